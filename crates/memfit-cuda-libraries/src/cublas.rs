@@ -217,7 +217,7 @@ entry_points! {
             if !(workspace as usize).is_multiple_of(256) {
                 return status::INVALID_VALUE;
             }
-            card::workspace(workspace);
+            card::label_workspace(workspace);
             status::SUCCESS
         })
     }

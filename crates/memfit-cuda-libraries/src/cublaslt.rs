@@ -189,15 +189,15 @@ entry_points! {
             return status::INVALID_VALUE;
         }
         if size > 0 {
-            card::workspace(workspace);
+            card::label_workspace(workspace);
         }
         match product(operation, a_layout, b_layout, d_layout) {
-            Some(gemm) => card::launch(stream, |speeds| gemm.work(speeds)),
-            None => card::launch(stream, |speeds| Work::new(WorkKind::Guess, speeds.launch)),
+            Some(gemm) => card::queue_work(stream, |speeds| gemm.work(speeds)),
+            None => card::queue_work(stream, |speeds| Work::new(WorkKind::Guess, speeds.launch)),
         }
         match Layout::of(d_layout) {
-            Some(layout) => card::computed(d, layout.bytes()),
-            None => card::overwritten(d),
+            Some(layout) => card::record_result(d, layout.bytes()),
+            None => card::forget_contents(d),
         }
         status::SUCCESS
     }

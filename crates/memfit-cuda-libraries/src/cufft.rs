@@ -75,10 +75,10 @@ impl Transform {
 
 /// Executes a plan: its time passes on its stream, and what was known of its output is known no more.
 fn execute(plan: i32, output: Ptr) -> i32 {
-    card::overwritten(output);
+    card::forget_contents(output);
     with(plan, |plan| {
         if let Some(transform) = &plan.transform {
-            card::launch(plan.stream, |speeds| transform.work(speeds));
+            card::queue_work(plan.stream, |speeds| transform.work(speeds));
         }
         status::SUCCESS
     })
@@ -261,7 +261,7 @@ entry_points! {
             if let Some(own) = plan.area.take() {
                 card::free(own as Ptr);
             }
-            card::workspace(area);
+            card::label_workspace(area);
             status::SUCCESS
         })
     }

@@ -189,10 +189,10 @@ entry_points! {
     fn cuptiGetTimestamp(time: Out<u64>) { answer(time, now()) }
 
     /// The ordinal of a context's card: the current one's.
-    fn cuptiGetDeviceId(_context: Ptr, id: Out<u32>) { answer(id, card::current() as u32) }
+    fn cuptiGetDeviceId(_context: Ptr, id: Out<u32>) { answer(id, card::current_ordinal() as u32) }
 
     /// The number of a context: there is one for each card.
-    fn cuptiGetContextId(_context: Ptr, id: Out<u32>) { answer(id, card::current() as u32 + 1) }
+    fn cuptiGetContextId(_context: Ptr, id: Out<u32>) { answer(id, card::current_ordinal() as u32 + 1) }
 
     /// Ends the recording, and whoever subscribed to it.
     fn cuptiFinalize() {

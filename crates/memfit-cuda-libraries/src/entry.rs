@@ -16,7 +16,7 @@ impl Api for Fails {
     }
 
     fn panicked(self, name: &str) -> i32 {
-        memfit_cuda::card::refused(name);
+        memfit_cuda::card::count_unmodelled(name);
         self.0
     }
 }
@@ -25,7 +25,7 @@ impl Api for Fails {
 /// `failure`.
 pub(crate) fn guarded<R>(name: &str, failure: R, body: impl FnOnce() -> R) -> R {
     memfit_abi::guard::guarded(body, || {
-        memfit_cuda::card::refused(name);
+        memfit_cuda::card::count_unmodelled(name);
         failure
     })
 }

@@ -41,7 +41,7 @@ fn answer<T>(target: Out<T>, value: T) -> i32 {
 
 /// A rank on the calling thread's current card.
 fn here(size: i32, rank: i32) -> Place {
-    Place { size, rank, card: card::current() }
+    Place { size, rank, card: card::current_ordinal() }
 }
 
 entry_points! {

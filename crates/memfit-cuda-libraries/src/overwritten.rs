@@ -6,10 +6,10 @@ pub(crate) use crate::cusparse::{dense_matrix, dense_vector};
 
 /// Memory at an address of the device.
 pub(crate) fn address(address: u64) {
-    card::overwritten_now(address);
+    card::forget_contents_now(address);
 }
 
 /// Memory at each address of a list on the device.
 pub(crate) fn list(list: u64) {
-    card::overwritten_each_now(list);
+    card::forget_each_now(list);
 }

@@ -55,7 +55,7 @@ impl Library {
         if let Some(known) = self.handle.get() {
             return Some(known.0);
         }
-        let path = card::path_of(self.file.as_bytes())?;
+        let path = card::library_path(self.file.as_bytes())?;
         // SAFETY: the path is a string; the object is loaded already, so nothing of it runs.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         (!handle.is_null()).then(|| self.handle.get_or_init(|| LoaderHandle(handle)).0)
@@ -132,7 +132,7 @@ macro_rules! forward {
                 /// Goes to the real library.
                 fn $name($($argument: $kind),*) {
                     $crate::real::real!($library, $name($($argument => $kind),*) -> i32).unwrap_or_else(|| {
-                        memfit_cuda::card::refused(stringify!($name));
+                        memfit_cuda::card::count_unmodelled(stringify!($name));
                         $missing
                     })
                 }

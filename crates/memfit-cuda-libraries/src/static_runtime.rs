@@ -43,7 +43,7 @@ unsafe extern "C" fn memfit_vgpu_brings_runtime(path: *const c_char) -> i32 {
         let brings = with_bytes(path, brings_runtime).unwrap_or(false);
         if brings {
             let file = path.file_name().unwrap_or_default().to_string_lossy();
-            card::refused(&shortened(&format!("static CUDA runtime in {file}")));
+            card::count_unmodelled(&shortened(&format!("static CUDA runtime in {file}")));
         }
         i32::from(brings)
     })

@@ -1,6 +1,6 @@
-//! The boundary: what the modelled calls of the runtime and of the driver come to for their callers.
+//! The API boundary: converts outcomes of modelled calls into return codes of the runtime and the driver.
 //!
-//! The runtime's calls leave their error behind for `cudaGetLastError`.
+//! Runtime calls also store their error for `cudaGetLastError`.
 
 use memfit_abi::Api;
 
@@ -10,7 +10,7 @@ use crate::{
     thread,
 };
 
-/// The driver's calls.
+/// Calls of the driver.
 pub(crate) struct Driver;
 
 impl Api for Driver {
@@ -23,12 +23,12 @@ impl Api for Driver {
 
     #[cold]
     fn panicked(self, name: &str) -> i32 {
-        machine::refused(&format!("{name} (internal error)"));
+        machine::count_unmodelled(&format!("{name} (internal error)"));
         Status::UNKNOWN.0
     }
 }
 
-/// The runtime's calls.
+/// Calls of the runtime.
 pub(crate) struct Runtime;
 
 impl Api for Runtime {

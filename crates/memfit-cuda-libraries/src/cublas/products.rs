@@ -38,16 +38,19 @@ impl Place {
     /// So many results of so many bytes, of elements of a size, were written.
     fn overwrite(self, count: i64, bytes: u64, element: f64) {
         match self {
-            Self::One(address) => card::computed(address, bytes),
+            Self::One(address) => card::record_result(address, bytes),
             Self::Spaced(address, step) => {
                 let gap = (step.unsigned_abs() as f64 * element) as u64;
-                card::computed(address, gap.saturating_mul(count.unsigned_abs() - 1).saturating_add(bytes));
+                card::record_result(
+                    address,
+                    gap.saturating_mul(count.unsigned_abs() - 1).saturating_add(bytes),
+                );
             }
             Self::Listed(list) => {
                 let length = usize::try_from(count).unwrap_or(0).saturating_mul(size_of::<u64>());
-                let Some((addresses, _)) = card::known(list, length, true) else { return };
+                let Some((addresses, _)) = card::known_contents(list, length, true) else { return };
                 for address in addresses.as_chunks().0 {
-                    card::computed(u64::from_le_bytes(*address) as Ptr, bytes);
+                    card::record_result(u64::from_le_bytes(*address) as Ptr, bytes);
                 }
             }
         }
@@ -92,7 +95,7 @@ fn multiply(handle: Handle<Context>, product: &Product) -> i32 {
             operations: if complex { 8.0 } else { 2.0 },
             ..Gemm::new(product.size.map(|extent| extent as f64), math, input, output)
         };
-        card::launch(context.stream.load(Relaxed), |speeds| gemm.work(speeds));
+        card::queue_work(context.stream.load(Relaxed), |speeds| gemm.work(speeds));
         let (place, [rows, columns, step]) = product.result;
         let elements = step.saturating_mul(columns - 1).saturating_add(rows);
         place.overwrite(product.size[3], (elements.max(0) as f64 * output) as u64, output);

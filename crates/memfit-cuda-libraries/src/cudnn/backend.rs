@@ -151,7 +151,7 @@ fn overwrite(tensors: &[i64], pack: Ptr) {
     let Some((numbers, addresses)) = packs(|packs| packs.get(&(pack as usize)).cloned()) else { return };
     for (number, address) in numbers.iter().zip(addresses) {
         if tensors.contains(number) {
-            card::overwritten(address as u64 as Ptr);
+            card::forget_contents(address as u64 as Ptr);
         }
     }
 }
@@ -194,7 +194,7 @@ entry_points! {
         if name == WORKSPACE {
             // SAFETY: the attribute is an address.
             let workspace = unsafe { In::<Ptr>::from_address(values as u64) };
-            workspace.get().into_iter().for_each(card::workspace);
+            workspace.get().into_iter().for_each(card::label_workspace);
         }
         real!(CUDNN, cudnnBackendSetAttribute(
             descriptor => Ptr, name => i32, kind => i32, count => i64, values => Ptr
@@ -253,7 +253,7 @@ entry_points! {
         if plan.is_null() || variant_pack.is_null() {
             return status::BAD_PARAM;
         }
-        card::launch(stream, |speeds| {
+        card::queue_work(stream, |speeds| {
             let deed = deed(plan, speeds);
             overwrite(&deed.written, variant_pack);
             deed.work

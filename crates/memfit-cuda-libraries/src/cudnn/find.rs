@@ -78,7 +78,7 @@ entry_points! {
         handle: Ptr, first: Ptr, _first_data: Ptr, second: Ptr, _second_data: Ptr, convolution: Ptr, third: Ptr,
         _third_data: Ptr, requested: i32, returned: Out<i32>, results: Out<Performance>, workspace: Ptr, size: usize,
     ) {
-        card::workspace(workspace);
+        card::label_workspace(workspace);
         answer(requested, returned, results, size, |room, count, found| {
             real!(CUDNN, cudnnGetConvolutionForwardAlgorithm_v7(
                 handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
@@ -105,7 +105,7 @@ entry_points! {
         handle: Ptr, first: Ptr, _first_data: Ptr, second: Ptr, _second_data: Ptr, convolution: Ptr, third: Ptr,
         _third_data: Ptr, requested: i32, returned: Out<i32>, results: Out<Performance>, workspace: Ptr, size: usize,
     ) {
-        card::workspace(workspace);
+        card::label_workspace(workspace);
         answer(requested, returned, results, size, |room, count, found| {
             real!(CUDNN, cudnnGetConvolutionBackwardDataAlgorithm_v7(
                 handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
@@ -132,7 +132,7 @@ entry_points! {
         handle: Ptr, first: Ptr, _first_data: Ptr, second: Ptr, _second_data: Ptr, convolution: Ptr, third: Ptr,
         _third_data: Ptr, requested: i32, returned: Out<i32>, results: Out<Performance>, workspace: Ptr, size: usize,
     ) {
-        card::workspace(workspace);
+        card::label_workspace(workspace);
         answer(requested, returned, results, size, |room, count, found| {
             real!(CUDNN, cudnnGetConvolutionBackwardFilterAlgorithm_v7(
                 handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,

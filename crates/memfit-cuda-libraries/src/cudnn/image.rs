@@ -237,7 +237,7 @@ fn read_json(descriptor: usize, room: i64, length: &mut i64, target: *mut c_char
 /// mode. It is made once for each card and lives as long as the process.
 pub(super) fn descriptor() -> Option<Ptr> {
     static DESCRIPTORS: [OnceLock<Option<usize>>; 64] = [const { OnceLock::new() }; 64];
-    let made = DESCRIPTORS.get(card::current())?.get_or_init(|| {
+    let made = DESCRIPTORS.get(card::current_ordinal())?.get_or_init(|| {
         let text = json(card::device()?)?;
         let length = i64::try_from(text.count_bytes()).ok()?;
         let mut descriptor = 0_usize;

@@ -41,7 +41,7 @@ entry_points! {
                 dropout => Ptr, handle => Ptr, probability => f32, states => Ptr, size => usize, seed => u64
             ) -> i32)
         } else {
-            card::workspace(states);
+            card::label_workspace(states);
             real!(CUDNN, cudnnRestoreDropoutDescriptor(
                 dropout => Ptr, handle => Ptr, probability => f32, states => Ptr, size => usize, seed => u64
             ) -> i32)

@@ -57,7 +57,7 @@ impl Shape {
 fn queue(handle: Ptr, work: impl FnOnce(&Speeds) -> Work) -> i32 {
     match handle::stream(handle) {
         Some(stream) => {
-            card::launch(stream, work);
+            card::queue_work(stream, work);
             status::SUCCESS
         }
         None => status::BAD_PARAM,
@@ -67,7 +67,7 @@ fn queue(handle: Ptr, work: impl FnOnce(&Speeds) -> Work) -> i32 {
 /// Results were written there: what was known of that memory is known no more.
 fn written(results: &[Ptr]) {
     for result in results {
-        card::overwritten(*result);
+        card::forget_contents(*result);
     }
 }
 
@@ -190,7 +190,7 @@ entry_points! {
         workspace: Ptr, size: usize, _beta: Ptr, y: Ptr, y_data: Ptr,
     ) {
         written(&[y_data]);
-        card::workspace(workspace);
+        card::label_workspace(workspace);
         convolve(handle, Direction::Forward, [x, w, y], convolution, size)
     }
 
@@ -201,7 +201,7 @@ entry_points! {
         _activation: Ptr, y: Ptr, y_data: Ptr,
     ) {
         written(&[y_data]);
-        card::workspace(workspace);
+        card::label_workspace(workspace);
         convolve(handle, Direction::Forward, [x, w, y], convolution, size)
     }
 
@@ -211,7 +211,7 @@ entry_points! {
         workspace: Ptr, size: usize, _beta: Ptr, dx: Ptr, dx_data: Ptr,
     ) {
         written(&[dx_data]);
-        card::workspace(workspace);
+        card::label_workspace(workspace);
         convolve(handle, Direction::Data, [dx, w, dy], convolution, size)
     }
 
@@ -221,7 +221,7 @@ entry_points! {
         workspace: Ptr, size: usize, _beta: Ptr, dw: Ptr, dw_data: Ptr,
     ) {
         written(&[dw_data]);
-        card::workspace(workspace);
+        card::label_workspace(workspace);
         convolve(handle, Direction::Filter, [x, dw, dy], convolution, size)
     }
 
@@ -251,7 +251,7 @@ entry_points! {
         _reserved: Ptr, _reserved_size: usize,
     ) {
         written(&[y_data, mean, variance, saved_mean, saved_variance]);
-        card::workspace(workspace);
+        card::label_workspace(workspace);
         passes(handle, x, 3.0)
     }
 
@@ -282,7 +282,7 @@ entry_points! {
         _activation: Ptr, workspace: Ptr, _size: usize, _reserved: Ptr, _reserved_size: usize,
     ) {
         written(&[dx_data, dz_data, dscale, dbias]);
-        card::workspace(workspace);
+        card::label_workspace(workspace);
         passes(handle, x, 5.0)
     }
 
@@ -344,7 +344,7 @@ entry_points! {
         _size: usize, workspace: Ptr, _reserved_size: usize, _reserved: Ptr,
     ) {
         written(&[y_data, h_last, c_last]);
-        card::workspace(workspace);
+        card::label_workspace(workspace);
         recur(handle, network, x)
     }
 
@@ -355,7 +355,7 @@ entry_points! {
         _weights_size: usize, _weights: Ptr, _size: usize, workspace: Ptr, _reserved_size: usize, _reserved: Ptr,
     ) {
         written(&[dx, dh_first, dc_first]);
-        card::workspace(workspace);
+        card::label_workspace(workspace);
         recur(handle, network, y)
     }
 
@@ -366,7 +366,7 @@ entry_points! {
         _reserved: Ptr,
     ) {
         written(&[dweights]);
-        card::workspace(workspace);
+        card::label_workspace(workspace);
         recur(handle, network, x)
     }
 }

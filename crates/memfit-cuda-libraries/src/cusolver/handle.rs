@@ -175,7 +175,7 @@ entry_points! {
         if m < 0 || n < 0 || lda < m.max(1) || batch < 0 {
             return status::INVALID_VALUE;
         }
-        card::workspace(workspace);
+        card::label_workspace(workspace);
         residuals.put_all(std::iter::repeat_n(0.0, usize::try_from(batch).unwrap_or(0)));
         status::SUCCESS
     }

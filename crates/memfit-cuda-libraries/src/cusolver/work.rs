@@ -74,7 +74,7 @@ impl Scalar {
 fn run(handle: Handle<Context>, (rows, columns): (f64, f64), operations: f64, scalar: Scalar) -> i32 {
     let Some(context) = handle.get() else { return status::NOT_INITIALIZED };
     let operations = if scalar.complex { 4.0 * operations } else { operations };
-    card::launch(context.stream(), |speeds| {
+    card::queue_work(context.stream(), |speeds| {
         library::solver(operations, rows, columns, scalar.double, speeds)
     });
     status::SUCCESS
@@ -90,7 +90,7 @@ entry_points! {
     fn cusolverDnDpotrf(),
     fn cusolverDnCpotrf(),
     fn cusolverDnZpotrf() {
-        [a, work, info].into_iter().for_each(card::overwritten);
+        [a, work, info].into_iter().for_each(card::forget_contents);
         run(handle, (count(n), count(n)), operations::cholesky(count(n)), Scalar::named(NAME))
     }
 
@@ -101,7 +101,7 @@ entry_points! {
     fn cusolverDnDgetrf(),
     fn cusolverDnCgetrf(),
     fn cusolverDnZgetrf() {
-        [a, work, pivots, info].into_iter().for_each(card::overwritten);
+        [a, work, pivots, info].into_iter().for_each(card::forget_contents);
         run(handle, (count(m), count(n)), operations::lu(count(m), count(n)), Scalar::named(NAME))
     }
 
@@ -113,7 +113,7 @@ entry_points! {
     fn cusolverDnDgeqrf(),
     fn cusolverDnCgeqrf(),
     fn cusolverDnZgeqrf() {
-        [a, tau, work, info].into_iter().for_each(card::overwritten);
+        [a, tau, work, info].into_iter().for_each(card::forget_contents);
         run(handle, (count(m), count(n)), operations::qr(count(m), count(n)), Scalar::named(NAME))
     }
 
@@ -125,7 +125,7 @@ entry_points! {
     fn cusolverDnDsyevd(),
     fn cusolverDnCheevd(),
     fn cusolverDnZheevd() {
-        [a, w, work, info].into_iter().for_each(card::overwritten);
+        [a, w, work, info].into_iter().for_each(card::forget_contents);
         run(handle, (count(n), count(n)), operations::eigen(count(n)), Scalar::named(NAME))
     }
 
@@ -137,7 +137,7 @@ entry_points! {
     fn cusolverDnDgesvd(),
     fn cusolverDnCgesvd(),
     fn cusolverDnZgesvd() {
-        [a, s, u, v, work, real_work, info].into_iter().for_each(card::overwritten);
+        [a, s, u, v, work, real_work, info].into_iter().for_each(card::forget_contents);
         run(handle, (count(m), count(n)), operations::singular(count(m), count(n)), Scalar::named(NAME))
     }
 
@@ -149,7 +149,7 @@ entry_points! {
     fn cusolverDnDgesvdj(),
     fn cusolverDnCgesvdj(),
     fn cusolverDnZgesvdj() {
-        [a, s, u, v, work, info, parameters].into_iter().for_each(card::overwritten);
+        [a, s, u, v, work, info, parameters].into_iter().for_each(card::forget_contents);
         run(handle, (count(m), count(n)), operations::jacobi(count(m), count(n)), Scalar::named(NAME))
     }
 
@@ -158,7 +158,7 @@ entry_points! {
         handle: Handle<Context>, parameters: Ptr, _fill: i32, n: i64, kind: i32, a: Ptr, _lda: i64,
         _compute: i32, work: Ptr, _bytes: usize, host: Ptr, _host_bytes: usize, info: Ptr,
     ) {
-        [parameters, a, work, host, info].into_iter().for_each(card::overwritten);
+        [parameters, a, work, host, info].into_iter().for_each(card::forget_contents);
         run(handle, (count(n), count(n)), operations::cholesky(count(n)), Scalar::of(kind))
     }
 
@@ -167,7 +167,7 @@ entry_points! {
         handle: Handle<Context>, parameters: Ptr, m: i64, n: i64, kind: i32, a: Ptr, _lda: i64, pivots: Ptr,
         _compute: i32, work: Ptr, _bytes: usize, host: Ptr, _host_bytes: usize, info: Ptr,
     ) {
-        [parameters, a, pivots, work, host, info].into_iter().for_each(card::overwritten);
+        [parameters, a, pivots, work, host, info].into_iter().for_each(card::forget_contents);
         run(handle, (count(m), count(n)), operations::lu(count(m), count(n)), Scalar::of(kind))
     }
 
@@ -176,7 +176,7 @@ entry_points! {
         handle: Handle<Context>, parameters: Ptr, m: i64, n: i64, kind: i32, a: Ptr, _lda: i64, _tau_kind: i32,
         tau: Ptr, _compute: i32, work: Ptr, _bytes: usize, host: Ptr, _host_bytes: usize, info: Ptr,
     ) {
-        [parameters, a, tau, work, host, info].into_iter().for_each(card::overwritten);
+        [parameters, a, tau, work, host, info].into_iter().for_each(card::forget_contents);
         run(handle, (count(m), count(n)), operations::qr(count(m), count(n)), Scalar::of(kind))
     }
 
@@ -186,7 +186,7 @@ entry_points! {
         _lda: i64, _w_kind: i32, w: Ptr, _compute: i32, work: Ptr, _bytes: usize, host: Ptr, _host_bytes: usize,
         info: Ptr,
     ) {
-        [parameters, a, w, work, host, info].into_iter().for_each(card::overwritten);
+        [parameters, a, w, work, host, info].into_iter().for_each(card::forget_contents);
         run(handle, (count(n), count(n)), operations::eigen(count(n)), Scalar::of(kind))
     }
 }

@@ -28,5 +28,5 @@ fn values_of(result: Option<i32>, values: &Ptr) -> Option<Ptr> {
 }
 
 fn overwritten(values: Option<Ptr>) {
-    values.into_iter().for_each(card::overwritten);
+    values.into_iter().for_each(card::forget_contents);
 }

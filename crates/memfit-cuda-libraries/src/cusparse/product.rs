@@ -98,7 +98,7 @@ fn multiply(handle: Handle<Context>, matrix: Ptr, columns: i64) -> i32 {
     const WIDTH: f64 = 4.0;
     let Some(context) = handle.get() else { return status::NOT_INITIALIZED };
     let Some(shape) = Shape::of(matrix) else { return status::INVALID_VALUE };
-    card::launch(context.stream(), |speeds| {
+    card::queue_work(context.stream(), |speeds| {
         let (entries, rows) = (shape.entries.max(0) as f64, shape.rows.max(0) as f64);
         library::sparse_times_dense(entries, rows, columns.max(1) as f64, WIDTH, speeds)
     });

@@ -66,7 +66,7 @@ struct State {
 impl Buffers {
     /// Books what a communicator takes from the start; nothing where there is no such card, or no room on it.
     pub(super) fn new(place: Place) -> Option<Self> {
-        let seen = card::communicator(place.card)?;
+        let seen = card::communicator_overhead(place.card)?;
         let variable = |name: &str| std::env::var(name).ok().and_then(|text| parse_size(&text));
         let whole = scaled(seen, card::has_peer_link(place.card), variable);
         let buffers = Self { place, whole, state: Mutex::default() };

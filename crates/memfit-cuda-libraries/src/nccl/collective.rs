@@ -184,7 +184,7 @@ impl Operation {
         let number = meeting.next(lane);
         begun.number = Some(number);
         if self.shape.hands_in(rank) {
-            begun.mine = card::known(self.from, whole, self.shape.computes());
+            begun.mine = card::known_contents(self.from, whole, self.shape.computes());
             meeting.post(
                 lane,
                 number,
@@ -204,7 +204,7 @@ impl Begun {
         let Some((number, meeting)) = self.number.zip(known.meeting.as_ref()) else { return };
         let mut meeting = meeting.lock().unwrap_or_else(PoisonError::into_inner);
         for (place, (bytes, answered)) in self.exchange(&known, number, &mut meeting) {
-            card::put(behind(self.operation.to, place, self.length), &bytes, answered);
+            card::store_received(behind(self.operation.to, place, self.length), &bytes, answered);
         }
         meeting.done(self.operation.lane(known.place.rank), number);
     }
@@ -225,7 +225,9 @@ impl Begun {
             Shape::Receive(_) if in_group => return,
             Shape::Send(_) | Shape::Receive(_) => (Collective::Send, part),
         };
-        card::launch(self.operation.stream as usize, |speeds| collective::work(what, bytes, size, speeds));
+        card::queue_work(self.operation.stream as usize, |speeds| {
+            collective::work(what, bytes, size, speeds)
+        });
     }
 
     /// What the ranks truly handed in to this one: contents, each with the part of the target that it goes
@@ -338,7 +340,7 @@ fn behind(start: Ptr, count: i32, length: usize) -> Ptr {
 /// alone, unless it is small and something of it is known.
 fn gather(size: i32, rank: i32, from: Ptr, to: Ptr, length: usize) {
     let whole = length.saturating_mul(usize::try_from(size).unwrap_or(usize::MAX));
-    if size <= MOST_COPIES || whole <= MOST && card::known(from, length, false).is_some() {
+    if size <= MOST_COPIES || whole <= MOST && card::known_contents(from, length, false).is_some() {
         (0..size).for_each(|rank| copy(behind(to, rank, length), from, length));
     } else {
         copy(behind(to, rank, length), from, length);

@@ -79,19 +79,19 @@ entry_points! { Driver;
     }
 
     fn cuGetExportTable(table: Out<u64>, id: u64) {
-        // Undocumented tables, which a runtime asks for that is linked statically into another library: that
-        // library will not work here, so it is named. The id lies in its data.
+        // Undocumented tables, requested by a CUDA runtime that is statically linked into another library.
+        // That library will not work here, so it is named. `id` points into its data.
         let asker = versions::file_at(id);
         if !asker.as_deref().is_some_and(compiles_anyway) {
             let asker = asker.unwrap_or_default();
-            crate::machine::refused(&format!("cuGetExportTable {asker}"));
+            crate::machine::count_unmodelled(&format!("cuGetExportTable {asker}"));
         }
         table.put(0);
         Err(Status::NOT_SUPPORTED)
     }
 }
 
-/// Compilers look for a driver and do without.
+/// Returns `true` for compilers, which look for a driver and do without one.
 fn compiles_anyway(file: &str) -> bool {
     file.starts_with("libnvrtc.so") || file.starts_with("libnvJitLink.so")
 }

@@ -1,4 +1,4 @@
-//! Allocation, and what an address is.
+//! Allocation and pointer attributes.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -36,7 +36,7 @@ mod attribute {
     pub(super) const DECOMPRESSION: i32 = 21;
 }
 
-/// A pointer attribute's value, as wide as its type.
+/// Value of a pointer attribute, in the width of its type.
 enum Value {
     Flag(bool),
     Int(i32),
@@ -54,7 +54,7 @@ impl Value {
 }
 
 #[allow(clippy::match_same_arms, reason = "one line for each kind of attribute")]
-fn attribute_of(address: u64, which: i32) -> Outcome<Value> {
+fn read_attribute(address: u64, which: i32) -> Outcome<Value> {
     let block = space::find(address).ok_or(Status::INVALID_VALUE)?;
     let on_card = !block.is_host();
     Ok(match which {
@@ -116,7 +116,7 @@ entry_points! { Driver;
             return Err(Status::INVALID_VALUE);
         }
         machine::get()?;
-        attribute_of(address, which)?.write(value);
+        read_attribute(address, which)?.write(value);
         Ok(())
     }
 
@@ -126,10 +126,10 @@ entry_points! { Driver;
             let (Some(which), Some(target)) = (attributes.at(index), values.at(index)) else {
                 return Err(Status::INVALID_VALUE);
             };
-            // SAFETY: the caller gave room for the value of each attribute.
+            // SAFETY: the caller provides storage for the value of each attribute.
             let target = unsafe { Out::<u64>::from_address(target) };
-            // Of memory that CUDA knows nothing of, everything is nothing.
-            match attribute_of(address, which) {
+            // Every attribute of memory unknown to CUDA is empty.
+            match read_attribute(address, which) {
                 Ok(value) => value.write(target),
                 Err(_) => empty(which).write(target),
             }
@@ -154,7 +154,7 @@ entry_points! { Driver;
     }
 }
 
-/// An attribute of nothing, of the right width.
+/// Returns the empty value of an attribute, in its width.
 fn empty(which: i32) -> Value {
     match which {
         attribute::MEMORY_TYPE | attribute::ACCESS => Value::Int(0),
@@ -169,7 +169,7 @@ fn empty(which: i32) -> Value {
     }
 }
 
-/// Hints are for managed memory, and change nothing here.
+/// Checks the arguments of a hint. Hints concern managed memory and have no effect here.
 fn hint(address: u64) -> Outcome {
     machine::current_context()?;
     match space::find(address) {

@@ -1,7 +1,7 @@
-//! Modules and libraries that a program loads by itself: what compilers at run time (Triton, NVRTC) make.
+//! Modules and libraries that a program loads itself: the output of run-time compilers (Triton, NVRTC).
 //!
 //! The driver's modules and libraries, and its functions and kernels, differ in when they are bound to a
-//! context. Here they are the same thing under the same handle.
+//! context. Here they are the same object under the same handle.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -18,13 +18,13 @@ use crate::{
 };
 use memfit_abi::{In, Out, Ptr, entry_points};
 
-/// Loads the image at an address; gives the module's handle.
+/// Loads the image at an address; returns the module's handle.
 fn load(image: u64) -> Outcome<usize> {
     if image == 0 {
         return Err(Status::INVALID_VALUE);
     }
     let card = machine::current_context()?;
-    let loaded = super::image::at(image).ok_or(Status::INVALID_IMAGE)?;
+    let loaded = super::image::read_at(image).ok_or(Status::INVALID_IMAGE)?;
     let module = Module::loaded(loaded);
     let version = card.device.compute_capability.sm_version();
     if !module.runs_on(version) {
@@ -36,30 +36,31 @@ fn load(image: u64) -> Outcome<usize> {
 fn load_file(path: In<c_char>) -> Outcome<usize> {
     let path = path.text().ok_or(Status::INVALID_VALUE)?;
     let mut bytes = std::fs::read(&path).map_err(|_| Status::FILE_NOT_FOUND)?;
-    // Text must end with NUL; an image is not changed by one more byte.
+    // Text must end with NUL; an extra byte does not change an image.
     bytes.push(0);
     if bytes.len() < 64 {
         return Err(Status::INVALID_IMAGE);
     }
     let handle = load(bytes.as_ptr() as u64)?;
-    // Triton keeps what it compiles in stages, one beside the other.
+    // Triton stores its compilation stages side by side.
     if let Some(text) = read_text(&Path::new(&path).with_extension("ttir")) {
         module(handle as Ptr)?.keep_text(text);
     }
     Ok(handle)
 }
 
-/// A text of a compiler's, unless it is unreasonably long.
+/// Reads a compiler's text file, unless it is unreasonably long.
 fn read_text(path: &Path) -> Option<String> {
-    const MOST: u64 = 16 << 20;
-    let fits = std::fs::metadata(path).is_ok_and(|found| found.len() <= MOST);
+    const MAX_TEXT_BYTES: u64 = 16 << 20;
+    let fits = std::fs::metadata(path).is_ok_and(|found| found.len() <= MAX_TEXT_BYTES);
     if fits { std::fs::read_to_string(path).ok() } else { None }
 }
 
-/// Triton has loaded a kernel, and this is what it made on the way to its machine code; the probe says so.
+/// Stores the intermediate text (TTIR) of a kernel that Triton has loaded; called by the probe.
 ///
 /// # Safety
-/// `text` is a string that ends with NUL.
+///
+/// `text` must be a NUL-terminated string.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memfit_vgpu_kernel_text(function: usize, text: *const c_char) {
     if text.is_null() {
@@ -80,7 +81,7 @@ fn kernel(handle: Ptr) -> Outcome<&'static Kernel> {
     registry::kernel(handle as usize).ok_or(Status::INVALID_HANDLE)
 }
 
-/// The kernel of that name; the same handle each time.
+/// Finds a kernel by name; returns the same handle each time.
 fn find(handle: Ptr, name: In<c_char>) -> Outcome<usize> {
     let name = name.text().ok_or(Status::INVALID_VALUE)?;
     let version = machine::current()?.device.compute_capability.sm_version();

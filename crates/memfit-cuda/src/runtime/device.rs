@@ -1,4 +1,4 @@
-//! Cards, contexts and limits.
+//! Devices, contexts and limits.
 
 use std::ffi::c_char;
 
@@ -15,7 +15,7 @@ use crate::{
 };
 use memfit_abi::{In, Out, entry_points};
 
-/// What `cudaGetDeviceFlags` adds: host memory can be mapped.
+/// Flag that `cudaGetDeviceFlags` adds: host memory can be mapped.
 const MAP_HOST: u32 = 8;
 const KNOWN_FLAGS: u32 = 0x1f | 0x80;
 
@@ -23,17 +23,17 @@ fn put_properties(target: Out<u8>, ordinal: i32, major: i32, length: usize) -> O
     if target.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    let bytes = properties::of(machine::card(ordinal)?, major);
+    let bytes = properties::structure_bytes(machine::card(ordinal)?, major);
     bytes.into_iter().take(length).enumerate().for_each(|(index, byte)| target.put_at(index, byte));
     Ok(())
 }
 
-/// `domain:bus:device.function` as CUDA writes it.
+/// PCI address as CUDA writes it: `domain:bus:device.function`.
 pub(crate) fn pci_bus_id(card: &machine::Card) -> String {
     format!("0000:{:02X}:00.0", identity::pci_bus(card.index))
 }
 
-/// The card with that PCI address; CUDA takes it with and without the domain and the function.
+/// Finds a device by PCI address, with or without the domain and the function, as CUDA does.
 pub(crate) fn by_pci_bus_id(text: &str) -> Outcome<&'static machine::Card> {
     let wanted = text.trim().to_ascii_uppercase();
     let machine = machine::get()?;
@@ -68,7 +68,7 @@ entry_points! { Runtime, Driver;
 
     fn cudaSetDevice(device: i32) {
         let card = machine::card(device)?;
-        // Since CUDA 12 this makes the context at once.
+        // Since CUDA 12, this creates the context immediately.
         card.need_context()?;
         thread::set_device(card.ordinal);
         Ok(())

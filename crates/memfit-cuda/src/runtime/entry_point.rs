@@ -1,4 +1,4 @@
-//! The driver's calls by name.
+//! Look-up of driver functions by name.
 
 use std::ffi::c_char;
 
@@ -27,7 +27,7 @@ fn find(symbol: In<c_char>, function: Out<u64>, version: i32, flags: u64, result
             function.put(address);
             result.put(FOUND);
         }
-        // A result may be asked for, and then a name that is not there is no error.
+        // The caller may ask for the result; then a missing name is no error.
         Err(why) => {
             function.put(0);
             if result.is_null() {

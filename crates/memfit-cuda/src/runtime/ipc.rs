@@ -69,7 +69,7 @@ entry_points! { Runtime, Driver;
         if event.is_null() || handle.0[0] != MAGIC {
             return Err(Status::INVALID_VALUE);
         }
-        // Work is done the moment it is queued, in the other process too: the event has always happened.
+        // Work completes as soon as it is queued, in the other process too, so the event is always complete.
         event.put(streams::create_event(streams::DISABLE_TIMING | streams::INTERPROCESS)?);
         Ok(())
     }

@@ -26,12 +26,12 @@ fn create(stream: Out<u64>, flags: u32, priority: i32) -> Outcome {
     Ok(())
 }
 
-/// The stream, of which nothing may be asked while it is being captured.
+/// Resolves a stream that must not be queried while it is being captured.
 fn uncaptured(stream: u64) -> Outcome<StreamRef> {
     let stream = streams::resolve(stream)?;
     match stream.capture() {
         0 => Ok(stream),
-        capture => Err(graphs::violate(capture)),
+        capture => Err(graphs::invalidate(capture)),
     }
 }
 
@@ -122,7 +122,7 @@ entry_points! { Runtime, Driver;
     fn cudaLaunchHostFunc(stream: u64, function: Option<HostFunction>, data: Ptr),
     fn cuLaunchHostFunc() {
         let function = function.ok_or(Status::INVALID_VALUE)?;
-        // What is captured runs with the graph, and not now.
+        // A captured function runs with the graph, not now.
         if streams::resolve(stream)?.capture() == 0 {
             function(data);
         }
@@ -159,7 +159,7 @@ entry_points! { Runtime, Driver;
         if value.get().is_none() {
             return Err(Status::INVALID_VALUE);
         }
-        // Cache windows and synchronisation policies: hints about time.
+        // Cache windows and synchronisation policies only affect timing.
         streams::resolve(stream).map(drop)
     }
 

@@ -10,7 +10,7 @@ use super::*;
 
 const BASE: u64 = 0x7f00_0000_0000;
 
-/// Counts how often each byte is covered: must be the store's own opinion at any time.
+/// Counts how often each byte is covered; must agree with the store at all times.
 #[derive(Default)]
 struct Counted(RefCell<BTreeMap<u64, i32>>);
 
@@ -54,7 +54,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// The store against the plainest model there is: an array of bytes that may be unknown.
+    /// Compares the store with the simplest model: an array of bytes that may be unknown.
     #[test]
     fn holds_what_an_array_of_bytes_would(steps in prop::collection::vec(step(), 0..60)) {
         let mut store = Store::default();
@@ -121,7 +121,7 @@ fn long_writes_forget_and_are_not_kept() {
     let mut store = Store::default();
     store.write(BASE, &[7; 64], Origin::True, &());
     store.write(BASE, &vec![8; LARGEST_PIECE + 1], Origin::True, &());
-    assert_eq!((store.get(BASE, 64), store.kept()), (None, 0));
+    assert_eq!((store.get(BASE, 64), store.kept_bytes()), (None, 0));
 }
 
 #[test]
@@ -129,15 +129,15 @@ fn the_oldest_go_first_and_the_bound_holds() {
     let mut store = Store::default();
     let piece = vec![5; LARGEST_PIECE];
     let at = |index: usize| BASE + (index * LARGEST_PIECE) as u64;
-    let most = LARGEST_TOTAL / LARGEST_PIECE;
+    let most = MAX_TOTAL_BYTES / LARGEST_PIECE;
     for index in 0..=most {
         store.write(at(index), &piece, Origin::True, &());
-        // Writing the first again makes it the youngest.
+        // Writing the first piece again makes it the youngest.
         if index == most - 1 {
             store.write(at(0), &piece, Origin::True, &());
         }
     }
-    assert_eq!(store.kept(), LARGEST_TOTAL);
+    assert_eq!(store.kept_bytes(), MAX_TOTAL_BYTES);
     assert!(store.get(at(0), 1).is_some());
     assert!(store.get(at(1), 1).is_none());
     assert!(store.get(at(2), 1).is_some());
@@ -181,7 +181,7 @@ fn extremes_hold_for_parts_and_copies_until_any_of_it_is_written_over() {
     store.summarise(100, extremes, &());
     let range = (-100, 20);
     assert_eq!(store.extremes(100, 32, 8), Some((range, true)));
-    // Of a part they are bounds; nothing is known past the end, of other types, or of the bytes themselves.
+    // For a part they are bounds; nothing is known past the end, of other types, or of the bytes themselves.
     assert_eq!(store.extremes(108, 8, 8), Some((range, false)));
     assert_eq!(store.extremes(108, 32, 8), None);
     assert_eq!(store.extremes(100, 32, 1), None);
