@@ -116,7 +116,7 @@ fn make() -> Result<Machine, Status> {
         cards.push(Card {
             ordinal: ordinal as u32,
             index,
-            speeds: Speeds::of(&device),
+            speeds: Speeds::from_device(&device),
             device,
             overhead,
             context: AtomicBool::new(false),

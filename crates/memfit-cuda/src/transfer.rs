@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     fn card_speeds(name: &str) -> Speeds {
-        Speeds::of(memfit_devices::Catalogue::builtin().unwrap().find(name).unwrap())
+        Speeds::from_device(memfit_devices::Catalogue::builtin().unwrap().find(name).unwrap())
     }
 
     const GIB: u64 = 1 << 30;

@@ -21,7 +21,7 @@ use std::{
 };
 
 use memfit_channel::{TallyKind, ValuePolicy};
-use memfit_kernels::memory::{Extremes, LARGEST_PIECE, Memory, Origin};
+use memfit_kernels::memory::{Extremes, MAX_PIECE_BYTES, Memory, Origin};
 use memfit_vocabulary::Assumption;
 use memory::KnownMemory;
 
@@ -42,17 +42,17 @@ const MAX_VALUE_BYTES: u64 = 4096;
 /// # Safety
 /// `source` must be readable for `size` bytes.
 pub(crate) unsafe fn host_to_device(target: u64, source: *const u8, size: u64) {
-    if size <= LARGEST_PIECE as u64 {
+    if size <= MAX_PIECE_BYTES as u64 {
         // SAFETY: the caller guarantees that the bytes are readable.
         MEMORY.write(target, unsafe { slice::from_raw_parts(source, size as usize) }, Origin::True);
         return;
     }
     // Reading weights that are mapped from a file would load them into memory.
-    if size > Extremes::LONGEST as u64 || !is_resident(source, size as usize) {
+    if size > Extremes::MAX_BYTES as u64 || !is_resident(source, size as usize) {
         return MEMORY.forget(target, size);
     }
     // SAFETY: as above.
-    match Extremes::of(unsafe { slice::from_raw_parts(source, size as usize) }) {
+    match Extremes::from_bytes(unsafe { slice::from_raw_parts(source, size as usize) }) {
         Some(extremes) => MEMORY.summarise(target, extremes),
         None => MEMORY.forget(target, size),
     }
@@ -84,7 +84,7 @@ pub(crate) fn memory() -> &'static dyn Memory {
 /// Contents of device memory as the host would read them, and whether a rule answered for any of them. With
 /// `all`, `None` unless every byte is known; without, `None` unless some byte is.
 pub(crate) fn known_contents(address: u64, size: u64, all: bool) -> Option<(Vec<u8>, bool)> {
-    MEMORY.known(address, size, all)
+    MEMORY.known_contents(address, size, all)
 }
 
 /// Records bytes received from another process of the run that knew them; a rule may have `answered` for them
@@ -117,7 +117,7 @@ pub(crate) fn fill(target: u64, pattern: u32, width: u32, count: u64) {
     let size = count.saturating_mul(pattern.len() as u64);
     if pattern.iter().all(|byte| *byte == pattern[0]) {
         MEMORY.fill(target, pattern[0], size, Origin::True);
-    } else if size <= LARGEST_PIECE as u64 {
+    } else if size <= MAX_PIECE_BYTES as u64 {
         MEMORY.write(target, &pattern.repeat(count as usize), Origin::True);
     } else {
         MEMORY.forget(target, size);

@@ -153,8 +153,8 @@ fn overwriting(entry: &Entry, kind: &Kind) -> Option<&'static str> {
         }
         Kind::Ptr => Some("overwritten::address"),
         Kind::Handle(name) => match name.as_str() {
-            "cusparseDnMatDescr" => Some("overwritten::dense_matrix"),
-            "cusparseDnVecDescr" => Some("overwritten::dense_vector"),
+            "cusparseDnMatDescr" => Some("overwritten::forget_dense_matrix"),
+            "cusparseDnVecDescr" => Some("overwritten::forget_dense_vector"),
             _ => None,
         },
         _ => None,

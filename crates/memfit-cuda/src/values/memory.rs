@@ -4,7 +4,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use memfit_channel::ValuePolicy;
 
-use memfit_kernels::memory::{Extremes, Found, LARGEST_PIECE, Memory, Ones, Origin, Reach};
+use memfit_kernels::memory::{Extremes, Found, MAX_PIECE_BYTES, Memory, Ones, Origin, Reach};
 use memfit_vocabulary::Assumption;
 
 use super::{
@@ -124,7 +124,7 @@ impl Memory for KnownMemory {
 
     fn get(&self, address: u64, length: u64) -> Option<(Vec<u8>, Origin)> {
         self.refresh(address, length);
-        if !self.perhaps(address) || length > LARGEST_PIECE as u64 {
+        if !self.perhaps(address) || length > MAX_PIECE_BYTES as u64 {
             return None;
         }
         self.with_store(|store| store.get(address, length as usize))
@@ -161,7 +161,7 @@ impl Memory for KnownMemory {
     fn forget_from(&self, address: u64) {
         if self.perhaps(address) {
             self.with_store(|store| store.forget_from(address, &self.filter));
-            self.publish(address, LARGEST_PIECE as u64);
+            self.publish(address, MAX_PIECE_BYTES as u64);
         }
     }
 

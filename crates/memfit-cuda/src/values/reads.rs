@@ -5,7 +5,7 @@
 
 use std::{cell::Cell, slice};
 
-use memfit_kernels::memory::{Found, LARGEST_PIECE, Memory, Origin};
+use memfit_kernels::memory::{Found, MAX_PIECE_BYTES, Memory, Origin};
 use memfit_vocabulary::Assumption;
 
 use super::{MAX_VALUE_BYTES, MEMORY};
@@ -180,7 +180,7 @@ unsafe extern "C" fn memfit_vgpu_contents(address: u64, size: u64, out: *mut u8)
 /// `source` must be readable for `size` bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memfit_vgpu_computed(address: u64, size: u64, source: *const u8) {
-    if !source.is_null() && (1..=LARGEST_PIECE as u64).contains(&size) {
+    if !source.is_null() && (1..=MAX_PIECE_BYTES as u64).contains(&size) {
         // SAFETY: the caller guarantees that the bytes are readable.
         MEMORY.write(address, unsafe { slice::from_raw_parts(source, size as usize) }, Origin::True);
     }

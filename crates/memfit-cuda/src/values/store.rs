@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use memfit_kernels::memory::{Extremes, Found, LARGEST_PIECE, Origin};
+use memfit_kernels::memory::{Extremes, Found, MAX_PIECE_BYTES, Origin};
 
 /// Total bytes above which the oldest pieces are evicted.
 pub(crate) const MAX_TOTAL_BYTES: usize = 64 << 20;
@@ -105,7 +105,7 @@ impl Store {
     /// Records that `bytes` were written at `address`.
     pub(crate) fn write(&mut self, address: u64, bytes: &[u8], origin: Origin, cover: &impl Cover) {
         self.forget(address, bytes.len() as u64, cover);
-        if bytes.len() <= LARGEST_PIECE {
+        if bytes.len() <= MAX_PIECE_BYTES {
             let content = Content::Window { whole: Arc::from(bytes), start: 0, length: bytes.len() };
             self.insert(address, content, origin, cover);
             self.evict(cover);
@@ -117,7 +117,7 @@ impl Store {
         self.forget(address, length, cover);
         // Long fills initialise buffers that kernels then write unobserved; keeping them would be wrong too
         // often.
-        if let Some(length) = usize::try_from(length).ok().filter(|length| *length <= LARGEST_PIECE) {
+        if let Some(length) = usize::try_from(length).ok().filter(|length| *length <= MAX_PIECE_BYTES) {
             self.insert(address, Content::Repeat { byte, length }, origin, cover);
             self.evict(cover);
         }
@@ -204,7 +204,7 @@ impl Store {
     pub(crate) fn stretches(&self, address: u64, length: u64) -> Vec<(u64, Vec<u8>, bool)> {
         let mut found = Vec::new();
         self.overlapping(address, length, |start, piece, from, to| {
-            if to - from <= LARGEST_PIECE && !matches!(piece.origin, Origin::Within(_)) {
+            if to - from <= MAX_PIECE_BYTES && !matches!(piece.origin, Origin::Within(_)) {
                 let mut bytes = vec![0; to - from];
                 piece.bytes.read(from, &mut bytes);
                 found.push((start + from as u64, bytes, piece.origin != Origin::True));
@@ -215,7 +215,7 @@ impl Store {
 
     /// Contents of a whole range, if all of it is known.
     pub(crate) fn get(&self, address: u64, length: usize) -> Option<(Vec<u8>, Origin)> {
-        if length > LARGEST_PIECE {
+        if length > MAX_PIECE_BYTES {
             return None;
         }
         let mut bytes = vec![0; length];

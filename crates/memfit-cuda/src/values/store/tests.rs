@@ -120,16 +120,16 @@ fn an_answer_is_named_once_and_travels_with_copies() {
 fn long_writes_forget_and_are_not_kept() {
     let mut store = Store::default();
     store.write(BASE, &[7; 64], Origin::True, &());
-    store.write(BASE, &vec![8; LARGEST_PIECE + 1], Origin::True, &());
+    store.write(BASE, &vec![8; MAX_PIECE_BYTES + 1], Origin::True, &());
     assert_eq!((store.get(BASE, 64), store.kept_bytes()), (None, 0));
 }
 
 #[test]
 fn the_oldest_go_first_and_the_bound_holds() {
     let mut store = Store::default();
-    let piece = vec![5; LARGEST_PIECE];
-    let at = |index: usize| BASE + (index * LARGEST_PIECE) as u64;
-    let most = MAX_TOTAL_BYTES / LARGEST_PIECE;
+    let piece = vec![5; MAX_PIECE_BYTES];
+    let at = |index: usize| BASE + (index * MAX_PIECE_BYTES) as u64;
+    let most = MAX_TOTAL_BYTES / MAX_PIECE_BYTES;
     for index in 0..=most {
         store.write(at(index), &piece, Origin::True, &());
         // Writing the first piece again makes it the youngest.
@@ -155,8 +155,8 @@ fn the_queue_of_ages_does_not_grow_with_rewriting() {
 #[test]
 fn a_small_rest_does_not_hold_a_large_whole() {
     let mut store = Store::default();
-    store.write(BASE, &vec![1; LARGEST_PIECE], Origin::True, &());
-    store.forget(BASE + 8, LARGEST_PIECE as u64, &());
+    store.write(BASE, &vec![1; MAX_PIECE_BYTES], Origin::True, &());
+    store.forget(BASE + 8, MAX_PIECE_BYTES as u64, &());
     let Content::Window { whole, .. } = &store.pieces[&BASE].bytes else { panic!("a window") };
     assert_eq!(whole.len(), 8);
 }
@@ -176,7 +176,7 @@ fn a_write_of_unknown_length_ends_with_the_piece() {
 #[test]
 fn extremes_hold_for_parts_and_copies_until_any_of_it_is_written_over() {
     let bytes: Vec<u8> = [3_i64, -100, 20, 0].iter().flat_map(|value| value.to_le_bytes()).collect();
-    let extremes = Extremes::of(&bytes).unwrap();
+    let extremes = Extremes::from_bytes(&bytes).unwrap();
     let mut store = Store::default();
     store.summarise(100, extremes, &());
     let range = (-100, 20);

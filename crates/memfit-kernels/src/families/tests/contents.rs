@@ -1,4 +1,4 @@
-//! What is known after a launch.
+//! Tests of the known contents after a launch.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
 
@@ -20,7 +20,7 @@ const X: u64 = 0x7f00_0000_0000;
 const Y: u64 = X + 0x1000;
 const OUT: u64 = X + 0x3000;
 
-/// The bytes of one argument.
+/// Bytes of one argument.
 fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
@@ -46,7 +46,7 @@ fn know(memory: &Bytes, address: u64, content: &[u8]) {
 }
 
 fn launch(memory: &Bytes, mangled: &str, arguments: &[Vec<u8>], grid_y: u32) {
-    // What the launch is handed may be read past its end by no more than a functor's least size.
+    // The launch may read past the end of an argument by at most a functor's minimum size.
     let padded: Vec<Vec<u8>> =
         arguments.iter().map(|argument| [argument.as_slice(), &[0; 16]].concat()).collect();
     let pointers: Vec<*mut c_void> =
@@ -59,12 +59,12 @@ fn launch(memory: &Bytes, mangled: &str, arguments: &[Vec<u8>], grid_y: u32) {
     Descriptor::new(mangled, None).apply(Launch { grid, arguments, memory });
 }
 
-/// The same, with arguments exactly as large as they are given.
+/// Does the same with arguments exactly as large as they are given.
 fn launch_exactly(memory: &Bytes, mangled: &str, arguments: &[Vec<u8>]) {
     launch_blocks(1, memory, mangled, arguments);
 }
 
-/// The same, of several blocks.
+/// Does the same for several blocks.
 fn launch_blocks(blocks: u32, memory: &Bytes, mangled: &str, arguments: &[Vec<u8>]) {
     let pointers: Vec<*mut c_void> =
         arguments.iter().map(|argument| argument.as_ptr().cast_mut().cast()).collect();
@@ -103,7 +103,7 @@ fn a_kernel_of_which_nothing_is_known_may_write_wherever_its_arguments_lead() {
 
 #[test]
 fn every_tensor_of_a_list_is_written_whatever_its_room_and_what_an_earlier_one_left_there_is_not() {
-    // Of kernels of one list, with and without the flag of later releases.
+    // Kernels of one list, with and without the flag of later releases.
     let name = |metadata: &str| {
         format!(
             "_ZN2at6native12_GLOBAL__N_125multi_tensor_apply_kernelINS1_18TensorListMetadataI{metadata}EENS1_21BinaryOpScalarFunctorIfLi1ELi1ELi0EEEJSt4plusIfEfEEEvT_T0_DpT1_"
@@ -141,7 +141,7 @@ fn steps_that_are_counted_on_the_card_are_known() {
     let name = "_ZN2at6native12_GLOBAL__N_125multi_tensor_apply_kernelINS1_18TensorListMetadataILi1EEENS1_21BinaryOpScalarFunctorIfLi1ELi1ELi0EEEJSt4plusIfEfEEEvT_T0_DpT1_";
     let memory = memory();
     know(&memory, OUT, &floats(&[2.0]));
-    // Room for 110 tensors; two of one element each, the second of which is not known.
+    // Space for 110 tensors; two of one element each, the second of which is unknown.
     let mut lists = addresses(&[OUT, X]);
     lists.resize(8 * 110, 0);
     lists.extend(addresses(&[1, 1]));
@@ -165,7 +165,7 @@ fn another_librarys_kernel_of_a_known_name_is_not_read_past_its_arguments() {
     }
 }
 
-/// What is known of `length` bytes, and by which rule.
+/// Known contents of `length` bytes, and the rule that supplied them.
 fn known(memory: &Bytes, address: u64, length: usize) -> Option<(Vec<u8>, Option<Assumption>)> {
     let (bytes, origin) = memory.get(address, length as u64)?;
     Some((
@@ -267,7 +267,7 @@ fn an_unknown_number_equals_itself_by_rule() {
     assert_eq!(memory.read(OUT, &mut read).answers, [Assumption::Finite]);
     assert_eq!((read, known(&memory, OUT, 2)), ([1, 1], None), "the host reads it, and no count follows");
     let (along, across) = (calculator(&[(2, &[1])], 1), calculator(&[], 2));
-    let mut reduced = reduction_of(1, 2, 1, &along, &across);
+    let mut reduced = reduction_argument(1, 2, 1, &along, &across);
     let source = reduced.len() - 48;
     reduced[source..source + 8].copy_from_slice(&OUT.to_le_bytes());
     reduced[source + 8..source + 16].copy_from_slice(&Y.to_le_bytes());
@@ -292,8 +292,8 @@ fn an_unknown_number_equals_itself_by_rule() {
     assert_eq!(known(&silent, OUT, 1), None, "rules are off");
 }
 
-/// A reduction's one argument: the value to start from, the configuration, both calculators, the addresses.
-fn reduction_of(element: usize, folded: u32, kept: u32, along: &[u8], across: &[u8]) -> Vec<u8> {
+/// Builds a reduction's one argument: the initial value, the configuration, both calculators, the addresses.
+fn reduction_argument(element: usize, folded: u32, kept: u32, along: &[u8], across: &[u8]) -> Vec<u8> {
     let mut argument = vec![0xcc; (2 * element).next_multiple_of(4)];
     let mut configuration = vec![0; 64];
     configuration[4..8].copy_from_slice(&folded.to_le_bytes());
@@ -311,9 +311,9 @@ fn rows_are_summed() {
     let memory = memory();
     know(&memory, X, &longs(&[1, 2, 3, 10, 20, 30]));
     let (along, across) = (calculator(&[(3, &[8])], 1), calculator(&[(2, &[8, 24])], 2));
-    launch(&memory, SUM_LONG, &[reduction_of(8, 3, 2, &along, &across)], 1);
+    launch(&memory, SUM_LONG, &[reduction_argument(8, 3, 2, &along, &across)], 1);
     assert_eq!(known(&memory, OUT, 16), Some((longs(&[6, 60]), None)));
-    launch(&memory, SUM_LONG, &[reduction_of(8, 3, 2, &along, &calculator(&[(2, &[8, 1024])], 2))], 1);
+    launch(&memory, SUM_LONG, &[reduction_argument(8, 3, 2, &along, &calculator(&[(2, &[8, 1024])], 2))], 1);
     assert_eq!(known(&memory, OUT, 8), None, "the second row is not known");
 }
 
@@ -322,11 +322,11 @@ fn truth_tests_of_the_unknown_are_answered() {
     let (along, across) = (calculator(&[(3, &[1])], 1), calculator(&[], 2));
     for (kernel, answer, rule) in [(ALL_BOOL, 1, Assumption::AllTrue), (ANY_BOOL, 0, Assumption::AnyFalse)] {
         let memory = memory();
-        launch(&memory, kernel, &[reduction_of(1, 3, 1, &along, &across)], 1);
+        launch(&memory, kernel, &[reduction_argument(1, 3, 1, &along, &across)], 1);
         assert_eq!(known(&memory, OUT, 1), Some((vec![answer], Some(rule))));
-        // What is known is computed: some are true, not all.
+        // Known contents are computed: some are true, not all.
         know(&memory, X, &[1, 0, 1]);
-        launch(&memory, kernel, &[reduction_of(1, 3, 1, &along, &across)], 1);
+        launch(&memory, kernel, &[reduction_argument(1, 3, 1, &along, &across)], 1);
         assert_eq!(known(&memory, OUT, 1), Some((vec![1 - answer], None)));
     }
 }
