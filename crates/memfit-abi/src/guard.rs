@@ -1,16 +1,16 @@
-//! Entry points: exported functions that no panic leaves.
+//! Entry points: exported functions that catch every panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// An API as its callers see it.
+/// An API with its own kind of results.
 pub trait Api {
-    /// What the body of a call comes to.
+    /// Result of a call's body.
     type Outcome;
 
-    /// The status that the caller gets.
+    /// Converts the result to the status that the caller gets.
     fn answer(self, outcome: Self::Outcome) -> i32;
 
-    /// The status that the caller gets after a panic in the call of a name, which is counted.
+    /// Counts a panic under the call's name, and returns the status that the caller gets.
     fn panicked(self, name: &str) -> i32;
 }
 
@@ -23,7 +23,7 @@ pub fn enter<A: Api>(api: A, name: &str, body: impl FnOnce() -> A::Outcome) -> i
     }
 }
 
-/// Runs the body of a call whose result is no status; `panicked` gives what the caller gets after a panic.
+/// Runs the body of a call whose result is not a status; `panicked` supplies the result after a panic.
 pub fn guarded<R>(body: impl FnOnce() -> R, panicked: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| panicked())
 }
@@ -90,7 +90,7 @@ mod tests {
     }
 
     crate::entry_points! { Halves(100), Halves(200);
-        /// Fails with what it is handed.
+        /// Fails with the status that it is passed.
         fn memfit_abi_test_fails(status: i32),
         fn memfit_abi_test_fails_too() {
             if status == 0 { Ok(()) } else { Err(status) }

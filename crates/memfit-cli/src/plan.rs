@@ -158,7 +158,7 @@ impl<'a> Tries<'a> {
             ..Planned::default()
         };
         // Without steps every piece is a pass of its own.
-        let planned = if self.infers { planned } else { planned.shortened() };
+        let planned = if self.infers { planned } else { planned.limited() };
         Request { card, planned: Some(planned), steps: STEPS, ..self.request.clone() }
     }
 

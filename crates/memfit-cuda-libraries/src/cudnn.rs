@@ -5,9 +5,9 @@
 //! make the library answer:
 //!
 //! * the graph interface has a documented mode without a device: heuristics, engines and plans take a
-//!   descriptor of the   device's properties ([`backend`]);
+//!   descriptor of the device's properties ([`backend`]);
 //! * the older interface takes a handle, of which its size queries read only the device's properties. So the
-//!   handles   created here begin with them, in the layout that the library itself reports ([`image`]).
+//!   handles created here begin with them, in the layout that the library itself reports ([`image`]).
 //!
 //! Libraries before 9.8 report no layout and have no such mode. They get such a handle in the layout that was
 //! found for their release, which also makes their graph interface answer, and the tally records a note.

@@ -223,7 +223,7 @@ pub(crate) fn count_unmodelled(name: &str) {
 /// Adds the bytes that a remark concerns.
 pub(crate) fn add_remark_bytes(remark: &str, bytes: u64) {
     if let Some(machine) = peek() {
-        machine.ledger.at_stake(remark, bytes);
+        machine.ledger.raise_remark_bytes(remark, bytes);
     }
 }
 

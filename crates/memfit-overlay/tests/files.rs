@@ -12,7 +12,7 @@ use std::{
 };
 
 use memfit_channel::{RunDir, env::RUN_DIR};
-use memfit_overlay::{decide::save, layer::Layer};
+use memfit_overlay::{decide::count_writer, layer::Layer};
 
 /// Where the process of a run finds the user's files.
 const USER: &str = "MEMFIT_TEST_USER";
@@ -46,9 +46,9 @@ fn run(name: &str, before: fn(&Path), script: fn(&Path), after: fn(&Path)) {
 
 /// Writes a checkpoint as a library does that has been told of.
 fn checkpoint(path: impl AsRef<Path>) {
-    save(true);
+    count_writer(true);
     let written = fs::write(&path, vec![0; 1 << 20]);
-    save(false);
+    count_writer(false);
     written.unwrap();
 }
 

@@ -16,7 +16,7 @@ use super::communicator::RankPosition;
 use memfit_cuda::card;
 
 /// Maximum bytes to exchange; the same on all ranks, so that they agree on what is exchanged.
-pub(super) const MAX_EXCHANGED_BYTES: usize = memfit_channel::board::LONGEST_NOTE;
+pub(super) const MAX_EXCHANGED_BYTES: usize = memfit_channel::board::MAX_NOTE_BYTES;
 /// Maximum wait for a rank that is alive.
 const PEER_TIMEOUT: Duration = Duration::from_mins(2);
 /// Interval between checks that a rank is alive.
@@ -149,7 +149,7 @@ impl Meeting {
 
     /// Reads new posts on the board. Those that are not for this rank, or come too late for it, are dropped.
     fn read_board(&mut self) {
-        for note in self.board.news().unwrap_or_default() {
+        for note in self.board.read_new().unwrap_or_default() {
             let [kind, rank, third, fourth] = note.head;
             let rank = rank as i32;
             if kind == note::HELLO {

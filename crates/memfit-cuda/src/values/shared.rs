@@ -9,7 +9,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use memfit_channel::{Board, RunDir, board::LONGEST_NOTE};
+use memfit_channel::{Board, RunDir, board::MAX_NOTE_BYTES};
 
 /// A block that other processes have open.
 struct Shared {
@@ -76,7 +76,7 @@ pub(super) fn is_any_shared() -> bool {
 pub(super) fn refresh(address: u64, length: u64, mut apply: impl FnMut(Change)) {
     let me = u64::from(std::process::id());
     for block in blocks().iter_mut().filter(|block| block.overlap(address, length).is_some()) {
-        for note in block.board.news().unwrap_or_default() {
+        for note in block.board.read_new().unwrap_or_default() {
             let [kind, offset, length, author] = note.head;
             if author == me || offset.checked_add(length).is_none_or(|end| end > block.size) {
                 continue;
@@ -98,7 +98,7 @@ pub(super) fn publish(address: u64, length: u64, known: impl Fn(u64, u64) -> Vec
         let _ = block.board.post([note::UNKNOWN, from - block.start, length, me], &[]);
         for (at, bytes, answered) in known(from, length) {
             let kind = if answered { note::ANSWERED } else { note::KNOWN };
-            if bytes.len() <= LONGEST_NOTE {
+            if bytes.len() <= MAX_NOTE_BYTES {
                 let _ = block.board.post([kind, at - block.start, bytes.len() as u64, me], &bytes);
             }
         }

@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_mask_and_its_complement_share_one_count() {
-        for policy in [ValuePolicy::UPPER, ValuePolicy::LOWER, ValuePolicy::part(0.3).unwrap()] {
+        for policy in [ValuePolicy::UPPER, ValuePolicy::LOWER, ValuePolicy::at_fraction(0.3).unwrap()] {
             let asked = policy.between(0, 10);
             let mask = Mask::new(None);
             assert_eq!((mask.count(10, policy), (!mask).count(10, policy)), (asked, 10 - asked));

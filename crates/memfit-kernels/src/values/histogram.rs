@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn ends_are_even_and_crowded() {
-        let policy = |part: f64| ValuePolicy::part(part).unwrap();
+        let policy = |part: f64| ValuePolicy::at_fraction(part).unwrap();
         for (things, bins, room, part, expected) in [
             (10, 4, 10, 1.0, vec![7, 1, 1, 1]),
             (10, 4, 4, 1.0, vec![4, 4, 1, 1]),
@@ -168,7 +168,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_is_lost(things in 0..1_000_000u64, bins in 1..300usize, part in 0.0..=1.0f64) {
-            let counts = spread(things, bins, things, ValuePolicy::part(part).unwrap());
+            let counts = spread(things, bins, things, ValuePolicy::at_fraction(part).unwrap());
             prop_assert_eq!(counts.iter().sum::<u64>(), things);
             prop_assert_eq!(counts.len(), bins);
         }

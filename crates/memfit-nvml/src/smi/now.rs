@@ -1,4 +1,4 @@
-//! The time of an answer, in UTC.
+//! Time of an output, in UTC.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
 
-/// A point in time, in parts.
+/// A point in time, in its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Now {
     year: u64,
@@ -20,7 +20,7 @@ pub(super) struct Now {
 }
 
 impl Now {
-    /// The time by this machine's clock.
+    /// Reads this machine's clock.
     pub(super) fn read() -> Self {
         let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self::at(elapsed.as_secs(), u64::from(elapsed.subsec_millis()))
@@ -47,14 +47,14 @@ impl Now {
         }
     }
 
-    /// `Sun Nov 22 15:04:05 2026`.
+    /// Formats as `Sun Nov 22 15:04:05 2026`.
     pub(super) fn in_words(self) -> String {
         let Self { year, month, day, weekday, hour, minute, second, .. } = self;
         let (weekday, month) = (DAYS[weekday], MONTHS[(month - 1) as usize]);
         format!("{weekday} {month} {day:>2} {hour:02}:{minute:02}:{second:02} {year}")
     }
 
-    /// `2026/11/22 15:04:05.678`.
+    /// Formats as `2026/11/22 15:04:05.678`.
     pub(super) fn in_numbers(self) -> String {
         let Self { year, month, day, hour, minute, second, millisecond, .. } = self;
         format!("{year}/{month:02}/{day:02} {hour:02}:{minute:02}:{second:02}.{millisecond:03}")

@@ -18,7 +18,7 @@ const INT32: i32 = 2;
 const SUM: i32 = 0;
 const MAX: i32 = 2;
 
-/// While it is held, no other test joins: whether a rank is alone stands in the environment.
+/// Held while a rank joins: the environment says whether it is alone.
 static JOINING: Mutex<()> = Mutex::new(());
 
 fn new_id() -> UniqueId {
@@ -32,7 +32,7 @@ fn join(id: UniqueId, size: i32, rank: i32) -> usize {
     made(|communicator| ncclCommInitRank(communicator, size, id, rank))
 }
 
-/// Joins as the one rank of many that is there.
+/// Joins as the only existing rank of many.
 fn join_alone(size: i32, rank: i32) -> usize {
     let id = new_id();
     let _joining = JOINING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -158,7 +158,7 @@ fn all_send_to_all_in_one_group() {
         let received: Vec<usize> = (0..3).map(|_| upload(&[-1])).collect();
         assert_eq!(ncclGroupStart(), 0);
         for peer in 0..3 {
-            // Receiving first: outside a group, everyone would wait for everyone.
+            // Receiving first: outside a group, every rank would wait for every other.
             assert_eq!(ncclRecv(received[peer as usize], 1, INT32, peer, communicator, 0), 0);
             assert_eq!(ncclSend(sent[peer as usize], 1, INT32, peer, communicator, 0), 0);
         }
@@ -174,7 +174,7 @@ fn all_send_to_all_in_one_group() {
 #[test]
 fn a_split_asks_everyone() {
     three_ranks(|rank, communicator| {
-        // Ranks 0 and 2 go together, in turned order; rank 1 stays alone.
+        // Ranks 0 and 2 form a part, in reverse order; rank 1 stays alone.
         let (color, key) = (rank % 2, -rank);
         let part = made(|made| ncclCommSplit(communicator, color, key, made, 0));
         assert_eq!(place(part).0, if rank == 1 { 1 } else { 2 });
@@ -195,7 +195,7 @@ fn a_split_asks_everyone() {
 fn a_rank_that_is_gone_is_not_waited_for() {
     enter();
     let id = new_id();
-    // The other rank is a process that has ended: what it would have handed in never comes.
+    // The other rank is a process that has ended: its contribution never arrives.
     let status = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "nccl::role_of_the_other_rank", "--test-threads=1"])
         .env("MEMFIT_TEST_ID", format!("{:?}", id.0))
@@ -249,7 +249,7 @@ fn what_finds_no_room_on_the_board_is_told() {
     assert!(remarked(Remark::RanksFull));
 }
 
-/// Lets the boards of the run be as long as a board may be, without writing so much.
+/// Extends the boards of the run to their maximum size, without writing that much.
 fn fill_boards() {
     const LONGER_THAN_ANY: u64 = 1 << 30;
     let run = std::env::var_os(memfit_channel::env::RUN_DIR).unwrap();
@@ -300,7 +300,7 @@ fn buffers_come_with_what_is_used() {
 fn its_memory_is_the_cards() {
     let _cards = alone();
     let mut address = 0;
-    // The ledger is there from the first call on.
+    // The ledger exists from the first call on.
     assert_eq!(ncclMemAlloc(&mut address, 1), 0);
     assert_eq!(ncclMemFree(address), 0);
     let before = ledger().cards[0].used;
@@ -314,7 +314,7 @@ fn its_memory_is_the_cards() {
 
 #[test]
 fn results_have_the_real_librarys_words() {
-    // SAFETY: a string that ends with NUL, with or without the real library.
+    // SAFETY: a NUL-terminated string, with or without the real library.
     let text = |code| unsafe { CStr::from_ptr(ncclGetErrorString(code)) }.to_str().unwrap();
     assert!(!text(4).is_empty());
     if real::loaded() {

@@ -7,7 +7,7 @@ use crate::machine::enter;
 use crate::real;
 
 fn matrix(rows: i64, columns: i64, entries: i64) -> usize {
-    // 32-bit indices and values; the addresses are the device's, and nobody follows them.
+    // 32-bit indices and values; the addresses are the device's, and are not dereferenced.
     let data = 0x7f00_0000_0000;
     made(|matrix| cusparseCreateCsr(matrix, rows, columns, entries, data, data, data, 2, 2, 0, 0))
 }
