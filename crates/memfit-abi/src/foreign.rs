@@ -31,19 +31,19 @@ impl<T> Out<T> {
     }
 
     /// Writes the value; does nothing if the pointer is null.
-    pub fn put(self, value: T) {
-        self.put_at(0, value);
+    pub fn set(self, value: T) {
+        self.set_at(0, value);
     }
 
     /// Writes the value; returns `false` if the pointer is null.
     pub fn write(self, value: T) -> bool {
-        self.put_at(0, value);
+        self.set_at(0, value);
         !self.is_null()
     }
 
     /// Writes several consecutive values; does nothing if the pointer is null.
-    pub fn put_all(self, values: impl IntoIterator<Item = T>) {
-        values.into_iter().enumerate().for_each(|(index, value)| self.put_at(index, value));
+    pub fn set_all(self, values: impl IntoIterator<Item = T>) {
+        values.into_iter().enumerate().for_each(|(index, value)| self.set_at(index, value));
     }
 
     /// A null out-parameter: writes to it are dropped.
@@ -52,7 +52,7 @@ impl<T> Out<T> {
     }
 
     /// Writes one value of an array; does nothing if the pointer is null.
-    pub fn put_at(self, index: usize, value: T) {
+    pub fn set_at(self, index: usize, value: T) {
         if !self.0.is_null() {
             // SAFETY: not null, and C's contract for an out-parameter is writable memory; alignment is not
             // promised.
@@ -89,13 +89,13 @@ impl<T: Copy> Out<T> {
 
 impl Out<u8> {
     /// Writes a NUL-terminated string into a buffer of `length` bytes, truncating it if necessary.
-    pub fn put_text(self, text: &str, length: usize) {
+    pub fn set_text(self, text: &str, length: usize) {
         let kept = text.len().min(length.saturating_sub(1));
         for (index, byte) in text.bytes().take(kept).enumerate() {
-            self.put_at(index, byte);
+            self.set_at(index, byte);
         }
         if length > 0 {
-            self.put_at(kept, 0);
+            self.set_at(kept, 0);
         }
     }
 }
@@ -115,11 +115,11 @@ impl<T> Copy for In<T> {}
 impl<T: Copy> In<T> {
     /// Reads the value; `None` if the pointer is null.
     pub fn get(self) -> Option<T> {
-        self.at(0)
+        self.get_at(0)
     }
 
     /// Reads one value of an array; `None` if the pointer is null.
-    pub fn at(self, index: usize) -> Option<T> {
+    pub fn get_at(self, index: usize) -> Option<T> {
         if self.0.is_null() {
             return None;
         }
@@ -130,7 +130,7 @@ impl<T: Copy> In<T> {
 
     /// Reads the first `count` values of an array; empty if the pointer is null.
     pub fn list(self, count: usize) -> Vec<T> {
-        (0..count).map_while(|index| self.at(index)).collect()
+        (0..count).map_while(|index| self.get_at(index)).collect()
     }
 
     /// Creates the array at an address that a C caller passed as a number or inside a structure.

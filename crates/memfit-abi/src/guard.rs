@@ -8,7 +8,7 @@ pub trait Api {
     type Outcome;
 
     /// Converts the result to the status that the caller gets.
-    fn answer(self, outcome: Self::Outcome) -> i32;
+    fn to_status(self, outcome: Self::Outcome) -> i32;
 
     /// Counts a panic under the call's name, and returns the status that the caller gets.
     fn panicked(self, name: &str) -> i32;
@@ -18,7 +18,7 @@ pub trait Api {
 #[inline]
 pub fn enter<A: Api>(api: A, name: &str, body: impl FnOnce() -> A::Outcome) -> i32 {
     match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(outcome) => api.answer(outcome),
+        Ok(outcome) => api.to_status(outcome),
         Err(_) => api.panicked(name),
     }
 }
@@ -32,7 +32,7 @@ pub fn guarded<R>(body: impl FnOnce() -> R, panicked: impl FnOnce() -> R) -> R {
 ///
 /// ```ignore
 /// entry_points! { Runtime, Driver;
-///     /// Makes an event.
+///     /// Creates an event.
 ///     fn cudaEventCreateWithFlags(event: Out<u64>, flags: u32),
 ///     fn cuEventCreate() {
 ///         …
@@ -40,9 +40,9 @@ pub fn guarded<R>(body: impl FnOnce() -> R, panicked: impl FnOnce() -> R) -> R {
 /// }
 /// ```
 ///
-/// Calls with the same parameters and the same body stand together, and the first has the parameters. The
-/// others belong to the second API, or to the same one if only one is named. A body finds the name of its
-/// own call in the constant `NAME`. Each name stands in the source once, as `fn NAME(`.
+/// Calls with the same parameters and the same body are declared together; the first one lists the
+/// parameters. The others belong to the second API, or to the same one if only one is named. In a body, the
+/// constant `NAME` is the name of its own call. Each name appears in the source once, as `fn NAME(`.
 #[macro_export]
 macro_rules! entry_points {
     ($api:expr; $($calls:tt)*) => { $crate::entry_points! { $api, $api; $($calls)* } };
@@ -80,7 +80,7 @@ mod tests {
     impl Api for Halves {
         type Outcome = Result<(), i32>;
 
-        fn answer(self, outcome: Self::Outcome) -> i32 {
+        fn to_status(self, outcome: Self::Outcome) -> i32 {
             outcome.map_or_else(|status| status / 2, |()| 0)
         }
 

@@ -46,7 +46,7 @@ pub fn token() -> usize {
 ///
 /// # Safety
 /// `target` must be null, or point to a writable `T`.
-pub unsafe fn put<T>(target: *mut c_void, value: T) {
+pub unsafe fn write_out<T>(target: *mut c_void, value: T) {
     if !target.is_null() {
         // SAFETY: it is not null, and the caller guarantees the rest; C does not promise alignment.
         unsafe { target.cast::<T>().write_unaligned(value) }

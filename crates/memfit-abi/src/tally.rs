@@ -49,7 +49,7 @@ pub fn refuse(table: &'static [Refusal], index: usize, report: fn(&str)) -> u64 
 
 /// Counts, by name, a feature that a modelled call does not model, such as `cudaMemcpy3D (arrays)`; passes it
 /// to `report`.
-pub fn refused(name: &str, report: fn(&str)) {
+pub fn count_partial(name: &str, report: fn(&str)) {
     if is_muted() {
         return;
     }
@@ -76,7 +76,7 @@ pub fn counts() -> BTreeMap<String, u64> {
 }
 
 /// Number of refusals under a name.
-pub fn count(name: &str) -> u64 {
+pub fn refusal_count(name: &str) -> u64 {
     let listed = tables().flatten().find(|refusal| refusal.name == name);
     let partial = PARTIAL.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied();
     listed.map_or(0, |refusal| refusal.count.load(Ordering::Relaxed)) + partial.unwrap_or(0)
@@ -124,16 +124,24 @@ mod tests {
         assert_eq!(refuse(&FIRST, 1, report), 15);
         assert_eq!(refuse(&SECOND, 0, report), 2);
         assert_eq!(refuse(&FIRST, 1, report), 15);
-        refused("a mode", report);
+        count_partial("a mode", report);
         assert_eq!(HEARD.get(), 4);
         let expected =
             [("a mode", 1), ("three", 1), ("two", 2)].map(|(name, count)| (name.to_owned(), count));
         assert_eq!(counts(), BTreeMap::from(expected));
-        assert_eq!((count("two"), count("one"), count("a mode"), count("unheard of")), (2, 0, 1, 0));
+        assert_eq!(
+            (
+                refusal_count("two"),
+                refusal_count("one"),
+                refusal_count("a mode"),
+                refusal_count("unheard of")
+            ),
+            (2, 0, 1, 0)
+        );
         let muted = Muted::begin();
         assert_eq!(refuse(&FIRST, 0, report), 801, "answered all the same");
-        refused("a mode", report);
+        count_partial("a mode", report);
         drop(muted);
-        assert_eq!((count("one"), count("a mode"), HEARD.get()), (0, 1, 4));
+        assert_eq!((refusal_count("one"), refusal_count("a mode"), HEARD.get()), (0, 1, 4));
     }
 }

@@ -307,7 +307,7 @@ impl Ledger {
             ledger.vacant()
         });
         let slot = taken.ok_or(Refused::TooManyProcesses)?;
-        ledger.settle(slot, self.me, self.rank);
+        ledger.assign_slot(slot, self.me, self.rank);
         Ok(*self.slot.get_or_init(|| slot))
     }
 }

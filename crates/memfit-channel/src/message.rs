@@ -150,7 +150,7 @@ pub struct Training {
     /// could be inspected.
     #[serde(default)]
     pub sampled: String,
-    /// How its batches are loaded, if that could be measured.
+    /// Loading of its batches, if that could be measured.
     #[serde(default)]
     pub loading: Option<Loading>,
     /// `true` if the result for a sample depends on the others in its batch, as with batch normalisation.
@@ -238,7 +238,7 @@ pub struct Training {
     pub blocks: Vec<Block>,
 }
 
-/// How a training's batches are loaded.
+/// Loading of a training's batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loading {
     /// Number of worker processes.
@@ -311,7 +311,7 @@ pub struct LoaderTrial {
     pub error: Option<String>,
 }
 
-/// How the training pass received its data, as far as the run shows it.
+/// Data supply of the training pass, as far as the run shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Feeding {
     /// Number of worker processes.
@@ -375,7 +375,7 @@ pub struct Done {
     /// run with yet.
     #[serde(default)]
     pub unmet: u64,
-    /// How its training received its data, if it has a PyTorch loader.
+    /// Data supply of its training, if it has a PyTorch loader.
     #[serde(default)]
     pub feeding: Option<Feeding>,
     /// Peaks and counters by device, from `torch.cuda.memory_stats`.

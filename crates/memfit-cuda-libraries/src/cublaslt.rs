@@ -93,7 +93,7 @@ entry_points! {
         if !card::use_libraries() {
             return status::NOT_INITIALIZED;
         }
-        handle.put(Handle::new(Context));
+        handle.set(Handle::new(Context));
         status::SUCCESS
     }
 
@@ -112,8 +112,8 @@ entry_points! {
         if missing || requested < 1 || results.is_null() || returned.is_null() {
             return status::INVALID_VALUE;
         }
-        results.put(ANSWER);
-        returned.put(1);
+        results.set(ANSWER);
+        returned.set(1);
         status::SUCCESS
     }
 
@@ -139,7 +139,7 @@ entry_points! {
         let missing = [operation, a, b, c, d].iter().any(|descriptor| descriptor.is_null());
         match algorithm.get() {
             Some(known) if !missing && known.mark == ALGORITHM.mark && !result.is_null() => {
-                result.put(Heuristic { algorithm: known, ..ANSWER });
+                result.set(Heuristic { algorithm: known, ..ANSWER });
                 status::SUCCESS
             }
             Some(_) if !missing && !result.is_null() => status::NOT_SUPPORTED,
@@ -153,10 +153,10 @@ entry_points! {
             return status::INVALID_VALUE;
         };
         let Some(low) = value.get().filter(|_| size == wide) else { return status::INVALID_VALUE };
-        let high = if wide == 4 { value.at(1).unwrap_or_default() } else { [0; 2] };
+        let high = if wide == 4 { value.get_at(1).unwrap_or_default() } else { [0; 2] };
         known.settings[index] = u32::from_le_bytes([low[0], low[1], high[0], high[1]]);
         // SAFETY: an algorithm created here was just read from there.
-        unsafe { Out::<Algorithm>::from_address(algorithm as u64) }.put(known);
+        unsafe { Out::<Algorithm>::from_address(algorithm as u64) }.set(known);
         status::SUCCESS
     }
 
@@ -174,9 +174,9 @@ entry_points! {
             return status::INVALID_VALUE;
         }
         if size != 0 {
-            value.put_all(known.settings[index].to_le_bytes().into_iter().take(wide));
+            value.set_all(known.settings[index].to_le_bytes().into_iter().take(wide));
         }
-        written.put(wide);
+        written.set(wide);
         status::SUCCESS
     }
 

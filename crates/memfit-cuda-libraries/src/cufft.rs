@@ -117,7 +117,7 @@ fn create(plan: Out<i32>) -> i32 {
         return status::SETUP_FAILED;
     }
     plans(|plans| {
-        plan.put(plans.next);
+        plan.set(plans.next);
         let made = Plan { work_size: 0, allocates: true, area: None, stream: 0, transform: None };
         plans.alive.insert(plans.next, made);
         plans.next += 1;
@@ -201,7 +201,7 @@ fn make(plan: i32, sizes: &[i64], batch: i64, elements: Option<Elements>, size: 
             let Some(area) = card::allocate(bytes) else { return status::ALLOC_FAILED };
             plan.area = Some(area as usize);
         }
-        size.put(bytes);
+        size.set(bytes);
         status::SUCCESS
     })
 }

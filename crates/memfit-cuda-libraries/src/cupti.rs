@@ -65,7 +65,7 @@ fn subscribe(subscriber: Out<Handle<Subscriber>>) -> i32 {
     if SUBSCRIBED.swap(true, Relaxed) {
         return status::MAX_LIMIT_REACHED;
     }
-    subscriber.put(Handle::new(Subscriber));
+    subscriber.set(Handle::new(Subscriber));
     status::SUCCESS
 }
 
@@ -181,7 +181,7 @@ entry_points! {
             Some(stack.remove(index).1)
         });
         let Some(id) = popped else { return status::QUEUE_EMPTY };
-        last.put(id);
+        last.set(id);
         status::SUCCESS
     }
 

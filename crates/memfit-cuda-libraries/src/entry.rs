@@ -11,7 +11,7 @@ pub(crate) struct Fails(pub(crate) i32);
 impl Api for Fails {
     type Outcome = i32;
 
-    fn answer(self, outcome: i32) -> i32 {
+    fn to_status(self, outcome: i32) -> i32 {
         outcome
     }
 
@@ -95,7 +95,7 @@ impl HandleStatus {
         if !memfit_cuda::card::use_libraries() {
             return self.not_initialized;
         }
-        place.put(Handle::new(T::default()));
+        place.set(Handle::new(T::default()));
         self.success
     }
 

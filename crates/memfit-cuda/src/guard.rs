@@ -17,7 +17,7 @@ impl Api for Driver {
     type Outcome = Outcome;
 
     #[inline]
-    fn answer(self, outcome: Outcome) -> i32 {
+    fn to_status(self, outcome: Outcome) -> i32 {
         outcome.map_or_else(|status| status.0, |()| 0)
     }
 
@@ -35,8 +35,8 @@ impl Api for Runtime {
     type Outcome = Outcome;
 
     #[inline]
-    fn answer(self, outcome: Outcome) -> i32 {
-        let status = Driver.answer(outcome);
+    fn to_status(self, outcome: Outcome) -> i32 {
+        let status = Driver.to_status(outcome);
         if status != 0 {
             thread::set_last_error(status);
         }

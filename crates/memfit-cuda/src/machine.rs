@@ -217,7 +217,7 @@ pub fn report_refusal(name: &str) {
 
 /// Counts, by name, a feature that a modelled call does not model, such as `cudaMemcpy3D (arrays)`.
 pub(crate) fn count_unmodelled(name: &str) {
-    tally::refused(name, report_refusal);
+    tally::count_partial(name, report_refusal);
 }
 
 /// Adds the bytes that a remark concerns.

@@ -6,7 +6,7 @@ use crate::{clock, machine, streams};
 use memfit_abi::Out;
 
 /// Writes the time at which all queued work completes and the nanoseconds of work queued so far by kind, as
-/// many numbers as there is room for. Returns how many there are; 0 without a device.
+/// many numbers as `room` allows. Returns the number written; 0 without a device.
 #[unsafe(no_mangle)]
 extern "C" fn memfit_vgpu_clock(target: Out<u64>, room: usize) -> usize {
     if machine::peek().is_none() || target.is_null() {
@@ -17,7 +17,7 @@ extern "C" fn memfit_vgpu_clock(target: Out<u64>, room: usize) -> usize {
     let numbers = std::iter::once(end).chain(clock::busy());
     let mut written = 0;
     for (index, number) in numbers.take(room).enumerate() {
-        target.put_at(index, number);
+        target.set_at(index, number);
         written = index + 1;
     }
     written

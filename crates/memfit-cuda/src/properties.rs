@@ -15,23 +15,23 @@ struct Record {
 }
 
 impl Record {
-    fn place(&mut self, name: &'static str, alignment: usize, bytes: &[u8]) {
+    fn push_field(&mut self, name: &'static str, alignment: usize, bytes: &[u8]) {
         self.bytes.resize(self.bytes.len().next_multiple_of(alignment), 0);
         self.offsets.push((name, self.bytes.len()));
         self.bytes.extend_from_slice(bytes);
     }
 
     fn int(&mut self, name: &'static str, value: i32) {
-        self.place(name, 4, &value.to_ne_bytes());
+        self.push_field(name, 4, &value.to_ne_bytes());
     }
 
     fn ints(&mut self, name: &'static str, values: &[i32]) {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
-        self.place(name, 4, &bytes);
+        self.push_field(name, 4, &bytes);
     }
 
     fn size(&mut self, name: &'static str, value: u64) {
-        self.place(name, 8, &value.to_ne_bytes());
+        self.push_field(name, 8, &value.to_ne_bytes());
     }
 }
 
@@ -54,9 +54,9 @@ fn record(card: &Card, major: i32) -> Record {
     name[..kept].copy_from_slice(&text[..kept]);
 
     let mut r = Record::default();
-    r.place("name", 1, &name);
-    r.place("uuid", 1, &identity::uuid(card.index));
-    r.place("luid", 1, &[0; 8]);
+    r.push_field("name", 1, &name);
+    r.push_field("uuid", 1, &identity::uuid(card.index));
+    r.push_field("luid", 1, &[0; 8]);
     r.int("luidDeviceNodeMask", 0);
     r.size("totalGlobalMem", card.device.memory.get());
     r.size("sharedMemPerBlock", size(8));
@@ -176,7 +176,7 @@ fn record(card: &Card, major: i32) -> Record {
         r.int("hostNumaMultinodeIpcSupported", at(143));
         r.ints("reserved", &[0; 56]);
     }
-    r.place("", 8, &[]);
+    r.push_field("", 8, &[]);
     r
 }
 

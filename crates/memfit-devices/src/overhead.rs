@@ -49,7 +49,7 @@ pub enum Origin {
 
 impl Origin {
     /// Origin of the figure with this source.
-    pub fn of(source: &str) -> Self {
+    pub fn from_source(source: &str) -> Self {
         match source {
             _ if source.starts_with("calibrated") => Self::Calibrated,
             _ if source.starts_with("modelled") => Self::Modelled,
@@ -72,7 +72,7 @@ impl Origin {
 impl Device {
     /// Memory outside PyTorch's allocator on this device, for a build of the given major CUDA version.
     pub fn overhead(&self, cuda_major: u32) -> Overhead {
-        Overhead::of(self, cuda_major)
+        Overhead::for_device(self, cuda_major)
     }
 }
 
@@ -88,7 +88,7 @@ impl Overhead {
         self.context + self.libraries
     }
 
-    fn of(device: &Device, cuda_major: u32) -> Self {
+    fn for_device(device: &Device, cuda_major: u32) -> Self {
         let entry = TABLE.entry(device.compute_capability, cuda_major);
         let threads = device.resident_threads();
         let local = |per_thread: Bytes| per_thread * threads;
@@ -180,7 +180,7 @@ impl Table {
         let distance = |entry: &&Entry| {
             let [from, to] = entry.capability.map(ComputeCapability::sm_version);
             let [oldest, newest] = entry.cuda_major;
-            // How modules are loaded (CUDA's version) matters more than the generation of the device.
+            // The loading of modules (CUDA's version) matters more than the generation of the device.
             (outside(cuda_major, oldest, newest), outside(capability.sm_version(), from, to))
         };
         self.overhead

@@ -68,7 +68,7 @@ enum CostSource {
 }
 
 impl Family {
-    fn has(&self, name: &Name) -> bool {
+    fn contains(&self, name: &Name) -> bool {
         match &self.kernels {
             Kernels::Prefixed(prefixes) => prefixes.iter().any(|prefix| name.mangled.starts_with(prefix)),
             Kernels::Mangled(parts) => parts.iter().any(|part| name.mangled.contains(part)),
@@ -82,7 +82,7 @@ impl Family {
 
     fn effect(&self, name: &Name) -> Effect {
         let Some(signature) = &name.signature else {
-            let written = name.text.and_then(|text| triton::written(text, name.mangled));
+            let written = name.text.and_then(|text| triton::written_params(text, name.mangled));
             return written.map_or(Effect::Anything, Effect::Overwrites);
         };
         let own = match self.effect {
@@ -121,7 +121,7 @@ impl Descriptor {
     /// Describes a kernel by its mangled name and the text that Triton may have kept.
     pub fn new(mangled: &str, text: Option<&str>) -> Self {
         let name = Name::new(mangled, text);
-        let family = FAMILIES.iter().find(|family| family.has(&name)).unwrap_or(&table::UNKNOWN);
+        let family = FAMILIES.iter().find(|family| family.contains(&name)).unwrap_or(&table::UNKNOWN);
         let effect = family.effect(&name);
         let cost = family.cost(&name, &effect);
         let own_layout = family.stated_layout && name.signature.as_ref().is_some_and(Signature::is_pytorch);
@@ -133,7 +133,7 @@ impl Descriptor {
 
     /// The launch, with its arguments bounded to the parameters that the kernel is known to have.
     #[inline]
-    fn bounded<'l>(&'l self, launch: Launch<'l>) -> Launch<'l> {
+    fn bound_arguments<'l>(&'l self, launch: Launch<'l>) -> Launch<'l> {
         let arguments = launch.arguments;
         let arguments = if self.own_layout {
             // SAFETY: the family consists of PyTorch's own kernels, whose layout it states.
@@ -165,7 +165,7 @@ impl Descriptor {
 
     /// Applies a launch to the known contents of memory.
     pub fn apply(&self, launch: Launch) {
-        self.effect.apply(self.bounded(launch));
+        self.effect.apply(self.bound_arguments(launch));
     }
 
     /// Duration of a launch. `function` returns the machine code's description, and is only called if it is
@@ -177,7 +177,7 @@ impl Descriptor {
         speeds: &Speeds,
         function: impl Fn() -> Function,
     ) -> Work {
-        let launch = self.bounded(launch);
+        let launch = self.bound_arguments(launch);
         self.cost.work(launch, prepared, speeds, || self.function.get_or_init(&function))
     }
 }

@@ -100,7 +100,7 @@ impl<'a> Arguments<'a> {
             let param = self.params()?.get(index)?;
             (offset.checked_add(length)? <= param.size as usize).then_some(())?;
         }
-        let address = self.addresses.at(index)? as u64;
+        let address = self.addresses.get_at(index)? as u64;
         (address != 0).then_some(address + offset as u64)
     }
 }

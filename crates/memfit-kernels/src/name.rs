@@ -54,11 +54,11 @@ impl Signature {
         let mut templates = Vec::new();
         if text.as_bytes()[at] == b'<' {
             let end = closing(&text, at)?;
-            templates = pieces(&text, at + 1, end);
+            templates = split_at_commas(&text, at + 1, end);
             at = end + 1;
         }
         let params = match text.as_bytes().get(at) {
-            Some(b'(') => pieces(&text, at + 1, closing(&text, at)?),
+            Some(b'(') => split_at_commas(&text, at + 1, closing(&text, at)?),
             _ => Vec::new(),
         };
         Some(Self { text, name, templates, params })
@@ -112,9 +112,10 @@ pub(crate) fn type_parts(text: &str) -> (&str, Vec<&str>) {
     let opening = text.find('<').unwrap_or(text.len());
     let start = text[..opening].rfind(':').map_or(0, |index| index + 1);
     let arguments = match closing(text, opening) {
-        Some(end) => {
-            pieces(text, opening + 1, end).into_iter().map(|(start, end)| &text[start..end]).collect()
-        }
+        Some(end) => split_at_commas(text, opening + 1, end)
+            .into_iter()
+            .map(|(start, end)| &text[start..end])
+            .collect(),
         None => Vec::new(),
     };
     (text[start..opening].trim(), arguments)
@@ -139,7 +140,7 @@ fn closing(text: &str, at: usize) -> Option<usize> {
 }
 
 /// Ranges separated by the commas outside all brackets.
-fn pieces(text: &str, start: usize, end: usize) -> Vec<(usize, usize)> {
+fn split_at_commas(text: &str, start: usize, end: usize) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let (mut depth, mut from) = (0usize, start);
     let mut add = |from: usize, to: usize| {

@@ -16,7 +16,7 @@ const MAX_PASSES: usize = 8;
 type Origins = u64;
 
 /// Indices of a kernel's parameters that lead to memory which it writes; `None` if the text does not tell.
-pub(crate) fn written(text: &str, kernel: &str) -> Option<Vec<usize>> {
+pub(crate) fn written_params(text: &str, kernel: &str) -> Option<Vec<usize>> {
     let (params, body) = function(text, kernel)?;
     let mut flow = Flow::default();
     for (index, param) in split(params).into_iter().enumerate() {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     fn check(body: &str, expected: Option<&[usize]>) {
-        assert_eq!(written(&kernel(body), "work").as_deref(), expected, "{body}");
+        assert_eq!(written_params(&kernel(body), "work").as_deref(), expected, "{body}");
     }
 
     #[test]
@@ -283,16 +283,16 @@ mod tests {
         check("  ^bb1(%p: !tt.ptr<f32>):\n    tt.store %p, %v : !tt.ptr<f32>", None);
         check("    tt.call @helper(%in, %n) : (!tt.ptr<f32>, i32) -> ()", Some(&[0]));
         check("    ttng.async_copy_out %out, %v : !tt.ptr<i64>", Some(&[2]));
-        assert_eq!(written(&kernel(""), "other"), None);
+        assert_eq!(written_params(&kernel(""), "other"), None);
         let described = kernel("").replace("%n: i32", "%n: !tt.tensordesc<tensor<8x8xf32>>");
-        assert_eq!(written(&described, "work"), None);
+        assert_eq!(written_params(&described, "work"), None);
     }
 
     proptest::proptest! {
         #[test]
         fn no_text_makes_it_fall(text in "(tt.func public @k\\(|%[a-c]|!tt.ptr|[(){}<>,:=\" ]|scf.for|iter_args\\(|tt.store|scf.yield|\n){0,40}") {
-            let _ = written(&text, "k");
-            let _ = written(&format!("tt.func public @k({text}"), "k");
+            let _ = written_params(&text, "k");
+            let _ = written_params(&format!("tt.func public @k({text}"), "k");
         }
     }
 }

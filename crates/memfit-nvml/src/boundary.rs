@@ -15,7 +15,7 @@ pub(crate) struct Nvml;
 impl Api for Nvml {
     type Outcome = Outcome;
 
-    fn answer(self, outcome: Outcome) -> i32 {
+    fn to_status(self, outcome: Outcome) -> i32 {
         outcome.map_or_else(|status| status.0, |()| 0)
     }
 
@@ -46,7 +46,7 @@ impl<T: Copy> Checked<T> for Out<T> {
         if self.is_null() {
             return Err(Status::INVALID_ARGUMENT);
         }
-        self.put_at(index, value);
+        self.set_at(index, value);
         Ok(())
     }
 
@@ -63,7 +63,7 @@ pub(crate) fn write_text(place: Out<u8>, text: &str, length: u32) -> Outcome {
     if text.len() >= length as usize {
         return Err(Status::INSUFFICIENT_SIZE);
     }
-    place.put_text(text, length as usize);
+    place.set_text(text, length as usize);
     Ok(())
 }
 

@@ -126,7 +126,7 @@ pub(crate) fn pcie(card: Card) -> Outcome<(u32, u32)> {
     }
 }
 
-fn count(count: Out<u32>) -> Outcome {
+fn write_device_count(count: Out<u32>) -> Outcome {
     count.write_value(cards::all_cards()?.count() as u32)
 }
 
@@ -136,11 +136,11 @@ fn by_index(index: u32, handle: Out<Handle>) -> Outcome {
 
 entry_points! { Nvml;
     fn nvmlDeviceGetCount(number: Out<u32>) {
-        count(number)
+        write_device_count(number)
     }
 
     fn nvmlDeviceGetCount_v2(number: Out<u32>) {
-        count(number)
+        write_device_count(number)
     }
 
     fn nvmlDeviceGetHandleByIndex(index: u32, handle: Out<Handle>) {

@@ -20,13 +20,13 @@ const FABRIC_VERSIONS: [(u32, usize); 2] = [(0x0200_0024, 36), (0x0300_0028, 40)
 /// First compute capability whose devices can be part of an NVSwitch fabric.
 const FIRST_WITH_FABRIC: u32 = 90;
 
-fn two(first: Handle, second: Handle) -> Outcome<(Card, Card)> {
+fn card_pair(first: Handle, second: Handle) -> Outcome<(Card, Card)> {
     Ok((first.card()?, second.card()?))
 }
 
 entry_points! { Nvml;
     fn nvmlDeviceGetP2PStatus(first: Handle, second: Handle, capability: i32, status: Out<i32>) {
-        let (first, second) = two(first, second)?;
+        let (first, second) = card_pair(first, second)?;
         if first.index == second.index || !(0..=4).contains(&capability) {
             return Err(Status::INVALID_ARGUMENT);
         }
@@ -35,7 +35,7 @@ entry_points! { Nvml;
     }
 
     fn nvmlDeviceGetTopologyCommonAncestor(first: Handle, second: Handle, level: Out<i32>) {
-        let (first, second) = two(first, second)?;
+        let (first, second) = card_pair(first, second)?;
         if first.index == second.index {
             return Err(Status::INVALID_ARGUMENT);
         }
@@ -43,7 +43,7 @@ entry_points! { Nvml;
     }
 
     fn nvmlDeviceOnSameBoard(first: Handle, second: Handle, answer: Out<i32>) {
-        let (first, second) = two(first, second)?;
+        let (first, second) = card_pair(first, second)?;
         answer.write_value(i32::from(first.index == second.index))
     }
 

@@ -17,7 +17,7 @@ pub(crate) fn report(name: &str) {
 
 /// Counts a name.
 pub(crate) fn count(name: &str) {
-    memfit_abi::tally::refused(name, report);
+    memfit_abi::tally::count_partial(name, report);
 }
 
 /// Number of times that the named call was refused in this process; for tests and debuggers.
@@ -31,5 +31,5 @@ pub(crate) unsafe extern "C" fn memfit_nvml_refused(name: *const c_char) -> u64 
     }
     // SAFETY: the caller guarantees a valid string.
     let name = unsafe { CStr::from_ptr(name) };
-    name.to_str().map_or(0, memfit_abi::tally::count)
+    name.to_str().map_or(0, memfit_abi::tally::refusal_count)
 }

@@ -55,7 +55,10 @@ fn every_call_keeps_its_promise() {
         }
     };
     for list in &lists {
-        check(&list.name, in_child(|| promises::refused(&loaded, &callers, list, "memfit_nvml_refused")));
+        check(
+            &list.name,
+            in_child(|| promises::check_refused(&loaded, &callers, list, "memfit_nvml_refused")),
+        );
         for entry in &list.entries {
             match entry.class {
                 Class::Modelled => check(
@@ -63,7 +66,7 @@ fn every_call_keeps_its_promise() {
                     in_child(|| RecipeRunner::new(&loaded, &callers, &lists, &recipes).run(entry)),
                 ),
                 Class::Harmless => {
-                    check(&entry.name, in_child(|| promises::harmless(&loaded, &callers, entry)));
+                    check(&entry.name, in_child(|| promises::check_harmless(&loaded, &callers, entry)));
                 }
                 Class::Refused | Class::Alias => {}
             }

@@ -100,7 +100,7 @@ impl Layer {
         match &found.entry {
             // A folder that exists in both is the user's.
             Entry::There(FileType::Directory) if found.is_merged(self) => found.below_route(),
-            Entry::There(_) => Route::to_path(&self.place(&found.path)),
+            Entry::There(_) => Route::to_path(&self.overlay_path(&found.path)),
             Entry::Renamed(from) => Route::to_path(from),
             Entry::Removed => Route::Fail(Errno::NOENT),
             Entry::Absent => found.below_route(),
@@ -134,7 +134,7 @@ impl Layer {
     fn open_found(&self, found: &Found, flags: OFlags) -> Result<Route, Errno> {
         match (&found.entry, &found.below) {
             (Entry::There(FileType::Directory), _) => Ok(self.route_found(found)),
-            (Entry::There(_), _) => Ok(Route::to_path(&self.place(&found.path))),
+            (Entry::There(_), _) => Ok(Route::to_path(&self.overlay_path(&found.path))),
             (Entry::Renamed(_), _) if flags.contains(OFlags::CREATE | OFlags::EXCL) => Err(Errno::EXIST),
             (Entry::Renamed(from), _) => {
                 let place = self.prepare(&found.path)?;

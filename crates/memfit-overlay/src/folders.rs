@@ -81,7 +81,7 @@ fn unregister_stream(stream: *mut DIR) {
 }
 
 /// Changes of a folder's entries by the overlay, and the route to list it.
-fn changed(name: Name<'_>) -> (Route, Option<Listing>) {
+fn folder_changes(name: Name<'_>) -> (Route, Option<Listing>) {
     let decide = || {
         let Some(layer) = Layer::get().filter(|layer| layer.is_live()) else { return (Route::Pass, None) };
         let found = match layer.find(name, true) {
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
     }
     // SAFETY: the caller's string.
     let name = Name { folder: libc::AT_FDCWD, path: unsafe { CStr::from_ptr(path) }.to_bytes() };
-    match changed(name) {
+    match folder_changes(name) {
         (Route::At(place), listing) => opened(next(place.as_ptr()), listing),
         (Route::Fail(error), _) => {
             set_errno(error);
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn fdopendir(folder: c_int) -> *mut DIR {
         .ok()
         .and_then(|path: PathBuf| CString::new(path.into_os_string().into_encoded_bytes()).ok());
     let Some(path) = path.filter(|_| !stream.is_null()) else { return stream };
-    let (_, listing) = changed(Name { folder: libc::AT_FDCWD, path: path.to_bytes() });
+    let (_, listing) = folder_changes(Name { folder: libc::AT_FDCWD, path: path.to_bytes() });
     opened(stream, listing)
 }
 

@@ -105,7 +105,7 @@ impl Layer {
     }
 
     /// Path in the overlay for an absolute path.
-    pub(crate) fn place(&self, path: &Path) -> PathBuf {
+    pub(crate) fn overlay_path(&self, path: &Path) -> PathBuf {
         let mut place = self.tree.clone().into_os_string().into_vec();
         place.extend_from_slice(path.as_os_str().as_bytes());
         PathBuf::from(OsStr::from_bytes(&place))
@@ -130,7 +130,7 @@ impl Layer {
 
     /// Entry at an absolute path.
     pub(crate) fn entry(&self, path: &Path) -> Entry {
-        let place = self.place(path);
+        let place = self.overlay_path(path);
         let Ok(stat) = fs::lstat(&place) else { return Entry::Absent };
         let kind = FileType::from_raw_mode(stat.st_mode);
         if kind == FileType::Symlink
@@ -149,17 +149,17 @@ impl Layer {
 
     /// Returns `true` if the folder at this path hides the user's folder there.
     pub(crate) fn hides(&self, path: &Path) -> bool {
-        fs::access(self.place(path).join(OsStr::from_bytes(HIDES)), Access::EXISTS).is_ok()
+        fs::access(self.overlay_path(path).join(OsStr::from_bytes(HIDES)), Access::EXISTS).is_ok()
     }
 
     /// Makes the folder at this path hide the user's.
     pub(crate) fn hide(&self, path: &Path) -> Result<(), Errno> {
-        touch(&self.place(path).join(OsStr::from_bytes(HIDES)))
+        touch(&self.overlay_path(path).join(OsStr::from_bytes(HIDES)))
     }
 
     /// Creates the folders above a path, and removes a marker there.
     pub(crate) fn prepare(&self, path: &Path) -> Result<PathBuf, Errno> {
-        let place = self.place(path);
+        let place = self.overlay_path(path);
         if let Some(parent) = place.parent() {
             make_folders(parent)?;
         }

@@ -28,7 +28,7 @@ impl Layer {
     /// Changes of the entries of a folder by the overlay.
     pub(crate) fn listing(&self, path: &Path) -> Result<Listing, Errno> {
         let mut listing = Listing::default();
-        for name in names(&self.place(path))? {
+        for name in names(&self.overlay_path(path))? {
             match self.entry(&join(path, &name)) {
                 Entry::There(kind) if name != HIDES => listing.added.push((name.clone(), kind)),
                 Entry::Renamed(_) => listing.added.push((name.clone(), FileType::RegularFile)),
@@ -57,7 +57,7 @@ impl Layer {
 
     /// Removes a folder of the overlay that the script sees as empty.
     pub(crate) fn remove_empty(&self, path: &Path) -> Result<(), Errno> {
-        let place = self.place(path);
+        let place = self.overlay_path(path);
         for name in names(&place)? {
             fs::unlink(join(&place, &name))?;
         }

@@ -38,7 +38,7 @@ impl Layer {
         }
         match (&found.entry, &found.below) {
             (Entry::There(_) | Entry::Renamed(_), _) => {
-                fs::unlink(self.place(&found.path))?;
+                fs::unlink(self.overlay_path(&found.path))?;
                 self.stay_removed(&found)?;
                 Ok(Route::Done)
             }
@@ -160,7 +160,7 @@ impl Layer {
         match (&from.entry, &from.below) {
             (Entry::There(FileType::Directory), _) => Err(Errno::PERM),
             (Entry::There(_), _) => {
-                fs::link(self.place(&from.path), self.prepare(&to.path)?)?;
+                fs::link(self.overlay_path(&from.path), self.prepare(&to.path)?)?;
                 Ok(Route::Done)
             }
             (Entry::Renamed(origin), _) => {
@@ -254,12 +254,12 @@ impl Layer {
         }
         match (&a.entry, &a.below) {
             (Entry::There(_), _) => {
-                fs::rename(self.place(&a.path), self.prepare(&b.path)?)?;
+                fs::rename(self.overlay_path(&a.path), self.prepare(&b.path)?)?;
                 self.stay_removed(a)
             }
             (Entry::Renamed(origin), _) => {
                 self.rename(origin, &b.path)?;
-                fs::unlink(self.place(&a.path))?;
+                fs::unlink(self.overlay_path(&a.path))?;
                 self.stay_removed(a)
             }
             (Entry::Absent, Some(stat)) if self.is_users(stat, &a.path) => {
@@ -299,7 +299,7 @@ impl Layer {
         }
         if let Entry::There(_) = a.entry {
             let place = self.prepare(&b.path)?;
-            fs::rename(self.place(&a.path), place)?;
+            fs::rename(self.overlay_path(&a.path), place)?;
             if below.is_none() && b.below.is_some() {
                 self.hide(&b.path)?;
             }

@@ -144,7 +144,7 @@ impl Walk<'_> {
             let below = if parent.below { fs::lstat(&next).ok() } else { None };
             let is_last = self.names.is_empty();
             let link = match (&entry, &below) {
-                (Entry::There(FileType::Symlink), _) => Some(self.layer.place(&next)),
+                (Entry::There(FileType::Symlink), _) => Some(self.layer.overlay_path(&next)),
                 (Entry::Absent, Some(stat)) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => {
                     Some(next.clone())
                 }

@@ -20,7 +20,7 @@ pub(crate) fn stubs(libraries: &[Library]) -> String {
                 Class::Alias => alias(&mut text, entry),
                 Class::Harmless => harmless(&mut text, library, entry),
                 Class::Refused => {
-                    refused(&mut text, entry, index);
+                    refused_call(&mut text, entry, index);
                     let _ = writeln!(table, "    Refusal::new({:?}, {}),", entry.name, library.refusal);
                     index += 1;
                 }
@@ -85,7 +85,7 @@ fn unversioned(symbol: &str) -> String {
 }
 
 /// Generates a refused call, which needs no parameters: in C, the caller cleans up the arguments.
-fn refused(text: &mut String, entry: &Entry, index: usize) {
+fn refused_call(text: &mut String, entry: &Entry, index: usize) {
     let call = format!("refuse({index})");
     let (result, body) = match &entry.result {
         Kind::Status => (" -> u64".to_owned(), call),
@@ -175,7 +175,7 @@ fn write_out(index: usize, parameter: &Parameter) -> String {
         (kind, Some(value)) => (abi_type(kind), value.clone()),
         (kind, None) => (abi_type(kind), zero(kind)),
     };
-    format!("put::<{kind}>({target}, {value});")
+    format!("write_out::<{kind}>({target}, {value});")
 }
 
 /// Value returned by a call that has no status to return.

@@ -106,7 +106,7 @@ impl Folders {
     }
 
     /// All of them, in order.
-    fn all(&self) -> Vec<PathBuf> {
+    fn in_order(&self) -> Vec<PathBuf> {
         [&self.activated, &self.path, &self.beside].into_iter().flatten().cloned().collect()
     }
 
@@ -122,7 +122,7 @@ impl Folders {
             return Ok(program);
         }
         let (on_path, beside) = (find(name, &self.path), find(name, &self.beside));
-        let Some(on_path) = on_path else { return beside.ok_or_else(|| not_found(name, self.all())) };
+        let Some(on_path) = on_path else { return beside.ok_or_else(|| not_found(name, self.in_order())) };
         let Some(beside) = beside.filter(|beside| *beside != on_path) else { return Ok(on_path) };
         let python =
             if is_python(&on_path) { Some(on_path.clone()) } else { program_interpreter(&on_path, self) };
@@ -155,7 +155,7 @@ fn is_python(program: &Path) -> bool {
 fn program_interpreter(program: &Path, folders: &Folders) -> Option<PathBuf> {
     let named = first_line(program).and_then(|line| interpreter_in_shebang(&line));
     if let Some(named) = named {
-        let path = if named.is_absolute() { named } else { find(named.as_os_str(), &folders.all())? };
+        let path = if named.is_absolute() { named } else { find(named.as_os_str(), &folders.in_order())? };
         return is_python(&path).then_some(path);
     }
     let beside = program.with_file_name("python");

@@ -48,7 +48,7 @@ const IRRELEVANT_CALLS: &[&str] = &[
 /// Everything known about a completed run.
 #[derive(Debug)]
 pub struct Facts {
-    /// How it ended.
+    /// End of the run.
     pub ended: Ended,
     /// Settings of the processes.
     pub(crate) setup: Setup,

@@ -34,7 +34,7 @@ impl Keeper {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop(writer);
-                keep(reader, run_dir, keep_files)
+                keeper_main(reader, run_dir, keep_files)
             }
             pid => Ok(Self { pid, _alive: writer }),
         }
@@ -52,7 +52,7 @@ impl Drop for Keeper {
 }
 
 /// Main function of the keeper.
-fn keep(mut alive: PipeReader, run_dir: &RunDir, keep_files: bool) -> ! {
+fn keeper_main(mut alive: PipeReader, run_dir: &RunDir, keep_files: bool) -> ! {
     leave_the_terminal();
     let _end = alive.read(&mut [0]);
     let mut quiet = 0;

@@ -63,7 +63,7 @@ fn scaled_part(name: &str, booked: u64, one: Interval, source: &str) -> OutsideP
         low: scaled(one.low.get()).min(booked),
         typical: booked,
         high: if booked == 0 { 0 } else { scaled(one.high.get()).max(booked) },
-        origin: Origin::of(source),
+        origin: Origin::from_source(source),
         source: source.to_owned(),
     }
 }

@@ -83,7 +83,7 @@ impl<'a> Rehearsal<'a> {
     /// Tests whether an outcome that says `fits` depends on numbers that only a GPU can compute: repeats the
     /// run with others, with `all` processes or with the one that stands for them. Forked runs draw the same
     /// random numbers anyway; the others are seeded.
-    pub fn settle(
+    pub fn test_numbers(
         &mut self,
         request: &Request,
         changes: &Changes,

@@ -31,7 +31,7 @@ const SAMPLE_PACE: Pace = Pace::new(Duration::from_millis(200), Duration::from_s
 /// Time without a sign of life after which a rank counts as stalled once another is done.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a run ended.
+/// End of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// Every rank has completed the requested steps.
@@ -51,7 +51,7 @@ pub enum Ended {
 /// Observations of a run.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// How it ended.
+    /// End of the run.
     pub(crate) ended: Ended,
     /// Messages of the processes.
     pub(crate) inbox: Inbox,

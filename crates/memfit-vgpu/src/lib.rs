@@ -25,5 +25,5 @@ unsafe extern "C" fn memfit_vgpu_refused(name: *const c_char) -> u64 {
     }
     // SAFETY: the caller guarantees a valid string.
     let name = unsafe { CStr::from_ptr(name) };
-    name.to_str().map_or(0, memfit_abi::tally::count)
+    name.to_str().map_or(0, memfit_abi::tally::refusal_count)
 }

@@ -36,9 +36,9 @@ fn every_call_keeps_its_promise() {
 
     for list in &lists {
         for entry in list.entries.iter().filter(|entry| entry.class == Class::Harmless) {
-            check(&entry.name, in_child(|| promises::harmless(&library, &callers, entry)));
+            check(&entry.name, in_child(|| promises::check_harmless(&library, &callers, entry)));
         }
-        let outcome = in_child(|| promises::refused(&library, &callers, list, "memfit_vgpu_refused"));
+        let outcome = in_child(|| promises::check_refused(&library, &callers, list, "memfit_vgpu_refused"));
         check(&list.name, outcome);
     }
 

@@ -58,7 +58,7 @@ unsafe extern "C" {
     ) -> i32;
 }
 
-fn made(make: impl FnOnce(&mut u64) -> i32) -> u64 {
+fn create_handle(make: impl FnOnce(&mut u64) -> i32) -> u64 {
     let mut value = 0;
     assert_eq!(make(&mut value), 0);
     value
@@ -85,9 +85,10 @@ struct Copying {
 }
 
 fn copying() -> Copying {
-    let (device, pinned) = (made(|to| cudaMalloc(to, SIZE)), made(|to| cudaHostAlloc(to, SIZE, 0)));
-    let stream = made(|stream| cudaStreamCreateWithFlags(stream, 1));
-    let event = made(|event| cudaEventCreateWithFlags(event, 2));
+    let (device, pinned) =
+        (create_handle(|to| cudaMalloc(to, SIZE)), create_handle(|to| cudaHostAlloc(to, SIZE, 0)));
+    let stream = create_handle(|stream| cudaStreamCreateWithFlags(stream, 1));
+    let event = create_handle(|event| cudaEventCreateWithFlags(event, 2));
     assert_eq!(cudaMemcpyAsync(device, pinned, SIZE, HOST_TO_DEVICE, stream), 0);
     assert_eq!(cudaEventRecord(event, stream), 0);
     Copying { stream, event }
@@ -146,8 +147,8 @@ fn multiply(handle: u64, size: i32) {
 }
 
 fn elapsed(work: impl FnOnce(u64)) -> f32 {
-    let stream = made(|stream| cudaStreamCreateWithFlags(stream, 1));
-    let [begin, end] = [0; 2].map(|_| made(|event| cudaEventCreateWithFlags(event, 0)));
+    let stream = create_handle(|stream| cudaStreamCreateWithFlags(stream, 1));
+    let [begin, end] = [0; 2].map(|_| create_handle(|event| cudaEventCreateWithFlags(event, 0)));
     assert_eq!(cudaEventRecord(begin, stream), 0);
     work(stream);
     assert_eq!(cudaEventRecord(end, stream), 0);
@@ -159,7 +160,7 @@ fn elapsed(work: impl FnOnce(u64)) -> f32 {
 
 /// Kernels on two branches of a graph share one device; a copy on a branch runs concurrently.
 fn graphs() -> Result<(), String> {
-    let handle = made(|handle| cublasCreate_v2(handle));
+    let handle = create_handle(|handle| cublasCreate_v2(handle));
     let alone = elapsed(|stream| {
         assert_eq!(cublasSetStream_v2(handle, stream), 0);
         multiply(handle, 4096);
@@ -169,10 +170,10 @@ fn graphs() -> Result<(), String> {
         return Err(format!("a product took {alone} ms"));
     }
     let (first, second) = (
-        made(|stream| cudaStreamCreateWithFlags(stream, 1)),
-        made(|stream| cudaStreamCreateWithFlags(stream, 1)),
+        create_handle(|stream| cudaStreamCreateWithFlags(stream, 1)),
+        create_handle(|stream| cudaStreamCreateWithFlags(stream, 1)),
     );
-    let [fork, join] = [0; 2].map(|_| made(|event| cudaEventCreateWithFlags(event, 2)));
+    let [fork, join] = [0; 2].map(|_| create_handle(|event| cudaEventCreateWithFlags(event, 2)));
     assert_eq!(cudaStreamBeginCapture(first, 1), 0);
     assert_eq!(cudaEventRecord(fork, first), 0);
     assert_eq!(cudaStreamWaitEvent(second, fork, 0), 0);
@@ -183,12 +184,13 @@ fn graphs() -> Result<(), String> {
         }
     }
     // Less than the duration of one product.
-    let (device, pinned) = (made(|to| cudaMalloc(to, SIZE / 4)), made(|to| cudaHostAlloc(to, SIZE / 4, 0)));
+    let (device, pinned) =
+        (create_handle(|to| cudaMalloc(to, SIZE / 4)), create_handle(|to| cudaHostAlloc(to, SIZE / 4, 0)));
     assert_eq!(cudaMemcpyAsync(device, pinned, SIZE / 4, HOST_TO_DEVICE, second), 0);
     assert_eq!(cudaEventRecord(join, second), 0);
     assert_eq!(cudaStreamWaitEvent(first, join, 0), 0);
-    let graph = made(|graph| cudaStreamEndCapture(first, graph));
-    let executable = made(|made| cudaGraphInstantiate(made, graph, 0));
+    let graph = create_handle(|graph| cudaStreamEndCapture(first, graph));
+    let executable = create_handle(|made| cudaGraphInstantiate(made, graph, 0));
     let whole = elapsed(|stream| assert_eq!(cudaGraphLaunch(executable, stream), 0));
     let ratio = whole / alone;
     if (3.9..4.2).contains(&ratio) { Ok(()) } else { Err(format!("{ratio} times one product")) }

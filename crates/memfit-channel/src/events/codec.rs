@@ -138,14 +138,14 @@ pub(super) fn decode(raw: &Raw) -> Result<Decoded, &'static str> {
     let mut numbers = Decoder { raw, at: HEAD_BYTES };
     Ok(Decoded::Event(match kind {
         Kind::Alloc => Event::Alloc {
-            place: numbers.place(),
+            place: numbers.context(),
             address: numbers.u64(),
             bytes: numbers.size()?,
             allocated: numbers.u64(),
             reserved: numbers.u64(),
         },
         Kind::Free => Event::Free {
-            place: numbers.place(),
+            place: numbers.context(),
             address: numbers.u64(),
             bytes: numbers.size()?,
             allocated: numbers.u64(),
@@ -153,12 +153,12 @@ pub(super) fn decode(raw: &Raw) -> Result<Decoded, &'static str> {
         },
         Kind::Note => Event::Note { category: raw[1], owner: numbers.u32(), address: numbers.u64() },
         Kind::Text => return Ok(Decoded::Text { id: numbers.u32(), length: numbers.u64() }),
-        Kind::ScopeEnter => Event::ScopeEnter { place: numbers.place() },
-        Kind::ScopeExit => Event::ScopeExit { place: numbers.place() },
-        Kind::Phase => Event::Phase { place: numbers.place() },
+        Kind::ScopeEnter => Event::ScopeEnter { place: numbers.context() },
+        Kind::ScopeExit => Event::ScopeExit { place: numbers.context() },
+        Kind::Phase => Event::Phase { place: numbers.context() },
         Kind::Step => Event::Step { step: numbers.u32() },
         Kind::Oom => Event::Oom {
-            place: numbers.place(),
+            place: numbers.context(),
             bytes: numbers.size()?,
             allocated: numbers.u64(),
             reserved: numbers.u64(),
@@ -240,7 +240,7 @@ struct Decoder<'raw> {
 }
 
 impl Decoder<'_> {
-    fn place(&mut self) -> EventContext {
+    fn context(&mut self) -> EventContext {
         let [device, phase] = [self.raw[1], self.raw[2]];
         EventContext { device, phase, thread: self.u32(), module: self.u32(), step: self.u32() }
     }

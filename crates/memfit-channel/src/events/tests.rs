@@ -181,7 +181,7 @@ fn a_thousand_problems_are_told_shortly() {
     assert_eq!(problems[32], Problem::More { count: 968 });
 }
 
-fn place() -> impl Strategy<Value = EventContext> {
+fn event_context() -> impl Strategy<Value = EventContext> {
     let parts = (any::<u8>(), any::<u8>(), any::<u32>(), any::<u32>(), any::<u32>());
     parts.prop_map(|(device, phase, thread, module, step)| EventContext {
         device,
@@ -205,14 +205,10 @@ fn size() -> impl Strategy<Value = u64> {
 fn event() -> impl Strategy<Value = Event> {
     let numbers = || (any::<u64>(), size(), any::<u64>(), any::<u64>());
     prop_oneof![
-        (place(), numbers()).prop_map(|(place, (address, bytes, allocated, reserved))| Event::Alloc {
-            place,
-            address,
-            bytes,
-            allocated,
-            reserved
+        (event_context(), numbers()).prop_map(|(place, (address, bytes, allocated, reserved))| {
+            Event::Alloc { place, address, bytes, allocated, reserved }
         }),
-        (place(), numbers()).prop_map(|(place, (address, bytes, allocated, reserved))| Event::Free {
+        (event_context(), numbers()).prop_map(|(place, (address, bytes, allocated, reserved))| Event::Free {
             place,
             address,
             bytes,
@@ -225,11 +221,11 @@ fn event() -> impl Strategy<Value = Event> {
             owner
         }),
         (any::<u32>(), ".{0,80}").prop_map(|(id, text)| Event::Text { id, text }),
-        place().prop_map(|place| Event::ScopeEnter { place }),
-        place().prop_map(|place| Event::ScopeExit { place }),
-        place().prop_map(|place| Event::Phase { place }),
+        event_context().prop_map(|place| Event::ScopeEnter { place }),
+        event_context().prop_map(|place| Event::ScopeExit { place }),
+        event_context().prop_map(|place| Event::Phase { place }),
         any::<u32>().prop_map(|step| Event::Step { step }),
-        (place(), numbers()).prop_map(|(place, (_, bytes, allocated, reserved))| Event::Oom {
+        (event_context(), numbers()).prop_map(|(place, (_, bytes, allocated, reserved))| Event::Oom {
             place,
             bytes,
             allocated,

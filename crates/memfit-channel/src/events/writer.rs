@@ -108,7 +108,7 @@ impl Writer {
         }
         let mut count = tail.records;
         for record in records {
-            if let Err(_full) = tail.place(count, &record, self.limit) {
+            if let Err(_full) = tail.write_record(count, &record, self.limit) {
                 tail.full = true;
                 self.flags().fetch_or(header::TRUNCATED.to_le(), Ordering::Release);
                 return;
@@ -133,7 +133,7 @@ impl Writer {
 
 impl Tail {
     /// Writes the record with this index, mapping the next chunk if one begins.
-    fn place(&mut self, index: u64, record: &Raw, limit: u64) -> io::Result<()> {
+    fn write_record(&mut self, index: u64, record: &Raw, limit: u64) -> io::Result<()> {
         if index >= limit {
             return Err(io::ErrorKind::StorageFull.into());
         }

@@ -157,7 +157,7 @@ impl RawLedger {
     }
 
     /// Assigns a slot to a process. The caller holds the lock.
-    pub(super) fn settle(&self, slot: usize, id: ProcessId, rank: Option<u32>) {
+    pub(super) fn assign_slot(&self, slot: usize, id: ProcessId, rank: Option<u32>) {
         self.begin_change();
         let process = &self.processes[slot];
         process.pid.store(id.pid, Relaxed);

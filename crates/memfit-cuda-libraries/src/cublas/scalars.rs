@@ -17,7 +17,7 @@ fn write_scalar<T>(handle: Handle<Context>, result: Out<T>, value: T) -> i32 {
         None => status::NOT_INITIALIZED,
         Some(_) if result.is_null() => status::INVALID_VALUE,
         Some(context) if context.scalars_on_host() => {
-            result.put(value);
+            result.set(value);
             status::SUCCESS
         }
         Some(_) => status::SUCCESS,

@@ -69,7 +69,7 @@ fn effect(plan: Ptr, speeds: &Speeds) -> Effect {
     let effect = match problem::find(plan as usize) {
         Some(known) => Effect {
             work: known.work(known.is_single() && runs_on_tensor_cores(plan), plan_workspace(plan), speeds),
-            written: known.written().into(),
+            written: known.written_tensors().into(),
         },
         None => Effect { work: Work::new(WorkKind::Guess, speeds.launch), written: Arc::default() },
     };
@@ -171,7 +171,7 @@ entry_points! {
                 Some(attribute) => unfinalised(|unfinalised| unfinalised.insert(made, attribute)),
                 None => None,
             };
-            descriptor.put(made);
+            descriptor.set(made);
         }
         result.unwrap_or(status::NOT_INITIALIZED)
     }

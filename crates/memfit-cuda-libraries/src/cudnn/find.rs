@@ -54,8 +54,8 @@ fn write_results(
         .zip(1_u16..)
         .map(|(each, rank)| Performance { time: f32::from(rank), ..*each })
         .collect();
-    returned.put(working.len() as i32);
-    results.put_all(working);
+    returned.set(working.len() as i32);
+    results.set_all(working);
     status::SUCCESS
 }
 

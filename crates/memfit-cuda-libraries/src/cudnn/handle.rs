@@ -51,7 +51,7 @@ entry_points! {
         let image = Image::new(device);
         let address = image.address();
         with_handles(|handles| handles.insert(address, Context { _image: image, stream: 0 }));
-        handle.put(address);
+        handle.set(address);
         status::SUCCESS
     }
 
@@ -123,7 +123,7 @@ extern "C" fn cudnnGetLastErrorString(message: Out<u8>, size: usize) {
         if real!(CUDNN, cudnnGetLastErrorString(message => Out<u8>, size => usize) -> ()).is_none()
             && size > 0
         {
-            message.put(0);
+            message.set(0);
         }
     });
 }

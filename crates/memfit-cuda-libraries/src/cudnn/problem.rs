@@ -96,7 +96,7 @@ pub(super) fn record_links(descriptor: usize, attribute: i32, count: i64, parts:
     with_known(|known| {
         let mut found = Vec::new();
         for index in 0..count.clamp(0, MAX_DIMENSIONS) {
-            if let Some(part) = parts.at(index as usize).and_then(|part| known.get(&part)) {
+            if let Some(part) = parts.get_at(index as usize).and_then(|part| known.get(&part)) {
                 found.push((attribute, Arc::clone(part)));
             }
         }
@@ -112,7 +112,7 @@ pub(super) fn record_configurations(heuristics: usize, count: i64, configuration
     with_known(|known| {
         let Some(parts) = known.get(&heuristics).map(|own| own.parts.clone()) else { return };
         for index in 0..count.clamp(0, 1 << 12) {
-            if let Some(own) = configurations.at(index as usize).and_then(|each| known.get_mut(&each)) {
+            if let Some(own) = configurations.get_at(index as usize).and_then(|each| known.get_mut(&each)) {
                 Arc::make_mut(own).parts.clone_from(&parts);
             }
         }
@@ -177,7 +177,7 @@ impl Attributes {
 
     /// Ids of the tensors that it writes, or might: for a convolution the result, for other operations every
     /// tensor that does not hold integers.
-    pub(super) fn written(&self) -> Vec<i64> {
+    pub(super) fn written_tensors(&self) -> Vec<i64> {
         let mut operations = Vec::new();
         self.collect(&mut operations);
         let mut numbers = Vec::new();

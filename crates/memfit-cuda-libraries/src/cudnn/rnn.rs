@@ -26,8 +26,8 @@ entry_points! {
         if result != status::SUCCESS && !failed_late {
             return result;
         }
-        workspace.put(if work == UNWRITTEN { 0 } else { work });
-        reserve.put(if kept == UNWRITTEN { 0 } else { kept });
+        workspace.set(if work == UNWRITTEN { 0 } else { work });
+        reserve.set(if kept == UNWRITTEN { 0 } else { kept });
         status::SUCCESS
     }
 

@@ -177,7 +177,7 @@ entry_points! {
             return status::INVALID_VALUE;
         }
         card::label_workspace(workspace);
-        residuals.put_all(std::iter::repeat_n(0.0, usize::try_from(batch).unwrap_or(0)));
+        residuals.set_all(std::iter::repeat_n(0.0, usize::try_from(batch).unwrap_or(0)));
         status::SUCCESS
     }
 }

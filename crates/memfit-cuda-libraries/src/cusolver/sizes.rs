@@ -331,8 +331,8 @@ fn write_sizes(
     if !valid || device.is_null() {
         return status::INVALID_VALUE;
     }
-    device.put(bytes(count));
-    host.put(bytes(on_host));
+    device.set(bytes(count));
+    host.set(bytes(on_host));
     status::SUCCESS
 }
 

@@ -48,7 +48,7 @@ mod operations {
 }
 
 /// Number of rows or columns; 0 if negative.
-fn count(number: impl Into<i64>) -> f64 {
+fn extent(number: impl Into<i64>) -> f64 {
     number.into().max(0) as f64
 }
 
@@ -92,7 +92,7 @@ entry_points! {
     fn cusolverDnCpotrf(),
     fn cusolverDnZpotrf() {
         [a, work, info].into_iter().for_each(card::forget_contents);
-        run(handle, (count(n), count(n)), operations::cholesky(count(n)), Scalar::from_name(NAME))
+        run(handle, (extent(n), extent(n)), operations::cholesky(extent(n)), Scalar::from_name(NAME))
     }
 
     /// Queues the work and forgets the contents behind every pointer argument.
@@ -103,7 +103,7 @@ entry_points! {
     fn cusolverDnCgetrf(),
     fn cusolverDnZgetrf() {
         [a, work, pivots, info].into_iter().for_each(card::forget_contents);
-        run(handle, (count(m), count(n)), operations::lu(count(m), count(n)), Scalar::from_name(NAME))
+        run(handle, (extent(m), extent(n)), operations::lu(extent(m), extent(n)), Scalar::from_name(NAME))
     }
 
     /// Queues the work and forgets the contents behind every pointer argument.
@@ -115,7 +115,7 @@ entry_points! {
     fn cusolverDnCgeqrf(),
     fn cusolverDnZgeqrf() {
         [a, tau, work, info].into_iter().for_each(card::forget_contents);
-        run(handle, (count(m), count(n)), operations::qr(count(m), count(n)), Scalar::from_name(NAME))
+        run(handle, (extent(m), extent(n)), operations::qr(extent(m), extent(n)), Scalar::from_name(NAME))
     }
 
     /// Queues the work and forgets the contents behind every pointer argument.
@@ -127,7 +127,7 @@ entry_points! {
     fn cusolverDnCheevd(),
     fn cusolverDnZheevd() {
         [a, w, work, info].into_iter().for_each(card::forget_contents);
-        run(handle, (count(n), count(n)), operations::eigen(count(n)), Scalar::from_name(NAME))
+        run(handle, (extent(n), extent(n)), operations::eigen(extent(n)), Scalar::from_name(NAME))
     }
 
     /// Queues the work and forgets the contents behind every pointer argument.
@@ -139,7 +139,7 @@ entry_points! {
     fn cusolverDnCgesvd(),
     fn cusolverDnZgesvd() {
         [a, s, u, v, work, real_work, info].into_iter().for_each(card::forget_contents);
-        run(handle, (count(m), count(n)), operations::singular(count(m), count(n)), Scalar::from_name(NAME))
+        run(handle, (extent(m), extent(n)), operations::singular(extent(m), extent(n)), Scalar::from_name(NAME))
     }
 
     /// Queues the work and forgets the contents behind every pointer argument.
@@ -151,7 +151,7 @@ entry_points! {
     fn cusolverDnCgesvdj(),
     fn cusolverDnZgesvdj() {
         [a, s, u, v, work, info, parameters].into_iter().for_each(card::forget_contents);
-        run(handle, (count(m), count(n)), operations::jacobi(count(m), count(n)), Scalar::from_name(NAME))
+        run(handle, (extent(m), extent(n)), operations::jacobi(extent(m), extent(n)), Scalar::from_name(NAME))
     }
 
     /// Queues the work and forgets the contents behind every pointer argument.
@@ -160,7 +160,7 @@ entry_points! {
         _compute: i32, work: Ptr, _bytes: usize, host: Ptr, _host_bytes: usize, info: Ptr,
     ) {
         [parameters, a, work, host, info].into_iter().for_each(card::forget_contents);
-        run(handle, (count(n), count(n)), operations::cholesky(count(n)), Scalar::from_data_type(kind))
+        run(handle, (extent(n), extent(n)), operations::cholesky(extent(n)), Scalar::from_data_type(kind))
     }
 
     /// Queues the work and forgets the contents behind every pointer argument.
@@ -169,7 +169,7 @@ entry_points! {
         _compute: i32, work: Ptr, _bytes: usize, host: Ptr, _host_bytes: usize, info: Ptr,
     ) {
         [parameters, a, pivots, work, host, info].into_iter().for_each(card::forget_contents);
-        run(handle, (count(m), count(n)), operations::lu(count(m), count(n)), Scalar::from_data_type(kind))
+        run(handle, (extent(m), extent(n)), operations::lu(extent(m), extent(n)), Scalar::from_data_type(kind))
     }
 
     /// Queues the work and forgets the contents behind every pointer argument.
@@ -178,7 +178,7 @@ entry_points! {
         tau: Ptr, _compute: i32, work: Ptr, _bytes: usize, host: Ptr, _host_bytes: usize, info: Ptr,
     ) {
         [parameters, a, tau, work, host, info].into_iter().for_each(card::forget_contents);
-        run(handle, (count(m), count(n)), operations::qr(count(m), count(n)), Scalar::from_data_type(kind))
+        run(handle, (extent(m), extent(n)), operations::qr(extent(m), extent(n)), Scalar::from_data_type(kind))
     }
 
     /// Queues the work and forgets the contents behind every pointer argument.
@@ -188,7 +188,7 @@ entry_points! {
         info: Ptr,
     ) {
         [parameters, a, w, work, host, info].into_iter().for_each(card::forget_contents);
-        run(handle, (count(n), count(n)), operations::eigen(count(n)), Scalar::from_data_type(kind))
+        run(handle, (extent(n), extent(n)), operations::eigen(extent(n)), Scalar::from_data_type(kind))
     }
 }
 

@@ -191,7 +191,7 @@ entry_points! {
             let both = i64::from(a_entries) + i64::from(b_entries);
             let bytes = u64::try_from(both).unwrap_or(0).saturating_mul(ENTRY_BYTES);
             card::remark_on_bytes(Remark::CusparseSum, bytes);
-            total.put(i32::try_from(both.min(i64::from(m) * i64::from(n))).unwrap_or(i32::MAX));
+            total.set(i32::try_from(both.min(i64::from(m) * i64::from(n))).unwrap_or(i32::MAX));
         }
         status::SUCCESS
     }

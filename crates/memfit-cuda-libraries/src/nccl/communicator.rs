@@ -92,7 +92,7 @@ pub(super) fn make(target: Out<Handle<Communicator>>, position: RankPosition, na
         return status::INVALID_ARGUMENT;
     }
     let Some(buffers) = Buffers::new(position) else { return status::UNHANDLED_CUDA_ERROR };
-    target.put(Handle::new(Communicator {
+    target.set(Handle::new(Communicator {
         position,
         operations: AtomicI32::new(FIRST_MADE_OPERATION),
         registrations: AtomicUsize::new(1),
@@ -111,7 +111,7 @@ pub(super) fn make_all(communicators: Ptr, count: i32, cards: In<i32>) -> i32 {
     }
     let name = UniqueId::new().name();
     for rank in 0..count {
-        let card = cards.at(rank as usize).map_or(rank as usize, |card| card as usize);
+        let card = cards.get_at(rank as usize).map_or(rank as usize, |card| card as usize);
         let target = communicators.wrapping_byte_add(rank as usize * size_of::<usize>());
         // SAFETY: the caller provides space for `count` communicators.
         let target = unsafe { Out::from_address(target as u64) };

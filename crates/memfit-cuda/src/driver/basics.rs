@@ -20,10 +20,10 @@ fn put_text(
         return Err(Status::INVALID_VALUE);
     }
     let Some(error) = errors::find(code).filter(|error| !error.driver.is_empty()) else {
-        target.put(std::ptr::null());
+        target.set(std::ptr::null());
         return Err(Status::INVALID_VALUE);
     };
-    target.put(of(error).as_ptr());
+    target.set(of(error).as_ptr());
     Ok(())
 }
 
@@ -34,13 +34,13 @@ fn find(symbol: In<c_char>, function: Out<u64>, version: i32, flags: u64, result
     }
     match entry_points::find(&name, version, flags) {
         Ok(address) => {
-            function.put(address);
-            result.put(0); // CU_GET_PROC_ADDRESS_SUCCESS
+            function.set(address);
+            result.set(0); // CU_GET_PROC_ADDRESS_SUCCESS
             Ok(())
         }
         Err(why) => {
-            function.put(0);
-            result.put(if why == entry_points::Missing::TooNew { 2 } else { 1 });
+            function.set(0);
+            result.set(if why == entry_points::Missing::TooNew { 2 } else { 1 });
             Err(Status::NOT_FOUND)
         }
     }
@@ -58,7 +58,7 @@ entry_points! { Driver;
         if version.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        version.put(versions::driver());
+        version.set(versions::driver());
         Ok(())
     }
 
@@ -86,7 +86,7 @@ entry_points! { Driver;
             let asker = asker.unwrap_or_default();
             crate::machine::count_unmodelled(&format!("cuGetExportTable {asker}"));
         }
-        table.put(0);
+        table.set(0);
         Err(Status::NOT_SUPPORTED)
     }
 }

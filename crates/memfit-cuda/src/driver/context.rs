@@ -22,7 +22,7 @@ fn write_result<T>(target: Out<T>, value: impl FnOnce() -> Outcome<T>) -> Outcom
     if target.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    target.put(value()?);
+    target.set(value()?);
     Ok(())
 }
 
@@ -63,7 +63,7 @@ entry_points! { Driver;
         if name.is_null() || length <= 0 {
             return Err(Status::INVALID_VALUE);
         }
-        name.put_text(&machine::card(device)?.device.name, length as usize);
+        name.set_text(&machine::card(device)?.device.name, length as usize);
         Ok(())
     }
 
@@ -102,7 +102,7 @@ entry_points! { Driver;
         if text.is_null() || length < 13 {
             return Err(Status::INVALID_VALUE);
         }
-        text.put_text(&pci_bus_id(machine::card(device)?), length as usize);
+        text.set_text(&pci_bus_id(machine::card(device)?), length as usize);
         Ok(())
     }
 
@@ -182,7 +182,7 @@ entry_points! { Driver;
 
     fn cuCtxPopCurrent_v2(handle: Out<u64>) {
         machine::get()?;
-        handle.put(context::pop()?);
+        handle.set(context::pop()?);
         Ok(())
     }
 
@@ -247,8 +247,8 @@ entry_points! { Driver;
 
     fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) {
         current()?;
-        least.put(streams::PRIORITIES.0);
-        greatest.put(streams::PRIORITIES.1);
+        least.set(streams::PRIORITIES.0);
+        greatest.set(streams::PRIORITIES.1);
         Ok(())
     }
 

@@ -46,9 +46,9 @@ enum Value {
 impl Value {
     fn write(&self, target: Out<u64>) {
         match *self {
-            Self::Flag(value) => target.cast::<u8>().put(u8::from(value)),
-            Self::Int(value) => target.cast::<i32>().put(value),
-            Self::Long(value) => target.put(value),
+            Self::Flag(value) => target.cast::<u8>().set(u8::from(value)),
+            Self::Int(value) => target.cast::<i32>().set(value),
+            Self::Long(value) => target.set(value),
         }
     }
 }
@@ -88,8 +88,8 @@ entry_points! { Driver;
         }
         let row = width.checked_next_multiple_of(512).ok_or(Status::OUT_OF_MEMORY)?;
         let size = row.checked_mul(height).ok_or(Status::OUT_OF_MEMORY)?;
-        address.put(device::allocate(machine::current_context()?, size, Kind::Device)?);
-        pitch.put(row);
+        address.set(device::allocate(machine::current_context()?, size, Kind::Device)?);
+        pitch.set(row);
         Ok(())
     }
 
@@ -106,8 +106,8 @@ entry_points! { Driver;
     fn cuMemGetAddressRange_v2(start: Out<u64>, size: Out<u64>, address: u64) {
         machine::get()?;
         let block = space::find(address).ok_or(Status::NOT_FOUND)?;
-        start.put(block.start);
-        size.put(block.size);
+        start.set(block.start);
+        size.set(block.size);
         Ok(())
     }
 
@@ -123,7 +123,7 @@ entry_points! { Driver;
     fn cuPointerGetAttributes(count: u32, attributes: In<i32>, values: In<u64>, address: u64) {
         machine::get()?;
         for index in 0..count as usize {
-            let (Some(which), Some(target)) = (attributes.at(index), values.at(index)) else {
+            let (Some(which), Some(target)) = (attributes.get_at(index), values.get_at(index)) else {
                 return Err(Status::INVALID_VALUE);
             };
             // SAFETY: the caller provides storage for the value of each attribute.

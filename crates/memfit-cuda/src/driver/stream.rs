@@ -15,7 +15,7 @@ fn put_context(stream: u64, target: Out<u64>) -> Outcome {
         return Err(Status::INVALID_VALUE);
     }
     let stream = streams::resolve(stream)?;
-    target.put(context::primary(machine::card(stream.card() as i32)?));
+    target.set(context::primary(machine::card(stream.card() as i32)?));
     Ok(())
 }
 
@@ -32,7 +32,7 @@ entry_points! { Driver;
     }
 
     fn cuStreamGetCtx_v2(stream: u64, context: Out<u64>, green: Out<u64>) {
-        green.put(0);
+        green.set(0);
         put_context(stream, context)
     }
 
@@ -41,9 +41,9 @@ entry_points! { Driver;
             return Err(Status::INVALID_VALUE);
         }
         let (now, capture, _) = capture::stream_status(&streams::resolve(stream)?);
-        status.put(now as i32);
+        status.set(now as i32);
         if capture != 0 {
-            id.put(capture);
+            id.set(capture);
         }
         Ok(())
     }

@@ -49,7 +49,7 @@ fn write_result(target: Out<u64>, value: impl FnOnce() -> Outcome<u64>) -> Outco
     if target.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    target.put(value()?);
+    target.set(value()?);
     Ok(())
 }
 
@@ -129,7 +129,7 @@ entry_points! { Driver;
         }
         let found = physical::get(handle)?;
         let location = Location { kind: ON_DEVICE, id: found.card as i32 };
-        properties.put(Properties { kind: PINNED, shareable: found.shareable, location, windows: 0, flags: 0 });
+        properties.set(Properties { kind: PINNED, shareable: found.shareable, location, windows: 0, flags: 0 });
         Ok(())
     }
 
@@ -140,7 +140,7 @@ entry_points! { Driver;
         if kind != DESCRIPTOR {
             return Err(Status::NOT_SUPPORTED);
         }
-        target.put(physical::export(handle)?);
+        target.set(physical::export(handle)?);
         Ok(())
     }
 

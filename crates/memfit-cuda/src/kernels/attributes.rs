@@ -177,8 +177,8 @@ fn parameter(kernel: &Kernel, index: u64, offset: Out<u64>, size: Out<u64>) -> O
     let version = machine::current()?.device.compute_capability.sm_version();
     let function = kernel.function(version).ok_or(Status::INVALID_VALUE)?;
     let param = function.params.get(index as usize).ok_or(Status::INVALID_VALUE)?;
-    offset.put(u64::from(param.offset));
-    size.put(u64::from(param.size));
+    offset.set(u64::from(param.offset));
+    size.set(u64::from(param.size));
     Ok(())
 }
 
@@ -226,7 +226,7 @@ impl LaunchShape {
 
 entry_points! { Runtime;
     fn cudaFuncGetAttributes(attributes: Out<FunctionAttributes>, host: Ptr) {
-        attributes.put(all_attributes(symbol(host)?, machine::current()?)?);
+        attributes.set(all_attributes(symbol(host)?, machine::current()?)?);
         Ok(())
     }
 
@@ -243,35 +243,35 @@ entry_points! { Runtime;
     }
 
     fn cudaFuncGetParamCount(host: Ptr, count: Out<u64>) {
-        count.put(parameters(symbol(host)?)?);
+        count.set(parameters(symbol(host)?)?);
         Ok(())
     }
 
     fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks: Out<i32>, host: Ptr, threads: i32, dynamic: u64) {
-        blocks.put(occupancy(symbol(host)?, threads, dynamic)?);
+        blocks.set(occupancy(symbol(host)?, threads, dynamic)?);
         Ok(())
     }
 
     fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
         blocks: Out<i32>, host: Ptr, threads: i32, dynamic: u64, _flags: u32,
     ) {
-        blocks.put(occupancy(symbol(host)?, threads, dynamic)?);
+        blocks.set(occupancy(symbol(host)?, threads, dynamic)?);
         Ok(())
     }
 
     fn cudaOccupancyAvailableDynamicSMemPerBlock(shared: Out<u64>, host: Ptr, blocks: i32, _threads: i32) {
-        shared.put(available_shared(symbol(host)?, blocks)?);
+        shared.set(available_shared(symbol(host)?, blocks)?);
         Ok(())
     }
 
     fn cudaOccupancyMaxActiveClusters(clusters: Out<i32>, host: Ptr, shape: In<LaunchShape>) {
         let shape = shape.get().ok_or(Status::INVALID_VALUE)?;
-        clusters.put(active_clusters(symbol(host)?, shape.block, shape.shared, shape.cluster())?);
+        clusters.set(active_clusters(symbol(host)?, shape.block, shape.shared, shape.cluster())?);
         Ok(())
     }
 
     fn cudaOccupancyMaxPotentialClusterSize(size: Out<i32>, host: Ptr, _shape: In<LaunchShape>) {
-        size.put(max_cluster_size(symbol(host)?)?);
+        size.set(max_cluster_size(symbol(host)?)?);
         Ok(())
     }
 }
@@ -302,14 +302,14 @@ fn potential_block(
             best = (blocks * threads, blocks, threads);
         }
     }
-    grid.put(best.1 * card.device.sm_count as i32);
-    block.put(best.2);
+    grid.set(best.1 * card.device.sm_count as i32);
+    block.set(best.2);
     Ok(())
 }
 
 entry_points! { Driver;
     fn cuFuncGetAttribute(value: Out<i32>, which: i32, handle: Ptr) {
-        value.put(attribute(function(handle)?, machine::current()?, which)?);
+        value.set(attribute(function(handle)?, machine::current()?, which)?);
         Ok(())
     }
 
@@ -318,7 +318,7 @@ entry_points! { Driver;
     }
 
     fn cuKernelGetAttribute(value: Out<i32>, which: i32, kernel: Ptr, device: i32) {
-        value.put(attribute(function(kernel)?, machine::card(device)?, which)?);
+        value.set(attribute(function(kernel)?, machine::card(device)?, which)?);
         Ok(())
     }
 
@@ -335,29 +335,29 @@ entry_points! { Driver;
     }
 
     fn cuFuncGetParamCount(handle: Ptr, count: Out<u64>) {
-        count.put(parameters(function(handle)?)?);
+        count.set(parameters(function(handle)?)?);
         Ok(())
     }
 
     fn cuKernelGetParamCount(kernel: Ptr, count: Out<u64>) {
-        count.put(parameters(function(kernel)?)?);
+        count.set(parameters(function(kernel)?)?);
         Ok(())
     }
 
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: Out<i32>, handle: Ptr, threads: i32, dynamic: u64) {
-        blocks.put(occupancy(function(handle)?, threads, dynamic)?);
+        blocks.set(occupancy(function(handle)?, threads, dynamic)?);
         Ok(())
     }
 
     fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
         blocks: Out<i32>, handle: Ptr, threads: i32, dynamic: u64, _flags: u32,
     ) {
-        blocks.put(occupancy(function(handle)?, threads, dynamic)?);
+        blocks.set(occupancy(function(handle)?, threads, dynamic)?);
         Ok(())
     }
 
     fn cuOccupancyAvailableDynamicSMemPerBlock(shared: Out<u64>, handle: Ptr, blocks: i32, _threads: i32) {
-        shared.put(available_shared(function(handle)?, blocks)?);
+        shared.set(available_shared(function(handle)?, blocks)?);
         Ok(())
     }
 
@@ -377,12 +377,12 @@ entry_points! { Driver;
         let shape = shape.get().ok_or(Status::INVALID_VALUE)?;
         // The driver's configuration has 32 bits of shared memory where the runtime's has 64.
         let shared = u64::from(shape.shared as u32);
-        clusters.put(active_clusters(function(handle)?, shape.block, shared, shape.cluster())?);
+        clusters.set(active_clusters(function(handle)?, shape.block, shared, shape.cluster())?);
         Ok(())
     }
 
     fn cuOccupancyMaxPotentialClusterSize(size: Out<i32>, handle: Ptr, _shape: In<LaunchShape>) {
-        size.put(max_cluster_size(function(handle)?)?);
+        size.set(max_cluster_size(function(handle)?)?);
         Ok(())
     }
 }

@@ -248,9 +248,9 @@ fn packed_arguments(extra: In<Ptr>) -> Option<u64> {
     const BUFFER_POINTER: usize = 1;
     const MAX_PAIRS: usize = 8;
     for pair in 0..MAX_PAIRS {
-        match extra.at(2 * pair)? as usize {
+        match extra.get_at(2 * pair)? as usize {
             END => return None,
-            BUFFER_POINTER => return Some(extra.at(2 * pair + 1)? as u64),
+            BUFFER_POINTER => return Some(extra.get_at(2 * pair + 1)? as u64),
             _ => {}
         }
     }
@@ -346,10 +346,10 @@ entry_points! { Runtime;
         let configuration = CONFIGURATIONS
             .with_borrow_mut(Vec::pop)
             .ok_or(Status::MISSING_CONFIGURATION)?;
-        grid.put(configuration.grid);
-        block.put(configuration.block);
-        shared.put(configuration.shared);
-        stream.put(configuration.stream);
+        grid.set(configuration.grid);
+        block.set(configuration.block);
+        shared.set(configuration.shared);
+        stream.set(configuration.stream);
         Ok(())
     }
 }

@@ -94,7 +94,7 @@ fn unload(handle: Ptr) -> Outcome {
     Ok(())
 }
 
-fn count(handle: Ptr) -> Outcome<u32> {
+fn kernel_count(handle: Ptr) -> Outcome<u32> {
     let version = machine::current()?.device.compute_capability.sm_version();
     Ok(module(handle)?.names(version).len() as u32)
 }
@@ -103,29 +103,29 @@ fn enumerate(kernels: Out<usize>, most: u32, handle: Ptr) -> Outcome {
     let version = machine::current()?.device.compute_capability.sm_version();
     let module = module(handle)?;
     for (index, name) in module.names(version).iter().take(most as usize).enumerate() {
-        kernels.put_at(index, module.kernel(version, name).map(Kernel::handle).ok_or(Status::NOT_FOUND)?);
+        kernels.set_at(index, module.kernel(version, name).map(Kernel::handle).ok_or(Status::NOT_FOUND)?);
     }
     Ok(())
 }
 
 entry_points! { Driver;
     fn cuModuleLoad(handle: Out<usize>, path: In<c_char>) {
-        handle.put(load_file(path)?);
+        handle.set(load_file(path)?);
         Ok(())
     }
 
     fn cuModuleLoadData(handle: Out<usize>, image: u64) {
-        handle.put(load(image)?);
+        handle.set(load(image)?);
         Ok(())
     }
 
     fn cuModuleLoadDataEx(handle: Out<usize>, image: u64, _count: u32, _options: Ptr, _values: Ptr) {
-        handle.put(load(image)?);
+        handle.set(load(image)?);
         Ok(())
     }
 
     fn cuModuleLoadFatBinary(handle: Out<usize>, image: u64) {
-        handle.put(load(image)?);
+        handle.set(load(image)?);
         Ok(())
     }
 
@@ -134,12 +134,12 @@ entry_points! { Driver;
     }
 
     fn cuModuleGetFunction(function: Out<usize>, handle: Ptr, name: In<c_char>) {
-        function.put(find(handle, name)?);
+        function.set(find(handle, name)?);
         Ok(())
     }
 
     fn cuModuleGetFunctionCount(functions: Out<u32>, handle: Ptr) {
-        functions.put(count(handle)?);
+        functions.set(kernel_count(handle)?);
         Ok(())
     }
 
@@ -149,14 +149,14 @@ entry_points! { Driver;
 
     fn cuModuleGetLoadingMode(mode: Out<i32>) {
         const LAZY: i32 = 2;
-        mode.put(LAZY);
+        mode.set(LAZY);
         Ok(())
     }
 
     fn cuLibraryLoadData(
         handle: Out<usize>, image: u64, _options: Ptr, _values: Ptr, _count: u32, _own: Ptr, _own_values: Ptr, _own_count: u32,
     ) {
-        handle.put(load(image)?);
+        handle.set(load(image)?);
         Ok(())
     }
 
@@ -164,7 +164,7 @@ entry_points! { Driver;
         handle: Out<usize>, path: In<c_char>, _options: Ptr, _values: Ptr, _count: u32, _own: Ptr, _own_values: Ptr,
         _own_count: u32,
     ) {
-        handle.put(load_file(path)?);
+        handle.set(load_file(path)?);
         Ok(())
     }
 
@@ -173,12 +173,12 @@ entry_points! { Driver;
     }
 
     fn cuLibraryGetKernel(kernel: Out<usize>, handle: Ptr, name: In<c_char>) {
-        kernel.put(find(handle, name)?);
+        kernel.set(find(handle, name)?);
         Ok(())
     }
 
     fn cuLibraryGetKernelCount(kernels: Out<u32>, handle: Ptr) {
-        kernels.put(count(handle)?);
+        kernels.set(kernel_count(handle)?);
         Ok(())
     }
 
@@ -188,39 +188,39 @@ entry_points! { Driver;
 
     fn cuLibraryGetModule(own: Out<usize>, handle: Ptr) {
         module(handle)?;
-        own.put(handle as usize);
+        own.set(handle as usize);
         Ok(())
     }
 
     fn cuKernelGetFunction(function: Out<usize>, handle: Ptr) {
-        function.put(kernel(handle)?.handle());
+        function.set(kernel(handle)?.handle());
         Ok(())
     }
 
     fn cuKernelGetLibrary(library: Out<usize>, handle: Ptr) {
-        library.put(kernel(handle)?.module().handle());
+        library.set(kernel(handle)?.module().handle());
         Ok(())
     }
 
     fn cuKernelGetName(name: Out<*const c_char>, handle: Ptr) {
-        name.put(CStr::as_ptr(kernel(handle)?.name()));
+        name.set(CStr::as_ptr(kernel(handle)?.name()));
         Ok(())
     }
 
     fn cuFuncGetName(name: Out<*const c_char>, handle: Ptr) {
-        name.put(CStr::as_ptr(kernel(handle)?.name()));
+        name.set(CStr::as_ptr(kernel(handle)?.name()));
         Ok(())
     }
 
     fn cuFuncGetModule(own: Out<usize>, handle: Ptr) {
-        own.put(kernel(handle)?.module().handle());
+        own.set(kernel(handle)?.module().handle());
         Ok(())
     }
 
     fn cuFuncIsLoaded(state: Out<i32>, handle: Ptr) {
         const LOADED: i32 = 1;
         kernel(handle)?;
-        state.put(LOADED);
+        state.set(LOADED);
         Ok(())
     }
 
@@ -233,7 +233,7 @@ entry_points! { Runtime;
     fn cudaLibraryLoadData(
         handle: Out<usize>, image: u64, _options: Ptr, _values: Ptr, _count: u32, _own: Ptr, _own_values: Ptr, _own_count: u32,
     ) {
-        handle.put(load(image)?);
+        handle.set(load(image)?);
         Ok(())
     }
 
@@ -241,7 +241,7 @@ entry_points! { Runtime;
         handle: Out<usize>, path: In<c_char>, _options: Ptr, _values: Ptr, _count: u32, _own: Ptr, _own_values: Ptr,
         _own_count: u32,
     ) {
-        handle.put(load_file(path)?);
+        handle.set(load_file(path)?);
         Ok(())
     }
 
@@ -250,12 +250,12 @@ entry_points! { Runtime;
     }
 
     fn cudaLibraryGetKernel(kernel: Out<usize>, handle: Ptr, name: In<c_char>) {
-        kernel.put(find(handle, name)?);
+        kernel.set(find(handle, name)?);
         Ok(())
     }
 
     fn cudaLibraryGetKernelCount(kernels: Out<u32>, handle: Ptr) {
-        kernels.put(count(handle)?);
+        kernels.set(kernel_count(handle)?);
         Ok(())
     }
 

@@ -137,7 +137,7 @@ pub(crate) extern "C" fn __cudaRegisterManagedVar(
 ) {
     let variable: &'static Variable = Box::leak(Box::new(Variable::managed(module(handle), size as u64)));
     registry::add_variable(host.address() as usize, variable);
-    host.put(variable.address().unwrap_or(0));
+    host.set(variable.address().unwrap_or(0));
 }
 
 /// Registers a host variable that device code may use; has no effect.
@@ -153,23 +153,23 @@ pub(crate) extern "C" fn __cudaRegisterUnifiedTable(_handle: Ptr, _table: Ptr) {
 
 entry_points! { Runtime;
     fn __cudaGetKernel(kernel: Out<usize>, host: Ptr) {
-        kernel.put(registry::kernel(host as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?.handle());
+        kernel.set(registry::kernel(host as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?.handle());
         Ok(())
     }
 
     fn cudaGetKernel(kernel: Out<usize>, host: Ptr) {
-        kernel.put(registry::kernel(host as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?.handle());
+        kernel.set(registry::kernel(host as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?.handle());
         Ok(())
     }
 
     fn cudaGetFuncBySymbol(function: Out<usize>, host: Ptr) {
-        function.put(registry::kernel(host as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?.handle());
+        function.set(registry::kernel(host as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?.handle());
         Ok(())
     }
 
     fn cudaFuncGetName(name: Out<*const c_char>, host: Ptr) {
         let kernel = registry::kernel(host as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?;
-        name.put(CStr::as_ptr(kernel.name()));
+        name.set(CStr::as_ptr(kernel.name()));
         Ok(())
     }
 }

@@ -77,12 +77,12 @@ fn part_address(symbol: Ptr, offset: usize, count: usize) -> Outcome<u64> {
 
 entry_points! { Runtime;
     fn cudaGetSymbolAddress(address: Out<u64>, symbol: Ptr) {
-        address.put(find(symbol)?.1);
+        address.set(find(symbol)?.1);
         Ok(())
     }
 
     fn cudaGetSymbolSize(size: Out<u64>, symbol: Ptr) {
-        size.put(find(symbol)?.0.size);
+        size.set(find(symbol)?.0.size);
         Ok(())
     }
 

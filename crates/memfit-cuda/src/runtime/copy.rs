@@ -236,7 +236,7 @@ entry_points! { Runtime, Driver;
         // CUDA 12 has one more parameter before the stream: where the index of the first failure is written.
         let stream = if crate::versions::major() >= 13 { last } else { stream };
         let copy = |moved, index| {
-            let each = (targets.at(index), sources.at(index), sizes.at(index));
+            let each = (targets.get_at(index), sources.get_at(index), sizes.get_at(index));
             let (Some(target), Some(source), Some(size)) = each else { return Err(Status::INVALID_VALUE) };
             Ok(moved + copies::copy(target, source, size, Direction::Default)?)
         };

@@ -24,7 +24,7 @@ fn put_properties(target: Out<u8>, ordinal: i32, major: i32, length: usize) -> O
         return Err(Status::INVALID_VALUE);
     }
     let bytes = properties::structure_bytes(machine::card(ordinal)?, major);
-    bytes.into_iter().take(length).enumerate().for_each(|(index, byte)| target.put_at(index, byte));
+    bytes.into_iter().take(length).enumerate().for_each(|(index, byte)| target.set_at(index, byte));
     Ok(())
 }
 
@@ -52,8 +52,8 @@ entry_points! { Runtime, Driver;
         if count.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        count.put(0);
-        count.put(machine::get()?.cards.len() as i32);
+        count.set(0);
+        count.set(machine::get()?.cards.len() as i32);
         Ok(())
     }
 
@@ -62,7 +62,7 @@ entry_points! { Runtime, Driver;
             return Err(Status::INVALID_VALUE);
         }
         machine::get()?;
-        device.put(thread::device() as i32);
+        device.set(thread::device() as i32);
         Ok(())
     }
 
@@ -90,7 +90,7 @@ entry_points! { Runtime, Driver;
             return Err(Status::INVALID_VALUE);
         }
         machine::get()?;
-        device.put(0);
+        device.set(0);
         Ok(())
     }
 
@@ -108,7 +108,7 @@ entry_points! { Runtime, Driver;
         if value.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        value.put(attributes::get(machine::card(device)?, attribute).ok_or(Status::INVALID_VALUE)?);
+        value.set(attributes::get(machine::card(device)?, attribute).ok_or(Status::INVALID_VALUE)?);
         Ok(())
     }
 
@@ -116,7 +116,7 @@ entry_points! { Runtime, Driver;
         if text.is_null() || length < 13 {
             return Err(Status::INVALID_VALUE);
         }
-        text.put_text(&pci_bus_id(machine::card(device)?), length as usize);
+        text.set_text(&pci_bus_id(machine::card(device)?), length as usize);
         Ok(())
     }
 
@@ -125,7 +125,7 @@ entry_points! { Runtime, Driver;
             return Err(Status::INVALID_VALUE);
         }
         let card = by_pci_bus_id(&text.text().ok_or(Status::INVALID_VALUE)?)?;
-        device.put(card.ordinal as i32);
+        device.set(card.ordinal as i32);
         Ok(())
     }
 
@@ -150,8 +150,8 @@ entry_points! { Runtime, Driver;
 
     fn cudaDeviceGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) {
         machine::current_context()?;
-        least.put(streams::PRIORITIES.0);
-        greatest.put(streams::PRIORITIES.1);
+        least.set(streams::PRIORITIES.0);
+        greatest.set(streams::PRIORITIES.1);
         Ok(())
     }
 
@@ -167,7 +167,7 @@ entry_points! { Runtime, Driver;
         if flags.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        flags.put(machine::current()?.flags.load(std::sync::atomic::Ordering::Relaxed) | MAP_HOST);
+        flags.set(machine::current()?.flags.load(std::sync::atomic::Ordering::Relaxed) | MAP_HOST);
         Ok(())
     }
 
@@ -176,7 +176,7 @@ entry_points! { Runtime, Driver;
             return Err(Status::INVALID_VALUE);
         }
         machine::current_context()?;
-        value.put(limits::get(limit)?);
+        value.set(limits::get(limit)?);
         Ok(())
     }
 
@@ -191,7 +191,7 @@ entry_points! { Runtime, Driver;
         }
         machine::card(device)?;
         machine::card(peer)?;
-        answer.put(i32::from(device != peer));
+        answer.set(i32::from(device != peer));
         Ok(())
     }
 
@@ -213,7 +213,7 @@ entry_points! { Runtime, Driver;
         }
         machine::card(device)?;
         machine::card(peer)?;
-        value.put(match attribute {
+        value.set(match attribute {
             1 | 5 => 0,     // performance rank, partial atomics
             2..=4 => 1,     // access, native atomics, arrays
             _ => return Err(Status::INVALID_VALUE),
@@ -231,7 +231,7 @@ entry_points! { Runtime, Driver;
             return Err(Status::INVALID_VALUE);
         }
         machine::current_context()?;
-        value.put(limits::get(limit)?);
+        value.set(limits::get(limit)?);
         Ok(())
     }
 

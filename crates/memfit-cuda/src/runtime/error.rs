@@ -43,7 +43,7 @@ entry_points! { Runtime;
         if version.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        version.put(versions::runtime());
+        version.set(versions::runtime());
         Ok(())
     }
 
@@ -51,7 +51,7 @@ entry_points! { Runtime;
         if version.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        version.put(versions::driver());
+        version.set(versions::driver());
         Ok(())
     }
 

@@ -37,14 +37,14 @@ fn capture_info(stream: u64, info: &CaptureInfo) -> Outcome {
         return Err(Status::INVALID_VALUE);
     }
     let (status, id, graph) = capture::stream_status(&streams::resolve(stream)?);
-    info.status.put(status as i32);
+    info.status.set(status as i32);
     if status == CaptureStatus::Active {
-        info.id.put(id);
-        info.graph.put(graph);
+        info.id.set(id);
+        info.graph.set(graph);
         // Nodes have no dependencies here.
-        info.dependencies.put(0);
-        info.edges.put(0);
-        info.count.put(0);
+        info.dependencies.set(0);
+        info.edges.set(0);
+        info.count.set(0);
     }
     Ok(())
 }
@@ -54,7 +54,7 @@ fn instantiate(executable: Out<u64>, graph: u64) -> Outcome {
         return Err(Status::INVALID_VALUE);
     }
     machine::current_context()?;
-    executable.put(graphs::instantiate(graph)?);
+    executable.set(graphs::instantiate(graph)?);
     Ok(())
 }
 
@@ -62,13 +62,13 @@ fn instantiate(executable: Out<u64>, graph: u64) -> Outcome {
 fn put_nodes(nodes: &[u64], array: Out<u64>, count: Out<u64>) -> Outcome {
     let room = count.get().ok_or(Status::INVALID_VALUE)? as usize;
     if array.is_null() {
-        count.put(nodes.len() as u64);
+        count.set(nodes.len() as u64);
         return Ok(());
     }
     for index in 0..room {
-        array.put_at(index, nodes.get(index).copied().unwrap_or(0));
+        array.set_at(index, nodes.get(index).copied().unwrap_or(0));
     }
-    count.put(nodes.len().min(room) as u64);
+    count.set(nodes.len().min(room) as u64);
     Ok(())
 }
 
@@ -90,8 +90,8 @@ entry_points! { Runtime, Driver;
         if graph.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        graph.put(0);
-        graph.put(capture::end(stream)?);
+        graph.set(0);
+        graph.set(capture::end(stream)?);
         Ok(())
     }
 
@@ -100,7 +100,7 @@ entry_points! { Runtime, Driver;
         if status.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        status.put(capture::stream_status(&streams::resolve(stream)?).0 as i32);
+        status.set(capture::stream_status(&streams::resolve(stream)?).0 as i32);
         Ok(())
     }
 
@@ -152,7 +152,7 @@ entry_points! { Runtime, Driver;
             return Err(Status::INVALID_VALUE);
         }
         machine::get()?;
-        graph.put(graphs::create());
+        graph.set(graphs::create());
         Ok(())
     }
 
@@ -166,7 +166,7 @@ entry_points! { Runtime, Driver;
         if node.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        node.put(graphs::add_empty_node(graph)?);
+        node.set(graphs::add_empty_node(graph)?);
         Ok(())
     }
 
@@ -186,7 +186,7 @@ entry_points! { Runtime, Driver;
         if count.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        count.put(0);
+        count.set(0);
         Ok(())
     }
 
@@ -197,7 +197,7 @@ entry_points! { Runtime, Driver;
         if count.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        count.put(0);
+        count.set(0);
         Ok(())
     }
 
@@ -207,7 +207,7 @@ entry_points! { Runtime, Driver;
             return Err(Status::INVALID_VALUE);
         }
         // The type of a node is not stored: each is reported as a kernel.
-        kind.put(0);
+        kind.set(0);
         Ok(())
     }
 
@@ -233,7 +233,7 @@ entry_points! { Runtime, Driver;
         let mut answer = parameters.get().ok_or(Status::INVALID_VALUE)?;
         instantiate(executable, graph)?;
         (answer.error_node, answer.result) = (0, 0);
-        parameters.put(answer);
+        parameters.set(answer);
         Ok(())
     }
 
@@ -262,7 +262,7 @@ entry_points! { Runtime, Driver;
         if object.is_null() || references == 0 || flags != 1 {
             return Err(Status::INVALID_VALUE);
         }
-        object.put(graphs::create_object(address, destroy, references));
+        object.set(graphs::create_object(address, destroy, references));
         Ok(())
     }
 

@@ -22,7 +22,7 @@ fn write_allocation(
     }
     let card = machine::current_context()?;
     // CUDA returns null without an error for a size of zero.
-    target.put(if size == 0 { 0 } else { allocate(card)? });
+    target.set(if size == 0 { 0 } else { allocate(card)? });
     Ok(())
 }
 
@@ -59,7 +59,7 @@ entry_points! { Runtime, Driver;
         let row = width.checked_next_multiple_of(PITCH).ok_or(Status::OUT_OF_MEMORY)?;
         let size = product(&[row, height])?;
         write_allocation(address, size, |card| device::allocate(card, size, Kind::Device))?;
-        pitch.put(row);
+        pitch.set(row);
         Ok(())
     }
 
@@ -68,7 +68,7 @@ entry_points! { Runtime, Driver;
         let size = product(&[pitch, extent.height, extent.depth])?;
         write_allocation(pitched.cast(), size, |card| device::allocate(card, size, Kind::Device))?;
         let address = pitched.cast::<u64>().get().unwrap_or(0);
-        pitched.put(PitchedPointer { address, pitch, width: extent.width, height: extent.height });
+        pitched.set(PitchedPointer { address, pitch, width: extent.width, height: extent.height });
         Ok(())
     }
 
@@ -134,7 +134,7 @@ entry_points! { Runtime, Driver;
         machine::current_context()?;
         match space::find(address) {
             Some(block) if block.is_host() => {
-                device.put(address);
+                device.set(address);
                 Ok(())
             }
             _ => Err(Status::INVALID_VALUE),
@@ -149,7 +149,7 @@ entry_points! { Runtime, Driver;
         machine::current_context()?;
         match space::find(address).map(|block| block.kind) {
             // Host memory is always mapped for the device, requested or not.
-            Some(Kind::HostAllocated(given) | Kind::HostRegistered(given)) => flags.put(given | 2),
+            Some(Kind::HostAllocated(given) | Kind::HostRegistered(given)) => flags.set(given | 2),
             _ => return Err(Status::INVALID_VALUE),
         }
         Ok(())
@@ -162,8 +162,8 @@ entry_points! { Runtime, Driver;
         }
         let card = machine::current_context()?;
         let (left, capacity) = machine::get()?.ledger.free(card.index).map_err(|_| Status::INVALID_DEVICE)?;
-        free.put(left);
-        total.put(capacity);
+        free.set(left);
+        total.set(capacity);
         Ok(())
     }
 
@@ -173,10 +173,10 @@ entry_points! { Runtime, Driver;
         }
         machine::get()?;
         let answer = PointerAttributes::read(address);
-        attributes.put(answer);
+        attributes.set(answer);
         if crate::versions::major() >= 13 {
             let reserved = attributes.cast::<u64>();
-            (0..8).for_each(|index| reserved.put_at(size_of::<PointerAttributes>() / 8 + index, 0));
+            (0..8).for_each(|index| reserved.set_at(size_of::<PointerAttributes>() / 8 + index, 0));
         }
         Ok(())
     }

@@ -55,7 +55,7 @@ pub(crate) fn allocate(address: Out<u64>, size: u64, pool: Option<u64>, stream: 
         None => pool::current_pool(machine::card(stream.card() as i32)?),
     };
     graphs::add_node(stream.capture(), Work::none(WorkKind::Memory), 0);
-    address.put(if size == 0 { 0 } else { pool::allocate(pool, size)? });
+    address.set(if size == 0 { 0 } else { pool::allocate(pool, size)? });
     Ok(())
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn create(handle: Out<u64>, properties: In<PoolProperties>) -> Outcom
     if handle.is_null() || properties.allocation != 1 || properties.location.kind != ON_DEVICE {
         return Err(Status::INVALID_VALUE);
     }
-    handle.put(pool::create(machine::card(properties.location.id)?, properties.max_size));
+    handle.set(pool::create(machine::card(properties.location.id)?, properties.max_size));
     Ok(())
 }
 
@@ -84,9 +84,9 @@ pub(crate) fn get_attribute(pool: u64, attribute: i32, value: Out<u64>) -> Outco
     }
     let answer = pool::get(pool, attribute)?;
     if attribute <= pool::attribute::LAST_REUSE {
-        value.cast::<i32>().put(answer as i32);
+        value.cast::<i32>().set(answer as i32);
     } else {
-        value.put(answer);
+        value.set(answer);
     }
     Ok(())
 }
@@ -112,7 +112,7 @@ pub(crate) fn get_access(flags: Out<i32>, pool: u64, location: In<Location>) -> 
     let location = location.get().ok_or(Status::INVALID_VALUE)?;
     pool::card_ordinal(pool)?;
     machine::card(location.id)?;
-    flags.put(3); // read and write
+    flags.set(3); // read and write
     Ok(())
 }
 
@@ -120,7 +120,7 @@ fn put_pool(target: Out<u64>, find: impl FnOnce() -> Outcome<u64>) -> Outcome {
     if target.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    target.put(find()?);
+    target.set(find()?);
     Ok(())
 }
 
@@ -213,7 +213,7 @@ entry_points! { Runtime, Driver;
         if value.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        value.put(pool::get(pool, graph_attribute(attribute)?)?);
+        value.set(pool::get(pool, graph_attribute(attribute)?)?);
         Ok(())
     }
 

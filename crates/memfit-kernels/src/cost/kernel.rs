@@ -98,7 +98,7 @@ impl Cost {
                 let bytes: f64 = operands().bytes(f64::INFINITY).iter().sum();
                 moved(WorkKind::Memory, passes * bytes, *share)
             }
-            Self::Counted { argument, tensors, element } => match count(arguments, *argument) {
+            Self::Counted { argument, tensors, element } => match element_count(arguments, *argument) {
                 Some(count) => moved(WorkKind::Memory, count * tensors * element, 0.7),
                 None => shortest,
             },
@@ -136,7 +136,7 @@ impl Cost {
 }
 
 /// Reads a number of elements from an argument.
-fn count(arguments: Arguments, index: usize) -> Option<f64> {
+fn element_count(arguments: Arguments, index: usize) -> Option<f64> {
     arguments.get::<i32>(index).filter(|count| *count > 0).map(f64::from)
 }
 
@@ -146,7 +146,7 @@ fn compiled(arguments: Arguments, operands: &Operands) -> f64 {
     let mut elements = 1.0;
     for (index, param) in arguments.params().unwrap_or_default().iter().enumerate() {
         if param.size == 4
-            && let Some(extent) = count(arguments, index)
+            && let Some(extent) = element_count(arguments, index)
         {
             elements *= extent;
         }

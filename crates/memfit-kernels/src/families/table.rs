@@ -38,7 +38,7 @@ fn flex(name: &Name) -> Option<Flex> {
 }
 
 /// Counts the elements of an elementwise kernel whose functor is unknown.
-fn counted(name: &Name, tensors: f64) -> Cost {
+fn counted_cost(name: &Name, tensors: f64) -> Cost {
     Cost::Counted { argument: 0, tensors, element: Type::mentioned(name.mangled) as f64 }
 }
 
@@ -149,7 +149,7 @@ pub static FAMILIES: &[Family] = &[
         }),
         cost: CostSource::Each(|name, effect| match effect {
             Effect::Elementwise(elementwise) => Cost::Elementwise(elementwise.clone()),
-            _ => counted(name, 3.0),
+            _ => counted_cost(name, 3.0),
         }),
         stated_layout: true,
         source: "CUDALoops.cuh and OffsetCalculator.cuh",
@@ -179,7 +179,7 @@ pub static FAMILIES: &[Family] = &[
         name: "indexing",
         kernels: Kernels::Named(&["index_elementwise_kernel"]),
         effect: EffectSource::Signature(|signature| Arrange::from_signature(signature).map(Effect::Arrange)),
-        cost: CostSource::Each(|name, _| counted(name, 4.0)),
+        cost: CostSource::Each(|name, _| counted_cost(name, 4.0)),
         stated_layout: true,
         source: "IndexKernel.cu",
     },
@@ -187,7 +187,7 @@ pub static FAMILIES: &[Family] = &[
         name: "gather and scatter",
         kernels: Kernels::Named(&["_scatter_gather_elementwise_kernel"]),
         effect: EffectSource::Signature(|signature| Scatter::from_signature(signature).map(Effect::Scatter)),
-        cost: CostSource::Each(|name, _| counted(name, 4.0)),
+        cost: CostSource::Each(|name, _| counted_cost(name, 4.0)),
         stated_layout: true,
         source: "ScatterGatherKernel.cu",
     },

@@ -173,7 +173,7 @@ fn scan(
     let known = if bytes <= MAX_ELEMENTS * kind.size() { memory.get(source, bytes as u64) } else { None };
     let Some((mut content, origin)) = known else {
         memory.forget(target, bytes as u64);
-        suppose_scan(kind, source, target, rows, length, memory);
+        assume_scan(kind, source, target, rows, length, memory);
         return Some(());
     };
     for row in content.chunks_exact_mut((length * kind.size()).max(1)) {
@@ -192,7 +192,7 @@ fn scan(
 
 /// Assumes running totals of unknown counts. The last total may be read as a size: each count is taken as
 /// one, unless they are zeros and ones, whose total has a bound.
-fn suppose_scan(kind: Type, source: u64, target: u64, rows: usize, length: usize, memory: &dyn Memory) {
+fn assume_scan(kind: Type, source: u64, target: u64, rows: usize, length: usize, memory: &dyn Memory) {
     let Some(policy) = memory.policy().filter(|_| kind.is_integer() && rows * length <= MAX_ELEMENTS) else {
         return;
     };

@@ -182,7 +182,7 @@ impl Elementwise {
     /// Applies a launch.
     pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
         if let Form::Range(kind) = self.form {
-            return range(kind, arguments, memory);
+            return apply_range(kind, arguments, memory);
         }
         let tensors = self.tensors(arguments)?;
         if tensors.count == 0 {
@@ -207,8 +207,8 @@ impl Elementwise {
             return Some(());
         };
         let computed = if known { compute(functor, &tensors, &work, memory) } else { None };
-        let computed =
-            computed.or_else(|| half_known.then(|| decided(functor, &tensors, &work, memory)).flatten());
+        let computed = computed
+            .or_else(|| half_known.then(|| compute_decided(functor, &tensors, &work, memory)).flatten());
         if let Some((bytes, origin)) = computed {
             write_output(&bytes, origin, &tensors, &work, memory);
         } else if !assume(functor, &tensors, &work, memory) {
@@ -341,7 +341,7 @@ fn assume(functor: &Functor, tensors: &Tensors, work: &Work, memory: &dyn Memory
 }
 
 /// Computes the output's elements if one input alone decides them all.
-fn decided(
+fn compute_decided(
     functor: &Functor,
     tensors: &Tensors,
     work: &Work,
@@ -418,7 +418,7 @@ fn write_output(bytes: &[u8], origin: Origin, tensors: &Tensors, work: &Work, me
 }
 
 /// `arange`: the first value and the step have the type in which the kernel computes.
-fn range(kind: Type, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
+fn apply_range(kind: Type, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
     let (count, target) = (arguments.get::<i32>(0)?, arguments.get::<u64>(2)?);
     let count = usize::try_from(count).unwrap_or(0);
     let math = kind.for_arithmetic();

@@ -52,7 +52,7 @@ pub(super) enum Rule {
     Clamp(usize, usize),
     /// The first parameter selects between the others.
     Where,
-    /// Where the second parameter is true, a field replaces the first.
+    /// A field replaces the first parameter if the second is true.
     MaskedFill,
 }
 

@@ -84,13 +84,13 @@ impl Random {
             return Some(());
         }
         let mut bytes = vec![0; count * self.element.size()];
-        let value = self.likely(arguments, memory).unwrap_or(Value::Int(0));
+        let value = self.plausible_value(arguments, memory).unwrap_or(Value::Int(0));
         bytes.chunks_exact_mut(self.element.size()).for_each(|element| self.element.store(value, element));
         memory.guess(target, &bytes, Assumption::Random);
         Some(())
     }
 
-    fn likely(&self, arguments: Arguments, memory: &dyn Memory) -> Option<Value> {
+    fn plausible_value(&self, arguments: Arguments, memory: &dyn Memory) -> Option<Value> {
         let math = self.element.for_arithmetic();
         let real =
             |offset: usize| math.load(&arguments.bytes(3, offset + math.size())?[offset..]).map(Value::real);

@@ -196,7 +196,7 @@ impl Reduction {
         let dense = kept <= 1 || launch.across.is_dense(0, output.size());
         let (bytes, origin) = match result {
             Some(result) if dense => result,
-            None if dense && kept <= MAX_ELEMENTS => match Self::suppose(fold, output, launch) {
+            None if dense && kept <= MAX_ELEMENTS => match Self::assumed_result(fold, output, launch) {
                 Some(supposed) => supposed,
                 None => return memory.forget(target, launch.across.span(0, output.size())),
             },
@@ -212,10 +212,10 @@ impl Reduction {
     }
 
     /// Result assumed for an unknown input.
-    fn suppose(fold: Fold, output: Type, launch: &Launch<'_>) -> Option<(Vec<u8>, Origin)> {
+    fn assumed_result(fold: Fold, output: Type, launch: &Launch<'_>) -> Option<(Vec<u8>, Origin)> {
         let Launch { folded, kept, memory, .. } = *launch;
         if let (Fold::Max | Fold::Min, true) = (fold, output.is_integer())
-            && let Some(found) = Self::bounded(fold, output, launch)
+            && let Some(found) = Self::known_bounds(fold, output, launch)
         {
             return Some(found);
         }
@@ -269,7 +269,7 @@ impl Reduction {
 
     /// Extremes of an input of which only they are known. For a part of it, or along a dimension, they are
     /// bounds.
-    fn bounded(fold: Fold, output: Type, launch: &Launch<'_>) -> Option<(Vec<u8>, Origin)> {
+    fn known_bounds(fold: Fold, output: Type, launch: &Launch<'_>) -> Option<(Vec<u8>, Origin)> {
         let Launch { source, folded, kept, memory, .. } = *launch;
         let size = output.size();
         let span = launch.along.span(0, 0) + launch.across.span(1, 0) + size as u64;

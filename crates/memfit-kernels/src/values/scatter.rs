@@ -111,19 +111,19 @@ impl Scatter {
         let count = usize::try_from(arguments.get::<i32>(0)?).ok()?;
         let strides = Strides::read(&arguments.bytes(1, start)?, tensors)?;
         let moved = if count <= MAX_ELEMENTS && memory.perhaps(fields.index) {
-            self.moved(count, &fields, &strides, arguments, memory)
+            self.moved_elements(count, &fields, &strides, arguments, memory)
         } else {
             None
         };
         match moved {
             Some((elements, origin)) => write_elements(elements, self.size, origin, fields.target, memory),
-            None => self.suppose(count, &fields, &strides, arguments, memory),
+            None => self.assume_index(count, &fields, &strides, arguments, memory),
         }
         Some(())
     }
 
     /// Target and value of each element, if all of them are known.
-    fn moved(
+    fn moved_elements(
         &self,
         count: usize,
         fields: &Fields,
@@ -180,7 +180,7 @@ impl Scatter {
     }
 
     /// Records what holds for an unknown index.
-    fn suppose(
+    fn assume_index(
         &self,
         count: usize,
         fields: &Fields,

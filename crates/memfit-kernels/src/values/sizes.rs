@@ -42,7 +42,7 @@ impl Size {
     pub(crate) fn from_signature(signature: &Signature) -> Option<Self> {
         let (target, items, rule, counted) = match signature.name() {
             "DeviceReduceSingleTileKernel" | "DeviceReduceKernel" => {
-                (1, 2, Assumption::Nonzero, Some(counted(signature.param(0)?)?))
+                (1, 2, Assumption::Nonzero, Some(counted_input(signature.param(0)?)?))
             }
             // Selection by a mask writes the size that was counted before.
             "DeviceSelectSweepKernel" if signature.param(1)?.contains("NullType") => {
@@ -82,7 +82,7 @@ impl Size {
         };
         let items = items.and_then(|items| u64::try_from(items).ok())?;
         let known = match self.counted {
-            Some(Counted::Elements(element)) => count(element, items, arguments, memory),
+            Some(Counted::Elements(element)) => count_nonzero(element, items, arguments, memory),
             Some(Counted::Partial) => {
                 arguments.get::<u64>(0).and_then(|source| partial(kind, source, memory))
             }
@@ -130,7 +130,12 @@ fn mask(items: u64, arguments: Arguments, memory: &dyn Memory) -> Option<Mask> {
 }
 
 /// Counts the nonzero elements, if they are known.
-fn count(element: Type, items: u64, arguments: Arguments, memory: &dyn Memory) -> Option<(u64, Origin)> {
+fn count_nonzero(
+    element: Type,
+    items: u64,
+    arguments: Arguments,
+    memory: &dyn Memory,
+) -> Option<(u64, Origin)> {
     if items > MAX_ELEMENTS {
         return None;
     }
@@ -152,7 +157,7 @@ fn partial(kind: Type, source: u64, memory: &dyn Memory) -> Option<(u64, Origin)
 }
 
 /// Input that a reduction's iterator counts.
-fn counted(iterator: &str) -> Option<Counted> {
+fn counted_input(iterator: &str) -> Option<Counted> {
     if let Some(pointee) = iterator.strip_suffix('*') {
         return (integer(pointee.trim_end_matches(" const"))? == Type::I32).then_some(Counted::Partial);
     }

@@ -82,7 +82,7 @@ impl TopK {
             memory.forget_from(values.address);
             memory.forget_from(indices.address);
             if plain {
-                suppose_positions(length, wanted, rows, indices.address, memory);
+                assume_positions(length, wanted, rows, indices.address, memory);
             }
         }
         Some(())
@@ -118,7 +118,7 @@ impl TopK {
 
 /// Assumes positions of unknown elements: distinct within a row and in range. Avoids the first position if
 /// possible, since a position may be a divisor.
-fn suppose_positions(length: u64, wanted: u64, rows: u64, indices: u64, memory: &dyn Memory) {
+fn assume_positions(length: u64, wanted: u64, rows: u64, indices: u64, memory: &dyn Memory) {
     if wanted.saturating_mul(rows) > (MAX_GUESS_BYTES / size_of::<i64>()) as u64 {
         return;
     }

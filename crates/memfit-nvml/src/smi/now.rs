@@ -23,10 +23,10 @@ impl Now {
     /// Reads this machine's clock.
     pub(super) fn read() -> Self {
         let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self::at(elapsed.as_secs(), u64::from(elapsed.subsec_millis()))
+        Self::from_unix(elapsed.as_secs(), u64::from(elapsed.subsec_millis()))
     }
 
-    fn at(seconds: u64, millisecond: u64) -> Self {
+    fn from_unix(seconds: u64, millisecond: u64) -> Self {
         let (days, of_day) = (seconds / 86_400, seconds % 86_400);
         // Days since the first of March of the year 0, in eras of 400 years: leap days then end a year.
         let days_since_march = days + 719_468;
@@ -72,8 +72,8 @@ mod tests {
             (951_782_400, "Tue Feb 29 00:00:00 2000"),
             (1_795_359_845, "Sun Nov 22 15:04:05 2026"),
         ] {
-            assert_eq!(Now::at(seconds, 0).in_words(), words);
+            assert_eq!(Now::from_unix(seconds, 0).in_words(), words);
         }
-        assert_eq!(Now::at(1_795_359_845, 7).in_numbers(), "2026/11/22 15:04:05.007");
+        assert_eq!(Now::from_unix(1_795_359_845, 7).in_numbers(), "2026/11/22 15:04:05.007");
     }
 }

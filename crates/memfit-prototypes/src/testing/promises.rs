@@ -10,7 +10,7 @@ use super::canary::Canary;
 use crate::{Class, Entry, Flow, Kind, Library};
 
 /// Checks that a harmless call succeeds for any arguments, and writes exactly its out-parameters.
-pub fn harmless(library: &Loaded, callers: &Callers, entry: &Entry) -> Result<(), String> {
+pub fn check_harmless(library: &Loaded, callers: &Callers, entry: &Entry) -> Result<(), String> {
     let parameters = entry.parameters.as_deref().ok_or("its parameters are unknown")?;
     let caller = callers.get(&entry.name).ok_or("no caller was generated")?;
     let room = vec![0_u64; 512];
@@ -49,7 +49,12 @@ pub fn harmless(library: &Loaded, callers: &Callers, entry: &Entry) -> Result<()
 
 /// Checks that a refused call returns the library's own "not supported", and is counted under its name:
 /// `counter` is the exported function that returns the count.
-pub fn refused(library: &Loaded, callers: &Callers, list: &Library, counter: &str) -> Result<(), String> {
+pub fn check_refused(
+    library: &Loaded,
+    callers: &Callers,
+    list: &Library,
+    counter: &str,
+) -> Result<(), String> {
     // SAFETY: that is this function's prototype.
     let count: unsafe extern "C" fn(*const c_char) -> u64 =
         unsafe { std::mem::transmute(library.symbol(counter)) };

@@ -1,7 +1,6 @@
-//! Recipes: how an entry point is called rightly, where that needs more than its prototype says.
+//! Recipes: valid calls of entry points for which the prototype alone is not enough.
 //!
-//! A recipe is one line of `tests/recipes.txt`: calls separated by `;`, the last one being the call that is
-//! tested.
+//! A recipe is one line of `tests/recipes.txt`: calls separated by `;`, the last of which is the tested call.
 //!
 //! ```text
 //! cudaMalloc(out p, 4096); cudaFree(p)
@@ -9,14 +8,14 @@
 //! ```
 //!
 //! Arguments are numbers, `null`, `"text"`, `out` (an out-parameter, checked if it is the last call's), `out
-//! name` (the same, and its value is remembered), a remembered name, `host` (4 KiB of the host's memory,
-//! zero), `callback` (a function that does nothing), `list(a, b)` (an array of 8-byte values on the host) and
-//! `ints(a, b)` (of 4-byte values); in a list, a text or a list is its address. `name = call()` remembers
-//! what a call returned. Any other word is made by the line `given word = call(out)` of that file, or, if it
-//! is the type of a handle, by the call that makes one out of nothing.
+//! name` (the same, with its value bound to a name), a bound name, `host` (4 KiB of zeroed host memory),
+//! `callback` (a function that does nothing), `list(a, b)` (an array of 8-byte values on the host) and
+//! `ints(a, b)` (of 4-byte values); in a list, a text or a list is its address. `name = call()` binds the
+//! result of a call. The value of any other word is created by the line `given word = call(out)` of that
+//! file, or, if it is the type of a handle, by the call that creates one without other arguments.
 //!
-//! A call without a recipe is made by its prototype: numbers are zero, pointers lead to `host`, handles are
-//! made.
+//! A call without a recipe follows its prototype: numbers are zero, pointers lead to `host`, handles are
+//! created.
 
 #![allow(unsafe_code, reason = "the test bench calls C functions")]
 

@@ -258,14 +258,14 @@ unsafe extern "C" {
         communicator: usize,
         color: i32,
         key: i32,
-        made: &mut usize,
+        create_handle: &mut usize,
         configuration: usize,
     ) -> i32;
     pub(crate) safe fn ncclCommShrink(
         communicator: usize,
         excluded: &[i32; 2],
         count: i32,
-        made: &mut usize,
+        create_handle: &mut usize,
         configuration: usize,
         flags: i32,
     ) -> i32;
@@ -461,7 +461,7 @@ pub(crate) fn download(address: usize, count: usize) -> Vec<i32> {
 }
 
 /// Creates an object whose constructor writes its handle to the first argument.
-pub(crate) fn made(make: impl FnOnce(&mut usize) -> i32) -> usize {
+pub(crate) fn create_handle(make: impl FnOnce(&mut usize) -> i32) -> usize {
     let mut handle = 0;
     assert_eq!(make(&mut handle), 0);
     assert_ne!(handle, 0);

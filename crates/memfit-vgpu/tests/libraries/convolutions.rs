@@ -26,7 +26,7 @@ struct Descriptor(usize);
 
 impl Descriptor {
     fn new(kind: i32) -> Self {
-        Self(made(|descriptor| cudnnBackendCreateDescriptor(kind, descriptor)))
+        Self(create_handle(|descriptor| cudnnBackendCreateDescriptor(kind, descriptor)))
     }
 
     fn set<T>(self, name: i32, kind: i32, values: &[T]) -> Self {
@@ -146,7 +146,7 @@ fn plans_want_what_they_would_want_on_the_card() {
         return;
     }
     enter();
-    let handle = made(|handle| cudnnCreate(handle));
+    let handle = create_handle(|handle| cudnnCreate(handle));
     let (graph, _parts) = graph(handle, [32, 64, 56, 56], 64);
     let (found, plan) = workspaces(handle, &graph);
     let plan = plan.unwrap();
@@ -173,7 +173,7 @@ fn threads_ask_at_the_same_time() {
         return;
     }
     enter();
-    let handle = made(|handle| cudnnCreate(handle));
+    let handle = create_handle(|handle| cudnnCreate(handle));
     let ask = |batch: i64| {
         let (graph, _parts) = graph(handle, [batch, 16, 28, 28], 32);
         workspaces(handle, &graph).0

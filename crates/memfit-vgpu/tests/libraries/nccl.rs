@@ -29,7 +29,7 @@ fn new_id() -> UniqueId {
 
 fn join(id: UniqueId, size: i32, rank: i32) -> usize {
     let _joining = JOINING.lock().unwrap_or_else(PoisonError::into_inner);
-    made(|communicator| ncclCommInitRank(communicator, size, id, rank))
+    create_handle(|communicator| ncclCommInitRank(communicator, size, id, rank))
 }
 
 /// Joins as the only existing rank of many.
@@ -38,7 +38,7 @@ fn join_alone(size: i32, rank: i32) -> usize {
     let _joining = JOINING.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: tests read the environment through the standard library only, which locks it.
     unsafe { std::env::set_var(memfit_channel::env::LONE_RANK, "1") };
-    let communicator = made(|communicator| ncclCommInitRank(communicator, size, id, rank));
+    let communicator = create_handle(|communicator| ncclCommInitRank(communicator, size, id, rank));
     // SAFETY: as above.
     unsafe { std::env::remove_var(memfit_channel::env::LONE_RANK) };
     communicator
@@ -60,7 +60,7 @@ fn three_ranks(body: impl Fn(i32, usize) + Sync) {
     });
 }
 
-fn place(communicator: usize) -> (i32, i32, i32) {
+fn size_and_rank(communicator: usize) -> (i32, i32, i32) {
     let (mut size, mut rank, mut card) = (-1, -1, -1);
     assert_eq!(ncclCommCount(communicator, &mut size), 0);
     assert_eq!(ncclCommUserRank(communicator, &mut rank), 0);
@@ -72,14 +72,15 @@ fn place(communicator: usize) -> (i32, i32, i32) {
 fn a_communicator_knows_its_place() {
     enter();
     let communicator = join_alone(8, 5);
-    assert_eq!(place(communicator), (8, 5, 0));
+    assert_eq!(size_and_rank(communicator), (8, 5, 0));
     let mut error = -1;
     assert_eq!(ncclCommGetAsyncError(communicator, &mut error), 0);
     assert_eq!(error, 0);
-    let smaller = made(|made| ncclCommShrink(communicator, &[1, 7], 2, made, 0, 0));
-    assert_eq!(place(smaller), (6, 4, 0), "one of those that left was before it");
-    let part = made(|made| ncclCommSplit(communicator, 3, 2, made, 0));
-    assert_eq!(place(part).1, 2, "the rank that the key asks for");
+    let smaller =
+        create_handle(|create_handle| ncclCommShrink(communicator, &[1, 7], 2, create_handle, 0, 0));
+    assert_eq!(size_and_rank(smaller), (6, 4, 0), "one of those that left was before it");
+    let part = create_handle(|create_handle| ncclCommSplit(communicator, 3, 2, create_handle, 0));
+    assert_eq!(size_and_rank(part).1, 2, "the rank that the key asks for");
     let mut none = 1;
     assert_eq!(ncclCommSplit(communicator, -1, 0, &mut none, 0), 0);
     assert_eq!(none, 0, "no color, no part");
@@ -98,7 +99,7 @@ fn all_ranks_of_one_process_have_a_card_each() {
     enter();
     let mut all = [0; 2];
     assert_eq!(ncclCommInitAll(&mut all, 2, &[1, 0]), 0);
-    assert_eq!(all.map(place), [(2, 0, 1), (2, 1, 0)]);
+    assert_eq!(all.map(size_and_rank), [(2, 0, 1), (2, 1, 0)]);
     assert_eq!(all.map(|each| ncclCommDestroy(each)), [0; 2]);
     assert_ne!(ncclCommInitAll(&mut all, 2, &[0, 9]), 0, "there is no such card");
 }
@@ -176,9 +177,9 @@ fn a_split_asks_everyone() {
     three_ranks(|rank, communicator| {
         // Ranks 0 and 2 form a part, in reverse order; rank 1 stays alone.
         let (color, key) = (rank % 2, -rank);
-        let part = made(|made| ncclCommSplit(communicator, color, key, made, 0));
-        assert_eq!(place(part).0, if rank == 1 { 1 } else { 2 });
-        assert_eq!(place(part).1, i32::from(rank == 0));
+        let part = create_handle(|create_handle| ncclCommSplit(communicator, color, key, create_handle, 0));
+        assert_eq!(size_and_rank(part).0, if rank == 1 { 1 } else { 2 });
+        assert_eq!(size_and_rank(part).1, i32::from(rank == 0));
         let (mine, all) = (upload(&[rank]), upload(&[-1; 2]));
         assert_eq!(ncclAllGather(mine, all, 1, INT32, part, 0), 0);
         if rank != 1 {
@@ -216,8 +217,8 @@ fn a_rank_that_is_gone_is_not_waited_for() {
 fn a_part_that_nobody_sizes_has_the_size_of_the_whole() {
     enter();
     let communicator = join_alone(8, 3);
-    let part = made(|made| ncclCommSplit(communicator, 0, 5, made, 0));
-    assert_eq!((place(part).0, place(part).1), (8, 5));
+    let part = create_handle(|create_handle| ncclCommSplit(communicator, 0, 5, create_handle, 0));
+    assert_eq!((size_and_rank(part).0, size_and_rank(part).1), (8, 5));
     assert!(remarked(Remark::NcclSplit));
     for each in [part, communicator] {
         assert_eq!(ncclCommDestroy(each), 0);

@@ -87,7 +87,7 @@ impl Attention {
             Make::Graph => None,
         };
         let moved: f64 = operands.iter().sum();
-        let Some(shape) = read.or_else(|| guess(grid, operands, self.element())) else {
+        let Some(shape) = read.or_else(|| guess_shape(grid, operands, self.element())) else {
             return Work::new(WorkKind::Guess, speeds.launch + speeds.traffic(moved, 0.6));
         };
         self.shape_work(shape, speeds)
@@ -243,7 +243,7 @@ fn checked(heads: i32, batch: i32, queries: i32, keys: i32, width: i32) -> Optio
 }
 
 /// Assumes self-attention over tiles of 128 queries, in vectors as wide as the largest operand allows.
-fn guess(grid: Grid, operands: &[f64], element: f64) -> Option<Shape> {
+fn guess_shape(grid: Grid, operands: &[f64], element: f64) -> Option<Shape> {
     const TILE: f64 = 128.0;
     let [tiles, second, third] = grid.blocks.map(f64::from);
     let heads = second * third;

@@ -23,7 +23,7 @@ impl Foreach {
     pub(crate) fn from_signature(signature: &Signature) -> Option<Self> {
         let lists = Lists::from_signature(signature)?;
         let functor = signature.template(1)?;
-        let bytes = touched(functor, lists.depth()) * Type::mentioned(functor) as f64;
+        let bytes = elements_touched(functor, lists.depth()) * Type::mentioned(functor) as f64;
         Some(Self { lists, bytes })
     }
 
@@ -34,7 +34,7 @@ impl Foreach {
 }
 
 /// Number of elements read or written for each element of a tensor.
-fn touched(functor: &str, depth: usize) -> f64 {
+fn elements_touched(functor: &str, depth: usize) -> f64 {
     let (name, arguments) = type_parts(functor);
     // `<type, depth, lists that are read, the list that is written>`
     let numbers: Vec<usize> = arguments.iter().filter_map(|argument| argument.parse().ok()).collect();

@@ -59,7 +59,7 @@ fn described(line: &str) -> (&'static str, Option<bool>, &str) {
 }
 
 /// Formats the counts as a table: a row for each family, a column for each release.
-fn counted(kernels: &str) -> String {
+fn count_table(kernels: &str) -> String {
     let mut counts: BTreeMap<(&str, &str), Count> = BTreeMap::new();
     // Names are long and numerous, so demangling is spread over threads.
     let lines: Vec<&str> = kernels.lines().collect();
@@ -105,7 +105,7 @@ fn kernels_of_the_releases_are_recognised_as_before() {
     let packed = fs::read(folder.join("torch.tsv.gz")).unwrap();
     let mut kernels = String::new();
     flate2::read::GzDecoder::new(packed.as_slice()).read_to_string(&mut kernels).unwrap();
-    let (found, known) = (counted(&kernels), folder.join("recognised.md"));
+    let (found, known) = (count_table(&kernels), folder.join("recognised.md"));
     if env::var_os(ACCEPT).is_some() {
         fs::write(&known, found).unwrap();
         return;
