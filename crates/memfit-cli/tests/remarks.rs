@@ -36,7 +36,7 @@ fn play(part: &str) {
             let log =
                 Writer::create(&script.run_dir.events(std::process::id()), std::process::id(), 256).unwrap();
             let block = |number: u64| Event::Alloc {
-                place: events::Place::default(),
+                place: events::EventContext::default(),
                 address: (number + 1) << 20,
                 bytes: 1 << 20,
                 allocated: (number + 1) << 20,

@@ -152,7 +152,7 @@ fn chosen<'track>(
 
 #[cfg(test)]
 mod tests {
-    use memfit_channel::events::{Event, EventLog, Place};
+    use memfit_channel::events::{Event, EventContext, EventLog};
     use memfit_recording::Origin;
     use memfit_vocabulary::{Cause, Phase};
 
@@ -164,7 +164,7 @@ mod tests {
 
     /// A process that got one block and keeps it.
     fn holder(pid: u32, bytes: u64) -> Track {
-        let place = Place { device: 0, phase: Phase::Other.code(), thread: 1, module: 0, step: 0 };
+        let place = EventContext { device: 0, phase: Phase::Other.code(), thread: 1, module: 0, step: 0 };
         let got = Event::Alloc { place, address: 1 << 32, bytes, allocated: bytes, reserved: bytes };
         Track::from_log(&EventLog { pid, truncated: false, events: vec![got] }, None)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use memfit_channel::events::{Event, EventLog, Place, REFUSED, SegmentChange};
+use memfit_channel::events::{Event, EventContext, EventLog, REFUSED_FLAG, SegmentChange};
 use memfit_vocabulary::{Category, Phase};
 
 use crate::{
@@ -156,7 +156,7 @@ impl Builder {
             Event::Frame { .. } | Event::Stack { .. } | Event::Traced { .. } | Event::Segment { .. } => {}
             Event::Oom { place, bytes, allocated, reserved } => {
                 let number = self.handed_out.get(&place.device).map_or(0, Vec::len) as u64 + 1;
-                let traced = self.traced.get(&(place.device, REFUSED | number)).copied();
+                let traced = self.traced.get(&(place.device, REFUSED_FLAG | number)).copied();
                 if let Some(refused) = traced {
                     self.segments_until(place.device, number, refused);
                 }
@@ -255,7 +255,14 @@ impl Builder {
         self.texts.get(&id).copied().unwrap_or_default()
     }
 
-    fn alloc(&mut self, place: Place, address: u64, bytes: u64, traced: Option<Traced>, totals: Totals) {
+    fn alloc(
+        &mut self,
+        place: EventContext,
+        address: u64,
+        bytes: u64,
+        traced: Option<Traced>,
+        totals: Totals,
+    ) {
         let index = self.track.blocks.len() as u32;
         if let Some(lost) = self.live.insert(address, index) {
             // Handed out twice: its return was not logged.
@@ -297,7 +304,7 @@ impl Builder {
         }
     }
 
-    fn enter(&mut self, place: Place) {
+    fn enter(&mut self, place: EventContext) {
         let index = self.track.calls.len() as u32;
         let began = self.track.now();
         let module = self.text(place.module);
@@ -308,7 +315,7 @@ impl Builder {
         self.moment(MomentKind::Enter(index));
     }
 
-    fn exit(&mut self, place: Place) {
+    fn exit(&mut self, place: EventContext) {
         let Some(index) = self.open.get_mut(&place.thread).and_then(Vec::pop) else { return };
         self.track.calls[index as usize].ended = self.track.now();
         self.moment(MomentKind::Exit(index));
@@ -340,7 +347,7 @@ mod tests {
     #[test]
     fn a_failure_comes_behind_what_was_given_back_for_it() {
         for times in [[5, 6, 9], [0, 0, 0]] {
-            let place = Place { device: 0, phase: 0, thread: 1, module: 0, step: 0 };
+            let place = EventContext { device: 0, phase: 0, thread: 1, module: 0, step: 0 };
             let segment = |change, number, address, stack, time_us| Event::Segment {
                 device: 0,
                 change,
@@ -374,7 +381,7 @@ mod tests {
                 free(second),
                 segment(SegmentChange::Alloc, 0, first, 0, 1),
                 segment(SegmentChange::Alloc, 1, second, 0, 2),
-                Event::Traced { device: 0, number: REFUSED | 3, stack: 1, stream: 0, time_us: failed },
+                Event::Traced { device: 0, number: REFUSED_FLAG | 3, stack: 1, stream: 0, time_us: failed },
                 segment(SegmentChange::Free, 2, first, 1, given_back),
                 segment(SegmentChange::Free, 2, second, 0, later),
             ];

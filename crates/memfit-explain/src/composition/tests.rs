@@ -1,6 +1,6 @@
 //! Tests of the breakdown: made-up logs, and what must hold for any log.
 
-use memfit_channel::events::{Event, EventLog, Place};
+use memfit_channel::events::{Event, EventContext, EventLog};
 use proptest::prelude::*;
 
 use super::*;
@@ -10,7 +10,7 @@ use crate::out_of_memory;
 #[derive(Default)]
 struct Script {
     events: Vec<Event>,
-    place: Place,
+    place: EventContext,
     scopes: Vec<u32>,
     sizes: HashMap<u64, u64>,
     allocated: u64,
@@ -81,7 +81,8 @@ impl Script {
 
 /// One step of a model with a convolution and a ReLU.
 fn training() -> Script {
-    let mut script = Script { place: Place { thread: 1, ..Place::default() }, ..Script::default() };
+    let mut script =
+        Script { place: EventContext { thread: 1, ..EventContext::default() }, ..Script::default() };
     script.alloc(0x10_0000, 4000).note(0x10_0000, Category::Parameters, 2);
     script.alloc(0x20_0000, 3000).note(0x20_0010, Category::Inputs, 0);
     script.phase(Phase::Forward).enter(1).enter(2);
@@ -159,7 +160,8 @@ fn what_dies_within_its_call_is_temporary_and_what_outlives_it_an_activation() {
 
 #[test]
 fn a_model_without_modules_has_activations_too() {
-    let mut script = Script { place: Place { thread: 1, ..Place::default() }, ..Script::default() };
+    let mut script =
+        Script { place: EventContext { thread: 1, ..EventContext::default() }, ..Script::default() };
     script.alloc(0x10_0000, 512).alloc(0x20_0000, 512);
     script.phase(Phase::Backward).free(0x10_0000).phase(Phase::Other).free(0x20_0000);
     let track = script.track();
@@ -206,7 +208,7 @@ proptest! {
         events in proptest::collection::vec((0..4_u8, 0..8_u64, 0..4000_u64, any::<u32>(), any::<u32>(), 0..12_u8), 1..120),
         phase in 0..4_u8,
     ) {
-        let place = Place { device: 0, phase, thread: 1, module: 1, step: 0 };
+        let place = EventContext { device: 0, phase, thread: 1, module: 1, step: 0 };
         let events = events.into_iter().map(|(kind, address, bytes, allocated, reserved, category)| {
             let (address, allocated, reserved) = (address * 4096, u64::from(allocated), u64::from(reserved));
             match kind {

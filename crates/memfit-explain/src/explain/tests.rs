@@ -1,7 +1,7 @@
 //! What holds for an explanation of anything: of recordings that no allocator would have made, too.
 
 use memfit_allocator::{Given, Release, Settings};
-use memfit_channel::events::{Event, EventLog, Place, REFUSED, SegmentChange};
+use memfit_channel::events::{Event, EventContext, EventLog, REFUSED_FLAG, SegmentChange};
 use memfit_recording::{Block, Frame, MomentKind, StackId, Totals, Track};
 use memfit_vocabulary::{Category, Phase};
 use proptest::prelude::*;
@@ -55,7 +55,7 @@ fn event() -> impl Strategy<Value = Event> {
     let sizes = prop_oneof![0..4096_u64, 0..(1_u64 << 32), Just(u64::MAX)];
     (0..9_u8, 0..16_u64, sizes, any::<u32>(), any::<u32>(), 0..4_u8).prop_map(
         |(kind, address, bytes, allocated, reserved, small)| {
-            let place = Place { device: 0, phase: small, thread: 1, module: 1, step: 0 };
+            let place = EventContext { device: 0, phase: small, thread: 1, module: 1, step: 0 };
             let (allocated, reserved) = (u64::from(allocated), u64::from(reserved));
             let address = address << 12;
             let stack = u32::from(small);
@@ -68,7 +68,7 @@ fn event() -> impl Strategy<Value = Event> {
                 6 => Event::Note { address, category: small * 3, owner: 1 },
                 7 => Event::Traced {
                     device: 0,
-                    number: (address >> 12) | if small == 3 { REFUSED } else { 0 },
+                    number: (address >> 12) | if small == 3 { REFUSED_FLAG } else { 0 },
                     stack,
                     stream: u64::from(small) / 2,
                     time_us: 0,
@@ -119,7 +119,7 @@ fn growing(steps: u32, each: u64) -> Track {
     let mut events: Vec<Event> = texts().collect();
     let mut total = 0;
     for step in 1..=steps {
-        let place = Place { device: 0, phase: Phase::Forward.code(), thread: 1, module: 1, step: 0 };
+        let place = EventContext { device: 0, phase: Phase::Forward.code(), thread: 1, module: 1, step: 0 };
         let number = u64::from(step);
         events.push(Event::Phase { place });
         events.push(Event::Traced { device: 0, number, stack: 1, stream: 0, time_us: 0 });
@@ -131,7 +131,7 @@ fn growing(steps: u32, each: u64) -> Track {
             allocated: total,
             reserved: total,
         });
-        events.push(Event::Phase { place: Place { phase: Phase::Other.code(), ..place } });
+        events.push(Event::Phase { place: EventContext { phase: Phase::Other.code(), ..place } });
         events.push(Event::Step { step });
     }
     Track::from_log(&EventLog { pid: 1, truncated: false, events }, None)
@@ -168,7 +168,7 @@ fn pooled(steps: u32, each: u64, room: u32) -> Track {
     let mut events: Vec<Event> = texts().collect();
     let (mut total, mut live) = (0, Vec::new());
     for step in 1..=steps {
-        let place = Place { device: 0, phase: Phase::Forward.code(), thread: 1, module: 1, step: 0 };
+        let place = EventContext { device: 0, phase: Phase::Forward.code(), thread: 1, module: 1, step: 0 };
         let number = u64::from(step);
         events.push(Event::Phase { place });
         events.push(Event::Traced { device: 0, number, stack: 1, stream: 0, time_us: 0 });
@@ -181,10 +181,10 @@ fn pooled(steps: u32, each: u64, room: u32) -> Track {
         live.push(number << 32);
         let address = number << 32;
         events.push(Event::Alloc { place, address, bytes: each, allocated: total, reserved: total });
-        events.push(Event::Phase { place: Place { phase: Phase::Other.code(), ..place } });
+        events.push(Event::Phase { place: EventContext { phase: Phase::Other.code(), ..place } });
         events.push(Event::Step { step });
     }
-    let place = Place { device: 0, phase: Phase::Forward.code(), thread: 1, module: 1, step: 0 };
+    let place = EventContext { device: 0, phase: Phase::Forward.code(), thread: 1, module: 1, step: 0 };
     events.push(Event::Oom { place, bytes: each, allocated: total, reserved: total });
     Track::from_log(&EventLog { pid: 1, truncated: false, events }, None)
 }
@@ -242,7 +242,7 @@ fn a_worker_that_took_the_card_before_the_training_had_a_context_is_named() {
 /// A step, and then an evaluation that puts each round's result behind those before it, in a block that is
 /// made anew each time.
 fn collecting(rounds: u32, each: u64) -> Track {
-    let at = |phase: Phase| Place { device: 0, phase: phase.code(), thread: 1, module: 1, step: 0 };
+    let at = |phase: Phase| EventContext { device: 0, phase: phase.code(), thread: 1, module: 1, step: 0 };
     let mut events: Vec<Event> = texts().collect();
     for phase in [Phase::Forward, Phase::Backward, Phase::Optimizer, Phase::Other] {
         events.push(Event::Phase { place: at(phase) });
@@ -284,7 +284,7 @@ fn what_is_made_anew_with_more_in_it_each_time_is_growth() {
 /// Four weights, and a forward that makes of each what its line does, in these sizes; then memory runs out.
 fn multiplying(of_each: &[u64]) -> Track {
     const WEIGHT: u64 = 1 << 20;
-    let at = |phase: Phase| Place { device: 0, phase: phase.code(), thread: 1, module: 1, step: 0 };
+    let at = |phase: Phase| EventContext { device: 0, phase: phase.code(), thread: 1, module: 1, step: 0 };
     let mut events: Vec<Event> = texts().collect();
     let (mut number, mut total) = (0, 0);
     let mut get = |events: &mut Vec<Event>, phase: Phase, stack: u32, bytes: u64| {

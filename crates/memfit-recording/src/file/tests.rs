@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use memfit_channel::events::{Event, EventLog, Place, SegmentChange};
+use memfit_channel::events::{Event, EventContext, EventLog, SegmentChange};
 use proptest::prelude::*;
 
 use super::*;
@@ -11,8 +11,10 @@ use crate::{Block, MomentKind, Origin, RangeSource, Span, StackId, Totals, Track
 
 /// A log in which some things happen to a few addresses, sense or no sense.
 fn logs() -> impl Strategy<Value = EventLog> {
-    let place = (0..3_u8, 0..5_u8, 1..3_u32, 0..4_u32, 0..9_u32)
-        .prop_map(|(device, phase, thread, module, step)| Place { device, phase, thread, module, step });
+    let place =
+        (0..3_u8, 0..5_u8, 1..3_u32, 0..4_u32, 0..9_u32).prop_map(|(device, phase, thread, module, step)| {
+            EventContext { device, phase, thread, module, step }
+        });
     let address = (1..9_u64).prop_map(|index| index * 512);
     let event = prop_oneof![
         (place.clone(), address.clone(), 1..2000_u64, any::<u64>(), any::<u64>()).prop_map(
