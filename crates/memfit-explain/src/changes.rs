@@ -285,7 +285,7 @@ mod tests {
             allocated -= 1024;
             let totals = Totals { allocated, reserved: 2 << 20, time_us: None };
             track.free(activation, 0, StackId::NONE, totals);
-            track.tell(MomentKind::Step(step), 0, StackId::NONE, totals);
+            track.add_moment(MomentKind::Step(step), 0, StackId::NONE, totals);
         }
         track
     }

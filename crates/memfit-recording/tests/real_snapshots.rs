@@ -1,6 +1,7 @@
-//! Snapshots from real GPUs, as far as a folder of them is at hand.
+//! Snapshots from real GPUs, if a folder of them is available.
 //!
-//! `MEMFIT_TEST_SNAPSHOTS` names a folder of pickles with a `manifest.json` that says what is in each.
+//! `MEMFIT_TEST_SNAPSHOTS` names a folder of pickles with a `manifest.json` that lists the expected content
+//! of each.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -274,10 +274,10 @@ impl Tracker<'_> {
             if of_optimizer {
                 self.phase = if annotation.begins { Phase::Optimizer } else { Phase::Other };
                 let totals = Totals { time_us, ..Totals::default() };
-                self.track.tell(MomentKind::Phase(self.phase), self.device, StackId::NONE, totals);
+                self.track.add_moment(MomentKind::Phase(self.phase), self.device, StackId::NONE, totals);
                 if !annotation.begins {
                     self.steps += 1;
-                    self.track.tell(MomentKind::Step(self.steps), self.device, StackId::NONE, totals);
+                    self.track.add_moment(MomentKind::Step(self.steps), self.device, StackId::NONE, totals);
                 }
             }
         }
@@ -335,14 +335,15 @@ impl Tracker<'_> {
             TraceAction::SegmentUnmap => self.unmap(event, place, totals),
             TraceAction::Oom => {
                 // In the place of an address, there is what the device had left.
-                let oom = self.track.tell(MomentKind::Oom(event.size), self.device, event.stack, totals);
+                let oom =
+                    self.track.add_moment(MomentKind::Oom(event.size), self.device, event.stack, totals);
                 let named = self.pools.named(event).unwrap_or_default();
                 let pool = self.track.pool(named);
                 let refusal = Refusal { left: event.address, stream: self.stream(event), pool };
                 self.track.refusals.insert(oom, refusal);
             }
             TraceAction::Snapshot => {
-                self.track.tell(MomentKind::Snapshot, self.device, event.stack, totals);
+                self.track.add_moment(MomentKind::Snapshot, self.device, event.stack, totals);
             }
             TraceAction::Annotate => {
                 if let Some(index) = self.live.get(&event.address) {

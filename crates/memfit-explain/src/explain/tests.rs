@@ -154,7 +154,7 @@ fn room_beside_what_grows_is_not_shown_to_be_enough() {
     let each = 64 << 20;
     let mut track = growing(12, each);
     let full = Totals { allocated: 12 * each, reserved: 12 * each, time_us: None };
-    track.tell(MomentKind::Oom(each), 0, StackId::NONE, full);
+    track.add_moment(MomentKind::Oom(each), 0, StackId::NONE, full);
     let explanation = explained(&track, Some(each * 12), "").unwrap();
     assert_eq!(explanation.cause, Cause::Leaking, "{:?}", explanation.considered);
     let enough = |fix: &&Fix| fix.fits == Some(true);
@@ -346,7 +346,7 @@ fn unwound(unwinds: bool) -> Track {
             track.alloc(&block, totals(place + 1))
         })
         .collect();
-    track.tell(MomentKind::Oom(1 << 30), 0, stack, totals(4));
+    track.add_moment(MomentKind::Oom(1 << 30), 0, stack, totals(4));
     if unwinds {
         for (left, block) in blocks.into_iter().enumerate() {
             track.free(block, 0, StackId::NONE, totals(3 - left as u64));

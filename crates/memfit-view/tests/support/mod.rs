@@ -60,7 +60,7 @@ impl Training {
     }
 
     fn tell(&mut self, kind: MomentKind) {
-        self.track.tell(kind, 0, StackId::NONE, self.totals);
+        self.track.add_moment(kind, 0, StackId::NONE, self.totals);
     }
 }
 
@@ -88,20 +88,20 @@ pub(crate) fn training(names: &Names) -> Track {
     let range = it.track.begin_range(range, RangeSource::Annotation, 0, None);
     it.alloc(8 * MIB, Some(Category::Parameters), names.module);
     for step in 1..=2 {
-        it.tell(MomentKind::Phase(Phase::Forward));
+        it.add_moment(MomentKind::Phase(Phase::Forward));
         let kept = it.alloc(12 * MIB, Some(Category::Activations), names.module);
         let short = it.alloc(MIB, Some(Category::Temporary), names.module);
         it.free(short);
-        it.tell(MomentKind::Phase(Phase::Backward));
+        it.add_moment(MomentKind::Phase(Phase::Backward));
         let gradient = it.alloc(8 * MIB, Some(Category::Gradients), names.module);
         it.free(kept);
-        it.tell(MomentKind::Phase(Phase::Optimizer));
+        it.add_moment(MomentKind::Phase(Phase::Optimizer));
         it.free(gradient);
-        it.tell(MomentKind::Phase(Phase::Other));
-        it.tell(MomentKind::Step(step));
+        it.add_moment(MomentKind::Phase(Phase::Other));
+        it.add_moment(MomentKind::Step(step));
     }
     it.track.end_range(range, None);
-    it.tell(MomentKind::Oom(99 * MIB));
+    it.add_moment(MomentKind::Oom(99 * MIB));
     it.track
 }
 
