@@ -268,7 +268,7 @@ fn parse_file(input: &Input, library: &Library) -> Option<Parsed> {
 
 fn parse_text(path: &Path, text: &Arc<str>, library: &Library) -> Parsed {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let format = Format::of_name(name).unwrap_or_else(|| Format::of_text(text));
+    let format = Format::from_name(name).unwrap_or_else(|| Format::from_text(text));
     let mut parsed =
         Parsed { path: path.to_owned(), text: text.clone(), parts: Vec::new(), problems: Vec::new() };
     let found = match snippets(text, format) {
@@ -330,7 +330,7 @@ fn parse_snippet(parsed: &mut Parsed, snippet: Snippet, known: Option<&Module>, 
             let start = match too_much {
                 TooMuch::Deep { line, .. } => {
                     let index = LineIndex::new(&snippet.text);
-                    let at = index.start_of(line.saturating_sub(1), &snippet.text);
+                    let at = index.line_start(line.saturating_sub(1), &snippet.text);
                     Some(snippet.locate(at, &parsed.text, &LineIndex::new(&parsed.text)))
                 }
                 _ => None,

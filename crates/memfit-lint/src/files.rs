@@ -87,7 +87,7 @@ fn is_foreign(entry: &ignore::DirEntry) -> bool {
 
 fn is_python(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
-    if Format::of_name(name).is_some() {
+    if Format::from_name(name).is_some() {
         return true;
     }
     // Texts may hold fenced blocks as Markdown does.

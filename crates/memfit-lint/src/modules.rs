@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use memfit_source::{Alone, Dialect, ImportedClass, ImportedFunction, Index, Modules, is_relevant};
+use memfit_source::{Dialect, ImportedClass, ImportedFunction, Index, Modules, NoModules, is_relevant};
 
 /// How far imports of imports are followed.
 const DEEPEST: u8 = 2;
@@ -94,7 +94,7 @@ impl Library {
             None => (name.to_owned(), None),
         };
         for _ in 0..MOST_HOPS {
-            let Some((module, there)) = found.index.passed_on(&name) else { break };
+            let Some((module, there)) = found.index.reexported(&name) else { break };
             let (module, there) = (module.to_owned(), there.to_owned());
             found = self.module(self.file(found.file.parent()?, &module)?)?;
             name = there;
@@ -114,7 +114,7 @@ impl Library {
                 Some(level) if level > 0 => {
                     module.source.function(name, &Of { library: self, folder, level })
                 }
-                _ => module.source.function(name, &Alone),
+                _ => module.source.function(name, &NoModules),
             }
         })
         .clone()

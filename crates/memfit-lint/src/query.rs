@@ -55,7 +55,7 @@ pub(crate) fn grows<'a>(facts: &'a Facts, store: &'a Store) -> Option<LoopId> {
         return None;
     }
     let bounded = facts
-        .enclosing(store.place.looped)
+        .enclosing(store.site.looped)
         .take_while(|id| Some(*id) != facts.looped(looped).parent)
         .any(|id| {
             let found = facts.looped(id);
@@ -82,7 +82,7 @@ pub(crate) fn catches_all(handler: &Handler) -> bool {
 pub(crate) fn is_batch_loop(facts: &Facts, looped: LoopId) -> bool {
     facts.over_batches(looped)
         || facts.ops.iter().any(|op| {
-            op.place.looped == Some(looped)
+            op.site.looped == Some(looped)
                 && !op.deep
                 && matches!(op.kind, OpKind::Backward(_) | OpKind::Forward)
         })

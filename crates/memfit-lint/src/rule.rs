@@ -82,7 +82,7 @@ impl Project {
     pub(crate) fn add(&mut self, facts: &Facts) {
         self.called_without_grad.extend(facts.called_without_grad.iter().cloned());
         self.differentiates |= facts.ops.iter().any(|op| {
-            let function = facts.function(op.place.function);
+            let function = facts.function(op.site.function);
             op.kind == OpKind::AutogradGrad
                 && function.name.ends_with(".forward")
                 && function.class.is_some_and(|class| facts.class(class).is_module)

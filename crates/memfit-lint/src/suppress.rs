@@ -64,7 +64,7 @@ fn parse(facts: &Facts, span: Span, own_line: bool, lines: &LineIndex) -> Option
 fn next_code_line(facts: &Facts, lines: &LineIndex, line: usize) -> usize {
     (line + 1..lines.lines())
         .find(|next| {
-            let text = lines.text_of(*next, &facts.text).trim();
+            let text = lines.line_text(*next, &facts.text).trim();
             !text.is_empty() && !text.starts_with('#')
         })
         .unwrap_or(line)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::Why;
 use memfit_source::{
-    Alone, Dialect, Facts, LineIndex, STACK, Span, Statement, StatementKind, facts, is_deep, statements,
+    Dialect, Facts, LineIndex, NoModules, STACK, Span, Statement, StatementKind, facts, is_deep, statements,
 };
 
 /// A source file that was parsed.
@@ -36,7 +36,7 @@ impl Script {
     fn parse(text: &str) -> Result<Self, &'static str> {
         const TOO_LARGE: &str = "the script is too large to be changed";
         let text: Arc<str> = Arc::from(text);
-        let facts = facts(&text, Dialect::Python, &Alone).map_err(|_| TOO_LARGE)?;
+        let facts = facts(&text, Dialect::Python, &NoModules).map_err(|_| TOO_LARGE)?;
         if !facts.problems.is_empty() {
             return Err("the script could not be read as Python");
         }
@@ -51,7 +51,7 @@ impl Script {
 
     /// The text of a span.
     pub(crate) fn slice(&self, span: Span) -> &str {
-        span.of(&self.text)
+        span.slice(&self.text)
     }
 
     /// The line of a byte, from 1.

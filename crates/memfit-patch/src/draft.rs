@@ -153,7 +153,7 @@ impl<'a> Draft<'a> {
     /// What the backward begins with: the loss by its piece's share, and scaled.
     fn backward_of(&self) -> Option<Edit> {
         let training = self.training?;
-        let loss = training.loss.of(self.text);
+        let loss = training.loss.slice(self.text);
         let product = self.pieces.as_ref().map(|pieces| pieces.weighted(&self.factor(training)));
         let text = match (product, &self.scaler) {
             (None, None) => return None,
@@ -172,7 +172,7 @@ impl<'a> Draft<'a> {
 
     /// The loss as a factor of a product: in parentheses, unless it binds more tightly than one.
     fn factor(&self, training: &Training<'_>) -> String {
-        let text = training.loss.of(self.text);
+        let text = training.loss.slice(self.text);
         let mut binds_tightly = false;
         training.suite[training.backward].visit(&mut |statement| {
             for expression in statement.expressions() {
@@ -321,7 +321,7 @@ impl<'a> Draft<'a> {
         for line in &self.before {
             let _ = writeln!(text, "{indent}{line}");
         }
-        Ok(Some(Edit { span: Span::at(start), text }))
+        Ok(Some(Edit { span: Span::empty(start), text }))
     }
 
     /// Variables, imports and functions, at the top of the file.
@@ -329,14 +329,14 @@ impl<'a> Draft<'a> {
         let imported = |module: &str| {
             let wanted = format!("import {module}");
             self.statements.iter().any(|statement| {
-                statement.kind == StatementKind::Import && statement.span.of(self.text) == wanted
+                statement.kind == StatementKind::Import && statement.span.slice(self.text) == wanted
             })
         };
         let mut edits = Vec::new();
         let imports: Vec<&Statement> =
             self.statements.iter().filter(|each| each.kind == StatementKind::Import).collect();
         let torch = imports.iter().find(|each| {
-            words(each.span.of(self.text)).any(|word| word.starts_with("torch") || word == "transformers")
+            words(each.span.slice(self.text)).any(|word| word.starts_with("torch") || word == "transformers")
         });
         if !self.environment.is_empty() {
             let mut text = String::new();
@@ -348,7 +348,7 @@ impl<'a> Draft<'a> {
             }
             text.push('\n');
             let place = torch.or(imports.first()).map_or(0, |each| self.line_start(each.span.start));
-            edits.push(Edit { span: Span::at(place), text });
+            edits.push(Edit { span: Span::empty(place), text });
         }
         // The imports at the top end where another statement follows.
         let last = self
@@ -371,7 +371,7 @@ impl<'a> Draft<'a> {
             text.push_str(&"\n".repeat(2_usize.saturating_sub(behind)));
         }
         if !text.is_empty() {
-            edits.push(Edit { span: Span::at(place), text });
+            edits.push(Edit { span: Span::empty(place), text });
         }
         edits
     }

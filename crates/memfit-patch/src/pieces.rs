@@ -102,7 +102,7 @@ pub fn with_batch(text: &str, made_for: &MadeFor, batch: u64) -> Option<String> 
 /// A statement that leaves the loop would leave the pieces alone.
 fn leaves_by_itself(draft: &Draft<'_>, training: &Training<'_>, from: usize) -> Result<(), Why> {
     for statement in &training.suite[from..=training.backward] {
-        if words(statement.span.of(draft.text)).any(|word| matches!(word, "break" | "continue")) {
+        if words(statement.span.slice(draft.text)).any(|word| matches!(word, "break" | "continue")) {
             return Err("a `break` or `continue` stands between the batch and its backward".to_owned());
         }
     }
@@ -153,7 +153,7 @@ fn of_its_own(
     let count = batch / micro_batch;
     let targets = &training.looped.targets;
     let made = Span::new(training.suite[round.from].span.start, training.suite[training.backward].span.end);
-    if targets.iter().any(|target| words(made.of(draft.text)).any(|word| word == target)) {
+    if targets.iter().any(|target| words(made.slice(draft.text)).any(|word| word == target)) {
         return Err("each round's batch depends on the loop's own counter".to_owned());
     }
     let mut found = false;
@@ -168,7 +168,7 @@ fn of_its_own(
 
 /// What the script uses of the parts behind them is the whole batch's: its loss, and whatever else it reads.
 fn values_after(draft: &mut Draft<'_>, training: &Training<'_>, pieces: &mut Pieces) {
-    let written = training.loss.of(draft.text);
+    let written = training.loss.slice(draft.text);
     let loss = written.split_once(".scale(").map_or(written, |(_, inner)| inner.trim_end_matches(')'));
     let bound = pieces.round.bound.clone();
     for (name, _) in pieces.round.read_after(training, bound.iter()) {
@@ -206,7 +206,7 @@ fn set(draft: &mut Draft<'_>, name: &str, batch: u64, micro_batch: u64) -> bool 
         if !statement.body.is_empty() {
             continue;
         }
-        let text = statement.span.of(draft.text);
+        let text = statement.span.slice(draft.text);
         let Some((left, right)) = text.split_once('=').filter(|(_, right)| !right.starts_with('=')) else {
             continue;
         };
@@ -221,7 +221,7 @@ fn set(draft: &mut Draft<'_>, name: &str, batch: u64, micro_batch: u64) -> bool 
             let end = statement.span.end;
             let comment = format!("  # {batch} in a step");
             edits.push(Edit {
-                span: Span::at(end),
+                span: Span::empty(end),
                 text: format!("\n{line}{target}.{name} = {micro_batch}{comment}"),
             });
             found = true;

@@ -85,7 +85,7 @@ fn scaler(draft: &mut Draft<'_>) -> Result<(), Why> {
         let line = &draft.text[start as usize..];
         let indent = &line[..line.len() - line.trim_start_matches([' ', '\t']).len()];
         draft.edits.push(Edit {
-            span: memfit_source::Span::at(start),
+            span: memfit_source::Span::empty(start),
             text: format!("{indent}{name}.unscale_({optimizer})\n"),
         });
     }

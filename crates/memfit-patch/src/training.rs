@@ -36,7 +36,7 @@ pub(crate) struct Training<'a> {
 impl<'a> Training<'a> {
     /// The first loop of a text that computes a loss and its gradients where it can be seen.
     pub(crate) fn find(facts: &'a Facts, statements: &'a [Statement]) -> Option<Self> {
-        let backward = facts.ops.iter().filter(|op| op.via.is_none() && op.place.looped.is_some());
+        let backward = facts.ops.iter().filter(|op| op.via.is_none() && op.site.looped.is_some());
         backward
             .filter_map(|op| match &op.kind {
                 OpKind::Backward(backward) if !backward.managed => Some((op, backward.loss_span)),
@@ -113,20 +113,20 @@ impl<'a> Training<'a> {
 /// The calls of models in the function of an operation, with the models' names where they are called by them.
 /// What is no model by itself is one where its parameters are asked for.
 fn forwards<'a>(facts: &'a Facts, op: &Op) -> Vec<(Span, Option<&'a str>)> {
-    let here = |function| function == op.place.function;
+    let here = |function| function == op.site.function;
     let told = facts
         .ops
         .iter()
-        .filter(|forward| matches!(forward.kind, OpKind::Forward) && here(forward.place.function))
+        .filter(|forward| matches!(forward.kind, OpKind::Forward) && here(forward.site.function))
         .map(|forward| (forward.span, forward.via.is_none().then_some(forward.receiver.as_str())));
     let models: Vec<&str> = facts
         .calls
         .iter()
         .filter(|call| ["parameters", "named_parameters"].iter().any(|name| call.is_method(name)))
-        .filter_map(|call| call.receiver.as_ref().map(|receiver| receiver.span.of(&facts.text)))
+        .filter_map(|call| call.receiver.as_ref().map(|receiver| receiver.span.slice(&facts.text)))
         .collect();
-    let called = facts.calls.iter().filter(|call| here(call.place.function)).filter_map(|call| {
-        let name = call.callee.of(&facts.text);
+    let called = facts.calls.iter().filter(|call| here(call.site.function)).filter_map(|call| {
+        let name = call.callee.slice(&facts.text);
         models.contains(&name).then_some((call.span, Some(name)))
     });
     told.chain(called).collect()

@@ -175,7 +175,7 @@ impl Document {
     /// The place in a text of a byte of what was checked.
     fn within(&self, part: &Part, byte: u32) -> u32 {
         let byte = byte.clamp(part.span.start, part.span.end);
-        let before = Span::new(part.span.start, byte).of(&self.source.text);
+        let before = Span::new(part.span.start, byte).slice(&self.source.text);
         if part.quoted { unquoted(before).len() as u32 } else { before.len() as u32 }
     }
 
@@ -247,8 +247,8 @@ impl Document {
         {
             let text = &part.of.text;
             let line = part.lines.line_of(self.within(part, span.start));
-            let whole = part.lines.text_of(line, text);
-            let end = part.lines.start_of(line, text) + whole.trim_end_matches(['\n', '\r']).len() as u32;
+            let whole = part.lines.line_text(line, text);
+            let end = part.lines.line_start(line, text) + whole.trim_end_matches(['\n', '\r']).len() as u32;
             let place = of_byte(end, text, &part.lines);
             let comment = format!("  # memfit: ignore[{}] ", finding.rule);
             let edit = json!({"range": {"start": place, "end": place}, "newText": comment});

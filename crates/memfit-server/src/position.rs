@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 /// The position of a byte.
 pub(crate) fn of_byte(offset: u32, text: &str, lines: &Lines) -> Value {
     let line = lines.line_of(offset);
-    let start = lines.start_of(line, text) as usize;
+    let start = lines.line_start(line, text) as usize;
     let before = text.get(start..offset as usize).unwrap_or_default();
     json!({"line": line, "character": before.encode_utf16().count()})
 }
@@ -15,10 +15,10 @@ pub(crate) fn of_byte(offset: u32, text: &str, lines: &Lines) -> Value {
 pub(crate) fn to_byte(position: &Value, text: &str, lines: &Lines) -> u32 {
     let number = |key: &str| position.get(key).and_then(Value::as_u64).unwrap_or_default() as usize;
     let line = number("line");
-    let start = lines.start_of(line, text);
+    let start = lines.line_start(line, text);
     let mut units = number("character");
     let mut at = start;
-    for character in lines.text_of(line, text).trim_end_matches(['\n', '\r']).chars() {
+    for character in lines.line_text(line, text).trim_end_matches(['\n', '\r']).chars() {
         let width = character.len_utf16();
         if units < width {
             break;

@@ -40,9 +40,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let sets: Vec<(&Call, &str)> = facts.calls.iter().filter_map(|call| Some((call, sets(call)?))).collect();
     for (call, name) in &sets {
         let first = facts.calls.iter().find(|other| {
-            other.place.function == call.place.function
-                && other.place.order < call.place.order
-                && other.place.guard.is_none()
+            other.site.function == call.site.function
+                && other.site.order < call.site.order
+                && other.site.guard.is_none()
                 && uses_cuda(other)
         });
         if let Some(first) = first {

@@ -43,7 +43,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             other.path == call.path
                 && other.argument(0, "mode").is_some_and(|argument| argument.value.truth() == Some(false))
         });
-        if !on || off || call.place.guard.is_some() {
+        if !on || off || call.site.guard.is_some() {
             continue;
         }
         let top = facts.whole_lines(call.span).filter(|line| facts.slice(*line).starts_with("torch"));

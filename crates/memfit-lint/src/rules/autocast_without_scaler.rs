@@ -78,14 +78,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for (op, backward) in backwards(facts) {
         let halved = facts.ops.iter().any(|other| {
             other.kind == OpKind::Forward
-                && other.place.function == op.place.function
-                && other.place.looped == op.place.looped
-                && other.place.order < op.place.order
-                && other.place.grad == Grad::On
-                && other.place.autocast == Some(Some(DType::Half))
+                && other.site.function == op.site.function
+                && other.site.looped == op.site.looped
+                && other.site.order < op.site.order
+                && other.site.grad == Grad::On
+                && other.site.autocast == Some(Some(DType::Half))
         });
         if halved
-            && op.place.looped.is_some()
+            && op.site.looped.is_some()
             && op.via.is_none()
             && !backward.managed
             && !backward.loss.is(Flags::SCALED)

@@ -42,7 +42,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if clip.kind != OpKind::Clip || clip.via.is_some() {
             continue;
         }
-        let near = |op: &&memfit_source::Op| op.place.function == clip.place.function && !op.deep;
+        let near = |op: &&memfit_source::Op| op.site.function == clip.site.function && !op.deep;
         let before: Vec<_> = facts.ops[..index].iter().filter(near).collect();
         let scaled = before
             .iter()
@@ -51,11 +51,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         // Any backward pass that is not scaled may be the one that this belongs to.
         let last = before.iter().rposition(|op| backward(op).is_some());
         let unscaled = before[scaled..].iter().any(|op| op.kind == OpKind::Unscale);
-        let other_branch = facts.guards_of(clip.place.guard).any(|id| {
+        let other_branch = facts.guards_of(clip.site.guard).any(|id| {
             let guard = facts.guard(id);
             guard.negated
                 && facts
-                    .guards_of(before[scaled].place.guard)
+                    .guards_of(before[scaled].site.guard)
                     .any(|other| facts.guard(other).test == guard.test && !facts.guard(other).negated)
         });
         if last != Some(scaled) || unscaled || other_branch {

@@ -35,8 +35,8 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for call in facts.calls.iter().filter(|call| call.is("torch.compile")) {
-        let Some(looped) = call.place.looped.filter(|id| facts.over_batches(*id)) else { continue };
-        if !facts.guards_of(call.place.guard).any(|id| facts.guard(id).looped == Some(looped)) {
+        let Some(looped) = call.site.looped.filter(|id| facts.over_batches(*id)) else { continue };
+        if !facts.guards_of(call.site.guard).any(|id| facts.guard(id).looped == Some(looped)) {
             findings
                 .at(call.span, "the model is compiled in every round")
                 .label(facts.looped(looped).header, "in this loop over batches")

@@ -30,7 +30,7 @@
 //! ## References
 //! - [Multiprocessing](https://docs.pytorch.org/docs/stable/notes/multiprocessing.html)
 
-use memfit_source::{Call, ClassId, Device, Function, How, Kind, Span};
+use memfit_source::{Call, ClassId, Device, Function, Kind, Span, StoreKind};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -64,7 +64,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         })
     };
     for call in &facts.calls {
-        let function = facts.function(call.place.function);
+        let function = facts.function(call.site.function);
         let reads = function.name.ends_with(".__getitem__")
             && function.class.is_some_and(|class| facts.class(class).is_dataset);
         if !reads && !collates(function) {
@@ -77,7 +77,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             && call
                 .keyword("device")
                 .is_some_and(|argument| argument.value.text().is_some_and(|text| text.starts_with("cuda")));
-        if (moved || made) && call.place.guard.is_none() {
+        if (moved || made) && call.site.guard.is_none() {
             findings
                 .at(
                     call.span,
@@ -105,8 +105,10 @@ fn held(context: &Context<'_>, loader: &Call, findings: &mut Findings<'_>) {
     }
     let Some(read) = method(context, class, "__getitem__") else { return };
     let words = || context.slice(read).split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'));
-    for store in facts.stores.iter().filter(|store| store.how == How::Assign && store.place.guard.is_none()) {
-        let function = facts.function(store.place.function);
+    for store in
+        facts.stores.iter().filter(|store| store.kind == StoreKind::Assign && store.site.guard.is_none())
+    {
+        let function = facts.function(store.site.function);
         if function.class != Some(class)
             || !function.name.ends_with(".__init__")
             || store.value.kind != Kind::Tensor

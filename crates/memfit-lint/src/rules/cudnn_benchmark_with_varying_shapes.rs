@@ -34,7 +34,7 @@
 //! - [torch.backends.cudnn.benchmark](https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.torch.backends.cudnn.benchmark)
 //! - [Performance tuning guide](https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#enable-cudnn-auto-tuner)
 
-use memfit_source::{Call, Flags, How, Kind, Value};
+use memfit_source::{Call, Flags, Kind, StoreKind, Value};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -50,14 +50,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let set = |on: bool| {
         facts.stores.iter().find(move |store| {
-            store.how == How::Assign
+            store.kind == StoreKind::Assign
                 && store.target.ends_with("cudnn.benchmark")
                 && store.value.kind == Kind::Bool(on)
         })
     };
     // Where it is switched off as well, someone has thought about it.
     let (Some(on), None) = (set(true), set(false)) else { return };
-    if let Some(resized) = facts.calls.iter().find(|call| call.place.looped.is_some() && draws_a_size(call)) {
+    if let Some(resized) = facts.calls.iter().find(|call| call.site.looped.is_some() && draws_a_size(call)) {
         findings
             .at(on.span, "every new shape is tried out with every algorithm, and the shapes are drawn by lot")
             .label(resized.span, "another size in each round")

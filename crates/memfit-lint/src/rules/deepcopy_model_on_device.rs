@@ -27,7 +27,7 @@
 //! ## References
 //! - [copy](https://docs.python.org/3/library/copy.html)
 
-use memfit_source::{Device, Flags, How, Kind};
+use memfit_source::{Device, Flags, Kind, StoreKind};
 
 use crate::query::{grows, has_constant_key};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -47,13 +47,13 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             first.value.is_module() && first.value.device == Device::Cuda && !first.value.is(Flags::BY_NAME);
         // The weights of a model that is there are there too, copy by copy.
         let weights = matches!(first.value.kind, Kind::StateDict) && first.value.device == Device::Cuda;
-        if weights && call.place.looped.is_some() {
+        if weights && call.site.looped.is_some() {
             findings
                 .at(call.span, "the copy of the weights is on the GPU too, and made anew in every round")
                 .help("copy them to the host: `{name: value.cpu() for name, value in model.state_dict().items()}`");
         }
         // In a loop it is repeated; outside it may well be the teacher or the average that is wanted.
-        if model && call.place.looped.is_some() {
+        if model && call.site.looped.is_some() {
             findings
                 .at(
                     call.span,
@@ -64,8 +64,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
     let facts = context.facts;
     for store in &facts.stores {
-        let into = store.how == How::Append
-            || store.how == How::Item
+        let into = store.kind == StoreKind::Append
+            || store.kind == StoreKind::Item
                 && matches!(store.target_value.kind, Kind::Container { .. })
                 && !has_constant_key(context, store);
         if !into || !store.value.is(Flags::COPIED) || !store.value.device.is_gpu() {

@@ -26,7 +26,7 @@
 //! ## References
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
-use memfit_source::{Call, Device, Flags, GraphState, How, Kind, Store, Value};
+use memfit_source::{Call, Device, Flags, GraphState, Kind, Store, StoreKind, Value};
 
 use crate::query::{grows, is_large_on_gpu};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -43,7 +43,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     of_steps(context, findings);
     of_trainers(context, findings);
-    for store in facts.stores.iter().filter(|store| store.how == How::Append) {
+    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append) {
         let cut = (store.value.is(Flags::DETACHED) || store.value.is(Flags::NO_GRAD_BUILT))
             && store.value.graph.is_none();
         // An output after the backward pass has no activations behind it, and is there itself.
@@ -53,7 +53,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         let Some(looped) = grows(facts, store) else { continue };
         // Over the data, not over a handful of parts.
-        if !facts.enclosing(store.place.looped).any(|id| facts.over_batches(id))
+        if !facts.enclosing(store.site.looped).any(|id| facts.over_batches(id))
             || joined_on_device(context, &store.target)
         {
             continue;
@@ -84,8 +84,8 @@ fn joined_on_device(context: &Context<'_>, target: &str) -> bool {
 /// graph, and has them on the card.
 fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for store in facts.stores.iter().filter(|store| store.how == How::Append) {
-        let function = facts.function(store.place.function);
+    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append) {
+        let function = facts.function(store.site.function);
         let Some(class) = function.class.filter(|class| facts.class(*class).is_managed) else { continue };
         let step = function.name.rsplit('.').next().unwrap_or_default();
         if !["training_step", "validation_step", "test_step"].contains(&step)
@@ -110,7 +110,7 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// More than a number, and on the card as far as can be told.
 fn is_output(store: &Store) -> bool {
     let is_one = |value: &Value| match value.kind {
-        Kind::Tensor => (value.is(Flags::OUTPUT) || value.graph.is_told()) && value.device != Device::Cpu,
+        Kind::Tensor => (value.is(Flags::OUTPUT) || value.graph.is_known()) && value.device != Device::Cpu,
         _ => false,
     };
     match &store.value.kind {
@@ -123,15 +123,15 @@ fn is_output(store: &Store) -> bool {
 /// A method of the class empties what a step collects, or binds it anew.
 fn is_let_go(context: &Context<'_>, store: &Store, class: memfit_source::ClassId) -> bool {
     let facts = context.facts;
-    let own = |place: &memfit_source::Place| facts.function(place.function).class == Some(class);
+    let own = |site: &memfit_source::Site| facts.function(site.function).class == Some(class);
     let bound = facts.stores.iter().any(|other| {
-        own(&other.place)
-            && other.how == How::Assign
+        own(&other.site)
+            && other.kind == StoreKind::Assign
             && other.target == store.target
-            && !facts.function(other.place.function).name.ends_with(".__init__")
+            && !facts.function(other.site.function).name.ends_with(".__init__")
     });
     let emptied = facts.calls.iter().any(|call| {
-        own(&call.place)
+        own(&call.site)
             && ["clear", "pop", "popleft"].iter().any(|way| call.is_method(way))
             && call.receiver.as_ref().is_some_and(|receiver| context.slice(receiver.span) == store.target)
     });

@@ -39,17 +39,17 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         .iter()
         .filter(|call| call.is("torch.cuda.empty_cache") || call.is("torch.cuda.memory.empty_cache"))
     {
-        let Some(looped) = call.place.looped.filter(|id| is_batch_loop(facts, *id)) else { continue };
+        let Some(looped) = call.site.looped.filter(|id| is_batch_loop(facts, *id)) else { continue };
         // After an error it is what one does; under a condition it is not every round.
-        let guarded = facts.guards_of(call.place.guard).any(|id| {
+        let guarded = facts.guards_of(call.site.guard).any(|id| {
             facts.guard(id).looped == Some(looped) && !device_test(context.slice(facts.guard(id).test))
         });
-        if guarded || call.place.handler.is_some() {
+        if guarded || call.site.handler.is_some() {
             continue;
         }
         // A search for what fits empties the cache before each attempt.
         let searches = facts.handlers.iter().any(|handler| {
-            facts.within(&handler.place, looped)
+            facts.within(&handler.site, looped)
                 && (catches_memory(handler) || catches_all(handler) && handler.reads_message)
         });
         if searches {

@@ -31,7 +31,7 @@
 //! ## References
 //! - [torch.nn.Module.eval](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html)
 
-use memfit_source::{Call, ClassId, Facts, FunctionId, How, Kind, LoopId, Op, OpKind, Overlap};
+use memfit_source::{Call, ClassId, Facts, FunctionId, Kind, LoopId, Op, OpKind, Overlap, StoreKind};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -42,12 +42,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for op in facts.ops.iter().filter(|op| op.kind == OpKind::EvalMode) {
         // The loop around the evaluation that also trains.
-        let Some(looped) = facts.enclosing(op.place.looped).find(|id| facts.trains(*id)) else { continue };
+        let Some(looped) = facts.enclosing(op.site.looped).find(|id| facts.trains(*id)) else { continue };
         // The one model is put into evaluation mode and trained.
         let trained = facts.ops_in(looped).any(|other| {
             matches!(other.kind, OpKind::Forward)
                 && other.receiver == op.receiver
-                && other.place.grad == memfit_source::Grad::On
+                && other.site.grad == memfit_source::Grad::On
                 && !is_of_one_call(op, other)
         }) && !is_apart(facts, op, looped);
         let restored = facts.ops_in(looped).any(|other| other.kind == OpKind::TrainMode);
@@ -59,7 +59,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !trained
             || restored
             || maybe
-            || !facts.ops.iter().any(|other| other.kind == OpKind::TrainMode || other.place.looped.is_some())
+            || !facts.ops.iter().any(|other| other.kind == OpKind::TrainMode || other.site.looped.is_some())
         {
             continue;
         }
@@ -93,7 +93,7 @@ fn ends_loop(context: &Context<'_>, op: &Op, looped: LoopId) -> bool {
     let rest =
         &context.facts.text[(op.span.end as usize).min(found.span.end as usize)..found.span.end as usize];
     let guarded =
-        context.facts.guards_of(op.place.guard).any(|id| context.facts.guard(id).looped == Some(looped));
+        context.facts.guards_of(op.site.guard).any(|id| context.facts.guard(id).looped == Some(looped));
     guarded
         && rest
             .lines()
@@ -143,7 +143,7 @@ fn is_plain_call(context: &Context<'_>, call: &Call) -> bool {
 fn is_plain_class(context: &Context<'_>, class: ClassId) -> bool {
     let facts = context.facts;
     let found = facts.class(class);
-    let own = |place: &memfit_source::Place| facts.function(place.function).class == Some(class);
+    let own = |site: &memfit_source::Site| facts.function(site.function).class == Some(class);
     let mut methods = facts.functions.iter().filter(|function| function.class == Some(class));
     // What is given to it may be a layer.
     let known = |store: &memfit_source::Store| {
@@ -152,8 +152,8 @@ fn is_plain_class(context: &Context<'_>, class: ClassId) -> bool {
     found.bases.len() == 1
         && found.bases[0].ends_with("nn.Module")
         && !methods.any(|method| says_mode(context.slice(method.span)))
-        && facts.stores.iter().filter(|store| own(&store.place) && store.how == How::Assign).all(known)
-        && facts.calls.iter().filter(|call| own(&call.place) && call.result.is_module()).all(|call| {
+        && facts.stores.iter().filter(|store| own(&store.site) && store.kind == StoreKind::Assign).all(known)
+        && facts.calls.iter().filter(|call| own(&call.site) && call.result.is_module()).all(|call| {
             call.path.as_deref().is_none_or(|path| path.starts_with("torch.nn."))
                 && !matches!(call.target.kind, Kind::Class(_))
         })

@@ -40,10 +40,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let mut seen: Vec<LoopId> = Vec::new();
     for op in &facts.ops {
-        if !matches!(op.kind, OpKind::Forward) || op.place.grad != Grad::On || op.via.is_some() {
+        if !matches!(op.kind, OpKind::Forward) || op.site.grad != Grad::On || op.via.is_some() {
             continue;
         }
-        let Some(looped) = op.place.looped else { continue };
+        let Some(looped) = op.site.looped else { continue };
         if seen.contains(&looped)
             || runs_once(context, looped)
             || is_fallback(context, op)
@@ -56,18 +56,18 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .at(op.span, "this evaluates with gradients on: up to two passes' activations are held for a backward pass that never comes")
             .label(facts.looped(looped).header, "in this loop")
             .help("put the loop under `with torch.no_grad():`")
-            .fix(decorate(context, op.place.function));
+            .fix(decorate(context, op.site.function));
     }
 }
 
 /// The same was tried without gradients, and raised: there are models that need them.
 fn is_fallback(context: &Context<'_>, op: &memfit_source::Op) -> bool {
     let facts = context.facts;
-    let Some(handler) = op.place.handler.map(|id| facts.handler(id)) else { return false };
+    let Some(handler) = op.site.handler.map(|id| facts.handler(id)) else { return false };
     facts.ops.iter().any(|other| {
         other.kind == OpKind::Forward
-            && other.place.tried == Some(handler.tried)
-            && other.place.grad == Grad::Off
+            && other.site.tried == Some(handler.tried)
+            && other.site.grad == Grad::Off
             && other.receiver == op.receiver
     })
 }
@@ -86,13 +86,13 @@ fn runs_once(context: &Context<'_>, looped: LoopId) -> bool {
 
 fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> bool {
     let facts = context.facts;
-    let function = op.place.function;
+    let function = op.site.function;
     // Anything that trains or differentiates in the function's loop makes it another thing.
     let outermost = facts.enclosing(Some(looped)).last().unwrap_or(looped);
     let differentiates = facts.ops.iter().any(|other| {
-        let near = facts.within(&other.place, looped)
-            || other.place.function == function && !facts.within(&other.place, outermost);
-        facts.within(&other.place, looped)
+        let near = facts.within(&other.site, looped)
+            || other.site.function == function && !facts.within(&other.site, outermost);
+        facts.within(&other.site, looped)
             && matches!(
                 other.kind,
                 OpKind::Backward(_) | OpKind::AutogradGrad | OpKind::Step { .. } | OpKind::TrainMode
@@ -125,9 +125,9 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
     let in_function = |kind: &OpKind| {
         facts.ops.iter().any(|other| {
             other.kind == *kind
-                && other.place.function == function
+                && other.site.function == function
                 && !other.deep
-                && other.place.order < op.place.order
+                && other.site.order < op.site.order
                 && other.receiver == op.receiver
         })
     };
@@ -135,8 +135,8 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
         .ops
         .iter()
         .filter(|other| {
-            other.place.function == function
-                && other.place.order < op.place.order
+            other.site.function == function
+                && other.site.order < op.site.order
                 && other.receiver == op.receiver
                 && other.via.is_none()
         })
@@ -191,11 +191,7 @@ fn decorate(context: &Context<'_>, id: FunctionId) -> Option<Fix> {
         context.facts.text.contains("import torch\n") || context.facts.text.contains("import torch\r");
     if function.name.is_empty()
         || !imported
-        || context
-            .facts
-            .ops
-            .iter()
-            .any(|op| op.place.function == id && matches!(op.kind, OpKind::Backward(_)))
+        || context.facts.ops.iter().any(|op| op.site.function == id && matches!(op.kind, OpKind::Backward(_)))
     {
         return None;
     }

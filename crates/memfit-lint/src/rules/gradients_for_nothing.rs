@@ -63,7 +63,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
     for (op, backward) in backwards(facts) {
         // What is gone through again may be wanted for what its gradients say, as in clipping by samples.
-        if op.via.is_some() || backward.managed || backward.retain.is_some() || op.place.looped.is_none() {
+        if op.via.is_some() || backward.managed || backward.retain.is_some() || op.site.looped.is_none() {
             continue;
         }
         for (index, pass) in backward.passes.iter().enumerate().filter(|(_, pass)| facts.are_parameters(pass))
@@ -82,9 +82,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             };
             let forward = facts.ops.iter().rfind(|forward| {
                 forward.kind == OpKind::Forward
-                    && forward.place.function == op.place.function
+                    && forward.site.function == op.site.function
                     && forward.via.is_none()
-                    && forward.place.order < op.place.order
+                    && forward.site.order < op.site.order
                     && forward.weights == *pass
             });
             let Some(forward) = forward else { continue };
@@ -103,11 +103,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 /// Between a backward pass and the next step of those who hold the weights, these are cleared; and the step
 /// that the pass is for is another's, of a model behind: what this one gave could have been detached.
 fn is_cleared_unused(facts: &Facts, op: &Op, weights: &Weights, later: &[Weights]) -> bool {
-    let same = |other: &&Op| other.place.looped == op.place.looped && !other.deep;
+    let same = |other: &&Op| other.site.looped == op.site.looped && !other.deep;
     let order = |other: &Op| {
         // Rounds follow each other: what stands before comes in the next.
-        let at = other.place.order;
-        if at > op.place.order { (0, at) } else { (1, at) }
+        let at = other.site.order;
+        if at > op.site.order { (0, at) } else { (1, at) }
     };
     let mut ops: Vec<&Op> = facts.ops.iter().filter(same).collect();
     ops.sort_by_key(|other| order(other));
@@ -130,11 +130,11 @@ fn is_cleared_unused(facts: &Facts, op: &Op, weights: &Weights, later: &[Weights
 /// A model of this file records only a part of its own forward pass.
 fn cuts_inside(context: &Context<'_>) -> bool {
     let facts = context.facts;
-    let in_model = |place: &memfit_source::Place| {
-        facts.function(place.function).class.is_some_and(|class| facts.class(class).is_module)
+    let in_model = |site: &memfit_source::Site| {
+        facts.function(site.function).class.is_some_and(|class| facts.class(class).is_module)
     };
     facts.calls.iter().any(|call| {
-        in_model(&call.place)
-            && (call.is_method("detach") || call.is_method("detach_") || call.place.grad == Grad::Off)
+        in_model(&call.site)
+            && (call.is_method("detach") || call.is_method("detach_") || call.site.grad == Grad::Off)
     })
 }

@@ -31,7 +31,7 @@
 //! ## References
 //! - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
 
-use memfit_source::{Flags, GraphState, How, Kind, Store};
+use memfit_source::{Flags, GraphState, Kind, Store, StoreKind};
 
 use crate::query::{grows, has_constant_key};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -43,17 +43,17 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for store in &facts.stores {
         let sampled = is_sampled(context, store);
-        let into = matches!(store.how, How::Append | How::Join)
-            || store.how == How::Give && sampled
-            || (store.how == How::Item
+        let into = matches!(store.kind, StoreKind::Append | StoreKind::Join)
+            || store.kind == StoreKind::Give && sampled
+            || (store.kind == StoreKind::Item
                 && matches!(store.target_value.kind, Kind::Container { .. })
                 && !has_constant_key(context, store));
         if !into {
             continue;
         }
         // What one round joins to a tensor is in the next one's.
-        let grown = match store.how {
-            How::Join | How::Give => store.grows,
+        let grown = match store.kind {
+            StoreKind::Join | StoreKind::Give => store.grows,
             _ if sampled => store.grows,
             _ => grows(facts, store),
         };
@@ -63,16 +63,16 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             _ if sampled => {
                 store.graph_then == GraphState::Live
                     && !matches!(store.graph, GraphState::Freed | GraphState::None)
-                    && !context.may_be_without_grad(store.place.function)
+                    && !context.may_be_without_grad(store.site.function)
             }
             GraphState::Retained => true,
             // What is handed on may still be trained on.
             GraphState::Live => {
-                let is_held_anyway = store.carried && store.how == How::Append;
+                let is_held_anyway = store.carried && store.kind == StoreKind::Append;
                 !store.escapes
                     && !is_held_anyway
                     && !context.project.differentiates
-                    && !context.may_be_without_grad(store.place.function)
+                    && !context.may_be_without_grad(store.site.function)
             }
             _ => false,
         };
@@ -106,14 +106,14 @@ fn is_sampled(context: &Context<'_>, store: &Store) -> bool {
     let facts = context.facts;
     let (function, target) = match &store.by {
         Some((function, target)) => (*function, &**target),
-        None => (store.place.function, store.target.as_str()),
+        None => (store.site.function, store.target.as_str()),
     };
     let class = facts.function(function).class;
     facts.calls.iter().any(|call| {
         ["random.sample", "random.choices", "numpy.random.choice"].iter().any(|path| call.is(path))
             && call.arguments.first().is_some_and(|first| context.slice(first.value_span) == target)
-            && (facts.function(call.place.function).class == class && class.is_some()
-                || call.place.function == function
+            && (facts.function(call.site.function).class == class && class.is_some()
+                || call.site.function == function
                 || !target.contains('.'))
     })
 }

@@ -68,8 +68,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 && call.result.is(Flags::HALF)
                 && !receiver.value.is(Flags::HALF)
         });
-        let Some(receiver) =
-            cast.filter(|_| call.place.guard.is_none() || call.place.guard == step.place.guard)
+        let Some(receiver) = cast.filter(|_| call.site.guard.is_none() || call.site.guard == step.site.guard)
         else {
             continue;
         };
@@ -87,7 +86,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                     .any(|argument| context.slice(argument.value_span).starts_with(&format!("{model}.")))
         });
         let same =
-            call.place.function == step.place.function || call.place.function == facts.ops[0].place.function;
+            call.site.function == step.site.function || call.site.function == facts.ops[0].site.function;
         if !optimized || !same {
             continue;
         }

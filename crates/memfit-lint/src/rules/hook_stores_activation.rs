@@ -27,7 +27,7 @@
 //! ## References
 //! - [register_forward_hook](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html)
 
-use memfit_source::{FunctionId, Grad, How, Kind, OpKind};
+use memfit_source::{FunctionId, Grad, Kind, OpKind, StoreKind};
 
 use crate::query::backwards;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -53,14 +53,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         .collect();
     // Where models are only ever called without gradients there is no graph to keep.
     let forwards = || facts.ops.iter().filter(|op| matches!(op.kind, OpKind::Forward));
-    if forwards().count() > 0 && forwards().all(|op| op.place.grad == Grad::Off) {
+    if forwards().count() > 0 && forwards().all(|op| op.site.grad == Grad::Off) {
         return;
     }
-    for store in facts.stores.iter().filter(|store| hooks.contains(&store.place.function)) {
-        if store.place.grad == Grad::Off {
+    for store in facts.stores.iter().filter(|store| hooks.contains(&store.site.function)) {
+        if store.site.grad == Grad::Off {
             continue;
         }
-        let function = facts.function(store.place.function);
+        let function = facts.function(store.site.function);
         let parameters = &function.parameters;
         let skipped =
             usize::from(function.class.is_some() && parameters.first().is_some_and(|name| name == "self"));
@@ -69,10 +69,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let output = parameters.get(skipped + 2).is_some_and(|name| name == root);
         let plain = text == root
             || text.strip_prefix(root).is_some_and(|rest| rest.starts_with('[') && !rest.contains('('));
-        let into = match store.how {
-            How::Append | How::Item => true,
-            How::Assign => store.target.contains('.'),
-            How::Add | How::Join | How::Give => false,
+        let into = match store.kind {
+            StoreKind::Append | StoreKind::Item => true,
+            StoreKind::Assign => store.target.contains('.'),
+            StoreKind::Add | StoreKind::Join | StoreKind::Give => false,
         };
         // A loss may be made of what the hook stored.
         let trained =
@@ -103,13 +103,13 @@ fn is_computed_with(context: &Context<'_>, hooks: &[FunctionId], target: &str) -
     });
     let losses = facts.calls.iter().filter(|call| {
         let callee = context.slice(call.callee).to_ascii_lowercase();
-        !hooks.contains(&call.place.function)
-            && call.place.grad != Grad::Off
+        !hooks.contains(&call.site.function)
+            && call.site.grad != Grad::Off
             && (callee.contains("loss") || matches!(call.target.kind, Kind::Criterion { .. }))
     });
     // The gradients of what is stored may be what is wanted.
     let differentiates = facts.ops.iter().any(|op| {
-        let function = facts.function(op.place.function);
+        let function = facts.function(op.site.function);
         matches!(op.kind, OpKind::AutogradGrad)
             && !function.name.is_empty()
             && context.slice(function.span).contains(target)

@@ -44,9 +44,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !matches!(op.kind, OpKind::ZeroGrad { .. }) || op.via.is_some() {
             continue;
         }
-        let Some(looped) = op.place.looped else { continue };
+        let Some(looped) = op.site.looped else { continue };
         let same = |other: &&memfit_source::Op| {
-            other.place.looped == Some(looped)
+            other.site.looped == Some(looped)
                 && matches!(other.kind, OpKind::Forward | OpKind::Backward(_) | OpKind::Step { .. })
         };
         let before = facts.ops[..index].iter().rev().find(same);

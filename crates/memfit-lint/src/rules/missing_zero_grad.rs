@@ -52,13 +52,13 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for step in &facts.ops {
         let plain = matches!(step.kind, OpKind::Step { closure: false, .. })
             && !step.deep
-            && !step.place.managed
+            && !step.site.managed
             && step.via.is_none();
-        let Some(looped) = step.place.looped.filter(|id| plain && !seen.contains(id)) else { continue };
-        let passes = || facts.ops.iter().filter(|op| op.place.looped == Some(looped)).filter_map(backward);
+        let Some(looped) = step.site.looped.filter(|id| plain && !seen.contains(id)) else { continue };
+        let passes = || facts.ops.iter().filter(|op| op.site.looped == Some(looped)).filter_map(backward);
         // What cannot be seen may clear them: a call that is given the optimizer.
         let handed = facts.calls.iter().any(|call| {
-            facts.within(&call.place, looped)
+            facts.within(&call.site, looped)
                 && call.span != step.span
                 && !call.is_method("scale")
                 && !(call.is_method("step") || call.is_method("unscale_"))

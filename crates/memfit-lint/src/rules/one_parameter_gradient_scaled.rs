@@ -46,7 +46,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for op in &facts.ops {
         let single = matches!(op.kind, OpKind::WriteGrad { single: true, clears: false });
-        let steps = op.place.looped.is_some_and(|looped| facts.trains(looped));
+        let steps = op.site.looped.is_some_and(|looped| facts.trains(looped));
         if single && steps {
             findings
                 .at(

@@ -49,7 +49,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let trains = facts.ops.iter().any(|op| {
-            op.place.tried == Some(handler.tried)
+            op.site.tried == Some(handler.tried)
                 && matches!(op.kind, OpKind::Backward(_) | OpKind::Step { .. })
         });
         // An `except` beside it may take care of memory.

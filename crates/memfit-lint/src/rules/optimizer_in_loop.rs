@@ -42,18 +42,18 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in
         facts.calls.iter().filter(|call| matches!(call.result.kind, Kind::Optimizer) && call.path.is_some())
     {
-        let Some(looped) = call.place.looped.filter(|id| facts.over_batches(*id)) else { continue };
-        let guarded = facts.guards_of(call.place.guard).any(|id| facts.guard(id).looped == Some(looped));
+        let Some(looped) = call.site.looped.filter(|id| facts.over_batches(*id)) else { continue };
+        let guarded = facts.guards_of(call.site.guard).any(|id| facts.guard(id).looped == Some(looped));
         let steps = facts
             .ops
             .iter()
-            .any(|op| op.place.looped == Some(looped) && matches!(op.kind, OpKind::Step { .. }));
+            .any(|op| op.site.looped == Some(looped) && matches!(op.kind, OpKind::Step { .. }));
         // A model that is made anew as well is another training in each round.
         let fresh = facts.calls.iter().any(|other| {
             other.result.is_module()
-                && other.place.looped == Some(looped)
+                && other.site.looped == Some(looped)
                 && other.receiver.is_none()
-                && other.place.order < call.place.order
+                && other.site.order < call.site.order
         });
         if steps && !guarded && !fresh {
             findings

@@ -32,7 +32,7 @@
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use memfit_source::{Bound, Flags, Over};
+use memfit_source::{CounterBinding, Flags, IterableKind};
 
 use crate::query::{backward, is_plain};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -51,9 +51,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(looped) = window.looped else { continue };
         let found = facts.looped(looped);
         // A loop without a known end, or over numbers, has no last batch in sight.
-        let ends = matches!(found.over, Over::Loader(_))
-            || (found.over == Over::Other && !found.is_while && found.index.is_some());
-        let even = window.comes_out_even(facts) || window.counted.rounds == Some(1);
+        let ends = matches!(found.iterable_kind, IterableKind::Loader(_))
+            || (found.iterable_kind == IterableKind::Other && !found.is_while && found.index.is_some());
+        let even = window.is_whole_multiple(facts) || window.counted.rounds == Some(1);
         if window.alternative
             || window.flushed
             || window.steps_elsewhere
@@ -74,7 +74,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         let counted = &window.counted;
         // A count that runs on over epochs carries what is left over into the next.
-        if matches!(counted.bound, Bound::Assigned(bound) if bound != found.parent.or(bound) ) {
+        if matches!(counted.bound, CounterBinding::Assigned(bound) if bound != found.parent.or(bound) ) {
             continue;
         }
         findings

@@ -46,11 +46,11 @@ pub(super) static RULE: Rule = Rule {
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for (op, backward) in backwards(facts) {
-        let Some(looped) = op.place.looped.filter(|_| backward.through_freed && op.via.is_none()) else {
+        let Some(looped) = op.site.looped.filter(|_| backward.through_freed && op.via.is_none()) else {
             continue;
         };
         // The state: what a call in the loop both takes and gives.
-        let carried = facts.calls.iter().filter(|call| facts.within(&call.place, looped)).find_map(|call| {
+        let carried = facts.calls.iter().filter(|call| facts.within(&call.site, looped)).find_map(|call| {
             let (start, _) = facts.line_start(call.span.start);
             let before = &facts.text[start as usize..call.span.start as usize];
             call.arguments.iter().find_map(|argument| {

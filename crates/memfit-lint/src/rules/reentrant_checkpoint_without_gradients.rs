@@ -50,7 +50,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let reentrant = call.is("torch.utils.checkpoint.checkpoint")
             && !call.is_open()
             && call.keyword("use_reentrant").is_some_and(|how| how.value.truth() == Some(true));
-        if !reentrant || call.place.grad == Grad::Off {
+        if !reentrant || call.site.grad == Grad::Off {
             continue;
         }
         let Some((layer, inputs)) = call.arguments.split_first() else { continue };
@@ -73,7 +73,7 @@ fn is_leaf(facts: &Facts, call: &Call, input: &Argument) -> bool {
     if input.value.graph.is_none() {
         return !matches!(input.value.kind, Kind::Module | Kind::Tuple(_) | Kind::Container { .. });
     }
-    let function = facts.function(call.place.function);
+    let function = facts.function(call.site.function);
     let Some(class) = function.class.filter(|_| function.name.ends_with(".forward")) else { return false };
     let Some(index) = function.inputs.iter().position(|graph| *graph == input.value.graph) else {
         return false;
@@ -81,8 +81,9 @@ fn is_leaf(facts: &Facts, call: &Call, input: &Argument) -> bool {
     // A part of another model is given what that one makes of its input.
     let is_part = facts.calls.iter().any(|made| {
         made.target.kind == Kind::Class(class)
-            && facts.function(made.place.function).class.is_some_and(|class| facts.class(class).is_module)
+            && facts.function(made.site.function).class.is_some_and(|class| facts.class(class).is_module)
     });
-    let mut fed = facts.fed.iter().filter(|fed| fed.class == class && fed.position + 1 == index).peekable();
+    let mut fed =
+        facts.model_arguments.iter().filter(|fed| fed.class == class && fed.position + 1 == index).peekable();
     index > 0 && !is_part && fed.peek().is_some() && fed.all(|fed| fed.is_leaf)
 }

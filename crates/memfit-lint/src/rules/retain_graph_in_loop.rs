@@ -38,7 +38,7 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for (op, backward) in backwards(facts) {
-        let (Some(retain), Some(looped)) = (backward.retain, op.place.looped) else { continue };
+        let (Some(retain), Some(looped)) = (backward.retain, op.site.looped) else { continue };
         // Of what was made outside, the next round may go through a part again.
         if op.deep || backward.create.is_some() || backward.from_outside {
             continue;
@@ -50,8 +50,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 let is_over = backward.of_round
                     && second.of_round
                     && other.via.is_none()
-                    && other.place.looped == op.place.looped
-                    && other.place.order < op.place.order;
+                    && other.site.looped == op.site.looped
+                    && other.site.order < op.site.order;
                 second.loss_span != backward.loss_span
                     && !is_over
                     && second.loss.graph.may_share(&backward.loss.graph)

@@ -34,7 +34,7 @@
 //! ## References
 //! - [Frequently asked questions](https://docs.pytorch.org/docs/stable/notes/faq.html#my-out-of-memory-exception-handler-can-t-allocate-memory)
 
-use memfit_source::{Call, Facts, Handler, How, Kind, Op, OpKind, Span, Value};
+use memfit_source::{Call, Facts, Handler, Kind, Op, OpKind, Span, StoreKind, Value};
 
 use crate::query::{catches_all, catches_memory};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -49,13 +49,13 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !is_of_memory(handler) {
             continue;
         }
-        let inside = |place: &memfit_source::Place| {
-            place.handler.is_some_and(|id| std::ptr::eq(facts.handler(id), &raw const facts.handlers[index]))
+        let inside = |site: &memfit_source::Site| {
+            site.handler.is_some_and(|id| std::ptr::eq(facts.handler(id), &raw const facts.handlers[index]))
         };
-        let tried = |place: &memfit_source::Place| place.tried == Some(handler.tried) && !inside(place);
+        let tried = |site: &memfit_source::Site| site.tried == Some(handler.tried) && !inside(site);
         // The same function as in the `try`, or the one that this is in.
-        let own = facts.function(handler.place.function).name.rsplit('.').next().unwrap_or_default();
-        let again = facts.calls.iter().filter(|call| inside(&call.place)).find(|call| {
+        let own = facts.function(handler.site.function).name.rsplit('.').next().unwrap_or_default();
+        let again = facts.calls.iter().filter(|call| inside(&call.site)).find(|call| {
             let name = context.slice(call.callee);
             let last = name.rsplit('.').next().unwrap_or(name);
             let helper =
@@ -64,7 +64,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                     || call.is_method("zero_grad");
             let recursive = !own.is_empty() && last == own && (call.function.is_some());
             let repeated = facts.calls.iter().any(|other| {
-                tried(&other.place)
+                tried(&other.site)
                     && context.slice(other.callee) == name
                     && (call.function.is_some() || call.receiver.is_none())
                     && computes(facts, call)
@@ -80,8 +80,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             facts
                 .ops
                 .iter()
-                .filter(|op| inside(&op.place))
-                .find(|op| facts.ops.iter().any(|other| tried(&other.place) && is_again(op, other)))
+                .filter(|op| inside(&op.site))
+                .find(|op| facts.ops.iter().any(|other| tried(&other.site) && is_again(op, other)))
                 .map(|op| op.span)
         });
         let Some(again) = again else { continue };
@@ -101,7 +101,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
 fn computes(facts: &Facts, call: &Call) -> bool {
     let does = |op: &Op| {
         matches!(op.kind, OpKind::Forward | OpKind::Backward(_))
-            && (Some(op.place.function) == call.function || (op.via.is_some() && op.via == call.function))
+            && (Some(op.site.function) == call.function || (op.via.is_some() && op.via == call.function))
     };
     let takes = |value: &Value| matches!(value.kind, Kind::Module | Kind::Tensor | Kind::Loader(_));
     facts.ops.iter().any(does)
@@ -128,10 +128,10 @@ fn kept(context: &Context<'_>, findings: &mut Findings<'_>) {
     for store in &facts.stores {
         let Kind::Exception(id) = store.value.kind else { continue };
         let handler = facts.handler(id);
-        let Some(looped) = store.place.looped else { continue };
+        let Some(looped) = store.site.looped else { continue };
         if !is_of_memory(handler)
-            || !matches!(store.how, How::Assign | How::Append | How::Item)
-            || handler.place.looped != Some(looped)
+            || !matches!(store.kind, StoreKind::Assign | StoreKind::Append | StoreKind::Item)
+            || handler.site.looped != Some(looped)
         {
             continue;
         }
@@ -148,9 +148,9 @@ fn kept(context: &Context<'_>, findings: &mut Findings<'_>) {
             ["__traceback__", "with_traceback", "clear_frames"].iter().any(|way| round.contains(way))
                 || round.contains(&format!("del {}", store.target))
                 || round.contains(&format!("{} = None", store.target));
-        let tried = |place: &memfit_source::Place| place.tried == Some(handler.tried);
-        let works = facts.ops.iter().any(|op| tried(&op.place))
-            || facts.calls.iter().any(|call| tried(&call.place) && computes(facts, call));
+        let tried = |site: &memfit_source::Site| site.tried == Some(handler.tried);
+        let works = facts.ops.iter().any(|op| tried(&op.site))
+            || facts.calls.iter().any(|call| tried(&call.site) && computes(facts, call));
         if lets_go || !works {
             continue;
         }

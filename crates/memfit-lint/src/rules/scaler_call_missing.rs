@@ -59,7 +59,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
     for step in &facts.ops {
         let plain = matches!(step.kind, OpKind::Step { scaled: true, .. }) && step.via.is_none();
-        if !plain || step.place.looped.is_none() {
+        if !plain || step.site.looped.is_none() {
             continue;
         }
         let (message, help) = if scales {

@@ -64,9 +64,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         for op in facts
             .ops
             .iter()
-            .filter(|op| op.kind == OpKind::SchedulerStep && op.place.looped == window.looped && !op.deep)
+            .filter(|op| op.kind == OpKind::SchedulerStep && op.site.looped == window.looped && !op.deep)
         {
-            let guarded = facts.guards_of(op.place.guard).any(|id| facts.guard(id).looped == window.looped);
+            let guarded = facts.guards_of(op.site.guard).any(|id| facts.guard(id).looped == window.looped);
             // Where neither is in sight, the schedule may be in batches.
             let hidden = made.is_empty() && step_of(facts, window).via.is_some();
             if guarded || hidden || window.steps_elsewhere {

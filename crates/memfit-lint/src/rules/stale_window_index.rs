@@ -31,7 +31,7 @@
 //! ## References
 //! - [enumerate](https://docs.python.org/3/library/functions.html#enumerate)
 
-use memfit_source::Bound;
+use memfit_source::CounterBinding;
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -52,11 +52,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let counted_up =
             facts.enclosing(Some(looped)).any(|id| facts.looped(id).assigned.contains(&counted.counter));
         let why = match counted.bound {
-            Bound::Nowhere => "is bound by nothing: the first round raises `NameError`",
-            Bound::Target(id) if !inside(id) && !counted_up => {
+            CounterBinding::Nowhere => "is bound by nothing: the first round raises `NameError`",
+            CounterBinding::Target(id) if !inside(id) && !counted_up => {
                 "is left over from another loop: it has one value in all rounds"
             }
-            Bound::Assigned(at) if !at.is_some_and(inside) && !counted_up => {
+            CounterBinding::Assigned(at) if !at.is_some_and(inside) && !counted_up => {
                 "is never counted up in this loop: it has one value in all rounds"
             }
             _ => continue,

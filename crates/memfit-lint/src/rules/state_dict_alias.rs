@@ -33,7 +33,7 @@
 //! ## References
 //! - [state_dict](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html)
 
-use memfit_source::{How, Kind, Store};
+use memfit_source::{Kind, Store, StoreKind};
 
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
@@ -43,9 +43,9 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for store in facts.stores.iter().filter(|store| matches!(store.value.kind, Kind::StateDict)) {
-        let kept = matches!(store.how, How::Assign | How::Append | How::Item);
-        let Some(looped) = store.place.looped.filter(|_| kept) else { continue };
-        let guarded = facts.guards_of(store.place.guard).any(|id| facts.guard(id).looped == Some(looped));
+        let kept = matches!(store.kind, StoreKind::Assign | StoreKind::Append | StoreKind::Item);
+        let Some(looped) = store.site.looped.filter(|_| kept) else { continue };
+        let guarded = facts.guards_of(store.site.guard).any(|id| facts.guard(id).looped == Some(looped));
         if !guarded || !used_after(context, store, looped) {
             continue;
         }
@@ -75,7 +75,7 @@ fn used_after(context: &Context<'_>, store: &Store, looped: memfit_source::LoopI
     let facts = context.facts;
     let outermost = facts.enclosing(Some(looped)).last().unwrap_or(looped);
     let end = facts.looped(outermost).span.end;
-    let function = facts.function(store.place.function).span.end;
+    let function = facts.function(store.site.function).span.end;
     let rest = context.slice(memfit_source::Span::new(end.min(function), function));
     rest.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).any(|word| word == store.target)
         || (store.target.starts_with("self.") && facts.text.matches(&store.target).count() > 1)

@@ -31,7 +31,7 @@
 //! ## References
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
-use memfit_source::{Flags, GraphState, How, Kind};
+use memfit_source::{Flags, GraphState, Kind, StoreKind};
 
 use crate::query::{backwards, grows, has_constant_key};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -43,10 +43,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for store in &facts.stores {
         let freed = store.graph == GraphState::Freed && store.value.is(Flags::SCALAR);
-        let adds = store.how == How::Add && store.grows.is_some();
-        let keeps = match store.how {
-            How::Append => true,
-            How::Item => {
+        let adds = store.kind == StoreKind::Add && store.grows.is_some();
+        let keeps = match store.kind {
+            StoreKind::Append => true,
+            StoreKind::Item => {
                 matches!(store.target_value.kind, Kind::Container { .. }) && !has_constant_key(context, store)
             }
             _ => false,
@@ -58,7 +58,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         // A sum that is trained on is not a running one.
         let trained = backwards(facts).any(|(op, backward)| {
-            op.place.function == store.place.function
+            op.site.function == store.site.function
                 && has_word(context.slice(backward.loss_span), &store.target)
         });
         // What is added before the backward pass is freed by its own, or the sum goes into another's loss.

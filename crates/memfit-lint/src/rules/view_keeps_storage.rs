@@ -25,7 +25,7 @@
 //! ## References
 //! - [Tensor views](https://docs.pytorch.org/docs/stable/tensor_view.html)
 
-use memfit_source::{Flags, How};
+use memfit_source::{Flags, StoreKind};
 
 use crate::query::grows;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -35,7 +35,7 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for store in facts.stores.iter().filter(|store| store.how == How::Append) {
+    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append) {
         let view =
             store.value.is(Flags::VIEW) && store.value.is(Flags::OUTPUT) && store.value.graph.is_none();
         if !view || grows(facts, store).is_none() {

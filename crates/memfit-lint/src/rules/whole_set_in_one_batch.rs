@@ -29,7 +29,7 @@
 //! ## References
 //! - [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html#loading-batched-and-non-batched-data)
 
-use memfit_source::{Call, OpKind, Over};
+use memfit_source::{Call, IterableKind, OpKind};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -65,15 +65,15 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let evaluates = |id: memfit_source::LoopId| {
             let forward = facts.ops_in(id).any(|op| op.kind == OpKind::Forward);
             let on_card = facts.calls.iter().any(|call| {
-                facts.within(&call.place, id)
+                facts.within(&call.site, id)
                     && (call.is_method("cuda") || call.is_method("to"))
                     && call.result.device.is_gpu()
             });
             forward && on_card && !facts.trains(id)
         };
         let over = facts.calls.get(*index).and_then(|_| {
-            facts.ops.iter().filter_map(|op| op.place.looped).find(|id| {
-                let Over::Loader(Some(of)) = facts.looped(*id).over else { return false };
+            facts.ops.iter().filter_map(|op| op.site.looped).find(|id| {
+                let IterableKind::Loader(Some(of)) = facts.looped(*id).iterable_kind else { return false };
                 facts.loader(of).is_some_and(|call| call.span == loader.span) && evaluates(*id)
             })
         });

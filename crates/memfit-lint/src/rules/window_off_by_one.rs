@@ -31,7 +31,7 @@
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use memfit_source::{Bound, Residue};
+use memfit_source::{CounterBinding, Residue};
 
 use crate::query::step_of;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -45,8 +45,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let counted = &window.counted;
         let Some(looped) = window.looped else { continue };
         let first = match (counted.bound, &facts.looped(looped).index) {
-            (Bound::Target(id), Some((name, start))) if id == looped && *name == counted.counter => *start,
-            (Bound::Target(id), None)
+            (CounterBinding::Target(id), Some((name, start))) if id == looped && *name == counted.counter => {
+                *start
+            }
+            (CounterBinding::Target(id), None)
                 if id == looped
                     && !facts.over_batches(looped)
                     && context.slice(facts.looped(looped).iterable).starts_with("range(")
@@ -65,7 +67,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         // The step must come after the backward pass of its round.
         let step = step_of(facts, window);
-        if window.backwards.iter().any(|index| facts.ops[*index].place.order > step.place.order) {
+        if window.backwards.iter().any(|index| facts.ops[*index].site.order > step.site.order) {
             continue;
         }
         let dividend = context.slice(counted.dividend);

@@ -48,7 +48,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let near = |op: &&Op| {
-            op.place.function == clear.place.function && op.place.looped == clear.place.looped && !op.deep
+            op.site.function == clear.site.function && op.site.looped == clear.site.looped && !op.deep
         };
         let acts = |op: &&Op| matches!(op.kind, OpKind::Backward(_) | OpKind::Step { .. });
         let before = facts.ops[..index].iter().filter(near).rfind(acts);
@@ -61,8 +61,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         // The step is never done without the clearing before it.
         let always = facts
-            .guards_of(clear.place.guard)
-            .all(|id| facts.guards_of(step.place.guard).any(|other| other == id));
+            .guards_of(clear.site.guard)
+            .all(|id| facts.guards_of(step.site.guard).any(|other| other == id));
         if !always || hidden(facts, clear, step) {
             continue;
         }
@@ -85,8 +85,8 @@ const KNOWN: &[&str] = &["torch.", "builtins.", "numpy.", "math.", "time.", "log
 /// A call between the two may do what cannot be seen: another backward pass.
 fn hidden(facts: &Facts, clear: &Op, step: &Op) -> bool {
     facts.calls.iter().any(|call| {
-        let order = call.place.order;
-        let between = clear.place.order < order && order < step.place.order && call.span != clear.span;
+        let order = call.site.order;
+        let between = clear.site.order < order && order < step.site.order && call.span != clear.span;
         let seen = call.function.is_some()
             || call.path.as_deref().is_some_and(|path| KNOWN.iter().any(|start| path.starts_with(start)))
             || call.receiver.as_ref().is_some_and(|receiver| match receiver.value.kind {

@@ -57,8 +57,8 @@ fn wrap(script: &Script, path: &Path<'_>, context: &str, edits: &mut Edits) -> R
     edits.push(Edit::insert(lines.start, format!("{blank}with {context}:{newline}{unit}")));
     let (first, last) = script.lines_of(statement.span);
     for index in first as usize..last as usize {
-        if !script.lines.text_of(index, &script.text).trim().is_empty() {
-            edits.push(Edit::insert(script.lines.start_of(index, &script.text), unit));
+        if !script.lines.line_text(index, &script.text).trim().is_empty() {
+            edits.push(Edit::insert(script.lines.line_start(index, &script.text), unit));
         }
     }
     Ok(())

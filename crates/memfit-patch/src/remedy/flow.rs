@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use memfit_source::{Expression, ExpressionKind as Kind, Passed, Span, Statement, StatementKind};
+use memfit_source::{CallArgument, Expression, ExpressionKind as Kind, Span, Statement, StatementKind};
 
 use crate::code::Scene;
 
@@ -359,7 +359,7 @@ impl Flow<'_> {
         &mut self,
         call: &Expression,
         callee: &Expression,
-        arguments: &[Passed],
+        arguments: &[CallArgument],
         names: &mut BTreeSet<String>,
     ) -> bool {
         let given = self.any(arguments.iter().map(|argument| &argument.value), names);
@@ -369,7 +369,7 @@ impl Flow<'_> {
             _ => self.carries(callee, names),
         };
         // `getattr(self, "history")` is an attribute like any other.
-        let by_name = |argument: &Passed| matches!(&argument.value.kind, Kind::Text(name) if self.attributes.contains(name));
+        let by_name = |argument: &CallArgument| matches!(&argument.value.kind, Kind::Text(name) if self.attributes.contains(name));
         if called_by_name(callee) && arguments.iter().any(by_name) {
             return true;
         }

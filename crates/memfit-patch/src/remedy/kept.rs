@@ -376,7 +376,7 @@ fn released(scene: &Scene<'_>, site: &Site) -> Option<Result<Vec<Edit>, Why>> {
     let retain = own.retain?;
     let call = facts.calls.iter().find(|call| call.span == op.span)?;
     let retain = call.arguments.iter().find(|argument| argument.span.contains(retain))?;
-    let looped = op.place.looped?;
+    let looped = op.site.looped?;
     let keep = |why: &str| Some(Err(format!("`retain_graph=True` is left in line {}: {why}", site.line)));
     if own.create.is_some() {
         return keep("it makes a graph of the gradients, which needs it");
