@@ -1,5 +1,5 @@
-//! Snapshots that other people made, as far as a folder of them is at hand: each is explained, whatever is in
-//! it, and the tree of who held the memory adds up.
+//! Real snapshots, if a folder of them is available: each is explained without a panic, and the tree of
+//! holders sums to the total.
 //!
 //! `MEMFIT_TEST_SNAPSHOTS` names the folder.
 

@@ -105,7 +105,7 @@ impl<'input> Subject<'input> {
 
     fn of_recording(args: &ReplayArgs, recording: &'input Recording) -> Result<Self, CliError> {
         let (track, device) = chosen(args, recording)?;
-        let mut conditions = Conditions::of_track(&recording.origin, track, args.torch);
+        let mut conditions = Conditions::from_track(&recording.origin, track, args.torch);
         let given = &mut conditions.given;
         given.capacity = args.card_memory.map_or(given.capacity, memfit_devices::Bytes::get);
         // Where segments were recorded, the addresses can be held against a replay; the calls can be made
@@ -236,7 +236,7 @@ const IDLE_THRESHOLD: &str = "`garbage_collection_threshold` does nothing here: 
 /// Makes the calls once more, under what was asked for.
 fn what_if(args: &ReplayArgs, subject: &Subject<'_>, report: &mut ReplayReport) -> Result<(), CliError> {
     let wanted = args.changes();
-    let changes = Changes::of(&subject.track, subject.device, &wanted)?;
+    let changes = Changes::resolve(&subject.track, subject.device, &wanted)?;
     let mut given = subject.given;
     if let Some(conf) = &args.alloc_conf {
         given.settings = AllocatorSettings::parse(conf, given.release)?;
