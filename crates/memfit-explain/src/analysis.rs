@@ -1,6 +1,6 @@
 //! Shared state of the cause checks: the timeline, the missing bytes, and replays of the recorded calls.
 
-use memfit_allocator::{Edit, Given, Outcome, Program};
+use memfit_allocator::{Edit, Outcome, Program, ReplayConditions};
 use memfit_patch::{Code, Known, Ran, Refusal, Wanted};
 use memfit_recording::{StackId, Track};
 use memfit_vocabulary::{Lever, Proof};
@@ -33,15 +33,16 @@ pub(crate) struct Analysis<'case> {
 impl<'case> Analysis<'case> {
     pub(crate) fn new(case: &'case Case<'case>) -> Option<Self> {
         let timeline = Timeline::from_track(case.track, case.device)?;
-        let program = Program::of(case.track, case.device);
+        let program = Program::from_track(case.track, case.device);
         let trouble = timeline.trouble;
         let limit = case.card.limit.or_else(|| trouble.requested.map(|_| trouble.reserved));
         let limit = limit.map(|limit| limit.min(MAX_BYTES));
         let missing = limit
             .zip(trouble.requested)
             .map(|(limit, requested)| (trouble.allocated + requested) as i64 - limit as i64);
-        let demand =
-            program.run(&Given { capacity: UNLIMITED_BYTES, ..case.given }, |_| Edit::Keep).reserved();
+        let demand = program
+            .run(&ReplayConditions { capacity: UNLIMITED_BYTES, ..case.given }, |_| Edit::Keep)
+            .reserved();
         let code = Code::new(case.source, ran(case.track, &timeline.origins));
         Some(Self { case, timeline, code, program, limit, missing, demand })
     }
@@ -70,11 +71,11 @@ impl<'case> Analysis<'case> {
     pub(crate) fn replay(
         &self,
         program: &Program,
-        given: &Given,
+        given: &ReplayConditions,
         edit: impl Fn(u32) -> Edit + Copy,
     ) -> Replayed {
-        let endless = program.run(&Given { capacity: UNLIMITED_BYTES, ..*given }, edit);
-        let died = self.limit.map(|capacity| program.run(&Given { capacity, ..*given }, edit));
+        let endless = program.run(&ReplayConditions { capacity: UNLIMITED_BYTES, ..*given }, edit);
+        let died = self.limit.map(|capacity| program.run(&ReplayConditions { capacity, ..*given }, edit));
         Replayed {
             saves: self.demand.saturating_sub(endless.reserved()),
             reserved: endless.reserved(),

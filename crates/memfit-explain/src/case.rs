@@ -1,6 +1,6 @@
 //! Input of an explanation: a track, and the known facts about the card.
 
-use memfit_allocator::Given;
+use memfit_allocator::ReplayConditions;
 use memfit_recording::Track;
 
 use crate::explanation::Line;
@@ -14,7 +14,7 @@ pub struct Case<'given> {
     /// Known facts about the card.
     pub card: Card,
     /// Allocator settings, and the PyTorch release that they apply to.
-    pub given: Given,
+    pub given: ReplayConditions,
     /// Settings as a text, if they were recorded.
     pub alloc_conf: String,
     /// Returns the text of a source file, if it is available.

@@ -1,6 +1,6 @@
 //! Conditions of a recording: card, PyTorch release and allocator settings.
 
-use memfit_allocator::{Given, Release, Settings};
+use memfit_allocator::{Release, ReplayConditions, Settings};
 use memfit_recording::{Origin, Track, find_oom_texts};
 
 use crate::case::Card;
@@ -13,7 +13,7 @@ const UNKNOWN_CAPACITY: u64 = 256 << 30;
 #[derive(Clone, Debug)]
 pub struct Conditions {
     /// Conditions that a replay needs.
-    pub given: Given,
+    pub given: ReplayConditions,
     /// Allocator settings as a text.
     pub alloc_conf: String,
     /// Facts about the card from PyTorch's own message: free memory and other processes.
@@ -28,7 +28,8 @@ impl Conditions {
         let traced = track.settings.as_ref().map(|settings| settings.text.clone());
         let alloc_conf = traced.or_else(|| origin.alloc_conf.clone()).unwrap_or_default();
         let settings = Settings::parse(&alloc_conf, release).unwrap_or_default();
-        let given = Given { settings, release, capacity: origin.capacity.unwrap_or(UNKNOWN_CAPACITY) };
+        let given =
+            ReplayConditions { settings, release, capacity: origin.capacity.unwrap_or(UNKNOWN_CAPACITY) };
         let message = origin.oom.as_deref().unwrap_or_default();
         let texts = find_oom_texts(message.as_bytes()).unwrap_or_default();
         let mut card = texts.last().map(card_from_text).unwrap_or_default();

@@ -25,7 +25,7 @@ pub(crate) struct Leak {
     pub steps: u64,
     /// Step in which memory runs out if nothing else grows; `None` if the limit is unknown.
     pub dies_at: Option<u64>,
-    /// `true` if one block is rebuilt_collections by a larger one each time, such as by `torch.cat`.
+    /// `true` if one block is replaced by a larger one each time, such as by `torch.cat`.
     pub rebuilt: bool,
     /// Blocks, as indices in the track.
     pub blocks: Vec<u32>,
@@ -77,7 +77,7 @@ pub(crate) fn leaks(timeline: &Timeline<'_>, limit: Option<u64>) -> Vec<Leak> {
     leaks
 }
 
-/// Number of points in the run at which the size of rebuilt_collections blocks is sampled.
+/// Number of points in the run at which the size of replaced blocks is sampled.
 const SAMPLES: usize = 16;
 /// Minimum number of samples at which the size has grown.
 const MIN_GROWTHS: usize = 3;
@@ -148,7 +148,7 @@ fn live_bytes_at(
     held
 }
 
-/// Lines that hold no more than many steps ago: their collection is full_collections, and a new block replaces an old
+/// Lines that hold no more than many steps ago: their collection is full, and a new block replaces an old
 /// one.
 fn full_collections(timeline: &Timeline<'_>, keys: impl Iterator<Item = Key>, now: usize) -> HashSet<Key> {
     let Some(from) = now.checked_sub(SAMPLES) else { return HashSet::new() };

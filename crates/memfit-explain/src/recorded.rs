@@ -1,6 +1,6 @@
 //! Explanation of recordings: builds the case from the file's or the run's facts about the card.
 
-use memfit_allocator::{Given, Release, RestoreError, recording};
+use memfit_allocator::{Release, ReplayConditions, RestoreError, recording};
 use memfit_recording::{MomentKind, Recording, Snapshot, Source, Track};
 
 use crate::case::{Card, Case, OtherProcess};
@@ -59,7 +59,7 @@ fn explain_snapshot(
     snapshot: &Snapshot,
     source: ReadSource<'_>,
 ) -> Result<Explanation, ExplainError> {
-    let given = Given::from_snapshot_of(snapshot, asked.torch);
+    let given = ReplayConditions::from_snapshot_of(snapshot, asked.torch);
     let recorded = recording(snapshot, &given)?;
     let tracks: Vec<(&Track, u8)> = recorded
         .recording

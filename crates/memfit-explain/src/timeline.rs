@@ -1,4 +1,4 @@
-//! Timeline of a training run from a track: phases, steps, forward pass_begins, and for each block its category
+//! Timeline of a training run from a track: phases, steps, forward passes, and for each block its category
 //! and the line that allocated it. Recorded facts have precedence; others are inferred from stacks and
 //! lifetimes.
 
@@ -69,7 +69,7 @@ pub(crate) struct Timeline<'track> {
     pub(crate) steps: Vec<u32>,
     /// Begin of each forward pass, ascending.
     pub(crate) rounds: Vec<u32>,
-    /// `true` if periods are forward pass_begins instead of steps.
+    /// `true` if periods are forward passes instead of steps.
     pub(crate) by_rounds: bool,
     pub(crate) trouble: Trouble,
 }
@@ -113,12 +113,12 @@ impl<'track> Timeline<'track> {
         self.steps.partition_point(|end| *end <= moment)
     }
 
-    /// Number of forward pass_begins begun at a moment.
+    /// Number of forward passes begun at a moment.
     pub(crate) fn rounds_at(&self, moment: u32) -> usize {
         self.rounds.partition_point(|start| *start <= moment)
     }
 
-    /// Boundaries of the run's periods: steps, or forward pass_begins if no step was completed or many pass_begins came
+    /// Boundaries of the run's periods: steps, or forward passes if no step was completed or many passes came
     /// after the last one.
     pub(crate) fn periods(&self) -> &[u32] {
         if self.by_rounds { &self.rounds } else { &self.steps }
@@ -129,12 +129,12 @@ impl<'track> Timeline<'track> {
         self.periods().partition_point(|boundary| *boundary <= moment)
     }
 
-    /// Returns `true` if a phase phase_ran between two moments.
+    /// Returns `true` if a phase ran between two moments.
     pub(crate) fn phase_ran(&self, phase: Phase, from: u32, to: u32) -> bool {
         self.phases.iter().any(|(began, what)| *what == phase && *began >= from && *began <= to)
     }
 
-    /// Returns `true` if a phase phase_ran before the explained moment.
+    /// Returns `true` if a phase ran before the explained moment.
     pub(crate) fn has_phase(&self, phase: Phase) -> bool {
         self.phase_ran(phase, 0, self.trouble.moment)
     }
@@ -396,11 +396,11 @@ fn steps(track: &Track, roles: &Roles) -> Vec<u32> {
     ends.map(|pair| pair[1].0).collect()
 }
 
-/// Minimum number of forward pass_begins after the last step, without a backward pass, that are treated as an
+/// Minimum number of forward passes after the last step, without a backward pass, that are treated as an
 /// evaluation loop.
 const MIN_EVALUATION_PASSES: usize = 4;
 
-/// Returns `true` if forward pass_begins are the periods: before the first step, and during an evaluation.
+/// Returns `true` if forward passes are the periods: before the first step, and during an evaluation.
 fn by_rounds(phases: &[(u32, Phase)], steps: &[u32], rounds: &[u32], trouble: u32) -> bool {
     let Some(last) = steps.iter().rfind(|end| **end <= trouble) else { return true };
     let since = rounds.iter().filter(|begun| *begun > last && **begun <= trouble).count();
@@ -409,7 +409,7 @@ fn by_rounds(phases: &[(u32, Phase)], steps: &[u32], rounds: &[u32], trouble: u3
     since >= MIN_EVALUATION_PASSES && !trains
 }
 
-/// Begins of forward pass_begins: a top-level call of a module that was already called in the pass. A program that
+/// Begins of forward passes: a top-level call of a module that was already called in the pass. A program that
 /// calls its layers one by one makes one pass of them.
 fn pass_begins(track: &Track) -> Vec<u32> {
     let mut called: HashSet<TextId> = HashSet::new();

@@ -79,9 +79,14 @@ mod tests {
     #[test]
     fn a_buffer_grows_and_is_used_again() {
         let mut buffer = Buffer::default();
-        for (asked, held) in
-            [(10, 10), (4, 10), (MIN_MAPPED_BYTES, MIN_MAPPED_BYTES), (10, MIN_MAPPED_BYTES), (MIN_MAPPED_BYTES + 5, MIN_MAPPED_BYTES + 5), (0, MIN_MAPPED_BYTES + 5)]
-        {
+        for (asked, held) in [
+            (10, 10),
+            (4, 10),
+            (MIN_MAPPED_BYTES, MIN_MAPPED_BYTES),
+            (10, MIN_MAPPED_BYTES),
+            (MIN_MAPPED_BYTES + 5, MIN_MAPPED_BYTES + 5),
+            (0, MIN_MAPPED_BYTES + 5),
+        ] {
             let room = buffer.room(asked);
             assert_eq!(room.len(), asked);
             room.fill(7);

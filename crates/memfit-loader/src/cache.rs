@@ -154,7 +154,8 @@ impl Cache {
         let bytes = fs::read(&path).ok()?;
         let whole = bytes.len() > HEADER_BYTES
             && bytes[..MAGIC.len()] == *MAGIC
-            && blake3::hash(&bytes[HEADER_BYTES..]).as_bytes()[..DIGEST_BYTES] == bytes[MAGIC.len()..HEADER_BYTES];
+            && blake3::hash(&bytes[HEADER_BYTES..]).as_bytes()[..DIGEST_BYTES]
+                == bytes[MAGIC.len()..HEADER_BYTES];
         if !whole {
             self.damaged.fetch_add(1, Ordering::Relaxed);
             // If it cannot be removed, it is created again each time.
@@ -218,7 +219,8 @@ impl Cache {
     /// Writes a copy under a temporary name and links it. Returns `false` if another process was first.
     fn write(&self, key: Key, copy: &[u8]) -> std::io::Result<bool> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let unfinished = self.folder.join(UNFINISHED_PREFIX).join(format!("{}-{number}-{key}", std::process::id()));
+        let unfinished =
+            self.folder.join(UNFINISHED_PREFIX).join(format!("{}-{number}-{key}", std::process::id()));
         let path = self.path(key);
         let written = (|| {
             let mut file = File::create(&unfinished)?;
@@ -362,8 +364,10 @@ mod tests {
     fn what_a_dead_process_left_is_taken_away_and_not_counted() {
         let folder = tempfile::tempdir().expect("a folder");
         drop(Cache::open(folder.path(), 64, 1 << 20).expect("a cache"));
-        let (old, new) =
-            (folder.path().join(UNFINISHED_PREFIX).join("old"), folder.path().join(UNFINISHED_PREFIX).join("new"));
+        let (old, new) = (
+            folder.path().join(UNFINISHED_PREFIX).join("old"),
+            folder.path().join(UNFINISHED_PREFIX).join("new"),
+        );
         fs::write(&old, [0; 50]).expect("a file");
         fs::write(&new, [0; 50]).expect("a file");
         let long_ago = SystemTime::now() - 2 * STALE_AFTER;

@@ -148,16 +148,26 @@ pub(crate) fn convert(data: &[u8], from: Layout, to: Layout, out: &mut [u8]) {
         },
         (Sample::U8, Sample::U16) => convert_bands(data, from, to, out, |value: u8| u16::from(value) * 257),
         (Sample::U16, Sample::U8) => {
-            convert_bands(data, from, to, out, |value: u16| ((u32::from(value) * 255 + 32_767) / 65_535) as u8);
+            convert_bands(data, from, to, out, |value: u16| {
+                ((u32::from(value) * 255 + 32_767) / 65_535) as u8
+            });
         }
         (Sample::U8, Sample::F32) => convert_bands(data, from, to, out, |value: u8| f32::from(value) / 255.0),
-        (Sample::U16, Sample::F32) => convert_bands(data, from, to, out, |value: u16| f32::from(value) / 65_535.0),
+        (Sample::U16, Sample::F32) => {
+            convert_bands(data, from, to, out, |value: u16| f32::from(value) / 65_535.0);
+        }
         _ => {}
     }
 }
 
 /// Converts the bands first, in the file's own precision, and then each value.
-fn convert_bands<A: Value, B: Value>(data: &[u8], from: Layout, to: Layout, out: &mut [u8], turn: impl Fn(A) -> B) {
+fn convert_bands<A: Value, B: Value>(
+    data: &[u8],
+    from: Layout,
+    to: Layout,
+    out: &mut [u8],
+    turn: impl Fn(A) -> B,
+) {
     let (small, large) = (from.sample.bytes(), to.sample.bytes());
     let (before, after) = (from.pixel(), to.bands.count() as usize);
     let mut pixel = vec![0; after * small];

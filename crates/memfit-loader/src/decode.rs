@@ -120,7 +120,7 @@ impl Prepared {
     }
 
     /// The same view of the same image, taken from an upright copy of another size.
-    pub(crate) fn from_copy(&self, copy: Input, rendering: &Rendering) -> Result<Self, LoaderError> {
+    pub(crate) fn view_of_copy(&self, copy: Input, rendering: &Rendering) -> Result<Self, LoaderError> {
         let header = Header::read(&mut BufReader::with_capacity(4096, copy.reader()), 0)?;
         let upright =
             if rendering.upright { self.header.upright() } else { (self.header.width, self.header.height) };

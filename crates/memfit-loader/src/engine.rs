@@ -441,16 +441,17 @@ impl Shared {
         let (upright, page) = (rendering.upright, image.page());
         let key = cache.key(image.input(), upright, page)?;
         if let Some(copy) = cache.get(key)
-            && let Ok(small) = image.from_copy(Input::Memory(copy.into()), rendering)
+            && let Ok(small) = image.view_of_copy(Input::Memory(copy.into()), rendering)
         {
             return Ok(small);
         }
         let (framing, how) = cache.recipe(upright, page);
         let large = Prepared::new(image.input().clone(), &framing, &how, &[])?;
-        let copy =
-            self.run_admitted(decoder, &large, Cache::creation_bytes(&large), |decoder| Cache::make(decoder, &large))?;
+        let copy = self.run_admitted(decoder, &large, Cache::creation_bytes(&large), |decoder| {
+            Cache::make(decoder, &large)
+        })?;
         cache.store(key, &copy);
-        image.from_copy(Input::Memory(copy.into()), rendering)
+        image.view_of_copy(Input::Memory(copy.into()), rendering)
     }
 
     /// Runs `work` once the image's cost and `beside` bytes more are available.

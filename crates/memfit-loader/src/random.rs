@@ -132,7 +132,8 @@ mod tests {
     #[test]
     fn neighbours_in_a_shuffle_are_no_neighbours_before() {
         let shuffle = Shuffle::new(1 << 20, &[7, 0]);
-        let close = (0..10_000).filter(|&at| shuffle.element(at).abs_diff(shuffle.element(at + 1)) < 1000).count();
+        let close =
+            (0..10_000).filter(|&at| shuffle.element(at).abs_diff(shuffle.element(at + 1)) < 1000).count();
         // The expected number is about 19 of 10,000.
         assert!(close < 60, "{close} neighbours lie close together");
     }

@@ -79,9 +79,10 @@ impl Framing {
         let whole = Rect::whole(width, height);
         let mut view = match self.crop {
             Crop::All => View::from_part(whole, self.size.unwrap_or((width, height))),
-            Crop::Short(side) => {
-                View { size: self.size.unwrap_or(short_side(width, height, side)), ..View::from_part(whole, (0, 0)) }
-            }
+            Crop::Short(side) => View {
+                size: self.size.unwrap_or(short_side(width, height, side)),
+                ..View::from_part(whole, (0, 0))
+            },
             Crop::Part(part) => {
                 if !part.inside(width, height) {
                     return Err(LoaderError::CropOutside {

@@ -44,7 +44,8 @@ pub(super) fn report(
     input: &Source,
     problems: Vec<String>,
 ) -> Result<ExplainReport, CliError> {
-    let overrides = ExplainOverrides { limit: args.capacity.map(Bytes::get), device: args.device, torch: args.torch };
+    let overrides =
+        ExplainOverrides { limit: args.capacity.map(Bytes::get), device: args.device, torch: args.torch };
     let file = args.file.as_deref().unwrap_or(Path::new(""));
     let explanation = explain_source(&overrides, input, &read_source)?;
     Ok(ExplainReport::new(file.display().to_string(), explanation, problems))

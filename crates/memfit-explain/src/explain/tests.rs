@@ -1,6 +1,6 @@
 //! Properties of every explanation, including those of recordings that no allocator would produce.
 
-use memfit_allocator::{Given, Release, Settings};
+use memfit_allocator::{Release, ReplayConditions, Settings};
 use memfit_channel::events::{Event, EventLog, Place, REFUSED, SegmentChange};
 use memfit_recording::{Block, Frame, MomentKind, StackId, Totals, Track};
 use memfit_vocabulary::{Category, Phase};
@@ -23,7 +23,7 @@ fn explained(track: &Track, limit: Option<u64>, conf: &str) -> Option<Explanatio
 fn on_card(track: &Track, card: Card, conf: &str) -> Option<Explanation> {
     let release: Release = "2.9".parse().unwrap();
     let settings = Settings::parse(conf, release).unwrap_or_default();
-    let given = Given { settings, release, capacity: 1 << 34 };
+    let given = ReplayConditions { settings, release, capacity: 1 << 34 };
     explain(&Case { track, device: 0, card, given, alloc_conf: conf.to_owned(), source: &source })
 }
 
@@ -373,8 +373,11 @@ fn no_remedy_is_about_a_graph_where_gradients_are_off() {
     let levers = |program: &str| {
         let program = program.to_owned();
         let source = move |file: &str| (file == "train.py").then(|| program.clone());
-        let given =
-            Given { settings: Settings::default(), release: "2.9".parse().unwrap(), capacity: 1 << 34 };
+        let given = ReplayConditions {
+            settings: Settings::default(),
+            release: "2.9".parse().unwrap(),
+            capacity: 1 << 34,
+        };
         let card = Card { limit: Some(4 << 30), ..Card::default() };
         let track = unwound(true);
         let case = Case { track: &track, device: 0, card, given, alloc_conf: String::new(), source: &source };

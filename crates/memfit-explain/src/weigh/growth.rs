@@ -165,7 +165,7 @@ fn preallocated(analysis: &Analysis<'_>, blocks: &HashSet<u32>) -> Fix {
     modelled_fix(analysis, Lever::Preallocate, twice, how.to_owned(), Apply::ByHand(None))
 }
 
-/// Stacks of the newest_stacks blocks of the largest leaks.
+/// Stacks of the newest blocks of the largest leaks.
 fn newest_stacks(analysis: &Analysis<'_>, leaks: &[Leak]) -> Vec<StackId> {
     let timeline = &analysis.timeline;
     let now = timeline.period_of(timeline.trouble.moment);

@@ -1,6 +1,6 @@
 //! Free memory that could not be used: fragmentation, private pools, settings.
 
-use memfit_allocator::{Divisions, Edit, Given, Settings};
+use memfit_allocator::{Divisions, Edit, ReplayConditions, Settings};
 use memfit_patch::Known;
 use memfit_vocabulary::{Cause, Lever};
 
@@ -73,7 +73,8 @@ fn settings(analysis: &Analysis<'_>) -> Option<Finding> {
         if settings == recorded.settings || name == "per_process_memory_fraction" {
             continue;
         }
-        let then = analysis.replay(&analysis.program, &Given { settings, ..recorded }, |_| Edit::Keep);
+        let then =
+            analysis.replay(&analysis.program, &ReplayConditions { settings, ..recorded }, |_| Edit::Keep);
         if then.fits == Some(true) || (then.fits.is_none() && then.saves > 0) {
             let rest = if rest == "expandable_segments:False" { String::new() } else { rest };
             let how = if rest.is_empty() {
@@ -170,7 +171,8 @@ fn remedies(analysis: &Analysis<'_>) -> Vec<Fix> {
     let recorded = analysis.case.given;
     let mut fixes = Vec::new();
     let mut attempt = |lever: Lever, text: String, settings: Settings| {
-        let then = analysis.replay(&analysis.program, &Given { settings, ..recorded }, |_| Edit::Keep);
+        let then =
+            analysis.replay(&analysis.program, &ReplayConditions { settings, ..recorded }, |_| Edit::Keep);
         if then.saves > 0 || then.fits == Some(true) {
             let conf = append_setting(&analysis.case.alloc_conf, &text);
             let how = format!("set {}={conf}", variable(analysis)) + &reserved(analysis, &then);

@@ -99,7 +99,10 @@ struct Colours {
 }
 
 impl Colours {
-    fn read<R: BufRead + Seek>(decoder: &mut Decoder<PatchedReader<R>>, packed: Packed) -> Result<Self, LoaderError> {
+    fn read<R: BufRead + Seek>(
+        decoder: &mut Decoder<PatchedReader<R>>,
+        packed: Packed,
+    ) -> Result<Self, LoaderError> {
         let damaged = LoaderError::damaged(NAME);
         let count = 1_usize << packed.bits;
         if !packed.palette {

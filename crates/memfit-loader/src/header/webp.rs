@@ -48,7 +48,8 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
             // The encoding of the image data is not known yet.
             let animated = flags & 0x02 != 0;
             let beside = if flags & 0x10 != 0 { ALPHA_BYTES } else { LOSSLESS_BYTES };
-            header.storage = Storage::WebP { animated, beside: beside + if animated { ANIMATION_BYTES } else { 0 } };
+            header.storage =
+                Storage::WebP { animated, beside: beside + if animated { ANIMATION_BYTES } else { 0 } };
             if flags & 0x08 != 0 {
                 reader.seek(SeekFrom::Start(20 + u64::from(length) + u64::from(length & 1)))?;
                 header.orientation = find_exif(reader);
@@ -83,7 +84,9 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
 /// Faulty EXIF does not make an image unreadable.
 fn find_exif<R: Read + Seek>(reader: &mut R) -> u8 {
     for _ in 0..MAX_CHUNKS {
-        let (Ok(kind), Ok(length)) = (read_array::<4>(reader), read_array::<4>(reader).map(u32::from_le_bytes)) else {
+        let (Ok(kind), Ok(length)) =
+            (read_array::<4>(reader), read_array::<4>(reader).map(u32::from_le_bytes))
+        else {
             break;
         };
         if kind == *b"EXIF" && length <= MAX_EXIF_BYTES {

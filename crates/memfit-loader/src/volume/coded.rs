@@ -48,7 +48,12 @@ impl Coding {
     }
 
     /// Decodes a slice into `out`, which gets the length given by `stored`.
-    pub(super) fn decode(self, coded: &[u8], stored: SliceLayout, out: &mut Vec<u8>) -> Result<(), LoaderError> {
+    pub(super) fn decode(
+        self,
+        coded: &[u8],
+        stored: SliceLayout,
+        out: &mut Vec<u8>,
+    ) -> Result<(), LoaderError> {
         let values = stored.width.checked_mul(stored.height).and_then(|values| usize::try_from(values).ok());
         let whole = values.and_then(|values| Some((values, values.checked_mul(stored.size)?)));
         let (values, bytes) = whole.ok_or_else(|| damaged("a slice is larger than any memory"))?;
