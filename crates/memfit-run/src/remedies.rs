@@ -220,7 +220,7 @@ mod tests {
     }
 
     fn explained(cause: Cause, fixes: Vec<Fix>) -> Explanation {
-        Explanation { cause, fixes, ..Explanation::of_nothing(0) }
+        Explanation { cause, fixes, ..Explanation::without_events(0) }
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
     }
 
     fn diagnosis(cause: Cause, run: u8) -> Diagnosis {
-        Diagnosis::new(Explanation { cause, ..Explanation::of_nothing(run) })
+        Diagnosis::new(Explanation { cause, ..Explanation::without_events(run) })
     }
 
     /// Run that a diagnosis comes from, told by the device that stands for it, and its cause.
