@@ -1,7 +1,7 @@
 //! The versioned channel between a device in a process and the watcher of a run.
 //!
 //! A *run directory* connects the two ends. The watcher (the command `memfit run`) writes a [`Setup`] into it
-//! and names it in the environment ([`env`]); each process of the run finds it there. The processes send
+//! and names it in the environment ([`mod@env`]); each process of the run finds it there. The processes send
 //! back:
 //!
 //! * the [`ledger`]: shared memory in which all processes on a device reserve their memory, so that they
