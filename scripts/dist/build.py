@@ -2,9 +2,9 @@
 
     python scripts/dist/build.py [--root ROOT] [--out dist] [--only wheel]
 
-`make dist` calls this, in an environment with `requirements/dist.txt`. All libraries are linked by zig against
-an old glibc, JPEG is decoded with SIMD, paths of this machine are kept out, and dates are those of the last
-commit (`SOURCE_DATE_EPOCH` where it is set), so that a second build gives the same bytes. `--root` builds
+`make dist` calls this, in an environment with `requirements/dist.txt`. All libraries are linked by zig
+against an old glibc, JPEG is decoded with SIMD, paths of this machine are kept out, and dates are those of the
+last commit (`SOURCE_DATE_EPOCH` where it is set), so that a second build gives the same bytes. `--root` builds
 another tree in the same way: the one that the sdist unpacks to, for instance.
 """
 
@@ -61,7 +61,9 @@ def assembler(folder: Path) -> Path | None:
     unpacked = folder / "nasm"
     if not (unpacked / "usr/bin/nasm").exists():
         if platform.machine() != "x86_64" or not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-            sys.exit("JPEG is decoded with SIMD in what is distributed, which takes an assembler: install nasm")
+            sys.exit(
+                "JPEG is decoded with SIMD in what is distributed, which takes an assembler: install nasm"
+            )
         unpacked.mkdir(parents=True, exist_ok=True)
         if subprocess.run(["apt-get", "download", "-q", "nasm"], cwd=unpacked, check=False).returncode:
             sys.exit("the package nasm cannot be had: install nasm, or run `apt-get update`")
@@ -86,7 +88,9 @@ def settings(root: Path, tools: Path) -> dict[str, str]:
     nasm = assembler(tools)
     flags = "\x1f".join(remapped(root))
     folders = [str(Path(sys.executable).parent), *([str(nasm)] if nasm else []), os.environ["PATH"]]
-    environment = {name: value for name, value in os.environ.items() if name not in ("RUSTFLAGS", "VIRTUAL_ENV")}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("RUSTFLAGS", "VIRTUAL_ENV")
+    }
     return environment | {
         "PATH": os.pathsep.join(folders),
         "MEMFIT_GLIBC": GLIBC,
@@ -160,7 +164,16 @@ def archive(out: Path, files: dict[str, tuple[bytes, int]], when: int) -> Path:
 
 def command(root: Path, environment: dict[str, str]) -> Path:
     """The stand-alone command."""
-    build = ["cargo", "zigbuild", "--release", "--locked", "--target", f"{TARGET}.{GLIBC}", "--package", "memfit-cli"]
+    build = [
+        "cargo",
+        "zigbuild",
+        "--release",
+        "--locked",
+        "--target",
+        f"{TARGET}.{GLIBC}",
+        "--package",
+        "memfit-cli",
+    ]
     subprocess.run(build, cwd=root, env=environment, check=True)
     return Path(environment["CARGO_TARGET_DIR"]) / TARGET / "release/memfit"
 
@@ -215,7 +228,11 @@ def recipe(root: Path, wheel: Path) -> Path:
 def sums(out: Path) -> None:
     """The hashes of all files, as `sha256sum --check` reads them."""
     names = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
-    lines = [f"{hashlib.sha256((out / name).read_bytes()).hexdigest()}  {name}\n" for name in names if name != "SHA256SUMS"]
+    lines = [
+        f"{hashlib.sha256((out / name).read_bytes()).hexdigest()}  {name}\n"
+        for name in names
+        if name != "SHA256SUMS"
+    ]
     (out / "SHA256SUMS").write_text("".join(lines))
     print("".join(lines), end="")
 

@@ -76,7 +76,9 @@ def linked(metadata: dict[str, Any], known: dict[tuple[str, str], str]) -> list[
         seen.add(key)
         for dependency in nodes[key]["deps"]:
             is_linked = any(kind["kind"] is None for kind in dependency["dep_kinds"])
-            is_macro = any("proc-macro" in target["kind"] for target in packages[dependency["pkg"]]["targets"])
+            is_macro = any(
+                "proc-macro" in target["kind"] for target in packages[dependency["pkg"]]["targets"]
+            )
             if is_linked and not is_macro:
                 todo.append(dependency["pkg"])
     found = []
@@ -154,7 +156,10 @@ def runtime_licences(zig: Path | None) -> list[tuple[str, Path]]:
     rustc = os.environ.get("RUSTC", "rustc")
     said = subprocess.run([rustc, "--print", "sysroot"], capture_output=True, text=True, check=True).stdout
     folder = Path(said.strip()) / "share/doc/rust/licenses"
-    found = [("the Rust standard library (MIT OR Apache-2.0)", folder / f"{name}.txt") for name in ("MIT", "Apache-2.0")]
+    found = [
+        ("the Rust standard library (MIT OR Apache-2.0)", folder / f"{name}.txt")
+        for name in ("MIT", "Apache-2.0")
+    ]
     if zig:
         found.append(("LLVM libunwind (Apache-2.0 WITH LLVM-exception)", zig / "lib/libunwind/LICENSE.TXT"))
     for name, file in found:

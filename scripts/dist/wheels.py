@@ -6,6 +6,7 @@ Owns the archive's form: order, dates, modes, RECORD. It must not know what memf
 from __future__ import annotations
 
 import base64
+import calendar
 import hashlib
 import io
 import time
@@ -34,12 +35,12 @@ def record(files: dict[str, tuple[bytes, int]], name: str) -> bytes:
     return "\n".join([*lines, f"{name},,", ""]).encode()
 
 
-def write(wheel: Path, files: dict[str, tuple[bytes, int]], epoch: int) -> None:
-    """Write a wheel: its files in order, the metadata last, with one date and compressed as much as can be."""
+def write(wheel: Path, files: dict[str, tuple[bytes, int]], when: int) -> None:
+    """Write a wheel: its files in order, the metadata last, with one date, well compressed."""
     (folder,) = {name.split("/")[0] for name in files if name.split("/")[0].endswith(".dist-info")}
     files = {name: file for name, file in files.items() if name != f"{folder}/RECORD"}
     files[f"{folder}/RECORD"] = (record(files, f"{folder}/RECORD"), 0o644)
-    date = time.gmtime(max(epoch, 315532800))[:6]
+    date = time.gmtime(max(when, 315532800))[:6]
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name in sorted(files, key=lambda name: (name.startswith(folder), name.endswith("RECORD"), name)):
@@ -59,4 +60,12 @@ def wrong_records(files: dict[str, tuple[bytes, int]]) -> list[str]:
     (name,) = (name for name in files if name.endswith(".dist-info/RECORD"))
     said = dict(line.rsplit(",", 2)[:2] for line in files[name][0].decode().splitlines() if line)
     actual = {file: digest(contents) for file, (contents, _) in files.items() if file != name}
-    return sorted(file for file in actual.keys() | (said.keys() - {name}) if actual.get(file) != said.get(file))
+    return sorted(
+        file for file in actual.keys() | (said.keys() - {name}) if actual.get(file) != said.get(file)
+    )
+
+
+def epoch(wheel: Path) -> int:
+    """The date that a wheel's files carry."""
+    with zipfile.ZipFile(wheel) as archive:
+        return calendar.timegm((*archive.infolist()[0].date_time, 0, 0, 0))

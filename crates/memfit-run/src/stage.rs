@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::libraries::Library;
 use crate::preflight::Torch;
 use crate::request::LoneRank;
-use crate::{Card, Home, Request, RunError, leftovers, programs};
+use crate::{Card, Home, Request, RunError, error, leftovers, programs};
 
 /// CUDA's major version where torch could not be asked: the one with the larger overhead is the safe guess.
 const UNKNOWN_CUDA: u32 = 12;
@@ -181,7 +181,7 @@ fn folder() -> Result<TempDir, RunError> {
         // What a script prints, and what it is given, is nobody else's business.
         .permissions(std::fs::Permissions::from_mode(0o700))
         .tempdir_in(&parent)
-        .map_err(RunError::io("make a folder in", parent))
+        .map_err(RunError::io(error::TEMPORARY, parent))
 }
 
 /// What lies outside the allocator on the card that the question is about, if it is a virtual one.

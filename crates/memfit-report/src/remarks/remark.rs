@@ -115,6 +115,10 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         ),
         Remark::LeverRefused => (Unbounded, "the plan's `{lever}` was not applied: {why}"),
         Remark::PlanDiffers => (Unbounded, "{difference}"),
+        Remark::TorchUntried => (
+            Unbounded,
+            "PyTorch {torch} is no release that memfit was run with ({tried}): what it calls may be modelled differently",
+        ),
         Remark::Stalled => (
             Unbounded,
             "some ranks made no progress for 10 s after others had completed their steps; the figures are those of what ran",
