@@ -29,7 +29,7 @@ use crate::args::{Args, Verb};
 use crate::printer::Colour;
 use crate::settings::Settings;
 
-/// How the command ends.
+/// Exit of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// All well.

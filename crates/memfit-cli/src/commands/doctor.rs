@@ -103,7 +103,7 @@ fn release_of(torch: &preflight::Torch) -> Check {
     Check { health: Health::Absent, hint: Some(hint), ..check }
 }
 
-/// What decodes JPEG for `memfit.data`.
+/// The JPEG decoder of `memfit.data`.
 fn jpeg() -> Check {
     let backend = Backend::BEST;
     let (health, hint) = match backend {
@@ -135,10 +135,10 @@ fn real_gpu() -> Check {
     }
 }
 
-/// What was measured on this machine.
+/// Calibrations of this machine.
 fn calibrations() -> Vec<Check> {
     let name = "calibration";
-    let kept = store::kept();
+    let kept = store::stored();
     if kept.is_empty() {
         let found = "none: `memfit run` takes the catalogue's figures".to_owned();
         return vec![Check { name: name.to_owned(), health: Health::Absent, found, hint: None }];
