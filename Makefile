@@ -107,7 +107,7 @@ release-rehearsal: $(VENV)-dist/stamp
 	$(DIST_BIN)/python scripts/dist/rehearse.py $(DIST) $(if $(wildcard $(BIN)/python),--torch $(BIN)/python)
 
 dist-matrix: $(VENV)-dist/stamp
-	$(DIST_BIN)/python scripts/dist/matrix.py $(DIST)
+	$(DIST_BIN)/python scripts/dist/matrix.py $(DIST) $(if $(wildcard $(BIN)/python),--torch $(BIN)/python)
 
 release-check: $(VENV)-dist/stamp
 	$(DIST_BIN)/python scripts/dist/release.py check --tag "$(TAG)"

@@ -3,9 +3,9 @@
     python scripts/dist/build.py [--root ROOT] [--out dist] [--only wheel]
 
 `make dist` calls this, in an environment with `requirements/dist.txt`. All libraries are linked by zig
-against an old glibc, JPEG is decoded with SIMD, paths of this machine are kept out, and dates are those of the
-last commit (`SOURCE_DATE_EPOCH` where it is set), so that a second build gives the same bytes. `--root` builds
-another tree in the same way: the one that the sdist unpacks to, for instance.
+against an old glibc, JPEG is decoded with SIMD, paths of this machine are kept out, and dates are those of
+the last commit (`SOURCE_DATE_EPOCH` where it is set), so that a second build gives the same bytes. `--root`
+builds another tree in the same way: the one that the sdist unpacks to, for instance.
 """
 
 from __future__ import annotations

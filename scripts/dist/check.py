@@ -3,8 +3,8 @@
     python scripts/dist/check.py [dist] [--again OTHER]
 
 The wheel is small, is in form, has its papers, names no folder of the machine that built it, and each library
-in it loads with an old glibc and nothing else. With `--again`, a second build must have the same wheel, bit by
-bit.
+in it loads with an old glibc and nothing else. With `--again`, a second build must have the same wheel, bit
+by bit.
 """
 
 from __future__ import annotations
