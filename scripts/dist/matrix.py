@@ -5,7 +5,8 @@
 Each system is made by debootstrap from the mirror that this machine's apt has, as root, and has neither a
 compiler nor cargo. The wheel is installed by its own pip without an index. PyTorch is that of an interpreter
 here (`--torch`), whose packages the system sees read-only, where its Python has the same version; without
-one, `memfit run` is left out and the table says so. A Python that the wheel refuses still loads its libraries.
+one, `memfit run` is left out, and the table says so. A Python that the wheel refuses still loads its
+libraries.
 """
 
 from __future__ import annotations
