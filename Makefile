@@ -9,6 +9,10 @@
 #   make differential  the replay beside PyTorch's own allocator, PROGRAMS random programs of each setting and release
 #   make libraries  the libraries that people train with, each on a virtual card; rewrites docs/libraries.md
 #   make symbols  the kernels of PyTorch's releases, to which layouts are held; TORCH="2.15.0" for one (1 GB each)
+#   make dist     what is distributed, into dist/: wheel, sdist, stand-alone command, conda recipe; checked
+#   make dist-again  build the sdist once more in another folder: the wheel must have the same hash
+#   make release-rehearsal  install from a local index what `make dist` built, and run it
+#   make dist-matrix  install and run it in fresh Debian systems with several Pythons and releases of torch
 #   make matrix   the reference workloads with many releases of torch and Python, TORCH="2.9.1 2.15.0" for some
 
 VENV         := .venv
@@ -23,7 +27,8 @@ STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
-.PHONY: help demo test test-rust test-python check bench fuzz properties differential libraries matrix symbols clean
+.PHONY: help demo test test-rust test-python test-newest check bench fuzz properties differential libraries matrix symbols clean \
+        dist dist-again dist-matrix release-rehearsal release-check release-upload release-page
 .DELETE_ON_ERROR:
 
 help:
@@ -82,8 +87,47 @@ symbols: $(STAMPS)/venv
 matrix: $(STAMPS)/memfit
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python scripts/tables/matrix.py $(if $(TORCH),--torch "$(TORCH)")
 
+# In an environment of its own, so that neither zig nor the auditor is in the way of anything else.
+DIST_BIN := $(VENV)-dist/bin
+DIST     := dist
+
+$(VENV)-dist/stamp: requirements/dist.txt
+	$(PYTHON) -m venv $(VENV)-dist
+	$(DIST_BIN)/python -m pip install --quiet -r $<
+	@touch $@
+
+dist: $(VENV)-dist/stamp
+	$(DIST_BIN)/python scripts/dist/build.py --out $(DIST)
+	$(DIST_BIN)/python scripts/dist/check.py $(DIST)
+
+dist-again: $(VENV)-dist/stamp
+	$(DIST_BIN)/python scripts/dist/again.py $(DIST)
+
+# The example is run where `make demo` has installed PyTorch.
+release-rehearsal: $(VENV)-dist/stamp
+	$(DIST_BIN)/python scripts/dist/rehearse.py $(DIST) $(if $(wildcard $(BIN)/python),--torch $(BIN)/python)
+
+dist-matrix: $(VENV)-dist/stamp
+	$(DIST_BIN)/python scripts/dist/matrix.py $(DIST) $(if $(wildcard $(BIN)/python),--torch $(BIN)/python)
+
+release-check: $(VENV)-dist/stamp
+	$(DIST_BIN)/python scripts/dist/release.py check --tag "$(TAG)"
+
+release-upload: $(VENV)-dist/stamp
+	$(DIST_BIN)/python scripts/dist/release.py upload --dist $(DIST)
+
+release-page: $(VENV)-dist/stamp
+	$(DIST_BIN)/python scripts/dist/release.py notes > $(DIST)/NOTES.md
+	gh release create "$(TAG)" --title "memfit $(TAG)" --notes-file $(DIST)/NOTES.md \
+	    $(DIST)/*.whl $(DIST)/*.tar.gz $(DIST)/SHA256SUMS
+
+# The tests with the newest PyTorch, whatever the requirements name.
+test-newest: $(STAMPS)/test $(STAMPS)/memfit
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --upgrade torch torchvision
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
 clean:
-	rm -rf target $(VENV) python/memfit/_device
+	rm -rf target $(VENV) $(VENV)-dist dist python/memfit/_device
 
 $(STAMPS)/venv:
 	$(PYTHON) -m venv $(VENV)

@@ -7,6 +7,13 @@ they are put into the package as data, under the names that the loader looks for
 
 libjpeg-turbo, which `memfit.data` decodes with, is built by cmake, which comes as a requirement of the build.
 Where it cannot be built, the decoder in Rust serves, and `memfit doctor` says so.
+
+What is wanted of the machine (a Python, cargo, a C compiler) is looked for before anything is fetched:
+maturin itself is a requirement only once these are there, since it would fetch a whole Rust where there is
+none.
+
+`make dist` sets `MEMFIT_GLIBC`: then everything is linked by zig against that release of glibc, and JPEG is
+decoded with SIMD or the build fails.
 """
 
 from __future__ import annotations
@@ -14,15 +21,13 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
-
-import maturin
-from maturin import get_requires_for_build_sdist
+from typing import Any, Dict, Optional  # noqa: UP035
 
 __all__ = [
     "build_editable",
@@ -45,20 +50,83 @@ LIBRARIES = {
     "memfit-watch": "libmemfit_watch.so",
 }
 
-Settings = dict[str, Any] | None
+MATURIN = "maturin==1.16.0"
+TARGET = "x86_64-unknown-linux-gnu"
+
+# An older Python than memfit wants reads this file, too, and must get as far as to be told so.
+Settings = Optional[Dict[str, Any]]  # noqa: UP006, UP045
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
-    return [*maturin.get_requires_for_build_wheel(config_settings), *cmake()]
+    require_tools()
+    return [MATURIN, *cmake()]
 
 
-def get_requires_for_build_editable(config_settings: Settings = None) -> list[str]:
-    return [*maturin.get_requires_for_build_editable(config_settings), *cmake()]
+def get_requires_for_build_sdist(config_settings: Settings = None) -> list[str]:
+    require_tools()
+    return [MATURIN]
+
+
+get_requires_for_build_editable = get_requires_for_build_wheel
+
+
+def require_tools() -> None:
+    """End with what is missing and the command that mends it, before anything is fetched or built."""
+    told = missing_tool()
+    if told:
+        raise SystemExit(f"error: {told}")
+
+
+def missing_tool() -> str | None:
+    """What a build from source lacks here; nothing if it can begin."""
+    if sys.version_info < (3, 10):  # noqa: UP036
+        here = platform.python_version()
+        return f"memfit needs Python 3.10 or later, and `{sys.executable}` is {here}; `uv venv --python 3.12` makes an environment with another"
+    command = cargo()
+    if shutil.which(command) is None:
+        return "building memfit from source takes Rust, and there is no `cargo`; install it with rustup (see rustup.rs), or a released wheel, which needs neither: `pip install memfit`"
+    said = subprocess.run([command, "--version"], cwd=ROOT, capture_output=True, text=True, check=False)
+    found = re.search(r"cargo (\d+)\.(\d+)", said.stdout)
+    if said.returncode or not found:
+        return f"`{command} --version` fails: {said.stderr.strip() or said.stdout.strip()}"
+    wanted = rust_version()
+    if (int(found[1]), int(found[2])) < wanted:
+        return f"memfit needs Rust {wanted[0]}.{wanted[1]} or later, and `{command}` is {found[1]}.{found[2]}; `rustup update stable` brings it"
+    linker = os.environ.get("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER", "cc")
+    if sys.platform == "linux" and shutil.which(linker) is None:
+        return "building memfit from source takes a C compiler, and there is no `cc`; `apt install gcc libc6-dev` (Debian, Ubuntu) or `dnf install gcc` (Fedora) brings it, and a released wheel needs none: `pip install memfit`"
+    return None
+
+
+def rust_version() -> tuple[int, int]:
+    """The Rust that the workspace asks for."""
+    found = re.search(r'^rust-version = "(\d+)\.(\d+)', (ROOT / "Cargo.toml").read_text(), re.M)
+    assert found
+    return int(found[1]), int(found[2])
+
+
+def cargo() -> str:
+    return os.environ.get("CARGO", "cargo")
+
+
+def glibc() -> str | None:
+    """The release of glibc to link against with zig; nothing means the machine's own linker and glibc."""
+    return os.environ.get("MEMFIT_GLIBC") or None
+
+
+def build_command() -> list[str]:
+    """`cargo build`, with the linker and for the target of this build."""
+    version = glibc()
+    if version:
+        return [cargo(), "zigbuild", "--release", "--locked", "--target", f"{TARGET}.{version}"]
+    return [cargo(), "build", "--release", "--locked"]
 
 
 def build_wheel(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
+    import maturin
+
     build_libraries()
     return str(maturin.build_wheel(wheel_directory, with_features(config_settings), metadata_directory))
 
@@ -66,19 +134,27 @@ def build_wheel(
 def build_editable(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
+    import maturin
+
     build_libraries()
     return str(maturin.build_editable(wheel_directory, with_features(config_settings), metadata_directory))
 
 
 def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
+    import maturin
+
     return str(maturin.build_sdist(sdist_directory, config_settings))
 
 
 def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Settings = None) -> str:
+    import maturin
+
     return str(maturin.prepare_metadata_for_build_wheel(metadata_directory, config_settings))
 
 
 def prepare_metadata_for_build_editable(metadata_directory: str, config_settings: Settings = None) -> str:
+    import maturin
+
     return str(maturin.prepare_metadata_for_build_editable(metadata_directory, config_settings))
 
 
@@ -96,13 +172,20 @@ def has_wheels() -> bool:
 def with_features(config_settings: Settings) -> dict[str, Any]:
     """The settings, with libjpeg-turbo if it can be built."""
     settings = dict(config_settings or {})
-    if not builds_turbo():
+    linked = []
+    version = glibc()
+    if version:
+        tag = "manylinux_" + version.replace(".", "_")
+        linked = ["--zig", "--target", TARGET, "--compatibility", tag, "--features", "turbo-simd"]
+    elif builds_turbo():
+        linked = ["--features", "turbo"]
+    else:
         print("memfit: libjpeg-turbo cannot be built here; JPEG is decoded in Rust, in full", file=sys.stderr)
         return settings
     name = "maturin.build-args" if "maturin.build-args" in settings else "build-args"
     given = settings.get(name, os.environ.get("MATURIN_PEP517_ARGS", ""))
     given = shlex.split(given) if isinstance(given, str) else list(given)
-    settings[name] = [*given, "--features", "turbo"]
+    settings[name] = [*given, *linked]
     return settings
 
 
@@ -110,8 +193,7 @@ def builds_turbo() -> bool:
     """Whether libjpeg-turbo could be built, as it then is."""
     if shutil.which("cmake") is None:
         return False
-    cargo = os.environ.get("CARGO", "cargo")
-    command = [cargo, "build", "--release", "--locked", "--package", "memfit-loader", "--features", "turbo"]
+    command = [*build_command(), "--package", "memfit-loader", "--features", "turbo"]
     return subprocess.run(command, cwd=ROOT).returncode == 0
 
 
@@ -137,16 +219,12 @@ def build_libraries() -> None:
 
 def cargo_build(crates: list[str]) -> dict[str, Path]:
     """Build the crates' shared libraries; the files by crate, as cargo itself names them."""
-    cargo = os.environ.get("CARGO", "cargo")
-    command = [cargo, "build", "--release", "--locked", "--lib", "--message-format=json-render-diagnostics"]
+    command = [*build_command(), "--lib", "--message-format=json-render-diagnostics"]
     for crate in crates:
         command += ["--package", crate]
-    try:
-        finished = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    except FileNotFoundError:
-        raise SystemExit("memfit is built from source with Rust: install cargo (see rustup.rs)") from None
-    except subprocess.CalledProcessError as error:
-        raise SystemExit(error.returncode) from None
+    finished = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if finished.returncode:
+        raise SystemExit(finished.returncode)
     built: dict[str, Path] = {}
     for line in finished.stdout.splitlines():
         message = json.loads(line)

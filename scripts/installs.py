@@ -1,12 +1,10 @@
-"""Installs the hook and the action of `memfit check` as others do, from a clone of this repository, and runs
-them.
+"""Installs the hooks of `memfit check` as others do, from a clone of this repository, and runs them.
 
     python scripts/installs.py [--folder FOLDER]
 
 A hook is installed by pre-commit into a scratch repository, which takes pip's build of the whole product, and
 keeps a commit out that has an error in it, and lets one in that has none; so does the hook that takes the
-installed memfit. The steps of the action run in a shell as they are written. It needs what `pip install .`
-needs, and pre-commit's packages from the registry; with `CARGO_TARGET_DIR` set, the builds share what they
+installed memfit. (`make release-rehearsal` runs the action.) It needs what `pip install .` needs, and pre-commit's packages from the registry; with `CARGO_TARGET_DIR` set, the builds share what they
 have compiled.
 """
 
@@ -76,33 +74,11 @@ def hook(name: str, clone: Path, folder: Path, environment: dict[str, str]) -> N
     print(f"{name}: keeps the error out, and lets its cure in", flush=True)
 
 
-def action(clone: Path, folder: Path) -> dict[str, str]:
-    """Runs the steps of the action on a checkout with an error in it. Gives an environment in which memfit is
-    there.
-    """
-    import yaml
-
-    found = yaml.safe_load((clone / "action.yml").read_text())
-    checkout = folder / "checkout"
-    (checkout / "src").mkdir(parents=True)
-    (checkout / "src/train.py").write_text(BAD)
-    given = {name: str(value["default"]) for name, value in found["inputs"].items()}
-    given |= {"paths": "src", "sarif": "found.sarif", "python": sys.executable}
-    runner = {"RUNNER_TEMP": str(folder / "runner"), "GITHUB_ACTION_PATH": str(clone)}
-    (folder / "runner").mkdir()
-    for step in found["runs"]["steps"]:
-        environment = {
-            key: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda name: given[name[1]], value)
-            for key, value in step["env"].items()
-        }
-        begin = time.monotonic()
-        fails = int(step["name"] == "Check")
-        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
-        said = run(command, checkout, fails, **runner, **environment)
-        assert not fails or "::error file=src/train.py,line=4" in said, said
-        print(f"action: {step['name']} took {time.monotonic() - begin:.0f} s", flush=True)
-    assert RULE in (checkout / "found.sarif").read_text()
-    return {"PATH": f"{folder / 'runner/memfit/bin'}:{os.environ['PATH']}"}
+def installed(clone: Path, folder: Path) -> dict[str, str]:
+    """An environment in which memfit is there."""
+    run([sys.executable, "-m", "venv", str(folder / "memfit-there")], folder)
+    run([str(folder / "memfit-there/bin/python"), "-m", "pip", "install", "--quiet", str(clone)], folder)
+    return {"PATH": f"{folder / 'memfit-there/bin'}:{os.environ['PATH']}"}
 
 
 def main() -> None:
@@ -117,8 +93,7 @@ def main() -> None:
         run([sys.executable, "-m", "venv", str(folder / "tools")], folder)
         run([str(folder / "tools/bin/python"), "-m", "pip", "install", "--quiet", "pre-commit"], folder)
         cache = {"PRE_COMMIT_HOME": str(folder / "cache")}
-        installed = action(clone, folder)
-        hook("memfit-check-system", clone, folder, cache | installed)
+        hook("memfit-check-system", clone, folder, cache | installed(clone, folder))
         hook("memfit-check", clone, folder, cache)
 
 

@@ -51,6 +51,7 @@ ELSEWHERE = {
     "probe-unarmed": (HERE, '"probe-unarmed": '),
     "plan-failed": (HERE, '"plan-failed": '),
     "plan-differs": (REMARKS, "Remark::PlanDiffers"),
+    "torch-untried": (REMARKS, "Remark::TorchUntried"),
     "trainer-kept": (HERE, '"trainer-kept": '),
     "trainer-settings": (HERE, '"trainer-settings": '),
 }

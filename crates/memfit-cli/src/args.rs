@@ -341,9 +341,21 @@ pub(crate) struct DoctorArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompletionsArgs {
-    /// The shell.
+    /// The shell, or `man` for the manual page.
     #[arg(value_enum)]
-    pub(crate) shell: clap_complete::Shell,
+    pub(crate) shell: Completions,
+}
+
+/// What completions can be had for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Completions {
+    Bash,
+    Elvish,
+    Fish,
+    Nushell,
+    Powershell,
+    Zsh,
+    Man,
 }
 
 /// Coverage that an answer needs.

@@ -98,7 +98,7 @@ fn answer(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit {
         Verb::Doctor(args) => commands::doctor(&args, &settings, home, &printer),
         Verb::Convert(args) => commands::convert(&args, &printer),
         Verb::View(args) => commands::view(&args, &printer),
-        Verb::Completions(args) => return commands::completions(&args, &printer),
+        Verb::Completions(args) => commands::completions(&args, &printer),
     };
     outcome.unwrap_or_else(|error| printer.error(&error))
 }

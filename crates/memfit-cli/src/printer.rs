@@ -28,7 +28,8 @@ const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 /// When to use colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Colour {
-    /// On terminals, unless `NO_COLOR` is set; anywhere if `FORCE_COLOR` is.
+    /// On terminals, unless `NO_COLOR` or `CLICOLOR=0` is set; anywhere if `FORCE_COLOR` or `CLICOLOR_FORCE`
+    /// is.
     #[default]
     Auto,
     /// Always.
@@ -39,14 +40,20 @@ pub enum Colour {
 
 impl Colour {
     fn choice(self, stream: &dyn AsStream) -> ColorChoice {
-        let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
+        let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        self.choice_with(&variable, stream.terminal())
+    }
+
+    fn choice_with(self, variable: &dyn Fn(&str) -> Option<String>, terminal: bool) -> ColorChoice {
+        let given = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let set = |name: &str| given(name).is_some_and(|value| value != "0");
+        let unwanted = given("NO_COLOR").is_some();
+        let forced = set("FORCE_COLOR") || set("CLICOLOR_FORCE");
+        let off = given("CLICOLOR").is_some_and(|value| value == "0");
+        let dumb = variable("TERM").is_none_or(|term| term == "dumb");
         match self {
             Self::Always => ColorChoice::Always,
-            Self::Auto if std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) => {
-                ColorChoice::Never
-            }
-            Self::Auto if set("FORCE_COLOR") || set("CLICOLOR_FORCE") => ColorChoice::Always,
-            Self::Auto if stream.terminal() && !dumb_terminal() => ColorChoice::Always,
+            Self::Auto if !unwanted && (forced || (terminal && !off && !dumb)) => ColorChoice::Always,
             Self::Auto | Self::Never => ColorChoice::Never,
         }
     }
@@ -395,5 +402,30 @@ mod tests {
         let due: Vec<u64> =
             (0..2400).filter(|tenth| pace.is_due(Duration::from_millis(tenth * 100))).collect();
         assert_eq!(due, [10, 20, 40, 80, 160, 320, 620, 920, 1220, 1520, 1820, 2120]);
+    }
+
+    #[test]
+    fn colour_is_for_terminals_and_variables_overrule_that() {
+        let check = |variables: &[(&str, &str)], terminal: bool, expected: ColorChoice| {
+            let variable = |name: &str| {
+                let given = variables.iter().find(|(given, _)| *given == name);
+                given.map_or_else(
+                    || (name == "TERM").then(|| "xterm".to_owned()),
+                    |(_, value)| Some((*value).to_owned()),
+                )
+            };
+            assert_eq!(Colour::Auto.choice_with(&variable, terminal), expected, "{variables:?} {terminal}");
+        };
+        let (yes, no) = (ColorChoice::Always, ColorChoice::Never);
+        check(&[], true, yes);
+        check(&[], false, no);
+        check(&[("TERM", "dumb")], true, no);
+        check(&[("NO_COLOR", "1")], true, no);
+        check(&[("NO_COLOR", "")], true, yes);
+        check(&[("CLICOLOR", "0")], true, no);
+        check(&[("CLICOLOR", "1")], false, no);
+        check(&[("CLICOLOR_FORCE", "1")], false, yes);
+        check(&[("CLICOLOR", "0"), ("FORCE_COLOR", "1")], false, yes);
+        check(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")], true, no);
     }
 }

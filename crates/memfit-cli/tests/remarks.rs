@@ -48,6 +48,13 @@ fn play(part: &str) {
             lever: "channels-last".into(),
             why: "the model has no convolutions".into(),
         }),
+        "has a later torch" => {
+            script.say(&Message::Torch {
+                version: "2.99.0+cu132".into(),
+                cuda: Some("13.2".into()),
+                alloc_conf: None,
+            });
+        }
         "stands still" => {
             script.allocate(GIB);
             script.steps(1..=1);
@@ -112,6 +119,11 @@ fn more_events_than_a_log_holds() {
 #[test]
 fn a_lever_that_was_not_applied() {
     check("refuses a lever", &[], &[Remark::LeverRefused]);
+}
+
+#[test]
+fn a_torch_that_nothing_was_run_with() {
+    check("has a later torch", &[], &[Remark::TorchUntried]);
 }
 
 #[test]

@@ -192,8 +192,30 @@ fn completions_are_what_shells_understand() {
     std::fs::write(&script, &output.stdout).unwrap();
     let status = Command::new("bash").arg("-n").arg(&script).status().unwrap();
     assert!(status.success());
-    for shell in ["zsh", "fish"] {
+    for shell in ["zsh", "fish", "nushell", "elvish", "powershell"] {
         assert!(place.memfit(&["completions", shell]).output().unwrap().stdout.len() > 500);
+    }
+}
+
+#[test]
+fn the_manual_page_has_every_verb_with_its_options() {
+    let place = Place::new();
+    let page = text(&place.memfit(&["completions", "man"]).output().unwrap().stdout);
+    assert!(page.contains(".TH memfit 1"), "{page}");
+    let help = text(&place.memfit(&["--help"]).output().unwrap().stdout);
+    let verbs = help.split("Commands:").nth(1).unwrap().split("Options:").next().unwrap();
+    let names: Vec<&str> = verbs
+        .lines()
+        .filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    assert!(names.len() > 10, "{names:?}");
+    for name in names {
+        let title = format!("\n.SH {}\n", name.to_uppercase());
+        let section = page.split(&title).nth(1).unwrap_or_default();
+        let section = section.split("\n.SH ").next().unwrap();
+        assert!(section.contains(".SS SYNOPSIS") && section.contains(".SS OPTIONS"), "{name}: {section}");
     }
 }
 

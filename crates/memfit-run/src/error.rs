@@ -5,6 +5,11 @@ use std::path::PathBuf;
 use memfit_channel::ChannelError;
 use memfit_recording::RecordingError;
 
+use crate::releases::tried;
+
+/// The operation of an [`RunError::Io`] that fails where the folder for temporary files cannot be written to.
+pub(crate) const TEMPORARY: &str = "make a folder in";
+
 /// A run could not be performed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -50,6 +55,30 @@ pub enum RunError {
         python: PathBuf,
         /// The last line of its output.
         said: String,
+    },
+    /// The interpreter is too old for the probe.
+    #[error("`{}` is Python {version}, and memfit watches Python 3.10 and later", python.display())]
+    OldPython {
+        /// The interpreter.
+        python: PathBuf,
+        /// Its version.
+        version: String,
+    },
+    /// The interpreter is linked with musl.
+    #[error("`{}` is linked with musl, and PyTorch's CUDA builds need glibc", python.display())]
+    MuslPython {
+        /// The interpreter.
+        python: PathBuf,
+    },
+    /// The interpreter's torch is for a CUDA that the virtual device does not stand in for.
+    #[error("`{}` has PyTorch {version} for CUDA {cuda}, and the virtual device is one of CUDA 12 and later", python.display())]
+    OldTorch {
+        /// The interpreter.
+        python: PathBuf,
+        /// `torch.__version__`.
+        version: String,
+        /// `torch.version.cuda`.
+        cuda: String,
     },
     /// The interpreter has no torch.
     #[error("PyTorch is not installed for `{}`", python.display())]
@@ -126,6 +155,9 @@ impl RunError {
             Self::ScriptNotFound { .. } => "script-not-found",
             Self::UnsupportedSystem { .. } => "unsupported-system",
             Self::BrokenPython { .. } => "broken-python",
+            Self::OldPython { .. } => "old-python",
+            Self::MuslPython { .. } => "musl",
+            Self::OldTorch { .. } => "old-torch",
             Self::NoTorch { .. } => "no-torch",
             Self::CpuOnlyTorch { .. } => "cpu-only-torch",
             Self::LibraryNotFound { .. } => "library-not-found",
@@ -156,6 +188,18 @@ impl RunError {
             }
             Self::BrokenPython { said, .. } if !said.is_empty() => vec![format!("it said: {said}")],
             Self::BrokenPython { .. } => vec!["try it with `--version`".to_owned()],
+            Self::OldPython { .. } => {
+                vec!["make an environment with another, and PyTorch in it: `uv venv --python 3.12`".to_owned()]
+            }
+            Self::MuslPython { .. } => vec![
+                "use a system with glibc, such as Debian, or a container of one; on Alpine there is no PyTorch with CUDA"
+                    .to_owned(),
+            ],
+            Self::OldTorch { python, .. } => vec![format!(
+                "install a later release: `{} -m pip install --upgrade torch`; memfit was run with {}",
+                python.display(),
+                tried()
+            )],
             Self::NoTorch { python } => vec![
                 format!("install it: `{} -m pip install torch`", python.display()),
                 "or activate the environment that has it; `memfit doctor` shows what is found".to_owned(),
@@ -177,6 +221,9 @@ impl RunError {
             ],
             Self::Recording { source, .. } => source.hint().map(str::to_owned).into_iter().collect(),
             Self::Interrupted => vec!["run it again".to_owned()],
+            Self::Io { what, .. } if *what == TEMPORARY => {
+                vec!["name a folder that you can write to: `TMPDIR=FOLDER memfit run …`".to_owned()]
+            }
             Self::Io { .. } | Self::Start { .. } | Self::Channel(_) | Self::Json(_) => Vec::new(),
         }
     }

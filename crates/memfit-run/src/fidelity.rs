@@ -7,6 +7,7 @@ use memfit_report::wire::{Fidelity, PossibleEffect};
 use memfit_vocabulary::Remark;
 
 use crate::facts::Facts;
+use crate::releases::{self, Standing};
 use crate::verdict::Numbers;
 use crate::watch::Ended;
 use crate::{Card, Outcome, Request, facts, outside, time};
@@ -46,6 +47,10 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
         if facts.ranks.len() > 1 {
             notes.push(Note::new(Remark::FirstCard));
         }
+    }
+    if let Some(torch) = facts.torch.as_deref().filter(|torch| releases::standing(torch) != Standing::Tried) {
+        let note = Note::new(Remark::TorchUntried).with("torch", torch).with("tried", releases::tried());
+        notes.push(note);
     }
     notes.extend(time::notes(request, facts));
     if let Card::Virtual(device, _) = &request.card {

@@ -34,6 +34,7 @@ mod programs;
 mod progress;
 mod recording;
 mod rehearsal;
+pub mod releases;
 mod remedies;
 mod report;
 mod request;

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use serde::Deserialize;
 
 use crate::RunError;
+use crate::releases::{OLDEST_CUDA, OLDEST_PYTHON, release};
 
 /// Name of this system; an error if there are no CUDA builds of PyTorch for it.
 pub fn system() -> Result<String, RunError> {
@@ -24,6 +25,8 @@ pub struct Interpreter {
     pub executable: PathBuf,
     /// Version of Python.
     pub version: String,
+    /// `true` if it is linked with musl, for which there are no CUDA builds of PyTorch.
+    musl: bool,
     /// Folder of torch, if it has one.
     torch: Option<PathBuf>,
 }
@@ -52,12 +55,18 @@ impl Torch {
 }
 
 /// Program that asks an interpreter for its torch. It finds packages as an import would, without importing
-/// them.
+/// them. It has to run on versions of Python that are too old for memfit, too.
 const QUESTION: &str = "\
-import importlib.util, json, os, platform, sys
-spec = importlib.util.find_spec('torch')
-folder = os.path.dirname(spec.origin) if spec and spec.origin else None
-print(json.dumps({'executable': sys.executable, 'version': platform.python_version(), 'torch': folder}))";
+import json, os, platform, sys
+folder = None
+if sys.version_info >= (3, 4):
+    import importlib.util
+    spec = importlib.util.find_spec('torch')
+    folder = os.path.dirname(spec.origin) if spec and spec.origin else None
+with open(sys.executable, 'rb') as program:
+    loader = program.read(4096)
+print(json.dumps({'executable': sys.executable, 'version': platform.python_version(), 'torch': folder,
+                  'musl': b'/ld-musl-' in loader}))";
 
 /// Asks an interpreter for its version and its torch.
 pub fn interpreter(python: &Path) -> Result<Interpreter, RunError> {
@@ -79,8 +88,21 @@ pub fn interpreter(python: &Path) -> Result<Interpreter, RunError> {
     serde_json::from_str(&answer).map_err(|_| broken(answer))
 }
 
+/// Refuses interpreters that memfit cannot watch, whatever they have installed.
+pub fn supported(interpreter: &Interpreter) -> Result<(), RunError> {
+    let (python, version) = (interpreter.executable.clone(), interpreter.version.clone());
+    if release(&version).is_some_and(|version| version < OLDEST_PYTHON) {
+        return Err(RunError::OldPython { python, version });
+    }
+    if interpreter.musl {
+        return Err(RunError::MuslPython { python });
+    }
+    Ok(())
+}
+
 /// Inspects the interpreter's torch; an error if it was built without CUDA.
 pub fn torch(interpreter: &Interpreter) -> Result<Torch, RunError> {
+    supported(interpreter)?;
     let python = &interpreter.executable;
     let Some(folder) = &interpreter.torch else { return Err(RunError::NoTorch { python: python.clone() }) };
     let file = folder.join("version.py");
@@ -90,7 +112,17 @@ pub fn torch(interpreter: &Interpreter) -> Result<Torch, RunError> {
     };
     let version = assigned(&text, "__version__").unwrap_or_else(|| "of an unknown version".to_owned());
     match assigned(&text, "cuda") {
-        Some(cuda) => Ok(Torch { version, cuda }),
+        Some(cuda) => {
+            let torch = Torch { version, cuda };
+            if torch.cuda_major().is_some_and(|major| major < OLDEST_CUDA) {
+                return Err(RunError::OldTorch {
+                    python: python.clone(),
+                    version: torch.version,
+                    cuda: torch.cuda,
+                });
+            }
+            Ok(torch)
+        }
         None => Err(RunError::CpuOnlyTorch { python: python.clone(), version }),
     }
 }
@@ -119,6 +151,7 @@ mod tests {
         torch(&Interpreter {
             executable: "/venv/bin/python".into(),
             version: "3.11.7".into(),
+            musl: false,
             torch: Some(folder.path().to_owned()),
         })
     }
@@ -143,6 +176,27 @@ mod tests {
     #[test]
     fn a_folder_that_is_only_called_torch_is_no_torch() {
         assert!(matches!(torch_with(None), Err(RunError::NoTorch { .. })));
+    }
+
+    #[test]
+    fn an_interpreter_that_cannot_be_watched_is_refused_before_its_torch_is_looked_for() {
+        let interpreter = |version: &str, musl| Interpreter {
+            executable: "/p".into(),
+            version: version.into(),
+            musl,
+            torch: None,
+        };
+        assert!(matches!(torch(&interpreter("3.9.18", false)), Err(RunError::OldPython { .. })));
+        assert!(matches!(torch(&interpreter("2.7.18", true)), Err(RunError::OldPython { .. })));
+        assert!(matches!(torch(&interpreter("3.12.1", true)), Err(RunError::MuslPython { .. })));
+        assert!(matches!(torch(&interpreter("3.10.0", false)), Err(RunError::NoTorch { .. })));
+    }
+
+    #[test]
+    fn a_torch_for_an_old_cuda_is_refused() {
+        let error = torch_with(Some("__version__ = '1.13.1+cu117'\ncuda = '11.7'\n")).unwrap_err();
+        assert!(matches!(error, RunError::OldTorch { .. }), "{error:?}");
+        assert!(torch_with(Some("__version__ = '2.6.0+cu124'\ncuda = '12.4'\n")).is_ok());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::libraries::Library;
 use crate::preflight::Torch;
 use crate::request::LoneRank;
-use crate::{Card, Home, Request, RunError, leftovers, programs};
+use crate::{Card, Home, Request, RunError, error, leftovers, programs};
 
 /// CUDA major version assumed if torch could not be inspected: the one with the larger overhead is the safe
 /// guess.
@@ -182,7 +182,7 @@ fn folder() -> Result<TempDir, RunError> {
         // A script's input and output are private.
         .permissions(std::fs::Permissions::from_mode(0o700))
         .tempdir_in(&parent)
-        .map_err(RunError::io("make a folder in", parent))
+        .map_err(RunError::io(error::TEMPORARY, parent))
 }
 
 /// Memory outside the allocator on the requested device; `None` for a real one.

@@ -83,6 +83,8 @@ pub enum Remark {
     LeverRefused,
     /// The plan was made for something else.
     PlanDiffers,
+    /// A release of torch with which nothing was run.
+    TorchUntried,
     /// Some ranks made no progress.
     Stalled,
     /// A part of what was to be covered was not seen.

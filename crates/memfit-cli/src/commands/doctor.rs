@@ -5,7 +5,8 @@ use std::path::Path;
 use memfit_loader::Backend;
 use memfit_report::text;
 use memfit_report::wire::{Check, DoctorReport, Health};
-use memfit_run::{Home, Library, LocalGpu, environment, preflight};
+use memfit_run::releases::{self, Standing};
+use memfit_run::{Home, Library, LocalGpu, environment, free_shared_memory, preflight};
 
 use super::{answer, catalogue};
 use crate::args::DoctorArgs;
@@ -34,6 +35,9 @@ pub(crate) fn doctor(
     checks.push(real_gpu());
     checks.extend(calibrations());
     checks.push(temporary_files());
+    checks.push(shared_memory());
+    checks.push(own_folder());
+    checks.extend(preloaded());
     let report = DoctorReport::new(checks);
     let canvas = printer.canvas();
     answer(&report, || text::doctor(&report, canvas), &args.out, settings, printer)?;
@@ -46,10 +50,16 @@ fn good(name: &str, found: String) -> Check {
 
 fn broken(name: &str, error: &CliError) -> Check {
     let hints = error.hints();
+    let mut found = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        found = format!("{found}: {error}");
+        cause = error.source();
+    }
     Check {
         name: name.to_owned(),
         health: Health::Broken,
-        found: error.to_string(),
+        found,
         hint: (!hints.is_empty()).then(|| hints.join("\n")),
     }
 }
@@ -72,11 +82,25 @@ fn python(home: &Home) -> Vec<Check> {
         Err(error) => return vec![broken("python", &error.into())],
     };
     let found = format!("{} at {}", interpreter.version, interpreter.executable.display());
+    if let Err(error) = preflight::supported(&interpreter) {
+        return vec![broken("python", &error.into())];
+    }
     let torch = match preflight::torch(&interpreter) {
-        Ok(torch) => good("torch", format!("{} for CUDA {}", torch.version, torch.cuda)),
+        Ok(torch) => release_of(&torch),
         Err(error) => broken("torch", &error.into()),
     };
     vec![good("python", found), torch]
+}
+
+fn release_of(torch: &preflight::Torch) -> Check {
+    let check = good("torch", format!("{} for CUDA {}", torch.version, torch.cuda));
+    let hint = match releases::standing(&torch.version) {
+        Standing::Tried => return check,
+        Standing::Older => "an older one than memfit was run with",
+        Standing::Newer => "a newer one than memfit was run with",
+    };
+    let hint = format!("{hint} ({}): reports say so", releases::tried());
+    Check { health: Health::Absent, hint: Some(hint), ..check }
 }
 
 /// The JPEG decoder of `memfit.data`.
@@ -131,8 +155,68 @@ fn temporary_files() -> Check {
     let folder = std::env::temp_dir();
     match probe_folder(&folder) {
         Ok(()) => good("temporary files", folder.display().to_string()),
-        Err(error) => broken("temporary files", &error),
+        Err(error) => {
+            let hint = "name a folder that you can write to: `TMPDIR=FOLDER memfit run …`".to_owned();
+            Check { hint: Some(hint), ..broken("temporary files", &error) }
+        }
     }
+}
+
+/// What PyTorch's loaders hand batches over in, and NCCL its messages.
+fn shared_memory() -> Check {
+    const LITTLE: u64 = 64 << 20;
+    let name = "shared memory".to_owned();
+    let hint = |remedy: &str| Some(format!("loaders with workers need it: {remedy}"));
+    match free_shared_memory() {
+        Some(free) if free > LITTLE => {
+            good("shared memory", format!("{} free in /dev/shm", text::size(free)))
+        }
+        Some(free) => {
+            let found = format!("{} free in /dev/shm", text::size(free));
+            let hint = hint("`docker run --shm-size 2g`, or remove what fills it");
+            Check { name, health: Health::Absent, found, hint }
+        }
+        None => {
+            let hint = hint("`mount -t tmpfs tmpfs /dev/shm`, or `num_workers=0`");
+            Check { name, health: Health::Absent, found: "there is no /dev/shm".to_owned(), hint }
+        }
+    }
+}
+
+/// Where what is measured on this machine is kept; nothing else is written there.
+fn own_folder() -> Check {
+    let folder = store::folder().ok_or(CliError::NoHome).and_then(|folder| {
+        let there = folder.ancestors().find(|folder| folder.is_dir()).map(Path::to_owned);
+        match there {
+            Some(there) => probe_folder(&there).map(|()| folder),
+            None => Ok(folder),
+        }
+    });
+    match folder {
+        Ok(folder) => good("own files", folder.display().to_string()),
+        Err(error) => {
+            let hint =
+                "only `memfit calibrate` keeps anything: `XDG_CONFIG_HOME=FOLDER` names another folder";
+            Check { health: Health::Absent, hint: Some(hint.to_owned()), ..broken("own files", &error) }
+        }
+    }
+}
+
+/// What is loaded into every program already. It stays, behind memfit's own.
+fn preloaded() -> Option<Check> {
+    let given = std::env::var_os("LD_PRELOAD").filter(|value| !value.is_empty())?.into_string().ok()?;
+    let name = "LD_PRELOAD".to_owned();
+    let missing: Vec<&str> = given
+        .split([' ', ':'])
+        .filter(|library| library.contains('/') && !Path::new(library).exists())
+        .collect();
+    Some(if missing.is_empty() {
+        good("LD_PRELOAD", format!("{given}, which comes after memfit's own libraries"))
+    } else {
+        let found = format!("{} is not there, and the loader complains of it", missing.join(", "));
+        let hint = Some("`unset LD_PRELOAD`".to_owned());
+        Check { name, health: Health::Absent, found, hint }
+    })
 }
 
 fn probe_folder(folder: &Path) -> Result<(), CliError> {

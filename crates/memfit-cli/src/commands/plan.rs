@@ -323,7 +323,7 @@ fn of_framework(found: &Answer, plan: &Plan) -> Option<String> {
     let told: Vec<String> = words.iter().map(|(name, value, _)| format!("{name}={value}")).collect();
     (!told.is_empty()).then(|| {
         format!(
-            "the same the same the same in the library's own settings, as far as it has them: `{}({})`",
+            "the same in the library's own settings, as far as it has them: `{}({})`",
             framework.taker(),
             told.join(", ")
         )

@@ -121,6 +121,10 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         ),
         Remark::LeverRefused => (Unbounded, "the plan's `{lever}` was not applied: {why}"),
         Remark::PlanDiffers => (Unbounded, "{difference}"),
+        Remark::TorchUntried => (
+            Unbounded,
+            "memfit has not been tested with PyTorch {torch}, only with {tried}: some calls may be modelled wrongly",
+        ),
         Remark::Stalled => (
             Unbounded,
             "some ranks made no progress for 10 s after others had completed their steps; the figures cover what ran",

@@ -1,0 +1,65 @@
+//! The releases of Python, CUDA and torch that memfit was made for, and those that it was run with.
+
+/// The oldest Python that the probe runs in.
+pub const OLDEST_PYTHON: (u32, u32) = (3, 10);
+/// The oldest CUDA whose libraries the virtual device stands in for.
+pub const OLDEST_CUDA: u32 = 12;
+/// The oldest release of torch in `measurements/matrix.md`.
+pub const OLDEST_TORCH: (u32, u32) = (2, 6);
+/// The newest release of torch in `measurements/matrix.md`.
+pub const NEWEST_TORCH: (u32, u32) = (2, 15);
+
+/// How a release of torch stands to those that were run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Between the oldest and the newest that were run.
+    Tried,
+    /// Older than any that was run.
+    Older,
+    /// Newer than any that was run, or of an unknown version.
+    Newer,
+}
+
+/// How the release of this version of torch stands to those that were run.
+pub fn standing(torch: &str) -> Standing {
+    match release(torch) {
+        Some(release) if release < OLDEST_TORCH => Standing::Older,
+        Some(release) if release <= NEWEST_TORCH => Standing::Tried,
+        _ => Standing::Newer,
+    }
+}
+
+/// The releases of torch that were run, for people.
+pub fn tried() -> String {
+    format!("{}.{} to {}.{}", OLDEST_TORCH.0, OLDEST_TORCH.1, NEWEST_TORCH.0, NEWEST_TORCH.1)
+}
+
+/// The first two numbers of a version: `(2, 15)` of `2.15.0+cu132`.
+pub(crate) fn release(version: &str) -> Option<(u32, u32)> {
+    let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_torch_that_was_never_run_is_known_as_such() {
+        assert_eq!(standing("2.5.1+cu124"), Standing::Older);
+        assert_eq!(standing("2.6.0+cu124"), Standing::Tried);
+        assert_eq!(standing("2.15.0+cu132"), Standing::Tried);
+        assert_eq!(standing("2.16.0.dev20261101+cu132"), Standing::Newer);
+        assert_eq!(standing("3.0.0"), Standing::Newer);
+        assert_eq!(standing("of an unknown version"), Standing::Newer);
+    }
+
+    #[test]
+    fn what_was_tried_is_what_the_table_of_releases_has() {
+        let table = include_str!("../../../measurements/matrix.md");
+        let row = table.lines().find(|line| line.starts_with("| torch |")).unwrap();
+        let mut found: Vec<_> = row.split('|').filter_map(|cell| release(cell.trim())).collect();
+        found.sort_unstable();
+        assert_eq!((found[0], found[found.len() - 1]), (OLDEST_TORCH, NEWEST_TORCH));
+    }
+}
