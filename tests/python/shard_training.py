@@ -13,7 +13,7 @@ from typing import Any
 import memfit
 import torch
 import torch.distributed as dist
-from memfit._train.sharded import _Listening
+from memfit._train.sharded import _AnnouncedCollective
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -96,7 +96,7 @@ def train(
     fully_shard(model, mesh=mesh)
     torch.manual_seed(seed * 31 + rank)
     places = Places(model, at)
-    original = _Listening.allocate
+    original = _AnnouncedCollective.allocate
 
     def allocate(self: Any, *args: Any, **keywords: Any) -> torch.Tensor:
         places.pass_by()
@@ -112,13 +112,13 @@ def train(
         clip_grad_norm=clip,
         timeout=60,
     )
-    _Listening.allocate = allocate
+    _AnnouncedCollective.allocate = allocate
     try:
         with step:
             for batch in batches(seed, rank):
                 step(batch)
     finally:
-        _Listening.allocate = original
+        _AnnouncedCollective.allocate = original
     whole = [parameter.full_tensor().detach().reshape(-1).double() for parameter in model.parameters()]
     return torch.cat(whole), step, places
 

@@ -124,9 +124,9 @@ def test_counts_that_are_others_in_each_run_are_said() -> None:
         return {"box": (module(batch[0]).sum(), next(drawn) ** 2), "obj": (module(batch[0]).sum(), 3)}
 
     step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), losses, micro_batch=4)
-    with pytest.warns(UserWarning, match="ratio differs"):
+    with pytest.warns(UserWarning, match="ratio of the losses' counts differs"):
         result = step(pictures(BOXES["first"], 0))
-    assert any("not weighed as the means" in text for text in result.changed)
+    assert any("not averaged over all of it" in text for text in result.changed)
 
 
 @pytest.mark.filterwarnings("ignore:memfit")
