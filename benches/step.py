@@ -103,7 +103,7 @@ def with_accelerate() -> Callable[[], None]:
 
 
 def lightning_steps(count: int) -> float:
-    """Lightning has a loop of its own: the thread's time of so many steps."""
+    """Return the thread's time for steps of Lightning, which has its own loop."""
     import lightning
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)

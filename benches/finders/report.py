@@ -31,7 +31,7 @@ NAMES = {
 
 
 def run(way: str, python: str, gpu: str, batch: int) -> dict[str, Any]:
-    """What one way said."""
+    """Run one finder and return its output."""
     from whole_run import memfit
 
     command = [memfit(), "run", "--gpu", gpu, "--steps", "0", "--show-output", "--timeout", "1200", "--"]

@@ -1,6 +1,4 @@
-"""What one rank does in the tests of `memfit.Step` with FSDP2; run by `test_step_ranks.py`, once for each
-rank.
-"""
+"""One rank of the tests of `memfit.Step` with FSDP2; run by `test_step_ranks.py`, once per rank."""
 
 from __future__ import annotations
 
@@ -193,7 +191,7 @@ def main() -> None:
             answer["apart"], *(float((other - gathered[0]).abs().max()) for other in gathered)
         )
 
-    # A user's own error is his to see, and the others are told.
+    # A user's own error is raised on its rank, and the others are told.
     def broken(module: nn.Module, batch: Any) -> Any:
         if rank == 1:
             module(batch[0])

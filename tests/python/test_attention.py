@@ -1,5 +1,5 @@
-"""Which attention kernel PyTorch takes, on each generation of cards: by its own rules, from what the device
-says of itself.
+"""The attention kernel that PyTorch chooses for each generation of GPUs, by its own rules and the device's
+reported properties.
 """
 
 from __future__ import annotations
@@ -269,8 +269,7 @@ def test_attention_over_sequences_of_many_lengths(tmp_path: Path) -> None:
     assert found.said["row"] <= found.said["kept"] < found.said["scores"], "flex attention keeps no scores"
     times = found.said["times"]
     for way in (0, 1):
-        # Of 32 x 32 blocks, 528 lie on or below the diagonal, 80 within a document too; of those nearby there
-        # are 154.
+        # Of 32 x 32 blocks, 528 lie on or below the diagonal, 80 of these within a document; 154 are nearby.
         causal, packed, nearby, unknown = (
             times[name][way] for name in ("causal", "packed", "nearby", "unknown")
         )

@@ -265,7 +265,7 @@ def test_precisions(precision: str) -> None:
         clip_grad_norm=1.0,
     )
     batch = batches("perceptron", [8], torch.float32)[0]
-    # What is compared is computed in float64 as well.
+    # The comparison runs in float64 as well.
     step.verify(batch)
     types.clear()
     result = step(batch)

@@ -71,7 +71,7 @@ def test_a_plan_is_followed_said_where_it_is_elsewhere_and_undone(tmp_path: Path
     marks = traces(model, optimizer)
     with pytest.warns(UserWarning, match="made for a Tesla T4") as said:
         step = memfit.Step(model, optimizer, language_loss, plan=plan, precision="fp32")
-    # It is said at the line that asked for the plan.
+    # The warning points to the line that passed the plan.
     assert {Path(warning.filename).name for warning in said} == {Path(__file__).name}
     assert traces(model, optimizer) != marks
     first, second = step(TOKENS), step(TOKENS.flip(0))
@@ -356,7 +356,7 @@ def test_ragged_sequences_run_to_the_end(tmp_path: Path) -> None:
         assert run["parts"][-1] > 2, "the longest do not fit whole"
     probed = found["probed"]
     assert probed["peak"] <= probed["budget"]
-    # What was taken in the end is what was foreseen for the largest batch, or less.
+    # The actual peak is at most the predicted peak of the largest batch.
     assert 0.8 * probed["peak"] < probed["most"] <= probed["peak"], json.dumps(probed)
 
 
@@ -451,7 +451,7 @@ def test_levers_on_a_card_take_what_they_promise(tmp_path: Path) -> None:
     assert saves("offload") > 0.4 * plain["peak"]
     assert saves("both") > saves("checkpointing")
     assert saves("compiled offload") > 0.4 * plain["peak"]
-    # Of each attention matrix, the logarithm of its sums stays.
+    # Only the log-sum-exp of each attention row is saved.
     assert saves("sdpa") > 6 * 16 * 8 * 512 * (512 - 2) * 4
     # Two moments of four bytes: eight of them become two and a little, four, none.
     assert saves("8-bit", "live") > 1.4 * parameters
