@@ -122,7 +122,7 @@ def test_a_target_that_cannot_follow_is_told(tmp_path: Path) -> None:
     Image.new("RGB", (120, 80)).save(colours)
     with pytest.raises(ValueError, match="3 channels, but a mask has one"):
         list(ImageLoader([path], [str(colours)], size=32, memory="64 MiB", follow=True))
-    with pytest.raises(TypeError, match="this target is 5"):
+    with pytest.raises(TypeError, match="got 5"):
         list(ImageLoader([path], [5], size=32, memory="64 MiB", follow=True))
 
 
