@@ -211,7 +211,7 @@ def test_a_script_that_makes_its_own_batches_is_divided_by_their_names():
         file.write('[[lever]]\nname = "resize-before-upload"\nvalue = 64\nlabel = "changes-training"\n')
     run = again(folder, report["budget"])
     assert run.status == 0
-    said = "the plan's `resize-before-upload` was not applied: no batch came from a DataLoader of PyTorch's"
+    said = "the plan's `resize-before-upload` was not applied: no batch came from a PyTorch DataLoader"
     assert said in run.report["fidelity"]["notes"], run.report["fidelity"]
 
 

@@ -495,6 +495,6 @@ def test_a_leak_is_said_with_the_line_that_holds_it(tmp_path: Path) -> None:
     assert len(leaks) == 1
     text, file = leaks[0]
     assert file == found["script"]
-    assert "4.0 MiB a step" in text
+    assert "4.0 MiB per step" in text
     assert "`kept`" in text
     assert 'kept.append(torch.zeros(1 << 20, device="cuda"))' in text
