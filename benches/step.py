@@ -1,4 +1,4 @@
-"""What `memfit.Step` costs beside a loop written by hand, in CPU time of the thread, with Accelerate's and
+"""Compares `memfit.Step` with a loop written by hand, in CPU time of the thread, with Accelerate's and
 Lightning's beside it.
 
     python benches/step.py [-o measurements/step.md]

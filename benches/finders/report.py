@@ -1,4 +1,4 @@
-"""What it takes to find a batch that fits: memfit beside the finders of Accelerate, Lightning and Composer.
+"""Compares memfit with the batch size finders of Accelerate, Lightning and Composer: time, tries and result.
 
     python benches/finders/report.py --python PATH [--composer PATH] [--gpu t4] [--batch 512]
 
