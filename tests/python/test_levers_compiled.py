@@ -123,11 +123,11 @@ def test_graphs_that_draw_random_numbers_are_told_from_others(computes: Any, dra
     assert any(map(_draws, graph.nodes)) == draws
 
 
-def test_a_share_is_of_what_is_compiled_and_in_hundredths() -> None:
+def test_a_share_is_of_what_is_compiled_and_in_percent() -> None:
     for model, value, why in [
         (nn.Linear(2, 2), 50, "no part of the model is compiled"),
-        (torch.compile(nn.Linear(2, 2)), 101, "hundredths"),
-        (torch.compile(nn.Linear(2, 2)), True, "hundredths"),
+        (torch.compile(nn.Linear(2, 2)), 101, "percentage"),
+        (torch.compile(nn.Linear(2, 2)), True, "percentage"),
     ]:
         with pytest.raises(CannotApply, match=why):
             _levers.apply(Target(model), [("activation-budget", value)])
