@@ -218,7 +218,7 @@ def test_a_column_of_names_that_look_like_numbers_is_read_by_its_classes(
         ([0, 1, None, 2, 1, 0], r"the label of .* has no label \(None\)"),
         ([0.5, 1.0, float("nan"), 2.0, 1.0, 0.0], r"has no label \(nan\)"),
         (numpy.array([0.5, 1, numpy.nan, 2, 1, 0]), r"has no label \(NaN\)"),
-        ([0, 1, 0.5, 2, 1, 0], r"is 0.5, but .* of another type .* pass all of them as floats"),
+        ([0, 1, 0.5, 2, 1, 0], r"is 0.5, but .* of another type: pass all of them as floats"),
         ([0, 1, True, 2, 1, 0], r"is True, but .* of another type"),
         ([0, 1, "cat", 2, 1, 0], r"is 'cat', but .* 0: pass names or numbers, not both"),
         ([0, 1, 2], r"there are 6 paths and 3 labels"),
