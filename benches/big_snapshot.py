@@ -22,7 +22,7 @@ BATCH = 1000
 BASE = 0x7F0000000000
 SEGMENT = 2 << 20
 BLOCK = 512
-# So that what is left of the segment is never used up.
+# The rest of the segment is never used up.
 DEEPEST = SEGMENT // BLOCK - 96
 
 

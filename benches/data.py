@@ -64,7 +64,7 @@ def prepare(photographs: Path, root: Path) -> None:
 
 
 def repeat(folder: Path, count: int) -> Path:
-    """A folder with so many files, the same ones again under other names."""
+    """Create a folder with copies of the files under other names."""
     files = sorted(folder.rglob("*.jpg"))
     place = folder / f"{count}"
     (place / "a").mkdir(parents=True)
@@ -236,7 +236,7 @@ CEILING = "the Rust ceiling"
 
 
 def resident(process: int) -> int:
-    """What a process and its children hold, shared pages by their share."""
+    """Return the memory of a process and its children, with shared pages counted proportionally."""
     total = 0
     for pid in [process, *children(process)]:
         try:

@@ -155,7 +155,7 @@ def mixed(given: argparse.Namespace, root: Path) -> dict[str, Any]:
 
 
 def told(found: dict[str, Any]) -> list[str]:
-    """What was found, in lines."""
+    """Format the results as lines."""
     lines = [f"decoder             {jpeg_decoder}"]
     if "held" in found:
         held = [part / MIB for part in found["held"]]

@@ -1,4 +1,4 @@
-"""What a virtual step costs beside PyTorch's own dispatch: the same training step on the `meta` device.
+"""Compares a virtual step's cost with PyTorch's own dispatch: the same training step on the `meta` device.
 
     memfit run --gpu a100-80gb --steps 0 --show-output -- python benches/dispatch.py
 

@@ -31,7 +31,7 @@ TARGET = ROOT / "measurements/recordings.md"
 RESULTS = ROOT / "measurements/recordings.json"
 MIB = 1024**2
 GIB = 1024**3
-# Smaller files of others are told of together, and not replayed: that takes less time than can be measured.
+# Smaller files of others are summarised and not replayed, which takes too little time to measure.
 LEAST = 1 * MIB
 # Times the speed of `pickle.load`.
 WANTED = 5
@@ -63,7 +63,7 @@ def make(file: Path, gib: float, protocol: int = 4) -> Path:
 
 
 def verbs(file: Path, folder: Path) -> dict[str, dict[str, float]]:
-    """What each verb costs for one file."""
+    """Measure each verb for one file."""
     command = os.environ.get("MEMFIT_COMMAND") or memfit()
     json_only = ["--format", "json"]
     return {
@@ -97,7 +97,7 @@ def stacks(python: str, rounds: int = 3) -> dict[str, float]:
 
 
 def opened(large: dict[str, Any]) -> str:
-    """How the page of the large snapshot runs, where there is a browser."""
+    """Measure the page of the large snapshot, if there is a browser."""
     browser = large["browser"]
     if not browser:
         return "No Chromium was there to open the page."

@@ -24,7 +24,7 @@ WHOLE = "## A whole dry run of the example"
 
 
 def dry_run(script: str, mark: str, *arguments: str, clock: str = "estimate") -> Any:
-    """What one of the benchmarks printed after `mark`, run on a virtual card."""
+    """Return the output of a benchmark after `mark`, run on a virtual GPU."""
     command = [memfit(), "run", "--gpu", "a100-80gb", "--steps", "0", "--show-output", "--timeout", "900"]
     command += ["--clock", clock]
     command += ["--", sys.executable, str(ROOT / "benches" / script), *arguments]

@@ -1,4 +1,4 @@
-"""What `memfit.Step` costs beside a loop written by hand, in CPU time of the thread, with Accelerate's and
+"""Compares `memfit.Step` with a loop written by hand, in CPU time of the thread, with Accelerate's and
 Lightning's beside it.
 
     python benches/step.py [-o measurements/step.md]
@@ -103,7 +103,7 @@ def with_accelerate() -> Callable[[], None]:
 
 
 def lightning_steps(count: int) -> float:
-    """Lightning has a loop of its own: the thread's time of so many steps."""
+    """Return the thread's time for steps of Lightning, which has its own loop."""
     import lightning
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)

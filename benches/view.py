@@ -33,7 +33,7 @@ def cost(command: list[str]) -> dict[str, float]:
 
 
 def in_browser(page: Path) -> dict[str, float] | None:
-    """How long the page takes to open, and its frames while it is moved and zoomed; nothing without a
+    """Measure how long the page takes to open, and its frames while panning and zooming; None without a
     browser.
     """
     sys.path.insert(0, str(ROOT / "tests/python"))

@@ -1,4 +1,4 @@
-"""What a whole dry run of the example costs beyond importing what it imports.
+"""Measures the cost of a whole dry run of the example beyond its imports.
 
     python benches/whole_run.py
 

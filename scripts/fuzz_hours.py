@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FUZZ = ROOT / "fuzz"
 RESULTS = ROOT / "measurements/fuzz.json"
 TARGET = ROOT / "measurements/fuzz.md"
-# What reads files that somebody else wrote, and the verbs behind it; and how each is told of in the table.
+# The readers of files from others, the verbs that use them, and their names in the table.
 READERS = {
     "snapshot": "memory snapshots (pickle)",
     "replay": "snapshots, replayed, explained and shown",

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def packages() -> list[str]:
-    """Those that have a property."""
+    """Return the packages with property tests."""
     sources = (path for path in ROOT.glob("crates/*/**/*.rs") if "proptest! {" in path.read_text())
     return sorted({path.relative_to(ROOT).parts[1] for path in sources})
 

@@ -1,4 +1,4 @@
-"""What it takes to find a batch that fits: memfit beside the finders of Accelerate, Lightning and Composer.
+"""Compares memfit with the batch size finders of Accelerate, Lightning and Composer: time, tries and result.
 
     python benches/finders/report.py --python PATH [--composer PATH] [--gpu t4] [--batch 512]
 
@@ -31,7 +31,7 @@ NAMES = {
 
 
 def run(way: str, python: str, gpu: str, batch: int) -> dict[str, Any]:
-    """What one way said."""
+    """Run one finder and return its output."""
     from whole_run import memfit
 
     command = [memfit(), "run", "--gpu", gpu, "--steps", "0", "--show-output", "--timeout", "1200", "--"]

@@ -60,7 +60,7 @@ class Watch:
         }
 
     def forget(self) -> None:
-        """What was taken for the first step was a trial."""
+        """Discard the first step, which was a trial."""
         self.first = None
 
 

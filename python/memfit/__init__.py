@@ -1,13 +1,13 @@
 """memfit: make PyTorch training fit in GPU memory.
 
-Importing this does not import torch: what needs it is loaded when it is first asked for.
+Importing this does not import torch: modules that need it are loaded on first use.
 """
 
 from __future__ import annotations
 
 from memfit._core import __version__
 
-# As `typing` has it, which takes longer to import than all of this.
+# Defined as in `typing`, which takes longer to import than all of this.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -61,11 +61,11 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"memfit._train.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
-        raise _told(f"memfit.{name}", error) from None
+        raise _explain_missing_torch(f"memfit.{name}", error) from None
 
 
-def _told(name: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """The error with its remedy, where the module that is missing is PyTorch."""
+def _explain_missing_torch(name: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """Add installation advice to the error if the missing module is PyTorch."""
     import sys
 
     if error.name is None or error.name.split(".")[0] != "torch":

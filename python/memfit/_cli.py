@@ -1,4 +1,4 @@
-"""The command `memfit`: hands its arguments to the native half."""
+"""The command `memfit`: passes its arguments to the native library."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from memfit import _core
 
 def main() -> int:
     """Run the command with the arguments of this process, and return its exit status."""
-    # While the native half runs, Python's own handler would only take a note of Ctrl-C and never get to act
-    # on it.
+    # While native code runs, Python's own handler would only record Ctrl-C without acting on it.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     libraries = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_device")
     return _core.main(["memfit", *sys.argv[1:]], python=sys.executable or None, libraries=libraries)

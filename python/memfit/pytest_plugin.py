@@ -1,7 +1,7 @@
 """`@pytest.mark.memfit(gpu="t4", max_device="14 GiB")`: a memory regression test that needs no GPU.
 
-A marked test runs in a process of its own, under `memfit run`, on the virtual card that its mark names. It
-fails where memory runs out there, and where a peak is above what the mark allows.
+A marked test runs in a process of its own, under `memfit run`, on the virtual GPU that its mark names. It
+fails if memory runs out there, or if a peak is above the mark's limit.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import pytest
 
 from memfit._core import format_size, parse_size
 
-#: Where the test's own process leaves its reports.
+#: The file in which the test's own process leaves its reports.
 REPORTS = "MEMFIT_PYTEST_REPORTS"
 PEAKS = ("device", "device_upper", "allocated", "reserved")
 OPTIONS = {"gpu", "memory", "timeout", *(f"max_{peak}" for peak in PEAKS)}
 MARK = (
-    "memfit(gpu, *, memory=None, timeout=None, max_device=None, max_device_upper=None, max_allocated=None,"
-    " max_reserved=None): run this test on a virtual GPU, and fail it where its memory passes a limit."
+    "memfit(gpu, *, memory=None, timeout=None, max_device=None, max_device_upper=None, max_allocated=None, "
+    "max_reserved=None): run this test on a virtual GPU, and fail it if its memory exceeds a limit."
 )
 
 
@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Reporter:
-    """In the test's own process: writes down what came of it."""
+    """Saves the reports, in the test's own process."""
 
     def __init__(self, config: pytest.Config, path: Path) -> None:
         self.config = config
@@ -48,13 +48,13 @@ class Reporter:
 
 
 class Question:
-    """What a test's mark asks."""
+    """The settings of a test's mark."""
 
     def __init__(self, item: pytest.Item, mark: pytest.Mark) -> None:
         asked = dict(zip(["gpu"], mark.args, strict=False)) | dict(mark.kwargs)
         if unknown := sorted(set(asked) - OPTIONS) or list(mark.args[1:]):
             raise pytest.UsageError(
-                f"{item.nodeid}: the mark memfit takes {', '.join(sorted(OPTIONS))}, not {unknown[0]!r}"
+                f"{item.nodeid}: the mark memfit accepts {', '.join(sorted(OPTIONS))}, not {unknown[0]!r}"
             )
         self.item = item
         self.options: list[str] = []
@@ -70,11 +70,11 @@ class Question:
                     raise pytest.UsageError(f"{item.nodeid}: max_{peak}: {error}") from None
 
     def plugin(self) -> str:
-        """The name that this plugin goes by: an entry point's, or its module's where somebody named that."""
+        """Return the name under which this plugin is registered: an entry point's, or its module's."""
         return self.item.config.pluginmanager.get_name(sys.modules[__name__]) or __name__
 
     def ask(self) -> tuple[list[pytest.TestReport], dict[str, Any] | None, str]:
-        """Runs the test: its reports, what memfit says of the run, and what either wrote beside that."""
+        """Run the test; return its reports, memfit's report of the run, and the error output."""
         config = self.item.config
         path, _, name = self.item.nodeid.partition("::")
         arguments = [
@@ -121,7 +121,7 @@ class Question:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # A mark that cannot be understood is told before anything runs.
+    # Report invalid marks before anything runs.
     for item in items:
         if mark := item.get_closest_marker("memfit"):
             Question(item, mark)
@@ -130,7 +130,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     mark = item.get_closest_marker("memfit")
-    # Inside a run, whoever started it, the test is what it is.
+    # Inside of a run, the test runs normally.
     if mark is None or os.environ.get("MEMFIT_RUN_DIR"):
         return None
     question = Question(item, mark)
@@ -145,26 +145,26 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
 def judged(
     question: Question, reports: list[pytest.TestReport], said: dict[str, Any] | None, beside: str
 ) -> list[pytest.TestReport]:
-    """The reports of a test, with what its memory says."""
+    """Return the reports of a test, with the result of its memory limits."""
     call = next((report for report in reports if report.when == "call"), None)
     if call is None and any(report.outcome != "passed" for report in reports):
-        return reports  # It was skipped, or its fixtures failed: that is the answer.
+        return reports  # Skipped, or a fixture failed: keep that result.
     problem = None
     peak: dict[str, int] = (said or {}).get("peak") or {}
     if said is not None and said["verdict"] == "oom":
         problem = out_of_memory(said)
     elif said is None or call is None:
-        problem = f"the test could not be run on a virtual card\n{beside.strip()}"
+        problem = f"the test could not be run on a virtual GPU\n{beside.strip()}"
     elif call.outcome == "passed":
         problem = over(question.limits, said)
     if call is None:
         call = blank(question.item)
         reports = [*reports, call]
-    # Some forms take what a test is about from its last report, others from that of the call.
+    # Some report formats take a test's properties from its last report, others from the call's.
     for report in reports:
         report.user_properties += [(f"memfit.peak.{name}", bytes_) for name, bytes_ in peak.items()]
-    # What fails by itself says more than the card it failed on; but an OOM caught by a test's own `raises` is
-    # its own.
+    # A test's own failure says more than an out-of-memory error; one caught by the test's `raises` does not
+    # count.
     if problem and call.outcome == "passed" and not (said and (said.get("oom") or {}).get("caught")):
         call.outcome = "failed"
         call.longrepr = problem
@@ -174,7 +174,7 @@ def judged(
 
 
 def with_tuples(data: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows lists alone; pytest tells where a skipped test stands by a tuple."""
+    """Restore tuples, which JSON lacks; pytest expects one as the location of a skipped test."""
     return {
         name: tuple(value) if name in ("location", "longrepr") and isinstance(value, list) else value
         for name, value in data.items()
@@ -190,13 +190,14 @@ def out_of_memory(said: dict[str, Any]) -> str:
     oom, device = said["oom"], said["device"]
     where = f" in {oom['module']}" if oom.get("module") else ""
     return (
-        f"out of memory on {device['name']} ({format_size(device['capacity'])}): {format_size(oom['requested'])} were"
-        f" asked for, {oom['phase']}{where}\n{held(said)}"
+        f"out of memory on {device['name']} ({format_size(device['capacity'])}): "
+        f"{format_size(oom['requested'])} were requested, {oom['phase']}{where}\n"
+        f"{held(said)}"
     )
 
 
 def over(limits: dict[str, int], said: dict[str, Any]) -> str | None:
-    """What is above its limit, and what fills it."""
+    """Return the exceeded limits and the memory categories at the peak, or None."""
     peak = said["peak"]
     lines = [
         f"peak of {name}: {format_size(peak[name])}, {format_size(peak[name] - limit)} above {format_size(limit)}"
@@ -207,7 +208,7 @@ def over(limits: dict[str, int], said: dict[str, Any]) -> str | None:
 
 
 def held(said: dict[str, Any]) -> str:
-    """What fills memory at the peak, the largest first."""
+    """Return the memory categories at the peak, the largest first."""
     at_peak = said.get("at_peak") or {}
     parts = sorted((at_peak.get("by_category") or {}).items(), key=lambda part: -part[1])
     lines = [f"  {name:<14} {format_size(size):>10}" for name, size in parts if size]

@@ -44,8 +44,8 @@ def attend(query, key, value, mask):
 
 
 def packed(batch, length, document):
-    """Which blocks of attention are left where documents of one length are packed, and no token sees another
-    document's.
+    """Return the attention blocks that remain if documents of one length are packed and tokens only see their
+    own.
     """
     documents = (torch.arange(length) // document).expand(batch, -1).contiguous()
 
@@ -155,7 +155,7 @@ class Offload(torch.autograd.graph.saved_tensors_hooks):
 
     KEPT_BEFORE = 5
 
-    # What is smaller stays; among it the angles, which are no activations.
+    # Smaller tensors are not offloaded; among them the rotary angles, which are no activations.
     def __init__(self, least=2 << 20):
         self.stream = torch.cuda.Stream()
         self.saved = 0
@@ -204,7 +204,7 @@ class Offload(torch.autograd.graph.saved_tensors_hooks):
             own = [tensor]
 
             def used(*_):
-                # What the node before this one used; its own stays until the next has been queued.
+                # The tensor of the previous node; this node's own stays until the next has been queued.
                 self._let_go()
                 own.append(torch.cuda.current_stream().record_event())
                 self.returned.append(own)
@@ -280,7 +280,7 @@ def main():
     if level >= COMPILE:
         for block in model.blocks:
             block.compile()
-        # That release compiles only the loss in chunks: of the plain one it drops what it has compiled.
+        # That release compiles only the chunked loss: it discards a compiled plain one.
         loss = torch.compile(cross_entropy) if level >= CHUNKS else cross_entropy
     if given.chunked and level < CHUNKS:
         loss = torch.compile(cross_entropy)
@@ -305,7 +305,7 @@ def main():
         total = sum(loss(piece.flatten(0, 1), label.reshape(-1)) for piece, label in pieces)
         if divide_loss:
             total = total / labels.numel()
-        # What is zipped holds on to its last pair.
+        # `zip` holds a reference to its last pair.
         del logits, hidden, pieces
         total.backward()
         if not divide_loss:

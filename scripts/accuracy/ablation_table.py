@@ -63,7 +63,7 @@ the recipe leaves that attention out. What is left is in all rows, as a card wou
 
 
 def run(level):
-    """What memfit says of a level."""
+    """Return memfit's prediction for a level."""
     command = os.environ.get("MEMFIT_COMMAND", "memfit")
     python = os.environ.get("MEMFIT_PYTHON", "python")
     words = [command, "run", "--gpu", "a100-80gb", "--steps", "3", "--format", "json", "--"]

@@ -27,7 +27,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 MEASUREMENTS = HERE.parents[1] / "measurements"
 RESULTS = MEASUREMENTS / "consumer-speed.json"
-# How many rows of a file there are for each that is drawn; by GPU and mode.
+# Number of rows per drawn row, by GPU and mode.
 EVERY = {"rtx-3090 train": 60, "rtx-3090 infer": 160, "rtx-4090 infer": 160, "rtx-5090 infer": 160}
 
 HEAD = """# Published times on consumer cards, and what the virtual cards say
@@ -43,7 +43,7 @@ others, but their errors, at other shares as well, had been printed when it was 
 
 
 def held_out(key: str) -> bool:
-    """Whether a row is never fitted."""
+    """Return `True` if a row is never used for fitting."""
     gpu, mode = key.split()[:2]
     number = int(hashlib.sha256(key.encode()).hexdigest()[:8], 16)
     every = EVERY[f"{gpu} {mode}"]
@@ -75,7 +75,7 @@ def error(row: dict[str, Any], found: dict[str, Any]) -> float:
 
 
 def summary(rows: list[dict[str, Any]], label: str) -> str:
-    """How good the estimates of a run are."""
+    """Return the accuracy of the estimates of a run."""
     found = [(row, row["runs"][label]) for row in rows if label in row["runs"]]
     if not found:
         return "| | | | |"

@@ -1,4 +1,4 @@
-"""How a case measures, and how it says what it measured: one line on its standard output."""
+"""Measures a case, and reports the result as one line on standard output."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ def record() -> None:
 
 
 def recorded_peak() -> int:
-    """The peak of allocated memory since `record`, as one gets it from a snapshot that somebody published.
+    """Return the peak of allocated memory since `record`, computed as from a published snapshot.
 
-    A snapshot knows the blocks that are there at its end by their own sizes, and the events before by the
-    sizes that were asked for. What was there at the beginning follows by subtraction; the rest is a
-    running sum.
+    A snapshot has the actual sizes of blocks at its end, and the requested sizes of earlier events. The
+    initial memory follows by subtraction; the rest is a running sum.
     """
     import torch
 

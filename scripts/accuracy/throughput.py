@@ -124,7 +124,7 @@ def page(results: dict[str, Any]) -> str:
     errors = [abs(error) for _, error in lines if error is not None]
     torch = sorted({result["torch"] for result in results.values() if result["torch"]})
     hits = sum(text.endswith("yes |") for text, _ in lines)
-    # Of two rows with the same network, the order and how far apart they are.
+    # The order and the ratio of two rows with the same network.
     rates = {
         row: row.batch * 1000 / results[row.name]["step_ms"][1]
         for row in ROWS

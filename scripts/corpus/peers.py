@@ -49,7 +49,7 @@ def install(cache: Path) -> Path:
 
 
 def timed(command: list[str], folder: Path) -> tuple[str, dict[str, float]]:
-    """What a command answers, and its wall and processor time."""
+    """Return a command's output, and its wall and processor time."""
     before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -58,7 +58,7 @@ def timed(command: list[str], folder: Path) -> tuple[str, dict[str, float]]:
 
 
 def measure(package: Path, peers: Path, memfit: str) -> dict[str, Any]:
-    """What the three find in a package, and what it costs."""
+    """Return the findings of the three tools in a package, and their cost."""
     name, folder = package.name, package.parent
     answer: dict[str, Any] = {"files": sum(1 for _ in package.rglob("*.py")), "memfit": ours(package, memfit)}
     text, spent = timed([str(peers / "torch-preflight"), "check", name, "-f", "json", "--no-color"], folder)
@@ -189,7 +189,7 @@ def main() -> int:
             fresh.write_text(json.dumps(measure(package, peers, memfit)))
             fresh.rename(kept[name])
         results[name] = json.loads(kept[name].read_text())
-        # What it took belongs to that run; what is found is what is found today.
+        # The times belong to that run; the findings are those of today.
         results[name]["memfit"]["findings"] = ours(package, memfit)["findings"]
         print(name, *(f"{tool} {seconds(results[name][tool]['cpu'])}" for tool in TOOLS), flush=True)
     said = tomllib.loads((HERE / "peers.toml").read_text()) if (HERE / "peers.toml").exists() else {}

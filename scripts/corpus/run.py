@@ -63,7 +63,7 @@ LISTS = {
 REPOSITORY = re.compile(
     r"^(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)@(?P<commit>[0-9a-f]{40})  # (?P<files>\d+)$", re.M
 )
-# What of a repository is read.
+# The files of a repository that are read.
 TEXTS = {".py", ".ipynb", ".md"}
 
 

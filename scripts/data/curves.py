@@ -53,7 +53,7 @@ def train(folder: Path, loader: str, seed: int, given: argparse.Namespace) -> li
 
 
 def written(found: dict[str, Any]) -> str:
-    """What was found, as Markdown."""
+    """Format the results as Markdown."""
     lines = [
         "# Training with `memfit.data` and with DataLoader",
         "",

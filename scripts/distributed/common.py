@@ -1,4 +1,4 @@
-"""What the cases share: how they are entered, a small transformer, a few steps of training."""
+"""The common parts of the cases: entry point, a small transformer, a few training steps."""
 
 from __future__ import annotations
 

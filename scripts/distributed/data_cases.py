@@ -139,7 +139,7 @@ def fsdp2() -> None:
 
 @case
 def fsdp2_is_the_sum_of_its_parts() -> None:
-    """What it holds after each phase, to the byte; and what its peak is made of."""
+    """Check the memory after each phase to the byte, and the composition of its peak."""
 
     def held(peak: bool = False) -> int:
         stats = torch.cuda.memory_stats()

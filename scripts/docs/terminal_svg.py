@@ -23,13 +23,13 @@ NORMAL = ["#1d2021", "#e5534b", "#57ab5a", "#c69026", "#539bf5", "#b083f0", "#39
 BRIGHT = ["#768390", "#ff938a", "#6bc46d", "#daaa3f", "#6cb6ff", "#dcbdfb", "#56d4dd", "#f0f6fc"]
 BACKGROUND, FOREGROUND = "#1c2128", "#c9d1d9"
 CELL_WIDTH, LINE_HEIGHT, MARGIN, TITLE = 8.4, 19, 16, 34
-# Browsers that know no `xml:space` any more drop spaces at the ends of a text, and stretch what is left.
+# Browsers without support for `xml:space` drop spaces at the ends of a text, and stretch the rest.
 PRE = 'style="white-space: pre"'
 
 
 @dataclass(frozen=True)
 class Style:
-    """How a stretch of text looks."""
+    """The style of a stretch of text."""
 
     colour: str | None = None
     bold: bool = False

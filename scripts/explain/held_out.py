@@ -61,7 +61,7 @@ class Script:
 
 @dataclass
 class Row:
-    """What came of one script."""
+    """The result of one script."""
 
     set: str
     script: str
@@ -76,11 +76,11 @@ class Row:
     remedy: bool | None = None
 
     def names(self, cause: str | None) -> bool:
-        """Whether this cause is one that the script names."""
+        """Return `True` if the script names this cause."""
         return cause in self.cause.split("|")
 
     def fits(self) -> bool:
-        """Whether a run has shown the first remedy, which is not another card."""
+        """`True` if a run has proved the first remedy, and it is not another GPU."""
         return self.proof == "fits" and self.lever != "larger-card"
 
 
@@ -105,7 +105,7 @@ def explain(file: Path) -> dict[str, Any] | None:
 
 
 def snapshots(scripts: list[Script], folder: Path) -> dict[str, dict[str, Any]]:
-    """What is said of each script's snapshot."""
+    """Explain each script's snapshot."""
     own = [script for script in scripts if not set(script.causes) & set(OUTSIDE)]
     paths = [f"{script.path}" + (f"@{script.settings}" if script.settings else "") for script in own]
     call(["run", *CARD, "--no-prove", "--", sys.executable, str(DRIVER), str(folder), *paths], folder)

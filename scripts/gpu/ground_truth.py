@@ -32,7 +32,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What both sides counted; None where a side failed."""
+    """The counts of both sides; None if a side failed."""
 
     case: Case
     real: dict | None
@@ -133,7 +133,7 @@ def main() -> None:
     args = parser.parse_args()
     virtual = [memfit(), "run", "--gpu", args.gpu, "--steps", "0", "--timeout", "900", "--"]
     if not args.no_calibrate:
-        # What is measured is kept for this machine, from where the runs below take it.
+        # Measurements are stored for this machine, and the runs below read them.
         rehearsal = [*virtual] if args.rehearse else []
         subprocess.run([*rehearsal, memfit(), "calibrate", "--python", sys.executable], check=True)
     outcomes = []

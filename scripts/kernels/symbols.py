@@ -32,7 +32,7 @@ Table = dict[tuple[str, str], set[str]]
 
 
 def read() -> Table:
-    """The table as it is."""
+    """Read the current table."""
     table: Table = {}
     if TABLE.exists():
         for line in gzip.decompress(TABLE.read_bytes()).decode().splitlines():

@@ -29,14 +29,13 @@ ROOT = Path(__file__).resolve().parents[2]
 STORE = ROOT / "measurements" / "plan-ablation.json"
 TABLE = ROOT / "measurements" / "plan-ablation.md"
 SCRIPT = "llama.py --layers 28 --hidden 3072 --heads 24 --bf16 --batch-size 2 --sequence 4096"
-# Nothing of the ablation but the baseline; the loss in chunks is the recipe's own, since memfit's is another
-# one.
+# Only the baseline of the ablation; the chunked loss is the recipe's own, which differs from memfit's.
 RECIPE = "../scripts/accuracy/ablation.py --divide-loss"
 RECIPE_CHUNKED = f"{RECIPE} --chunked"
 GIB = 1024**3
 # GiB of the card, falling.
 CARDS = (80, 64, 56, 46, 40, 32, 27, 25, 23, 20, 18)
-# What the README says: the technique that a row adds, the lever that does it, and the peak in GiB.
+# The README's figures: the technique that a row adds, the corresponding lever, and the peak in GiB.
 ROWS = (
     ("packed baseline", ("fused-optimizer", True), 60.0),
     ("+ compile", ("compile", "blocks"), 51.0),
@@ -101,7 +100,7 @@ def row(index: int) -> dict[str, Any]:
 
 def with_levers(script: str, levers: dict[str, Any]) -> dict[str, Any]:
     if "optimizer-in-backward" in levers:
-        # What updates piece by piece does so with the kernel that it is given.
+        # Updates in pieces use the given kernel.
         del levers["fused-optimizer"]
     with tempfile.TemporaryDirectory(prefix="memfit-ablation-") as folder:
         path = Path(folder) / "plan.toml"

@@ -91,12 +91,12 @@ COMPILED = {
 CASES |= COMPILED
 # Levers that divide the batch or say what becomes of activations; the others go with a habit as well.
 OF_SIZE = ("micro-batch", "checkpointing", "activation-offload")
-# What a budget's own run says itself.
+# Levers whose effect a run with that budget reports itself.
 OF_COMPILED = ("compile", "activation-budget")
 
 
 class Store:
-    """What is known already."""
+    """The results so far."""
 
     def __init__(self) -> None:
         self.known: dict[str, dict[str, Any]] = json.loads(STORE.read_text()) if STORE.exists() else {}
@@ -142,7 +142,7 @@ def plan(name: str) -> dict[str, Any]:
             *("plan", "--gpu", gpu, "--allow", allow, *compiled, "-o", str(path)),
             *("--", sys.executable, *words.split()),
         )
-        # Which interpreter it was is this machine's own affair.
+        # The path of the interpreter is specific to this machine.
         text = path.read_text().replace(sys.executable, "python") if path.exists() else None
     return {
         "verdict": report["verdict"],
@@ -231,13 +231,12 @@ def budgeted(name: str, helped: bool) -> Any:
     helper = str(Path(__file__).with_name("budget.py"))
     batch = known["baseline"]["micro_batch"] or 1
     tried, fitting = [], batch
-    # Where random numbers are drawn, what is computed again would be something else: gradients would be
-    # wrong.
+    # Recomputed random numbers would differ, and gradients would be wrong.
     draws = any(
         each["lever"] == "activation-budget" and "at random" in each["why"] for each in known["rejected"]
     )
     for budget in BUDGETS[:1] if draws else BUDGETS:
-        # What fitted with more of the activations fits with less; so may up to four times the samples.
+        # A batch that fitted with more activations fits with fewer; so may up to four times the samples.
         size = min(batch, 4 * fitting)
         while size >= 1:
             result = run(
@@ -256,7 +255,7 @@ def budgeted(name: str, helped: bool) -> Any:
 
 
 def jobs(name: str, known: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What is still to be done for a case, in order."""
+    """Yield the remaining jobs of a case, in order."""
     if "plan" not in known:
         yield "plan", plan
         return
@@ -371,7 +370,7 @@ def main() -> None:
     options = parser.parse_args()
     store, left = Store(), options.most
     while left is None or left > 0:
-        # What is furthest behind comes first, so that there is something of every case.
+        # The case with the least progress comes first, so that each has some results.
         waiting = [
             (len(store.of(name)), name, key, job)
             for name in options.cases or CASES

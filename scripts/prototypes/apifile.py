@@ -54,7 +54,7 @@ def read(path: Path) -> dict[str, Entry]:
 
 
 def preamble(path: Path) -> str | None:
-    """What stands above the first entry: the library's settings and whatever was written there by hand."""
+    """Return the text above the first entry: the library's settings and handwritten notes."""
     if not path.exists():
         return None
     kept = []

@@ -124,9 +124,9 @@ def _list(name: str, library: dict) -> Path:
 
 
 def _releases(environments, names: set[str]) -> dict[str, int]:
-    """Which release brought each entry point of the driver.
+    """Return the release that introduced each entry point of the driver.
 
-    The typedef headers name every version of a call after the release that brought it
+    The typedef headers name every version of a call after the release that introduced it
     (`PFN_cuMemAlloc_v3020`), the library numbers them (`cuMemAlloc`, `cuMemAlloc_v2`): in order they are the
     same.
     """

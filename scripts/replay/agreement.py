@@ -62,7 +62,7 @@ SETTINGS = [
 
 
 class Books(ctypes.Structure):
-    """What the device says that it gave this process on a card."""
+    """The device's record of the memory it gave this process."""
 
     _fields_ = [
         (name, ctypes.c_uint64)
@@ -110,7 +110,7 @@ class Program:
         self.pool = torch.cuda.MemPool() if self.native and rng.random() < 0.5 else None
         self.captures = self.native and rng.random() < 0.4
         self.failures = self.checks = 0
-        # What the card lacks beyond what PyTorch has: contexts and libraries, at their upper bound.
+        # The GPU's memory beyond PyTorch's: contexts and libraries, at their upper bound.
         self.outside = [self.lacking(card) - self.reserved(card) for card in self.cards]
 
     def lacking(self, card: int) -> int:
@@ -242,7 +242,7 @@ class Program:
     def check_pinned(self) -> None:
         stats = torch.cuda.host_memory_stats() if hasattr(torch.cuda, "host_memory_stats") else {}
         if "allocated_bytes.current" in stats:
-            # Of what was set aside for small requests, only what was asked for counts as allocated.
+            # Of memory reserved for small requests, only the requested part counts as allocated.
             beyond = books(0).pinned - stats["allocated_bytes.current"]
             if not 0 <= beyond <= self.aside:
                 raise AssertionError(f"page-locked memory: {beyond:,} bytes more than PyTorch has")
@@ -353,7 +353,7 @@ def record(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def page(kept: dict[str, dict[str, Any]]) -> str:
-    """What was recorded, for people."""
+    """Format the records as a page."""
     total = sum(each.get("programs", 0) for each in kept.values())
     failed = sum("failed" in each for each in kept.values())
     text = "# PyTorch's books and the device's\n\nWritten by `scripts/replay/agreement.py --record`; its head says how to run it. "

@@ -72,7 +72,7 @@ def programs(python: str, folder: Path, first: int, count: int, steps: int) -> N
 
 
 def compare(file: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """What `memfit replay` makes of a trace, beside what PyTorch said of it."""
+    """Compare the result of `memfit replay` for a trace with PyTorch's own figures."""
     command = [*memfit(), "replay", str(file), "--torch", facts["torch"], "--format", "json"]
     command += ["--card-memory", f"{facts['capacity']}B"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -147,7 +147,7 @@ def try_again(releases: list[dict[str, Any]]) -> None:
 
 
 def page(releases: list[dict[str, Any]]) -> str:
-    """What was found, for people."""
+    """Format the results as a page."""
     settings = {setting for release in releases for setting in release["settings"]}
     rows = [row for release in releases for row in release["settings"].values()]
     total, wrong = sum(row["programs"] for row in rows), sum(len(row["wrong"]) for row in rows)

@@ -29,9 +29,9 @@ BROKEN = ROOT / "examples" / "broken"
 DRIVER = ROOT / "tests" / "python" / "broken_driver.py"
 RESULTS = ROOT / "measurements" / "recorded-releases.json"
 CARD = ["--gpu", "t4", "--memory", "3GiB", "--steps", "0", "--no-prove"]
-# What fills the card lies in other processes there, which a snapshot does not show.
+# The GPU is filled by other processes, which a snapshot does not show.
 SEVERAL = ("other_processes", "outside")
-# What hurts in this one, the script does not set itself.
+# The harmful setting is not set by the script itself.
 SETTINGS = {"setting_that_hurts": ""}
 RECORDED = ("evaluation_with_gradients", "fragmented", "leaking", "two_batches_alive")
 
@@ -49,7 +49,7 @@ def call(arguments: list[str]) -> str:
 
 
 def said_of(release: str, script: str, file: Path) -> dict[str, Any]:
-    """What a file's replay and its explanation say."""
+    """Return the replay and the explanation of a file."""
     row: dict[str, Any] = {"release": release, "script": script, "kind": file.suffix.removeprefix(".")}
     replay = call(["replay", "--format", "json", str(file)])
     explained = call(["explain", "--format", "json", str(file)])

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 TURNS = 3
-# What is changed, and where it may stand: the trees are laid out differently.
+# The change, and its possible files: the trees are laid out differently.
 CHANGES = {
     "a cost constant": ("crates/memfit-kernels/src/cost/gemm.rs", "crates/memfit-vgpu/src/cost/library.rs"),
     "a lint rule": ("crates/memfit-lint/src/rules/anomaly_mode_left_on.rs",),

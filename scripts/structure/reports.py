@@ -49,7 +49,7 @@ ARGUMENTS = {
 LEFT_OUT = {"workloads/libraries/arithmetic.py", "workloads/stalled.py"}
 # Scripts that a launcher starts, one process for each card.
 LAUNCHED = {"workloads/distributed.py": 2}
-# What `memfit plan` is asked about: a search takes many runs.
+# The questions for `memfit plan`, whose search takes many runs.
 PLANNED = (
     ("examples/classifier/train.py", "rtx-4060"),
     ("workloads/gpt2.py", "rtx-3060"),
@@ -210,7 +210,7 @@ def comparable(value: Any, texts: bool) -> Any:
 
 
 def outline(text: Any) -> Any:
-    """What is compared of a text: that it is there, or how many there are."""
+    """Return the part of a text that is compared: that it exists, or the number of entries."""
     return len(text) if isinstance(text, (list, dict)) else type(text).__name__
 
 
@@ -219,8 +219,8 @@ def is_time(where: str) -> bool:
 
 
 def is_close(before: Any, after: Any) -> bool:
-    """Whether two estimated times are alike: they vary a little with the order in which loader processes
-    answer.
+    """Return `True` if two estimated times are close: they vary a little with the order in which loader
+    processes answer.
     """
     both = isinstance(before, (int, float)) and isinstance(after, (int, float))
     return both and abs(before - after) <= TIME_TOLERANCE * max(abs(before), abs(after))

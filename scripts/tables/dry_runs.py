@@ -15,9 +15,10 @@ ROOT = Path(__file__).resolve().parents[2]
 MIB = 1024**2
 STEPS = 3
 
-# What scripts of workloads/libraries print before the bytes that follow from shapes and formats.
+# The prefix of output lines of scripts in workloads/libraries with the bytes that follow from shapes and
+# formats.
 MARK = "by arithmetic: "
-# How far a category may lie from them: the sums leave out scalars such as Adam's counters of steps.
+# Tolerances of a category: the sums leave out scalars such as Adam's step counters.
 RELATIVE, ABSOLUTE = 0.001, 64 * 1024
 
 
@@ -49,7 +50,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one case showed."""
+    """The result of one case."""
 
     case: Case
     report: dict[str, Any]
@@ -58,7 +59,7 @@ class Outcome:
 
     @property
     def whole(self) -> bool:
-        """Whether there is a peak to speak of."""
+        """`True` if the run has a usable peak."""
         return bool(self.report.get("peak") and self.report.get("at_peak"))
 
     @property
@@ -113,7 +114,7 @@ def dry_run(case: Case, python: str, folder: Path) -> Outcome:
 
 
 def versions(python: str, packages: list[str]) -> dict[str, str]:
-    """What is installed beside that interpreter, and the interpreter's own version under `python`."""
+    """Return the versions of installed packages, and the interpreter's own under `python`."""
     code = (
         "import importlib.metadata as m, json, platform, sys\n"
         "print(json.dumps({n: m.version(n) for n in sys.argv[1:]} | {'python': platform.python_version()}))"

@@ -31,7 +31,7 @@ def libraries() -> list[dict[str, Any]]:
 
 
 def kept(outcome: Outcome) -> dict[str, Any]:
-    """What the page needs of an outcome."""
+    """Return the parts of an outcome that the page needs."""
     report = outcome.report
     problems = (
         outcome.problems if outcome.expected else [*outcome.problems, "the script stated no arithmetic"]
@@ -92,7 +92,7 @@ To run a row again: `python scripts/tables/libraries.py --only WORDS`; each row'
 
 
 def results() -> dict[str, Any]:
-    """What was found up to now, by library and case."""
+    """Return the results so far, by library and case."""
     return json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
 
 

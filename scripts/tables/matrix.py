@@ -65,7 +65,7 @@ def read() -> tuple[list[Release], list[Case]]:
 
 
 def column(release: Release, cases: list[Case]) -> dict[str, Any]:
-    """What one release shows in every workload."""
+    """Return the results of one release for every workload."""
     python = release.interpreter()
     results: dict[str, Any] = {}
     installed = versions(python, ["torch", "transformers"])

@@ -48,7 +48,7 @@ _MOST = 5000
 
 
 def kept(place: str) -> Path:
-    """Where what was found in a place is written down."""
+    """Return the file for the results of a place."""
     return ROOT / "target" / f"faults-{place}.json"
 
 
@@ -161,7 +161,7 @@ class Case:
         self._device = device
 
     def begin(self, micro_batch: int | None = None) -> Training:
-        """A training that has run so many steps in whole batches, and goes on in parts of this size."""
+        """Train some steps in whole batches, and continue with this micro-batch size."""
         import memfit
         import torch
         from torch.nn import functional
@@ -192,8 +192,8 @@ class Case:
 
 
 def outcome(training: Training, results: list[Any] | None) -> tuple[dict[str, int], Any]:
-    """What came of a fault so far, and the result of the window in the end: none where the training is
-    broken. A window that was declared to be as before it runs once more.
+    """Return the effects of a fault so far, and the final result of the window: none if the training is
+    broken. A window that was declared unchanged runs once more.
     """
     found = dict.fromkeys(COUNTS, 0)
     found["faults"], found["declared"] = 1, int(not results)
@@ -285,8 +285,8 @@ def search(place: str) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     device, faults = ("cuda", on_card()) if place == "card" else ("cpu", on_cpu())
-    # What is imported with the first step, and all that stands then, stays: without this, looking for garbage
-    # takes far longer than a step.
+    # Freeze modules imported with the first step and all current objects: otherwise garbage collection takes
+    # far longer than a step.
     for build in models().values():
         Case(build, 1, device).begin().window()
     gc.collect()
@@ -311,7 +311,7 @@ def search(place: str) -> None:
 
 
 def read(place: str) -> dict[str, Any]:
-    """What was found so far."""
+    """Return the results so far."""
     return json.loads(kept(place).read_text()) if kept(place).is_file() else {}
 
 

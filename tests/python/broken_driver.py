@@ -22,7 +22,7 @@ DEFAULTS = "expandable_segments:False"
 
 
 def attempt(script: Path, settings: str, snapshot: Path) -> dict[str, object]:
-    """Whether a script fits, under these allocator settings."""
+    """Return `True` if a script fits with these allocator settings."""
     torch.cuda.memory._set_allocator_settings(settings or DEFAULTS)
     torch.cuda.set_per_process_memory_fraction(1.0)
     torch.cuda.memory._record_memory_history(stacks="python")
@@ -47,7 +47,7 @@ def attempt(script: Path, settings: str, snapshot: Path) -> dict[str, object]:
 
 
 def clean_up() -> None:
-    """Nothing of one script is there when the next begins."""
+    """Remove everything that one script leaves behind before the next one starts."""
     torch.cuda.memory._record_memory_history(enabled=None)
     gc.collect()
     torch.cuda.synchronize()

@@ -85,7 +85,7 @@ def main() -> None:
     try:
         step(data[0])
     except RuntimeError as error:
-        dist.all_gather_object(ended, "not the same on all ranks" in str(error))
+        dist.all_gather_object(ended, "that differ between ranks" in str(error))
     if rank == 0:
         print(json.dumps({"worst": worst, "apart": apart, "retried": retried, "differ": ended}))
     dist.destroy_process_group()

@@ -54,8 +54,7 @@ for epoch in range(3):
     print(f"epoch {epoch}: loss {total:.4f}")
 """
 
-# What is changed of the divided loop, whether it trains as the whole one does, and whether it prints the
-# same.
+# A change of the divided loop, if it trains like the whole one, and if it prints the same.
 CHANGES = {
     "divided": (DIVIDED, True, True),
     "recomputed": (

@@ -105,7 +105,7 @@ def target_of(model: nn.Module, make: Make = adam) -> Target:
 
 
 def train(target: Target, steps: int = 2) -> list[float]:
-    """Steps as whoever applies levers runs them; the loss of each."""
+    """Train like the code that applies levers; return the loss of each step."""
     torch.manual_seed(11)
     losses = []
     batch: Any = PICTURES if isinstance(target.model, Pictures) else TOKENS
@@ -122,7 +122,7 @@ def train(target: Target, steps: int = 2) -> list[float]:
 
 
 def traces(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
-    """What a lever could leave behind on a model and its optimizer."""
+    """Return everything that a lever could leave behind on a model and its optimizer."""
     found: list[Any] = [type(optimizer), sorted(optimizer.__dict__), len(optimizer.param_groups)]
     found += [sorted(group) for group in optimizer.param_groups]
     found += [[id(each) for each in group["params"]] for group in optimizer.param_groups]

@@ -271,7 +271,7 @@ LOOPS: dict[str, Loop] = {
     ),
 }
 
-# What loops are composed of at random.
+# The parts of random loops.
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module, torch.Tensor], torch.Tensor]]] = {
     "dense": (Perceptron, lambda model, inputs: model(inputs)),
     "dropout": (lambda: Perceptron(0.4), lambda model, inputs: model(inputs)),

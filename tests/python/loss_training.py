@@ -16,7 +16,7 @@ from rank_training import spread
 from torch.nn.parallel import DistributedDataParallel
 from training import Perceptron, flat, named_losses, pictures, sums_of_losses
 
-# Of each rank, the boxes of its samples, batch by batch.
+# The numbers of boxes of each rank's samples, batch by batch.
 BOXES = {
     "none on the first": [[[0, 0, 0, 0], [1, 2, 0, 1]], [[2, 0, 1, 3], [0, 0, 1, 0]]],
     "none on the last": [[[2, 0, 1, 3], [0, 0, 1, 0]], [[0, 0, 0, 0], [0, 0, 0, 0]]],

@@ -61,7 +61,7 @@ def main() -> None:
     silent: list[list[object]] = []
     while sum(outcomes.values()) + len(silent) < count:
         operator, kind, number = draw.choice(op_db), draw.choice(KINDS), draw.randrange(1 << 30)
-        # What is empty holds anything.
+        # Uninitialised memory may hold any value.
         if kind not in operator.dtypes or "empty" in operator.name:
             continue
         try:

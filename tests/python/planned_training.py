@@ -64,7 +64,7 @@ class Watch:
 
 
 def in_a_child(work: Callable[[], Any]) -> Any:
-    """What comes of work in a process of its own; its error's text where it fails."""
+    """Run work in a child process; return its result, or its error's text."""
     reads, writes = os.pipe()
     child = os.fork()
     if child == 0:
@@ -84,14 +84,14 @@ def in_a_child(work: Callable[[], Any]) -> Any:
 
 
 def learnt(script: str) -> Any:
-    """What a script leaves."""
+    """Return the facts that the probe collected about a script."""
     names = sys.modules["__main__"].__dict__
     exec(compile(script, "/train.py", "exec"), names)
     return names["LEARNT"]
 
 
 def under(session: Any, folder: Path, case: dict[str, Any]) -> Any:
-    """What it leaves under its plan, and what is said of it."""
+    """Return a script's results under its plan, and the messages about it."""
     planned = session.planned
     planned.read(case["plan"])
     # A script that has read its arguments calls it where it would use a card for the first time.
@@ -116,14 +116,14 @@ def main() -> None:
     import torch.utils.data
 
     torch.set_num_threads(1)
-    # What the first optimizer and the first checkpoint import, the children need not.
+    # Import the modules of the first optimizer and checkpoint once, before the children are forked.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.1).step()
     plain = {name: in_a_child(lambda case=case: learnt(case["script"])) for name, case in cases.items()}
     watch, probe = (importlib.import_module(f"memfit_probe.{name}") for name in ("watch", "session"))
     watch.find = Watch
     session = probe.Session(torch)
     session.arm()
-    # What is told at the end is for who planned.
+    # The final message is for the parent process.
     atexit.unregister(session._at_exit)
     planned = {
         name: in_a_child(lambda case=case: under(session, folder, case)) for name, case in cases.items()

@@ -1,5 +1,5 @@
-"""Which rules' claims the tests carry out, what their pages say of it, and the model that most of them
-need.
+"""The rules whose claims are executed by tests, the texts of their pages, and the model that most of them
+use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""What one rank of several does in the tests of `memfit.Step`; run by `test_step_ranks.py`, once for each
-rank.
-"""
+"""One rank of the tests of `memfit.Step`; run by `test_step_ranks.py`, once per rank."""
 
 from __future__ import annotations
 
@@ -91,7 +89,7 @@ def _fail_once() -> Any:
 
 
 def spread(values: torch.Tensor, world: int) -> float:
-    """How far ranks are apart."""
+    """Return the largest difference between ranks."""
     gathered = [torch.empty_like(values) for _ in range(world)]
     dist.all_gather(gathered, values)
     return max(float((other - gathered[0]).abs().max()) for other in gathered)

@@ -1,6 +1,7 @@
-"""What the pages of the rules say about device memory, measured: one process on a virtual GPU, all cases
-after one another. Each case gives figures; `test_rules.py` holds them to what the pages claim. The answer
-goes to the file that is named as the only argument.
+"""Measures the claims of the rules' pages about device memory: one process on a virtual GPU runs all cases.
+
+Each case returns figures, which `test_rules.py` compares with the pages. The results are written to the file
+that is the only argument.
 """
 
 from __future__ import annotations
@@ -230,7 +231,7 @@ def cudnn_benchmark_with_varying_shapes() -> dict[str, int]:
         torch.backends.cudnn.benchmark = False
         return torch.cuda.memory_stats()["allocation.all.allocated"] - before
 
-    # What trials allocate comes on top of what a call does without them. Each case has shapes of its own.
+    # Autotuning allocates memory in addition to the call's own. Each case has its own shapes.
     return {
         "again": allocations(True, [48] * 4) - allocations(False, [48] * 4),
         "varying": allocations(True, [56, 64, 72, 80]) - allocations(False, [56, 64, 72, 80]),

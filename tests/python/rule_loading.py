@@ -1,5 +1,5 @@
-"""What the pages of the rules say about loaders, and about settings of the allocator: `test_rules_around.py`
-reads what this prints on a virtual GPU.
+"""Measures the claims of the rules' pages about loaders and allocator settings: `test_rules_around.py` reads
+its output on a virtual GPU.
 """
 
 import base64
@@ -24,7 +24,7 @@ class Copies(Images):
 
 
 def growing():
-    """What is reserved after batches of 20, 40 … MiB, one after the other."""
+    """Return the reserved memory after batches of 20, 40 … MiB."""
     torch.cuda.empty_cache()
     before = torch.cuda.memory_reserved()
     for size in range(20, 180, 20):

@@ -1,4 +1,6 @@
-"""How the end-to-end tests run `memfit run`: one run a question, its answer kept for all who ask."""
+"""Runs `memfit run` for the end-to-end tests: one run per question, shared by all tests that need its
+answer.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ WORKLOADS = ROOT / "workloads"
 GIB = 1024**3
 MIB = 1024**2
 
-# What the tensors of a block are counted under; the other two categories are no tensors' own bytes.
+# The categories of a block's tensors; the other two categories belong to no tensor.
 TENSORS = (
     "parameters",
     "gradients",
@@ -43,7 +45,7 @@ def memfit() -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """What came back from one `memfit run --format json`."""
+    """The result of one `memfit run --format json`."""
 
     status: int
     stdout: str
@@ -65,7 +67,7 @@ class Run:
 def invoke(
     arguments: list[str], cwd: Path = WORKLOADS, env: dict[str, str] | None = None, timeout: float = 300
 ) -> Run:
-    """Run the command line as it is given."""
+    """Run the command line unchanged."""
     done = subprocess.run(
         [memfit(), *arguments],
         cwd=cwd,
@@ -87,7 +89,7 @@ def run(
     python: str = sys.executable,
 ) -> Run:
     """Dry-run `python COMMAND` in the workloads' folder; the same question is asked once in a session."""
-    # What would have helped has its own tests; each proof is a run more.
+    # Remedies have their own tests; each proof is another run.
     arguments = ["run", "--gpu", gpu, "--format", "json", "--no-prove", *options.split()]
     if memory is not None:
         arguments += ["--memory", f"{memory // MIB}MiB"]
@@ -106,7 +108,7 @@ def completed(command: str, **settings: Any) -> Run:
 
 
 def hold_to_contract(report: dict[str, Any]) -> None:
-    """What holds for every report that has a peak, whatever the verdict."""
+    """Check the properties of every report that has a peak, whatever the verdict."""
     assert report["schema"] == "memfit.run/1"
     peak, at_peak, device = report["peak"], report["at_peak"], report["device"]
     assert 0 < peak["allocated"] <= peak["reserved"] <= peak["device"] <= peak["device_upper"]

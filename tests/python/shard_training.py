@@ -1,6 +1,4 @@
-"""What one rank does in the tests of `memfit.Step` with FSDP2; run by `test_step_ranks.py`, once for each
-rank.
-"""
+"""One rank of the tests of `memfit.Step` with FSDP2; run by `test_step_ranks.py`, once per rank."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from typing import Any
 import memfit
 import torch
 import torch.distributed as dist
-from memfit._train.sharded import _Listening
+from memfit._train.sharded import _AnnouncedCollective
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -96,7 +94,7 @@ def train(
     fully_shard(model, mesh=mesh)
     torch.manual_seed(seed * 31 + rank)
     places = Places(model, at)
-    original = _Listening.allocate
+    original = _AnnouncedCollective.allocate
 
     def allocate(self: Any, *args: Any, **keywords: Any) -> torch.Tensor:
         places.pass_by()
@@ -112,13 +110,13 @@ def train(
         clip_grad_norm=clip,
         timeout=60,
     )
-    _Listening.allocate = allocate
+    _AnnouncedCollective.allocate = allocate
     try:
         with step:
             for batch in batches(seed, rank):
                 step(batch)
     finally:
-        _Listening.allocate = original
+        _AnnouncedCollective.allocate = original
     whole = [parameter.full_tensor().detach().reshape(-1).double() for parameter in model.parameters()]
     return torch.cat(whole), step, places
 
@@ -193,7 +191,7 @@ def main() -> None:
             answer["apart"], *(float((other - gathered[0]).abs().max()) for other in gathered)
         )
 
-    # A user's own error is his to see, and the others are told.
+    # A user's own error is raised on its rank, and the others are told.
     def broken(module: nn.Module, batch: Any) -> Any:
         if rank == 1:
             module(batch[0])

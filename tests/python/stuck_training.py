@@ -1,5 +1,5 @@
-"""What one rank does in the tests of ranks that are stuck in a collective; run by `test_step_ranks.py`, once
-for each rank.
+"""One rank of the tests of ranks that are stuck in a collective; run by `test_step_ranks.py`, once
+per rank.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Meetings(nn.Module):
 def train(model: nn.Module, seed: int, build: Any, at: int | None = None) -> tuple[torch.Tensor, memfit.Step]:
     """Steps on this rank's batches; with `at`, memory runs out at that of the places that `build` makes."""
     built = build(model)
-    # Of what was built: shards are other parameters than those that were spread over them.
+    # The optimizer refers to the built model: shards are other parameters than the original ones.
     optimizer = torch.optim.SGD(built.parameters(), lr=0.1, momentum=0.9)
     step = memfit.Step(built, optimizer, summed_loss, micro_batch=4, clip_grad_norm=1.0, timeout=60)
     seen = itertools.count(1)
@@ -100,7 +100,7 @@ def _hook(output: torch.Tensor, place: Any) -> None:
 
 
 def sharding(model: nn.Module) -> nn.Module:
-    """FSDP2, where a rank that fails cannot take part in what is left either."""
+    """FSDP2 where a failed rank cannot take part in the remaining collectives either."""
     for block in model.blocks:
         fully_shard(block)
     return fully_shard(model)

@@ -14,7 +14,7 @@ from typing import Any
 
 from runs import memfit
 
-# What every piece begins with: `answer(...)` says what the test asked for.
+# The start of every piece: `answer(...)` prints the result for the test.
 PRELUDE = """
 import atexit, json, os, sys, threading, warnings
 warnings.filterwarnings("ignore")
@@ -40,7 +40,7 @@ device = torch.device("cuda")
 
 @dataclass(frozen=True)
 class Answer:
-    """How a piece of Python ended, and what it said."""
+    """The exit status and output of a piece of Python."""
 
     status: int
     output: str

@@ -1,5 +1,5 @@
-"""What one rank does in the tests of `memfit.Step` with tensor parallelism; run by `test_step_ranks.py`, once
-for each rank.
+"""One rank of the tests of `memfit.Step` with tensor parallelism; run by `test_step_ranks.py`, once
+per rank.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from training import summed_loss
 
 
 def build(rows: int) -> tuple[nn.Module, int]:
-    """The model on a mesh with so many rows of ranks, each of which has a batch of its own; and this rank's
-    row.
+    """Return the model on a mesh with this many rows of ranks, each with its own batch; and this
+    rank's row.
     """
     world = dist.get_world_size()
     mesh = init_device_mesh("cpu", (rows, world // rows), mesh_dim_names=("data", "tensor"))

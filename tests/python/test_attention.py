@@ -1,5 +1,5 @@
-"""Which attention kernel PyTorch takes, on each generation of cards: by its own rules, from what the device
-says of itself.
+"""The attention kernel that PyTorch chooses for each generation of GPUs, by its own rules and the device's
+reported properties.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ MATH, FLASH, EFFICIENT, CUDNN = "math", "flash", "efficient", "cudnn"
 # A card of each generation, in the order of the columns below.
 CARDS = ("t4", "a100-80gb", "rtx-4090", "h100-sxm", "b200", "rtx-5090")
 
-# What a call is given, and what PyTorch documents for it (Note [SDPA Runtime Dispatch] and the filters below
-# it):
+# The arguments of a call, and the kernels that PyTorch documents for it (Note [SDPA Runtime Dispatch] and the
+# filters below it):
 # - flash: compute capability 8.0 and later, 16 bits, heads of at most 256 values, no mask; training with
 #   heads over 192 not on 8.6, 8.9 and 12.x, except over 224 without dropout
 # - memory-efficient: any card; 16 and 32 bits, bfloat16 from 8.0 on; heads a multiple of 16 bytes from 7.0 on
@@ -245,7 +245,7 @@ def test_attention_over_sequences_of_many_lengths(tmp_path: Path) -> None:
         for name, allowed, place in [("causal", causal, device), ("packed", packed, "cpu"), ("nearby", nearby, device)]:
             masks[name] = create_block_mask(allowed, 2, None, 4096, 4096, device=place).to(device)
         document = document.to(device)
-        # What it looks up on the card is not known: half is taken to be left.
+        # It reads unknown values on the GPU: half of the blocks are assumed to remain.
         masks["unknown"] = create_block_mask(packed, 2, None, 4096, 4096, device=device)
         flex = torch.compile(flex_attention, dynamic=False)
         long = torch.empty(2, heads, 4096, head, **half)
@@ -269,8 +269,7 @@ def test_attention_over_sequences_of_many_lengths(tmp_path: Path) -> None:
     assert found.said["row"] <= found.said["kept"] < found.said["scores"], "flex attention keeps no scores"
     times = found.said["times"]
     for way in (0, 1):
-        # Of 32 x 32 blocks, 528 lie on or below the diagonal, 80 within a document too; of those nearby there
-        # are 154.
+        # Of 32 x 32 blocks, 528 lie on or below the diagonal, 80 of these within a document; 154 are nearby.
         causal, packed, nearby, unknown = (
             times[name][way] for name in ("causal", "packed", "nearby", "unknown")
         )

@@ -108,7 +108,7 @@ def test_sarif_keeps_to_its_schema(project, findings):
         result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in run["results"]
     }
     assert "a%20folder/%C3%A8%2C%20100%25%3Ab.py" in uris
-    # What could not be read is told as well.
+    # Files that could not be read are reported as well.
     told = run["invocations"][0]["toolExecutionNotifications"]
     assert {place["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for place in told} == {
         "half.py",
@@ -133,7 +133,7 @@ def test_gitlab_gets_a_code_quality_report(project, findings):
         begin, end = (entry["location"]["positions"][part]["line"] for part in ("begin", "end"))
         assert 1 <= begin <= end
     assert len({entry["fingerprint"] for entry in entries}) == len(entries)
-    # What a line is named by stays when other lines come before it.
+    # A finding's fingerprint does not depend on the lines before it.
     moved = project / "moved"
     moved.mkdir()
     (moved / "train.py").write_text(f"# A comment.\n\n{TRAIN}")
@@ -230,7 +230,7 @@ def test_the_action_installs_checks_and_fails_as_it_is_told(tmp_path, runner):
     for name in ("src/a.py", "other/b.py", "not checked/c.py"):
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text("import torch\ntorch.autograd.set_detect_anomaly(True)\n")
-    # The interpreter that it is told to install with is asked for an environment, and that one's for the
+    # The configured interpreter is asked for an environment, and the new environment's interpreter runs the
     # action.
     told = tmp_path / "told"
     python = tmp_path / "some python"

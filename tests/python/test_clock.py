@@ -1,6 +1,6 @@
-"""What the device's clock decides: how long memory that streams share is held, and what events say.
+"""Effects of the device's clock: how long memory shared by streams is held, and the state of events.
 
-One script does what trainers do with streams, as one rank of eight; it runs under each of the three clocks.
+One script uses streams as trainers do, as one rank of eight; it runs under each of the three clocks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is shared of a run: no secrets of the command line ever, and no names where that is asked for."""
+"""Confidential reports: no secrets of the command line ever, and no names on request."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_targets_go_along_as_in_torchvision() -> None:
 
 
 def test_points_go_where_their_pixels_go() -> None:
-    """What is moved with the picture is where the picture shows it, by the picture itself."""
+    """Compare moved points with the image itself."""
     augment = Augment(**{**ALL, "erase": 0.0, "zoom": (0.8, 1.2)})
     size = (65, 65)
     for sample in range(10):

@@ -81,7 +81,7 @@ def test_any_picture_of_an_animation_is_that_of_pillow(kind: str) -> None:
         frame.paste((250 - 60 * number, 40 * number, 90), (5 + 9 * number, 8, 25 + 9 * number, 30))
     options: dict[str, Any] = {"lossless": True} if kind == "WEBP" else {"disposal": 1}
     data = encoded(frames[0], kind, save_all=True, append_images=frames[1:], duration=40, **options)
-    # Where WebP draws one picture over another, the two round otherwise.
+    # Blended WebP frames are rounded differently.
     for page in range(4):
         most = 1 if kind == "WEBP" and page else 0
         assert apart(decode(data, page=page), of_pillow(data, page=page)) <= most, page
@@ -95,7 +95,7 @@ def test_any_picture_of_an_animation_is_that_of_pillow(kind: str) -> None:
 @pytest.mark.parametrize("disposal", [0, 1, 2])
 @pytest.mark.parametrize("separate", [False, True])
 def test_any_picture_of_an_animated_png_is_that_of_pillow(disposal: int, blend: int, separate: bool) -> None:
-    # Nothing is half open: Pillow does not mix such pictures as the standard has it.
+    # No partial transparency: Pillow does not blend such images according to the standard.
     frames = [Image.new("RGBA", (30, 20), (0, 0, 0, 0)) for _ in range(4)]
     for number, frame in enumerate(frames):
         frame.paste((200, 50 * number, 30, 255), (6 * number, 4, 6 * number + 9, 15))
@@ -103,7 +103,7 @@ def test_any_picture_of_an_animated_png_is_that_of_pillow(disposal: int, blend: 
         first, *rest = [frame.convert(mode) for frame in frames]
         how: dict[str, Any] = {"save_all": True, "disposal": disposal, "blend": blend}
         data = encoded(first, "PNG", append_images=rest, default_image=separate, **how)
-        # Nothing of a picture that is none of the animation's shows through, as it does with Pillow.
+        # Images outside of the animation must not show through, as they do with Pillow.
         animation = encoded(rest[0], "PNG", append_images=rest[1:], **how)
         for page in range(4):
             of_animation = separate and page > 0

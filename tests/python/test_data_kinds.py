@@ -27,7 +27,9 @@ def packed(values: numpy.ndarray, bits: int, order: str) -> bytes:
 
 
 def tiff(values: numpy.ndarray, bits: int, interpretation: int, order: str = "<", big: bool = False) -> bytes:
-    """A TIFF of one strip, whose values have so many bits; a palette where that is its interpretation."""
+    """Build a TIFF of one strip with values of this many bits; with a palette if the interpretation needs
+    one.
+    """
     height, width = values.shape
     data = packed(values, bits, order)
     colours = numpy.random.default_rng(5).integers(0, 65536, 3 << bits)
@@ -204,7 +206,7 @@ def test_avif_is_what_pillow_makes_of_it(tmp_path: Path) -> None:
 def test_what_is_missing_for_a_kind_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(features, "check", lambda _: False)
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    with pytest.raises(ImportError, match=r"Pillow from 11\.3 on"):
+    with pytest.raises(ImportError, match=r"Pillow 11\.3 or later"):
         ImageLoader([str(tmp_path / "a.avif")], size=16, memory="64 MiB")
     with pytest.raises(ImportError, match="pillow-heif"):
         ImageLoader([str(tmp_path / "a.heic")], size=16, memory="64 MiB")

@@ -1,4 +1,4 @@
-"""What people bring along: targets that go with the picture, sources that lie elsewhere, names that are no
+"""Sources and settings of users: targets that move with the image, remote sources, paths that are not valid
 text, loaders in other processes, and settings out of range.
 """
 
@@ -67,7 +67,7 @@ def test_targets_go_with_the_picture_as_in_torchvision(tmp_path: Path) -> None:
     assert torch.allclose(moved["keypoints"][:, 0], torch.tensor([[20.0, 20.0, 2.0], [2.0 / 3, 1.0, 2.0]]))
     assert moved["masks"].shape == (2, 40, 40)
     assert moved["image_id"] == 3
-    # What is there of the mask is what the box holds.
+    # The remaining part of the mask is the contents of the box.
     left, top, right, bottom = (int(side) for side in moved["boxes"][0])
     assert moved["masks"][0, top:bottom, left:right].all()
     assert int(moved["masks"][0].sum()) == (right - left) * (bottom - top)
@@ -120,9 +120,9 @@ def test_a_target_that_cannot_follow_is_told(tmp_path: Path) -> None:
     path, _ = drawn(tmp_path)
     colours = tmp_path / "colours.png"
     Image.new("RGB", (120, 80)).save(colours)
-    with pytest.raises(ValueError, match="3 bands, and a mask has one"):
+    with pytest.raises(ValueError, match="3 channels, but a mask has one"):
         list(ImageLoader([path], [str(colours)], size=32, memory="64 MiB", follow=True))
-    with pytest.raises(TypeError, match="this target is 5"):
+    with pytest.raises(TypeError, match="got 5"):
         list(ImageLoader([path], [5], size=32, memory="64 MiB", follow=True))
 
 
@@ -165,7 +165,7 @@ def test_addresses_give_what_files_give_and_go_on(photographs: Path, served: tup
         for one, two in zip(found, wanted, strict=True)
         for a, b in zip(one, two, strict=True)
     )
-    # It goes on where it stood, and reads no more than what is left.
+    # It continues from its position, and reads only the remaining files.
     begun = iter(ImageLoader(addresses, labels, **OPTIONS, shuffle=True, prefetch=0))
     next(begun)
     state = {"version": 1, "seed": 0, "epoch": 0, "position": 4, "samples": 6}
@@ -203,7 +203,7 @@ def test_a_folder_elsewhere_has_its_folders_as_classes(photographs: Path) -> Non
         assert torch.equal(one[1], two[1])
     with pytest.raises(ValueError, match="there are no images"):
         ImageLoader("memory://shop/*.gif", **OPTIONS)
-    with pytest.raises(ValueError, match="addresses and paths"):
+    with pytest.raises(ValueError, match="addresses and local paths"):
         ImageLoader(["memory://shop/a.jpg", "b.jpg"], **OPTIONS)
 
 
@@ -234,7 +234,7 @@ def test_a_loader_goes_to_a_process_that_is_spawned(photographs: Path) -> None:
     child.start()
     assert queue.get() == wanted
     child.join()
-    # Where it stood goes along, and the ranks that it was for.
+    # The state carries the position and the ranks.
     loader.load_state_dict({"version": 1, "seed": 0, "epoch": 3, "position": 4, "samples": 6})
     again = pickle.loads(pickle.dumps(loader))
     assert again.state_dict() == loader.state_dict()
@@ -254,7 +254,7 @@ def test_workers_that_are_spawned_share_the_batches(photographs: Path) -> None:
     ("settings", "message"),
     [
         ({"batch_size": 0}, "batch_size=0 has to be at least 1"),
-        ({"batch_size": 2.5}, "batch_size=2.5 is no whole number"),
+        ({"batch_size": 2.5}, "batch_size=2.5 has to be an integer"),
         ({"prefetch": -1}, "prefetch=-1 has to be at least 0"),
         ({"threads": -1}, "threads=-1 has to be at least 1"),
         ({"memory": -5}, "memory=-5 has to be at least 0"),
@@ -264,8 +264,8 @@ def test_workers_that_are_spawned_share_the_batches(photographs: Path) -> None:
         ({"rank": 0, "world_size": 0}, "world_size=0 has to be at least 1"),
         ({"page": -1}, "page=-1 has to be at least 0"),
         ({"size": -3}, "size=-3 has to be at least 1"),
-        ({"size": (3,)}, r"size=\(3,\) is one number, or \(height, width\)"),
-        ({"size": 32.5}, "size=32.5 is no whole number"),
+        ({"size": (3,)}, r"size=\(3,\) has to be a single number or \(height, width\)"),
+        ({"size": 32.5}, "size=32.5 has to be an integer"),
         ({"resize": -1}, "resize=-1 has to be at least 1"),
         ({"cache": "x", "cache_side": -1}, "cache_side=-1 has to be at least 1"),
         ({"cache": "x", "cache_size": -1}, "cache_size=-1 has to be at least 0"),

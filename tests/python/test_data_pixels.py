@@ -121,7 +121,7 @@ def test_a_part_of_a_jpeg_is_the_part_of_the_whole(sampling: str) -> None:
     for left, top, width, height in [(0, 0, 40, 40), (100, 90, 77, 55), (350, 250, 53, 51), (16, 16, 16, 16)]:
         part = decode(data, None, (left, top, width, height))
         mean, most = apart(part, whole[:, top : top + height, left : left + width])
-        # Where rows were passed over, colour at the upper edge is interpolated from one row less.
+        # With skipped rows, chroma at the upper edge is interpolated from one row less.
         assert mean < 0.2
         assert most <= 16
 
@@ -213,7 +213,7 @@ def test_boxes_and_points_move_with_the_picture() -> None:
         assert (box - seen).abs().max() <= 1, options
         mask = memfit.data.move_mask(decode(data)[0], found.mapping, (height, width))
         assert set(mask.unique().tolist()) == {0, 255}
-        # They differ at the edges alone, where the image's pixels are mixed.
+        # They differ only at edges, where the image's pixels are blended.
         assert ((mask > 127) != (found.image[0] > 127)).float().mean() < 0.02, options
 
 
@@ -253,7 +253,7 @@ def test_normalising_is_that_of_torchvision() -> None:
 
 
 def test_colours_are_jittered_as_by_torchvision() -> None:
-    # Of the middle of the range, so that nothing is cut off on the way.
+    # From the middle of the range, so that nothing is clipped in between.
     images = torch.randint(90, 150, (3, 3, 40, 50), dtype=torch.uint8)
     jitter = memfit.data.ColorJitter((0.8, 1.3), 0.4, (0.2, 1.6), generator=torch.Generator().manual_seed(5))
     found = jitter(images)
@@ -264,7 +264,7 @@ def test_colours_are_jittered_as_by_torchvision() -> None:
         wanted = functional.adjust_saturation(wanted, float(0.2 + 1.4 * colour[number]))
         assert torch.allclose(found[number], wanted, atol=2e-3)
     assert torch.allclose(memfit.data.ColorJitter()(images), images / 255, atol=1e-6)
-    with pytest.raises(ValueError, match="no range"):
+    with pytest.raises(ValueError, match="has to be a range"):
         memfit.data.ColorJitter((1.5, 1.0))
 
 

@@ -25,7 +25,7 @@ PART = (8, 4, 40, 32)
 
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Pictures in folders of three classes; without loss, so that pixels are equal whoever decodes them."""
+    """Create images in folders of three classes, losslessly, so that pixels are equal for every decoder."""
     root = tmp_path_factory.mktemp("photographs")
     names = []
     for number in range(COUNT):

@@ -189,7 +189,7 @@ def test_compressed_slices_are_those_that_were_compressed(tmp_path: Path) -> Non
     data = encoded(grey, "JPEG", quality=90)
     dicom(path, numpy.array(grey)[None], "1.2.840.10008.1.2.4.50", parts=[b"", even(data)])
     assert apart(Volume(path).read(), of_pillow(data, "L")) <= 1
-    # Of another size than the file says; its name is in the error.
+    # The size differs from the header; the file's name is in the error.
     dicom(path, numpy.array(grey)[None, 1:], "1.2.840.10008.1.2.4.50", parts=[b"", even(data)])
     with pytest.raises((ValueError, OSError), match=r"one\.dcm.*56x40"):
         Volume(path).read()

@@ -143,7 +143,7 @@ def as_they_are(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
 def mended(
     as_they_are: dict[str, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, Any]]:
-    """What comes of each script with its first fix."""
+    """Run each script with its first fix."""
     folder = tmp_path_factory.mktemp("mended")
     own = [case for case in CASES if can_be_applied(as_they_are[case.script]["fixes"][0])]
     return drive(folder, [apply_first(as_they_are[case.script], case, folder) for case in own])

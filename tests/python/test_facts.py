@@ -1,4 +1,4 @@
-"""What the probe counts of a training, in a process of its own on the CPU."""
+"""Facts that the probe counts about a training, in a process of its own on the CPU."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ TRAININGS = {
 
 
 def counted(micro_batch: int, scripts: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """What is counted of each training, one after the other; and the levers that are refused meanwhile."""
+    """Count the facts of each training, and collect the refused levers."""
     probe = Path(__file__).resolve().parents[2] / "python/memfit/_probe"
     lines = [BEGIN]
     for name, script in scripts.items():

@@ -1,6 +1,6 @@
-"""Runs whose tensors stay on the host: a changed script trains as the script does, or is told apart.
+"""Runs on the host: a changed script trains like the original, or a difference is found.
 
-Each is started as `memfit plan --diff` starts it, without the virtual card: the probe and its set-up.
+Each is started as by `memfit plan --diff`, without the virtual GPU: the probe and its setup.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Runs:
         self.count = 0
 
     def run(self, part: str, changed: str | None = None) -> dict[str, Any]:
-        """What one run tells; `changed` stands in the script instead."""
+        """Return the report of one run; `changed` replaces the script."""
         self.count += 1
         run = self.folder / f"run-{self.count}"
         run.mkdir()

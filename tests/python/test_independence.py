@@ -1,4 +1,4 @@
-"""What the samples of a batch become in a model: followed where no sample meets another, and else not."""
+"""Follows the samples of a batch through a model: it succeeds exactly if no sample depends on another."""
 
 from __future__ import annotations
 
@@ -94,18 +94,26 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[], Any], str]] = {
     "attention over samples": (
         lambda: nn.TransformerEncoderLayer(8, 2, 16),
         lambda: torch.randn(SAMPLES, 5, 8),
-        "takes the samples",
+        "combines the samples",
     ),
     "samples mixed": (lambda: Mixed(lambda x: 0.3 * x + 0.7 * x[torch.randperm(len(x))]), numbers, "`index`"),
     "samples in another order": (lambda: Mixed(lambda x: x.roll(1, 0)), numbers, "`roll`"),
-    "each less the mean": (lambda: Mixed(lambda x: x - x.mean(0)), numbers, "back to its samples"),
+    "each less the mean": (lambda: Mixed(lambda x: x - x.mean(0)), numbers, "with its samples"),
     "sums along the batch": (lambda: Mixed(lambda x: x.cumsum(0)), numbers, "`cumsum`"),
     "products of all pairs": (lambda: Mixed(lambda x: x @ x.T @ x), numbers, "`mm`"),
     "one sample for all": (lambda: Mixed(lambda x: x + x[0]), numbers, "`select`"),
     "the batch twice": (lambda: Mixed(lambda x: torch.cat([x, x])), numbers, "`cat`"),
     "weights by place": (lambda: Mixed(lambda x: x * torch.arange(len(x))[:, None]), numbers, "not theirs"),
-    "folded into features": (lambda: Mixed(lambda x: x.reshape(2, -1).repeat(3, 1)[:, :4]), numbers, "folds"),
-    "numbers of an extension": (lambda: Mixed(lambda x: x + torch.empty(SAMPLES, 4)), numbers, "not seen"),
+    "folded into features": (
+        lambda: Mixed(lambda x: x.reshape(2, -1).repeat(3, 1)[:, :4]),
+        numbers,
+        "merges samples",
+    ),
+    "numbers of an extension": (
+        lambda: Mixed(lambda x: x + torch.empty(SAMPLES, 4)),
+        numbers,
+        "operation is unknown",
+    ),
 }
 
 

@@ -19,7 +19,7 @@ from training import Normalised, Perceptron, mean_loss
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two batches hold the same."""
+    """Return `True` if two batches are equal."""
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and torch.equal(one, other)
     if isinstance(one, (dict, UserDict)):
@@ -234,7 +234,7 @@ def test_what_a_failed_cell_left_behind_is_let_go() -> None:
     try:
         cell()
     except AssertionError as error:
-        # What an interactive interpreter does with an exception that nobody catches.
+        # An interactive interpreter stores an uncaught exception like this.
         sys.last_value, sys.last_traceback = error, error.__traceback__
 
     def alive() -> int:

@@ -116,12 +116,12 @@ def test_levers_are_applied_in_their_order_and_undone_together() -> None:
     assert float((flat(model) - flat(plain.model)).abs().max()) < ROUNDING
     applied.undo()
     assert traces(model, target.optimizers[0]) == marks
-    # Where one cannot be applied, none is.
+    # If one lever cannot be applied, none is.
     target = target_of(Language(0.0), sgd)
     before, marks = flat(target.model), traces(target.model, target.optimizers[0])
     with pytest.raises(CannotApply, match=r"no module `blocks\.9`"):
         _levers.apply(target, [("sdpa", True), ("checkpointing", ["blocks.9"]), ("foreach-off", True)])
-    with pytest.raises(CannotApply, match="carry out by hand"):
+    with pytest.raises(CannotApply, match="change the script by hand"):
         _levers.apply(target, [("larger-card", True)])
     assert torch.equal(flat(target.model), before)
     assert traces(target.model, target.optimizers[0]) == marks
@@ -130,7 +130,7 @@ def test_levers_are_applied_in_their_order_and_undone_together() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
-        ("channels-last", True, "no filters"),
+        ("channels-last", True, "no convolution filters"),
         ("chunked-loss", {"head": "nowhere"}, "no module `nowhere`"),
         ("gradient-as-bucket-view", True, "not wrapped in DistributedDataParallel"),
         ("shard", True, "one process"),
@@ -182,7 +182,7 @@ def test_packed_moments_are_saved_in_full_and_schedulers_go_on() -> None:
 def test_a_parameter_that_is_updated_in_pieces_moves_as_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from memfit._levers import pieces
 
-    monkeypatch.setattr(pieces, "AT_ONCE", 4096)
+    monkeypatch.setattr(pieces, "MAX_ELEMENTS", 4096)
     torch.manual_seed(0)
     model = Language(0.0)
     plain = target_of(copy.deepcopy(model))
@@ -210,7 +210,7 @@ def test_moments_of_bf16_parameters_are_packed_whole_and_in_pieces(
 ) -> None:
     from memfit._levers import pieces
 
-    monkeypatch.setattr(pieces, "AT_ONCE", 10_000)
+    monkeypatch.setattr(pieces, "MAX_ELEMENTS", 10_000)
     torch.manual_seed(0)
     # One that is updated whole, and one in pieces.
     model = nn.Sequential(nn.Linear(64, 96), nn.Linear(96, 256)).to(torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Small matrices beside frozen weights: what is trained, by which optimizer, and what is left alone."""
+"""LoRA adapters on frozen weights: trained parameters, their optimizers, and unchanged parameters."""
 
 from __future__ import annotations
 

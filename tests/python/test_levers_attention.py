@@ -204,9 +204,9 @@ def scripted(scores: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 class Case:
     name: str
     body: Body
-    # Whether the kernels compute it.
+    # Set if the attention kernels are used.
     used: bool = False
-    # What it runs within.
+    # Autocast around it.
     autocast: bool = False
 
 
@@ -303,7 +303,7 @@ CASES = [
 
 
 def outcome(model: nn.Module, x: torch.Tensor, autocast: bool) -> list[torch.Tensor]:
-    """What a model gives, in each of its parts, and the gradients with which it would learn."""
+    """Return a model's outputs, part by part, and the gradients."""
     model.zero_grad()
     torch.manual_seed(3)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):

@@ -120,7 +120,7 @@ TOKENS = torch.randint(0, 50, (4, 9), generator=torch.Generator().manual_seed(2)
 
 
 class Timed(nn.Module):
-    """Sines of whole numbers, which nobody gives in bf16, beside what is computed in it."""
+    """Sines of integers, which are inexact in bf16, combined with computed values."""
 
     class Sines(nn.Module):
         def __init__(self) -> None:

@@ -87,7 +87,7 @@ def test_checkpointed_blocks_that_cannot_be_one_graph_are_compiled_in_pieces() -
         applied = _levers.apply(Target(model), [compiling, ("checkpointing", "blocks")])
         model(batch).square().sum().backward()
         plain(batch).square().sum().backward()
-        # Before and behind what is left alone, in the forward and again in the backward.
+        # Before and after the graph break, in the forward and again in the backward pass.
         assert len(graphs) >= 2
         assert sum(graphs) > 8
         for one, other in zip(model.parameters(), plain.parameters(), strict=True):
@@ -123,11 +123,11 @@ def test_graphs_that_draw_random_numbers_are_told_from_others(computes: Any, dra
     assert any(map(_draws, graph.nodes)) == draws
 
 
-def test_a_share_is_of_what_is_compiled_and_in_hundredths() -> None:
+def test_a_share_is_of_what_is_compiled_and_in_percent() -> None:
     for model, value, why in [
-        (nn.Linear(2, 2), 50, "nothing of the model is compiled"),
-        (torch.compile(nn.Linear(2, 2)), 101, "hundredths"),
-        (torch.compile(nn.Linear(2, 2)), True, "hundredths"),
+        (nn.Linear(2, 2), 50, "no part of the model is compiled"),
+        (torch.compile(nn.Linear(2, 2)), 101, "percentage"),
+        (torch.compile(nn.Linear(2, 2)), True, "percentage"),
     ]:
         with pytest.raises(CannotApply, match=why):
             _levers.apply(Target(model), [("activation-budget", value)])
@@ -265,7 +265,7 @@ def test_a_share_makes_activations_smaller(tmp_path: Path) -> None:
 
 
 def test_graphs_with_dropout_keep_what_they_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What is found compiled already says nothing any more.
+    # A cached graph ignores the setting.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
     (all_kept, _), (as_before, said) = (
         allocated(tmp_path, 0.1, compile='"blocks"'),

@@ -23,7 +23,7 @@ LEVERS: dict[str, list[tuple[str, Any]]] = {
     "lora": [("lora", 2)],
     "quantized-base": [("lora", 2), ("quantized-base", "8-bit")],
 }
-# Those that hold a part of the weights.
+# Levers that hold part of the weights.
 PARTS = ("lora", "quantized-base")
 
 
@@ -142,7 +142,7 @@ def test_checkpoints_keep_their_meaning(chosen: list[tuple[str, Any]]) -> None:
     plain.load_state_dict(saved)
     assert torch.allclose(said(plain), said(model), atol=1e-5), "what is saved was trained"
 
-    # What another training has saved is loaded in the ordinary way, and this one goes on from there.
+    # State saved by another training is loaded normally, and this one continues from it.
     torch.manual_seed(1)
     other = target_of(Language(0.0))
     train(other, 2)

@@ -50,7 +50,7 @@ def test_logits_that_are_asked_for_are_the_real_ones() -> None:
 
 def test_logits_are_made_whole_only_where_they_are_asked_for() -> None:
     class Doubled(torch.autograd.Function):
-        """A loss of somebody's own, which takes tensors as they are."""
+        """A custom loss that needs plain tensors."""
 
         @staticmethod
         def forward(_ctx: Any, logits: torch.Tensor) -> torch.Tensor:
@@ -80,7 +80,7 @@ def test_logits_are_made_whole_only_where_they_are_asked_for() -> None:
     loss.backward()
     assert max(made) == 8, "in the backward as well"
     model.zero_grad()
-    # What is asked for is the real thing, and can be learned from.
+    # Other uses compute the real tensor, with gradients.
     (model(TOKENS) * 2).square().mean().backward()
     assert torch.allclose(model.head.weight.grad, expected, atol=1e-7)
     assert made[-1] == TOKENS.numel()
@@ -210,7 +210,7 @@ def test_gradients_of_a_loss_in_pieces_are_those_of_the_whole(
         model.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             loss = functional.cross_entropy(model(TOKENS).flatten(0, 1), labels.flatten(), **settings)
-        # What stands between the loss and the backward is known only there.
+        # Operations between the loss and the backward pass are known only in the latter.
         (loss * 0.25).backward()
         return [weight.grad for weight in model.parameters()]
 
@@ -268,6 +268,6 @@ def test_gradients_that_are_asked_for_twice_are_refused() -> None:
     undo = _levers.apply(target_of(model), [("chunked-loss", 5)]).undo
     loss = functional.cross_entropy(model(TOKENS).flatten(0, 1), TOKENS.flatten())
     loss.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="asked for twice"):
+    with pytest.raises(RuntimeError, match="second backward pass was run"):
         loss.backward()
     undo()

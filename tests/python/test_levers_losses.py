@@ -276,9 +276,9 @@ def test_logits_may_be_asked_for_after_the_backward_and_after_the_step_are_other
     assert torch.allclose(early.detach() + 0, expected)
     kept = early.view(-1, CLASSES)
     target.optimizers[0].step()
-    # What was there before the step still is; what was not would be another.
+    # Logits computed before the step remain; others would use the updated weights.
     assert torch.allclose(kept.sum(), expected.sum(), rtol=1e-4)
-    with pytest.warns(UserWarning, match="as they are by then"):
+    with pytest.warns(UserWarning, match="computed with the updated weights"):
         assert late.argmax(-1).shape == expected.shape[:-1]
     for ask in (lambda: entropy(late), lambda: changed.div_(2.0)):
         with pytest.raises(RuntimeError, match="`chunked-loss`"):

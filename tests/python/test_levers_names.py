@@ -1,4 +1,4 @@
-"""Which modules a lever takes by name, and what it says of those on which it has no effect."""
+"""Module names that a lever accepts, and its messages about modules on which it has no effect."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_block_that_all_layers_share_is_checkpointed() -> None:
 
 @pytest.mark.parametrize("lever", ["checkpointing", "compile"])
 def test_a_list_of_modules_is_refused_with_its_entries(lever: str) -> None:
-    """Nothing calls a `ModuleList`, so a lever around it would do nothing without a word."""
+    """A `ModuleList` is never called, so a lever around it would silently do nothing."""
     with pytest.raises(
         CannotApply, match=r"`blocks` is a ModuleList.*name `blocks\.0`, `blocks\.1`, `blocks\.2`"
     ):

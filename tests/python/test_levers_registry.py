@@ -74,5 +74,5 @@ def test_a_lever_that_this_pytorch_cannot_apply_is_refused_alone(folder: Path) -
     )
     levers = sampled(folder)
     assert levers.known("sdpa").name == "sdpa"
-    with pytest.raises(levers.CannotApply, match="this release of PyTorch lacks"):
+    with pytest.raises(levers.CannotApply, match="this PyTorch version lacks"):
         levers.apply(levers.Target(nn.Linear(2, 2)), [("later", True)])

@@ -1,6 +1,4 @@
-"""What levers change of a script's own objects is there again when they are undone, or they say why they
-leave it alone.
-"""
+"""Undoing a lever restores the script's own objects, or the lever says why it leaves them alone."""
 
 from __future__ import annotations
 
@@ -54,7 +52,7 @@ def test_tied_weights_and_moments_are_put_together_again() -> None:
     assert all(type(each) is nn.Parameter for _, each in model.named_parameters(remove_duplicate=False))
     assert optimizer.state.keys() == set(model.parameters())
     assert all(type(value) is torch.Tensor for state in optimizer.state.values() for value in state.values())
-    # What follows is what would have followed without.
+    # Later steps are the same as without the lever.
     train(target, 2)
     for one, other in zip(model.parameters(), plain.model.parameters(), strict=True):
         assert torch.allclose(one, other, atol=1e-5)

@@ -13,8 +13,8 @@ pytest.importorskip("torch")
 
 MIB = 1024**2
 
-# Each piece runs as it is; it fails the test by raising. What it does not check itself, a refused call would
-# show.
+# Each piece runs unchanged and fails the test by raising; a refused call would show errors that it does not
+# check.
 PIECES = {
     "convolutions": """
         net = torch.nn.Sequential(
@@ -282,7 +282,7 @@ def test_persistent_batch_norm_asks_for_the_workspace_of_the_card(tmp_path: Path
         tmp_path,
     )
     assert answer.status == 0, answer.output
-    # What cuDNN 9.10 to 9.26 answer for this shape on an RTX 4090, and the two saved statistics; an unwritten
+    # cuDNN 9.10 to 9.26 report this for the shape on an RTX 4090, and the two saved statistics; an unwritten
     # size was 4 GiB.
     assert answer.said["workspace"] == pytest.approx(2_591_408 + 2_048, abs=1_024)
 

@@ -11,7 +11,7 @@ from support import on_device
 
 pytest.importorskip("torch")
 
-# How many values of state each has for each value of a parameter.
+# The number of state values per parameter value.
 STATE: dict[str, tuple[str, float]] = {
     "Adadelta": ("", 2),
     "Adagrad": ("", 1),

@@ -1,4 +1,4 @@
-"""An answer that cannot be written is no success, and what a run leaves is nobody else's business."""
+"""Reports that cannot be written are errors, and files of a run are readable by their owner only."""
 
 from __future__ import annotations
 

@@ -189,14 +189,14 @@ def test_tries_are_of_the_largest_input_of_the_data_set():
 def test_a_script_that_makes_its_own_batches_is_divided_by_their_names():
     folder, run = planned(BY_NAME, "--memory", "1GiB", "--diff=memfit.patch")
     report = run.report
-    # What is shown was run: what the script fails with is left out of it, and why.
+    # The printed change was run: levers with which the script fails are left out, with a reason.
     change = report["patch"]
     assert change["proof"]["verdict"] == "fits", (change, run.stderr)
     left = {each["lever"]: each["why"] for each in change["left"]}
     assert "RuntimeError: no fused kernel here" in left["fused-optimizer"], left
     assert change["levers"]
     assert "fused=True" not in (folder / "memfit.patch").read_text()
-    # A lever's own error is told with its type, its words and the script's line.
+    # A lever's own error is reported with its type, message and the script's line.
     why = {rejected["lever"]: rejected["why"] for rejected in report["rejected"]}
     line = 1 + BY_NAME[: BY_NAME.index("    if output.dtype")].count("\n")
     told = f"TypeError: single precision alone (train.py, line {line})"
@@ -206,12 +206,12 @@ def test_a_script_that_makes_its_own_batches_is_divided_by_their_names():
     if "micro-batch" in levers:
         assert 48 % levers["micro-batch"] == 0
         assert 'batch_names = ["batch_size"]' in (folder / "memfit.plan.toml").read_text()
-    # What acts on what a loader gives has nothing to act on, which is said.
+    # Levers for loaders have no effect here, which is reported.
     with (folder / "memfit.plan.toml").open("a") as file:
         file.write('[[lever]]\nname = "resize-before-upload"\nvalue = 64\nlabel = "changes-training"\n')
     run = again(folder, report["budget"])
     assert run.status == 0
-    said = "the plan's `resize-before-upload` was not applied: no batch came from a DataLoader of PyTorch's"
+    said = "the plan's `resize-before-upload` was not applied: no batch came from a PyTorch DataLoader"
     assert said in run.report["fidelity"]["notes"], run.report["fidelity"]
 
 
@@ -235,7 +235,7 @@ for inputs, labels in loader:
 
 
 def test_a_change_that_lacks_part_of_the_plan_says_so():
-    # Nothing else fits than a state that waits on the host, for which plain PyTorch has no few lines.
+    # Only optimizer state on the host fits, which plain PyTorch cannot do in a few lines.
     _, run = planned(WIDE, "--memory", "1450MiB", "--allow", "rounding", "--diff=memfit.patch")
     assert {lever["name"] for lever in run.report["chosen"]["levers"]} == {"host-optimizer-state"}
     assert [left["lever"] for left in run.report["patch"]["left"]] == ["host-optimizer-state"]
@@ -300,7 +300,7 @@ def test_a_model_compiled_as_a_whole_is_called_within_what_the_plan_puts_around_
         arguments = ["run", "--gpu", "l4", "--format", "json", "--show-output", "--steps", "0"]
         done = invoke([*arguments, "--plan", "plan.toml", "--", sys.executable, "train.py"], cwd=Path(folder))
     assert done.status == 0, done.stderr
-    # It is compiled once, whole, from the first call on, and none of them is without autocast.
+    # It is compiled once, completely, from the first call on, and always with autocast.
     assert "kinds torch.bfloat16 1 graph\n" in done.stderr
     assert done.report["at_peak"]["phase"] != "unknown"
 
@@ -323,7 +323,7 @@ def test_one_process_stands_for_all_until_the_plan_is_run_with_them():
     assert report["chosen"]["fits"]
 
 
-# What it asks before it uses the card, and what it imports after that, it writes down.
+# The script records its queries before it uses the GPU, and its later imports.
 TURNS = """
 import sys
 import torch
@@ -375,15 +375,15 @@ def test_what_takes_turns_is_not_divided_and_attention_that_is_written_out_is_kn
     assert "sdpa" in shown | chosen | {lever for lever, told in why.items() if "GiB" in told}, report
     assert "micro-batch" not in chosen
     assert not chosen & set(why)
-    # Divided all the same, by a plan that somebody wrote, it is said to be no whole step.
+    # A handwritten plan that divides such batches is reported as not exact.
     (folder / "memfit.plan.toml").write_text(
         'micro_batch = 4\nmicro_batches_per_step = 4\n[made_for]\nbatch = 16\nbatch_names = ["batch_size"]\n'
     )
     divided = again(folder, 14 << 30)
     said = [note for note in divided.report["fidelity"]["notes"] if "take turns" in note]
     assert said, divided.report["fidelity"]
-    # The card's kind is told before it is used, so all tries begin after that; and what the first of them
-    # imported is there for the next ones.
+    # The GPU's kind is known before it is used, so all tries start after that; imports of the first try exist
+    # in the next ones.
     assert (folder / "kind.txt").read_text() == "(7, 5)\n" * 2
     late = (folder / "late.txt").read_text().split()
     assert late[0] == "False"

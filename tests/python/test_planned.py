@@ -305,38 +305,41 @@ LOSSES = {
     "noise for each sample": ("(z + torch.randn_like(z) - y).pow(2).mean()", ""),
     "a mean over a mask": (
         "((z - y).pow(2).sum(1) * (y[:, 0] > 0)).sum() / (y[:, 0] > 0).sum()",
-        "mean over what counts",
+        "mean over a varying number of elements",
     ),
-    "a selection": ("(z - y)[y[:, 0] > 0].pow(2).mean()", "`index` takes the samples"),
+    "a selection": ("(z - y)[y[:, 0] > 0].pow(2).mean()", "`index` combines the samples"),
     "labels left out": (
         "F.cross_entropy(z, y.argmax(1).masked_fill(y[:, 0] > 0, -100))",
-        "labels are left out",
+        "ignores some labels",
     ),
     "weighted classes": (
         "F.cross_entropy(z, y.argmax(1), weight=torch.rand(z.size(1)))",
-        "classes are weighted",
+        "weights classes",
     ),
-    "weights by their sum": ("(y[:, 0].abs() / y[:, 0].abs().sum() * (z - y).pow(2).sum(1)).sum()", "brings"),
+    "weights by their sum": (
+        "(y[:, 0].abs() / y[:, 0].abs().sum() * (z - y).pow(2).sum(1)).sum()",
+        "combines a value",
+    ),
     "weights by place": ("((z - y).pow(2).mean(1) * torch.linspace(0, 1, len(z))).mean()", "not theirs"),
     "a sum": ("(z - y).pow(2).sum()", "sum over the samples"),
     "a root": ("(z - y).pow(2).mean().sqrt()", "`sqrt`"),
     "a number that is read": ("F.mse_loss(z, y) / y.abs().max().item()", "is read"),
     "a list that is read": ("F.mse_loss(z, y) / max(y[:, 0].tolist())", "is read"),
-    "times the samples": ("F.mse_loss(z, y) * len(z)", "number that may be that of the samples"),
+    "times the samples": ("F.mse_loss(z, y) * len(z)", "may be the number of samples"),
     "contrastive": (
         "F.cross_entropy(F.normalize(z, dim=1) @ F.normalize(net(-x), dim=1).T, torch.arange(len(z)))",
-        "`mm` takes the samples",
+        "`mm` combines the samples",
     ),
-    "of all pairs": ("torch.cdist(z, z).mean()", "is not known to leave samples apart"),
-    "less the batch's mean": ("(z - z.mean(0)).pow(2).mean()", "brings a number of the whole batch"),
-    "a softmax over the batch": ("(z[:, :1].softmax(0) * y[:, :1]).sum()", "`_softmax` takes the samples"),
+    "of all pairs": ("torch.cdist(z, z).mean()", "is not known to keep samples separate"),
+    "less the batch's mean": ("(z - z.mean(0)).pow(2).mean()", "combines a value of the whole batch"),
+    "a softmax over the batch": ("(z[:, :1].softmax(0) * y[:, :1]).sum()", "`_softmax` combines the samples"),
     "mixed with others": ("F.mse_loss(z.roll(1, 0), y)", "`roll`"),
-    "the largest losses": ("(z - y).pow(2).mean(1).topk(2).values.mean()", "`topk` takes the samples"),
+    "the largest losses": ("(z - y).pow(2).mean(1).topk(2).values.mean()", "`topk` combines the samples"),
 }
 
 
 def of_loss(loss: str) -> dict[str, Any]:
-    """A script with this loss, looked at as it is."""
+    """Follow a script with this loss, without a plan."""
     loop = PLAIN.replace("F.mse_loss(net(x), y)", f"({loss})").replace(
         "        optimizer.zero_grad()", "        optimizer.zero_grad()\n        z = net(x)"
     )
@@ -359,7 +362,7 @@ def case(name: str, loop: str, models: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What all scripts learnt by themselves, and under their plans."""
+    """Run all scripts without and with their plans, and collect the facts."""
     file = tmp_path_factory.mktemp("planned") / "cases.json"
     cases = {name: case(name, *loop) for name, loop in LOOPS.items()}
     cases |= {f"loss: {name}": of_loss(loss) for name, (loss, _) in LOSSES.items()}
@@ -398,7 +401,7 @@ def test_parts_are_known_to_train_as_the_whole_only_where_that_was_shown(
     plain, planned = answers["plain"][f"loss: {name}"], answers["planned"][f"loss: {name}"]
     assert isinstance(planned, list), planned
     learnt, said = planned
-    # Who looks changes nothing.
+    # The probe changes nothing.
     assert alike(learnt, plain), said
     notes = [each["text"] for each in said if each["kind"] == "note"]
     assert not any("failed" in note for note in notes), notes

@@ -17,7 +17,7 @@ from support import on_device
 
 PROBE = ROOT / "python" / "memfit" / "_probe"
 
-# What it counts
+# Counting
 
 
 def count(counter: Any, steps: str) -> int:
@@ -65,7 +65,7 @@ def test_what_is_imported_before_a_try_asks_nothing_of_a_card(probe):
     wanted = probe("ahead").wanted
     own = ["torch._dynamo", "json", "sympy.core"]
     assert wanted([*own, "transformers.trainer"]) == [*own, "transformers.trainer"]
-    # Nobody knows what comes along with a library of somebody's.
+    # Libraries may import anything else.
     strange = ["torch._dynamo", "transformers.trainer", "somebodys.kernels", "json"]
     assert wanted(strange) == ["torch._dynamo", "json"]
 
@@ -93,7 +93,7 @@ def test_growth_leaves_the_first_step_out(probe, after_step, growth):
     assert probe("last_words").growth(after_step) == growth
 
 
-# What it says
+# Messages
 
 
 @pytest.mark.parametrize(
@@ -169,11 +169,11 @@ def test_messages_have_the_fields_of_the_channel():
         assert keywords is None or keywords == fields[kind], kind
 
 
-# How it gets in
+# Installation
 
 
 def python(*arguments: str, **env: str) -> str:
-    """What a Python says that has the probe in front."""
+    """Run a Python process with the probe installed, and return its output."""
     done = subprocess.run(
         [sys.executable, *arguments],
         env={**os.environ, "PYTHONPATH": str(PROBE), **env},
@@ -231,7 +231,7 @@ def test_a_module_is_acted_on_right_after_its_import(probe, monkeypatch, tmp_pat
     del sys.modules["imported_late"]
 
 
-# What belongs to objects
+# Values attached to objects
 
 
 class Thing:

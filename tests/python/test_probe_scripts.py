@@ -81,7 +81,7 @@ def fits(path: Path, *options: str) -> dict[str, Any]:
     return answer.report
 
 
-# What a script may be
+# Kinds of scripts
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_an_evaluation_before_the_training_does_not_count(tmp_path):
     assert report["at_peak"]["by_category"]["gradients"] > 0
 
 
-# What it names
+# Names
 
 
 def test_memory_has_its_module_and_its_category(tmp_path):
@@ -325,7 +325,7 @@ def test_a_traceback_is_told_without_the_probe(probe):
     assert [frame.name for frame in told.stack] == ["test_a_traceback_is_told_without_the_probe", "fail"]
 
 
-# That it is not there
+# Invisibility
 
 
 def said(answer: Run, path: Path) -> dict[str, Any]:

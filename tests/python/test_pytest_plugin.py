@@ -104,10 +104,10 @@ def test_a_marked_test_ends_as_its_card_says(outcome, test, status):
 def test_a_failure_says_how_much_and_what_fills_it(outcome):
     done, folder = outcome
     assert "peak of allocated: 512 MiB, 384 MiB above 128 MiB" in done.stdout
-    assert re.search(r"out of memory on .*T4 \(2\.00 GiB\): 4\.00 GiB were asked for", done.stdout)
+    assert re.search(r"out of memory on .*T4 \(2\.00 GiB\): 4\.00 GiB were requested", done.stdout)
     assert "a card of another name" in done.stdout
     assert "3 failed, 3 passed, 1 skipped" in done.stdout
-    # For whoever reads the reports: each peak stands in them.
+    # Reports contain each peak.
     assert 'name="memfit.peak.allocated" value="67108864"' in (folder / "out.xml").read_text()
 
 

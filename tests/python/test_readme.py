@@ -1,5 +1,4 @@
-"""What the README and the guides show is what happens: each console block is carried out, and its output
-compared.
+"""Executes each console block of the README and the guides, and compares its output.
 
 A block is fenced as `console`; a line that begins with `$ ` is a command, the lines below it what it
 prints on standard output. `…` stands for anything within a line, and alone on a line for any number of

@@ -19,8 +19,7 @@ import pytest
 from runs import MIB, ROOT, invoke
 from test_stand_ins import STATIC
 
-# What needs no PyTorch to happen is made to happen in tests of its own: where, and the name that it goes by
-# there.
+# Remarks that need no PyTorch are triggered in tests of their own: the file, and the name used there.
 RANKS, SPARSE = "crates/memfit-vgpu/tests/libraries/nccl.rs", "crates/memfit-vgpu/tests/libraries/sparse.rs"
 REMARKS, HERE = "crates/memfit-cli/tests/remarks.rs", "tests/python/test_remarks.py"
 ELSEWHERE = {
@@ -250,7 +249,7 @@ def test_a_cudnn_that_cannot_be_asked_is_reported(told: int, remark: str, tmp_pa
 def test_what_it_may_change_is_said_in_bytes() -> None:
     report = libraries()
     fidelity, found = report["fidelity"], effects(report)
-    # Nothing that is told is without its effect, and nothing has an effect that is not told.
+    # Every reported call has a known effect, and every effect belongs to a reported call.
     told = [each["call"] for each in (*fidelity["unmodelled"], *fidelity["values"])] + fidelity["notes"]
     assert [effect["what"] for effect in fidelity["effects"]] == told
     assert found["cufft-areas"]["bytes"] == 512 * 512 * 8

@@ -15,7 +15,7 @@ from test_remarks import rows
 
 
 class Session:
-    """What the probe's parts need of a session whose torch does nothing that it is asked."""
+    """A session for the probe's parts, with a torch that does nothing."""
 
     def __init__(self) -> None:
         self.remarks: list[str] = []

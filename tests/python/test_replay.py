@@ -94,7 +94,7 @@ def test_what_would_have_been_without_a_leak_or_with_smaller_blocks(recording: P
     optimizer = replay(recording, "--scale", "optimizer=0", "--scale", "parameters=0.5")
     assert [change["of"] for change in optimizer["changes"]] == ["optimizer", "parameters"]
     assert optimizer["peak"]["allocated"] < plain["allocated"]
-    # Where it would not have fitted, it does without the leak: with both, the answer is bad news or good.
+    # If it would not have fitted, the leak decides: with both, the answer is mixed.
     small = "300MiB"
     assert replay(recording, "--capacity", small, status=1)["oom"] is not None
     assert replay(recording, "--capacity", small, "--without", LEAK)["oom"] is None

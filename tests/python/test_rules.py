@@ -35,7 +35,7 @@ def measured(tmp_path_factory):
 
 
 def trained(model):
-    """How many parameters have a gradient, of how many."""
+    """Return the number of parameters with a gradient, and of all."""
     parameters = list(model.parameters())
     return f"{sum(parameter.grad is not None for parameter in parameters)} of {len(parameters)}"
 
@@ -410,7 +410,7 @@ def test_probabilities_bound_the_binary_loss():
     says("sigmoid-before-bce-with-logits", f"cannot fall below {least:.2f}")
 
 
-# What an argument does, and what is the default.
+# Effects and defaults of arguments
 
 
 @proof("unbounded-memory-history")
@@ -433,7 +433,7 @@ def test_every_rule_has_a_proof():
     )
     rules = json.loads(listed.stdout)["rules"]
     assert {rule["name"] for rule in rules} == set(PROOFS)
-    # What an error or a warning costs was measured, and its proof holds the page to the figure.
+    # The cost of an error or a warning was measured, and its proof compares the page with the figure.
     for rule in rules:
         if rule["severity"] != "note":
             name = rule["name"]

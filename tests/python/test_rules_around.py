@@ -194,7 +194,7 @@ def test_compiling_wraps_anew():
 
 
 class Loaded(str):
-    """What rule_loading.py said, and the checkpoint that it wrote from the card."""
+    """The output of rule_loading.py, and the checkpoint that it wrote from the GPU."""
 
     checkpoint: Path
 

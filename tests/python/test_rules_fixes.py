@@ -1,5 +1,5 @@
-"""What a fix leaves alone: trainings are run as they were written and as `memfit check` mends them, in
-float64, and every gradient that an optimizer sees is the same.
+"""Fixes keep the training: scripts run as written and as fixed by `memfit check`, in float64, and all
+gradients that an optimizer uses are equal.
 """
 
 from __future__ import annotations

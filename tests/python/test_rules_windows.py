@@ -1,5 +1,5 @@
-"""The claims of the rules' pages on gradients that add up, carried out with torch: windows of micro-batches,
-and what is left of them.
+"""Executes the claims of the rules' pages about gradient accumulation: windows of micro-batches, and
+incomplete windows.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def test_out_of_memory_below_what_is_live(draw):
         assert oom["requested"] > 0
         assert any("accumulate.py" in frame for frame in oom["stack"])
     else:
-        # Where not even a library's handle has room, the library says so in its own words.
+        # Without memory for a library's handle, the library raises its own error.
         assert "_STATUS_" in oom["message"]
 
 

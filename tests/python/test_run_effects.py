@@ -1,4 +1,4 @@
-"""What people do about memory has the effect that it has on a real card: in sign and in size."""
+"""Memory-saving measures have the effect that they have on a real GPU, in sign and in size."""
 
 from __future__ import annotations
 

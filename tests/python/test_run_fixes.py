@@ -1,4 +1,4 @@
-"""What `memfit run` says and does when memory runs out: why, what would have helped, and whether it does."""
+"""The output of `memfit run` after an out-of-memory error: the cause, the remedies, and their proofs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_first_fix_is_proven_by_a_second_run(too_big: tuple[Run, Path]) -> N
     proof = first["proof"]
     assert (proof["verdict"], proof["steps"]) == ("fits", 3)
     assert proof["peak"]["device_upper"] < report["device"]["capacity"]
-    # The figures are those of the script as it is, and so is the script.
+    # The figures are those of the unchanged script, which stays unchanged.
     assert report["peak"]["reserved"] > proof["peak"]["reserved"]
     assert "checkpoint" not in (BROKEN / "too_big.py").read_text()
     assert "running again with line" in too_big[0].stderr

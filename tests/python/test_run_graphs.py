@@ -82,7 +82,7 @@ def test_a_replay_computes_with_what_is_there_then(tmp_path: Path):
             lengths.copy_(torch.tensor(values))
             graph.replay()
             found.append([kept.tolist(), doubled.tolist(), most.item()])
-        # What a library makes of it is not what was there, at any launch.
+        # A library's result differs from the previous contents, at each launch.
         left, product = torch.ones(2, 2, device=device), torch.zeros(2, 2, device=device)
         torch.mm(left, left)
         graph = torch.cuda.CUDAGraph()
@@ -120,7 +120,7 @@ def test_a_pool_of_ones_own_keeps_its_segments_apart(tmp_path: Path):
         inside = segments()[tuple(pool.id)]
         del first
         torch.cuda.empty_cache()
-        # What its own segment would have room for lies elsewhere outside of the pool.
+        # Requests that its own segment could hold are served from elsewhere outside of the pool.
         other = tensor(256)
         both = (free - torch.cuda.mem_get_info()[0]) // MIB
         with torch.cuda.use_mem_pool(pool):

@@ -1,5 +1,5 @@
-"""What stands in for what a laptop lacks, and what the report says of it: weights, data, other programs,
-libraries that cannot be stood in front of.
+"""Replacements for missing weights, data and programs, and for libraries that cannot be intercepted, and
+their remarks in the report.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def test_data_that_is_not_here_is_as_its_class_has_it(tmp_path: Path) -> None:
     assert noted(answer, "`CIFAR10`", "lacks its files", "--synthetic-data=")
     assert noted(answer, "`Own`", "--synthetic-data=")
     assert noted(answer, "`Remote`", "--synthetic-data=")
-    assert noted(answer, "`Graphs`", "graphs, which are not made up")
+    assert noted(answer, "`Graphs`", "graphs, which cannot be synthesised")
 
 
 def test_data_that_is_not_here_is_as_it_was_stated(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_the_report_names_each_stand_in(tmp_path: Path) -> None:
     # Refused calls are among the doubts, and little of this card is used: it fits all the same.
     assert answer.status == 0, answer.output
     assert len(answer.said["errors"]) == 2
-    assert all("CUDA runtime of its own" in error for error in answer.said["errors"])
+    assert all("statically linked with a CUDA runtime" in error for error in answer.said["errors"])
     assert answer.unmodelled["static CUDA runtime in carrier.so"] == 2
     assert answer.said["resources"] != 0
     assert answer.unmodelled["cudaGraphicsMapResources"] == 1
@@ -348,4 +348,4 @@ def test_weights_of_timm_and_tables_of_datasets_are_stood_in_for(tmp_path: Path)
 
     answer = ask(LACKING, tmp_path, "--synthetic-weights", "--synthetic-data")
     assert answer.report["verdict"] == "error"
-    assert noted(answer, "`glue`", "nobody said what its rows are")
+    assert noted(answer, "`glue`", "its rows were not described")

@@ -265,7 +265,7 @@ def test_precisions(precision: str) -> None:
         clip_grad_norm=1.0,
     )
     batch = batches("perceptron", [8], torch.float32)[0]
-    # What is compared is computed in float64 as well.
+    # The comparison runs in float64 as well.
     step.verify(batch)
     types.clear()
     result = step(batch)
@@ -363,7 +363,7 @@ def test_what_is_not_exact_is_said_once() -> None:
     data = batches("perceptron", [8, 8], torch.float32)
     for model, loss, text in [
         (Normalised(), mean_loss, "net.1.running_mean"),
-        (Stateful(), mean_loss, "state is left otherwise: `seen`"),
+        (Stateful(), mean_loss, "state differs: `seen`"),
         (Perceptron(), contrastive, "the loss differs by"),
         (Perceptron(), centred, "the loss differs by"),
         (Perceptron(), editing, "in place"),

@@ -175,7 +175,7 @@ def test_arguments_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match="needs `embed="):
         memfit.Step(model, optimizer, loss, whole=True)
     step = memfit.Step(model, optimizer, loss, embed=lambda _, part: part[0].sum(), micro_batch=4)
-    with pytest.raises(ValueError, match="samples along their first dimension"):
+    with pytest.raises(ValueError, match="first dimension is the batch dimension"):
         step(pairs(8, torch.float32))
 
 

@@ -44,7 +44,7 @@ def plain(loop: Loop, model: nn.Module, data: list[Any]) -> torch.Tensor:
 
 
 def total(returned: Any) -> torch.Tensor:
-    """What a loss function's return value stands for."""
+    """Return the total of a loss function's return value."""
     if isinstance(returned, dict):
         return torch.stack([total(each) for each in returned.values()]).sum()
     return returned[0] / returned[1] if isinstance(returned, tuple) else returned
@@ -70,7 +70,7 @@ def apart(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def judge(loop: Loop, micro: int, seed: int, draws: bool) -> str:
-    """How a loop comes out: "equal", "refused", "refused though equal", or "silent"."""
+    """Classify a loop: "equal", "refused", "refused though equal", or "silent"."""
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
     model = loop.build().double()
@@ -78,7 +78,7 @@ def judge(loop: Loop, micro: int, seed: int, draws: bool) -> str:
     try:
         found, said = divided(loop, copy.deepcopy(model), data, micro, "rounding")
     except memfit.StepDoesNotFit:
-        # Whether it was right to refuse: parts whose weights come out the same all the same.
+        # Check if the refusal was right: the weights may be equal even so.
         try:
             anyway, _ = divided(loop, copy.deepcopy(model), data, micro, "changes-training")
         except Exception:

@@ -162,7 +162,7 @@ def test_numbers_that_are_drawn_elsewhere_are_drawn_again(since: int) -> None:
 
 
 def test_a_comparison_within_a_window_leaves_its_beginning_as_it_was() -> None:
-    """The second batch of a window is compared and then runs out of memory: the window begins anew."""
+    """The second batch of a window is compared and then runs out of memory: the window starts again."""
     torch.manual_seed(1)
     model, seen, fault = Perceptron(), torch.zeros(1), SimpleNamespace(left=1)
     generator, drawn = torch.Generator().manual_seed(3), []
@@ -189,8 +189,8 @@ def test_a_comparison_within_a_window_leaves_its_beginning_as_it_was() -> None:
 
 
 class Averaging(nn.Module):
-    """Keeps a mean of its inputs in a buffer that each forward makes anew, and one that is made by the
-    first.
+    """Keeps a mean of its inputs in a buffer that each forward pass replaces, and one that the first
+    creates.
     """
 
     def __init__(self) -> None:

@@ -65,7 +65,7 @@ def test_a_step_that_is_interrupted_leaves_nothing_to_the_next(
         with pytest.raises(error):
             list(step.over(data))
     inner.net[0]._backward_hooks.clear()
-    # What the window's earlier batches had added is gone with it, and that is said.
+    # The gradients of the window's earlier batches are dropped as well, with a warning.
     assert any("earlier batches" in str(each.message) for each in said) == (part > 2)
     assert all(parameter.grad is None for parameter in model.parameters())
     list(step.over(data))

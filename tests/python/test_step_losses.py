@@ -17,7 +17,7 @@ from test_step_ranks import ranks
 from torch import nn
 from training import Perceptron, flat, named_losses, pictures, sums_of_losses
 
-# Of each sample, how many boxes it has.
+# The number of boxes of each sample.
 BOXES: dict[str, list[int]] = {
     "first": [0, 0, 1, 3, 2, 0, 1, 2],
     "middle": [2, 1, 0, 0, 0, 0, 3, 1],
@@ -68,7 +68,7 @@ def test_parts_that_count_nothing_of_a_loss_change_nothing(
     assert torch.allclose(flat(actual), flat(expected), rtol=1e-10, atol=1e-12)
     assert all(result.changed == () and result.retries == 0 for result in results)
     assert step.retries == 0
-    # What is known beforehand is run once, and so is what stays in proportion.
+    # Counts that are known in advance, or stay in proportion, need no second run.
     known = window == 1 and (counted or micro == 8)
     assert not (known and said)
     assert all("run twice" in str(each.message) for each in said)
@@ -124,9 +124,9 @@ def test_counts_that_are_others_in_each_run_are_said() -> None:
         return {"box": (module(batch[0]).sum(), next(drawn) ** 2), "obj": (module(batch[0]).sum(), 3)}
 
     step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), losses, micro_batch=4)
-    with pytest.warns(UserWarning, match="ratio differs"):
+    with pytest.warns(UserWarning, match="ratio of the losses' counts differs"):
         result = step(pictures(BOXES["first"], 0))
-    assert any("not weighed as the means" in text for text in result.changed)
+    assert any("not averaged over all of it" in text for text in result.changed)
 
 
 @pytest.mark.filterwarnings("ignore:memfit")

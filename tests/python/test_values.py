@@ -1,5 +1,5 @@
-"""What device memory holds: uploads come back, little follows from them, and the rest is answered by rules
-that are counted.
+"""Contents of device memory: uploads can be read back, few results are known, and the others follow
+assumptions that are counted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from support import on_device
 
 pytest.importorskip("torch")
 
-# Each piece runs as it is, and fails the test by raising. Nothing in it may depend on a computed value.
+# Each piece runs unchanged, and fails the test by raising. It must not depend on a computed value.
 TRUE = {
     "round trips": """
         labels = torch.tensor([5, 2, 9, -100])
@@ -201,8 +201,7 @@ def test_correct_scripts_pass_their_own_checks(tmp_path: Path) -> None:
     assert answer.status == 0, answer.output
 
 
-# Each writes a result over contents that were known. Nothing of these may be known afterwards, whoever
-# computed it.
+# Each writes a result over known contents, which must be unknown afterwards.
 OVERWRITTEN = """
     import torch.nn.functional as F
     def known(*shape, dtype=torch.float32):

@@ -85,7 +85,7 @@ def test_tokens_are_routed_to_experts_without_loss(
     assert said["ends"][-1] == 1024
     assert (said["kept"], said["repeated"]) == (kept, 512)
     assert said["drawn"] in (0, drawn)
-    # Nothing bounds what is repeated: only who says where sizes lie gets a verdict.
+    # Repeats have no bound: only with a stated policy for sizes is there a verdict.
     assert answer.report["verdict"] == ("unknown" if sizes == "upper" else "fits")
     assert any("no bound follows" in value["call"] for value in answer.report["fidelity"]["values"])
 
@@ -129,7 +129,7 @@ def test_generation_ends_where_the_policy_says(tmp_path: Path) -> None:
         start=lambda *asked: through_memfit(*asked, options=("--sizes", "0.5")),
     )
     assert answer.status == 0, answer.output
-    # The first token is the least; then half of what is left.
+    # The first token is the minimum; then half of the remaining length.
     assert all(26 <= length <= 27 for length in answer.said["lengths"]), answer.said
     values = [value["call"] for value in answer.report["fidelity"]["values"]]
     assert any("generate" in value and "0.5 of the upper bound" in value for value in values), values

@@ -1,5 +1,5 @@
-"""Floating-point numbers that nobody computed: reading one to print it costs nothing, and where something
-depends on one, the verdict says that it cannot tell. A script that reads no sizes is not said to read any.
+"""Unknown floating-point values: printing one has no effect, and if something depends on one, the verdict is
+unknown. A script that reads no sizes is not reported to.
 """
 
 from __future__ import annotations

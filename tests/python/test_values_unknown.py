@@ -1,5 +1,5 @@
-"""Numbers that nobody computed: what follows from uploads is computed by whatever operator, and the verdict
-never rests on the rest without a word.
+"""Unknown values: results of uploads are computed for every operator, and the verdict never silently depends
+on others.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def test_every_operator_is_right_or_said_to_be_unknown(tmp_path: Path) -> None:
     answer = json.loads(said.read_text())
     assert answer["silent"] == []
     count = int(os.environ.get("MEMFIT_EXPRESSIONS", "300"))
-    # Of random expressions, most are of what is computed here as well; few are refused on a card.
+    # Most random expressions are computed here as well; few are refused on a GPU.
     assert answer["outcomes"]["equal"] > count * 0.6, answer
     assert answer["outcomes"]["refused"] < count * 0.1, answer
 

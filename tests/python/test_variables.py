@@ -76,7 +76,7 @@ def main():
         batch = torch.zeros(65536, 256, device="cuda")
         with torch.no_grad():
             hidden = first(batch)
-        # What the second model is called is looked up in these variables.
+        # The second model's name is looked up in these variables.
         loss = second(hidden.detach()).sum()
         batch = hidden = None
         optimizer.zero_grad()

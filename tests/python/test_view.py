@@ -300,7 +300,7 @@ def test_two_recordings_side_by_side(browser, folder):
     drawn(browser)
     browser.wait("document.querySelectorAll('#panel-difference tbody tr').length > 3")
     assert browser.evaluate("document.querySelectorAll('[role=slider]').length") == 2
-    # Where a step of the one begins, the other's does.
+    # Steps of both runs start at the same position.
     apart = browser.evaluate(f"""(() => {{
         const [one, other] = {APP}.timeline.charts;
         return one.lane.steps.tick.slice(0, 9).map((tick, step) => other.x(other.lane.steps.tick[step]) - one.x(tick));

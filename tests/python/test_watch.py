@@ -1,4 +1,4 @@
-"""`memfit watch`: a run that somebody else has started, looked at from outside."""
+"""`memfit watch`: a running process is observed from outside."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import pytest
 from runs import MIB, invoke, memfit
 
-# Two steps; then it says so, and goes on when it is told to.
+# Two steps; then it reports, and continues on request.
 SCRIPT = """
 import sys
 import torch
@@ -73,7 +73,7 @@ def test_a_run_is_seen_while_it_goes_on_and_its_end_ends_the_watching(waiting):
     assert process["used"] <= card["used"]
     assert process["resident"] > 100 * MIB
 
-    # Any process of the run names it, and nobody need be named; people get the same in words.
+    # Any process of the run can be named, or none; the text output has the same contents.
     assert (
         json.loads(invoke(["watch", str(seen["pid"]), "--once", "--format", "json"]).stdout)["runs"][0]["pid"]
         == (seen["pid"])

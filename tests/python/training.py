@@ -116,7 +116,7 @@ def flat(model: nn.Module) -> torch.Tensor:
     return torch.cat([value.detach().reshape(-1).double() for value in model.state_dict().values()])
 
 
-# What a sample of each kind of model looks like.
+# The shape of a sample for each kind of model.
 INPUTS = {"perceptron": (6,), "convolutional": (2, 5, 5), "tagger": (7,), "transformer": (7,)}
 
 

@@ -1,6 +1,6 @@
-"""What a model and its optimizer must hold by arithmetic, printed for whoever compares it with what was seen.
+"""Prints the memory of a model and its optimizer by arithmetic, to be compared with a measurement.
 
-The counts come from shapes and formats alone: no device is asked.
+The counts come from shapes and formats alone: no device is used.
 """
 
 import json

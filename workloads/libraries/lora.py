@@ -13,7 +13,7 @@ def model_in_bf16(config):
 
 
 def replace_linears(model, make):
-    """What `from_pretrained(quantization_config=…)` does to a model once its weights are read."""
+    """Replace linear layers as `from_pretrained(quantization_config=…)` does after loading the weights."""
     for name, module in list(model.named_modules()):
         if isinstance(module, torch.nn.Linear) and "lm_head" not in name:
             parent = model.get_submodule(name.rpartition(".")[0])

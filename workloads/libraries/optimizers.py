@@ -32,7 +32,7 @@ def bitsandbytes_adamw8bit(parameters):
 def bitsandbytes_paged_adamw32(parameters):
     import bitsandbytes as bnb
 
-    # Managed memory, which the driver moves as it is wanted: none of it is PyTorch's.
+    # Managed memory, which the driver migrates on demand and which is not PyTorch's.
     small = [each for each in parameters if each.numel() < 1e5]
     return bnb.optim.PagedAdamW32bit(parameters, lr=1e-3), adam_moments(small, 4)
 

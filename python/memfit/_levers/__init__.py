@@ -1,20 +1,21 @@
-"""How each lever is applied to an ordinary model, optimizer, loss and loader, and how it is undone.
+"""Applies each lever to an ordinary model, optimizer, loss and loader, and undoes it.
 
-    target = Target(model, [optimizer], loss)
-    applied = apply(target, [("checkpointing", ["blocks.0", "blocks.1"]), ("autocast-bf16", True)])
-    with target.around():
-        target.loss(target.model, target.prepare(batch)).backward()
-    target.optimizers[0].step()
-    applied.undo()
+  target = Target(model, [optimizer], loss)
+  applied = apply(target, [("checkpointing", ["blocks.0", "blocks.1"]), ("autocast-bf16", True)])
+  with target.around():
+      target.loss(target.model, target.prepare(batch)).backward()
+  target.optimizers[0].step()
+  applied.undo()
 
-Each lever is a function `apply(target, value, name) -> undo` of a module here, registered with the decorator
-`lever` (`registry.py`); `undo()` puts back what it did, and leaves no hook. Models and optimizers are changed
-in place, so that a script's own names for them, its scheduler's and its checkpoints' keep their meaning;
-`target.model` is another object only where the lever is said to wrap it. The name of a lever, its label and
-what it excludes are declared in the Rust crate `memfit-vocabulary`; what is applied here was chosen there.
+Each lever is a function `apply(target, value, name) -> undo` in a module of this package, registered with the
+decorator `lever` (`registry.py`); `undo()` restores the previous state and leaves no hook. Models and
+optimizers are changed in place, so references to them in the script, its scheduler and its checkpoints stay
+valid; `target.model` is another object only if the lever is documented to wrap it. The name of a lever, its
+label and the levers it excludes are declared in the Rust crate `memfit-vocabulary`, which also chooses the
+levers.
 
-Nothing in this folder imports memfit: it needs torch alone, so that it can be brought along into an
-interpreter that has no memfit. What cannot be applied raises `CannotApply`, and leaves the target as it was.
+This package needs torch alone and does not import memfit, so that it can be copied into an interpreter
+without memfit. A lever that cannot be applied raises `CannotApply` and leaves the target unchanged.
 """
 
 from __future__ import annotations
@@ -44,9 +45,7 @@ __all__ = [
 
 
 def apply(target: Target, chosen: Iterable[tuple[str, Any]]) -> Applied:
-    """Apply levers, in their order, whichever they come in. Where one cannot be applied, those before it are
-    undone.
-    """
+    """Apply levers in their fixed order. If one cannot be applied, undo those before it."""
     wanted = dict(chosen)
     for name in wanted:
         _lever(name)
@@ -61,7 +60,7 @@ def apply(target: Target, chosen: Iterable[tuple[str, Any]]) -> Applied:
 
 
 def ordered(chosen: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Levers in the order in which they are applied; those that nobody knows come last."""
+    """Sort levers in the order in which they are applied; unknown levers come last."""
 
     def place(setting: tuple[str, Any]) -> tuple[int, int]:
         lever = known(setting[0])
@@ -71,21 +70,19 @@ def ordered(chosen: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 def apply_one(target: Target, name: str, value: Any) -> Undo:
-    """Apply one lever; what undoes it."""
+    """Apply one lever and return the function that undoes it."""
     return _lever(name).apply(target, value, name)
 
 
 def _lever(name: str) -> Lever:
     lever = known(name)
     if lever is None:
-        raise CannotApply(name, "memfit does not know how it is applied: it is one to carry out by hand")
+        raise CannotApply(name, "memfit cannot apply this lever; change the script by hand")
     return lever
 
 
 def prepared(target: Target) -> Undo:
-    """Let the models take what they are called with as the levers want it, for who calls them knows nothing
-    of `prepare`.
-    """
+    """Call `prepare` on the arguments of each model call, for callers that do not know of it."""
     from .wrapping import together, wrap_call
 
     def around(_model: Any, call: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -95,7 +92,7 @@ def prepared(target: Target) -> Undo:
 
 
 def environment(chosen: Iterable[tuple[str, Any]]) -> dict[str, str]:
-    """The environment that a process has to be started with: some levers only take hold there."""
+    """Return the environment variables for a new process; some levers only have an effect there."""
     from .allocator import variables
 
     settings: dict[str, str] = {}

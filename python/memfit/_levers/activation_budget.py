@@ -1,8 +1,7 @@
-"""`activation-budget`: of what a compiled graph would keep for its backward, the compiler keeps a share and
-computes the rest again.
+"""`activation-budget`: compiled graphs save a share of their activations and recompute the rest.
 
-It is PyTorch's own budget, set graph by graph. What draws random numbers would be computed again with other
-ones, and gradients would be silently wrong, so a graph with dropout keeps what it would have kept.
+This is PyTorch's own activation memory budget, set for each graph. Recomputed random numbers would differ and
+silently give wrong gradients, so a graph with dropout saves what it would have saved without the lever.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from .registry import Stage, lever
 from .target import CannotApply, Target, Undo
 
-# Fused attention is marked as drawing random numbers, which it does for dropout alone.
+# Fused attention is tagged as random, but only its dropout is.
 _DROPOUT = "dropout_p"
 
 
 @lever("activation-budget", Stage.MODEL, 130)
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Have compiled graphs keep a share: `value` is how many hundredths of what they would keep."""
+    """Have compiled graphs save `value` percent of the activations that they would save."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 100:
-        raise CannotApply(name, f"it takes hundredths of what would be kept, and not {value!r}")
+        raise CannotApply(name, f"the value is a percentage between 0 and 100, got {value!r}")
     if not _is_compiled(target):
-        raise CannotApply(name, "it says what compiled graphs keep, and nothing of the model is compiled")
+        raise CannotApply(name, "it limits what compiled graphs save, and no part of the model is compiled")
     before = graphs.activation_memory_budget, inductor.joint_custom_pre_pass
     inductor.joint_custom_pre_pass = _Share(target, value / 100, before[1])
 
@@ -39,7 +38,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
 
 
 def _is_compiled(target: Target) -> bool:
-    """Whether the plan or the script compiles something of the model."""
+    """Return `True` if the plan or the script compiles a part of the model."""
     return target.compiled is not None or any(
         isinstance(each, torch._dynamo.OptimizedModule) or each._compiled_call_impl is not None
         for each in (*target.models(), *target.model.modules())
@@ -48,7 +47,7 @@ def _is_compiled(target: Target) -> bool:
 
 
 class _Share(CustomGraphPass):
-    """Says how much is kept to whoever cuts a graph of forward and backward in two, just before that."""
+    """Sets the memory budget just before the compiler partitions a joint graph into forward and backward."""
 
     def __init__(self, target: Target, share: float, before: Any) -> None:
         self.target, self.share, self.before = target, share, before
@@ -59,8 +58,8 @@ class _Share(CustomGraphPass):
         draws = any(map(_draws, graph.nodes))
         if draws:
             self.target.note(
-                "a compiled graph draws random numbers, which PyTorch would draw anew for what is computed again: it keeps "
-                "what it would have kept without `activation-budget`"
+                "a compiled graph draws random numbers, and PyTorch would draw different ones for recomputed "
+                "activations: it saves the same activations as without `activation-budget`"
             )
         graphs.activation_memory_budget = 1.0 if draws else self.share
 
@@ -72,7 +71,7 @@ class _Share(CustomGraphPass):
 
 
 def _draws(node: torch.fx.Node) -> bool:
-    """Whether an operation's result is another one each time."""
+    """Return `True` if an operation gives another result each time."""
     operation = node.target
     if not isinstance(operation, torch._ops.OpOverload):
         return False

@@ -1,5 +1,5 @@
-"""`adafactor`: second moments by row and column instead of by number, and no first ones: another
-optimizer.
+"""`adafactor`: second moments per row and column instead of per element, and no first moments. This is
+another optimizer.
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ from .registry import Stage, lever
 from .target import CannotApply, Target, Undo
 from .wrapping import all_or_none
 
-# What the groups of both optimizers mean alike.
+# Settings with the same meaning in both optimizers.
 _SHARED = ("lr", "weight_decay", "maximize", "foreach")
 
 
 @lever("adafactor", Stage.OPTIMIZER, 10)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Let each optimizer be an Adafactor from here on, in place; its value is true. Moments begin anew, both
-    ways.
+    """Turn each optimizer into an Adafactor in place; the value is true. The optimizer state starts empty,
+    and again after the undo.
     """
     if not target.optimizers:
         raise CannotApply(name, "there is no optimizer")
     if not hasattr(torch.optim, "Adafactor"):
-        raise CannotApply(name, "this release of PyTorch has no Adafactor: 2.5 was the first")
+        raise CannotApply(name, "this PyTorch version has no Adafactor; 2.5 is the first that does")
     return all_or_none(_one(optimizer, name) for optimizer in target.optimizers)
 
 
 def _one(optimizer: torch.optim.Optimizer, name: str) -> Undo:
     if taken_over(optimizer) is not None:
         raise CannotApply(
-            name, "another lever carries out the updates, as `pure-bf16` does, and would no longer do so"
+            name,
+            ("another lever (such as `pure-bf16`) runs this optimizer's updates, and would stop doing so"),
         )
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if any(parameter.is_complex() or not parameter.numel() for parameter in parameters):
-        raise CannotApply(name, "Adafactor takes real numbers only, and no parameter without any")
+        raise CannotApply(name, "Adafactor supports no complex and no empty parameters")
     kind, defaults, state = type(optimizer), optimizer.defaults, dict(optimizer.state)
     groups = [dict(group) for group in optimizer.param_groups]
     made = torch.optim.Adafactor(
@@ -48,7 +49,7 @@ def _one(optimizer: torch.optim.Optimizer, name: str) -> Undo:
     optimizer.defaults = made.defaults
     optimizer.state.clear()
     for group, new in zip(optimizer.param_groups, made.param_groups, strict=True):
-        # What others keep in a group, as schedulers do, stays.
+        # Entries that others keep in a group, such as schedulers, stay.
         for key in set(group) & set(defaults) - set(new):
             del group[key]
         group.update({key: value for key, value in new.items() if key != "params"})
@@ -61,14 +62,14 @@ def _one(optimizer: torch.optim.Optimizer, name: str) -> Undo:
         optimizer.defaults = defaults
         optimizer.state.clear()
         optimizer.state.update(state)
-        # One that was added since has what the optimizer gives to those that say nothing.
+        # A group added since gets the optimizer's default settings.
         added = [dict(defaults)] * (len(optimizer.param_groups) - len(groups))
         for group, before in zip(optimizer.param_groups, [*groups, *added], strict=True):
             rate = group["lr"]
             for key in set(made.defaults) - set(before):
                 group.pop(key, None)
             group.update({key: value for key, value in before.items() if key != "params"})
-            # The schedule went on meanwhile.
+            # The scheduler went on in the meantime.
             group["lr"] = rate
         if in_front is not None:
             optimizer.step = in_front  # type: ignore[method-assign]

@@ -1,7 +1,7 @@
-"""`allocator-settings`, `expandable-segments`: how PyTorch's caching allocator cuts its memory.
+"""`allocator-settings`, `expandable-segments`: settings of PyTorch's caching allocator.
 
-They are read when the process first touches the allocator, so they belong into the environment that it is
-started with. A process that runs already can only be told.
+The allocator reads them when it is first used, so they belong in the environment that the process is started
+with. In a running process it may be too late; then only a warning is possible.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ import torch
 from .registry import Stage, lever
 from .target import CannotApply, Target, Undo
 
-# The name since 2.9, and the one before, which is still read.
+# The variable's name since 2.9, and its older name, which still works.
 NEW, OLD = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
 
 
 def variables(name: str, value: Any) -> dict[str, str]:
-    """What has to be in the environment; of the settings that a user made, those that the lever does not name
-    stay.
-    """
+    """Return the environment variables to set; the user's other allocator settings are kept."""
     if name == "expandable-segments":
         wanted = "expandable_segments:True"
     elif isinstance(value, str) and ":" in value:
@@ -29,28 +27,28 @@ def variables(name: str, value: Any) -> dict[str, str]:
     else:
         raise CannotApply(
             name,
-            f"its value is a text such as `max_split_size_mb:128,expandable_segments:True`, and not {value!r}",
+            f"the value is a text such as `max_split_size_mb:128,expandable_segments:True`, got {value!r}",
         )
     keys = {entry.split(":")[0].strip() for entry in _entries(wanted)}
     present = os.environ.get(NEW) or os.environ.get(OLD, "")
     kept = [entry for entry in _entries(present) if entry.split(":")[0].strip() not in keys]
     joined = ",".join([*kept, *_entries(wanted)])
-    # Releases before 2.9 know only the old name, and later ones take it as well.
+    # Versions before 2.9 know only the old name, and later ones accept both.
     return {NEW: joined, OLD: joined}
 
 
 @lever("allocator-settings", Stage.ENVIRONMENT, 10)
 @lever("expandable-segments", Stage.ENVIRONMENT, 20)
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Make sure of it."""
+    """Check that the settings are active, or set them if the allocator was not used yet."""
     wanted = variables(name, value)
     missing = [entry for entry in _entries(wanted[NEW]) if entry not in _entries(_present())]
     if not missing:
         return lambda: None
     if torch.cuda.is_initialized():
         target.note(
-            f"the allocator's settings come too late: it runs already without {', '.join(f'`{entry}`' for entry in missing)}; "
-            f"start the process with {NEW}={wanted[NEW]}"
+            "the allocator settings come too late: the allocator is already in use without "
+            f"{', '.join(f'`{entry}`' for entry in missing)}; start the process with {NEW}={wanted[NEW]}"
         )
         return lambda: None
     before = {key: os.environ.get(key) for key in wanted}
@@ -71,7 +69,7 @@ def _present() -> str:
 
 
 def _entries(settings: str) -> list[str]:
-    """The settings one by one; a comma within brackets belongs to one of them."""
+    """Split the settings at commas outside brackets."""
     entries, depth, start = [], 0, 0
     for index, letter in enumerate(settings):
         depth += (letter == "[") - (letter == "]")

@@ -1,7 +1,7 @@
-"""What stands for scores of attention that were put off, and what operations make of it.
+"""Deferred attention scores, and the effect of operations on them.
 
-Those of attention give another stand-in, or change this one; the product with the values is attention.
-Anything else is done to the real scores, which are made once, and are what the stand-in means from then on.
+Operations of attention return another stand-in, or update this one; the product with the values is attention.
+Any other operation computes the real scores once, and the stand-in represents them from then on.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from .later import Moment, gradients_lost, left_alone
 from .saying import warn
 from .scores import Scores, Step
 
-# Scores that are at most this are masked: no softmax lets anything of them through.
-_MASKED = -1e8
+# Scores of at most this value are masked: softmax gives them a weight of zero.
+_MAX_MASKED_SCORE = -1e8
 _LEVER = "sdpa"
-_LOST = (
-    "`sdpa` cannot follow scores of attention into an autograd function of somebody's own: their gradient would be lost\n"
+_GRADIENT_LOST = (
+    "`sdpa` cannot follow attention scores into a custom autograd function: their gradient would be lost\n"
     "hint: leave this lever out"
 )
-_DROPPED = (
-    "`sdpa` used attention's weights in a product together with their dropout, and they are asked for once more: they would be"
-    " dropped out differently\nhint: leave this lever out"
+_DROPOUT_DIFFERS = (
+    "`sdpa` fused the attention weights and their dropout with the product, and the script reads the weights "
+    "again: their dropout would differ\n"
+    "hint: leave this lever out"
 )
 
 
 class Deferred(torch.Tensor):
-    """Stands for scores that are not there."""
+    """Stands in for scores that have not been computed."""
 
     _memfit: Scores
-    # What they are, once something asked for it: from then on these are the scores.
+    # The real scores, once something needed them; from then on they replace the stand-in.
     _memfit_real: torch.Tensor | None
-    # Whether something was made of them that does not come from the real ones.
+    # Set if a result was computed without the real scores.
     _memfit_used: bool
 
     @classmethod
@@ -52,14 +53,14 @@ class Deferred(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        text = f"`sdpa` does not know what `{func}` does with scores of attention\nhint: leave this lever out"
-        # A scripted function raises an error of its own, without these words.
+        text = f"`sdpa` does not support `{func}` on attention scores\nhint: leave this lever out"
+        # A scripted function replaces the error message with its own.
         warn(text)
         raise RuntimeError(text)
 
 
 def deferred(scores: Scores, shape: tuple[int, ...], kind: torch.dtype) -> Any:
-    """A stand-in for scores."""
+    """Create a stand-in for scores."""
     made: Any = torch.Tensor._make_wrapper_subclass(
         Deferred, shape, dtype=kind, device=scores.query.device, requires_grad=True
     )
@@ -70,36 +71,36 @@ def deferred(scores: Scores, shape: tuple[int, ...], kind: torch.dtype) -> Any:
 
 
 def _lost(_gradient: torch.Tensor) -> None:
-    raise RuntimeError(_LOST)
+    raise RuntimeError(_GRADIENT_LOST)
 
 
 def attended(stand_in: Any, value: torch.Tensor) -> torch.Tensor:
-    """The product of weights with values."""
+    """Multiply the attention weights with values."""
     scores: Scores = stand_in._memfit
     if scores.dropout and stand_in._memfit_used:
-        raise RuntimeError(_DROPPED)
+        raise RuntimeError(_DROPOUT_DIFFERS)
     stand_in._memfit_used = True
     return scores.attend(value)
 
 
 def real(stand_in: Any) -> torch.Tensor:
-    """The scores themselves: the same for all who ask."""
+    """Return the real scores, computed once."""
     if stand_in._memfit_real is None:
         if stand_in._memfit.dropout and stand_in._memfit_used:
-            raise RuntimeError(_DROPPED)
+            raise RuntimeError(_DROPOUT_DIFFERS)
         stand_in._memfit_real = stand_in._memfit.real()
     made: torch.Tensor = stand_in._memfit_real
     return made
 
 
 def observed(stand_in: Any) -> None:
-    """Somebody wants to know the gradient of these scores."""
+    """Refuse to report the gradient of scores that were already used."""
     if stand_in._memfit_used:
         raise gradients_lost(_LEVER)
 
 
 def outside(value: Any) -> Any:
-    """No stand-in leaves the model."""
+    """Replace stand-ins by real scores in values that leave the model."""
     if isinstance(value, Deferred):
         return real(value)
     if isinstance(value, tuple):
@@ -107,7 +108,7 @@ def outside(value: Any) -> Any:
         if all(one is other for one, other in zip(entries, value, strict=True)):
             return value
         return type(value)(*entries) if hasattr(value, "_fields") else type(value)(entries)
-    # Who fills a list or a dictionary has to have that very one filled.
+    # Lists and dictionaries are filled in place, because the caller may hold a reference.
     if isinstance(value, list):
         for place, entry in enumerate(value):
             value[place] = outside(entry)
@@ -119,14 +120,14 @@ def outside(value: Any) -> Any:
     return value
 
 
-class Deed:
-    """An operation that the script asks for."""
+class Operation:
+    """An operation called by the script."""
 
     def __init__(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.func, self.name, self.args, self.kwargs = func, name, args, kwargs
 
     def step(self, place: torch.device, *, begins: bool = False) -> Step:
-        """How it is carried out later."""
+        """Return the operation in a form that can be run later."""
         rest = self.args if begins else self.args[1:]
         inputs = [
             each
@@ -138,19 +139,19 @@ class Deed:
 
 
 def answer(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a function makes of its arguments, where scores that were put off may be among them."""
+    """Apply a function to arguments that may include deferred scores."""
     name = getattr(func, "__name__", "")
     first = args[0] if args else None
     if isinstance(first, Deferred) and first._memfit_real is None:
-        if name in _PLAIN or (name == "__get__" and func in _PROPERTIES):
+        if name in _ANSWERED or (name == "__get__" and func in _PROPERTIES):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         if torch.is_grad_enabled():
-            found = _on(first, Deed(func, name, args, kwargs))
+            found = _apply_operation(first, Operation(func, name, args, kwargs))
             if found is not None:
                 return found
     if name == "einsum":
-        found = _lettered_values(args, kwargs)
+        found = _attend_einsum(args, kwargs)
         if found is not None:
             return found
     if any(holds(each) for each in (*args, *kwargs.values())):
@@ -167,7 +168,7 @@ def holds(value: Any) -> bool:
 
 
 def _held(value: Any) -> Iterator[Any]:
-    """The stand-ins among what a function is given."""
+    """Yield the stand-ins among a function's arguments."""
     if isinstance(value, Deferred):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -182,8 +183,8 @@ def operands(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(rest[0]) if len(rest) == 1 and isinstance(rest[0], (list, tuple)) else tuple(rest)
 
 
-def _lettered_values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A product of the weights with the values that is written with letters."""
+def _attend_einsum(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Multiply weights with values for an `einsum` equation."""
     if kwargs or not isinstance(args[0], str) or not torch.is_grad_enabled():
         return None
     terms = operands(args)
@@ -200,9 +201,9 @@ def _lettered_values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _attend(stand_in: Any, value: torch.Tensor) -> Any:
-    """The product of weights with values, where it is one that the kernels have."""
+    """Multiply weights with values if the attention kernels support it, else return `None`."""
     scores: Scores = stand_in._memfit
-    query, (shape, kind) = scores.query, _form(stand_in)
+    query, (shape, kind) = scores.query, _shape_and_type(stand_in)
     if not scores.softmax or type(value) not in (torch.Tensor, nn.Parameter) or value.device != query.device:
         return None
     if value.shape[:-1] != (*shape[:-2], shape[-1]) or value.dtype != query.dtype:
@@ -218,27 +219,27 @@ def _attend(stand_in: Any, value: torch.Tensor) -> Any:
     return made if made.dtype == after else made.to(after)
 
 
-def _form(stand_in: Any) -> tuple[tuple[int, ...], torch.dtype]:
+def _shape_and_type(stand_in: Any) -> tuple[tuple[int, ...], torch.dtype]:
     with torch._C.DisableTorchFunctionSubclass():
         return tuple(stand_in.shape), stand_in.dtype
 
 
-def _on(stand_in: Any, deed: Deed) -> Any:
-    """What an operation makes of scores that were put off; None where it is not one of attention's."""
-    name, rest = deed.name, deed.args[1:]
+def _apply_operation(stand_in: Any, operation: Operation) -> Any:
+    """Apply an operation to deferred scores; return `None` if it is not part of attention."""
+    name, rest = operation.name, operation.args[1:]
     if name in PRODUCTS:
-        plain = len(rest) == 1 and not deed.kwargs and not isinstance(rest[0], Deferred)
+        plain = len(rest) == 1 and not operation.kwargs and not isinstance(rest[0], Deferred)
         return _attend(stand_in, rest[0]) if plain else None
     scores: Scores = stand_in._memfit
-    shape, kind = _form(stand_in)
-    found = _RULES[name](scores, shape, kind, deed) if name in _RULES else None
+    shape, kind = _shape_and_type(stand_in)
+    found = _RULES[name](scores, shape, kind, operation) if name in _RULES else None
     if found is None:
         return None
     known, after = found
     if not known and after == kind:
         return stand_in
-    changed = scores.after(deed.step(scores.query.device), **known)
-    if name in _IN_PLACE or (name == "dropout" and deed.kwargs.get("inplace")):
+    changed = scores.after(operation.step(scores.query.device), **known)
+    if name in _IN_PLACE or (name == "dropout" and operation.kwargs.get("inplace")):
         if after != kind:
             return None
         stand_in._memfit = changed
@@ -247,15 +248,20 @@ def _on(stand_in: Any, deed: Deed) -> Any:
     return deferred(changed, shape, after)
 
 
-# What a rule knows of the scores after an operation, and their type then; nothing known, and the same type,
-# where they are the very same tensor.
+# The new properties of the scores after an operation, and their data type; empty with the same type if the
+# tensor is unchanged.
 _Known = tuple[dict[str, Any], torch.dtype] | None
 
 
-def _dropped(scores: Scores, _shape: tuple[int, ...], kind: torch.dtype, deed: Deed) -> _Known:
-    if deed.func is not functional.dropout or not scores.softmax or scores.dropout or len(deed.args) > 3:
+def _dropped(scores: Scores, _shape: tuple[int, ...], kind: torch.dtype, operation: Operation) -> _Known:
+    if (
+        operation.func is not functional.dropout
+        or not scores.softmax
+        or scores.dropout
+        or len(operation.args) > 3
+    ):
         return None
-    given = inspect.signature(functional.dropout).bind(*deed.args, **deed.kwargs)
+    given = inspect.signature(functional.dropout).bind(*operation.args, **operation.kwargs)
     given.apply_defaults()
     rate = given.arguments["p"]
     if not isinstance(rate, (int, float)) or not 0.0 <= rate < 1.0:
@@ -263,11 +269,11 @@ def _dropped(scores: Scores, _shape: tuple[int, ...], kind: torch.dtype, deed: D
     return ({"dropout": float(rate)} if given.arguments["training"] and rate else {}), kind
 
 
-def _cast(scores: Scores, _shape: tuple[int, ...], kind: torch.dtype, deed: Deed) -> _Known:
-    """The kernels' softmax is in fp32 whatever goes in, so a cast around it changes nothing."""
-    other = deed.args[1] if len(deed.args) > 1 else None
-    wanted = torch.float32 if deed.name == "float" else getattr(other, "dtype", other)
-    if deed.kwargs or len(deed.args) > 2 or not isinstance(wanted, torch.dtype):
+def _cast(scores: Scores, _shape: tuple[int, ...], kind: torch.dtype, operation: Operation) -> _Known:
+    """Casts around the softmax change nothing, because the kernels compute it in fp32."""
+    other = operation.args[1] if len(operation.args) > 1 else None
+    wanted = torch.float32 if operation.name == "float" else getattr(other, "dtype", other)
+    if operation.kwargs or len(operation.args) > 2 or not isinstance(wanted, torch.dtype):
         return None
     if getattr(other, "device", scores.query.device) != scores.query.device:
         return None
@@ -278,13 +284,13 @@ def _cast(scores: Scores, _shape: tuple[int, ...], kind: torch.dtype, deed: Deed
 
 
 def _computed(query: torch.Tensor) -> torch.dtype:
-    """The type of products here."""
+    """Return the data type of matrix products here."""
     place = query.device.type
     return torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else query.dtype
 
 
-def _softmax(scores: Scores, shape: tuple[int, ...], kind: torch.dtype, deed: Deed) -> _Known:
-    rest, kwargs = deed.args[1:], deed.kwargs
+def _softmax(scores: Scores, shape: tuple[int, ...], kind: torch.dtype, operation: Operation) -> _Known:
+    rest, kwargs = operation.args[1:], operation.kwargs
     dimension = rest[0] if rest else kwargs.get("dim")
     extra = {key for key, entry in kwargs.items() if entry is not None} - {"dim", "_stacklevel", "dtype"}
     if scores.softmax or extra or len(rest) > 1 or dimension not in (-1, len(shape) - 1):
@@ -292,32 +298,32 @@ def _softmax(scores: Scores, shape: tuple[int, ...], kind: torch.dtype, deed: De
     wanted = kwargs.get("dtype")
     if wanted not in (None, torch.float32, kind) or (wanted is not None and kind == torch.float64 != wanted):
         return None
-    # Autocast may have it in fp32; where it does is told by one of nothing.
+    # Autocast may run it in fp32; an empty tensor shows which type it gives.
     with torch.no_grad(), torch._C.DisableTorchFunction():
         nothing = torch.empty(0, 1, dtype=kind, device=scores.query.device)
         after = functional.softmax(nothing, -1, dtype=wanted).dtype
     return {"softmax": True}, after
 
 
-def _scaled(scores: Scores, _shape: tuple[int, ...], kind: torch.dtype, deed: Deed) -> _Known:
+def _scaled(scores: Scores, _shape: tuple[int, ...], kind: torch.dtype, operation: Operation) -> _Known:
     if scores.softmax or scores.keep is not None or scores.bias is not None:
         return None
-    other = deed.args[1] if len(deed.args) == 2 and not deed.kwargs else None
+    other = operation.args[1] if len(operation.args) == 2 and not operation.kwargs else None
     if isinstance(other, bool) or not isinstance(other, (int, float)) or not 0.0 < other < math.inf:
         return None
-    factor = float(other) if "mul" in deed.name else 1.0 / float(other)
+    factor = float(other) if "mul" in operation.name else 1.0 / float(other)
     return {"scale": scores.scale * factor}, kind
 
 
-def _masked(scores: Scores, shape: tuple[int, ...], kind: torch.dtype, deed: Deed) -> _Known:
-    if scores.softmax or len(deed.args) != 3 or deed.kwargs:
+def _masked(scores: Scores, shape: tuple[int, ...], kind: torch.dtype, operation: Operation) -> _Known:
+    if scores.softmax or len(operation.args) != 3 or operation.kwargs:
         return None
-    mask, fill = deed.args[1:]
-    certain = isinstance(fill, (int, float)) and fill <= max(_MASKED, torch.finfo(kind).min)
+    mask, fill = operation.args[1:]
+    certain = isinstance(fill, (int, float)) and fill <= max(_MAX_MASKED_SCORE, torch.finfo(kind).min)
     if not certain or not _fits(mask, scores, shape) or mask.dtype != torch.bool:
         return None
     fill = float(fill)
-    # What counts least where nothing counts is told for one number only.
+    # Rows that are fully masked have a known result for one fill value only.
     if (scores.keep is not None and scores.fill != fill) or (scores.bias is not None and fill != -math.inf):
         return None
     keep = ~mask
@@ -326,13 +332,15 @@ def _masked(scores: Scores, shape: tuple[int, ...], kind: torch.dtype, deed: Dee
     return {"keep": keep if scores.keep is None else scores.keep & keep, "fill": fill}, kind
 
 
-def _biased(scores: Scores, shape: tuple[int, ...], kind: torch.dtype, deed: Deed) -> _Known:
-    other: Any = deed.args[1] if len(deed.args) == 2 and not deed.kwargs else None
+def _biased(scores: Scores, shape: tuple[int, ...], kind: torch.dtype, operation: Operation) -> _Known:
+    other: Any = operation.args[1] if len(operation.args) == 2 and not operation.kwargs else None
     if scores.softmax or scores.keep is not None or not _fits(other, scores, shape):
         return None
     if other.requires_grad or not other.is_floating_point():
         return None
-    after = torch.promote_types(kind, other.dtype) if other.dim() and deed.name not in _IN_PLACE else kind
+    after = (
+        torch.promote_types(kind, other.dtype) if other.dim() and operation.name not in _IN_PLACE else kind
+    )
     if after not in (kind, torch.float32):
         return None
     bias = other if scores.bias is None else scores.bias + other
@@ -340,37 +348,36 @@ def _biased(scores: Scores, shape: tuple[int, ...], kind: torch.dtype, deed: Dee
 
 
 def _empty_rows(bias: torch.Tensor) -> bool:
-    """Whether in some row nothing is left of the scores: so far below zero, the kernels' backward cannot tell
-    them apart.
+    """Return `True` if every score of some row is so far below zero that the kernels' backward pass cannot
+    distinguish them.
     """
     if bias.is_cuda and torch.cuda.is_current_stream_capturing():
         return True
     base = bias if bias._base is None else bias._base
-    known = _EMPTY.setdefault(base, {})
+    known = _empty_rows_of.setdefault(base, {})
     place = (bias.storage_offset(), bias.shape, bias.stride())
     version, empty = known.get(place, (-1, False))
     if version != bias._version:
-        # A wait for the device, once for each mask.
-        empty = bias.numel() > 0 and bool((bias.detach().amax(-1) < _FAR).any())
+        # Synchronises with the device, once per mask.
+        empty = bias.numel() > 0 and bool((bias.detach().amax(-1) < _MIN_DISTINCT_SCORE).any())
         known[place] = (bias._version, empty)
     return empty
 
 
 def _fits(other: Any, scores: Scores, shape: tuple[int, ...]) -> bool:
-    """Whether this is a tensor that leaves the scores' shape as it is."""
+    """Return `True` if a tensor broadcasts to the scores' shape."""
     if type(other) is not torch.Tensor or other.device != scores.query.device or other.dim() > len(shape):
         return False
     pairs = zip(reversed(other.shape), reversed(shape), strict=False)
     return all(one in (1, whole) for one, whole in pairs)
 
 
-# Of masks that are added, whether they leave rows empty: where they lie in their memory, with the version
-# that was looked at.
-_EMPTY: Any = WeakTensorKeyDictionary()
-# How far below zero fp32 still tells scores apart.
-_FAR = -1e3
+# For masks that are added, by tensor, memory layout and version: `True` if some row is fully masked.
+_empty_rows_of: Any = WeakTensorKeyDictionary()
+# Limit below zero to which fp32 still distinguishes scores.
+_MIN_DISTINCT_SCORE = -1e3
 PRODUCTS = ("matmul", "__matmul__", "bmm")
-_RULES: dict[str, Callable[[Scores, tuple[int, ...], torch.dtype, Deed], _Known]] = {
+_RULES: dict[str, Callable[[Scores, tuple[int, ...], torch.dtype, Operation], _Known]] = {
     "dropout": _dropped,
     "softmax": _softmax,
     **dict.fromkeys(("to", "type_as", "float"), _cast),
@@ -384,11 +391,11 @@ _IN_PLACE = (
     *("mul_", "__imul__", "multiply_", "div_", "__itruediv__", "__idiv__", "true_divide_"),
     *("masked_fill_", "add_", "__iadd__"),
 )
-# What the stand-in knows itself.
-_PLAIN = ("size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "__len__")
+# Functions that the stand-in answers itself.
+_ANSWERED = ("size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "__len__")
 _PROPERTIES = {
     getattr(torch.Tensor, name).__get__
     for name in ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "is_cpu", "layout")
 }
-# What asks for the gradient of a tensor.
+# Functions that ask for the gradient of a tensor.
 _OBSERVERS = ("register_hook", "retain_grad", "register_post_accumulate_grad_hook", "grad")

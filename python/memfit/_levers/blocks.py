@@ -1,4 +1,4 @@
-"""The repeated blocks of a model: what levers that act block by block act on."""
+"""Finds the repeated blocks of a model, on which several levers act."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from torch import nn
 
 from .several import named
 
-# Fewer blocks of a kind are no repetition.
-LEAST = 2
+# Minimum number of blocks of one class in a list.
+MIN_BLOCKS = 2
 
 
 def blocks(model: nn.Module) -> list[str]:
-    """The outermost modules of which a list or a sequence holds several of one class, in order.
+    """Return the outermost modules that occur several times with one class in a list or a sequence, in order.
 
-    A model that shares one block between its layers, as ALBERT does, has a list with one entry: where no
-    list has several, those of one entry count.
+    A model that shares one block between its layers, such as ALBERT, has a list with one entry. If no list
+    has several blocks, lists with one entry count.
     """
-    return _in_lists(model, LEAST) or _in_lists(model, 1, (nn.ModuleList,))
+    return _in_lists(model, MIN_BLOCKS) or _in_lists(model, 1, (nn.ModuleList,))
 
 
 def _in_lists(
@@ -33,7 +33,7 @@ def _in_lists(
         listed = isinstance(module, lists)
         for name, child in module.named_children():
             path = f"{prefix}{name}"
-            # Blocks of another class in the same list, as a first one with a projection, belong to it.
+            # Blocks of another class in the same list belong to it, such as a first one with a projection.
             if listed and _is_block(child) and kinds[type(child)] >= least:
                 found.append(path)
             else:
@@ -45,7 +45,7 @@ def _in_lists(
 
 
 def _is_block(module: nn.Module) -> bool:
-    """Whether there is something within that is worth a block: several modules, and parameters."""
+    """Return `True` if a module is large enough for a block: it has submodules and parameters."""
     if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
         return False
     return any(True for _ in module.children()) and any(True for _ in module.parameters())

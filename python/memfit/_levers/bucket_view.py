@@ -1,5 +1,5 @@
-"""`gradient-as-bucket-view`: under DistributedDataParallel, gradients live in the buckets that are exchanged,
-once.
+"""`gradient-as-bucket-view`: under DistributedDataParallel, gradients are views of the all-reduce buckets, so
+they are stored once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .wrapping import together
 
 @lever("gradient-as-bucket-view", Stage.MODEL, 110)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Wrap the model's module anew, in place; its value is true. All ranks have to do so together."""
+    """Initialise the DDP wrapper again in place; the value is true. All ranks have to do so together."""
     replicas = [each for each in target.models() if isinstance(each, nn.parallel.DistributedDataParallel)]
     if not replicas:
         raise CannotApply(name, "the model is not wrapped in DistributedDataParallel")
@@ -28,16 +28,19 @@ def apply(target: Target, _value: Any, name: str) -> Undo:
 
 
 def _fixed(model: nn.parallel.DistributedDataParallel) -> str | None:
-    """What of a wrapped module could not be had again."""
+    """Return the reason why a wrapper cannot be initialised again, or `None`."""
     if model.gradient_as_bucket_view:
         return None
     if getattr(model, "mixed_precision", None) is not None:
-        return "DistributedDataParallel keeps the weights in two types (`mixed_precision`), with hooks of its own on each module"
+        return (
+            "DistributedDataParallel keeps the weights in two types (`mixed_precision`), with its own hooks "
+            "on each module"
+        )
     if getattr(model, "_delay_all_reduce_params", None):
-        return "gradients of some parameters are exchanged apart (`delay_all_reduce_named_params`)"
+        return "gradients of some parameters are exchanged separately (`delay_all_reduce_named_params`)"
     named = model._get_ddp_logging_data().get("comm_hook")
     if named and not getattr(model, "_comm_hooks", None):
-        return f"the exchange is done by {named}, which is built in and cannot be registered again"
+        return f"gradients are exchanged by {named}, a built-in hook that cannot be registered again"
     return None
 
 
@@ -66,7 +69,7 @@ def _again(model: nn.parallel.DistributedDataParallel, views: bool) -> None:
         "gradient_as_bucket_view": views,
     }
     taken = inspect.signature(nn.parallel.DistributedDataParallel.__init__).parameters
-    # Ranks are alike already.
+    # Ranks are in sync already.
     if "init_sync" in taken:
         settings["init_sync"] = False
     syncs = "forward_sync_buffers" if "forward_sync_buffers" in taken else "broadcast_buffers"
@@ -74,12 +77,12 @@ def _again(model: nn.parallel.DistributedDataParallel, views: bool) -> None:
     for key in ("skip_all_reduce_unused_params", "batched_grad_copy", "lazy_bucket_allocation"):
         if key in taken and hasattr(model, key):
             settings[key] = getattr(model, key)
-    # Hooks stay in the very tables that their handles know.
+    # Hooks stay in the same dictionaries, which their handles refer to.
     kept = {key: held for key, held in model.__dict__.items() if key in _OWN and "hook" in key}
     kept |= {key: model.__dict__[key] for key in ("training", "require_backward_grad_sync")}
     exchanges = list(getattr(model, "_comm_hooks", ()))
-    # What exchanges gradients is let go first, with its hooks: it is made when a module is wrapped, and
-    # cannot be changed.
+    # The reducer, with its hooks on the parameters, is deleted first: it is created when a module is wrapped,
+    # and cannot be changed.
     model.__dict__.pop("reducer", None)
     for parameter in module.parameters():
         parameter.grad = None

@@ -1,7 +1,6 @@
-"""`length-buckets`: samples of like length go into one batch, so that little of it is padding.
+"""`length-buckets`: samples of similar length are batched together, which reduces padding.
 
-Each sample comes once in an epoch, as before; which come together is another matter, so it is another
-training.
+Each sample occurs once per epoch, as before, but in a batch with other samples. This changes the training.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from .registry import Stage, lever
 from .target import Target, Undo, table, take_out
 from .workers import Changed, again
 
-# Batches that are looked at together.
-POOL = 50
+# Number of batches that are sorted together.
+POOL_BATCHES = 50
 
 
 class Buckets(BatchSampler):
-    """Batches of like length: so many samples as the sampler gives them are sorted, cut, and shuffled as
-    batches.
+    """Batches of similar length: a pool of indices from the sampler is sorted by length, cut into batches,
+    and the batches are shuffled.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class Buckets(BatchSampler):
         indices = iter(self.sampler)
         rest: list[int] = []
         while pool := list(itertools.islice(indices, self._pool * self.batch_size)):
-            pool.sort(key=self._of)
+            pool.sort(key=self._length_of)
             batches = [
                 pool[start : start + self.batch_size] for start in range(0, len(pool), self.batch_size)
             ]
@@ -49,7 +48,7 @@ class Buckets(BatchSampler):
         if rest and not self.drop_last:
             yield rest
 
-    def _of(self, index: int) -> int:
+    def _length_of(self, index: int) -> int:
         if index not in self._known:
             self._known[index] = self._length(index)
         return self._known[index]
@@ -57,7 +56,7 @@ class Buckets(BatchSampler):
 
 @lever("length-buckets", Stage.DATA, 10)
 def apply(target: Target, value: Any, _name: str) -> Undo:
-    """Batch by length: `value` is true, the number of batches that are looked at together, or a table of
+    """Batch by length: `value` is true, the number of batches that are sorted together, or a table with
     `pool`.
     """
 
@@ -65,14 +64,14 @@ def apply(target: Target, value: Any, _name: str) -> Undo:
 
     def reload(loader: Any) -> Any:
         if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
-            target.note("samples that come one after the other cannot be batched by their length")
+            target.note("an iterable data set cannot be batched by length")
             return loader
         if isinstance(loader.batch_sampler, Buckets):
-            # It was changed in place when it was gone over before.
+            # Already changed in place, in an earlier epoch.
             return loader
         sampler = together(loader.batch_sampler, loader.dataset, value)
         if sampler is None:
-            target.note("the loader has a batch sampler of its own, which is left alone")
+            target.note("the loader has its own batch sampler, which stays unchanged")
             return loader
         return again(loader, changed, batch_sampler=sampler)
 
@@ -85,17 +84,17 @@ def apply(target: Target, value: Any, _name: str) -> Undo:
 
 
 def together(sampler: Any, dataset: Any, value: Any) -> Buckets | None:
-    """A sampler of batches of like length in the place of torch's own; nothing where it is somebody's."""
+    """Return a sampler of batches of similar length in place of torch's own; `None` for a custom sampler."""
     if type(sampler) is not BatchSampler:
         return None
-    pool = int(table(value, "pool").get("pool", POOL))
+    pool = int(table(value, "pool").get("pool", POOL_BATCHES))
     return Buckets(
         sampler.sampler, sampler.batch_size, sampler.drop_last, lambda index: _size(dataset[index]), pool
     )
 
 
 def _size(item: Any) -> int:
-    """Numbers in an item."""
+    """Return the number of elements in a sample."""
     if isinstance(item, torch.Tensor):
         return item.numel()
     if isinstance(item, (str, bytes)):

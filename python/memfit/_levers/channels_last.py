@@ -1,5 +1,5 @@
-"""`channels-last`: pictures and filters with their channels last in memory, as convolutions of tensor cores
-want them.
+"""`channels-last`: images and filters in `channels_last` memory format, which tensor cores prefer for
+convolutions.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 @lever("channels-last", Stage.MODEL, 70)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Lay filters and pictures out anew; its value is true."""
+    """Convert filters and images to `channels_last`; the value is true."""
     filters = [parameter for parameter in target.model.parameters() if parameter.dim() in _FORMATS]
     if not filters:
-        raise CannotApply(name, "the model has no filters: no parameter of four or five dimensions")
+        raise CannotApply(
+            name, ("the model has no convolution filters: no parameter has four or five dimensions")
+        )
     before = [(parameter, parameter.data.stride()) for parameter in filters]
     for parameter in filters:
         parameter.data = parameter.data.contiguous(memory_format=_FORMATS[parameter.dim()])

@@ -1,7 +1,7 @@
-"""`checkpointing`: what a block computes is not kept for the backward but computed once more there.
+"""`checkpointing`: the activations of a block are not saved but recomputed in the backward pass.
 
-Random numbers are put back for the second time, so dropout drops the same, and so is what else a forward
-changes: buffers, as running statistics, and what its modules count or note in their attributes.
+The second forward pass sees the random state of the first, so dropout drops the same elements. It also sees
+the first pass's buffers, such as running statistics, and its modules' attributes, such as counters.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     """Checkpoint modules: `value` is a list of their names, or "blocks" for all repeated blocks."""
     chosen = blocks(target.model) if value in (True, "blocks") else value
     if not chosen:
-        raise CannotApply(
-            name, "the model has no repeated blocks; name the modules that are to be checkpointed"
-        )
+        raise CannotApply(name, "the model has no repeated blocks; name the modules to checkpoint")
     names = [chosen] if isinstance(chosen, str) else chosen
     target.uncalled |= dict.fromkeys(names, name)
     return together(
@@ -51,18 +49,19 @@ def _one(target: Target, module: nn.Module, path: str) -> Undo:
             return checkpoint(body, *args, use_reentrant=False, **kwargs)
         if _is_transformed():
             return forward(*args, **kwargs)
-        # What the first pass ran within, as the recognition of attention, the second has to as well.
+        # Modes that were active in the first pass, such as attention recognition, have to be active in the
+        # second.
         modes = _modes()
         passes = Passes(called, modes, target.computes)
 
         def contexts() -> tuple[Any, Any]:
             return passes.first(), passes
 
-        # So that it is told from checkpoints of the script's own, whose second pass is none of memfit's.
+        # Marks memfit's checkpoints, to distinguish them from the script's own.
         contexts.memfit = True  # type: ignore[attr-defined]
         for mode in modes:
-            # What was put off outside is computed outside, and what is put off inside inside: both passes
-            # keep the same.
+            # Tensors deferred outside are computed outside, and those deferred inside are computed inside, so
+            # that both passes save the same.
             args, kwargs, forward = mode.outside(args), mode.outside(kwargs), _outside(mode, forward)
         return checkpoint(forward, *args, use_reentrant=False, context_fn=contexts, **kwargs)
 
@@ -74,11 +73,11 @@ def _outside(mode: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _compiled_anyway(target: Target, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
-    """What a checkpoint that is being compiled calls.
+    """Return the function that a checkpoint under compilation calls.
 
-    Checkpoint and block become one graph. Where something in the block can't be part of it, the compiler
-    leaves the whole checkpoint alone, and torch runs it with the compiler switched off: then the block is
-    compiled within it, in pieces.
+    Checkpoint and block become one graph. If something in the block cannot be part of it, the compiler skips
+    the whole checkpoint, and torch runs it with the compiler disabled: then the block is compiled within it,
+    with graph breaks.
     """
     known: list[Passes] = []
 
@@ -95,7 +94,7 @@ def _compiled_anyway(target: Target, module: nn.Module, forward: Callable[..., A
 
 
 def _pieces(target: Target, forward: Callable[..., Any]) -> Callable[..., Any]:
-    """The forward, compiled; once for each."""
+    """Return the compiled forward, compiled once for each."""
     known: Any = target.pieces.get(forward)
     if known is None:
         known = target.pieces[forward] = (target.compiled or torch.compile)(forward)
@@ -103,8 +102,8 @@ def _pieces(target: Target, forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_transformed() -> bool:
-    """Whether a transform of `torch.func` runs, which knows no checkpoints, or weights stand in for the
-    module's own, which a second pass would not find.
+    """Return `True` inside a `torch.func` transform, which does not support checkpoints, or a functional
+    call, whose weights a second pass would not find.
     """
     if within_transform():
         return True
@@ -116,14 +115,12 @@ def _is_transformed() -> bool:
     return False
 
 
-# What runs a module with other weights than its own.
+# The function that runs a module with replaced weights.
 _FUNCTIONAL = getattr(getattr(stateless, "_functional_call", None), "__code__", None)
 
 
 def _is_cache(value: Any) -> bool:
-    """Whether it is what transformers' models keep from call to call; a second pass would add to it a second
-    time.
-    """
+    """Return `True` for a key-value cache of transformers; a second pass would append to it again."""
     if value is None or isinstance(value, (torch.Tensor, bool, int, float, str, tuple, list, dict)):
         return False
     return any(
@@ -133,8 +130,8 @@ def _is_cache(value: Any) -> bool:
 
 
 def _holds_cache(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a block is given a cache that it cannot do without: one that has something for it, or one that
-    is being filled by a model that does not train.
+    """Return `True` if a block gets a cache it needs: one with entries for it, or one that a model in
+    evaluation mode fills.
     """
     return any(
         not module.training or _length(value, module) != 0
@@ -144,7 +141,7 @@ def _holds_cache(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def _length(cache: Any, module: nn.Module) -> int:
-    """Tokens that a cache has for a block."""
+    """Return the number of tokens that a cache holds for a block."""
     layer = next(
         (each.layer_idx for each in module.modules() if isinstance(getattr(each, "layer_idx", None), int)), 0
     )
@@ -154,7 +151,7 @@ def _length(cache: Any, module: nn.Module) -> int:
 def _without_caches(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """An empty cache of a model that trains is left out, as transformers does it."""
+    """Remove empty caches from the arguments of a model in training, as transformers does."""
     if not module.training:
         return args, kwargs
     return (
@@ -164,6 +161,6 @@ def _without_caches(
 
 
 def _modes() -> list[Any]:
-    """The modes that functions of torch run within here, and have to in a second pass as well."""
+    """Return the active function modes that a second pass needs as well."""
     stack = getattr(torch.overrides, "_get_current_function_mode_stack", None)
     return [mode for mode in stack() if getattr(mode, "in_second_pass", False)] if stack is not None else []

@@ -1,4 +1,4 @@
-"""Numbers in 8 or 4 bits: blocks with a scale each, and a table of the values that a code stands for."""
+"""Block-wise quantisation to 8 or 4 bits: one scale per block, and a table of the values for each code."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
-# Numbers that share a scale.
+# Number of elements that share a scale.
 BLOCK = 256
-# So many are coded at once, so that what is needed in between stays small.
-_SLICE = 1 << 22
+# Number of elements that are quantised at once, to keep temporaries small.
+_ELEMENTS_AT_ONCE = 1 << 22
 
 
 @dataclass
 class Coded:
-    """A tensor in codes."""
+    """A quantised tensor."""
 
     codes: torch.Tensor
     scales: torch.Tensor
@@ -27,23 +27,24 @@ class Coded:
 
     @property
     def nbytes(self) -> int:
-        """What it takes."""
+        """Bytes of codes and scales."""
         return int(self.codes.nbytes + self.scales.nbytes)
 
     def to(self, device: torch.device) -> Coded:
-        """The same elsewhere."""
+        """Copy to a device."""
         return replace(self, codes=self.codes.to(device), scales=self.scales.to(device))
 
 
 @functools.cache
 def _table(name: str) -> tuple[float, ...]:
-    """The values of the codes, rising, within -1 and 1.
+    """Return the values of the codes in ascending order, between -1 and 1.
 
-    Moments span many orders of magnitude within a block, so their codes are denser near zero: an exponent of
-    ten for each doubling of the number of steps. Weights are about normal, so theirs are its quantiles.
+    Optimizer state spans many orders of magnitude within a block, so its codes are denser near zero: a factor
+    of ten for each doubling of the number of steps. Weights are approximately normal, so their codes are
+    quantiles of the normal distribution.
     """
     if name == "normal4":
-        # Of 16 equally likely pieces of a normal distribution; zero is one of them.
+        # Quantiles of 16 equally likely intervals of a normal distribution, one of them zero.
         normal = torch.distributions.Normal(0.0, 1.0)
         below = normal.icdf(torch.linspace(1 - 0.9677083, 0.5, 8)).tolist()
         above = normal.icdf(torch.linspace(0.5, 0.9677083, 9)).tolist()
@@ -53,7 +54,7 @@ def _table(name: str) -> tuple[float, ...]:
     signed = name == "signed8"
     values = [0.0]
     for power in range(7):
-        # Without a sign there is a bit more: twice as many steps in each.
+        # Without a sign bit there are twice as many steps.
         steps = 2 ** (power if signed else power + 1)
         edges = [0.1 + 0.9 * index / steps for index in range(steps + 1)]
         values += [(low + high) / 2 * 10.0 ** (power - 6) for low, high in itertools.pairwise(edges)]
@@ -63,30 +64,30 @@ def _table(name: str) -> tuple[float, ...]:
     return tuple(both)
 
 
-def _on(name: str, device: torch.device) -> torch.Tensor:
+def _table_on(name: str, device: torch.device) -> torch.Tensor:
     return torch.tensor(_table(name), dtype=torch.float32, device=device)
 
 
 def encode(value: torch.Tensor, table: str) -> Coded:
-    """A tensor in codes of this table: "signed8", "unsigned8" or "normal4"."""
+    """Quantise a tensor with a table: "signed8", "unsigned8" or "normal4"."""
     half = table == "normal4"
     flat = value.detach().reshape(-1)
-    levels = _on(table, value.device)
+    levels = _table_on(table, value.device)
     edges = (levels[1:] + levels[:-1]) / 2
     if table == "unsigned8":
-        # A second moment that became zero would have its first one divided by next to nothing: only zero is
-        # coded as zero.
+        # A second moment rounded to zero would make Adam divide by almost zero, so only zero is coded as
+        # zero.
         edges[0] = 0.0
     count = flat.numel()
     blocks = math.ceil(count / BLOCK)
     codes = torch.empty(blocks * (BLOCK // 2 if half else BLOCK), dtype=torch.uint8, device=value.device)
     scales = torch.empty(blocks, dtype=torch.float32, device=value.device)
-    per_slice = _SLICE // BLOCK
+    per_slice = _ELEMENTS_AT_ONCE // BLOCK
     for first in range(0, blocks, per_slice):
         last = min(first + per_slice, blocks)
         part = flat[first * BLOCK : last * BLOCK].float()
         lacking = (last - first) * BLOCK - part.numel()
-        # Padding copies, also where there is nothing to pad; each pass over memory counts here.
+        # Padding copies even if there is nothing to pad, and this code is bound by memory bandwidth.
         padded = (torch.nn.functional.pad(part, (0, lacking)) if lacking else part).view(-1, BLOCK)
         most = torch.linalg.vector_norm(padded, math.inf, dim=1, out=scales[first:last])
         inner = torch.bucketize(
@@ -103,13 +104,13 @@ def encode(value: torch.Tensor, table: str) -> Coded:
 
 
 def decode(coded: Coded, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """The tensor that codes stand for."""
+    """Dequantise a tensor."""
     device = coded.codes.device
     kind = dtype or coded.dtype
-    levels = _on(coded.table, device)
+    levels = _table_on(coded.table, device)
     out = torch.empty(coded.scales.numel() * BLOCK, dtype=kind, device=device)
     half = coded.table == "normal4"
-    per_slice = _SLICE // BLOCK
+    per_slice = _ELEMENTS_AT_ONCE // BLOCK
     for first in range(0, coded.scales.numel(), per_slice):
         last = min(first + per_slice, coded.scales.numel())
         if half:

@@ -1,4 +1,4 @@
-"""`compile`: kernels that a compiler fuses, so that what lies between them is never written out."""
+"""`compile`: fused kernels, which keep intermediate results out of memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .wrapping import all_or_none, together
 @lever("compile", Stage.MODEL, 120)
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Compile the model in place: `value` is true, a mode, a list of modules, "blocks", or a table of
-    `torch.compile`'s keywords with `modules`.
+    `torch.compile`'s keyword arguments with `modules`.
     """
     settings = dict(value) if isinstance(value, dict) else {}
     chosen: Any = settings.pop("modules", None)
@@ -27,8 +27,8 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     if chosen == "blocks":
         chosen = blocks(target.model)
         if not chosen:
-            raise CannotApply(name, "the model has no repeated blocks to compile one by one")
-    # Micro-batches differ in size, and each new size would be compiled anew.
+            raise CannotApply(name, "the model has no repeated blocks to compile separately")
+    # Micro-batches differ in size, and each new size would be recompiled.
     settings.setdefault("dynamic", None)
     before = target.compiled
     known: dict[Any, Any] = {}

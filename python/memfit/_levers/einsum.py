@@ -1,6 +1,4 @@
-"""Products of attention as `einsum` writes them: which letters are the batch, the queries, the keys and the
-features.
-"""
+"""Reads `einsum` equations of attention: the letters of batch, queries, keys and features."""
 
 from __future__ import annotations
 
@@ -10,8 +8,8 @@ import torch
 
 
 def scores(equation: str, operands: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Queries and keys as (batch…, rows, features), where an equation is their product with the keys' rows
-    last; None where it is another one.
+    """Return queries and keys as (batch…, rows, features) if the equation is their product with the keys'
+    rows last, else `None`.
     """
     read = _read(equation, operands)
     if read is None:
@@ -30,8 +28,8 @@ def scores(equation: str, operands: tuple[Any, ...]) -> tuple[torch.Tensor, torc
 
 
 def attended(equation: str, weights: int, operands: tuple[Any, ...]) -> tuple[torch.Tensor, list[int]] | None:
-    """Values as (batch…, keys, features), and the order in which the product of the weights (one of the
-    operands) with them is wanted; None where an equation is another one.
+    """Return values as (batch…, keys, features) and the order of the result's dimensions, if the equation
+    multiplies the weights (operand number `weights`) with values, else `None`.
     """
     read = _read(equation, operands)
     if read is None:
@@ -55,8 +53,8 @@ Operand = tuple[list[str], torch.Tensor]
 
 
 def _read(equation: str, operands: tuple[Any, ...]) -> tuple[Operand, Operand, list[str]] | None:
-    """Two operands with their letters, and the result's, where nothing is summed within one operand or left
-    to be guessed.
+    """Return two operands with their letters and the result's letters. The equation must be explicit and must
+    not sum within one operand; else return `None`.
     """
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])

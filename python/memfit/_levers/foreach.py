@@ -1,8 +1,8 @@
-"""`fused-optimizer`, `foreach-off`: how many parameters an optimizer updates at once, and with what
+"""`fused-optimizer`, `foreach-off`: the number of parameters an optimizer updates at once, and its
 temporaries.
 
-The default writes whole lists of temporaries, about as large as the parameters. A fused kernel has none; one
-parameter at a time has those of the largest.
+The default writes whole lists of temporaries, about as large as the parameters. A fused kernel has none;
+updating one parameter at a time needs those of the largest.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .registry import Stage, lever
 from .target import CannotApply, Target, Undo
 from .wrapping import all_or_none
 
-# What optimizers remember after the first fused step.
+# The attribute that optimizers set after the first fused step.
 _CHECKED = "_need_device_dtype_check_for_fused"
-# What tells a scaler that the step divides gradients itself.
+# Tells a gradient scaler that the step unscales gradients itself.
 _SCALING = "_step_supports_amp_scaling"
 
 
 @lever("foreach-off", Stage.OPTIMIZER, 20)
 @lever("fused-optimizer", Stage.OPTIMIZER, 30)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Set it in each of the optimizers' groups; its value is true."""
+    """Set it in each of the optimizers' groups; the value is true."""
     if not target.optimizers:
         raise CannotApply(name, "there is no optimizer")
     return all_or_none(_one(optimizer, name) for optimizer in target.optimizers)
@@ -42,15 +42,15 @@ def _one(optimizer: torch.optim.Optimizer, name: str) -> Undo:
     if fused:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if not all(torch.is_floating_point(parameter) for parameter in parameters):
-            raise CannotApply(name, f"{kind}'s fused kernel takes real numbers only")
+            raise CannotApply(name, f"{kind}'s fused kernel supports real floating-point parameters only")
         if any(group.get("differentiable") for group in optimizer.param_groups):
-            raise CannotApply(name, f"{kind} is differentiable, which its fused kernel is not")
+            raise CannotApply(name, f"{kind} with `differentiable=True` has no fused kernel")
         taken = taken_over(optimizer)
         if not of_torch(taken.kind if taken is not None else type(optimizer)) and not optimizer.__dict__.get(
             _SCALING
         ):
-            # A scaler leaves it to a fused kernel to divide gradients, which nothing else does.
-            raise CannotApply(name, f"{kind} has a step of its own, which need not be that of the kernel")
+            # A scaler expects a fused kernel to unscale the gradients, and nothing else would do it.
+            raise CannotApply(name, f"{kind} has a step of its own, which may ignore `fused=True`")
     before = [(group.get("foreach"), group.get("fused")) for group in optimizer.param_groups]
     had = optimizer.__dict__.get(_SCALING)
     checked = _CHECKED in optimizer.__dict__
@@ -69,7 +69,7 @@ def _one(optimizer: torch.optim.Optimizer, name: str) -> Undo:
                 steps_on(optimizer, host=True)
 
     def put_back(groups: list[dict[str, Any]]) -> None:
-        # One that was added since is as those are that say nothing of it.
+        # A group added since gets the default settings.
         usual = optimizer.defaults.get("foreach"), optimizer.defaults.get("fused")
         for group, (foreach, was_fused) in itertools.zip_longest(groups, before, fillvalue=usual):
             if isinstance(group, dict):
@@ -78,7 +78,7 @@ def _one(optimizer: torch.optim.Optimizer, name: str) -> Undo:
                     group["fused"] = was_fused
 
     def save(_optimizer: Any, saved: dict[str, Any]) -> dict[str, Any]:
-        # A checkpoint is as it would be without the lever, which whoever goes on from it may not have.
+        # A checkpoint is saved without the lever's settings, since it may be loaded without the lever.
         groups = [dict(group) for group in saved["param_groups"]]
         put_back(groups)
         return {**saved, "param_groups": groups}
@@ -95,7 +95,7 @@ def _one(optimizer: torch.optim.Optimizer, name: str) -> Undo:
             optimizer.__dict__.pop(_CHECKED, None)
         steps_on(optimizer, host=True)
 
-    # A checkpoint that is loaded brings its own settings.
+    # A loaded checkpoint brings its own settings.
     hooks = [
         optimizer.register_load_state_dict_post_hook(set_to),
         optimizer.register_state_dict_post_hook(save),
@@ -109,7 +109,7 @@ def _one(optimizer: torch.optim.Optimizer, name: str) -> Undo:
 
 
 def steps_on(optimizer: torch.optim.Optimizer, host: bool) -> None:
-    """Fused kernels count steps on the device, others on the host: move the counters that are there."""
+    """Move existing step counters: fused kernels count on the device, others on the host."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             state = optimizer.state.get(parameter)

@@ -1,4 +1,4 @@
-"""Packed moments of a parameter: what an optimizer keeps of it between steps."""
+"""Packed optimizer state of a parameter, as stored between steps."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from torch import nn
 
 
 class Packing(Protocol):
-    """How moments are kept between steps."""
+    """A storage format for optimizer state between steps."""
 
     def packs(self, name: str, value: torch.Tensor) -> bool:
-        """Whether a moment of this name is packed."""
+        """Return `True` if a state tensor of this name is packed."""
         ...
 
     def pack(self, name: str, value: torch.Tensor, before: Any) -> Any:
-        """A flat moment as it is kept; `before` is what was kept of it last."""
+        """Pack a flat state tensor; `before` is its previous packed value."""
         ...
 
     def unpack(self, packed: Any, device: torch.device) -> torch.Tensor:
-        """The flat moment in full, on a device."""
+        """Return the full flat state tensor on a device."""
         ...
 
 
 @dataclass
 class Held:
-    """A packed moment of one parameter, in as many parts as the parameter is updated in."""
+    """A packed state tensor of one parameter, split as the parameter is split for its update."""
 
     shape: torch.Size
     stride: tuple[int, ...]
@@ -37,12 +37,12 @@ class Held:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether it lies on a card, as a tensor says it."""
+        """`True` if it is stored on a GPU, like a tensor's attribute."""
         return any(tensor.is_cuda for tensor in self._tensors())
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it takes where it lies, packed."""
+        """Number of bytes of the packed tensor."""
         return sum(tensor.nbytes for tensor in self._tensors())
 
     def _tensors(self) -> Iterable[torch.Tensor]:
@@ -50,10 +50,9 @@ class Held:
             yield from [part] if isinstance(part, torch.Tensor) else _tensors(part).values()
 
     def keep(self) -> Callable[[], None]:
-        """Copy all parts to the host; what is returned puts them back."""
+        """Copy all parts to the host; return a function that restores them."""
         copies = [(place, part, _moved(part, torch.device("cpu"))) for place, part in self.parts.items()]
-        # A part that waits on the host is written to where it is; others are replaced, and are not kept alive
-        # here.
+        # A part in host memory is restored in place; others are replaced, and are not kept alive here.
         kept = [
             (place, part if _place(part).type == "cpu" else None, _place(part), copy)
             for place, part, copy in copies
@@ -66,7 +65,7 @@ class Held:
 
 
 def _tensors(part: Any) -> dict[str, torch.Tensor]:
-    """The tensors of a packed part that has several."""
+    """Return the tensors of a packed part that consists of several."""
     return {name: value for name, value in vars(part).items() if isinstance(value, torch.Tensor)}
 
 
@@ -75,19 +74,19 @@ def _place(part: Any) -> torch.device:
 
 
 def _moved(part: Any, device: torch.device) -> Any:
-    """A copy of a packed part on a device."""
+    """Copy a packed part to a device."""
     if isinstance(part, torch.Tensor):
         return part.detach().to(device, copy=True)
     return replace(part, **{name: _moved(value, device) for name, value in _tensors(part).items()})
 
 
 def _into(part: Any, copy: Any, device: torch.device) -> Any:
-    """What was copied, in the part that it was copied from where that is still there."""
+    """Restore a copy, into the original part if that still exists."""
     return part.copy_(copy) if isinstance(part, torch.Tensor) else _moved(copy, device)
 
 
 def is_flat(tensor: torch.Tensor) -> bool:
-    """Whether each number has a place of its own and no place is empty, in whatever order."""
+    """Return `True` if a tensor's elements fill a contiguous range of memory, in any order of dimensions."""
     if type(tensor) not in (torch.Tensor, nn.Parameter) or tensor.layout != torch.strided:
         return False
     expected = 1
@@ -101,5 +100,5 @@ def is_flat(tensor: torch.Tensor) -> bool:
 
 
 def flattened(tensor: torch.Tensor) -> torch.Tensor:
-    """A dense tensor in the order of its memory."""
+    """View a dense tensor as flat, in memory order."""
     return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())

@@ -1,8 +1,9 @@
-"""`optimizer-in-backward`: each parameter is updated as soon as its gradient is there, which is then let go.
+"""`optimizer-in-backward`: each parameter is updated as soon as its gradient is computed, which is then
+freed.
 
-Gradients are never all there together. So they cannot be accumulated, clipped as a whole, exchanged, or
-scaled and looked at; and a step that fails in its backward is half done. What can be seen of that is refused,
-before it is done or as soon as it was.
+The gradients never exist all at once. They can therefore not be accumulated, clipped by a global norm,
+exchanged, or scaled and checked for overflow, and a step that fails in its backward pass is half done. Such
+uses are refused, in advance if they can be detected, or as soon as they happen.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from .registry import Stage, lever
 from .target import CannotApply, Target, Undo
 from .wrapping import all_or_none, together
 
-# What a step goes by, and a script may set between the backward and the step.
+# Settings that a script may change between the backward pass and the step.
 _SETTINGS = ("lr", "weight_decay", "momentum", "betas", "eps")
 
 
 @lever("optimizer-in-backward", Stage.OPTIMIZER, 70)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Update in the backward; its value is true."""
+    """Update in the backward pass; the value is true."""
     if not target.optimizers:
         raise CannotApply(name, "there is no optimizer")
     why = _why_not(target)
@@ -41,16 +42,18 @@ def apply(target: Target, _value: Any, name: str) -> Undo:
 
 
 def _why_not(target: Target) -> str:
-    """What of this training needs gradients after the backward, or all of them together."""
+    """Return the reason why this training needs gradients after the backward pass, or all of them together;
+    else "".
+    """
     distributed = torch.distributed
     several = distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
     if several or any(isinstance(each, nn.parallel.DistributedDataParallel) for each in target.models()):
         return "gradients are reduced between processes after autograd produces them"
     if any(optimizer._optimizer_step_pre_hooks for optimizer in target.optimizers):
-        return "something is done to the gradients before each step, when they would be gone"
+        return "a hook uses the gradients before each optimizer step, but they are already freed then"
     parameters = [each for optimizer in target.optimizers for each in _parameters(optimizer)]
     if len(set(parameters)) < len(parameters):
-        return "a parameter is updated twice in each step, and its gradient would be gone for the second time"
+        return "a parameter is updated twice in each step, but its gradient is freed after the first update"
     return ""
 
 
@@ -72,14 +75,14 @@ def _one(optimizer: torch.optim.Optimizer, name: str) -> Iterator[Undo]:
 
 
 def begin(optimizer: torch.optim.Optimizer) -> None:
-    """A step begins from where the last one ended: what a backward did since then was put back."""
+    """Begin a step where the last one ended, after the updates of a failed backward pass were undone."""
     pieces = taken_over(optimizer)
     if pieces is not None and pieces.turns is not None:
         pieces.turns.begin()
 
 
 class _Updates:
-    """Updates parameters, and lets go of their gradients; each once in a step."""
+    """Updates each parameter once per step, and frees its gradient."""
 
     def __init__(self, pieces: Pieces) -> None:
         self._pieces = pieces
@@ -89,9 +92,11 @@ class _Updates:
     def __call__(self, parameter: torch.Tensor) -> None:
         if parameter in self._updated:
             raise RuntimeError(
-                "with `optimizer-in-backward`, a second backward reached a parameter that this step has updated already: what is "
-                "added up, or trained in turns as the two models of a GAN, would be updated twice\n"
-                "hint: leave this lever out, or call `optimizer.step()` after each backward if that is what is meant"
+                "with `optimizer-in-backward`, a second backward pass reached a parameter that this step has "
+                "already updated: with gradient accumulation, or models trained in turns as in a GAN, it "
+                "would be updated twice\n"
+                "hint: leave this lever out, or call `optimizer.step()` after each backward pass if that is "
+                "intended"
             )
         if not self._updated:
             self._settings = self._now()
@@ -107,12 +112,12 @@ class _Updates:
         self._updated.clear()
         if changed:
             raise RuntimeError(
-                "with `optimizer-in-backward`, the optimizer's settings were changed between the backward and its step: parameters "
-                "were updated with those from before\n"
-                "hint: set the learning rate before the backward, or leave this lever out"
+                "with `optimizer-in-backward`, the optimizer's settings changed between the backward pass "
+                "and the step, after the parameters were updated with the old ones\n"
+                "hint: set the learning rate before the backward pass, or leave this lever out"
             )
 
     def _now(self) -> list[Any]:
-        """The settings; of those that are tensors, which and in what version."""
+        """Return the optimizer's settings; for tensors, their identity and version."""
         values = [group.get(name) for group in self._pieces.optimizer.param_groups for name in _SETTINGS]
         return [(id(value), value._version) if isinstance(value, torch.Tensor) else value for value in values]

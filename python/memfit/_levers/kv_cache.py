@@ -1,8 +1,8 @@
-"""`kv-cache-8-bit`, `kv-cache-window`: what a language model keeps of the tokens so far takes less room.
+"""`kv-cache-8-bit`, `kv-cache-window`: a smaller key-value cache for language models.
 
-Both act on the cache of transformers, layer by layer, before a layer has kept anything. In 8 bits, each
-token's key and value has a scale of its own in each head; a layer's are decoded where they are used, and
-dropped after it. With a window, the tokens before the last so many are forgotten.
+Both change the cache of transformers, layer by layer, before a layer has stored anything. In 8 bits, each
+token's key and value has its own scale per head; a layer's entries are dequantised when used, and freed after
+it. With a window, only the last tokens are kept.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def apply(_target: Target, value: Any, name: str) -> Undo:
         from transformers import cache_utils
     except ImportError:
         raise CannotApply(
-            name, "only the cache of transformers can be changed, which is not installed"
+            name, "it changes the key-value cache of transformers, which is not installed"
         ) from None
     layer = getattr(cache_utils, "DynamicLayer", None)
     sliding = getattr(cache_utils, "DynamicSlidingWindowLayer", None)
     if layer is None or sliding is None:
-        raise CannotApply(name, "this release of transformers keeps its cache in another way")
+        raise CannotApply(name, "this version of transformers implements its cache differently")
     make: Callable[[], Any] = functools.partial(coded(layer))
     if name == "kv-cache-window":
         if isinstance(value, bool) or not isinstance(value, int) or value < 2:
-            raise CannotApply(name, f"its value is a number of tokens, at least 2, and not {value!r}")
+            raise CannotApply(name, f"the value is a number of tokens, at least 2, got {value!r}")
         make = functools.partial(sliding, sliding_window=value)
     original = layer.update
 
@@ -60,14 +60,14 @@ def apply(_target: Target, value: Any, name: str) -> Undo:
 
 @functools.cache
 def coded(layer: Any) -> Any:
-    """The class of a layer whose keys and values are in 8 bits, for this release's class of layers."""
+    """Return a subclass of this version's cache layer that stores keys and values in 8 bits."""
 
     class Coded(layer):  # type: ignore[misc]
         def __init__(self) -> None:
             self._parts: list[torch.Tensor] = []
             super().__init__()
 
-        # What asks for them gets numbers of the type that they came in.
+        # Reading them returns the original data type.
         @property
         def keys(self) -> Any:
             return self._decoded(0)

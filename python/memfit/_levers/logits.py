@@ -1,9 +1,8 @@
-"""A promise of logits: what training code does with logits before its loss is done to what they would be made
-from.
+"""A placeholder for logits: operations on logits before the loss are applied to the hidden states instead.
 
-Some of that gives views, which share memory. Once something may write to a promise, or to any view of it, or
-holds on to its memory or its gradient, the logits as a whole are made, and are what the promise and all its
-views stand for from then on.
+Some operations return views, which share memory. Once something may write to a placeholder or a view of it,
+or keeps its memory or gradient, the full logits are computed; the placeholder and all its views represent
+them from then on.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from .promised_loss import promised_loss
 
 
 class Logits(torch.Tensor):
-    """A promise of `forward(hidden)`: has its shape and type, and no memory."""
+    """A placeholder for `forward(hidden)` with its shape and type, but without memory."""
 
     _memfit: State
 
-    # What a compiler made of this would be of no use, and some releases fall in the attempt.
+    # Compiling this would gain nothing, and crashes some PyTorch versions.
     @classmethod
     @left_alone
     def __torch_function__(
@@ -51,33 +50,34 @@ class Logits(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise RuntimeError(
-            f"`chunked-loss` does not know what `{func}` does with the logits\nhint: leave this lever out"
+            f"`chunked-loss` does not support `{func}` on the logits\nhint: leave this lever out"
         )
 
 
 def make(deferred: Deferred, form: torch.Tensor, base: Any = None, view: Any = None) -> torch.Tensor:
-    """A promise."""
+    """Create a placeholder."""
     made = torch.Tensor._make_wrapper_subclass(
         Logits, form.shape, dtype=form.dtype, device=deferred.hidden.device, requires_grad=deferred.learns
     )
     with torch._C.DisableTorchFunctionSubclass():
         made._memfit = State(deferred, form, base, view)
         if deferred.learns:
-            # On the promise itself: to ask it for anything else would be to ask for the logits.
+            # Registered on the placeholder itself: any other call would compute the logits.
             made.register_hook(_lost)
     return made
 
 
 def _lost(_gradient: torch.Tensor) -> None:
-    """A gradient arrives at the promise itself, and so nowhere."""
+    """Raise an error: a gradient of the placeholder itself goes nowhere."""
     raise RuntimeError(
-        "`chunked-loss` cannot follow the logits into an autograd function of somebody's own: their gradient would be lost\n"
+        "`chunked-loss` cannot follow the logits into a custom autograd function: their gradient would be "
+        "lost\n"
         "hint: leave this lever out"
     )
 
 
 def _each(value: Any, get: Callable[[Any], Any]) -> Any:
-    """A function's arguments with something in the promises' place."""
+    """Replace the placeholders in a function's arguments."""
     if isinstance(value, Logits):
         return get(value)
     if type(value) in (list, tuple):
@@ -89,11 +89,11 @@ def _each(value: Any, get: Callable[[Any], Any]) -> Any:
     return value
 
 
-# ---------------------------------------------------------------------------------------- what is put off
+# ------------------------------------------------------------------------------------ deferred operations
 
 
 def _derived(logits: Any, view: Callable[[torch.Tensor], torch.Tensor], **changed: Any) -> torch.Tensor:
-    """A promise of what these logits become; a view of them where torch would give one."""
+    """Return a placeholder for changed logits; a view if torch would return a view."""
     state = state_of(logits)
     form = view(state.form)
     learns = changed.pop("learns", True) and state.deferred.learns and torch.is_grad_enabled()
@@ -105,7 +105,7 @@ def _derived(logits: Any, view: Callable[[torch.Tensor], torch.Tensor], **change
 
 
 def _reshaped(func: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-    """Views that leave the classes alone: the same is done to the hidden states."""
+    """Apply views that do not touch the class dimension to the hidden states."""
 
     def rule(logits: Any, *args: Any, **kwargs: Any) -> Any:
         state = state_of(logits)
@@ -125,7 +125,7 @@ def _reshaped(func: Callable[..., torch.Tensor]) -> Callable[..., Any]:
 
 
 def _indexed(logits: Any, index: Any) -> Any:
-    """A slice along other dimensions than the classes', as the shift by one token is."""
+    """Index dimensions other than the classes, as for the shift by one token."""
     state = state_of(logits)
     shape = state.form.shape
     parts = index if isinstance(index, tuple) else (index,)
@@ -135,7 +135,7 @@ def _indexed(logits: Any, index: Any) -> Any:
         return NotImplemented
     explicit = [part for part in parts if part is not Ellipsis]
     dots = len(explicit) < len(parts)
-    # Which of the entries, if any, speaks of the classes.
+    # `True` if one of the entries indexes the class dimension.
     named = len(explicit) == len(shape) or (dots and parts[-1] is not Ellipsis)
     if named and explicit[-1] != slice(None):
         return NotImplemented
@@ -145,13 +145,13 @@ def _indexed(logits: Any, index: Any) -> Any:
 
 
 def _copies(index: Any) -> bool:
-    """Whether an index gives a copy rather than a view."""
+    """Return `True` if an index gives a copy rather than a view."""
     parts = index if isinstance(index, tuple) else (index,)
     return any(isinstance(part, (torch.Tensor, list)) for part in parts)
 
 
 def _swapped(logits: Any, *args: Any, **kwargs: Any) -> Any:
-    """(N, tokens, classes) as (N, classes, tokens), which is how `cross_entropy` takes sequences."""
+    """Swap (N, tokens, classes) to (N, classes, tokens), the layout of sequences in `cross_entropy`."""
     state = state_of(logits)
     dimensions = tuple(args) or (kwargs.get("dim0"), kwargs.get("dim1"))
     if (
@@ -190,14 +190,14 @@ def _to(logits: Any, *args: Any, **kwargs: Any) -> Any:
     known = {"dtype", "device", "non_blocking"} >= set(kwargs)
     if not known or any(torch.device(each) != place for each in places) or len(kinds) > 1:
         return NotImplemented
-    # What else there may be asks for a copy, or for the type of another tensor.
+    # Any other argument asks for a copy, or for the type of another tensor.
     if len(kinds) + len(places) < len(args):
         return NotImplemented
     return _cast(logits, kinds[0]) if kinds else logits
 
 
 def _contiguous(logits: Any, **kwargs: Any) -> Any:
-    """Itself, or a copy, as torch has it."""
+    """Return the placeholder itself if it is contiguous, else a copy."""
     if kwargs:
         return NotImplemented
     return logits if state_of(logits).form.is_contiguous() else _derived(logits, torch.Tensor.contiguous)
@@ -235,7 +235,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__len__: lambda logits: len(state_of(logits).form),
 }
 
-# Properties that a promise has itself.
+# Properties that the placeholder answers itself.
 _PLAIN = {
     getattr(torch.Tensor, name).__get__
     for name in (
@@ -254,7 +254,7 @@ _PLAIN = {
 }
 
 
-# What reads logits, and neither writes to them nor keeps what shares their memory.
+# Functions that read logits without writing to them or returning a view.
 _READERS = {
     *("argmax", "argmin", "max", "min", "amax", "amin", "topk"),
     *("sort", "argsort", "kthvalue", "median", "multinomial", "histc"),
@@ -275,5 +275,5 @@ _READERS = {
     *("smooth_l1_loss", "binary_cross_entropy_with_logits"),
     *("__format__", "__repr__"),
 }
-# What asks for the gradient of a tensor.
+# Functions that ask for the gradient of a tensor.
 _OBSERVERS = ("register_hook", "retain_grad", "register_post_accumulate_grad_hook", "grad")

@@ -1,9 +1,8 @@
-"""`lora`: the model's weights are frozen, and small matrices are trained beside those of its linear layers.
+"""`lora`: the model's weights are frozen, and LoRA adapters are trained on its linear layers.
 
-When it is undone, what was trained is added to the weights: a model that was never trained comes back bit for
-bit. State dicts have it added as well, in the host's memory, under the names that the model has without the
-lever. What stands behind the repeated blocks, as a classifier that was made anew, goes on training as a
-whole: no checkpoint may have had anything of it.
+The undo merges the adapters into the weights; an untrained model is restored bit for bit. State dicts contain
+the merged weights, in host memory, under the model's original names. Layers behind the repeated blocks, such
+as a new classifier head, remain fully trainable, since no checkpoint may contain weights for them.
 """
 
 from __future__ import annotations
@@ -29,13 +28,11 @@ _SCALE = "_memfit_lora_scale"
 
 @lever("lora", Stage.MODEL, 50)
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Train small matrices: `value` is their rank, or a table of `rank`, `alpha` and the `modules` that they
-    stand beside.
-    """
+    """Train adapters: `value` is their rank, or a table of `rank`, `alpha` and the `modules` that get one."""
     wanted = table(value, "rank")
     rank, alpha = int(wanted.get("rank", 8)), float(wanted.get("alpha", 2 * int(wanted.get("rank", 8))))
     if rank < 1:
-        raise CannotApply(name, f"its rank is at least 1, and not {rank}")
+        raise CannotApply(name, f"the rank is at least 1, got {rank}")
     layers = trained_layers(target.model, name, target, wanted.get("modules"))
     behind = set(_behind(target.model, layers))
     trained = [(each, each.requires_grad) for each in target.model.parameters() if each not in behind]
@@ -49,7 +46,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
             parameter.requires_grad_(before)
 
     undone.append(thaw)
-    # Beside each weight, what is trained in its stead.
+    # For each frozen weight, the adapter matrices that are trained instead.
     instead: dict[nn.Parameter, list[nn.Parameter]] = {parameter: [] for parameter, _ in trained}
     for path, layer in layers.items():
         undone.append(_one(path, layer, rank, alpha / rank, name))
@@ -61,17 +58,17 @@ def apply(target: Target, value: Any, name: str) -> Undo:
 def trained_layers(
     model: nn.Module, name: str, target: Target | None = None, chosen: Any = None
 ) -> dict[str, nn.Linear]:
-    """The linear layers beside which small matrices are trained: those of the repeated blocks, or else all
-    but the last.
+    """Return the linear layers that get an adapter: those of the repeated blocks, or else all but the
+    last.
     """
     if chosen and target is not None:
         picked = zip(chosen, modules(target, name, chosen), strict=True)
         layers = {path: module for path, module in picked if isinstance(module, nn.Linear)}
         if len(layers) < len(chosen):
-            raise CannotApply(name, "only linear layers can be named")
+            raise CannotApply(name, "only linear layers can have an adapter")
         return layers
     inside = tuple(f"{path}." for path in blocks(model))
-    # What is added to a weight that several modules share would be added for all of them.
+    # The adapter of a weight shared by several modules would apply to all of them.
     uses = Counter(id(each) for module in model.modules() for each in module._parameters.values())
     every = {
         path: module
@@ -82,18 +79,18 @@ def trained_layers(
     if not layers and len(every) > 1:
         layers = dict(list(every.items())[:-1])
     if not layers:
-        raise CannotApply(name, "the model has no linear layers beside which matrices could be trained")
+        raise CannotApply(name, "the model has no linear layers that could have an adapter")
     return layers
 
 
 def _behind(model: nn.Module, layers: dict[str, nn.Linear]) -> Iterator[nn.Parameter]:
-    """What comes behind the repeated blocks, and behind the layers that matrices are trained beside: a last
-    norm, a head.
+    """Yield the parameters behind the repeated blocks and the adapted layers: a final norm, a head.
 
-    But for the layer that makes the logits of a vocabulary: it is no new one, and as large as the embeddings.
+    The layer that computes the logits of a vocabulary is excluded: it is not new, and as large as the
+    embeddings.
     """
     found = blocks(model)
-    # Without blocks, a layer that is left out stays frozen where it is not the last one.
+    # Without blocks, a layer without an adapter stays frozen unless it is the last one.
     inside = {model.get_submodule(path) for path in found} if found else set()
     linear = [module for module in model.modules() if type(module) is nn.Linear]
     ahead = {*layers.values(), *([] if found else linear[:-1])}
@@ -114,7 +111,7 @@ def _behind(model: nn.Module, layers: dict[str, nn.Linear]) -> Iterator[nn.Param
 def _one(path: str, layer: nn.Linear, rank: int, scale: float, name: str) -> Undo:
     place = layer.weight.device
     kind = layer.weight.dtype if layer.weight.is_floating_point() else torch.float32
-    # Numbers of their own, so that the script's random numbers come as if nothing had been made here.
+    # A generator of its own, so that the script's random numbers are unaffected.
     seed = int.from_bytes(hashlib.sha256(path.encode()).digest()[:4], "little")
     numbers = torch.rand(rank, layer.in_features, generator=torch.Generator().manual_seed(seed))
     bound = layer.in_features**-0.5
@@ -147,33 +144,31 @@ def _one(path: str, layer: nn.Linear, rank: int, scale: float, name: str) -> Und
                 if layer.weight.numel():
                     layer.weight.add_(change)
                 else:
-                    # The weight is in codes: whoever coded it adds this when he puts it back.
+                    # The weight is quantised: `quantized-base` adds this change when it restores the weight.
                     layer.weight.data = change
 
     return undo
 
 
 def _change(down: torch.Tensor, up: torch.Tensor, scale: float) -> torch.Tensor:
-    """What small matrices add to the weight that they stand beside."""
+    """Return the adapter's contribution to the weight."""
     return up.detach().double() @ down.detach().double() * scale
 
 
 def _added(layer: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
-    """What is saved is the model without the lever, with what was trained."""
+    """Save the layer without adapter matrices and with the merged weight."""
     for name in (DOWN, UP):
         state.pop(f"{prefix}{name}", None)
     name = f"{prefix}weight"
     if name in state:
-        # On the host: all weights a second time may not fit on the card.
+        # On the host: a second copy of all weights may not fit on the GPU.
         down, up = (layer._parameters[each].detach().cpu() for each in (DOWN, UP))  # type: ignore[union-attr]
         before = state[name].detach().cpu()
         state[name] = before + _change(down, up, layer.__dict__[_SCALE]).to(before.dtype)
 
 
 def _begin_anew(layer: nn.Module, state: dict[str, Any], prefix: str, *_rest: Any) -> None:
-    """A weight that is loaded has in it what was trained, so what is trained from here on begins at
-    nothing.
-    """
+    """Reset the adapter when a weight is loaded, since saved weights are merged."""
     if f"{prefix}weight" in state and f"{prefix}{UP}" not in state:
         with torch.no_grad():
             layer._parameters[UP].zero_()  # type: ignore[union-attr]
@@ -184,9 +179,9 @@ def _begin_anew(layer: nn.Module, state: dict[str, Any], prefix: str, *_rest: An
 def _regroup(
     optimizers: list[torch.optim.Optimizer], instead: dict[nn.Parameter, list[nn.Parameter]]
 ) -> list[Undo]:
-    """Each small matrix is updated where its layer's weight was; what is no frozen weight stays as it is."""
+    """Add adapters to the optimizer groups of their layers' weights; other parameters stay."""
     held = {each for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
-    # Beside a weight that was not trained: with the settings of the first group.
+    # Adapters of weights that were not trained go to the first group.
     homeless = [matrix for weight, matrices in instead.items() if weight not in held for matrix in matrices]
     undone = []
     for optimizer in optimizers:

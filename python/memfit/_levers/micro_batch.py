@@ -1,6 +1,4 @@
-"""`micro-batch`: so many samples go through the model together, gradients are added up. Whoever runs the step
-splits.
-"""
+"""`micro-batch`: gradient accumulation over micro-batches. The code that runs the step divides the batch."""
 
 from __future__ import annotations
 
@@ -12,9 +10,9 @@ from .target import CannotApply, Target, Undo
 
 @lever("micro-batch", Stage.STEP, 40)
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Set it; `value` is a number of samples."""
+    """Set the micro-batch size; `value` is a number of samples."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise CannotApply(name, f"its value is a number of samples, at least 1, and not {value!r}")
+        raise CannotApply(name, f"the value is a number of samples, at least 1, got {value!r}")
     before, target.micro_batch = target.micro_batch, value
 
     def undo() -> None:

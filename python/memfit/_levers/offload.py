@@ -1,9 +1,9 @@
-"""`activation-offload`: what the forward keeps for the backward waits in the host's memory.
+"""`activation-offload`: saved activations are offloaded to host memory until the backward pass.
 
-Copies run on a stream of their own, beside the computing one, into pinned memory: out while the forward goes
-on, and back one tensor ahead of the backward. Blocks on the card belong to the computing stream throughout,
-and are let go or used only after an event of the copying one, so the allocator needs to be told nothing. What
-a compiled module keeps is copied once its graph is through.
+Copies run on their own stream, parallel to computing, into pinned memory: out during the forward pass, and
+back one tensor ahead of the backward pass. All GPU memory belongs to the computing stream, and is freed or
+used only after an event of the copy stream, so `record_stream` is not needed. Activations of a compiled
+module are copied once its graph has run.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from .registry import Stage, lever
 from .target import CannotApply, Target, Undo, modules
 from .wrapping import together, wrap_call
 
-# Smaller tensors are not worth a copy.
-LEAST = 1 << 20
-# Copies out that may be under way before the computing stream waits for the oldest.
-AHEAD = 4
-# A piece is copied with the tensor that it lies in where that is no larger than so many times the piece.
-_ROOM = 4
-# Tensors that are remembered before those that are gone are sorted out.
-_KNOWN = 256
+# Minimum size of a tensor that is offloaded.
+MIN_BYTES = 1 << 20
+# Maximum number of copies to the host in flight before the computing stream waits for the oldest.
+MAX_COPIES_IN_FLIGHT = 4
+# A view is copied with its whole storage if that is at most this many times as large.
+_MAX_STORAGE_RATIO = 4
+# Number of known tensors above which freed ones are removed.
+_MAX_KNOWN = 256
 
 
 @lever("activation-offload", Stage.MODEL, 140)
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Offload what modules keep: `value` is a list of their names, "blocks" for all repeated ones, or
-    "all".
+    """Offload the activations of modules: `value` is a list of their names, "blocks" for all repeated ones,
+    or "all".
     """
     if value in ("all", True):
         chosen: list[nn.Module] = target.models()
@@ -45,15 +45,14 @@ def apply(target: Target, value: Any, name: str) -> Undo:
             raise CannotApply(name, "the model has no repeated blocks; name the modules, or `all`")
         chosen = modules(target, name, found)
     if target.place().type != "cuda":
-        target.note(
-            "activations are in the host's memory already, so offloading them does nothing on this device"
-        )
+        target.note("activations are in host memory already, so offloading has no effect on this device")
         return lambda: None
     for module in chosen:
         if module._compiled_call_impl is None and _is_compiled_around(target, module):
             raise CannotApply(
                 name,
-                "what a compiled graph keeps leaves it as a whole: compile these modules one by one, or offload `all`",
+                "activations of a compiled graph are saved only after the whole graph has run: compile these "
+                "modules separately, or offload `all`",
             )
     mover = Mover(target.place())
 
@@ -62,18 +61,18 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     def around(module: nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
-        # A copy of the model has weights of its own.
+        # A copy of the model has its own weights.
         fixed = places_of(target.model if id(module) in known else module)
         with saved_tensors_hooks(lambda tensor: mover.out(tensor, fixed), mover.back):
             return forward(*args, **kwargs)
 
-    # A compiled graph has fixed strides, which it wants back.
+    # A compiled graph expects saved tensors with their original strides.
     mover.exact = any(module._compiled_call_impl is not None for module in chosen)
     return together([mover.settle, *[wrap_call(module, around) for module in chosen]])
 
 
 def _is_compiled_around(target: Target, module: nn.Module) -> bool:
-    """Whether a module that it is a part of was compiled."""
+    """Return `True` if a module that contains this one was compiled."""
     return any(
         each is not module
         and each._compiled_call_impl is not None
@@ -83,22 +82,22 @@ def _is_compiled_around(target: Target, module: nn.Module) -> bool:
 
 
 class _Away:
-    """A tensor that waits on the host."""
+    """A tensor in host memory."""
 
     __slots__ = ("__weakref__", "again", "before", "copy", "event", "here")
 
     def __init__(self, copy: torch.Tensor, event: Any, before: _Away | None) -> None:
         self.copy = copy
         self.event = event
-        # The one that went out just before: the backward wants it next.
+        # The tensor copied out just before: the backward pass needs it next.
         self.before = before
         self.here: tuple[torch.Tensor, Any] | None = None
-        # Where it was last: several operations may have saved it.
+        # Its last GPU storage: several operations may have saved the same tensor.
         self.again: StorageWeakRef | None = None
 
 
 class _View:
-    """A tensor that lies within one that waits on the host, gaps and all."""
+    """A view into a tensor in host memory, with its original strides."""
 
     __slots__ = ("of", "offset", "shape", "stride")
 
@@ -108,31 +107,31 @@ class _View:
 
 
 class Mover:
-    """Moves saved tensors to the host and back."""
+    """Copies saved tensors to the host and back."""
 
     def __init__(self, device: torch.device) -> None:
-        # Whether a piece of a larger tensor has to come back as it lay there.
+        # Restore non-contiguous tensors with their original strides.
         self.exact = False
         self._device = device
         self._stream = torch.cuda.Stream(device)
-        # What is being copied out: each tensor is held until its copy is done.
+        # Tensors being copied out; each is kept alive until its copy is complete.
         self._leaving: deque[tuple[torch.Tensor, Any]] = deque()
         self._last: _Away | None = None
-        # Tensors that several operations save are copied once.
+        # Tensors saved by several operations are copied once.
         self._known: dict[tuple[Any, ...], tuple[StorageWeakRef, _Away]] = {}
 
     def out(self, tensor: torch.Tensor, fixed: set[int]) -> Any:
-        """What is kept instead of a tensor."""
+        """Start copying a tensor to the host, and return what is saved in its place."""
         if tensor.device.type != "cuda" or type(tensor) is not torch.Tensor or not is_plain(tensor):
             return tensor
-        if tensor.nbytes < LEAST:
+        if tensor.nbytes < MIN_BYTES:
             return tensor
         storage = tensor.untyped_storage()
-        # An expanded tensor's memory is smaller than itself, and stays.
+        # Expanded tensors stay: their storage is smaller than their size.
         if storage.data_ptr() in fixed or storage.nbytes() < tensor.nbytes:
             return tensor
         if self.exact and not _dense(tensor):
-            if storage.nbytes() > _ROOM * tensor.nbytes:
+            if storage.nbytes() > _MAX_STORAGE_RATIO * tensor.nbytes:
                 return tensor
             numbers = storage.nbytes() // tensor.element_size()
             whole = torch.as_strided(tensor.detach(), (numbers,), (1,), 0)
@@ -150,7 +149,7 @@ class Mover:
         if known is not None and not known[0].expired():
             return known[1]
         computing = torch.cuda.current_stream(self._device)
-        # A piece of a larger tensor comes back without the gaps.
+        # A non-contiguous tensor is restored as contiguous.
         copy = (
             torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, pin_memory=True)
             if _dense(tensor)
@@ -161,23 +160,23 @@ class Mover:
             copy.copy_(tensor, non_blocking=True)
             event = self._stream.record_event()
         self._leaving.append((tensor, event))
-        while len(self._leaving) > AHEAD:
+        while len(self._leaving) > MAX_COPIES_IN_FLIGHT:
             self._let_go(computing)
         away = _Away(copy, event, self._last)
         self._last = away
-        if len(self._known) > _KNOWN:
+        if len(self._known) > _MAX_KNOWN:
             self._known = {each: pair for each, pair in self._known.items() if not pair[0].expired()}
         self._known[key] = (StorageWeakRef(storage), away)
         return away
 
     def back(self, kept: Any) -> torch.Tensor:
-        """The tensor, on the card again."""
+        """Return the tensor on the GPU."""
         if isinstance(kept, _View):
             return self.back(kept.of).as_strided(kept.shape, kept.stride, kept.offset)
         if not isinstance(kept, _Away):
             return kept  # type: ignore[no-any-return]
         computing = torch.cuda.current_stream(self._device)
-        # The forward is over: nothing leaves any more, and the next one begins a chain of its own.
+        # The forward pass is over: all copies out complete, and the next forward pass starts a new chain.
         while self._leaving:
             self._let_go(computing)
         self._last = None
@@ -194,14 +193,14 @@ class Mover:
         return tensor
 
     def settle(self) -> None:
-        """Nothing is under way any more."""
+        """Complete all copies out."""
         while self._leaving:
             self._let_go(torch.cuda.current_stream(self._device))
         self._last = None
         self._known.clear()
 
     def _fetch(self, away: _Away, computing: Any) -> tuple[torch.Tensor, Any]:
-        # Made on the computing stream, whose earlier work may still be using the block.
+        # Allocated on the computing stream, whose earlier work may still use the block.
         tensor = torch.empty_strided(
             away.copy.shape, away.copy.stride(), dtype=away.copy.dtype, device=self._device
         )
@@ -216,21 +215,19 @@ class Mover:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is numbers in one piece of memory, and nothing else: neither sparse, nor in codes, nor
-    of a class of its own.
-    """
+    """Return `True` for a plain dense tensor: not sparse, not quantised, and of no subclass."""
     kinds = (torch.Tensor, nn.Parameter)
     return type(tensor) in kinds and tensor.layout == torch.strided and not tensor.is_quantized
 
 
 def places_of(module: nn.Module) -> set[int]:
-    """Where a module's parameters and buffers lie."""
+    """Return the addresses of a module's parameters and buffers."""
     held = (*module.parameters(), *module.buffers())
     return {each.untyped_storage().data_ptr() for each in held if is_plain(each)}
 
 
 def _still_here(away: _Away) -> torch.Tensor | None:
-    """What came back for another operation that saved it, where that still holds it."""
+    """Return the GPU tensor restored for another operation, if it still exists."""
     storage = torch.UntypedStorage._new_with_weak_ptr(away.again.cdata) if away.again is not None else None
     if storage is None:
         return None
@@ -241,7 +238,7 @@ def _still_here(away: _Away) -> torch.Tensor | None:
 
 
 def _dense(tensor: torch.Tensor) -> bool:
-    """Whether each number has a place of its own, and no place is empty."""
+    """Return `True` if a tensor's elements fill a contiguous range of memory."""
     expected = 1
     for size, stride in sorted(zip(tensor.shape, tensor.stride(), strict=True), key=lambda pair: pair[1]):
         if size > 1:

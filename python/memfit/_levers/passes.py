@@ -1,10 +1,9 @@
-"""The passes of one forward that is run again for its backward: each begins as the first did, and only the
-first leaves a trace.
+"""Recomputes a forward pass for activation checkpointing: each pass starts from the same state, and only the
+first one changes any.
 
-What a forward leaves behind besides its output is in its modules' buffers and attributes, and in the random
-numbers of Python and NumPy (those of torch are put back by whoever runs it again). What it changes is found
-by looking: at first everything small enough is copied before the forward, from then on only what has changed
-before.
+Besides its output, a forward pass changes its modules' buffers and attributes, and the random state of Python
+and NumPy (checkpoint restores that of torch itself). Changes are detected: the first time, everything small
+is copied before the pass; later only what changed before.
 """
 
 from __future__ import annotations
@@ -22,37 +21,38 @@ from torch import nn
 from .later import second_pass
 
 _NORM = nn.modules.batchnorm._NormBase
-# What every module has, and no forward sets.
+# Attributes that every module has, and no forward pass sets.
 _OWN = frozenset(nn.Module().__dict__)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-# A larger tensor in an attribute is rather something that was computed than something to begin with: it is
-# not kept for a second pass.
-_MOST = 1 << 20
-# What forwards were seen to change, by module and by whether it trains: such is copied each time.
+# Maximum bytes of a tensor attribute that is saved for the second pass. A larger one is more likely a result
+# than an input.
+_MAX_BYTES = 1 << 20
+# Names that forward passes were seen to change, by module and training mode; these are copied each time.
 _Names = dict[bool, set[str]]
 _seen: weakref.WeakKeyDictionary[nn.Module, _Names] = weakref.WeakKeyDictionary()
-# In the place of what was there before a pass: nothing was; it does not matter, or was not kept.
+# Placeholders for a previous value: there was none; or it is irrelevant or was not saved.
 _MISSING, _ANY = object(), object()
 
 
 class Passes:
-    """What is known of one call: a context for its first pass, and one for each that follows (the object
-    itself).
+    """The state of one call: a context for its first pass, and the object itself as the context of each later
+    one.
     """
 
     def __init__(self, module: nn.Module, modes: list[Any], computes: bool = True) -> None:
         self._module = module
-        # What the first pass ran within, as the recognition of attention, the second has to as well.
+        # Modes that were active in the first pass, such as attention recognition, have to be active in the
+        # second.
         self._modes = modes
-        # Whether tensors say by their numbers that they were changed.
+        # `True` if tensors hold computed values, so that changes can be seen in them.
         self._computes = computes
-        # Where the first pass changed something, and what was there before.
+        # Locations that the first pass changed, with their previous values.
         self._began: list[tuple[dict[str, Any], str, Any]] = []
         self._numbers: list[tuple[Any, Any]] = []
         self._running: list[contextlib.ExitStack] = []
 
     def first(self) -> _First:
-        """The context of the first pass."""
+        """Return the context of the first pass."""
         return _First(self)
 
     def __enter__(self) -> None:
@@ -68,11 +68,11 @@ class Passes:
 
 
 class _First:
-    """Finds what a pass changes."""
+    """Detects the changes of a pass."""
 
     def __init__(self, passes: Passes) -> None:
         self._passes = passes
-        # Each place with what is there, its version, and a copy where there is one.
+        # Each location with its value, version, and a copy if there is one.
         self._before: list[tuple[dict[str, Any], str, Any, int, Any]] = []
         self._norms: list[nn.Module] = []
         self._new: list[nn.Module] = []
@@ -84,7 +84,7 @@ class _First:
         self._numbers = [(read, write, read()) for read, write in _generators()]
         for module in _modules(self._passes._module):
             if isinstance(module, _NORM) and type(module).__module__.startswith("torch."):
-                # In training it takes the batch's own statistics, whatever those so far are.
+                # In training it uses the batch's statistics, and the running ones do not matter.
                 if module.training and module.track_running_stats:
                     self._norms.append(module)
                 continue
@@ -106,7 +106,7 @@ class _First:
             self._passes._numbers = [
                 (write, before) for read, write, before in self._numbers if not _alike(before, read())
             ]
-        # Nothing of it is kept that did not change.
+        # Keep references only to what changed.
         for each in (self._before, self._norms, self._new, self._known, self._keys, self._numbers):
             each.clear()  # type: ignore[attr-defined]
 
@@ -118,7 +118,8 @@ class _First:
 
     def _changed(self) -> Iterator[tuple[dict[str, Any], str, Any]]:
         for place, keys in self._keys:
-            # What the first pass finds missing and makes, a later one has to make as well.
+            # An attribute that the first pass found missing and created has to be missing again for later
+            # ones.
             yield from ((place, key, _MISSING) for key in place if key not in keys)
         for module in self._new:
             _seen[module][module.training] = set()
@@ -137,11 +138,11 @@ class _First:
             if not (replaced or written or key in names) and not self._differs(value, copy):
                 continue
             _seen[module].setdefault(module.training, set()).add(key)
-            # Where it was another tensor from then on, the one before is as it was.
+            # If another tensor was assigned, the previous one is unchanged.
             yield place, key, copy if copy is not None else value if replaced and not written else _ANY
 
     def _differs(self, value: torch.Tensor, copy: torch.Tensor | None) -> bool:
-        """Whether numbers were written in a way that tensors do not count, as through `.data`."""
+        """Return `True` if values were changed without a new version, as through `.data`."""
         if copy is None or not (self._passes._computes and value.device.type != "meta"):
             return False
         if value.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -150,7 +151,7 @@ class _First:
 
 
 class _Again:
-    """A later pass: it begins as the first did, and what was there when it began is put back."""
+    """A later pass: starts from the state of the first one, and restores the current state afterwards."""
 
     def __init__(
         self,
@@ -162,7 +163,7 @@ class _Again:
             (each.__dict__, {key: value for key, value in each.__dict__.items() if key not in _OWN})
             for each in _modules(module)
         ]
-        # Lists and the like are added to where they are.
+        # Lists, dictionaries and sets are changed in place.
         self._contents = [
             (value, value.copy())
             for _, held in self._attributes
@@ -181,7 +182,7 @@ class _Again:
             if not isinstance(source, torch.Tensor) or source.requires_grad:
                 place[key] = source
                 continue
-            # One that stands in several places is one in this pass as well.
+            # A tensor in several places stays shared in this pass.
             if id(now) not in scratch:
                 scratch[id(now)] = source.detach().clone()
             place[key] = scratch[id(now)]
@@ -205,12 +206,12 @@ class _Again:
 
 
 def _modules(module: nn.Module) -> Iterator[nn.Module]:
-    """Those whose buffers and attributes are Python's: a script's own are where nobody can look."""
+    """Yield the modules, without scripted ones, whose buffers and attributes are not accessible."""
     return (each for each in module.modules() if not isinstance(each, torch.jit.ScriptModule))
 
 
 def _state(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
-    """What a forward may begin with: buffers, and attributes that are small."""
+    """Yield the state that a forward pass may read: buffers, and small attributes."""
     for key, value in module._buffers.items():
         if _is_plain(value):
             yield module._buffers, key, value
@@ -219,7 +220,7 @@ def _state(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
     for key, value in module.__dict__.items():
         if key in _OWN:
             continue
-        if type(value) in _PLAIN or (_is_plain(value) and value.nbytes <= _MOST):
+        if type(value) in _PLAIN or (_is_plain(value) and value.nbytes <= _MAX_BYTES):
             yield module.__dict__, key, value
 
 
@@ -228,7 +229,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _generators() -> Iterator[tuple[Any, Any]]:
-    """How random numbers beside torch's are read and set; NumPy's only where somebody has imported it."""
+    """Yield functions that read and set the random state of Python, and of NumPy if it is imported."""
     yield random.getstate, random.setstate
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
@@ -236,7 +237,7 @@ def _generators() -> Iterator[tuple[Any, Any]]:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two states of a generator are one."""
+    """Return `True` if two generator states are equal."""
     parts = zip(one, other, strict=True)
     return all(a.tobytes() == b.tobytes() if hasattr(a, "tobytes") else a == b for a, b in parts)
 

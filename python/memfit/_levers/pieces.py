@@ -1,8 +1,8 @@
-"""An optimizer's step on a few parameters at a time, in the optimizer itself.
+"""Runs an optimizer's step on a few parameters at a time, within the optimizer itself.
 
-What several levers need: to update one parameter when its gradient is there, or to have the moments of a few
-parameters in full while these are updated, and otherwise packed. The optimizer stays the object that it is,
-and its step the one that it has; it is only called more often, with fewer parameters in its groups.
+Several levers need this, to update a parameter as soon as its gradient is computed, or to unpack the state of
+only a few parameters during their update. The optimizer stays the same object with the same step; the step is
+only called more often, with fewer parameters in its groups.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ from .held import Held, Packing, flattened, is_flat
 from .target import CannotApply, Undo
 
 _NAME = "_memfit_pieces"
-# What an optimizer's step goes through before it is the step of its class, where that is not each time it is
-# asked for.
+# Attribute with a function that intercepts an optimizer's step, if it may only run at certain calls.
 GATE = "_memfit_gate"
-# Numbers of parameters that are updated at once, and above which one parameter is cut.
-AT_ONCE = 1 << 24
-# Optimizers whose update of a number looks at no other number of its parameter: only their parameters can be
-# cut.
+# Number of elements that are updated at once, and above which one parameter is split.
+MAX_ELEMENTS = 1 << 24
+# Optimizers that update each element independently of all others: only their parameters can be split.
 ELEMENTWISE = (
     "SGD",
     "Adam",
@@ -44,20 +42,20 @@ ELEMENTWISE = (
 
 
 class Turns(Protocol):
-    """Who updates between steps, and has to know when one is over."""
+    """Performs updates between steps, and is told when a step ends."""
 
     def begin(self) -> None:
-        """Nothing was updated since the last step, or all of it was put back."""
+        """Start a step: nothing is updated yet, or all updates were undone."""
         ...
 
     def end(self) -> None:
-        """The optimizer steps: what was updated since the last time belongs to this step."""
+        """End a step: all updates since the last one belong to it."""
         ...
 
 
 @dataclass
 class _Unit:
-    """What is updated together: a parameter, or a piece of one that stands for it."""
+    """A parameter that is updated, or a piece of one."""
 
     parameter: nn.Parameter
     start: int
@@ -70,34 +68,34 @@ class _Unit:
 
 
 class Pieces:
-    """One optimizer's updates, piece by piece."""
+    """Updates one optimizer's parameters piece by piece."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
         self.packing: Packing | None = None
-        # Where it is set, weights of bf16 are updated in fp32, and rounded by it.
+        # If set, bf16 weights are updated in fp32 and rounded with this function.
         self.rounding: Callable[[torch.Tensor], torch.Tensor] | None = None
-        # Where it is set, parameters are updated between steps.
+        # If set, parameters are updated between steps.
         self.turns: Turns | None = None
         self._counters: dict[tuple[nn.Parameter, str], torch.Tensor] = {}
-        # What it is beneath.
+        # The original class.
         self.kind = type(optimizer)
-        # Hooks run once around all pieces, and not around each.
+        # Hooks run once around all pieces, not around each.
         self.plain = plain_step(type(optimizer))
         self.elementwise = of_torch(type(optimizer)) in ELEMENTWISE
-        # Each device has a thread for its part of a backward, and the groups are there once.
+        # Autograd has a thread per device, but the groups are shared.
         self._lock = threading.RLock()
 
     def run(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Update those that have a gradient."""
+        """Update the parameters that have a gradient."""
         with self._lock:
             self._run(parameters)
 
     def _run(self, parameters: Iterable[nn.Parameter]) -> None:
         batch: list[_Unit] = []
         count = 0
-        # Those that begin: each of their pieces begins as the optimizer has it, and not with what the piece
-        # before it left.
+        # Parameters without state: each of their pieces starts with the optimizer's initial state, not with
+        # the state that the previous piece left.
         new: set[nn.Parameter] = set()
         for parameter in parameters:
             if parameter.grad is None:
@@ -106,7 +104,7 @@ class Pieces:
             if not self.optimizer.state.get(parameter):
                 new.add(parameter)
             for start, stop in self._ranges(parameter):
-                if batch and count + stop - start > AT_ONCE:
+                if batch and count + stop - start > MAX_ELEMENTS:
                     self._update(batch, new)
                     batch, count = [], 0
                 batch.append(_Unit(parameter, start, stop, self._piece(parameter, start, stop)))
@@ -115,26 +113,27 @@ class Pieces:
             self._update(batch, new)
 
     def _refuse(self, parameter: nn.Parameter) -> None:
-        """What would be lost without a word."""
+        """Refuse cases in which updates would silently be lost."""
         if self.packing is None and self.rounding is None:
             return
         if parameter.is_cuda and torch.cuda.is_current_stream_capturing():
             raise RuntimeError(
-                "a captured graph cannot pack an optimizer's moments anew in each step\n"
-                "hint: step outside of the graph, or leave the lever that packs them out"
+                "a CUDA graph cannot repack the optimizer state in each step\n"
+                "hint: step outside of the graph, or leave out the lever that packs the state"
             )
         if self.rounding is not None and type(parameter) not in (torch.Tensor, nn.Parameter):
             raise RuntimeError(
-                f"updates of a {type(parameter).__name__} in bf16 cannot be rounded by chance, and would mostly be lost\n"
+                f"no stochastic rounding for a parameter of type {type(parameter).__name__}; in bf16 most of "
+                "its updates would be lost\n"
                 "hint: leave `pure-bf16` out"
             )
 
     def _ranges(self, parameter: torch.Tensor) -> list[tuple[int, int]]:
         count = parameter.numel()
         cuts = self.packing is not None and self.elementwise and parameter.is_floating_point()
-        if count <= AT_ONCE or not cuts or not is_flat(parameter):
+        if count <= MAX_ELEMENTS or not cuts or not is_flat(parameter):
             return [(0, count)]
-        return [(start, min(start + AT_ONCE, count)) for start in range(0, count, AT_ONCE)]
+        return [(start, min(start + MAX_ELEMENTS, count)) for start in range(0, count, MAX_ELEMENTS)]
 
     def _update(self, units: list[_Unit], new: set[nn.Parameter]) -> None:
         state = self.optimizer.state
@@ -157,8 +156,7 @@ class Pieces:
                 for key, value in (now or {}).items():
                     kept[unit.parameter][key] = self._packed(key, value, unit, kept[unit.parameter].get(key))
         finally:
-            # Also where it failed: no piece has a state of its own after it, and each parameter has one
-            # again.
+            # Also after an error: no piece keeps a state of its own, and each parameter has its state again.
             for group, parameters in groups:
                 group["params"] = parameters
             for unit in units:
@@ -168,7 +166,7 @@ class Pieces:
                     state[parameter] = entries
 
     def _piece(self, parameter: nn.Parameter, start: int, stop: int) -> nn.Parameter:
-        """What is updated in a parameter's stead: itself, or a piece of it in its own memory, or a wider copy
+        """Return the tensor that is updated for a parameter: itself, a piece in its memory, or an fp32 copy
         of that.
         """
         narrow = parameter if stop - start == parameter.numel() else _piece(parameter, start, stop)
@@ -183,7 +181,7 @@ class Pieces:
         return self.rounding is not None and self.elementwise and parameter.dtype == torch.bfloat16
 
     def _round(self, units: list[_Unit]) -> None:
-        """Write what was updated in fp32 into the weights."""
+        """Write the weights that were updated in fp32 back, rounded."""
         for unit in units:
             if self._widens(unit.parameter):
                 assert self.rounding is not None
@@ -192,10 +190,10 @@ class Pieces:
                 place.copy_(self.rounding(unit.tensor.detach()))
 
     def _full(self, key: str, value: Any, unit: _Unit) -> Any:
-        """A moment as the update of a unit wants it."""
+        """Return a state tensor unpacked for the update of a unit."""
         full = self._in_part(key, value, unit)
         if self._widens(unit.parameter) and isinstance(full, torch.Tensor) and full.dtype == torch.bfloat16:
-            # Left by updates before there was a wider copy.
+            # Left by updates before there was an fp32 copy.
             return full.float()
         return full
 
@@ -207,18 +205,18 @@ class Pieces:
             flat = self.packing.unpack(part, unit.parameter.device).to(value.dtype)
             return flat.as_strided(value.shape, value.stride) if unit.whole else flat
         if isinstance(value, torch.Tensor) and not unit.whole:
-            # Counters are each piece's own; what is not packed yet is cut like its parameter.
+            # Each piece has its own step counter; state that is not packed yet is split like its parameter.
             alike = value.shape == unit.parameter.shape and value.stride() == unit.parameter.stride()
             if alike:
                 return flattened(value)[unit.start : unit.stop]
-            # All pieces of one step count from the same number, though the first has counted on already.
+            # All pieces of one step start from the same count, though the first has incremented it already.
             if unit.start == 0:
                 self._counters[unit.parameter, key] = value.clone()
             return self._counters.get((unit.parameter, key), value).clone()
         return value
 
     def _packed(self, key: str, value: Any, unit: _Unit, before: Any) -> Any:
-        """What is kept of a moment after the update of a unit."""
+        """Return a state tensor packed after the update of a unit."""
         held = isinstance(before, Held) or (not unit.whole and self._is_piece(value, unit))
         if not held and not self._is_moment(key, value, unit.tensor):
             return value
@@ -231,7 +229,7 @@ class Pieces:
         return before
 
     def _is_piece(self, value: Any, unit: _Unit) -> bool:
-        """Whether a value is a moment of a piece: it cannot stay as it is, whatever its own size."""
+        """Return `True` if a value is state of a piece, which is packed whatever its size."""
         return (
             isinstance(value, torch.Tensor) and value.is_floating_point() and value.shape == unit.tensor.shape
         )
@@ -249,7 +247,7 @@ class Pieces:
     # ---------------------------------------------------------------------------------------- all at once
 
     def pack_all(self) -> None:
-        """Pack the moments that are there."""
+        """Pack all optimizer state."""
         for parameter, known in self.optimizer.state.items():
             for key, value in list(known.items()):
                 if self._is_moment(key, value, parameter):
@@ -262,8 +260,8 @@ class Pieces:
                     known[key] = Held(value.shape, value.stride(), value.dtype, parts)
 
     def loaded(self, saved: dict[str, Any]) -> None:
-        """A state was loaded, in the type of the parameters: where updates are wider, so are the moments that
-        were saved.
+        """Restore the saved data type of loaded state that PyTorch cast to that of bf16 parameters, then pack
+        it.
         """
         numbers = chain.from_iterable(group["params"] for group in saved["param_groups"])
         parameters = chain.from_iterable(group["params"] for group in self.optimizer.param_groups)
@@ -277,14 +275,14 @@ class Pieces:
             self.pack_all()
 
     def unpack_all(self) -> None:
-        """Put ordinary moments in place of packed ones."""
+        """Unpack all optimizer state."""
         for parameter, known in self.optimizer.state.items():
             for key, value in list(known.items()):
                 if isinstance(value, Held):
                     known[key] = self.in_full(value, parameter.device)
 
     def in_full(self, held: Held, device: torch.device) -> torch.Tensor:
-        """A packed moment as an ordinary tensor."""
+        """Return a packed state tensor in full."""
         assert self.packing is not None
         whole = torch.empty(held.shape.numel(), dtype=held.dtype, device=device)
         for (start, stop), part in held.parts.items():
@@ -293,7 +291,7 @@ class Pieces:
 
 
 def take_over(optimizer: torch.optim.Optimizer, lever: str) -> tuple[Pieces, Undo]:
-    """Let an optimizer's step run piece by piece; several levers share one taking over."""
+    """Replace an optimizer's step by one that runs piece by piece; several levers share it."""
     known = optimizer.__dict__.get(_NAME)
     if known is not None:
         return known, lambda: None
@@ -305,7 +303,7 @@ def take_over(optimizer: torch.optim.Optimizer, lever: str) -> tuple[Pieces, Und
 
     def step(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         if self is not optimizer:
-            # A copy has the class, and nothing that was put beside it.
+            # A copy of the optimizer has the class, but not its attributes.
             return pieces.plain(self, closure)
         loss = None
         if closure is not None:
@@ -318,7 +316,7 @@ def take_over(optimizer: torch.optim.Optimizer, lever: str) -> tuple[Pieces, Und
 
     optimizer.__class__ = type(plain.__name__, (plain,), {"step": step, "__module__": plain.__module__})
     optimizer._patch_step_function()
-    # A scheduler has put a step of its own in front, bound to the class that was.
+    # A scheduler has put its own step in front, bound to the original class.
     in_front = optimizer.__dict__.pop("step", None)
     if in_front is not None:
         optimizer.step = noting(optimizer)  # type: ignore[method-assign]
@@ -351,13 +349,13 @@ def take_over(optimizer: torch.optim.Optimizer, lever: str) -> tuple[Pieces, Und
 
 
 def taken_over(optimizer: torch.optim.Optimizer) -> Pieces | None:
-    """Who runs an optimizer's step piece by piece, where somebody does."""
+    """Return the object that runs an optimizer's step piece by piece, if there is one."""
     return optimizer.__dict__.get(_NAME)
 
 
 def noting(optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
-    """A step that tells the scheduler that it was called, as the scheduler's own does, and leaves whether it
-    happens to whoever carries the plan out.
+    """Return a step that informs the scheduler of the call, as the scheduler's own wrapper does, and leaves
+    running it to the gate, if there is one.
     """
 
     def step(*args: Any, **kwargs: Any) -> Any:
@@ -370,9 +368,7 @@ def noting(optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
 
 
 def _as_ordinary(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-    """What is saved is what the optimizer would have saved by itself, on the host where it is unpacked for
-    that.
-    """
+    """Save the state unpacked, as the optimizer would without levers, on the host."""
     pieces: Pieces = optimizer.__dict__[_NAME]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
@@ -387,7 +383,7 @@ def _as_ordinary(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dic
 
 
 def _piece(parameter: nn.Parameter, start: int, stop: int) -> nn.Parameter:
-    """A piece of a parameter, in the parameter's own memory, with that piece of its gradient."""
+    """Return a piece of a parameter and of its gradient, sharing their memory."""
     gradient = parameter.grad
     assert gradient is not None
     if gradient.layout != torch.strided or gradient.stride() != parameter.stride():

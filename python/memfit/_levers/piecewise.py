@@ -1,9 +1,10 @@
-"""A cross entropy over logits that are made a piece of the tokens at a time.
+"""Cross-entropy over logits that are computed chunk by chunk.
 
-Where one factor stands before the gradients of all tokens, those of the layer's inputs and weights are
-computed right behind each piece's loss, while its logits are there, and multiplied once the backward knows
-the factor: no logits are made twice. In fp16 the factor is what keeps small gradients from vanishing, and
-where each token has its own it is not one number: there the pieces are computed again in the backward.
+If a single factor scales the gradients of all tokens, the gradients of the layer's inputs and weights are
+computed right after each chunk's loss, while its logits exist, and scaled once the backward pass knows the
+factor: logits are computed only once. In fp16 that factor (the loss scale) keeps small gradients from
+vanishing, and without reduction each token has its own factor: then the chunks are recomputed in the backward
+pass.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ Gradients = list[torch.Tensor | None]
 
 @dataclass(frozen=True)
 class Pieces:
-    """A loss over logits in pieces."""
+    """A loss over logits in chunks."""
 
-    # The logits of some inputs.
+    # Computes the logits of some inputs.
     forward: Callable[[torch.Tensor], torch.Tensor]
-    # The loss of some logits and their labels.
+    # Computes the loss of some logits and their labels.
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    # In a piece.
+    # Tokens per chunk.
     tokens: int
-    # What of the layer learns.
+    # The layer's trained parameters.
     weights: list[torch.Tensor]
-    # The layer, where it is one product of matrices in this type and nothing more.
+    # The layer, if it is a plain matrix product in this data type.
     linear: nn.Linear | None
     kind: torch.dtype
 
     def sum(self, rows: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The sum of the pieces' losses."""
+        """Return the sum of the chunks' losses."""
         if not torch.is_grad_enabled():
             return torch.stack(self.each(rows, labels)).sum()
         if self.kind == torch.float16:
@@ -49,7 +50,7 @@ class Pieces:
         return total
 
     def each(self, rows: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
-        """The pieces' losses, each of them to be computed again in the backward."""
+        """Return the chunks' losses, which are recomputed in the backward pass."""
 
         def piece(part: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
             return self.loss(self.forward(part), wanted)
@@ -57,7 +58,7 @@ class Pieces:
         if not torch.is_grad_enabled():
             pairs = zip(rows.split(self.tokens), labels.split(self.tokens), strict=True)
             return [piece(part, wanted) for part, wanted in pairs]
-        # Nothing is drawn in one product of matrices; what else there is would draw other numbers.
+        # A plain matrix product draws no random numbers; other layers may.
         drawn = self.linear is None
         return [
             checkpoint(piece, part, wanted, use_reentrant=False, preserve_rng_state=drawn)
@@ -66,9 +67,7 @@ class Pieces:
 
 
 def cross_entropy(values: torch.Tensor, labels: torch.Tensor, wide: bool, **settings: Any) -> torch.Tensor:
-    """Torch's own; of 16-bit logits in fp32 without a copy of them in fp32, where `wide` says that it is
-    wanted so.
-    """
+    """Compute `torch`'s cross-entropy; with `wide`, of 16-bit logits in fp32 without an fp32 copy of them."""
     if not wide or values.dtype not in _SIXTEEN:
         return functional.cross_entropy(values, labels, **settings)
     if settings["label_smoothing"]:
@@ -78,7 +77,7 @@ def cross_entropy(values: torch.Tensor, labels: torch.Tensor, wide: bool, **sett
 
 
 class _AtOnce(torch.autograd.Function):
-    """A sum over pieces, its gradients with it."""
+    """Computes a sum over chunks together with its gradients."""
 
     @staticmethod
     def forward(
@@ -88,8 +87,7 @@ class _AtOnce(torch.autograd.Function):
         learned = [weight for weight, wanted in zip(weights, of_weights, strict=True) if wanted]
         one = _Linear(pieces, learned) if pieces.linear is not None else _Any(pieces, learned)
         of_parts, losses = [], []
-        # What is kept in here is let go in here: whoever sends it elsewhere, or computes it again, is not
-        # told.
+        # Tensors saved here are freed here: hooks that offload or recompute saved tensors do not see them.
         with nothing_around():
             for part, wanted in zip(rows.split(pieces.tokens), labels.split(pieces.tokens), strict=True):
                 loss, of_part = one(part, wanted, of_rows)
@@ -106,20 +104,21 @@ class _AtOnce(torch.autograd.Function):
     def backward(ctx: Any, *factors: torch.Tensor) -> Any:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "`chunked-loss` gives no gradient of its gradients, and one with `create_graph` was asked for\n"
+                "`chunked-loss` does not support second derivatives (`create_graph=True`)\n"
                 "hint: leave this lever out"
             )
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:
             raise RuntimeError(
-                "`chunked-loss` computes the gradients of its loss once, and they were asked for twice\n"
+                "`chunked-loss` frees its gradients in the backward pass, and a second backward pass was "
+                "run\n"
                 "hint: leave this lever out"
             )
         return None, None, *(each if each is None else each.mul_(factors[0]) for each in gradients)
 
 
 class _Any:
-    """Pieces through whatever the layer does."""
+    """Chunks through any layer."""
 
     def __init__(self, pieces: Pieces, learned: list[torch.Tensor]) -> None:
         self._pieces = pieces
@@ -130,7 +129,7 @@ class _Any:
     def __call__(
         self, part: torch.Tensor, wanted: torch.Tensor, of_part: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """A piece's loss, and the gradient of its inputs."""
+        """Return a chunk's loss and the gradient of its inputs."""
         with torch.enable_grad():
             leaf = part.detach().requires_grad_(of_part)
             loss = self._pieces.loss(self._pieces.forward(leaf), wanted)
@@ -148,19 +147,20 @@ class _Any:
             if before is not None:
                 before.add_(more)
                 continue
-            # What more is added to has to be ours alone: gradients of a sum's terms are one tensor.
+            # A gradient that is accumulated into must not be shared: gradients of a sum's terms are one
+            # tensor.
             own = type(more) is torch.Tensor and more.is_contiguous() and more.data_ptr() not in known
             known.update([more.data_ptr()] if own else [])
             self._added[index] = more if own else more.clone()
         return loss.detach(), of_leaf
 
     def gradients(self) -> Gradients:
-        """What the pieces add up to, of each of the weights that learn."""
+        """Return the weights' gradients, summed over the chunks."""
         return self._added
 
 
 def _nothing_else(loss: torch.Tensor, known: list[torch.Tensor]) -> None:
-    """All that a loss learns from is known: what else there is would get no gradient."""
+    """Check that a loss depends on no other trained tensors, which would get no gradient."""
     ids = {id(each) for each in known}
     waiting, seen = [loss.grad_fn], set()
     while waiting:
@@ -171,15 +171,16 @@ def _nothing_else(loss: torch.Tensor, known: list[torch.Tensor]) -> None:
         variable = getattr(node, "variable", None)
         if variable is not None and id(variable) not in ids:
             raise RuntimeError(
-                "`chunked-loss` cannot follow the layer before the loss, which computes with more than its own parameters\n"
+                "`chunked-loss` does not support the layer before the loss, which uses more than its own "
+                "parameters\n"
                 "hint: leave this lever out"
             )
         waiting += [above for above, _ in node.next_functions]
 
 
 class _Linear:
-    """Pieces through one product of matrices: its weight is cast once, and gradients are added up within
-    their product.
+    """Chunks through a plain matrix product: the weight is cast once, and gradients accumulate in the
+    product.
     """
 
     def __init__(self, pieces: Pieces, learned: list[torch.Tensor]) -> None:
@@ -194,7 +195,7 @@ class _Linear:
     def __call__(
         self, part: torch.Tensor, wanted: torch.Tensor, of_part: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """A piece's loss, and the gradient of its inputs."""
+        """Return a chunk's loss and the gradient of its inputs."""
         inputs = part.detach().to(self._pieces.kind)
         with torch.autocast(part.device.type, enabled=False):
             values = functional.linear(inputs, self._weight, self._bias)
@@ -219,5 +220,5 @@ class _Linear:
             before.add_(of_values.t() @ inputs)
 
     def gradients(self) -> Gradients:
-        """What the pieces add up to, of each of the weights that learn."""
+        """Return the weights' gradients, summed over the chunks."""
         return [self._added[id(weight)] for weight in self._learned]

@@ -1,4 +1,4 @@
-"""`autocast-bf16`, `autocast-fp16`, `tf32`: fewer bits for the operations that bear it, weights in fp32."""
+"""`autocast-bf16`, `autocast-fp16`, `tf32`: lower precision for suitable operations, with weights in fp32."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _TYPES = {"autocast-bf16": torch.bfloat16, "autocast-fp16": torch.float16}
 @lever("autocast-fp16", Stage.STEP, 20)
 @lever("tf32", Stage.STEP, 30)
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Set it; `value` is true."""
+    """Enable it; `value` is true."""
     if not value:
-        raise CannotApply(name, "its value is true, or it is left out")
+        raise CannotApply(name, "the value is true")
     if name == "tf32":
         return _tf32()
     place, scales = target.place(), target.scales

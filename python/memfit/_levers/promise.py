@@ -1,5 +1,5 @@
-"""What is known of a promise of logits: what they would be made from, what it is a view of, and the logits
-themselves once something has asked for them.
+"""The state of placeholder logits: how to compute them, the tensor they are a view of, and the computed
+logits.
 """
 
 from __future__ import annotations
@@ -15,41 +15,40 @@ from .later import Moment, gradients_lost, learning
 from .target import Target
 
 _LEVER = "chunked-loss"
-_LATE = (
-    "logits that are first read after the optimizer's step, as for an accuracy, are those of the weights as they are by then: with "
-    "`chunked-loss` they were not there before. Read them before the step to have those that the loss saw"
+_READ_AFTER_STEP = (
+    "logits read only after the optimizer's step, for an accuracy for example, are computed with the updated "
+    "weights: with `chunked-loss` they did not exist before. Read them before the step to get those that the "
+    "loss used"
 )
 
 
 @dataclass(frozen=True)
 class Deferred:
-    """How the logits of a promise would be made."""
+    """How to compute the logits of a placeholder."""
 
     forward: Callable[..., torch.Tensor]
     hidden: torch.Tensor
-    # In a piece.
+    # Tokens per chunk.
     tokens: int
     head: nn.Linear
     target: Target
-    # The type that the layer gives.
+    # The data type of the layer's output.
     kind: torch.dtype
     moment: Moment
-    # Types that the logits are cast to, one after the other.
+    # Data types the logits are cast to, in order.
     casts: tuple[torch.dtype, ...] = ()
-    # Where the classes are: the last dimension, or the second.
+    # `True` if the classes are the second dimension instead of the last.
     second: bool = False
-    # The layer, where it is one product of matrices and nothing more.
+    # The layer, if it is a plain matrix product.
     linear: nn.Linear | None = None
-    # Whether a gradient goes through them.
+    # `True` if a gradient flows through them.
     learns: bool = True
 
     def real(self, late: bool = False) -> torch.Tensor:
-        """The logits. For who reads them late, when they have served, they may be those of the weights as
-        they are by then.
-        """
+        """Compute the logits. With `late`, for reads after the loss, they may use updated weights."""
         passed = late and self.moment.has_passed()
         if passed:
-            self.target.note(_LATE)
+            self.target.note(_READ_AFTER_STEP)
         else:
             self.moment.check()
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.learns and not passed):
@@ -61,18 +60,18 @@ class Deferred:
 
 @dataclass
 class State:
-    """What is known of one promise."""
+    """The state of one placeholder."""
 
     deferred: Deferred
-    # As the logits would lie in memory.
+    # A meta tensor with the logits' memory layout.
     form: torch.Tensor
-    # What this is a view of, and which.
+    # The tensor this is a view of, and the view function.
     base: Any = None
     view: Callable[[torch.Tensor], torch.Tensor] | None = None
-    # The logits; where they are not settled, only what reads them has seen these.
+    # The logits; unless they are settled, only reads have seen them.
     real: torch.Tensor | None = None
     settled: bool = False
-    # Whether something was made of them that does not come from the real ones.
+    # Set if a result was computed without the real logits.
     used: bool = False
 
 
@@ -82,14 +81,14 @@ def state_of(logits: Any) -> State:
 
 
 def root_of(state: State) -> State:
-    """Of what a promise is a view, in the end."""
+    """Return the state of the tensor that a placeholder is ultimately a view of."""
     while state.base is not None:
         state = state_of(state.base)
     return state
 
 
 def settled(logits: Any) -> torch.Tensor | None:
-    """What the promise stands for since the logits were made for good."""
+    """Return the logits that replaced the placeholder, if any."""
     state = state_of(logits)
     if state.settled or state.base is None:
         return state.real if state.settled else None
@@ -101,14 +100,14 @@ def settled(logits: Any) -> torch.Tensor | None:
         made = state.view(above)
     if made.untyped_storage()._cdata != above.untyped_storage()._cdata:
         raise RuntimeError(
-            "`chunked-loss` took a copy of the logits for a view of them\nhint: leave this lever out"
+            "`chunked-loss` expected a view of the logits but got a copy\nhint: leave this lever out"
         )
     state.real, state.settled = made, True
     return made
 
 
 def settle(logits: Any) -> torch.Tensor:
-    """The logits, for whatever may write to them or holds on to them."""
+    """Return the logits for code that may write to them or keep a reference."""
     root = root_of(state_of(logits))
     if not root.settled:
         if root.real is None:
@@ -121,7 +120,7 @@ def settle(logits: Any) -> torch.Tensor:
 
 
 def read(logits: Any) -> torch.Tensor:
-    """The logits, for what only reads them."""
+    """Return the logits for code that only reads them."""
     known = settled(logits)
     if known is None:
         known = seen(state_of(logits))
@@ -129,7 +128,7 @@ def read(logits: Any) -> torch.Tensor:
         return known
     state = state_of(logits)
     served = root_of(state).used
-    # Whose gradient is asked for later has to be what this is made from.
+    # A gradient requested later has to be that of the tensor this is computed from.
     root_of(state).used |= state.base is not None
     made = state.deferred.real(late=served)
     if torch.is_grad_enabled() and made.requires_grad:
@@ -138,7 +137,7 @@ def read(logits: Any) -> torch.Tensor:
 
 
 def seen(state: State) -> torch.Tensor | None:
-    """What others that read these logits, or those of which they are a view, have made of them."""
+    """Return logits that another read already computed, of this placeholder or the one it is a view of."""
     if state.real is not None or state.base is None:
         return state.real
     above = seen(state_of(state.base))
@@ -150,7 +149,7 @@ def seen(state: State) -> torch.Tensor | None:
 
 
 def observed(logits: Any) -> Any:
-    """Somebody wants to know the gradient of these logits."""
+    """Refuse to report the gradient of logits that were already used."""
     if settled(logits) is None and root_of(state_of(logits)).used:
         raise gradients_lost(_LEVER)
     return logits

@@ -1,4 +1,4 @@
-"""Chunked cross-entropy over promised logits: the logits of a few tokens at a time are made, and let go."""
+"""Chunked cross-entropy over placeholder logits: computes and frees the logits of a few tokens at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def promised_loss(
     flat = deferred.second or len(shape) == 2
     if size_average is not None or reduce is not None or target.is_floating_point() or not flat:
         return NotImplemented
-    # A weight that is learned would get no gradient here.
+    # A trainable class weight would get no gradient here.
     if type(target) is not torch.Tensor or (weight is not None and weight.requires_grad):
         return NotImplemented
     rows = deferred.hidden.reshape(-1, deferred.hidden.shape[-1])
@@ -40,8 +40,7 @@ def promised_loss(
     casts = deferred.casts
     if casts == (torch.float32,) and deferred.kind in (torch.float16, torch.bfloat16):
         casts = ()
-    # Sums of losses are wider than 16 bits. Under autocast, cross entropy is one of the operations that run
-    # in fp32.
+    # Losses are summed in more than 16 bits. Under autocast, cross-entropy runs in fp32.
     after = torch.float32 if torch.is_autocast_enabled(deferred.hidden.device.type) else state.form.dtype
     compiled = deferred.target.compiled
     entropy = cross_entropy if compiled is None else compiled(cross_entropy)
@@ -84,6 +83,6 @@ def _mean(
     else:
         own = weight[labels.where(counted, labels.new_zeros(()))]
         count = own.where(counted, weight.new_zeros(())).to(total.dtype).sum()
-    # Of nothing there is no mean, but neither is there anything to learn.
+    # The mean over no labels is NaN, with a gradient of zero.
     nothing = ~counted.any()
     return total / count.masked_fill(nothing, 1) + total.new_zeros(()).masked_fill(nothing, math.nan)

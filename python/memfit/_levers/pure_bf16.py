@@ -1,13 +1,12 @@
-"""`pure-bf16`: weights, gradients and moments in bf16.
+"""`pure-bf16`: weights, gradients and optimizer state in bf16.
 
-Most updates are smaller than half of what separates two numbers of bf16, and rounding to the nearest would
-lose them all. So an update is computed in fp32, a few parameters at a time, and what comes of it is rounded
-up or down by chance.
+Most updates are smaller than half the distance between neighbouring bf16 numbers, so rounding to nearest
+would lose them all. Updates are therefore computed in fp32, a few parameters at a time, and rounded
+stochastically.
 
-Layers that keep running statistics stay in fp32, with what they pass on in bf16: so little is added to these
-at a time that bf16 would not move. Of other buffers, tables and masks meet activations and have to be of
-their type; single numbers and rows of them, as frequencies of positions and noise schedules are, are computed
-with first, and would lose digits.
+Layers with running statistics stay in fp32 and output bf16: their updates are too small for bf16. Of other
+buffers, tables and masks are combined with activations and need their type; scalars and vectors, such as
+position frequencies and noise schedules, are inputs of further computation and would lose accuracy.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from .states import Halved
 from .target import CannotApply, Target, Undo, take_out
 from .wrapping import all_or_none, wrap
 
-# They take a mixture: inputs in bf16 beside weights and statistics in fp32.
+# They support bf16 inputs with fp32 weights and statistics.
 _STATISTICAL = nn.modules.batchnorm._NormBase
 _WIDE = (torch.float32, torch.float64)
 
 
 @lever("pure-bf16", Stage.MODEL, 60)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Cast in place; its value is true. The weights as they were wait on the host, so that `undo` gives back
-    the same bits where nothing was trained.
+    """Cast in place; the value is true. The original weights are kept on the host, so that `undo` restores
+    the same bits if nothing was trained.
     """
     statistical = {
         id(each)
@@ -43,12 +42,12 @@ def apply(target: Target, _value: Any, name: str) -> Undo:
     }
     wide = [each for each in target.model.parameters() if each.dtype in _WIDE and id(each) not in statistical]
     if not wide:
-        raise CannotApply(name, "no weight has more than 16 bits")
+        raise CannotApply(name, "all weights have 16 bits or fewer")
     return all_or_none(_steps(target, wide, name))
 
 
 def _steps(target: Target, wide: list[nn.Parameter], name: str) -> Iterator[Undo]:
-    # First what may be refused.
+    # First the steps that may be refused.
     for optimizer in target.optimizers:
         yield _moments_of_narrow(optimizer)
         yield _round_updates(optimizer, name)
@@ -80,7 +79,7 @@ def _cast(wide: list[nn.Parameter], undoes: bool) -> Undo:
 
 
 def _buffers(module: nn.Module) -> Undo:
-    """A module's own buffers, and what it passes on where some of them stay as they are."""
+    """Cast a module's own buffers, and its output if some of them stay as they are."""
     if isinstance(module, _STATISTICAL):
         return lambda: None
     wide = {
@@ -110,15 +109,15 @@ def _buffers(module: nn.Module) -> Undo:
 
 
 def _narrowed(buffer: torch.Tensor) -> torch.Tensor:
-    """In bf16; the least number of fp32, as masks have it, would become infinite, and rows of nothing else no
-    numbers.
+    """Cast to bf16. Clamp first: the minimum of fp32, which masks use, would become infinite, and fully
+    masked rows NaN.
     """
     most = torch.finfo(torch.bfloat16).max
     return torch.where(buffer.isinf(), buffer, buffer.clamp(-most, most)).to(torch.bfloat16)
 
 
 def _passes_on_bf16(_module: nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """What computes with digits of its own gives bf16 to those that have only that."""
+    """Run a module that computes in fp32, and cast its output to bf16."""
     return _walk(forward(*args, **kwargs))
 
 
@@ -128,8 +127,8 @@ def _round_updates(optimizer: torch.optim.Optimizer, name: str) -> Undo:
         undo()
         raise CannotApply(
             name,
-            f"{type(optimizer).__name__} is not known to update each number by itself, so its updates cannot be rounded by chance, "
-            "and most are too small for bf16; those of AdamW and SGD can",
+            f"no stochastic rounding for {type(optimizer).__name__}, which is not known to update each "
+            "element independently, and most updates are too small for bf16; AdamW and SGD are supported",
         )
     pieces.rounding, pieces.packing = Rounding(), Halved()
     pieces.pack_all()
@@ -143,7 +142,7 @@ def _round_updates(optimizer: torch.optim.Optimizer, name: str) -> Undo:
 
 
 def _moments_of_narrow(optimizer: torch.optim.Optimizer) -> Undo:
-    """Parameters that were in bf16 before have moments of their own type again."""
+    """Return a function that gives parameters which were in bf16 before state in their own type again."""
     narrow = [
         each for group in optimizer.param_groups for each in group["params"] if each.dtype == torch.bfloat16
     ]

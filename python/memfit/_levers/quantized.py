@@ -1,8 +1,8 @@
-"""`quantized-base`: the frozen weights beside which small matrices are trained, in 8 or 4 bits.
-`quantized-weights`: the same for a model that is not trained.
+"""`quantized-base`: the frozen weights under LoRA adapters, in 8 or 4 bits. `quantized-weights`: the same for
+a model that is not trained.
 
-A weight is decoded where it is used, in the forward and once more in the backward, and never kept in between.
-State dicts have it decoded, in the host's memory, and what is loaded is coded, layer by layer.
+A weight is dequantised when it is used, in the forward pass and again in the backward pass, and never kept in
+between. State dicts contain dequantised weights, in host memory; loaded weights are quantised layer by layer.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .target import CannotApply, Target, Undo
 from .wrapping import together, wrap
 
 _TABLES = {"8-bit": "signed8", "4-bit": "normal4"}
-# What is meant where nothing is said.
+# Precision if the value is just true.
 _DEFAULT = {"quantized-base": "4-bit", "quantized-weights": "8-bit"}
 
 
 class _Product(torch.autograd.Function):
-    """A product with a weight that is decoded for it."""
+    """A linear layer's product with a quantised weight."""
 
     @staticmethod
     def forward(ctx: Any, inputs: torch.Tensor, bias: torch.Tensor | None, weight: Coded) -> torch.Tensor:
@@ -46,10 +46,10 @@ class _Product(torch.autograd.Function):
 @lever("quantized-base", Stage.MODEL, 10)
 @lever("quantized-weights", Stage.MODEL, 20, inference=True)
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Code the weights of the layers that `lora` trains beside: `value` is "8-bit" or "4-bit"."""
+    """Quantise the weights of the layers that can have a LoRA adapter: `value` is "8-bit" or "4-bit"."""
     table = _TABLES.get(_DEFAULT[name] if value is True else value)
     if table is None:
-        raise CannotApply(name, f'its value is "8-bit" or "4-bit", and not {value!r}')
+        raise CannotApply(name, f'the value is "8-bit" or "4-bit", got {value!r}')
     layers = trained_layers(target.model, name)
     return together([_one(layer, table, name, target.undoes) for layer in layers.values()])
 
@@ -58,14 +58,14 @@ _BASE = "_memfit_base"
 
 
 class _Base:
-    """A layer's weight in codes, and as it was where that is kept for the undoing."""
+    """A layer's quantised weight, and the original if it is kept for the undo."""
 
     def __init__(self, coded: Coded, kept: torch.Tensor | None) -> None:
         self.coded = coded
         self.kept = kept
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Base:
-        # Nobody undoes what a copy has.
+        # Copies are never undone.
         return _Base(copy.deepcopy(self.coded, memo), None)
 
 
@@ -75,7 +75,7 @@ def _one(layer: nn.Linear, table: str, name: str, undoes: bool) -> Undo:
     place = weight.device
     base = _Base(encode(weight.data, table), weight.data.to("cpu", copy=True) if undoes else None)
     layer.__dict__[_BASE] = base
-    # The parameter stays, so that optimizers and state dicts know its name; its numbers are in the codes.
+    # The parameter stays, empty, so that optimizers and state dicts find its name.
     weight.requires_grad_(False)
     weight.grad = None
     weight.data = torch.empty(0, dtype=weight.dtype, device=place)
@@ -83,7 +83,7 @@ def _one(layer: nn.Linear, table: str, name: str, undoes: bool) -> Undo:
     def around(called: nn.Linear, _forward: Callable[..., Any], inputs: torch.Tensor) -> torch.Tensor:
         bias, coded = called.bias, getattr(called, _BASE).coded
         if coded.codes.device != inputs.device:
-            # The module was moved meanwhile.
+            # The module was moved in the meantime.
             coded = coded.to(inputs.device)
             getattr(called, _BASE).coded = coded
         kind = inputs.dtype
@@ -109,7 +109,7 @@ def _one(layer: nn.Linear, table: str, name: str, undoes: bool) -> Undo:
             hook.remove()
         del layer.__dict__[_BASE]
         before = decode(base.coded).cpu() if base.kept is None else base.kept
-        # What was trained beside it may have been added to it meanwhile.
+        # A LoRA adapter may have been merged into it.
         added = weight.data.cpu() if weight.numel() else None
         weight.data = (before if added is None else before + added).to(weight.device)
         weight.requires_grad_(trains)
@@ -118,14 +118,14 @@ def _one(layer: nn.Linear, table: str, name: str, undoes: bool) -> Undo:
 
 
 def _in_full(layer: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
-    """What is saved is what the layer computes with, under the name and in the shape that its weight had."""
+    """Save the dequantised weight under its original name and shape."""
     if f"{prefix}weight" in state:
-        # All weights together may not fit on the card: that is what they are in codes for.
+        # The dequantised weights together may not fit on the GPU.
         state[f"{prefix}weight"] = decode(getattr(layer, _BASE).coded).cpu()
 
 
 def _in_codes(layer: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-    """What is loaded is coded, and takes the place of what was there."""
+    """Quantise a loaded weight."""
     base, name = getattr(layer, _BASE), f"{prefix}weight"
     loaded = state.get(name)
     if not isinstance(loaded, torch.Tensor):

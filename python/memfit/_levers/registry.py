@@ -1,11 +1,10 @@
-"""The levers of this folder by name: the function that applies each, and when.
+"""Registers the levers of this package by name, with the function that applies each, and the order.
 
-    @lever("my-lever", Stage.MODEL, 65)
-    def apply(target: Target, value: Any, name: str) -> Undo: ...
+  @lever("my-lever", Stage.MODEL, 65)
+  def apply(target: Target, value: Any, name: str) -> Undo: ...
 
-A module that registers a lever is found by itself; no list has to name it. It is imported only when one of
-its levers is asked for, since some bring PyTorch's compiler along, which takes seconds: until then the
-decorators are read from its source.
+A module that registers a lever is found automatically. It is imported only when one of its levers is used,
+since some import PyTorch's compiler, which takes seconds; until then the decorators are read from its source.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Apply = Callable[[Target, Any, str], Undo]
 
 
 class Stage(IntEnum):
-    """When a lever is applied, in this order. The Rust crate `memfit-vocabulary` has the same stages."""
+    """The order in which levers are applied. The Rust crate `memfit-vocabulary` has the same stages."""
 
     ENVIRONMENT = 0
     DATA = 1
@@ -40,11 +39,11 @@ class Lever:
 
     name: str
     stage: Stage
-    # The order within a stage. On a model, what changes weights comes before what wraps blocks, compiling
-    # sees all of it, and what compiled modules keep goes to the host from outside.
+    # The order within a stage. On a model, levers that change weights come before those that wrap blocks;
+    # compiling comes after both, and offloading wraps compiled modules.
     place: int
     apply: Apply
-    # Whether it makes sense only where no gradients are recorded.
+    # `True` if it only makes sense without gradients.
     inference: bool = False
 
 
@@ -68,7 +67,7 @@ _DECORATED = re.compile(r'^@lever\(\s*"([^"]+)"', re.MULTILINE)
 
 @functools.cache
 def homes() -> dict[str, str]:
-    """The module of each lever."""
+    """Return the module of each lever."""
     found: dict[str, str] = {}
     for file in sorted(Path(__file__).parent.glob("*.py")):
         found.update(dict.fromkeys(_DECORATED.findall(file.read_text("utf-8")), file.stem))
@@ -76,7 +75,7 @@ def homes() -> dict[str, str]:
 
 
 def known(name: str) -> Lever | None:
-    """A lever; `None` for a name that is no lever's."""
+    """Return a lever by name, or `None`."""
     if name not in _LEVERS and name in homes():
         try:
             import_module(f".{homes()[name]}", __package__)
@@ -86,15 +85,15 @@ def known(name: str) -> Lever | None:
 
 
 def _missing(name: str, why: str) -> Lever:
-    """A lever whose module cannot be imported with this release of PyTorch."""
+    """Return a lever whose module cannot be imported with this PyTorch version."""
 
     def apply(_target: Target, _value: Any, name: str) -> Undo:
-        raise CannotApply(name, f"this release of PyTorch lacks something that it needs: {why}")
+        raise CannotApply(name, f"this PyTorch version lacks a required feature: {why}")
 
     return Lever(name, Stage.MODEL, 0, apply)
 
 
 def levers() -> list[Lever]:
-    """All levers, in the order in which they are applied."""
+    """Return all levers, in the order in which they are applied."""
     found = [each for each in map(known, homes()) if each is not None]
     return sorted(found, key=lambda each: (each.stage, each.place))

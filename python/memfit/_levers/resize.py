@@ -1,6 +1,4 @@
-"""`resize-before-upload`: pictures are made small on the host, and not after they have gone to the card
-whole.
-"""
+"""`resize-before-upload`: images are resized on the host, before they are copied to the GPU."""
 
 from __future__ import annotations
 
@@ -15,10 +13,10 @@ from .target import CannotApply, Target, Undo, take_out
 
 @lever("resize-before-upload", Stage.DATA, 30)
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Resize what comes: `value` is the shorter side's new length, or both sides' as a pair."""
+    """Resize batches: `value` is the new length of the shorter side, or height and width as a pair."""
     pair = isinstance(value, (list, tuple)) and len(value) == 2
     if not pair and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise CannotApply(name, f"its value is a length, or a height and a width, and not {value!r}")
+        raise CannotApply(name, f"the value is a length, or a height and a width, got {value!r}")
 
     def arrive(batch: Any) -> Any:
         sides = {tuple(each.shape[-2:]) for each in _pictures(batch)}
@@ -32,7 +30,7 @@ def _after(sides: tuple[int, int], value: Any) -> tuple[int, int]:
     if not isinstance(value, int):
         return int(value[0]), int(value[1])
     shorter = min(sides)
-    # Never larger than they came.
+    # Images are never enlarged.
     return (
         sides if shorter <= value else (round(sides[0] * value / shorter), round(sides[1] * value / shorter))
     )
@@ -53,7 +51,7 @@ def _walk(value: Any, sizes: dict[tuple[int, int], tuple[int, int]]) -> Any:
             return value
         if value.dim() == 4 and (value.is_floating_point() or value.dtype == torch.uint8):
             return functional.interpolate(value, wanted, mode="bilinear", antialias=True, align_corners=False)
-        # A class for each place: no class lies between two others.
+        # Segmentation masks use nearest-neighbour sampling, since classes cannot be interpolated.
         planes = value if value.dim() == 4 else value.unsqueeze(1)
         small = functional.interpolate(planes.double(), wanted, mode="nearest-exact").to(value.dtype)
         return small if value.dim() == 4 else small.squeeze(1)

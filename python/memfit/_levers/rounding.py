@@ -1,5 +1,5 @@
-"""Rounding to bf16 by chance: up as often as what is cut off asks for, so that what is added stays true on
-average.
+"""Stochastic rounding to bf16: rounds up with a probability equal to the truncated fraction, so that sums are
+unbiased.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ import torch
 
 
 class Rounding:
-    """Rounds with random numbers of its own: the script's come as if nothing had been rounded."""
+    """Rounds with its own generator, so that the script's random numbers are unaffected."""
 
     def __init__(self) -> None:
         self._numbers: dict[torch.device, torch.Generator] = {}
 
     def __call__(self, value: torch.Tensor) -> torch.Tensor:
-        """A tensor of fp32 in bf16."""
+        """Round an fp32 tensor to bf16."""
         numbers = self._numbers.get(value.device)
         if numbers is None:
             numbers = self._numbers[value.device] = torch.Generator(value.device).manual_seed(0)

@@ -1,4 +1,4 @@
-"""Telling the user something, at the user's own line."""
+"""Warnings that point to the user's own line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 
-# Whose lines are not the user's: memfit's own, torch's, and those of Python's that lie between.
+# Files that are not the user's: memfit, torch, and Python modules between them.
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _BETWEEN = tuple(
     f"{os.sep}{part}"
@@ -15,7 +15,7 @@ _BETWEEN = tuple(
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
-    """Warn, as if from the nearest line that is the user's."""
+    """Warn with the location of the nearest line of user code."""
     level, frame = 1, sys._getframe()
     while frame is not None and _is_between(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]
@@ -23,13 +23,13 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
 
 
 class Once:
-    """Warnings that are each given once."""
+    """Gives each warning only once."""
 
     def __init__(self) -> None:
         self._given: set[str] = set()
 
     def warn(self, text: str, category: type[Warning] = UserWarning) -> tuple[str, ...]:
-        """Warn unless this was said before; the text, for whoever lists what a step changed."""
+        """Warn unless this text was used before; return it, for lists of what a step changed."""
         if text not in self._given:
             self._given.add(text)
             warn(text, category)

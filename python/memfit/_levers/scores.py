@@ -1,4 +1,4 @@
-"""Scores of attention that were put off: how they were written, and what attention they are."""
+"""Deferred attention scores: the operations that compute them, and the equivalent attention call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .later import Moment, learning
 
 @dataclass(frozen=True)
 class Step:
-    """An operation as it was written, on what the one before it gave."""
+    """An operation of the script, applied to the result of the previous one."""
 
     function: Callable[..., Any]
     rest: tuple[Any, ...]
@@ -30,14 +30,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Scores:
-    """What is known of scores that were put off."""
+    """The properties of deferred scores."""
 
     query: torch.Tensor
     key: torch.Tensor
-    # Everything that was done, for when it has to be done as it was written.
+    # All operations so far, to compute the real scores.
     steps: tuple[Step, ...]
     scale: float = 1.0
-    # Where true, a pair counts; those that do not have this as their score.
+    # Mask of the pairs that count, and the score of all others.
     keep: torch.Tensor | None = None
     fill: float = float("-inf")
     # Added to the scores.
@@ -46,13 +46,13 @@ class Scores:
     dropout: float = 0.0
 
     def after(self, step: Step, **known: Any) -> Scores:
-        """The scores after one operation more."""
+        """Return the scores after one more operation."""
         return replace(self, steps=(*self.steps, step), **known)
 
     def real(self) -> torch.Tensor:
-        """The scores, or what became of them, as they were written."""
+        """Compute the real scores, or what later operations made of them."""
         first, *others = self.steps
-        # No mode's rules hold within: what is computed here is not put off once more.
+        # Function modes are disabled within, so that nothing is deferred again.
         with torch._C.DisableTorchFunction(), learning():
             value = first.again()
             for step in others:
@@ -66,7 +66,7 @@ class Scores:
         if mask is not None and mask.dim() < 2:
             mask = mask.expand(*([1] * (query.dim() - mask.dim())), *mask.shape)
         if mask is not None and self.fill != float("-inf"):
-            # Where no pair of a row counts, all of them do alike, and queries and keys learn nothing.
+            # In a fully masked row all pairs count equally, and queries and keys get no gradient.
             some = mask.any(-1, keepdim=True)
             query, mask = query.masked_fill(~some, 0.0), mask | ~some
         if self.bias is not None:
@@ -79,7 +79,7 @@ class Scores:
         )
 
     def _kind(self) -> torch.dtype:
-        """The type that attention is computed in."""
+        """Return the data type in which attention is computed."""
         place, kind = self.query.device.type, self.query.dtype
         if torch.is_autocast_enabled(place) and kind != torch.float64:
             kind = torch.get_autocast_dtype(place)

@@ -1,12 +1,11 @@
-"""`sdpa`: attention without the matrix of all pairs.
+"""`sdpa`: memory-efficient attention; the attention matrix is never materialised.
 
-Models of Hugging Face's are told. In others, attention that is written out is recognised by its operations: a
-product of queries and keys, scaled, masked, through a softmax over the keys, perhaps dropped out, times the
-values. Such a product is put off until it is known what becomes of it; where it becomes anything else, or is
-changed in any other way, it is computed as it was written, once, and is that from then on.
+Hugging Face models have a setting for it. In other models, attention written out by hand is recognised by its
+operations: a product of queries and keys, scaled, masked, softmax over the keys, optionally dropout, times
+the values. The first product is deferred until its use is known; any other use or change computes it once as
+written, and keeps that result.
 
-A row of which every pair is masked with minus infinity has no softmax: it is NaN where it is written out, and
-zero here.
+Softmax of a row that is fully masked with minus infinity is NaN when written out, and zero here.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from . import einsum
-from .attention import PRODUCTS, Deed, answer, deferred, holds, operands, outside
+from .attention import PRODUCTS, Operation, answer, deferred, holds, operands, outside
 from .later import left_alone, may_wait
 from .registry import Stage, lever
 from .scores import Scores
@@ -30,16 +29,16 @@ from .wrapping import all_or_none, wrap
 
 @lever("sdpa", Stage.MODEL, 80)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Use it in the model's forward; its value is true."""
+    """Use it in the model's forward pass; the value is true."""
     return all_or_none(_one(model, name) for model in target.models())
 
 
 def _one(model: nn.Module, name: str) -> Undo:
-    told = _tell(model)
-    if told is not None:
-        return told
+    undo = _set_implementation(model)
+    if undo is not None:
+        return undo
     if not hasattr(functional, "scaled_dot_product_attention"):
-        raise CannotApply(name, "this release of PyTorch has no `scaled_dot_product_attention`")
+        raise CannotApply(name, "this PyTorch version has no `scaled_dot_product_attention`")
 
     def around(_model: nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
@@ -51,38 +50,38 @@ def _one(model: nn.Module, name: str) -> Undo:
     return wrap(model, around)
 
 
-def _tell(model: nn.Module) -> Undo | None:
-    """Hugging Face's models know the ways in which they can compute attention."""
+def _set_implementation(model: nn.Module) -> Undo | None:
+    """Set the attention implementation of a Hugging Face model."""
     config = getattr(model, "config", None)
     now = getattr(config, "_attn_implementation", None)
-    tell = getattr(model, "set_attn_implementation", None)
-    if not callable(tell) or now is None:
+    set_implementation = getattr(model, "set_attn_implementation", None)
+    if not callable(set_implementation) or now is None:
         return None
     if now != "eager":
         return lambda: None
     try:
-        tell("sdpa")
+        set_implementation("sdpa")
     except (ValueError, ImportError):
-        # Its attention has something that the kernels have not.
+        # The model has no variant with these kernels.
         return None
     if getattr(config, "_attn_implementation", None) != "sdpa":
         return None
-    return lambda: tell(now)
+    return lambda: set_implementation(now)
 
 
 class Attention(TorchFunctionMode):
     """Recognises attention that is written out."""
 
-    # What is recognised in a forward has to be in the same forward when it is run again for a backward.
+    # The recognition has to be active in a checkpoint's second pass as well.
     in_second_pass = True
-    # What the bounds of such a forward do to what is put off.
+    # Computes deferred scores at the borders of such a pass.
     outside = staticmethod(outside)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        # What is compiled within the model stays so: a mode that no compiler may look into would switch it
-        # off.
+        # Modules compiled within the model stay compiled: a function mode that disables the compiler would
+        # turn them off.
         if torch.compiler.is_compiling():
             return func(*args, **(kwargs or {}))
         return self._recognised(func, args, kwargs or {})
@@ -92,25 +91,29 @@ class Attention(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         begun = None
         if name == "einsum":
-            begun = _lettered(func, args, kwargs)
+            begun = _begin_einsum(func, args, kwargs)
         elif name in PRODUCTS and len(args) == 2 and not kwargs:
             key = args[1]
-            # Keys lie transposed in memory: their rows do not lie one after the other.
+            # Transposed keys: rows are not contiguous in memory.
             turned = type(key) is torch.Tensor and key.dim() > 1 and key.stride(-2) == 1 != key.stride(-1)
-            begun = _begin(args[0], key.transpose(-2, -1), Deed(func, name, args, kwargs)) if turned else None
+            begun = (
+                _begin(args[0], key.transpose(-2, -1), Operation(func, name, args, kwargs))
+                if turned
+                else None
+            )
         return begun if begun is not None else answer(func, args, kwargs)
 
 
-def _lettered(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A product of queries and keys that is written with letters."""
+def _begin_einsum(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Recognise an `einsum` product of queries and keys."""
     if kwargs or not isinstance(args[0], str) or holds(args):
         return None
     found = einsum.scores(args[0], operands(args))
-    return None if found is None else _begin(*found, Deed(func, "einsum", args, kwargs))
+    return None if found is None else _begin(*found, Operation(func, "einsum", args, kwargs))
 
 
-def _begin(query: Any, key: Any, deed: Deed) -> Any:
-    """A product of queries and keys, both as (batch…, rows, features)."""
+def _begin(query: Any, key: Any, operation: Operation) -> Any:
+    """Defer a product of queries and keys, both as (batch…, rows, features)."""
     if not all(type(each) in (torch.Tensor, nn.Parameter) for each in (query, key)):
         return None
     if query.dim() not in (3, 4) or key.dim() != query.dim() or query.device != key.device:
@@ -119,11 +122,11 @@ def _begin(query: Any, key: Any, deed: Deed) -> Any:
         return None
     if query.shape[:-2] != key.shape[:-2] or query.shape[-1] != key.shape[-1]:
         return None
-    # As many pairs as are worth it.
+    # One query only is not worth it.
     if query.shape[-2] < 2 or not (query.requires_grad or key.requires_grad) or not may_wait():
         return None
     shape = (*query.shape[:-1], key.shape[-2])
     kind = query.dtype
     if torch.is_autocast_enabled(query.device.type) and kind != torch.float64:
         kind = torch.get_autocast_dtype(query.device.type)
-    return deferred(Scores(query, key, (deed.step(query.device, begins=True),)), shape, kind)
+    return deferred(Scores(query, key, (operation.step(query.device, begins=True),)), shape, kind)

@@ -1,5 +1,5 @@
-"""Several models that train together, as one: a GAN's two, the towers of a contrastive loss, an actor and its
-critic.
+"""Combines several models that train together: a GAN's two, the towers of a contrastive loss, an actor and
+its critic.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from torch import nn
 
 
 class Several(nn.Module):
-    """The first one's modules are called as they are in it; those of each other one stand behind that one's
-    name.
+    """The first model's modules under their own names, and each other model under its name.
 
-    It is there to be looked through, and is never called.
+    Used to find modules; it is never called.
     """
 
     def __init__(self, first: nn.Module, others: dict[str, nn.Module]) -> None:
@@ -25,17 +24,17 @@ class Several(nn.Module):
             while free in self._modules:
                 free, number = f"{name}{number}", number + 1
             self._modules[free] = self.others[free] = model
-        # In a list, so that the first one is no part of it under yet another name.
+        # In a list, so that the first one is not registered under another name.
         self.models = [first, *others.values()]
 
 
 def models(model: nn.Module) -> list[nn.Module]:
-    """What is called by itself."""
+    """Return the models that are called."""
     return list(model.models) if isinstance(model, Several) else [model]
 
 
 def named(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The same, with what stands before the names of its modules."""
+    """Return the models with the prefix of their modules' names."""
     if not isinstance(model, Several):
         return [("", model)]
     return [("", model.models[0]), *((f"{name}.", other) for name, other in model.others.items())]

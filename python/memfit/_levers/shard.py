@@ -1,7 +1,7 @@
-"""`shard`: parameters, gradients and moments are spread over the ranks, block by block (FSDP2).
+"""`shard`: parameters, gradients and optimizer state are sharded over the ranks, block by block (FSDP2).
 
-A script that replicates its model by DistributedDataParallel is sharded where it does that
-(`instead_of_replicas`): what stands for the replica has its face, and shards in its place.
+A script that uses DistributedDataParallel is sharded at that call (`instead_of_replicas`): a stand-in with
+the interface of the wrapper shards the model instead.
 """
 
 from __future__ import annotations
@@ -22,25 +22,27 @@ from .target import CannotApply, Target, Undo, modules
 @lever("shard", Stage.MODEL, 150)
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Shard in place over all ranks: `value` is true, or a list of the modules that are gathered one by one.
-    The optimizer's groups are pointed to the shards; it must not have stepped.
+    The optimizer's groups refer to the shards afterwards; it must not have stepped before.
     """
     if not (dist.is_available() and dist.is_initialized()):
-        raise CannotApply(name, "there is one process: start the script with `torchrun`, one process a card")
+        raise CannotApply(
+            name, ("there is one process: start the script with `torchrun`, one process per GPU")
+        )
     from torch.distributed import fsdp
 
     if not hasattr(fsdp, "fully_shard"):
-        raise CannotApply(name, "this release of PyTorch has no `fully_shard` in torch.distributed.fsdp")
+        raise CannotApply(name, "this PyTorch version has no `fully_shard` in torch.distributed.fsdp")
     if len(target.models()) > 1:
-        raise CannotApply(name, "several models train together, and this shards one")
+        raise CannotApply(name, "several models train together, and `shard` supports one")
     if _SHARDED in target.model.__dict__:
-        # It was sharded where the script would have replicated it.
+        # Already sharded where the script called DistributedDataParallel.
         return lambda: None
     if isinstance(target.model, nn.parallel.DistributedDataParallel):
         raise CannotApply(
-            name, "the model is wrapped in DistributedDataParallel, which keeps a copy on each rank"
+            name, "the model is wrapped in DistributedDataParallel, which replicates it on each rank"
         )
     if any(state for optimizer in target.optimizers for state in optimizer.state.values()):
-        raise CannotApply(name, "the optimizer has stepped already: its moments are whole")
+        raise CannotApply(name, "the optimizer has stepped already, so its state is not sharded")
     model = target.model
     inner = modules(target, name, value if isinstance(value, list) else units(model))
     kinds = {module: type(module) for module in model.modules()}
@@ -60,7 +62,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
                 module.reshard()
             model.reshard()
             shards = dict(model.named_parameters(remove_duplicate=False))
-            # Once for each, and on all ranks in one order.
+            # Once each, in the same order on all ranks.
             whole = {shard: _whole(shard) for shard in dict.fromkeys(shards.values())}
             owners = {shard: before[path] for path, shard in shards.items()}
             moments = [_moments(optimizer, owners) for optimizer in target.optimizers]
@@ -87,12 +89,12 @@ def apply(target: Target, value: Any, name: str) -> Undo:
 
 
 def _whole(value: Any) -> Any:
-    """What is spread over the ranks, put together."""
+    """Gather a sharded tensor; return other values unchanged."""
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
 def _moments(optimizer: torch.optim.Optimizer, owners: dict[Any, nn.Parameter]) -> dict[Any, Any]:
-    """An optimizer's state, whole, by the parameters that the shards are of."""
+    """Return an optimizer's gathered state by original parameter."""
     return {
         owners.get(parameter, parameter): {
             key: _whole(value) for key, value in optimizer.state[parameter].items()
@@ -103,12 +105,12 @@ def _moments(optimizer: torch.optim.Optimizer, owners: dict[Any, nn.Parameter]) 
     }
 
 
-# A layer with fewer bytes is gathered with the rest.
-_LEAST = 1 << 20
+# Layers with fewer bytes are gathered with the root module.
+_MIN_BYTES = 1 << 20
 
 
 def units(model: nn.Module) -> list[str]:
-    """What is gathered at a time: the repeated blocks, or where there are none, each large layer."""
+    """Return the modules to gather separately: the repeated blocks, or each large layer if there are none."""
     found = blocks(model)
     if found:
         return found
@@ -116,12 +118,12 @@ def units(model: nn.Module) -> list[str]:
     return [
         path
         for path, module in layers
-        if sum(parameter.nbytes for parameter in module.parameters(recurse=False)) >= _LEAST
+        if sum(parameter.nbytes for parameter in module.parameters(recurse=False)) >= _MIN_BYTES
     ]
 
 
 def _spread(model: nn.Module, inner: list[nn.Module], optimizers: Iterable[torch.optim.Optimizer]) -> None:
-    """Shard it, and point the optimizers to the shards."""
+    """Shard the model, and update the optimizers' groups."""
     from torch.distributed.fsdp import fully_shard
 
     before = dict(model.named_parameters())
@@ -139,9 +141,7 @@ _SHARDED = "_memfit_sharded"
 
 
 def instead_of_replicas(optimizers: Callable[[], Iterable[torch.optim.Optimizer]]) -> Undo:
-    """From now on DistributedDataParallel shards the model that it is given, instead of keeping a copy on
-    each rank.
-    """
+    """Make DistributedDataParallel shard the model instead of replicating it."""
     replicas = nn.parallel.DistributedDataParallel
     original = replicas.__init__
 
@@ -178,7 +178,7 @@ def instead_of_replicas(optimizers: Callable[[], Iterable[torch.optim.Optimizer]
 
 
 def _hooks(module: nn.Module) -> list[tuple[str, dict[Any, Any]]]:
-    """A module's hooks of every kind."""
+    """Return a module's hooks of every kind."""
     return [
         (name, held) for name, held in module.__dict__.items() if "_hooks" in name and isinstance(held, dict)
     ]

@@ -1,8 +1,7 @@
-"""`8-bit-optimizer`, `bf16-optimizer-state`, `host-optimizer-state`: an optimizer's moments, packed between
-steps.
+"""`8-bit-optimizer`, `bf16-optimizer-state`, `host-optimizer-state`: optimizer state packed between steps.
 
-Each update unpacks the moments of a few parameters, and packs them again: what is there in full is small.
-What is saved in a checkpoint is in full, so it can be loaded with the lever or without.
+Each update unpacks the state of a few parameters and packs it again, so little of it exists in full.
+Checkpoints store the state in full, so they can be loaded with or without the lever.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from .rounding import Rounding
 from .target import CannotApply, Target, Undo
 from .wrapping import all_or_none
 
-# Smaller moments take no room, and are the ones that hurt: biases, norms.
-_LEAST = 4096
+# Minimum number of elements. Smaller state takes little memory, and its accuracy matters: biases, norms.
+_MIN_ELEMENTS = 4096
 
 
 class EightBit:
-    """Blocks of codes with a scale each."""
+    """Block-wise 8-bit quantisation."""
 
     def packs(self, name: str, value: torch.Tensor) -> bool:  # noqa: ARG002
-        # Moments of parameters in bf16 are in bf16, which is twice as much as codes.
-        return value.numel() >= _LEAST and value.dtype.is_floating_point
+        # State in bf16 takes twice as much as 8-bit codes.
+        return value.numel() >= _MIN_ELEMENTS and value.dtype.is_floating_point
 
     def pack(self, name: str, value: torch.Tensor, before: Any) -> Coded:  # noqa: ARG002
-        # Second moments have no sign, and get a bit more for it.
+        # Second moments are not negative, which saves the sign bit.
         squares = name.endswith(("_sq", "square_avg", "sum")) or name == "exp_inf"
         return encode(value, "unsigned8" if squares else "signed8")
 
@@ -41,16 +40,16 @@ class EightBit:
 
 
 class Halved:
-    """bf16, rounded up or down by chance."""
+    """bf16 with stochastic rounding."""
 
     def __init__(self) -> None:
         self._round = Rounding()
 
     def packs(self, name: str, value: torch.Tensor) -> bool:  # noqa: ARG002
-        return value.numel() >= _LEAST and value.dtype == torch.float32
+        return value.numel() >= _MIN_ELEMENTS and value.dtype == torch.float32
 
     def pack(self, name: str, value: torch.Tensor, before: Any) -> torch.Tensor:  # noqa: ARG002
-        # A piece of a moment that is narrow already is kept as it is.
+        # State that is bf16 already is kept unchanged.
         return self._round(value) if value.dtype == torch.float32 else value
 
     def unpack(self, packed: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -58,17 +57,16 @@ class Halved:
 
 
 class OnHost:
-    """The host's memory, pinned."""
+    """Pinned host memory."""
 
     def packs(self, name: str, value: torch.Tensor) -> bool:  # noqa: ARG002
-        return value.numel() >= _LEAST and value.device.type != "cpu"
+        return value.numel() >= _MIN_ELEMENTS and value.device.type != "cpu"
 
     def pack(self, name: str, value: torch.Tensor, before: Any) -> torch.Tensor:  # noqa: ARG002
         place: torch.Tensor = (
             before if before is not None else torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
         )
-        # On the computing stream, whose next update of these numbers reads them back: in order without
-        # waiting.
+        # On the computing stream, whose next update reads them back: in order, without synchronisation.
         return place.copy_(value, non_blocking=True)
 
     def unpack(self, packed: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -86,11 +84,11 @@ _PACKINGS: dict[str, type[Any]] = {
 @lever("bf16-optimizer-state", Stage.OPTIMIZER, 50)
 @lever("host-optimizer-state", Stage.OPTIMIZER, 60)
 def apply(target: Target, _value: Any, name: str) -> Undo:
-    """Pack moments; its value is true."""
+    """Pack the optimizer state; the value is true."""
     if not target.optimizers:
         raise CannotApply(name, "there is no optimizer")
     if name == "host-optimizer-state" and target.place().type == "cpu":
-        target.note("the optimizer's state is in the host's memory already, so nothing moves on this device")
+        target.note("the optimizer state is in host memory already, so this has no effect on this device")
         return lambda: None
     return all_or_none(_one(optimizer, name, _PACKINGS[name]()) for optimizer in target.optimizers)
 
@@ -100,9 +98,13 @@ def _one(optimizer: torch.optim.Optimizer, name: str, packing: Packing) -> Undo:
     if not pieces.elementwise and name != "host-optimizer-state":
         undo()
         raise CannotApply(
-            name, f"{type(optimizer).__name__}'s moments are not known to bear it; AdamW's and SGD's are"
+            name,
+            (
+                f"{type(optimizer).__name__} is not known to update each element independently, so its state "
+                "cannot be packed; AdamW and SGD are supported"
+            ),
         )
-    # Another lever may have packed them in its own way, which comes back when this one goes.
+    # Another lever may have packed the state in its own way, which is restored when this lever is undone.
     before = pieces.packing
     _repack(pieces, packing)
 

@@ -1,4 +1,4 @@
-"""What levers are applied to."""
+"""The object that levers are applied to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Undo = Callable[[], None]
 
 
 class CannotApply(RuntimeError):  # noqa: N818
-    """A lever that does not take hold on this target, and why."""
+    """A lever cannot be applied to this target; the message says why."""
 
     def __init__(self, lever: str, why: str) -> None:
         super().__init__(f"`{lever}` cannot be applied: {why}")
@@ -26,7 +26,7 @@ class CannotApply(RuntimeError):  # noqa: N818
 
 
 def innermost(optimizers: list[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
-    """The optimizers that update, where others stand around them, as accelerate's do."""
+    """Unwrap optimizers that are wrapped by others, such as accelerate's."""
     found: list[torch.optim.Optimizer] = []
     for optimizer in optimizers:
         inner = optimizer
@@ -42,55 +42,55 @@ def innermost(optimizers: list[torch.optim.Optimizer]) -> list[torch.optim.Optim
 
 @dataclass
 class Target:
-    """A training: what computes, what updates, and what goes in."""
+    """A training: model, optimizers, loss and inputs."""
 
     model: nn.Module
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
     loss: Callable[[nn.Module, Any], Any] | None = None
     device: torch.device | None = None
-    # Levers that act around each forward and its loss.
+    # Context managers of levers around each forward pass and its loss.
     contexts: list[Callable[[], contextlib.AbstractContextManager[Any]]] = field(default_factory=list)
-    # What is done to each micro-batch before its forward, on the host or on the device, wherever it is.
+    # Functions applied to each micro-batch before its forward pass, on its current device.
     preparations: list[Callable[[Any], Any]] = field(default_factory=list)
-    # What is done to a whole batch on the host, as it comes from the loader.
+    # Functions applied to a whole batch on the host, as it comes from the loader.
     arrivals: list[Callable[[Any], Any]] = field(default_factory=list)
-    # What is done to a script's loader before it is gone over.
+    # Functions applied to a script's loader before it is iterated.
     reloads: list[Callable[[Any], Any]] = field(default_factory=list)
-    # Samples that go through the model together; none to leave that to whoever runs the step.
+    # Micro-batch size; `None` leaves it to the code that runs the step.
     micro_batch: int | None = None
-    # Whether losses have to be scaled: fp16 has few small numbers.
+    # `True` if losses have to be scaled, because fp16 gradients underflow.
     scales: bool = False
-    # Whether parameters are updated within the backward, so that gradients are gone after it.
+    # `True` if parameters are updated in the backward pass, which frees the gradients.
     updates_in_backward: bool = False
-    # What a compiler makes of a function, where the model's blocks are compiled.
+    # Compiles a function, if the model's blocks are compiled.
     compiled: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
-    # Forwards that were compiled because what is around them could not be.
+    # Forwards that were compiled because the code around them could not be.
     pieces: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
-    # Whether the device computes: on one that does not, what its numbers are says nothing.
+    # `False` if the device computes no values, so that tensors' contents mean nothing.
     computes: bool = True
-    # Whether levers may be undone: what was there before them is kept for it then, on the host.
+    # `True` if levers may be undone: the previous state is then kept on the host.
     undoes: bool = True
-    # Modules that a lever wraps and that no forward has called yet, by name, with the lever.
+    # Modules that a lever wraps and that no forward pass has called yet, by name, with the lever.
     uncalled: dict[str, str] = field(default_factory=dict)
-    # Sentences for the user: what took no hold here, and why that is well.
+    # Messages for the user: levers without effect here, and why that is fine.
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.optimizers = innermost(self.optimizers)
 
     def models(self) -> list[nn.Module]:
-        """What is called by itself: the model, or the several that it stands for."""
+        """Return the models that are called: the model, or the several that it combines."""
         return models(self.model)
 
     def place(self) -> torch.device:
-        """Where the model computes."""
+        """Return the device the model runs on."""
         if self.device is not None:
             return self.device
         return next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
 
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
-        """What a forward and its loss run within."""
+        """Enter the contexts of a forward pass and its loss."""
         if not self.contexts:
             yield
             return
@@ -100,25 +100,25 @@ class Target:
             yield
 
     def prepare(self, batch: Any) -> Any:
-        """A micro-batch as the levers want it."""
+        """Apply the levers' changes to a micro-batch."""
         for preparation in self.preparations:
             batch = preparation(batch)
         return batch
 
     def arrive(self, batch: Any) -> Any:
-        """A batch of the loader's as the levers want it, still on the host."""
+        """Apply the levers' changes to a batch from the loader, still on the host."""
         for arrival in self.arrivals:
             batch = arrival(batch)
         return batch
 
     def load(self, loader: Any) -> Any:
-        """A loader as the levers want it."""
+        """Apply the levers' changes to a loader."""
         for reload in self.reloads:
             loader = reload(loader)
         return loader
 
     def note_uncalled(self) -> None:
-        """Say which wrapped modules no forward called in a whole step: the lever does nothing there."""
+        """Name wrapped modules that no forward pass called in a whole step: the lever has no effect there."""
         for name, lever in self.uncalled.items():
             self.note(
                 f"`{lever}` has no effect on `{name}`: the first step did not call it; name the modules that the "
@@ -127,41 +127,41 @@ class Target:
         self.uncalled.clear()
 
     def note(self, text: str) -> None:
-        """Say something once."""
+        """Show a message once."""
         if text not in self.notes:
             self.notes.append(text)
             warn(text)
 
 
 class Applied:
-    """Levers that took hold, the last of which is undone first."""
+    """Applied levers, undone in reverse order."""
 
     def __init__(self) -> None:
         self._undo: list[tuple[str, Undo]] = []
 
     @property
     def names(self) -> list[str]:
-        """Which they are."""
+        """The names of the levers."""
         return [name for name, _ in self._undo]
 
     def add(self, name: str, undo: Undo) -> None:
         self._undo.append((name, undo))
 
     def undo(self) -> None:
-        """Put everything back."""
+        """Undo all levers."""
         while self._undo:
             self._undo.pop()[1]()
 
 
 def modules(target: Target, lever: str, names: Any) -> list[nn.Module]:
-    """The modules that a value names: a list of dotted names; every one has to be there."""
+    """Return modules by their dotted names. Raises `CannotApply` if one is missing."""
     known = dict(target.model.named_modules())
     if isinstance(names, str):
         names = [names]
     missing = [name for name in names if name not in known]
     if missing:
         near = [name for name in known if name.split(".")[-1] == missing[0].split(".")[-1]][:3]
-        hint = f"; there are {', '.join(f'`{name}`' for name in near)}" if near else ""
+        hint = f"; did you mean {', '.join(f'`{name}`' for name in near)}?" if near else ""
         raise CannotApply(lever, f"the model has no module `{missing[0]}`{hint}")
     for name in names:
         _refuse_container(lever, name, known[name])
@@ -169,20 +169,20 @@ def modules(target: Target, lever: str, names: Any) -> list[nn.Module]:
 
 
 def _refuse_container(lever: str, name: str, module: nn.Module) -> None:
-    """Refuse a `ModuleList` and the like: it is never called, so nothing around its forward takes effect."""
+    """Refuse a `ModuleList` or similar: it is never called, so wrapping its forward has no effect."""
     if type(module).forward is not nn.Module.forward or "forward" in vars(module):
         return
     entries = [f"`{name}.{child}`" if name else f"`{child}`" for child, _ in module.named_children()]
     shown = ", ".join(entries[:3]) + (", …" if len(entries) > 3 else "")
     kind = type(module).__name__
     raise CannotApply(
-        lever, f"`{name}` is a {kind}, which has no forward of its own" + (f"; name {shown}" if shown else "")
+        lever, f"`{name}` is a {kind}, which has no `forward` method" + (f"; name {shown}" if shown else "")
     )
 
 
 def table(value: Any, first: str) -> dict[str, Any]:
-    """A value with several parts: a table, or a text such as `workers=4,prefetch=2,pin=true`, as plan files
-    have it; one number alone is the part named `first`.
+    """Read a value with several parts: a table, or a text such as `workers=4,prefetch=2,pin=true`, as in plan
+    files; a single value is the part named `first`.
     """
     if isinstance(value, dict):
         return dict(value)

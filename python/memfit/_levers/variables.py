@@ -1,8 +1,8 @@
-"""The variables of a running function, looked at without keeping what is in them.
+"""Reads the variables of a running function without keeping their values alive.
 
 Before Python 3.13, `frame.f_locals` leaves a copy of a function's variables on its frame. A tensor that the
-function lets go of afterwards would live on in that copy, for as long as the function runs. Knows nothing of
-torch.
+function releases afterwards would live on in that copy for as long as the function runs. This module does not
+use torch.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ _COPIES = sys.version_info < (3, 13)
 
 
 def variables(frame: types.FrameType) -> dict[str, Any]:
-    """The variables of a frame by name, as they are now."""
+    """Return the current variables of a frame by name."""
     table = frame.f_locals
     found = dict(table)
     if _is_a_copy(frame) and _references(table) <= _UNSHARED:
@@ -24,7 +24,7 @@ def variables(frame: types.FrameType) -> dict[str, Any]:
 
 
 def set_variable(frame: types.FrameType, name: str, value: Any) -> None:
-    """Gives a variable of a frame another value."""
+    """Assign to a variable of a frame."""
     table = frame.f_locals
     table[name] = value
     if _COPIES:
@@ -34,7 +34,7 @@ def set_variable(frame: types.FrameType, name: str, value: Any) -> None:
 
 
 def _is_a_copy(frame: types.FrameType) -> bool:
-    """Whether `f_locals` of a frame is a copy. Of a module and of a class body it is not."""
+    """Return `True` if `f_locals` of a frame is a copy. For modules and class bodies it is not."""
     return _COPIES and bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
 
 
@@ -43,10 +43,10 @@ def _references(table: dict[str, Any]) -> int:
 
 
 def _references_of_a_new_copy() -> int:
-    # A frame that has itself among its variables would stay, and all that called it.
+    # A frame that references itself would stay alive, with all its callers.
     table = sys._getframe(0).f_locals
     return _references(table)
 
 
-# A function's own `locals()` gives the copy away: then it has more, and is somebody's.
+# More references mean that the copy is in use, by the function's own `locals()`, for example.
 _UNSHARED = _references_of_a_new_copy()

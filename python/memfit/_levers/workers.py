@@ -1,6 +1,4 @@
-"""`loader-workers`: how many processes load, how many batches they are ahead, and whether these are
-pinned.
-"""
+"""`loader-workers`: the number of worker processes, prefetched batches, and pinned memory."""
 
 from __future__ import annotations
 
@@ -14,15 +12,15 @@ from .target import CannotApply, Target, Undo, table, take_out
 
 @lever("loader-workers", Stage.DATA, 20)
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Load otherwise: `value` is a number of processes, or a table (or a text such as `workers=4,pin=true`)
-    of `workers`, `prefetch`, `pin` and `persistent`.
+    """Change the loader: `value` is a number of processes, or a table (or a text such as
+    `workers=4,pin=true`) of `workers`, `prefetch`, `pin` and `persistent`.
     """
     wanted = table(value, "workers")
     changes: dict[str, Any] = {}
     if "workers" in wanted:
         workers = wanted["workers"]
         if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-            raise CannotApply(name, f"`workers` is a number of processes, and not {workers!r}")
+            raise CannotApply(name, f"`workers` is a number of processes, got {workers!r}")
         changes["num_workers"] = workers
     if "pin" in wanted:
         changes["pin_memory"] = bool(wanted["pin"])
@@ -45,25 +43,25 @@ def apply(target: Target, value: Any, name: str) -> Undo:
 
 
 class Changed:
-    """Loaders that were changed in place, with what they had before."""
+    """Loaders that were changed in place, with their previous settings."""
 
     def __init__(self) -> None:
         self._before: list[tuple[DataLoader[Any], str, Any]] = []
 
     def set(self, loader: DataLoader[Any], key: str, value: Any) -> None:
-        """Set what a loader lets nobody set once it is made."""
+        """Set an attribute that a loader does not allow to be set after its creation."""
         self._before.append((loader, key, loader.__dict__[key]))
         loader.__dict__[key] = value
 
     def undo(self) -> None:
-        """Put everything back."""
+        """Restore all loaders."""
         while self._before:
             loader, key, value = self._before.pop()
             loader.__dict__[key] = value
 
 
 def again(loader: DataLoader[Any], changed: Changed, **changes: Any) -> DataLoader[Any]:
-    """The same loader with other settings: same data, same order, same collation."""
+    """Return the loader with other settings: same data, same order, same collation."""
     settings: dict[str, Any] = {
         "num_workers": loader.num_workers,
         "collate_fn": loader.collate_fn,
@@ -78,7 +76,7 @@ def again(loader: DataLoader[Any], changed: Changed, **changes: Any) -> DataLoad
     for key in ("pin_memory_device", "in_order"):
         if hasattr(loader, key) and getattr(loader, key) not in ("", None):
             settings[key] = getattr(loader, key)
-    # A sampler of batches has the batch's size in it; so has a data set that gives whole batches.
+    # A batch sampler determines the batch size; so does a data set that yields whole batches.
     if changes.get("batch_sampler") is not None:
         pass
     elif isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
@@ -92,7 +90,7 @@ def again(loader: DataLoader[Any], changed: Changed, **changes: Any) -> DataLoad
         settings.update(prefetch_factor=None, persistent_workers=False, multiprocessing_context=None)
         settings["timeout"] = 0
     elif settings["prefetch_factor"] is None:
-        # What torch itself means, which a loader without workers does not have.
+        # torch's default, which a loader without workers does not have.
         settings["prefetch_factor"] = 2
     if type(loader) is DataLoader:
         return DataLoader(loader.dataset, **settings)
@@ -100,9 +98,7 @@ def again(loader: DataLoader[Any], changed: Changed, **changes: Any) -> DataLoad
 
 
 def _like(loader: DataLoader[Any], settings: dict[str, Any], changed: Changed) -> DataLoader[Any]:
-    """A loader of a class of somebody's own may be made otherwise, so only what can be set later is set,
-    until it is undone.
-    """
+    """Change a loader in place if its class is not torch's own, since its constructor may differ."""
     for key in ("num_workers", "prefetch_factor", "pin_memory", "batch_sampler"):
         if key in settings and loader.__dict__.get(key) is not settings[key]:
             changed.set(loader, key, settings[key])

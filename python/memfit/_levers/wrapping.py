@@ -1,7 +1,7 @@
-"""Putting something around a module's forward, and taking it away again.
+"""Wraps a module's forward, and unwraps it.
 
-What is put there is bound to the module that is called, and not to the one that it was put on: a deep copy of
-a module has it too, around its own weights.
+The wrapper is bound to the module that is called, not to the one that it was installed on: a deep copy of a
+module has it too, around its own weights.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from torch import nn
 
 from .target import Undo
 
-# Called with the module, with the forward that was there, and then with what the module is called with. It
-# knows of the module only what it is given here: it is called for copies as well.
+# Called with the module, the original forward, and the arguments of the call. It must use only the module it
+# is given here, because it is called for copies as well.
 Around = Callable[..., Any]
 
 _LAYERS = "_memfit_layers"
 
 
 def wrap(module: nn.Module, around: Around, holds: str | None = None) -> Undo:
-    """Let `around(module, forward, *args, **kwargs)` stand for the module's forward.
+    """Replace the module's forward by `around(module, forward, *args, **kwargs)`.
 
     The module itself stays as it is: its class, its names in the state dict, its hooks, which run outside.
-    Several wraps lie around each other, and may be undone in any order. A module that is pickled comes back
-    without them; `holds` names the lever without which it would be of no use.
+    Wrappers can be nested, and undone in any order. Unpickling a module drops them; `holds` names a lever
+    that keeps a part of the weights, without which the module cannot be pickled.
     """
     own = module.__dict__.get("forward")
     inner = module.forward
@@ -45,8 +45,7 @@ def wrap(module: nn.Module, around: Around, holds: str | None = None) -> Undo:
             return layer.inner(*args, **kwargs)
         return layer.around(_module, layer.inner, *args, **kwargs)
 
-    # A closure that a caller unwraps must not find the forward below it; what it takes is asked for by
-    # trainers.
+    # Callers that follow `__wrapped__` must not find the inner forward; trainers do read its signature.
     del forward.__wrapped__  # type: ignore[attr-defined]
     with contextlib.suppress(ValueError, TypeError):
         taken = inspect.signature(inner)
@@ -59,7 +58,7 @@ def wrap(module: nn.Module, around: Around, holds: str | None = None) -> Undo:
     def undo() -> None:
         layer.around = layer.holds = None
         if module.__dict__.get("forward") is not bound:
-            # Something else was put around it since, and calls it: it lets through.
+            # Another wrapper was put around it and calls it: it just forwards the call.
             return
         if own is None:
             del module.forward
@@ -73,8 +72,8 @@ def wrap(module: nn.Module, around: Around, holds: str | None = None) -> Undo:
 
 
 def wrap_call(module: nn.Module, around: Around) -> Undo:
-    """The same around what the module was compiled to, outside of the compiled code; around its forward where
-    it was not. A copy is not compiled, and has neither.
+    """Wrap the compiled call of a module, outside of the compiled code, or its forward if it was not
+    compiled. A copy is not compiled, and has neither.
     """
     name = "_compiled_call_impl"
     compiled = getattr(module, name, None)
@@ -97,7 +96,7 @@ def wrap_call(module: nn.Module, around: Around) -> Undo:
 
 
 class _Layer:
-    """One wrap of one module; each copy of the module has its own."""
+    """One wrapper of one module; each copy of the module has its own."""
 
     __slots__ = ("around", "holds", "inner")
 
@@ -112,19 +111,20 @@ class _Layer:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.holds is not None:
             raise pickle.PicklingError(
-                f"a module cannot be pickled while `{self.holds}` holds a part of its weights\n"
-                "hint: save its `state_dict()`, which has them whole, or undo the lever before"
+                f"a module cannot be pickled while `{self.holds}` holds part of its weights\n"
+                "hint: save its `state_dict()`, which contains them in full, or undo the lever first"
             )
         if not isinstance(self.inner, types.MethodType):
             raise pickle.PicklingError(
-                f"a module cannot be pickled with levers around a forward that is a {type(self.inner).__name__}\n"
-                "hint: save its `state_dict()`, or undo the levers before"
+                "a module cannot be pickled with levers around a forward of type "
+                f"{type(self.inner).__name__}\n"
+                "hint: save its `state_dict()`, or undo the levers first"
             )
         return type(None), ()
 
 
 def together(undone: list[Undo]) -> Undo:
-    """One undo for several, the last first."""
+    """Combine several undo functions; the last one runs first."""
 
     def undo() -> None:
         while undone:
@@ -134,9 +134,7 @@ def together(undone: list[Undo]) -> Undo:
 
 
 def all_or_none(done: Iterable[Undo]) -> Undo:
-    """One undo for what is done as `done`, a generator, is gone over. Where some of it fails, what was done
-    before it is undone first.
-    """
+    """Combine the undo functions that a generator yields. If it fails, undo what was done so far."""
     undone: list[Undo] = []
     try:
         for undo in done:

@@ -1,11 +1,10 @@
-"""Measure the card that PyTorch sees here, for `memfit calibrate`: plain timings and sizes, nothing concluded
-from them.
+"""Measures the GPU for `memfit calibrate`: plain timings and sizes, without conclusions.
 
 Each fact is one line of JSON on standard output. After a stage it waits for a line on standard input, while
-whoever started it looks at the card from outside.
+the parent process inspects the GPU from outside.
 
-    python card.py             one card: what lies outside the allocator, rates, bandwidths, launches
-    python card.py --ranks     one rank of several: communicators
+  python card.py             one GPU: memory outside the allocator, rates, bandwidths, launches
+  python card.py --ranks     one rank of several: communicators
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from torch import nn
 from torch.nn import functional
 
 MIB = 1 << 20
-# Measured together, work takes about as long as this, so that its launch does not count.
+# Work is repeated to take about this long, so that launches do not count.
 TOGETHER_MS = 20.0
-# A product that takes longer is large enough.
+# A matrix product that takes longer is large enough.
 LARGE_MS = 100.0
 SAMPLES = 7
-# Enough of work that takes a good part of a second.
+# Number of samples for work that takes a large part of a second.
 SAMPLES_OF_LONG_WORK = 3
 
 
@@ -36,7 +35,7 @@ def say(**fact: object) -> None:
 
 
 def stage(name: str) -> None:
-    """Wait until the card was looked at."""
+    """Wait until the parent process has inspected the GPU."""
     torch.cuda.synchronize()
     say(kind="stage", name=name, reserved=torch.cuda.memory_reserved())
     sys.stdin.readline()
@@ -44,16 +43,16 @@ def stage(name: str) -> None:
 
 @contextmanager
 def attempt(what: str) -> Iterator[None]:
-    """Say what could not be measured, and go on."""
+    """Report a measurement that failed, and continue."""
     try:
         yield
-    except Exception as error:  # whatever it is, the catalogue's figure stays
+    except Exception as error:  # any error: the catalogue's value is kept
         say(kind="gap", what=what, why=f"{type(error).__name__}: {str(error).splitlines()[0][:200]}")
     torch.cuda.empty_cache()
 
 
 def elapsed(work: Callable[[], object], times: int) -> float:
-    """Milliseconds on the card for `times` of it."""
+    """Return the GPU time of `times` calls in milliseconds."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
     for _ in range(times):
@@ -64,7 +63,7 @@ def elapsed(work: Callable[[], object], times: int) -> float:
 
 
 def sample(name: str, amount: float, work: Callable[[], object]) -> None:
-    """Say how many nanoseconds `work` took, which does so much of something."""
+    """Report the nanoseconds per call of `work`, which processes `amount` of something."""
     elapsed(work, 2)
     once = elapsed(work, 1)
     times = max(1, min(200, round(TOGETHER_MS / max(once, 1e-3))))
@@ -90,12 +89,11 @@ def facts() -> None:
     )
 
 
-# --- what lies outside the allocator
-# ---------------------------------------------------------------------------------
+# --- memory outside the allocator
 
 
 class Block(nn.Module):
-    """A little of everything that training uses."""
+    """A small model with the common layers of a training."""
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()
@@ -116,7 +114,7 @@ class Block(nn.Module):
 
 
 def train(dtype: torch.dtype) -> None:
-    """Two steps, in half precision where it makes a difference."""
+    """Train two steps, in half precision where it makes a difference."""
     model = Block().cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     for _ in range(2):
@@ -130,7 +128,7 @@ def train(dtype: torch.dtype) -> None:
 
 
 def use_more() -> None:
-    """What other scripts load beside that: other types, other layers, sorting and indexing."""
+    """Load the libraries of other scripts: other types, other layers, sorting and indexing."""
     x = torch.randn(64, 64, device="cuda")
     rows = torch.randint(64, (64,), device="cuda")
     _ = x.sort().values.cumsum(0).softmax(-1).topk(4)
@@ -148,7 +146,7 @@ def use_more() -> None:
 
 
 def multiply(name: str, make: Callable[[int], Callable[[], object]]) -> None:
-    """Products of two sizes, large enough that every multiprocessor has much to do."""
+    """Measure products of two sizes, large enough to keep every multiprocessor busy."""
     with attempt(f"rate of {name}"):
         size = 4096
         work = make(size)
@@ -216,7 +214,7 @@ def link(name: str, pinned: bool, size: int) -> None:
 
 
 def launches(free: int) -> None:
-    """Short kernels that were all queued before the first of them began."""
+    """Measure short kernels that were all queued before the first of them began."""
     with attempt("launches"):
         size = min(1024 * MIB, free // 8)
         source, target = (torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(2))
@@ -251,7 +249,7 @@ def communicators() -> None:
     dist.all_to_all_single(torch.empty_like(tensor), tensor)
     dist.broadcast(tensor, 0)
     stage("all")
-    # What passes over each card's link in a ring.
+    # Bytes over each GPU's link in a ring.
     sample("peers", 2.0 * (size - 1) / size * tensor.nbytes, lambda: dist.all_reduce(tensor))
     dist.barrier()
     dist.destroy_process_group()

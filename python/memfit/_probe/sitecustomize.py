@@ -1,6 +1,4 @@
-"""Put in front by `memfit run`: arms the probe, then gives way to the customization that it stands in front
-of.
-"""
+"""Installed by `memfit run`: activates the probe, then runs the `sitecustomize` that it shadows."""
 
 import os
 import sys
@@ -18,7 +16,7 @@ def _arm():
 
 
 def _give_way():
-    """Runs the `sitecustomize` that Python would have run, in this module's place."""
+    """Run the `sitecustomize` that Python would have run in place of this module."""
     import importlib.machinery
     import importlib.util
 

@@ -1,1 +1,3 @@
-"""Training that does not die: what calls torch for the decisions of `memfit._core.Controller`."""
+"""Training that survives out-of-memory errors: carries out in torch the decisions of
+`memfit._core.Controller`.
+"""

@@ -1,7 +1,7 @@
-"""What a batch is made of, and parts of it.
+"""Batches and their micro-batches.
 
-A batch is whatever a loader gives: tensors, and containers of them. What has the batch dimension is cut along
-it, and all else goes to every part as it is.
+A batch is whatever a loader yields: tensors, and containers of them. Entries that have the batch dimension
+are split along it; everything else is passed unchanged to every micro-batch.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Items = Callable[[Any], int]
 Cut = Callable[[Any, int, int], Any]
 
 _REGISTERED: dict[type, tuple[Items, Cut]] = {}
-# So many forms are kept: batches of sequences may have one for every length.
-_FORMS = 1 << 12
+# Number of cached batch layouts; batches of sequences may have one for every length.
+_MAX_LAYOUTS = 1 << 12
 
 
 def register_batch_type(kind: type, items: Items, cut: Cut) -> None:
@@ -47,11 +47,11 @@ def is_namedtuple(value: Any) -> bool:
 
 
 def _is_fields(value: Any) -> bool:
-    """Whether a list or tuple holds a batch's fields, and not its samples."""
+    """Return `True` if a list or tuple holds a batch's fields rather than its samples."""
     if is_namedtuple(value):
         return True
     if type(value) is list and len(value) > 1:
-        # What `collate_fn=lambda samples: samples` gives: pairs, or sequences of different lengths.
+        # `collate_fn=lambda samples: samples` yields pairs, or sequences of different lengths.
         if all(type(entry) is tuple and len(entry) == len(value[0]) for entry in value):
             return False
         tensors = all(isinstance(entry, torch.Tensor) and entry.dim() > 0 for entry in value)
@@ -62,47 +62,47 @@ def _is_fields(value: Any) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
-    """What batches that are built alike have in common: several tensors, and nothing in them that has to be
-    walked.
+class Layout:
+    """The layout shared by flat batches with equal shapes and types: several tensors and no nested
+    containers.
     """
 
     items: int
     shape: str
-    # The same without lengths.
+    # The layout without sequence lengths.
     structure: str
     elements: int
-    # Of each tensor, whether it is cut.
+    # For each tensor, `True` if it is split along the batch dimension.
     cut: tuple[bool, ...]
 
 
 class Batch:
-    """A batch, and where it can be cut."""
+    """A batch, and the rules for splitting it."""
 
-    # Forms of flat batches, by what they are made of: most of a training's batches have one of a few.
-    _known: ClassVar[dict[Any, Form]] = {}
+    # Cached layouts of flat batches, by type and shapes; most batches of a training have one of a few.
+    _known: ClassVar[dict[Any, Layout]] = {}
 
     def __init__(
         self, value: Any, size: int | None = None, dimension: int = 0, split: Cut | None = None
     ) -> None:
         self.value = value
-        # Whether a type that somebody registered is in it.
+        # Set if the batch contains a type registered with `register_batch_type`.
         self._foreign = False
-        # Where tensors have their samples, and what cuts the batch where its owner says how.
+        # The batch dimension, and the user's `split=` function if there is one.
         self._dimension = dimension
         self._split = split
-        # What each of several losses counts over the whole batch, where that is known beforehand.
+        # The count of each of several losses over the whole batch, if known before it runs.
         self.counts: dict[str, float] | None = None
-        # What dividing this batch changes, once that was measured.
+        # The differences that dividing this batch causes, once they were measured.
         self.divided: tuple[str, ...] | None = None
         self._flat = _flat(value) if split is None else None
         key = None
         if self._flat is not None:
             key = (type(value), size, dimension, *[(entry.shape, entry.dtype) for entry in self._flat])
-            form = self._known.get(key)
-            if form is not None:
-                self._form = form
-                self.items, self.shape, self.elements = form.items, form.shape, form.elements
+            layout = self._known.get(key)
+            if layout is not None:
+                self._layout = layout
+                self.items, self.shape, self.elements = layout.items, layout.shape, layout.elements
                 self.costs: list[int] | None = None
                 return
         sizes: Counter[int] = Counter()
@@ -116,47 +116,50 @@ class Batch:
             and all(len(each) != size for each in lists)
         ):
             raise ValueError(
-                f"`batch_size=` says {size} samples, and nothing in this batch has as many\n"
-                "hint: say where the samples are with `batch_dim=`, or cut the batch yourself with `split=fn(batch, start, stop)`"
+                f"`batch_size=` returned {size} samples, but nothing in this batch has that length\n"
+                "hint: name the batch dimension with `batch_dim=`, or split the batch yourself with "
+                "`split=fn(batch, start, stop)`"
             )
-        # Fields by their place: whether they are cut.
+        # One entry for each field: its shape without the batch dimension, and its kind.
         self._shapes: list[str] = []
         self._kinds: list[str] = []
         self._elements = 0
         self._costs: list[int] | None = None
         self._describe(value, top=True)
-        # What the samples look like, without their number.
+        # The shape of one sample, without the number of samples.
         self.shape = " ".join(self._shapes)
         self._structure = " ".join(self._kinds)
-        # Numbers in one sample, the largest one where they differ; and in each of them, where they do.
+        # Elements in the largest sample; and in each sample, if they differ.
         costs: list[int] = self._costs or []
         self.elements = max(self._elements + max(costs, default=0), 1)
         self.costs = [self._elements + cost for cost in costs] if len(set(costs)) > 1 else None
         if key is not None and self._flat is not None:
             cut = tuple(self._is_cut(entry) for entry in self._flat)
-            self._form = Form(self.items, self.shape, self._structure, self.elements, cut)
-            if len(self._known) >= _FORMS:
+            self._layout = Layout(self.items, self.shape, self._structure, self.elements, cut)
+            if len(self._known) >= _MAX_LAYOUTS:
                 self._known.clear()
-            self._known[key] = self._form
+            self._known[key] = self._layout
 
     def part(self, start: int, stop: int, device: torch.device | None, own: bool = False) -> Any:
-        """The samples from start to stop, on a device; with `own`, in memory that is not the batch's."""
+        """Return the samples from start to stop on a device; with `own`, copied so that they share no memory
+        with the batch.
+        """
         return self._take(range(start, stop), device, own)
 
     def picked(self, samples: Sequence[int], device: torch.device | None) -> Any:
-        """Some samples, in memory of their own; those of one row only where `picks` is not given."""
+        """Return copies of the given samples. They must be contiguous unless `picks` is true."""
         return self._take(samples, device, True)
 
     @property
     def picks(self) -> bool:
-        """Whether samples can be taken in any order: not where somebody else cuts the batch."""
+        """`True` if samples can be taken in any order; `False` if user code splits the batch."""
         return self._split is None and not self._foreign
 
     def _take(self, samples: Sequence[int], device: torch.device | None, own: bool) -> Any:
         whole = isinstance(samples, range) and len(samples) == self.items
         if self._split is not None:
             value = self.value if whole else self._split(self.value, samples[0], samples[-1] + 1)
-            return _placed(value, device, own)
+            return _move(value, device, own)
         if self._flat is not None and not own:
             return self._flat_part(self._flat, None if whole else samples, device)
 
@@ -166,12 +169,14 @@ class Batch:
                 return value if whole else found[1](value, samples[0], samples[-1] + 1)
             if isinstance(value, torch.Tensor):
                 if whole or not self._is_cut(value):
-                    return _put(value, device, own)
+                    return _move_tensor(value, device, own)
                 if value.is_nested:
                     rows = list(value.unbind())
                     taken = [rows[index] for index in samples]
-                    return _put(torch.nested.as_nested_tensor(taken, layout=value.layout), device, own)
-                return _put(self._taken(value, samples), device, own)
+                    return _move_tensor(
+                        torch.nested.as_nested_tensor(taken, layout=value.layout), device, own
+                    )
+                return _move_tensor(self._taken(value, samples), device, own)
             if _is_array(value):
                 cut = value[list(samples)] if not whole and value.shape[:1] == (self.items,) else value
                 return cut.copy() if own else cut
@@ -191,8 +196,8 @@ class Batch:
                 )
             if isinstance(value, (list, tuple)):
                 if self._is_samples(value, top):
-                    # Within a sample nothing is cut.
-                    return type(value)(_placed(value[index], device, own) for index in samples)
+                    # The contents of a sample are not split.
+                    return type(value)(_move(value[index], device, own) for index in samples)
                 cut = list(value) if _leaves(value) else [walk(entry, False) for entry in value]
                 return type(value)(*cut) if is_namedtuple(value) else type(value)(cut)
             return value
@@ -208,11 +213,11 @@ class Batch:
     def _flat_part(
         self, entries: list[torch.Tensor], samples: Sequence[int] | None, device: torch.device | None
     ) -> Any:
-        """The same, where the batch is tensors side by side."""
+        """Return the samples of a flat batch, which consists of tensors only."""
         if samples is not None:
             entries = [
                 self._taken(entry, samples) if is_cut else entry
-                for entry, is_cut in zip(entries, self._form.cut, strict=True)
+                for entry, is_cut in zip(entries, self._layout.cut, strict=True)
             ]
         if device is not None:
             entries = [
@@ -224,7 +229,7 @@ class Batch:
         return entries[0] if kind is torch.Tensor else kind(entries)
 
     def versions(self) -> list[int]:
-        """How often each tensor of the batch was written to."""
+        """Return the version counter of each tensor; in-place writes increment it."""
         if self._flat is not None:
             return [entry._version for entry in self._flat]
         found: list[int] = []
@@ -232,9 +237,7 @@ class Batch:
         return found
 
     def fields(self) -> list[torch.Tensor]:
-        """The tensors that are cut, in the order in which they stand, as far as each sample is a part of
-        one.
-        """
+        """Return the tensors that are split, in order, with the batch dimension first."""
         found: list[torch.Tensor] = []
         visit(self.value, found.append)
         dimension = self._dimension
@@ -246,12 +249,12 @@ class Batch:
 
     @property
     def structure(self) -> str:
-        """What batches that are built alike have in common, whatever the lengths of their sequences are."""
-        return self._form.structure if self._flat is not None else self._structure
+        """The layout of the batch without sequence lengths."""
+        return self._layout.structure if self._flat is not None else self._structure
 
     def _along(self, tensor: torch.Tensor) -> int:
-        """The dimension that has the samples: the first one of tensors that do not have the one that was
-        named.
+        """Return a tensor's batch dimension: the one named by the user, or the first if the tensor
+        lacks it.
         """
         return self._dimension if tensor.dim() > self._dimension else 0
 
@@ -259,12 +262,12 @@ class Batch:
         return bool(tensor.dim() > 0 and tensor.size(self._along(tensor)) == self.items)
 
     def _is_samples(self, value: Any, top: bool) -> bool:
-        """Whether a list has one entry for each sample."""
+        """Return `True` if a list has one entry for each sample."""
         if is_namedtuple(value) or len(value) != self.items:
             return False
         if not _is_fields(value):
             return True
-        # Several tensors that all have the batch dimension are fields; the samples of a ragged batch do not.
+        # Tensors that all have the batch dimension are fields; the samples of a ragged batch do not have it.
         tensors = [entry for entry in value if isinstance(entry, torch.Tensor)]
         return not top and bool(tensors) and not all(self._is_cut(entry) for entry in tensors)
 
@@ -275,7 +278,7 @@ class Batch:
             sizes[found[0](value)] += 1000
         elif isinstance(value, torch.Tensor):
             if value.dim() > 0:
-                # Where the dimension was named, those that have it tell.
+                # If the user named the batch dimension, tensors that have it take precedence.
                 sizes[value.size(self._along(value))] += 1 + 1000 * (
                     self._dimension and value.dim() > self._dimension
                 )
@@ -299,22 +302,24 @@ class Batch:
 
     @staticmethod
     def _guess(sizes: Counter[int], lists: list[Any]) -> int:
-        """The number of samples: what most tensors have first, or the length of the lists of samples."""
+        """Return the number of samples: the most frequent first dimension, or the length of the lists of
+        samples.
+        """
         lengths = Counter(len(entry) for entry in lists)
         if not sizes and not lengths:
             raise ValueError(
-                "this batch has nothing along which it could be split: no tensor, and no list of samples\n"
-                "hint: say how many samples it has with `batch_size=fn(batch)` and cut it with `split=fn(batch, start, stop)`, or "
-                "teach memfit its type with `memfit.register_batch_type`"
+                "this batch has no dimension to split: it contains no tensor and no list of samples\n"
+                "hint: return the number of samples with `batch_size=fn(batch)` and split it with "
+                "`split=fn(batch, start, stop)`, or register its type with `memfit.register_batch_type`"
             )
-        # A list of samples names its own length; where tensors have it too, both agree.
+        # The length of a list of samples decides; if tensors have that dimension too, both agree.
         if lengths:
             length, _ = lengths.most_common(1)[0]
             fields = all(isinstance(entry, torch.Tensor) for entries in lists for entry in entries)
             if not sizes or not fields or length in sizes:
                 return length
         most = max(sizes.values())
-        # Of equally many, the first that was met.
+        # In a tie, the first one found.
         return next(size for size, count in sizes.items() if count == most)
 
     def _describe(self, value: Any, top: bool) -> None:
@@ -352,7 +357,7 @@ class Batch:
 
 
 def _flat(value: Any) -> list[torch.Tensor] | None:
-    """A batch's tensors, where it is nothing but tensors side by side, or one of them."""
+    """Return a batch's tensors if it is a single tensor or a flat container of tensors, else `None`."""
     kind = type(value)
     if kind is torch.Tensor:
         entries = [value]
@@ -365,7 +370,7 @@ def _flat(value: Any) -> list[torch.Tensor] | None:
     for entry in entries:
         if type(entry) is not torch.Tensor or entry.is_nested:
             return None
-    # Somebody who registered tensors or lists has a way of their own.
+    # A registered type of tensor or list is split by its own function.
     return entries if not _REGISTERED or _registered(value) is None else None
 
 
@@ -374,23 +379,23 @@ def _is_array(value: Any) -> bool:
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
-def _placed(value: Any, device: torch.device | None, own: bool) -> Any:
-    """All tensors of a part on a device; with `own`, in memory of their own."""
-    return tree_map_only(torch.Tensor, lambda tensor: _put(tensor, device, own), value)
+def _move(value: Any, device: torch.device | None, own: bool) -> Any:
+    """Move all tensors of a micro-batch to a device; with `own`, copy them."""
+    return tree_map_only(torch.Tensor, lambda tensor: _move_tensor(tensor, device, own), value)
 
 
-def _put(tensor: torch.Tensor, device: torch.device | None, own: bool) -> torch.Tensor:
+def _move_tensor(tensor: torch.Tensor, device: torch.device | None, own: bool) -> torch.Tensor:
     moved = tensor if device is None else tensor.to(device, non_blocking=True)
     return moved.clone() if own and moved.data_ptr() == tensor.data_ptr() else moved
 
 
 def _leaves(value: Any) -> bool:
-    """Whether a list holds plain values only, such as names of files."""
+    """Return `True` if a list holds only plain values, such as file names."""
     return all(isinstance(entry, (str, bytes, int, float, type(None))) for entry in value)
 
 
 def visit(value: Any, seen: Callable[[torch.Tensor], Any]) -> None:
-    """Show all tensors of a batch."""
+    """Call `seen` for every tensor of a batch."""
     if isinstance(value, torch.Tensor):
         seen(value)
     elif isinstance(value, Mapping):
@@ -405,7 +410,7 @@ def visit(value: Any, seen: Callable[[torch.Tensor], Any]) -> None:
 
 
 def _numbers(value: Any) -> int:
-    """How many numbers are in a sample."""
+    """Return the number of tensor elements in a sample."""
     total = 0
 
     def add(tensor: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""A module's buffers, kept from window to window so that a failed one leaves no trace in them."""
+"""A module's buffers, saved at the start of each window so that a failed one leaves them unchanged."""
 
 from __future__ import annotations
 
@@ -12,62 +12,61 @@ from memfit._levers.saying import warn
 
 from .faults import is_memory
 
-# Buffers together larger than this wait on the host.
-_LARGE = 64 << 20
-# Windows after which a model is looked at again.
-_AGAIN = 64
+# Above this total size, the copies are kept in host memory.
+_MAX_DEVICE_BYTES = 64 << 20
+# Number of windows after which the model's modules are listed again.
+_WALK_INTERVAL = 64
 
 
 class _Place(NamedTuple):
-    """Where a buffer is: its name from the model, its module's table of buffers, and its name there."""
+    """A buffer's location: its full path, its module's table of buffers, and its name in that table."""
 
     path: str
     table: dict[str, torch.Tensor | None]
     name: str
 
-    def put(self, buffer: torch.Tensor | None) -> None:
-        """Let it be this one."""
+    def set(self, buffer: torch.Tensor | None) -> None:
+        """Assign a buffer to this location."""
         if self.table.get(self.name) is not buffer:
             self.table[self.name] = buffer
 
 
 class Buffers:
-    """A module's buffers: running statistics and the like, which a forward may write to.
+    """Copies of a module's buffers (running statistics, for example), which a forward pass may write to.
 
-    In the first window all are copied. From then on only those that were ever seen to change, into memory
-    that is kept for it, since copies take time; all are again when a module is set to train or to evaluate,
-    since that changes what it writes to.
+    The first window copies all of them. Later windows copy only those that ever changed, into preallocated
+    memory, because copies take time. All are copied again when a module switches between training and
+    evaluation, which changes what it writes to.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._windows = 0
         self._places: list[_Place] = []
-        # Those whose modules have buffers, and whether each was training.
+        # Modules that have buffers, and the training flag of each.
         self._owners: list[nn.Module] = []
         self._training: list[bool] = []
-        # Whether all that is copied is to be compared at the window's end.
+        # Compare all copies at the end of the window.
         self._learns = True
         self._changing: set[str] = set()
-        # Those that are copied: where they are, which they were before the window, what they are like, and
-        # the copies.
+        # The buffers that are copied: location, identity before the window, shape and type, and the copy.
         self._moving: list[_Place] = []
         self._known: list[torch.Tensor | None] = []
         self._like: list[tuple[torch.Size, torch.dtype]] = []
         self._copies: list[torch.Tensor | None] = []
-        # The same in pairs of lists, one for each type.
+        # The same copies as pairs of lists, one for each type and device.
         self._groups: list[tuple[list[int], list[torch.Tensor]]] = []
-        # Those that were never seen to change, and their versions before the window.
+        # Buffers that never changed so far, and their version counters before the window.
         self._steady: list[_Place] = []
         self._still: list[torch.Tensor | None] = []
         self._versions: list[int] = []
-        self._said = False
+        self._warned = False
 
     def keep(self) -> None:
-        """Remember the buffers as they are now."""
-        # Walking a model takes longer than a window's other books: its modules are looked at again now and
-        # then.
-        if self._windows < 2 or self._windows % _AGAIN == 0:
+        """Save the current buffers."""
+        # Listing all modules takes longer than the rest of a window's bookkeeping, so it is repeated only
+        # every few windows.
+        if self._windows < 2 or self._windows % _WALK_INTERVAL == 0:
             self._walk()
         self._windows += 1
         if not self._places:
@@ -88,27 +87,27 @@ class Buffers:
             self._versions = [_version(buffer) for buffer in self._still]
 
     def restore(self) -> None:
-        """Write back what was kept."""
+        """Restore the saved buffers."""
         with torch.no_grad():
             for place, buffer, copy in zip(self._moving, self._known, self._copies, strict=False):
-                place.put(buffer)
+                place.set(buffer)
                 if buffer is not None and copy is not None:
                     buffer.copy_(copy)
         lost = []
         for place, buffer, version in zip(self._steady, self._still, self._versions, strict=False):
-            place.put(buffer)
+            place.set(buffer)
             if not self._learns and _version(buffer) != version:
                 lost.append(place.path)
-        if lost and not self._said:
-            self._said = True
+        if lost and not self._warned:
+            self._warned = True
             warn(
-                f"`{lost[0]}` was written to for the first time in a window that failed, and keeps what was written: it is "
-                "put back from the next window on"
+                f"a failed window wrote to `{lost[0]}` for the first time, so it could not be restored; from "
+                "the next window on it will be"
             )
         self._changing.update(lost)
 
     def settle(self) -> set[str]:
-        """The window is over; the names of the buffers that ever changed."""
+        """End the window and return the names of all buffers that ever changed."""
         before = len(self._changing)
         if self._steady:
             now = [table.get(name) for _, table, name in self._steady]
@@ -122,7 +121,8 @@ class Buffers:
                     if old is not new or version != later
                 }
         if self._learns and self._places:
-            # Batch normalisation writes its statistics without a new version, so all are compared once.
+            # Batch normalisation updates its statistics without a new version, so all buffers are compared
+            # once.
             self._changing |= {
                 path
                 for (path, table, name), copy in zip(self._moving, self._copies, strict=True)
@@ -134,7 +134,7 @@ class Buffers:
         return self._changing
 
     def _walk(self) -> None:
-        """Find all buffers."""
+        """List all buffers of the model."""
         modules = [(path, module) for path, module in self._model.named_modules() if module._buffers]
         self._owners = [module for _, module in modules]
         places = [
@@ -149,14 +149,14 @@ class Buffers:
         self._choose()
 
     def _choose(self) -> None:
-        """Which buffers are copied, and which only looked at."""
+        """Decide which buffers are copied and which only have their version checked."""
         self._moving = [place for place in self._places if self._learns or place.path in self._changing]
         self._steady = [place for place in self._places if place.path not in self._changing]
         self._known, self._copies, self._groups = [], [], []
         self._still, self._versions = [], []
 
     def _are_known(self, now: list[torch.Tensor | None]) -> bool:
-        """Whether they are those of the window before, of the same sizes and types."""
+        """Return `True` if these are the buffers of the previous window, with the same shapes and types."""
         return (
             len(now) == len(self._known)
             and all(map(is_, now, self._known))
@@ -169,13 +169,13 @@ class Buffers:
                 torch._foreach_copy_(copies, [now[index] for index in indices])
 
     def _make(self, now: list[torch.Tensor | None]) -> None:
-        """Make memory for copies, and copy."""
+        """Allocate the copies and fill them."""
         there = [each for each in now if each is not None]
         self._known, self._copies, self._groups = now, [], []
         self._like = [(each.shape, each.dtype) for each in there]
         with torch.no_grad():
             try:
-                if sum(each.nbytes for each in there) > _LARGE:
+                if sum(each.nbytes for each in there) > _MAX_DEVICE_BYTES:
                     self._copies = _on_host(now)
                 else:
                     self._copies = [each if each is None else each.clone() for each in now]
@@ -186,7 +186,7 @@ class Buffers:
         groups: dict[Any, tuple[list[int], list[torch.Tensor]]] = {}
         for index, (each, copy) in enumerate(zip(now, self._copies, strict=True)):
             if each is not None and copy is not None:
-                # Of one type and device each, which is copied by one kernel.
+                # Grouped by type and device, so that one kernel copies a group.
                 indices, copies = groups.setdefault((each.dtype, each.device, copy.device), ([], []))
                 indices.append(index)
                 copies.append(copy)
@@ -205,7 +205,7 @@ def _same(copy: torch.Tensor | None, now: torch.Tensor | None) -> bool:
     except RuntimeError as error:
         if not is_memory(error, now.device):
             raise
-        # The step is done, and nothing fits beside it: taken to have changed.
+        # The step is done and the comparison does not fit into memory: assume that the buffer changed.
         return False
 
 

@@ -1,8 +1,9 @@
-"""Losses that compare the samples of a batch, in parts all the same: gradient caching.
+"""Gradient caching: contrastive losses, which compare the samples of a batch, computed in micro-batches.
 
-Parts are embedded without a graph, the loss sees the embeddings of the whole batch, and its gradient for them
-goes back through each part, which is embedded once more with the same random numbers. So the memory of a part
-is enough for the network, and the loss is the whole batch's (Gao et al. 2021, "GradCache").
+Micro-batches are embedded without a graph, the loss sees the embeddings of the whole batch, and its gradient
+with respect to them is propagated through each micro-batch, which is embedded once more with the same random
+numbers. Memory for one micro-batch is enough for the network, and the loss is that of the whole batch (Gao et
+al. 2021, "GradCache").
 """
 
 from __future__ import annotations
@@ -23,42 +24,46 @@ Around = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 class Embedded(NamedTuple):
-    """A loss that compares samples: what embeds a part, and the loss of the whole batch's embeddings."""
+    """A loss that compares samples: the function that embeds a micro-batch, and the loss of the whole batch's
+    embeddings.
+    """
 
     embed: Embed
     loss: Callable[[Any, Any], Any]
 
     def whole(self, model: nn.Module, batch: Any) -> Any:
-        """The same training of a batch that is not divided."""
+        """Compute the loss of a batch that is not divided."""
         return self.loss(self.embed(model, batch), batch)
 
 
 class Cached:
-    """One batch: its parts' embeddings, and the gradient of its loss for them."""
+    """The state of one batch: its micro-batches' embeddings, and the gradient of the loss with respect to
+    them.
+    """
 
     def __init__(self, embed: Embed, model: nn.Module, device: torch.device, around: Around) -> None:
         self._embed = embed
         self._model = model
         self._device = device
-        # What the network and the loss run in: autocast, and contexts of levers.
+        # The context of the network and the loss: autocast, and contexts of levers.
         self._around = around
         self._parts: list[Any] = []
         self._sizes: list[int] = []
-        # By where a part begins: where it ends, and the random numbers that it was embedded with.
+        # By the start of each micro-batch: its end, and the random state before it was embedded.
         self._begun: dict[int, tuple[int, RandomState]] = {}
         self._leaves: list[torch.Tensor] = []
         self._gradients: list[torch.Tensor | None] = []
         self._after: RandomState | None = None
 
     def look(self, part: Any, start: int, stop: int) -> None:
-        """Embed a part without a graph."""
+        """Embed a micro-batch without a graph."""
         self._begun[start] = stop, RandomState([self._device])
         with torch.no_grad():
             self._parts.append(self._run(part))
         self._sizes.append(stop - start)
 
     def embeddings(self) -> Any:
-        """Those of the whole batch, for which the loss is to have gradients."""
+        """Return the whole batch's embeddings as leaves that receive gradients."""
         joined = tree_map_only(torch.Tensor, _leaf, join(self._parts, self._sizes))
         self._parts.clear()
         self._leaves = [each for each in tree_flatten(joined)[0] if isinstance(each, torch.Tensor)]
@@ -66,18 +71,20 @@ class Cached:
             if leaf.dim() == 0 or leaf.size(0) != sum(self._sizes):
                 raise ValueError(
                     f"`embed` returned a tensor of shape {list(leaf.shape)} for {sum(self._sizes)} samples\n"
-                    "hint: return tensors that have the samples along their first dimension"
+                    "hint: return tensors whose first dimension is the batch dimension"
                 )
         return joined
 
     def differentiated(self) -> None:
-        """The loss's backward ran, up to the embeddings."""
+        """Take the gradients of the embeddings after the loss's backward pass."""
         self._gradients = [leaf.grad for leaf in self._leaves]
         self._leaves = []
         self._after = RandomState([self._device])
 
     def again(self, start: int, part: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Embed a part once more: what its backward begins from, and with which gradients."""
+        """Embed a micro-batch once more and return pairs of outputs and their gradients for its backward
+        pass.
+        """
         stop, state = self._begun[start]
         state.restore()
         outputs = [each for each in tree_flatten(self._run(part))[0] if isinstance(each, torch.Tensor)]
@@ -88,13 +95,14 @@ class Cached:
         ]
         if not pairs:
             raise RuntimeError(
-                "the loss has no gradient for the embeddings: it, or `embed`, ran under `no_grad` or on what was detached\n"
+                "the loss has no gradient with respect to the embeddings: the loss or `embed` ran under "
+                "`no_grad`, or on detached tensors\n"
                 "hint: return the network's outputs from `embed`, and the loss itself from `loss`"
             )
         return pairs
 
     def end(self) -> None:
-        """All parts ran: random numbers go on from where the loss left them."""
+        """Restore the random state that the loss left behind, after all micro-batches ran."""
         if self._after is not None:
             self._after.restore()
 
@@ -104,7 +112,7 @@ class Cached:
 
 
 def backward(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """Let a part's share of the gradient go through the network."""
+    """Propagate a micro-batch's gradients through the network."""
     torch.autograd.backward([output for output, _ in pairs], [gradient for _, gradient in pairs])
 
 

@@ -1,7 +1,8 @@
-"""Operations of a comparison: in float64, and with the same random numbers for a sample wherever it runs.
+"""Dispatch mode for a comparison: float64 arithmetic, and the same random numbers for a sample in any
+micro-batch.
 
-A whole batch and its parts can only be compared if nothing differs but the division. So the whole's random
-numbers are kept, and a part is given those of its own samples.
+A whole batch and its micro-batches can only be compared if nothing but the division differs. The random
+numbers of the whole batch are therefore recorded, and each micro-batch receives those of its own samples.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_WIDER = {
+_WIDE_TYPES = {
     torch.float16: torch.float64,
     torch.bfloat16: torch.float64,
     torch.float32: torch.float64,
     torch.complex64: torch.complex128,
 }
-# Kernels that drop out inside, by the argument that says how much.
+# Names of the dropout probability in operations that apply dropout internally.
 _DROPOUT_ARGUMENTS = ("dropout_p", "dropout")
-# A run in which comparisons come out otherwise is given up when it takes so many times as many operations.
-_LONGER = 20
+# A run with inverted comparisons is abandoned once it takes this many times as many operations.
+_MAX_OPERATION_RATIO = 20
 _COLLECTIVES = ("c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd")
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-# What writes to its running statistics without saying so in its declaration.
+# Arguments that an operation writes to without declaring it in its schema.
 _UNDECLARED = {
     "native_batch_norm": ("running_mean", "running_var"),
     "cudnn_batch_norm": ("running_mean", "running_var"),
@@ -34,63 +35,63 @@ _UNDECLARED = {
 
 
 class NotComparable(Exception):  # noqa: N818
-    """Why a whole batch and its parts cannot be compared."""
+    """A whole batch and its micro-batches cannot be compared; the message says why."""
 
 
-class Meets(Exception):  # noqa: N818
-    """Ranks meet inside what is compared, and the others do not compare at the same time."""
+class RanksMeet(Exception):  # noqa: N818
+    """Ranks exchange data inside the code to be compared, and the other ranks are not comparing."""
 
 
 class Draws:
-    """The random numbers of a whole batch, by the order in which they were drawn."""
+    """The random numbers of a whole batch, in the order in which they were drawn."""
 
     def __init__(self, items: int) -> None:
-        # Samples of the whole, and how many operations it ran.
+        # Number of samples in the whole batch, and of operations that it ran.
         self.items = items
         self.ran = 0
-        self.of_whole: list[tuple[str, list[torch.Tensor], list[Any]]] = []
-        # Whether something was computed in 16 bits.
+        self.recorded: list[tuple[str, list[torch.Tensor], list[Any]]] = []
+        # Set if something was computed in 16 bits.
         self.coarse = False
-        # Comparisons of numbers that are no integers, in the order of the whole's forward: which operation,
-        # of what shape, and where a part was seen to have its samples in it.
+        # Comparisons of floating-point numbers, in the order of the whole batch's forward pass: the
+        # operation, its shape, and the dimension that holds the samples, if a micro-batch revealed it.
         self.masks: list[tuple[str, torch.Size, int | None]] = []
-        # What integers of a batch may be compared with, in a mask or by a loss that leaves labels out.
+        # Constants that integers of a batch may be compared with, in a mask or by a loss with `ignore_index`.
         self.constants: set[tuple[str, float]] = set()
-        # Whether dropout inside a kernel was turned off.
+        # Set if dropout inside a kernel was turned off.
         self.fused_dropout = False
 
     @property
     def turns(self) -> bool:
-        """Whether there are masks that can be turned around for a sample."""
+        """`True` if there are masks that can be inverted for one sample."""
         return any(along is not None for _, _, along in self.masks)
 
     @property
     def any(self) -> bool:
-        """Whether the whole drew random numbers."""
-        return bool(self.of_whole)
+        """`True` if the whole batch drew random numbers."""
+        return bool(self.recorded)
 
 
 class Comparing(TorchDispatchMode):  # type: ignore[misc]
-    """Runs a whole batch, or with `samples` the part that has those of its samples."""
+    """Runs a whole batch, or with `samples` the micro-batch of these samples."""
 
     def __init__(
         self, draws: Draws, samples: tuple[int, int, int] | None, wide: bool, opposite: bool = False
     ) -> None:
         super().__init__()
         self._draws = draws
-        # The part's first sample, the one behind its last, and how many the whole has.
+        # Start and end of the micro-batch, and the number of samples in the whole batch.
         self._samples = samples
         self._wide = wide
-        # Whether comparisons come out the opposite way for the whole's first sample.
+        # Invert comparisons for the first sample of the whole batch.
         self._opposite = opposite
         self._drawn = 0
         self._compared = 0
         self._ran = 0
-        # Whether this is the forward.
+        # `True` during the forward pass.
         self.forward = True
 
     def goes_on_from(self, other: Comparing) -> None:
-        """Begin where another ended: at the numbers that the whole drew next."""
+        """Start at the position in the random numbers where another run ended."""
         self._drawn, self._compared = other._drawn, other._compared
 
     def __exit__(self, *failure: Any) -> None:
@@ -100,9 +101,9 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if func.namespace in _COLLECTIVES and _several():
-            # Before it begins: nobody is left waiting.
-            raise Meets
+        if func.namespace in _COLLECTIVES and _is_distributed():
+            # Raised before the collective begins, so that no rank is left waiting.
+            raise RanksMeet
         self._note(func, args, kwargs)
         self._ran += 1
         if torch.Tag.nondeterministic_seeded in func.tags and not _draws_nothing(func, args, kwargs):
@@ -115,7 +116,7 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
     # ----------------------------------------------------------------------------------------- comparisons
 
     def _compare(self, func: Any, mask: torch.Tensor) -> None:
-        """Note where a mask has its samples, or turn it around for one of them."""
+        """Record which dimension of a mask holds the samples, or invert the mask for one of them."""
         masks, place = self._draws.masks, self._compared
         self._compared += 1
         if self._opposite:
@@ -130,8 +131,8 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
 
     def _turn(self, mask: torch.Tensor, place: int) -> None:
         masks = self._draws.masks
-        if place >= len(masks) or self._ran > _LONGER * max(self._draws.ran, 1):
-            raise NotComparable("the loss function takes another way where a comparison comes out otherwise")
+        if place >= len(masks) or self._ran > _MAX_OPERATION_RATIO * max(self._draws.ran, 1):
+            raise NotComparable("the loss function runs other operations if a comparison has another result")
         _, whole, along = masks[place]
         start, _, items = self._samples or (0, 0, 0)
         if along is None or start > 0:
@@ -141,7 +142,7 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
         own.logical_not_()
 
     def _note(self, func: Any, args: Any, kwargs: Any) -> None:
-        """Remember what decides how much a sample counts, and in how many bits it is computed."""
+        """Record constants that decide a sample's weight, and conversions to 16 bits."""
         name = _bare_name(func).rstrip("_")
         if name == "_to_copy":
             self._draws.coarse |= kwargs.get("dtype") in (torch.float16, torch.bfloat16)
@@ -159,7 +160,7 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
         fused = _position(func, _DROPOUT_ARGUMENTS)
         if fused is not None:
             self._draws.fused_dropout = True
-            return self._run(func, *_with(func, args, kwargs, fused, 0.0))
+            return self._run(func, *_with_argument(func, args, kwargs, fused, 0.0))
         if func is torch.ops.aten.native_dropout.default:
             return self._drop_out(args[0], float(args[1]))
         if self._samples is None:
@@ -167,32 +168,34 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
         kept = self._next(func, args, kwargs)
         returned = self._run(func, args, kwargs)
         for drawn, whole in zip(_written_and_returned(func, args, kwargs, returned), kept, strict=True):
-            drawn.copy_(self._own(func, whole, drawn.shape))
+            drawn.copy_(self._own_share(func, whole, drawn.shape))
         return returned
 
     def _keep(self, func: Any, args: Any, kwargs: Any) -> Any:
         returned = self._run(func, args, kwargs)
         drawn = [each.clone() for each in _written_and_returned(func, args, kwargs, returned)]
-        self._draws.of_whole.append((str(func), drawn, _scalars(func, args, kwargs)))
+        self._draws.recorded.append((str(func), drawn, _scalars(func, args, kwargs)))
         return returned
 
     def _next(self, func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-        """What the whole drew at this place."""
-        known = self._draws.of_whole
+        """Return the random numbers that the whole batch drew in this call."""
+        known = self._draws.recorded
         if self._drawn >= len(known) or known[self._drawn][0] != str(func):
-            raise NotComparable("a part draws random numbers where the whole batch draws none, or others")
+            raise NotComparable(
+                "a micro-batch draws random numbers where the whole batch draws none, or different ones"
+            )
         _, kept, scalars = known[self._drawn]
         if scalars != _scalars(func, args, kwargs):
             raise NotComparable(
-                f"`{func.name()}` draws from as many as there are samples (a permutation of them, or an index of one), which "
-                "in a part are fewer"
+                f"`{func.name()}` depends on the number of samples (a permutation of them, or the index of "
+                "one), which is smaller in a micro-batch"
             )
         self._drawn += 1
         return kept
 
-    def _own(self, func: Any, whole: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-        """What of the whole's random numbers is for a part's samples: the dimension that has another length
-        holds them.
+    def _own_share(self, func: Any, whole: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+        """Return the part of the recorded random numbers that belongs to this micro-batch's samples. They lie
+        along the dimension whose length differs.
         """
         if whole.shape == shape:
             return whole
@@ -204,12 +207,12 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
             if not rest and shape[place] == each * (stop - start):
                 return whole.narrow(place, each * start, each * (stop - start))
         raise NotComparable(
-            f"`{func.name()}` draws {list(whole.shape)} random numbers for {items} samples and {list(shape)} for "
-            f"{stop - start} of them: which belong to which sample cannot be told"
+            f"`{func.name()}` draws {list(whole.shape)} random numbers for {items} samples and {list(shape)} "
+            f"for {stop - start} of them, so memfit cannot tell which belong to which sample"
         )
 
     def _drop_out(self, given: torch.Tensor, share: float) -> Any:
-        """Dropout gives its mask as well, which is what is random."""
+        """Apply dropout with a recorded mask, and return the mask as the operation does."""
         kept = torch.ops.aten.bernoulli.p
         mask = self._draw(kept, (torch.empty(given.shape, device=given.device), 1.0 - share), {}).bool()
         scale = 0.0 if share >= 1.0 else 1.0 / (1.0 - share)
@@ -226,8 +229,8 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
         def widen(value: Any) -> Any:
             if type(value) in (list, tuple):
                 return type(value)(widen(entry) for entry in value)
-            if isinstance(value, torch.Tensor) and value.dtype in _WIDER:
-                wide = value.to(_WIDER[value.dtype])
+            if isinstance(value, torch.Tensor) and value.dtype in _WIDE_TYPES:
+                wide = value.to(_WIDE_TYPES[value.dtype])
                 if any(value is each for each in written):
                     narrow[id(wide)] = (value, wide)
                 return wide
@@ -235,7 +238,7 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
 
         wide_args = [widen(value) for value in args]
         wide_kwargs = {
-            name: _WIDER.get(value, value) if name == "dtype" else widen(value)
+            name: _WIDE_TYPES.get(value, value) if name == "dtype" else widen(value)
             for name, value in kwargs.items()
         }
         returned = func(*wide_args, **wide_kwargs)
@@ -252,16 +255,16 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def widened(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Let these parameters and buffers be float64, in place, so that whoever holds them has them; and then be
-    what they were.
+    """Convert parameters and buffers to float64 in place, so that every reference sees the change; undo it at
+    the end.
     """
     before: list[tuple[torch.Tensor, torch.Tensor]] = []
     try:
         for tensor in tensors:
-            # One that was met before is wide already.
-            if tensor.dtype in _WIDER:
+            # A tensor that was listed before is float64 already.
+            if tensor.dtype in _WIDE_TYPES:
                 narrow = tensor.data
-                tensor.data = narrow.to(_WIDER[tensor.dtype])
+                tensor.data = narrow.to(_WIDE_TYPES[tensor.dtype])
                 before.append((tensor, narrow))
         yield
     finally:
@@ -270,12 +273,12 @@ def widened(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
 
 
 def wide(value: torch.Tensor) -> torch.Tensor:
-    """A tensor of a batch in float64; one of integers as it is."""
-    return value.to(_WIDER[value.dtype]) if value.dtype in _WIDER else value
+    """Convert a floating-point tensor of a batch to float64; return others unchanged."""
+    return value.to(_WIDE_TYPES[value.dtype]) if value.dtype in _WIDE_TYPES else value
 
 
 def written_by(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """The tensors that an operation writes to."""
+    """Return the tensors that an operation writes to."""
     undeclared = _UNDECLARED.get(_bare_name(func), ())
     found: list[torch.Tensor] = []
     for argument, value in _named(func, args, kwargs):
@@ -297,18 +300,18 @@ def _written_and_returned(func: Any, args: Any, kwargs: Any, returned: Any) -> l
 
 
 def _bare_name(func: Any) -> str:
-    """An operation's name, without its library and overload."""
+    """Return an operation's name without its namespace and overload."""
     return str(func.name().split("::")[-1].split(".")[0])
 
 
 def _differing_dimension(one: torch.Size, other: torch.Size) -> int | None:
-    """The only dimension in which two shapes differ."""
+    """Return the only dimension in which two shapes differ, or `None`."""
     places = [place for place, (mine, yours) in enumerate(zip(one, other, strict=False)) if mine != yours]
     return places[0] if len(one) == len(other) and len(places) == 1 else None
 
 
 def _named(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
-    """An operation's arguments as it declares them, and what was given for them."""
+    """Yield an operation's declared arguments with their values."""
     for index, argument in enumerate(func._schema.arguments):
         if index < len(args):
             yield argument, args[index]
@@ -329,7 +332,9 @@ def _has_wide(args: Any, kwargs: Any) -> bool:
 
 
 def _draws_nothing(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether an operation that may draw random numbers is told not to."""
+    """Return `True` if an operation that may draw random numbers is called with dropout or training turned
+    off.
+    """
     given = {argument.name: value for argument, value in _named(func, args, kwargs)}
     if any(name in given and not given[name] for name in ("train", "training")):
         return True
@@ -337,7 +342,7 @@ def _draws_nothing(func: Any, args: Any, kwargs: Any) -> bool:
     return fused is not None and not given.get(fused, 0.0)
 
 
-def _several() -> bool:
+def _is_distributed() -> bool:
     distributed = torch.distributed
     return bool(
         distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
@@ -345,8 +350,8 @@ def _several() -> bool:
 
 
 def _compares_numbers(func: Any, args: Any) -> bool:
-    """Whether an operation makes a mask of numbers that are no integers; of what is infinite or no number,
-    which a training does not have, not.
+    """Return `True` if an operation compares floating-point numbers. Comparisons with infinity, or of a
+    tensor with itself (a NaN check), do not count, since a training has neither infinite values nor NaN.
     """
     if _bare_name(func) not in _COMPARISONS or len(args) < 2 or args[0] is args[1]:
         return False
@@ -360,8 +365,8 @@ def _position(func: Any, names: tuple[str, ...]) -> str | None:
     return next((name for name in names if name in known), None)
 
 
-def _with(func: Any, args: Any, kwargs: Any, name: str, value: Any) -> tuple[Any, Any]:
-    """The same arguments with another value for one of them."""
+def _with_argument(func: Any, args: Any, kwargs: Any, name: str, value: Any) -> tuple[Any, Any]:
+    """Return the arguments with another value for one of them."""
     for index, argument in enumerate(func._schema.arguments):
         if argument.name == name and index < len(args):
             return (*args[:index], value, *args[index + 1 :]), kwargs
@@ -369,7 +374,7 @@ def _with(func: Any, args: Any, kwargs: Any, name: str, value: Any) -> tuple[Any
 
 
 def _scalars(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The numbers that an operation is told: from how many it draws, and how."""
+    """Return the numeric arguments of an operation: how many values it draws, and from what range."""
     numbers = [
         value
         for _, value in _named(func, args, kwargs)

@@ -1,4 +1,4 @@
-"""Where a model computes, and what memory there is."""
+"""The device a model runs on, and its memory."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-# Of the device's memory, what is left alone for fragmentation and for what others take.
-_MARGIN = 0.03
+# Share of the device's memory that is reserved for fragmentation and other allocations.
+_MARGIN_SHARE = 0.03
 
 
 def device_of(model: nn.Module, device: torch.device | str | None) -> tuple[torch.device, bool]:
-    """Where the model computes, and whether batches are to be moved there."""
+    """Return the device the model runs on, and `True` if batches have to be moved there."""
     if device is not None:
         return torch.device(device), True
     places = {parameter.device for parameter in model.parameters()}
@@ -25,7 +25,7 @@ def device_of(model: nn.Module, device: torch.device | str | None) -> tuple[torc
 
 
 def room(device: torch.device) -> tuple[int, int]:
-    """Free and all bytes of a device; nothing is known of the host's."""
+    """Return the free and total bytes of a device, or zeros for the host."""
     if device.type == "cuda":
         with contextlib.suppress(RuntimeError):
             free, capacity = torch.cuda.mem_get_info(device)
@@ -34,11 +34,13 @@ def room(device: torch.device) -> tuple[int, int]:
 
 
 def budget(device: torch.device, reserved: int) -> int | None:
-    """What the allocator may come to, which has taken so much; nothing is known of the host's."""
+    """Return the bytes that the allocator may reserve in total, given what it has reserved; `None` on the
+    host.
+    """
     if device.type != "cuda":
         return None
     free, capacity = room(device)
-    most = free + reserved - int(capacity * _MARGIN)
+    most = free + reserved - int(capacity * _MARGIN_SHARE)
     fraction = getattr(torch.cuda, "get_per_process_memory_fraction", None)
     if fraction is not None:
         with contextlib.suppress(RuntimeError):
@@ -47,30 +49,30 @@ def budget(device: torch.device, reserved: int) -> int | None:
 
 
 class Seen(NamedTuple):
-    """What an allocator has, in bytes."""
+    """The state of an allocator, in bytes."""
 
     allocated: int
     reserved: int
     flushes: int
-    """How often it gave back all that it could and asked again."""
+    """Number of times that it emptied its cache and retried an allocation."""
 
 
 class Meter:
-    """What the allocator of one device has, and how much of it was there before a window."""
+    """Measures the allocator of one device relative to the state before a window."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.cuda = device.type == "cuda"
-        # What tensors took before the window.
+        # Bytes in tensors before the window.
         self.base = 0
-        # What was reserved then, with nothing cached, and lay in no tensor: segments that are kept by a block
-        # in use.
+        # Bytes reserved then, with an empty cache, that belong to no tensor: the unused rest of segments that
+        # a live block keeps from being freed.
         self._pinned = 0
         self._flushes = 0
 
     def look(self) -> Seen:
-        """What there is now. One look tells all: the allocator's books are long, and each look copies
-        them.
+        """Return the allocator's current state. One call returns all of it, because each call copies all
+        statistics.
         """
         if not self.cuda or not torch.cuda.is_initialized():
             return Seen(0, 0, 0)
@@ -83,12 +85,14 @@ class Meter:
         )
 
     def begin(self) -> None:
-        """A window begins."""
+        """Record the state at the begin of a window."""
         if self.cuda:
             self.base = self.look().allocated
 
     def empty(self, between: bool) -> None:
-        """Give back what the allocator has cached; `between` windows, what stays tells what is in the way."""
+        """Empty the allocator's cache; `between` windows, also record what stays reserved without belonging
+        to a tensor.
+        """
         torch.cuda.empty_cache()
         seen = self.look()
         if between:
@@ -97,35 +101,35 @@ class Meter:
 
     @property
     def floor(self) -> int:
-        """What is reserved before a window's first part, with nothing cached."""
+        """Bytes reserved before a window's first micro-batch, with an empty cache."""
         return self.base + self._pinned
 
     def space(self) -> tuple[int, int] | None:
-        """What a part may need beyond what was there before the window, and what is reserved and in no tensor
-        now.
+        """Return the bytes that a micro-batch may need beyond the state before the window, and the bytes that
+        are reserved but unused now. `None` on the host.
         """
         seen = self.look()
         most = budget(self.device, seen.reserved)
         return None if most is None else (max(most - self.floor, 0), max(seen.reserved - seen.allocated, 0))
 
     def budget(self) -> int | None:
-        """What the allocator may come to."""
+        """Return the bytes that the allocator may reserve in total."""
         return budget(self.device, self.look().reserved)
 
     def need(self) -> tuple[int | None, int]:
-        """What the allocator has taken since the cache was emptied, beyond what was there before the window,
-        and what of it is in tensors still.
+        """Return the bytes reserved since the cache was emptied, beyond the state before the window, and the
+        bytes of these that are still in tensors.
         """
         seen = self.look()
         if not seen.reserved:
             return None, 0
         need = seen.reserved - self.floor
         if seen.flushes > self._flushes:
-            # It met the end of the memory and went on: all of it was needed.
+            # The allocator hit the limit and retried: it needed all of the memory.
             need = max(need, (budget(self.device, seen.reserved) or 0) - self.floor)
         return max(need, 0), max(seen.allocated - self.base, 0)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What of a tensor lies here: a sharded one says of itself that it is as large as the whole."""
+    """Return the local shard of a tensor; a sharded tensor reports the size of the whole."""
     return getattr(tensor, "_local_tensor", tensor)

@@ -1,4 +1,4 @@
-"""What a whole batch and its parts came to, and how far that is apart."""
+"""The results of a whole batch and of its micro-batches, and the differences between them."""
 
 from __future__ import annotations
 
@@ -8,69 +8,71 @@ from typing import Any
 
 import torch
 
-# Relative differences that are rounding, by the type that was computed in.
+# Relative differences that count as rounding, by data type.
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3}
-_COARSE = 5e-2
-# A parameter whose gradient is smaller than this share of the largest one is compared with that share.
-_NEGLIGIBLE = 1e-3
-# Gradients and losses of so many times the smallest step of a number are rounding.
-_ROUNDING = 10.0
+_COARSE_TOLERANCE = 5e-2
+# A gradient smaller than this share of the largest one is compared relative to that share instead.
+_NEGLIGIBLE_SHARE = 1e-3
+# Gradients and losses below this multiple of machine epsilon are rounding.
+_ROUNDING_EPSILONS = 10.0
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What dividing a batch changes, measured on a few of its samples."""
+    """The effect of dividing a batch, measured on a few of its samples."""
 
     equal: bool
-    """Whether parts train as the whole does, within rounding."""
+    """`True` if micro-batches train like the whole batch, within rounding."""
     samples: int
-    """How many samples were compared."""
+    """Number of samples that were compared."""
     sizes: tuple[tuple[int, ...], ...]
-    """Into parts of how many samples they were divided, each way."""
+    """Sizes of the micro-batches, for each way of dividing."""
     computed_in: str
-    """ "float64", or the training's own precision."""
+    """"float64", or the training's own precision."""
     difference: float | None = None
-    """The largest relative difference of a gradient; None where none could be computed."""
+    """The largest relative difference of a gradient; `None` if none could be computed."""
     parameter: str = ""
-    """The parameter that has it."""
+    """The parameter with that difference."""
     loss_difference: float | None = None
     """The relative difference of the loss."""
     state: tuple[str, ...] = ()
-    """Buffers and other state that parts leave otherwise than the whole."""
+    """Buffers and other state that differ after micro-batches."""
     counters: tuple[str, ...] = ()
-    """Numbers and containers in Python that parts leave otherwise than the whole."""
+    """Python numbers and containers that differ after micro-batches."""
     why: str = ""
-    """Why they are not equal, or could not be compared, in words."""
+    """The reason why they are not equal, or could not be compared."""
     random: str = ""
-    """What was done about random numbers."""
+    """How random numbers were treated."""
     failed: bool = False
-    """Whether it could not be compared, since the loss function ended with an error or found no room."""
+    """`True` if there was no comparison because the loss function raised an error or ran out of memory."""
     tells: bool = True
-    """Whether there was a gradient to compare: one that is nothing everywhere tells nothing."""
+    """`True` if there was a gradient to compare; one that is zero everywhere proves nothing."""
     seconds: float = field(default=0.0, compare=False)
 
     def __str__(self) -> str:
         ways = "; ".join(" + ".join(map(str, way)) for way in self.sizes)
-        told = f"{self.samples} samples whole and as {ways}, in {self.computed_in}: "
+        text = f"{self.samples} samples whole and as {ways}, in {self.computed_in}: "
         if self.equal:
-            told += f"equal within rounding (gradients differ by {self.difference or 0.0:.1e} at most)"
+            text += f"equal within rounding (gradients differ by at most {self.difference or 0.0:.1e})"
         else:
-            told += f"not equal: {self.why}"
+            text += f"not equal: {self.why}"
         if self.counters:
-            told += f"; counted once a part and not once a batch: {', '.join(f'`{name}`' for name in self.counters)}"
-        return told + (f"; {self.random}" if self.random else "")
+            names = ", ".join(f"`{name}`" for name in self.counters)
+            text += f"; incremented once per micro-batch instead of once per batch: {names}"
+        return text + (f"; {self.random}" if self.random else "")
 
 
 @dataclass
 class Outcome:
-    """What a run of some samples came to."""
+    """The result of running some samples."""
 
     gradients: dict[str, torch.Tensor]
     loss: float
     counts: dict[str, float]
     state: dict[str, torch.Tensor]
     numbers: dict[str, Any]
-    # Whether something was written to and is what it was: a running average of what has not moved yet.
+    # Set if a tensor was written to without changing its value, such as a running average of something
+    # constant.
     unmoved: bool
 
 
@@ -83,11 +85,14 @@ def judge(
     coarse: bool,
 ) -> Verification:
     kinds = {each.dtype for each in whole.gradients.values()}
-    tolerance = max([_TOLERANCES.get(kind, _COARSE) for kind in kinds], default=_TOLERANCES[torch.float64])
+    tolerance = max(
+        [_TOLERANCES.get(kind, _COARSE_TOLERANCE) for kind in kinds], default=_TOLERANCES[torch.float64]
+    )
     if coarse or name in ("bfloat16", "float16"):
-        tolerance = _COARSE
-    # What is smaller is rounding of what cancels: a student beside a teacher that is its copy.
-    floor = _ROUNDING * max([torch.finfo(kind).eps for kind in kinds], default=0.0)
+        tolerance = _COARSE_TOLERANCE
+    # Smaller values are rounding errors of differences that cancel, such as a student compared with its own
+    # copy as the teacher.
+    floor = _ROUNDING_EPSILONS * max([torch.finfo(kind).eps for kind in kinds], default=0.0)
     difference, parameter = _gradients_differ(whole.gradients, parts.gradients, floor)
     loss = _relative(whole.loss, parts.loss, floor)
     state = tuple(
@@ -109,12 +114,12 @@ def judge(
         found.append(
             f"the gradient of `{parameter}` differs by {_share(difference)}"
             if difference == difference
-            else f"the gradient of `{parameter}` is no number in parts"
+            else f"the gradient of `{parameter}` is NaN in micro-batches"
         )
     if not loss <= tolerance:
         found.append(f"the loss differs by {_share(loss)}")
     if state:
-        found.append(f"state is left otherwise: {_some(state)}")
+        found.append(f"state differs: {_some(state)}")
     return Verification(
         not found,
         items,
@@ -134,12 +139,12 @@ def judge(
 def _gradients_differ(
     whole: Mapping[str, torch.Tensor], parts: Mapping[str, torch.Tensor], floor: float
 ) -> tuple[float, str]:
-    """The largest relative difference, and of which parameter."""
+    """Return the largest relative difference and the parameter that has it."""
     norms = {name: float(each.double().norm()) for name, each in whole.items()}
     largest = max(norms.values(), default=0.0)
     if largest <= floor and all(float(each.double().norm()) <= floor for each in parts.values()):
         return 0.0, ""
-    least = _NEGLIGIBLE * largest
+    least = _NEGLIGIBLE_SHARE * largest
     worst, where = 0.0, ""
     for name in dict.fromkeys((*whole, *parts)):
         one, other = whole.get(name), parts.get(name)

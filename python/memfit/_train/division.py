@@ -1,4 +1,4 @@
-"""Whether a batch may be divided: as measured, once for each way that the loss takes."""
+"""Checks by measurement that a batch may be divided, once for each control-flow path of the loss."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from memfit._levers.saying import Once
 
 from .batches import Batch
-from .comparing import Meets
+from .comparing import RanksMeet
 from .differences import Verification
 from .graph import node_number
 from .variation import Variation
@@ -20,12 +20,13 @@ from .verification import Verifier
 from .ways import chosen
 
 LABELS = ("exact", "rounding", "precision", "changes-training")
-# Comparisons because a forward made another number of nodes: past so many, one that depends on the data makes
-# another number in nearly every batch, and every sixteenth is compared.
-_WAYS = 16
+# Number of comparisons caused by a new count of autograd nodes. A forward pass that depends on the data has
+# another count in nearly every batch; past this number only every sixteenth is compared.
+_MAX_NEW_PATHS = 16
 _NOT_MEASURED = (
-    "what dividing a batch changes was not measured: ranks meet inside the forward or the backward, and would all have to "
-    "compare at the same time; `step.verify(batch)` in a training of one process tells"
+    "the effect of dividing a batch was not measured: ranks exchange data inside the forward or backward "
+    "pass, so all of them would have to compare at the same time; run `step.verify(batch)` in a single "
+    "process to measure it"
 )
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 
@@ -35,97 +36,104 @@ class ChangesTraining(UserWarning):
 
 
 class Undividable(Exception):  # noqa: N818
-    """A batch that would have to be divided, and may not be."""
+    """A batch needs to be divided but may not be."""
 
-    # Whether something of the batch ran before it was known.
+    # Set if some of the batch ran before this was found.
     ran = False
 
 
 class Division:
-    """What was measured of a training's batches, and what follows."""
+    """The measurements of a training's batches, and the decisions based on them."""
 
     def __init__(self, model: nn.Module, verifier: Verifier | None, allow: str, *, meets: bool) -> None:
         if allow not in LABELS:
-            raise ValueError(f"`allow` is {allow!r}, and is one of {', '.join(map(repr, LABELS))}")
+            raise ValueError(f"`allow` is {allow!r}, but has to be one of {', '.join(map(repr, LABELS))}")
         self._verifier = verifier
         self._allow = allow
-        # Whether ranks meet inside a part, so that all would have to compare at the same time.
+        # Set if ranks exchange data inside a micro-batch, so that all would have to compare at the same time.
         self._meets = meets
         self._model = model
         self._norms = [module for module in model.modules() if is_batch_norm(module)]
         self._found: dict[Any, Verification] = {}
         self._variation: dict[Any, Variation] = {}
-        self._ways: set[int] = set()
-        self._new_ways = 0
+        self._paths: set[int] = set()
+        self._new_paths = 0
         self._once = Once()
-        # What is raised once a part has run whose comparison ended with an error: if the part does as well,
-        # its own error is what its owner wants to see.
+        # Raised after a micro-batch ran whose comparison ended with an error. If the micro-batch fails as
+        # well, the user sees that error instead.
         self._pending: Undividable | None = None
         self.last: Verification | None = None
 
     def require(self, entry: Batch, size: int) -> tuple[str, ...]:
-        """See to it that a batch may be run in parts of so many samples: what that changes, or an error."""
+        """Check that a batch may be run in micro-batches of this size, and return what that changes. Raises
+        `Undividable`.
+        """
         self._pending = None
         if self._allow == "exact":
             raise Undividable(
-                'dividing a batch changes the order of its sums, which `allow="exact"` does not permit'
+                'dividing a batch changes the order of its sums, and `allow="exact"` does not permit that'
             )
         if self._verifier is None:
             return ()
         if entry.divided is None:
             changes = self._measured(lambda: self._known(entry, size))
-            # An error in the comparison may be one of memory that is gone by the next part.
+            # A failed comparison may be due to memory that is free again for the next micro-batch.
             entry.divided = None if self._pending is not None else changes
             return changes
         return entry.divided
 
     def _measured(self, compare: Callable[[], Verification]) -> tuple[str, ...]:
-        """What a comparison says; where ranks meet inside what is compared, that there is none."""
+        """Evaluate a comparison. If ranks exchange data inside it, warn that it was not measured."""
         if not self._meets:
             try:
-                return self._answer(compare())
-            except Meets:
+                return self._evaluate(compare())
+            except RanksMeet:
                 self._meets = True
         return self._once.warn(_NOT_MEASURED, ChangesTraining)
 
-    def took(self, entry: Batch, size: int, before: int | None) -> tuple[str, ...]:
-        """A part's forward ran, which began when so many nodes had been made: if it took another way than
-        those that were compared, this one is, too.
+    def check_path(self, entry: Batch, size: int, before: int | None) -> tuple[str, ...]:
+        """Compare once more if a micro-batch's forward pass, which started at node number `before`, made a
+        number of autograd nodes that no compared run made: it took another path.
         """
         if self._verifier is None or self._meets or before is None:
             return ()
         made = (node_number() or 0) - before
-        if made in self._ways:
+        if made in self._paths:
             return ()
-        self._new_ways += 1
+        self._new_paths += 1
         known = self._found.get(self._key(entry))
-        if self._new_ways > _WAYS and self._new_ways % _WAYS and known is not None and known.equal:
+        if (
+            self._new_paths > _MAX_NEW_PATHS
+            and self._new_paths % _MAX_NEW_PATHS
+            and known is not None
+            and known.equal
+        ):
             return ()
-        self._ways.add(made)
+        self._paths.add(made)
         try:
             return self._measured(lambda: self._compare(entry, size, 0, size + 1))
         except Undividable as error:
             error.ran = True
             raise
 
-    def ran(self) -> None:
-        """A part ran to its end: raises if it may not have been run."""
+    def raise_pending(self) -> None:
+        """Raise the pending error after a micro-batch ran that may not be divided."""
         if self._pending is not None:
             error, self._pending = self._pending, None
             error.ran = True
             raise error
 
     def verify(self, entry: Batch, size: int) -> Verification:
-        """Compare anew."""
+        """Repeat the comparison."""
         if self._verifier is None:
             raise RuntimeError(
-                "a virtual card computes no numbers, so nothing can be compared on it\n"
-                "hint: `step.verify(batch)` works on the CPU, and on a real card"
+                "a virtual GPU computes no values, so there is nothing to compare\n"
+                "hint: `step.verify(batch)` works on the CPU and on a real GPU"
             )
         try:
             if not self._meets:
                 return self._compare(entry, size, 0)
-        except Meets:
+        except RanksMeet:
             self._meets = True
         raise RuntimeError(_NOT_MEASURED)
 
@@ -151,9 +159,9 @@ class Division:
         assert self._verifier is not None
         key = self._key(entry)
         found = self._verifier.verify(entry, size, first, samples or 0)
-        self._ways |= self._verifier.nodes
+        self._paths |= self._verifier.nodes
         self.last = found
-        # A gradient that is nothing tells nothing, and an error may be gone: the next batch is compared as
+        # A gradient of zero proves nothing, and an error may be temporary: the next batch is compared as
         # well.
         if found.tells and not found.failed:
             self._found[key] = found
@@ -163,15 +171,16 @@ class Division:
             varied.compared(entry, chosen(entry, begin, found.samples))
         return found
 
-    def _answer(self, found: Verification) -> tuple[str, ...]:
+    def _evaluate(self, found: Verification) -> tuple[str, ...]:
         if found.counters:
             names = ", ".join(f"`{name}`" for name in found.counters[:3])
             self._once.warn(
-                f"the forward counts in Python ({names}): in a divided batch it does so once for each part"
+                f"the forward pass counts in Python ({names}): in a divided batch it does so once per "
+                "micro-batch"
             )
         if found.equal:
             return ()
-        text = f"dividing the batch changes the training: {found.why} ({_how(found)})"
+        text = f"dividing the batch changes the training: {found.why} ({_method(found)})"
         if self._allow != "changes-training":
             error = Undividable(f"{text}\nhint: {self._remedy(found)}")
             if not found.failed:
@@ -181,39 +190,42 @@ class Division:
         return self._once.warn(text, ChangesTraining)
 
     def _remedy(self, found: Verification) -> str:
-        ways = []
+        remedies = []
         if any(norm.training for norm in self._norms):
-            ways.append(
-                "batch normalisation takes its statistics from each part: GroupNorm, or `.eval()` on these modules, does not"
+            remedies.append(
+                "batch normalisation computes its statistics per micro-batch: use GroupNorm, or call "
+                "`.eval()` on these modules"
             )
         elif found.loss_difference is None or found.loss_difference > 0:
-            ways.append(
-                "where the loss is a sum, is weighed, or leaves labels out, return `(sum, count)` from the loss function or pass "
-                "`count=`; where the batch is not cut along its samples, pass `batch_dim=` or `split=`; a loss that compares "
-                "samples needs the whole batch"
+            remedies.append(
+                "if the loss is a sum, is weighted, or ignores labels, return `(sum, count)` from the loss "
+                "function or pass `count=`; if the samples are not along the first dimension, pass "
+                "`batch_dim=` or `split=`; a loss that compares samples needs the whole batch"
             )
-        ways.append('`allow="changes-training"` divides it all the same')
-        return "; ".join(ways)
+        remedies.append('`allow="changes-training"` divides it anyway')
+        return "; ".join(remedies)
 
 
-def _how(found: Verification) -> str:
+def _method(found: Verification) -> str:
     ways = " and ".join("+".join(map(str, way)) for way in found.sizes)
     return f"{found.samples} samples whole and as {ways}, in {found.computed_in}"
 
 
 def is_batch_norm(module: nn.Module) -> bool:
-    """Whether a module takes statistics over the batch that runs on this rank."""
+    """Return `True` if a module computes statistics over the batch on this rank."""
     return isinstance(module, _BATCH_NORM) and not isinstance(module, nn.SyncBatchNorm)
 
 
 def computes() -> bool:
-    """Whether operations compute numbers here: on a virtual card they do not."""
+    """Return `True` if operations compute values; on a virtual GPU they do not."""
     session = getattr(sys.modules.get("memfit_probe.session"), "_session", None)
     return not getattr(session, "virtual", False)
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether some of a model runs as compiled code, whose nodes are not those of what is written."""
+    """Return `True` if any of a model runs as compiled code, whose autograd nodes differ from the source
+    code's.
+    """
     return torch.compiler.is_compiling() or any(
         hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
         for module in model.modules()

@@ -1,46 +1,54 @@
-"""The errors of a step that cannot be run, with the way out."""
+"""Errors of a step that cannot be run, with hints."""
 
 from __future__ import annotations
 
 from .faults import Fault, StepDoesNotFit
 
-_WHY = {
+_REASONS = {
     "one-sample": "a single sample does not fit into the device's memory",
-    "whole": "the batch does not fit whole, and `optimizer-in-backward` cannot run it in parts",
-    "too-often": "memory did not suffice, however small the parts were",
+    "whole": (
+        "the whole batch does not fit, and `optimizer-in-backward` cannot be combined with micro-batches"
+    ),
+    "too-often": "out of memory even with the smallest micro-batches",
 }
 
 
-def of_ranks(rank: int, lost: str) -> StepDoesNotFit:
-    """The error of a step that failed on `rank`; `lost` is what this rank saw of it, if it was its own."""
+def ranks_error(rank: int, lost: str) -> StepDoesNotFit:
+    """Return the error of a step that failed on `rank`; `lost` is this rank's own error message, if it has
+    one.
+    """
     if lost:
         return StepDoesNotFit(
             f"{lost}; parameters are as they were before the step\n"
-            "hint: every rank has to come to the same collectives, as often as it runs the model"
+            "hint: every rank has to run the same collectives, and has to run the model equally often"
         )
     return StepDoesNotFit(
         f"rank {rank} cannot go on; this rank's parameters are as they were before the step\n"
-        "hint: its own error says why"
+        "hint: see the error of that rank"
     )
 
 
-def of_division(text: str, *, asked: bool, message: str = "") -> StepDoesNotFit:
-    """The error of a batch that would have to be divided, which changes the training."""
-    why = "`micro_batch` asks for a divided batch" if asked else "the batch does not fit whole"
+def division_error(text: str, *, asked: bool, message: str = "") -> StepDoesNotFit:
+    """Return the error of a batch that needs to be divided, where that changes the training."""
+    why = "`micro_batch` asks for a divided batch" if asked else "the whole batch does not fit"
     return StepDoesNotFit(
-        f"{why}, and {text}\nparameters, buffers and random numbers are as they were before the step"
+        f"{why}, but {text}\nparameters, buffers and random numbers are as they were before the step"
         + (f"\n{message}" if message else "")
     )
 
 
-def of_memory(reason: str, fault: Fault, found: str, can_retry: bool) -> StepDoesNotFit:
-    """The error of a step that found no memory; `found` is what would help this model."""
-    why = _WHY.get(reason, "memory did not suffice")
+def memory_error(reason: str, fault: Fault, found: str, can_retry: bool) -> StepDoesNotFit:
+    """Return the error of a step that ran out of memory; `found` says what would help this model."""
+    why = _REASONS.get(reason, "out of memory")
     if not can_retry:
-        why += ", and with this PyTorch, FSDP2 cannot go on after a failure (2.15 has `FSDPModule.reset_iter_state`)"
+        why += (
+            ", and with this PyTorch version, FSDP2 cannot continue after a failure (2.15 has "
+            "`FSDPModule.reset_iter_state`)"
+        )
     return StepDoesNotFit(
         f"{why}; parameters, buffers and random numbers are as they were before the step\n"
         + (f"{found}\n" if found else "")
-        + 'hint: `memfit.Step(..., levers={"checkpointing": "blocks"})` applies a lever to this model, and `memfit plan --gpu '
-        f"NAME -- python train.py` looks for the fastest that fit\n{fault.message}"
+        + 'hint: `memfit.Step(..., levers={"checkpointing": "blocks"})` applies a lever to this model, and '
+        "`memfit plan --gpu NAME -- python train.py` searches for the fastest plan that fits\n"
+        f"{fault.message}"
     )

@@ -1,4 +1,4 @@
-"""What a step does otherwise than its owner may expect, apart from dividing a batch; each is said once."""
+"""Warnings about differences from the whole batch, other than those of dividing it; each is given once."""
 
 from __future__ import annotations
 
@@ -8,31 +8,33 @@ from .division import ChangesTraining
 
 
 class Exactness:
-    """What was found so far."""
+    """The warnings given so far."""
 
     def __init__(self) -> None:
         self._once = Once()
 
     def edited(self) -> tuple[str, ...]:
-        """The model or the loss wrote into the batch."""
+        """Warn that the model or the loss wrote into the batch."""
         return self._once.warn(
-            "the model or the loss writes into the batch in place, so a second attempt would see another one; from here on each "
-            "part is copied first",
+            "the model or the loss modifies the batch in place, so a second attempt would see a different "
+            "one; from here on each micro-batch is copied first",
             ChangesTraining,
         )
 
     def ratios(self) -> tuple[str, ...]:
-        """Several losses, each with a count of its own that is another one in each run."""
+        """Warn that several losses have separate counts, which differ in each run."""
         return self._once.warn(
-            "the losses have counts whose ratio differs from part to part, and is not known of the whole window, so they are not "
-            "weighed as the means over all of it; pass `count=`, a function from a batch to the counts by name",
+            "the ratio of the losses' counts differs between micro-batches and is not known for the whole "
+            "window, so the losses are not averaged over all of it; pass `count=`, a function from a batch "
+            "to the counts by name",
             ChangesTraining,
         )
 
     def weighed_again(self) -> None:
-        """A window of several losses was run for nothing but what they count."""
+        """Warn that a window of several losses ran twice, the first time only to count."""
         self._once.warn(
-            "the losses have counts whose ratio differs from part to part, so their means over the whole window are not known "
-            "before it ran: such windows are run twice, the second time with what all of it counts; pass `count=`, a function "
-            "from a batch to the counts by name, which spares that with one batch a window"
+            "the ratio of the losses' counts differs between micro-batches, so their means over the whole "
+            "window are not known in advance: such windows run twice, the second time with the counts of the "
+            "first; with one batch per window, `count=`, a function from a batch to the counts by name, "
+            "avoids that"
         )

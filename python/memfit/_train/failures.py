@@ -1,4 +1,4 @@
-"""What follows when a part of a window fails: another attempt, or an error that says why there is none."""
+"""Handles the failure of a micro-batch: another attempt, or an error that explains why there is none."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from memfit import _core
 
 from .device import Meter
 from .division import Undividable
-from .does_not_fit import of_division, of_memory, of_ranks
+from .does_not_fit import division_error, memory_error, ranks_error
 from .faults import Fault, StepInvalid, forget
 from .parameters import Parameters
-from .ranks import Alone
-from .stopping import smaller_batch, told
+from .ranks import SingleRank
+from .stopping import describe_memory, smaller_batch
 from .updates import Updates
 
-# Attempts at a window that end since other ranks failed.
-_ATTEMPTS = 20
+# Maximum number of attempts at a window that end because other ranks failed.
+_MAX_ATTEMPTS = 20
 
 
 class Failures:
@@ -29,7 +29,7 @@ class Failures:
         self,
         model: nn.Module,
         controller: _core.Controller,
-        ranks: Alone,
+        ranks: SingleRank,
         updates: Updates,
         meter: Meter,
         parameters: Parameters,
@@ -45,30 +45,30 @@ class Failures:
         self._meter = meter
         self._parameters = parameters
         self._in_backward = in_backward
-        # The levers that are in use.
+        # The levers in use.
         self._applied = applied
         self._roll_back = roll_back
         self._why = ""
-        # Why a batch that did not fit could not be divided.
+        # The reason why a batch that did not fit could not be divided.
         self._undividable = ""
-        # Whether a part was given up since another rank failed, and what this rank saw of it.
+        # Set if a micro-batch was abandoned because another rank failed, and this rank's error message.
         self.given_up = False
         self.lost = ""
 
     def begin(self) -> None:
-        """A window begins."""
+        """Start a new window."""
         self._undividable = ""
 
     def understand(self, error: Exception) -> Fault | None:
-        """What went wrong, if it is memory; nothing if another rank failed, which is noted. All other errors
-        are the user's, and go on as they came: everything is as before.
+        """Return the fault if an error is about memory; `None` if another rank failed, which is recorded. Any
+        other error is the user's: roll back and raise it unchanged.
         """
         if self._ranks.gave_up(error):
             self.lost = str(error)
             forget(error)
             self.given_up = True
             return None
-        fault = Fault.of(error, self._meter.device)
+        fault = Fault.from_error(error, self._meter.device)
         if fault.kind not in ("other", "sticky"):
             forget(error)
             return fault
@@ -79,7 +79,7 @@ class Failures:
         raise error
 
     def end_for_others(self, *, fails: bool) -> None:
-        """The other ranks are not left waiting for this one."""
+        """Tell the other ranks of a failure, so that they do not wait for this one."""
         if self._ranks.world > 1 and (self._controller.whole or self._ranks.inside):
             with contextlib.suppress(RuntimeError):
                 if fails:
@@ -88,12 +88,14 @@ class Failures:
                 self._ranks.agree(self._controller, "over", self._parameters)
 
     def interrupted(self, error: BaseException) -> None:
-        """A part was left by hand: what a backward updated by then is taken back, or it is said."""
+        """Undo the updates of an interrupted backward pass, or raise `StepInvalid`."""
         if self._in_backward:
-            self.undo_backward(Fault.of(error, self._meter.device))
+            self.undo_backward(Fault.from_error(error, self._meter.device))
 
     def undo_backward(self, fault: Fault) -> None:
-        """A backward that updates as it goes failed: it leaves the parameters as they were, or it is said."""
+        """Undo the parameter updates of a failed backward pass with the optimizer in it, or raise
+        `StepInvalid`.
+        """
         try:
             self._updates.undo(fault)
         except StepInvalid:
@@ -101,12 +103,12 @@ class Failures:
             raise
 
     def outcome_of_others(self, attempt: int) -> str:
-        """What follows for this rank where another one failed."""
-        return "again" if self._ranks.can_retry and attempt < _ATTEMPTS else "lost"
+        """Return what this rank does after another one failed."""
+        return "again" if self._ranks.can_retry and attempt < _MAX_ATTEMPTS else "lost"
 
     def decide(self, index: int, size: int, fault: Fault, whole: Undividable | None = None) -> str:
-        """What follows from a failure of so many samples of a batch, which may be one that has to run
-        `whole`: "again" or "over".
+        """Return "again" or "over" after a failure with `size` samples of a batch, which may be one that has
+        to run `whole`.
         """
         if self._in_backward:
             self._why = "whole"
@@ -121,12 +123,12 @@ class Failures:
         return "again" if decision == "again" and self._ranks.can_retry else "over"
 
     def explain(self, fault: Fault | None, rank: float, items: int) -> Exception:
-        """The error of a window that cannot be run; its last batch has so many samples."""
+        """Return the error of a window that cannot be run; its last batch has `items` samples."""
         if fault is None:
-            return of_ranks(int(rank), self.lost if rank == self._ranks.rank else "")
+            return ranks_error(int(rank), self.lost if rank == self._ranks.rank else "")
         if self._undividable:
-            return of_division(self._undividable, asked=False, message=fault.message)
-        found = told(self._model, self._updates.optimizer, self._meter, fault, self._applied)
+            return division_error(self._undividable, asked=False, message=fault.message)
+        found = describe_memory(self._model, self._updates.optimizer, self._meter, fault, self._applied)
         if self._why == "whole":
             found = "; ".join(filter(None, (found, smaller_batch(items))))
-        return of_memory(self._why, fault, found, self._ranks.can_retry)
+        return memory_error(self._why, fault, found, self._ranks.can_retry)

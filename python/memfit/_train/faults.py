@@ -1,4 +1,4 @@
-"""Failures: what they are, and letting go of what they hold."""
+"""Errors: their classification, and freeing the memory that they hold."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from .device import room
 
 
 class MemfitError(RuntimeError):
-    """What `memfit.Step` raises when it cannot go on."""
+    """Raised when `memfit.Step` cannot go on."""
 
 
 class StepDoesNotFit(MemfitError):  # noqa: N818
-    """A single sample does not fit. Everything is as it was before the step."""
+    """A single sample does not fit. All state is as it was before the step."""
 
 
 class StepInvalid(MemfitError):  # noqa: N818
-    """The optimizer's step failed half-way: parameters or states are not to be trained on."""
+    """The optimizer failed in the middle of its step: parameters or optimizer state are inconsistent."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """An exception in words: nothing of it holds a frame or a tensor."""
+    """An exception reduced to text and numbers, so that it references no frames or tensors."""
 
     types: list[str]
     message: str
     free: int
     capacity: int
-    # What tensors took then.
+    # Bytes in tensors at that time.
     live: int = 0
 
     @property
     def kind(self) -> str:
-        """ "device", "host", "sticky" or "other"."""
+        """The classification: "device", "host", "sticky" or "other"."""
         return _core.Controller.judge(self.types, self.message, self.free, self.capacity)
 
     @classmethod
-    def of(cls, error: BaseException, device: torch.device) -> Fault:
-        """What an exception says."""
+    def from_error(cls, error: BaseException, device: torch.device) -> Fault:
+        """Read an exception."""
         names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
         free, capacity = room(device)
         live = torch.cuda.memory_allocated(device) if device.type == "cuda" and capacity else 0
@@ -52,24 +52,24 @@ class Fault:
 
 
 def is_memory(error: BaseException, device: torch.device) -> bool:
-    """Whether an exception means that memory did not suffice, in whichever words."""
-    return Fault.of(error, device).kind in ("device", "host")
+    """Return `True` if an exception means that memory ran out, whatever its message."""
+    return Fault.from_error(error, device).kind in ("device", "host")
 
 
 def forget(error: BaseException | None) -> None:
-    """Empty the frames that an exception went through: their locals hold the failed step's tensors."""
+    """Clear the frames of an exception: their local variables hold the failed step's tensors."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         if error.__traceback__ is not None:
-            # Our own frames are still running, and are left alone.
+            # memfit's own frames are still running and are left alone.
             traceback.clear_frames(error.__traceback__)
             error.__traceback__ = None
         error = error.__cause__ or error.__context__
 
 
 def collect(device: torch.device) -> None:
-    """Give back what nobody holds any more. Only of use after the exception is gone."""
+    """Free unreferenced memory. Only useful once the exception is gone."""
     gc.collect()
     if device.type == "cuda":
         with contextlib.suppress(RuntimeError):

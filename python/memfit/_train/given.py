@@ -1,4 +1,4 @@
-"""Gradients that were there before a step: somebody's own backward, of a penalty on weights for example."""
+"""Gradients that existed before a step, from a separate backward pass (a penalty on weights, for example)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from .device import local
 
 
 class Given:
-    """They wait while a window runs, however often, and are added to what it gives."""
+    """Sets these gradients aside while a window runs, and adds them to its result."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._said = False
+        self._warned = False
 
     def take(self, parameters: list[torch.Tensor], before: list[torch.Tensor]) -> None:
-        """Set them aside. Those that join with a gradient have it of the steps `before` they did, which
-        reached them and left them alone.
+        """Set the gradients aside. For parameters that are not in `before`, drop the gradient: it stems from
+        earlier steps, which computed it without using it.
         """
         known = None if parameters is before else set(map(id, before))
         self._kept = []
@@ -27,17 +27,20 @@ class Given:
                 if known is None or id(parameter) in known:
                     self._kept.append((parameter, parameter.grad))
                 parameter.grad = None
-        if self._kept and not self._said:
-            self._say()
+        if self._kept and not self._warned:
+            self._warn_once()
 
     def refuse(self) -> None:
-        """Say that they are dropped, where they cannot be added to anything."""
+        """Warn and drop them, if they cannot be added to the window's gradients."""
         if self._kept:
-            warn("gradients that were there before the step are dropped: `optimizer-in-backward` keeps none")
+            warn(
+                "existing gradients from before the step are dropped: with `optimizer-in-backward` no "
+                "gradient is kept"
+            )
         self._kept = []
 
     def add(self) -> None:
-        """Add them to those that are there."""
+        """Add them to the window's gradients."""
         for parameter, gradient in self._kept:
             if parameter.grad is None:
                 parameter.grad = gradient.clone()
@@ -47,22 +50,22 @@ class Given:
                 parameter.grad = parameter.grad + gradient
 
     def put_back(self) -> None:
-        """The window was dropped: they are where they were."""
+        """Restore them after the window was dropped."""
         for parameter, gradient in self._kept:
             parameter.grad = gradient
         self._kept = []
 
     def forget(self) -> None:
-        """The optimizer has used them."""
+        """Forget them after the optimizer has used them."""
         self._kept = []
 
-    def _say(self) -> None:
-        # Zeros are what `zero_grad(set_to_none=False)` leaves.
+    def _warn_once(self) -> None:
+        # `zero_grad(set_to_none=False)` leaves zeros behind.
         if any(bool(local(_values(gradient)).any()) for _, gradient in self._kept):
-            self._said = True
+            self._warned = True
             warn(
-                "gradients that were there before the step are added to its own: `optimizer.zero_grad()` first, if they are "
-                "left over from another loop"
+                "existing gradients from before the step are added to its own; call `optimizer.zero_grad()` "
+                "first if they are left over from another loop"
             )
 
 

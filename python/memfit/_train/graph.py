@@ -1,4 +1,4 @@
-"""The graph that autograd records: how long it is, and where it ends."""
+"""The autograd graph: its number of nodes, and its leaves."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import torch
 
 
 def node_number() -> int | None:
-    """How many autograd nodes this thread has made so far; None where this PyTorch does not tell."""
+    """Return the number of autograd nodes this thread has made so far; `None` if PyTorch does not
+    expose it.
+    """
     counted = getattr(torch._C._autograd, "_get_sequence_nr", None)
     return int(counted()) if counted is not None else None
 
 
 def leaves(value: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that a backward from a value gives gradients to."""
+    """Return the tensors that receive gradients from a backward pass."""
     found: list[torch.Tensor] = []
     seen: set[Any] = set()
     waiting = [value.grad_fn] if value.grad_fn is not None else []

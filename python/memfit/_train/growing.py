@@ -1,4 +1,4 @@
-"""Memory that grows from step to step: which of the user's lines hold it."""
+"""Names the lines of the user's code that hold memory which grows from step to step."""
 
 from __future__ import annotations
 
@@ -13,40 +13,41 @@ import torch
 from .._levers.variables import variables
 from .holding import Holder, frames, holders
 
-# So many holders are named.
-_MOST = 3
+# Maximum number of holders that are named.
+_MAX_NAMES = 3
 
 
 class Growing:
-    """What was live when memory was first seen to grow, to tell what came since."""
+    """Compares the live tensors with those at the time when growth was first seen."""
 
     def __init__(self) -> None:
         self._before: Counter[str] | None = None
 
     def look(self, device: torch.device) -> None:
-        """Remember who holds what; once."""
+        """Record the current holders, the first time only."""
         if self._before is None:
             self._before = _by_name(holders(device.type))
 
-    def told(self, device: torch.device) -> str:
-        """Who holds more than then, as the end of a sentence."""
+    def describe(self, device: torch.device) -> str:
+        """Return the names of holders that grew, as the end of a sentence."""
         grown = _by_name(holders(device.type)) - (self._before or Counter())
         places = dict(_variables())
         texts = [
-            f"`{name}` has {size / 2**20:.1f} MiB more{_line(name, places)}"
-            for name, size in grown.most_common(_MOST)
+            f"`{name}` grew by {size / 2**20:.1f} MiB{_line(name, places)}"
+            for name, size in grown.most_common(_MAX_NAMES)
             if not name.startswith("(")
         ]
         texts += [
-            f"`{name}` keeps the graph of what it was computed from{_line(name, places)}: `.detach()` or `.item()` lets it go"
+            f"`{name}` keeps the autograd graph that computed it{_line(name, places)}: `.detach()` or "
+            "`.item()` frees it"
             for name, (value, _) in places.items()
             if _has_graph(value)
-        ][:_MOST]
-        return f": {'; '.join(texts)}" if texts else "; `memfit.holders()` says who holds it"
+        ][:_MAX_NAMES]
+        return f": {'; '.join(texts)}" if texts else "; `memfit.holders()` lists the tensors that hold it"
 
 
 def _by_name(found: list[Holder]) -> Counter[str]:
-    """Bytes by variable, all entries of a container together."""
+    """Sum the bytes by variable, with all entries of a container together."""
     sums: Counter[str] = Counter()
     for holder in found:
         sums[re.split(r"[\[.]", holder.name.removeprefix("something in "))[0]] += holder.bytes
@@ -54,7 +55,7 @@ def _by_name(found: list[Holder]) -> Counter[str]:
 
 
 def _variables() -> list[tuple[str, tuple[Any, types.FrameType]]]:
-    """The variables of the user's frames, the innermost frame's first."""
+    """Return the variables of the user's frames, innermost frame first."""
     seen: dict[str, tuple[Any, types.FrameType]] = {}
     for frame in frames():
         if "site-packages" in frame.f_code.co_filename:
@@ -65,14 +66,14 @@ def _variables() -> list[tuple[str, tuple[Any, types.FrameType]]]:
 
 
 def _has_graph(value: Any) -> bool:
-    """Whether a tensor, or what a list holds in number, was computed with a graph that still stands."""
+    """Return `True` if a tensor, or the last entries of a list, still have an autograd graph."""
     if isinstance(value, (list, tuple)):
         return len(value) > 2 and all(_has_graph(entry) for entry in value[-2:])
     return isinstance(value, torch.Tensor) and value.grad_fn is not None
 
 
 def _line(name: str, places: dict[str, tuple[Any, types.FrameType]]) -> str:
-    """The line that fills a variable, as its source has it."""
+    """Return the source line that fills a variable."""
     if name not in places:
         return ""
     frame = places[name][1]

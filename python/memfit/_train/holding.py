@@ -1,4 +1,4 @@
-"""Who holds device memory, and letting go of it."""
+"""Lists and frees tensors that hold device memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .._levers.variables import variables
 
 @dataclass(frozen=True)
 class Holder:
-    """Memory that is held, and by whom."""
+    """A tensor that holds memory, and the name that leads to it."""
 
     bytes: int
     name: str
@@ -31,10 +31,10 @@ class Holder:
 
 
 def holders(device: torch.device | str | None = None, *, least: int = 0) -> list[Holder]:
-    """The tensors that hold device memory, the largest first, each with a name that leads to it.
+    """List the tensors that hold device memory, the largest first, each with a name that leads to it.
 
-    Storages are counted once, under the first of their tensors that has a name. On the host, tensors are only
-    listed where `device="cpu"` asks for them.
+    Each storage is counted once, under the first of its tensors that has a name. Tensors in host memory are
+    only listed with `device="cpu"`.
     """
     gc.collect()
     wanted = torch.device(device) if device is not None else None
@@ -61,7 +61,7 @@ def holders(device: torch.device | str | None = None, *, least: int = 0) -> list
     listed = [
         Holder(
             tensor.untyped_storage().nbytes(),
-            name or "(nothing that has a name)",
+            name or "(unnamed)",
             where,
             tuple(tensor.shape),
             str(tensor.dtype).removeprefix("torch."),
@@ -73,10 +73,10 @@ def holders(device: torch.device | str | None = None, *, least: int = 0) -> list
 
 
 def release() -> int:
-    """Free what a failed cell or an ended phase left behind; the bytes that came free on the devices.
+    """Free what a failed cell or an ended phase left behind; return the bytes freed on the devices.
 
-    Lets go of the last exception with its frames, of a notebook's remembered outputs, of garbage, and of the
-    caching allocator's unused memory. What your own variables hold stays: `memfit.holders()` lists it.
+    Drops the last exception with its frames, a notebook's stored outputs, garbage, and the caching
+    allocator's unused memory. Memory that your own variables hold stays: `memfit.holders()` lists it.
     """
     before = _free()
     for name in ("last_value", "last_exc"):
@@ -102,7 +102,7 @@ def _free() -> int:
 
 
 def _forget_notebook() -> None:
-    """A notebook keeps each cell's value under `_`, `__`, `_3` and in `Out`."""
+    """Clear the cell outputs that a notebook keeps under `_`, `__`, `_3` and in `Out`."""
     main = sys.modules.get("IPython")
     shell = main.get_ipython() if main is not None else None
     if shell is None:
@@ -123,14 +123,14 @@ def _forget_notebook() -> None:
 
 
 def _is_tensor(value: Any) -> bool:
-    # isinstance asks the object, and somebody's lazy object may do anything then.
+    # `isinstance` reads attributes of the object, which can run arbitrary code in a lazy object.
     with contextlib.suppress(Exception):
         return issubclass(type(value), torch.Tensor)
     return False
 
 
 def _names() -> dict[int, tuple[str, str]]:
-    """Names of tensors, by identity: parameters and buffers of modules, optimizers' states, variables."""
+    """Return names of tensors by identity: parameters and buffers of modules, optimizer state, variables."""
     names: dict[int, tuple[str, str]] = {}
 
     def call(value: Any, name: str, where: str) -> None:
@@ -161,7 +161,7 @@ def _names() -> dict[int, tuple[str, str]]:
             call(value, name, where)
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        # Only what the user wrote: nobody's variables are in the libraries.
+        # User code only; variables of libraries are of no use as names.
         library = file is None or "site-packages" in file or "/lib/python" in file
         if library and getattr(module, "__name__", "") != "__main__":
             continue
@@ -171,7 +171,7 @@ def _names() -> dict[int, tuple[str, str]]:
 
 
 def frames() -> list[types.FrameType]:
-    """The frames of all threads that are not memfit's own, and those of the last exception."""
+    """Return the frames of all threads, without memfit's own, and those of the last exception."""
     frames: list[types.FrameType] = []
     for top in sys._current_frames().values():
         frame: types.FrameType | None = top
@@ -188,7 +188,7 @@ def frames() -> list[types.FrameType]:
 
 
 def _by_referrer(value: Any, names: dict[int, tuple[str, str]]) -> tuple[str, str]:
-    """A tensor without a name of its own: what it hangs on."""
+    """Name a tensor after the object that refers to it."""
     for holder in gc.get_referrers(value):
         if isinstance(holder, types.FrameType):
             continue

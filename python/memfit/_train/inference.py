@@ -1,4 +1,4 @@
-"""Evaluation in parts that fit."""
+"""Evaluation in micro-batches that fit into memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .precision import Precision
 
 
 class Inference:
-    """Runs a model without gradients, in parts that fit, and puts their outputs together in order."""
+    """Runs a model without gradients, in micro-batches that fit, and concatenates their outputs in order."""
 
     def __init__(
         self,
@@ -61,9 +61,11 @@ class Inference:
         self._modes = {}
 
     def __call__(self, batch: Any) -> Any:
-        """The model's outputs for a batch."""
+        """Return the model's outputs for a batch."""
         if self._stack is None:
-            raise RuntimeError("this is a context: write `with memfit.inference(model) as infer:`")
+            raise RuntimeError(
+                "`Inference` is a context manager: write `with memfit.inference(model) as infer:`"
+            )
         entry = Batch(batch)
         self._controller.arrive(entry.shape, entry.elements, entry.items, float(entry.items), entry.costs)
         try:
@@ -75,12 +77,12 @@ class Inference:
         return join(outputs, sizes)
 
     def over(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The outputs of all batches of a loader, of any length, one after the other."""
+        """Yield the outputs for each batch of a loader."""
         for batch in loader:
             yield self(batch)
 
     def _run(self, entry: Batch) -> tuple[list[Any], list[int]]:
-        """The outputs of a batch's parts, and how many samples each has."""
+        """Return the outputs of a batch's micro-batches and the number of samples in each."""
         outputs: list[Any] = []
         sizes: list[int] = []
         done = 0
@@ -88,7 +90,7 @@ class Inference:
         while (turn := self._controller.next(0, self._meter.space)) is not None:
             start, stop, empties, watched = turn
             if stop <= done:
-                # It ran before a later part failed: its output is here already.
+                # Done before a later micro-batch failed: its output is stored already.
                 self._controller.passed(0, stop - start)
                 continue
             start = max(start, done)
@@ -102,7 +104,7 @@ class Inference:
                 del value
                 done = stop
             except Exception as error:
-                fault = Fault.of(error, self.device)
+                fault = Fault.from_error(error, self.device)
                 if fault.kind in ("other", "sticky"):
                     raise
                 forget(error)
@@ -116,7 +118,8 @@ class Inference:
             if decision != "again":
                 raise StepDoesNotFit(
                     "a single sample does not fit into the device's memory\n"
-                    "hint: `infer.sliding` runs images in windows; a precision of fewer bits makes a sample smaller\n"
+                    "hint: `infer.sliding` runs images in windows; a lower precision makes a sample "
+                    "smaller\n"
                     f"{fault.message}"
                 )
             self._controller.restart()
@@ -130,23 +133,25 @@ class Inference:
         overlap: float = 0.25,
         blend: str = "centre",
     ) -> torch.Tensor:
-        """A fully convolutional model's output for images that are too large for it, window by window.
+        """Run a fully convolutional model on images that are too large for it, in sliding windows.
 
-        `image` is (N, C, then one to three spatial sizes). Windows overlap by that share, and where they do
-        their outputs each place is taken from the window in which it lies deepest ("centre"), or they are
-        blended, weighed by the distance from their borders ("cosine") or alike ("constant"). The first is the
-        whole image's output where half of the overlap is as much as the model sees around a place; the others
-        are smoother where it is less. The model's output has to be as large as its input, or a whole fraction
-        or multiple of it.
+        `image` is (N, C, then one to three spatial sizes). `overlap` is the share of a window that overlaps
+        the next one. Where windows overlap, "centre" takes each value from the window in which it lies
+        farthest from the border; "cosine" blends the outputs with weights that decrease towards the border,
+        and "constant" averages them. "centre" equals the output of the whole image if half of the overlap
+        covers the model's receptive field; the others are smoother if it does not. The spatial size of the
+        output has to be that of the input, or a whole fraction or multiple of it.
         """
         spatial = tuple(image.shape[2:])
         sizes = (window,) * len(spatial) if isinstance(window, int) else tuple(window)
         if len(sizes) != len(spatial):
-            raise ValueError(f"`window` has {len(sizes)} sizes, and the image {len(spatial)}")
+            raise ValueError(
+                f"`window` has {len(sizes)} sizes, but the image has {len(spatial)} spatial dimensions"
+            )
         if not 0 <= overlap < 1:
-            raise ValueError("`overlap` is a share of the window: from 0 to less than 1")
+            raise ValueError(f"`overlap` is {overlap}, but has to be at least 0 and less than 1")
         if blend not in ("cosine", "constant", "centre"):
-            raise ValueError('`blend` is "cosine", "constant" or "centre"')
+            raise ValueError(f'`blend` is {blend!r}, but has to be "cosine", "constant" or "centre"')
         sizes = tuple(min(size, length) for size, length in zip(sizes, spatial, strict=True))
         starts = [_starts(length, size, overlap) for length, size in zip(spatial, sizes, strict=True)]
         total: torch.Tensor | None = None
@@ -185,18 +190,18 @@ class Inference:
 
 
 def inference(model: nn.Module, **settings: Any) -> Inference:
-    """A context in which a model is evaluated: `with memfit.inference(model) as infer: outputs =
+    """Return a context manager that evaluates a model: `with memfit.inference(model) as infer: outputs =
     infer(batch)`.
 
-    Without gradients, in evaluation mode (put back afterwards), in parts that fit, outputs moved to the host
-    as they come.
+    Runs without gradients, in evaluation mode (restored afterwards), in micro-batches that fit. Outputs are
+    moved to the host as they are computed.
     """
     return Inference(model, **settings)
 
 
 def _call(model: nn.Module, batch: Any) -> Any:
-    """Calls a model as its batches ask for: a mapping's entries are keywords, and of a pair the first is the
-    input.
+    """Call a model with a batch: a mapping's entries become keyword arguments, and of a pair the first entry
+    is the input.
     """
     if hasattr(batch, "keys"):
         return model(**{key: batch[key] for key in batch.keys()})  # noqa: SIM118
@@ -225,7 +230,7 @@ def _scaled(length: int, factor: float) -> int:
 
 
 def _starts(length: int, size: int, overlap: float) -> list[int]:
-    """Where windows begin: the last one ends with the image."""
+    """Return the starts of the windows; the last one ends with the image."""
     stride = max(int(size * (1 - overlap)), 1)
     return [*range(0, max(length - size, 0), stride), max(length - size, 0)]
 
@@ -233,7 +238,7 @@ def _starts(length: int, size: int, overlap: float) -> list[int]:
 def _depth(
     shape: Sequence[int], edges: Sequence[tuple[bool, bool]], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """How deep each place lies in a window; a border that is the image's own is none."""
+    """Return each position's distance from the window's borders; borders of the image itself do not count."""
     depth = torch.full((), float("inf"), dtype=dtype, device=device)
     for length, (first, last) in zip(shape, edges, strict=True):
         places = torch.arange(length, dtype=dtype, device=device)
@@ -248,7 +253,7 @@ def _weight(shape: Sequence[int], blend: str, dtype: torch.dtype, device: torch.
     for length in shape:
         if blend == "cosine":
             middle = (torch.arange(length, dtype=dtype, device=device) + 0.5) / length
-            # Never zero: at the image's own border a window stands alone.
+            # Never zero: at the border of the image only one window contributes.
             line = torch.sin(middle * torch.pi) + 1e-3
         else:
             line = torch.ones(length, dtype=dtype, device=device)

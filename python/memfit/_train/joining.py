@@ -1,4 +1,4 @@
-"""Putting outputs of parts together: the opposite of cutting a batch."""
+"""Concatenates the outputs of micro-batches."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .batches import is_namedtuple
 
 
 def _are_fields(parts: list[Any], sizes: list[int]) -> bool:
-    """Whether lists hold the fields of outputs, which can be put end to end, and not one output for each
-    sample.
+    """Return `True` if the outputs are lists of fields to be concatenated, rather than one output
+    per sample.
     """
     first = parts[0]
     if not first or any(len(part) != len(first) for part in parts):
@@ -25,7 +25,7 @@ def _are_fields(parts: list[Any], sizes: list[int]) -> bool:
         for part, size in zip(parts, sizes, strict=True)
         for entry in part
     ):
-        # As many as there are samples, and no batches themselves: one for each sample.
+        # As many entries as samples, and no batched tensors: one entry per sample.
         return False
     return all(
         isinstance(part[index], torch.Tensor) and part[index].shape[1:] == first[index].shape[1:]
@@ -35,9 +35,7 @@ def _are_fields(parts: list[Any], sizes: list[int]) -> bool:
 
 
 def join(parts: list[Any], sizes: list[int]) -> Any:
-    """Puts outputs of parts of so many samples together as the output of the whole: the opposite of
-    cutting.
-    """
+    """Concatenate the outputs of micro-batches of the given sizes into the output of the whole batch."""
     first = parts[0]
     if len(parts) == 1:
         return first

@@ -1,4 +1,4 @@
-"""A loader's state, so that going over it once leaves nothing behind."""
+"""Saves a loader's state, so that iterating over it once has no effect."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import nn
 from .randomness import generator_state, is_generator, set_generator_state
 from .slots import Kept, attributes_of
 
-# Attributes of attributes: a loader's sampler's data set's data set's transform.
+# Nesting of attributes that is searched: a loader's sampler's data set's data set's transform.
 _MAX_DEPTH = 5
 _MAX_OBJECTS = 1000
-# A list of transforms is short; a list of samples is not gone into.
+# A list of transforms is short; longer lists, such as those of samples, are not searched.
 _MAX_ENTRIES = 64
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, nn.Module, torch.Tensor)
 
@@ -24,15 +24,15 @@ _OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType
 class LoaderState:
     """Generators, counters and containers of a loader, its sampler, its data set and their transforms.
 
-    Raises `ValueError` for an iterator: the batches that it gave cannot be given again.
+    Raises `ValueError` for an iterator, because the batches it yielded cannot be yielded again.
     """
 
     def __init__(self, loader: Any) -> None:
         if isinstance(loader, Iterator):
             raise ValueError(
-                f"`loader` is an iterator ({type(loader).__name__}): the training would miss the batches that "
-                "are looked at here\n"
-                "hint: give what the iterator was made from, as the `DataLoader` itself"
+                f"`loader` is an iterator ({type(loader).__name__}): the training would miss the batches "
+                "that are read here\n"
+                "hint: pass the object the iterator was made from, such as the `DataLoader` itself"
             )
         self._loader = loader
         stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
@@ -60,7 +60,7 @@ class LoaderState:
             level = following
 
     def restore(self) -> None:
-        """Put the loader back to where it was."""
+        """Restore the loader's state."""
         for generator, state in self._generators:
             set_generator_state(generator, state)
         for kept in self._kept:

@@ -1,4 +1,4 @@
-"""Several optimizers that step together, as one: each keeps its own groups and states."""
+"""Several optimizers that step together as one; each keeps its own groups and state."""
 
 from __future__ import annotations
 
@@ -8,50 +8,52 @@ from typing import Any
 import torch
 
 
-class Together:
-    """What a step needs of an optimizer, of several: they step one behind the other."""
+class OptimizerGroup:
+    """The optimizer interface that a step needs, for several optimizers that step one after the other."""
 
     def __init__(self, optimizers: Sequence[Any]) -> None:
         self.optimizers = tuple(optimizers)
         self.state = _States(self.optimizers)
-        # How many have stepped whole in this step.
+        # Number of optimizers that completed the current step.
         self._stepped = 0
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of all, which are their own."""
+        """The parameter groups of all optimizers."""
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def step(self) -> None:
-        """All of them step."""
+        """Step all optimizers."""
         self._stepped = 0
         for optimizer in self.optimizers:
             optimizer.step()
             self._stepped += 1
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """All of them let their gradients go."""
+        """Clear the gradients of all optimizers."""
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=set_to_none)
 
 
 def as_one(optimizer: Any) -> Any:
-    """An optimizer as it is; several as one."""
-    return Together(optimizer) if isinstance(optimizer, (list, tuple)) else optimizer
+    """Wrap several optimizers as one; return a single one unchanged."""
+    return OptimizerGroup(optimizer) if isinstance(optimizer, (list, tuple)) else optimizer
 
 
 def members(optimizer: Any) -> tuple[Any, ...]:
-    """The optimizers that it consists of."""
-    return optimizer.optimizers if isinstance(optimizer, Together) else (optimizer,)
+    """Return the individual optimizers."""
+    return optimizer.optimizers if isinstance(optimizer, OptimizerGroup) else (optimizer,)
 
 
 def has_begun(optimizer: Any) -> bool:
-    """Whether a step that failed had moved parameters before the optimizer that failed began."""
-    return isinstance(optimizer, Together) and optimizer._stepped > 0
+    """Return `True` if an earlier optimizer had updated parameters before another one failed in the same
+    step.
+    """
+    return isinstance(optimizer, OptimizerGroup) and optimizer._stepped > 0
 
 
 class _States(MutableMapping[torch.Tensor, Any]):
-    """The states of all optimizers: each parameter's are with the optimizer that has it."""
+    """The state of all optimizers as one mapping; each parameter's state stays in its own optimizer."""
 
     def __init__(self, optimizers: Sequence[Any]) -> None:
         self._optimizers = optimizers

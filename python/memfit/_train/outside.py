@@ -1,8 +1,8 @@
-"""State outside the model's parameters and buffers that a forward writes to.
+"""State outside the model's parameters and buffers that a forward pass writes to.
 
-Average and momentum encoders, queues, hidden states of truncated backpropagation, own generators and counters
-in Python. What a forward writes to is seen when it first runs; what cannot be seen is named with `modules=`
-and `state=`.
+Averaged and momentum encoders, queues, hidden states of truncated backpropagation, generators, and counters
+in Python. Writes are detected in the first forward pass; what cannot be detected is named with `modules=` and
+`state=`.
 """
 
 from __future__ import annotations
@@ -20,23 +20,21 @@ from .comparing import written_by
 from .randomness import generator_state, is_default_generator, is_generator, set_generator_state
 from .slots import CONTAINERS, Kept, Slot, around, attributes_of, variables_of
 
-# What PyTorch answers outside a backward.
-_NO_BACKWARD = -1
-# The first window in which all attributes are looked at once more; then at twice as many, and so on.
-_AGAIN = 64
-# Storages together larger than this wait on the host.
-_LARGE_BYTES = 64 << 20
+# PyTorch's graph task id outside a backward pass.
+_NO_BACKWARD_ID = -1
+# First window that checks all attributes again; the interval then doubles each time.
+_FULL_CHECK_WINDOW = 64
+# Above this size, a storage's copy is kept in host memory.
+_MAX_DEVICE_BYTES = 64 << 20
 
 
 class Writes(TorchDispatchMode):  # type: ignore[misc]
-    """Sees which memory a forward writes to that was there before it, and keeps a copy from before the
-    write.
-    """
+    """Detects writes of a forward pass to existing memory, and copies the memory before the write."""
 
     def __init__(self, outside: Outside, known: Iterable[torch.Tensor]) -> None:
         super().__init__()
         self._outside = outside
-        # Memory that is kept elsewhere, or made by the forward itself.
+        # Memory that is saved elsewhere, or allocated by the forward pass itself.
         self._own = {_memory(tensor) for tensor in known}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -49,7 +47,7 @@ class Writes(TorchDispatchMode):  # type: ignore[misc]
         return returned
 
     def look(self, func: Any, args: Any, kwargs: Any) -> None:
-        """See what an operation is about to write to, and which generator it draws from."""
+        """Detect the tensors an operation is about to write to, and the generator it uses."""
         for tensor in written_by(func, args, kwargs):
             if type(tensor) in (torch.Tensor, nn.Parameter) and _memory(tensor) not in self._own:
                 self._outside.writes_to(tensor)
@@ -58,8 +56,8 @@ class Writes(TorchDispatchMode):  # type: ignore[misc]
             self._outside.draws_from(generator)
 
 
-class _Moment:
-    """Values as they were at one moment."""
+class _SavedState:
+    """Values saved at one point in time."""
 
     def __init__(self) -> None:
         self.copies: dict[int, torch.UntypedStorage] = {}
@@ -69,7 +67,7 @@ class _Moment:
 
 
 class Outside:
-    """What lies outside a model's parameters and buffers, kept from window to window."""
+    """State outside a model's parameters and buffers, saved for each window."""
 
     def __init__(
         self, model: nn.Module, modules: Sequence[nn.Module], state: Sequence[Any], loss: Any
@@ -77,15 +75,16 @@ class Outside:
         self._model = model
         self._modules = [model, *modules]
         self._loss = loss
-        # Storages that a forward was seen to write to, with a tensor that lies there.
+        # Storages that a forward pass was seen to write to, each with a tensor that uses it.
         self._tensors: dict[int, torch.Tensor] = {}
         self._named: dict[int, str] = {}
-        # Those that were not first written to in a backward, as by the hooks of DistributedDataParallel.
+        # Storages whose first write was not in a backward pass (hooks of DistributedDataParallel write
+        # there).
         self._of_forward: set[int] = set()
         self._generators: dict[int, Any] = {}
         self._objects: list[Any] = []
         self._slots: list[Slot] = []
-        self._moment = _Moment()
+        self._saved = _SavedState()
         self._changing: set[str] = set()
         self._windows = 0
         for each in state:
@@ -104,33 +103,33 @@ class Outside:
             self._slots += attributes_of("state", each)
         else:
             raise TypeError(
-                f"`state=` has a {type(each).__name__}, which cannot be put back after a failure\n"
-                "hint: it takes tensors, generators, lists, dictionaries, and objects with attributes or with "
-                "`state_dict` and `load_state_dict`"
+                f"`state=` has a {type(each).__name__}, which cannot be restored after a failure\n"
+                "hint: it accepts tensors, generators, lists, dictionaries, and objects with attributes or "
+                "with `state_dict` and `load_state_dict`"
             )
 
-    # -------------------------------------------------------------------------------------- what is seen
+    # --------------------------------------------------------------------------------------- detection
 
     def writes_to(self, tensor: torch.Tensor) -> None:
-        """A forward is about to write to a tensor."""
+        """Save a tensor before the forward pass writes to it for the first time."""
         place = _memory(tensor)
         if place not in self._tensors:
-            # The copy first: there may be no room for it.
-            self._moment.copies[place] = _copy(tensor)
+            # Copy first, as this may run out of memory.
+            self._saved.copies[place] = _copy(tensor)
             self._named[place] = self._name_of(tensor)
             self._tensors[place] = tensor
-            if torch._C._current_graph_task_id() == _NO_BACKWARD:
+            if torch._C._current_graph_task_id() == _NO_BACKWARD_ID:
                 self._of_forward.add(place)
 
     def draws_from(self, generator: Any) -> None:
-        """A forward is about to draw from a generator."""
+        """Save a generator's state before the forward pass draws from it for the first time."""
         if is_default_generator(generator) or id(generator) in self._generators:
             return
         self._generators[id(generator)] = generator
-        self._moment.generators[id(generator)] = generator_state(generator)
+        self._saved.generators[id(generator)] = generator_state(generator)
 
     def watch(self, known: Iterable[torch.Tensor]) -> Writes:
-        """Sees what a forward writes to, but for tensors that are known."""
+        """Return a mode that detects writes to tensors other than the known ones."""
         return Writes(self, known)
 
     def _name_of(self, tensor: torch.Tensor) -> str:
@@ -148,17 +147,17 @@ class Outside:
                         return f"{name}.{inner}"
         return f"a tensor of shape {list(tensor.shape)}"
 
-    # ------------------------------------------------------------------------------------- window by window
+    # -------------------------------------------------------------------------------- window by window
 
     def keep(self, everything: bool = False) -> None:
-        """Remember everything as it is now; all attributes too where `everything` is asked for."""
+        """Save the current values; with `everything`, those of all attributes."""
         self._windows += not everything
         count = self._windows
-        all_of_them = everything or count <= 2 or (count >= _AGAIN and count & (count - 1) == 0)
+        all_of_them = everything or count <= 2 or (count >= _FULL_CHECK_WINDOW and count & (count - 1) == 0)
         slots = self._places() if all_of_them else self._moving()
-        # The copies of before make room first.
-        self._moment.copies.clear()
-        now = self._moment = _Moment()
+        # Free the previous copies first.
+        self._saved.copies.clear()
+        now = self._saved = _SavedState()
         now.copies = {place: _copy(tensor) for place, tensor in self._tensors.items()}
         now.generators = {place: generator_state(each) for place, each in self._generators.items()}
         now.objects = [copy.deepcopy(each.state_dict()) for each in self._objects]
@@ -166,13 +165,13 @@ class Outside:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Keep and restore what a comparison needs; the open window goes on from where it began."""
-        window, self._moment = self._moment, _Moment()
+        """Save and restore state around a comparison; the open window keeps its own saved values."""
+        window, self._saved = self._saved, _SavedState()
         try:
             yield
         finally:
-            self._moment = window
-            # What the comparison met first is as the window found it.
+            self._saved = window
+            # State first detected by the comparison is unchanged since the window began.
             window.copies = {
                 place: window.copies[place] if place in window.copies else _copy(tensor)
                 for place, tensor in self._tensors.items()
@@ -195,11 +194,11 @@ class Outside:
                 self.draws_from(value)
 
     def _moving(self) -> list[Slot]:
-        return [kept.slot for kept in self._moment.kept if kept.slot.name in self._changing]
+        return [kept.slot for kept in self._saved.kept if kept.slot.name in self._changing]
 
     def restore(self) -> None:
-        """Put everything back."""
-        then = self._moment
+        """Restore all saved values."""
+        then = self._saved
         for place, kept in then.copies.items():
             _write(self._tensors[place], kept)
         for place, state in then.generators.items():
@@ -210,40 +209,42 @@ class Outside:
             value.restore()
 
     def prune(self) -> None:
-        """Forget storages that the tensors seen there have no more."""
+        """Forget storages that their tensors no longer use."""
         for place in [place for place, tensor in self._tensors.items() if _memory(tensor) != place]:
             del self._tensors[place], self._named[place]
-            self._moment.copies.pop(place, None)
+            self._saved.copies.pop(place, None)
 
     def settle(self) -> None:
-        """The window is over: what it changed is kept from now on."""
-        self._changing |= {kept.slot.name for kept in self._moment.kept if kept.changed()}
+        """End the window; values that it changed are saved in every window from now on."""
+        self._changing |= {kept.slot.name for kept in self._saved.kept if kept.changed()}
 
-    # --------------------------------------------------------------------------------------- comparing
+    # ---------------------------------------------------------------------------------- comparing
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Copies of all that a forward was seen to write to, by name; attributes that are tensors among
-        it.
+        """Return copies of all tensors that a forward pass was seen to write to, and of tensor attributes, by
+        name.
         """
         found = {self._named[place]: tensor.detach().clone() for place, tensor in self._tensors.items()}
-        for kept in self._moment.kept:
+        for kept in self._saved.kept:
             value = kept.slot.get()
             if isinstance(value, torch.Tensor) and kept.changed():
                 found[kept.slot.name] = value.detach().clone()
         return found
 
     def unmoved(self) -> bool:
-        """Whether a forward wrote to a tensor that has the numbers that it had."""
+        """Return `True` if the forward pass wrote to a tensor without changing its value."""
         return any(
-            _equal_storages(tensor.untyped_storage(), self._moment.copies[place])
+            _equal_storages(tensor.untyped_storage(), self._saved.copies[place])
             for place, tensor in self._tensors.items()
             if place in self._of_forward
         )
 
     def numbers(self) -> dict[str, Any]:
-        """What changed in Python since `keep`, by name: numbers, and how many entries containers have."""
+        """Return the Python values that changed since `keep`, by name: numbers, and the lengths of
+        containers.
+        """
         found: dict[str, Any] = {}
-        for kept in self._moment.kept:
+        for kept in self._saved.kept:
             value = kept.slot.get()
             if not isinstance(value, torch.Tensor) and kept.changed():
                 found[kept.slot.name] = len(value) if isinstance(value, CONTAINERS) else value
@@ -265,7 +266,7 @@ def _copy(tensor: torch.Tensor) -> torch.UntypedStorage:
     storage = tensor.untyped_storage()
     if storage.device.type == "cpu":
         return storage.clone()
-    if storage.nbytes() <= _LARGE_BYTES:
+    if storage.nbytes() <= _MAX_DEVICE_BYTES:
         with contextlib.suppress(torch.OutOfMemoryError):
             return storage.clone()
     return storage.cpu()

@@ -1,7 +1,7 @@
-"""Tensor parallelism: ranks that share one batch, and whose collectives stand inside the layers.
+"""Tensor parallelism: ranks that share one batch and run collectives inside the layers.
 
-These are DTensor's functional ones. They are followed like FSDP2's: a rank that fails takes part in what is
-left of them.
+These are DTensor's functional collectives. They are recorded like FSDP2's, so that a rank that fails can take
+part in the remaining ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.distributed import _functional_collectives as funcol
 
-# What DTensor calls them, in the releases that there are.
+# DTensor's names for them in the PyTorch releases so far.
 _NAMES = (
     "all_reduce",
     "all_gather_single",
@@ -28,7 +28,7 @@ _NAMES = (
 
 @dataclass(frozen=True)
 class Functional:
-    """One of them, as far as another rank has to know it."""
+    """One functional collective, with everything another rank needs to take part in it."""
 
     function: Callable[..., Any]
     shape: torch.Size
@@ -38,13 +38,13 @@ class Functional:
     keywords: tuple[tuple[str, Any], ...]
 
     def take_part(self) -> None:
-        """Let the other ranks get through it."""
+        """Take part with zeros, so that the other ranks can complete it."""
         inputs = torch.zeros(self.shape, dtype=self.dtype, device=self.device)
         funcol.wait_tensor(self.function(inputs, *self.rest, **dict(self.keywords)))
 
 
 def follow(announce: Callable[[Any], None]) -> Callable[[], None]:
-    """Have each functional collective announced before it begins; what undoes it."""
+    """Call `announce` before each functional collective begins. Returns a function that undoes this."""
     inner = {name: getattr(funcol, name) for name in _NAMES if hasattr(funcol, name)}
     depth = 0
 
@@ -58,7 +58,7 @@ def follow(announce: Callable[[Any], None]) -> Callable[[], None]:
                         function, inputs.shape, inputs.dtype, inputs.device, rest, tuple(keywords.items())
                     )
                 )
-            # Some of them call another one.
+            # Some collectives call another one; only the outer one is announced.
             depth += 1
             try:
                 return function(inputs, *rest, **keywords)
@@ -78,8 +78,8 @@ def follow(announce: Callable[[Any], None]) -> Callable[[], None]:
 
 
 def norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
-    """The norm of all gradients: of those on one mesh together, since a tensor of one mesh does not add to
-    another's.
+    """Return the norm of all gradients. It is computed per mesh, because tensors of different meshes cannot
+    be added.
     """
     squares: list[torch.Tensor] = []
     for gradients in by_mesh(parameters).values():
@@ -89,7 +89,7 @@ def norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
 
 
 def by_mesh(parameters: Iterable[torch.Tensor]) -> dict[Any, list[torch.Tensor]]:
-    """Parameters that have gradients, by the mesh that they lie on."""
+    """Group the parameters that have gradients by their device mesh."""
     found: dict[Any, list[torch.Tensor]] = {}
     for parameter in parameters:
         if parameter.grad is not None:
@@ -98,7 +98,7 @@ def by_mesh(parameters: Iterable[torch.Tensor]) -> dict[Any, list[torch.Tensor]]
 
 
 def clip(parameters: Iterable[torch.Tensor], most: float) -> torch.Tensor:
-    """Clip the gradients to a norm over all of them, whatever mesh they lie on."""
+    """Clip the gradients to a norm over all of them, across meshes."""
     parameters = list(parameters)
     total = norm(parameters)
     for some in by_mesh(parameters).values():
@@ -107,6 +107,6 @@ def clip(parameters: Iterable[torch.Tensor], most: float) -> torch.Tensor:
 
 
 def largest_mesh(model: nn.Module) -> int:
-    """On how many ranks the model lies."""
+    """Return the number of ranks of the model's largest device mesh."""
     meshes = [int(each.device_mesh.size()) for each in model.parameters() if hasattr(each, "device_mesh")]
     return max(meshes, default=1)

@@ -14,54 +14,56 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from .device import local
 
-# So many values of a parameter tell whether ranks have the same one.
-_TELLING = 64
+# Number of leading values that are compared to see if ranks have the same parameter.
+_CHECKSUM_VALUES = 64
 
 
 class Parameters:
-    """A criterion's own parameters, learned weights of losses and the like are in no model, and are stepped
-    with all the same.
+    """The trained parameters. Some are in no model, such as a criterion's own parameters and learned loss
+    weights, but are updated by the optimizer.
 
-    They are listed again whenever the optimizer's groups or the model's modules have others.
+    They are listed again whenever the optimizer's groups or the model's modules change.
     """
 
     def __init__(self, model: nn.Module, optimizer: Any) -> None:
         self._model = model
         self._optimizer = optimizer
         self.all: list[torch.Tensor] = []
-        # Those that the model does not have, and what each was like when it was first met.
+        # Parameters outside the model, and the shape, type and first values of each when it was first seen.
         self._outside: list[torch.Tensor] = []
         self._first: Any = WeakTensorKeyDictionary()
-        self._mark: float | None = None
-        # The modules' tables, and what was in them and in the groups when they were last listed.
+        self._checksum: float | None = None
+        # The modules' tables, and the contents of the tables and of the groups when they were last listed.
         self._tables: list[Any] = []
         self._held: list[Any] = []
         self._grouped: list[torch.Tensor] = []
         self.look()
 
     def look(self) -> list[torch.Tensor]:
-        """List them again if there are others; those that were listed before."""
+        """List the parameters again if they changed; return the previous list."""
         before = self.all
-        # Walking a model takes longer than to see that its tables are as they were.
+        # Comparing the tables is faster than listing the modules.
         held = list(chain.from_iterable([table.values() for table in self._tables]))
         grouped = self._in_groups()
         if self._tables and _same(held, self._held) and _same(grouped, self._grouped):
             return before
         tables = [table for each in self._model.modules() for table in (each._modules, each._parameters)]
-        # Those that are empty are most of them, and what somebody puts there to be trained is in a group as
-        # well.
+        # Most tables are empty and are skipped. A parameter added to one later, to be trained, also appears
+        # in a group.
         self._tables = [*tables[:2], *[table for table in tables[2:] if len(table) > 0]]
         self._held = list(chain.from_iterable([table.values() for table in self._tables]))
         self._grouped = grouped
         inside = dict.fromkeys(self._model.parameters())
         self.all = list(dict.fromkeys([*inside, *grouped]))
-        # What lies on a mesh is exchanged by whoever put it there.
+        # Gradients of parameters on a mesh are exchanged by the code that put them there.
         self._outside = [each for each in self.all if each not in inside and not hasattr(each, "device_mesh")]
-        self._mark = None
+        self._checksum = None
         return before
 
     def named(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """All of them: by the model's names, and else by their place in the optimizer's groups."""
+        """Yield all parameters: with the model's names, or else with their position in the optimizer's
+        groups.
+        """
         inside = set()
         for name, parameter in self._model.named_parameters():
             inside.add(parameter)
@@ -73,7 +75,7 @@ class Parameters:
                     yield f"optimizer:{index}.{place}", parameter
 
     def add_gradients(self, gradients: Mapping[str, torch.Tensor]) -> None:
-        """Add these, by the parameters' names, to those that are there."""
+        """Add gradients by parameter name to the existing ones."""
         for name, parameter in self.named():
             if name in gradients:
                 gradient = gradients[name].to(parameter.device)
@@ -81,19 +83,20 @@ class Parameters:
                     parameter.grad = torch.zeros_like(parameter)
                 local(parameter.grad).add_(gradient)
 
-    def mark(self) -> float:
-        """What those outside the model are like, in a number: ranks that have the same ones have the same
-        number.
+    def checksum(self) -> float:
+        """Return a checksum of the parameters outside the model; ranks with equal parameters have equal
+        checksums.
         """
-        if self._mark is None:
+        if self._checksum is None:
             for each in self._outside:
                 if each not in self._first:
-                    # From here on they are stepped alike, on devices that may round differently.
-                    values = each.detach().reshape(-1)[:_TELLING].double().tolist()
+                    # Recorded once: later updates are the same on all ranks, but devices may round
+                    # differently.
+                    values = each.detach().reshape(-1)[:_CHECKSUM_VALUES].double().tolist()
                     self._first[each] = (tuple(each.shape), str(each.dtype), values)
-            said = repr([self._first[each] for each in self._outside])
-            self._mark = float(zlib.crc32(said.encode()))
-        return self._mark
+            description = repr([self._first[each] for each in self._outside])
+            self._checksum = float(zlib.crc32(description.encode()))
+        return self._checksum
 
     def _in_groups(self) -> list[torch.Tensor]:
         return [each for group in self._optimizer.param_groups for each in group["params"]]

@@ -1,4 +1,4 @@
-"""Forward and backward of one part of a batch."""
+"""Forward and backward pass of one micro-batch."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from .precision import Precision, within
 from .tally import Tally, Weighed, read_losses, refuse_share, scalar, split_metrics
 
 Loss = Callable[[nn.Module, Any], Any]
-# A loss's name, its share of the window's loss, what it was made of, what that was divided by, and what it
-# counts.
+# A loss's name, its share of the window's loss, the loss it was computed from, the divisor, and the count.
 Share = tuple[str, torch.Tensor, torch.Tensor, float, float]
 
 
 class Runner:
-    """Runs parts, and divides their losses by what their window counts."""
+    """Runs micro-batches, and divides their losses by the count of their window."""
 
     def __init__(
         self,
@@ -43,10 +42,10 @@ class Runner:
         embedded: Embedded | None = None,
     ) -> None:
         self._model = model
-        # A loss that compares samples.
+        # Set for a loss that compares samples.
         self._embedded = embedded
         self._buffers = Buffers(model)
-        # The divided batch whose loss was computed from its embeddings, and what it counts.
+        # The divided batch whose loss was computed from its embeddings, and its count.
         self._cached: Cached | None = None
         self._counts = 0.0
         self._loss = loss
@@ -55,48 +54,50 @@ class Runner:
         self._precision = precision
         self._target = target
         self._division = division
-        # Where parts are moved to; none where the model does it.
+        # The device that micro-batches are moved to; `None` if the model moves them itself.
         self._place = place
-        # What several losses count in the open window.
+        # Counts of several losses in the open window.
         self.losses = Losses()
-        # Whether a sum and its count were seen not to be a loss and a metric.
-        self._asked = False
-        # Whether parts get memory of their own, because somebody writes into them.
+        # Set once the returned pair was checked not to be a loss and a metric.
+        self._checked_share = False
+        # Copy each micro-batch, because the model or the loss writes to it.
         self.own = False
 
     @property
     def caches(self) -> bool:
-        """Whether a divided batch's loss is computed from the embeddings of all its parts."""
+        """`True` if a divided batch's loss is computed from the embeddings of all its micro-batches."""
         return self._embedded is not None
 
     def look(
         self, entry: Batch, parts: list[tuple[int, int]], tally: Tally, opens: float, device: torch.device
     ) -> None:
-        """Embed all parts of a batch, and compute the gradient of its loss for the embeddings."""
+        """Embed all micro-batches of a batch, and compute the gradient of its loss with respect to the
+        embeddings.
+        """
         assert self._embedded is not None
         cached = Cached(self._embedded.embed, self._model, device, self._around)
         self._buffers.keep()
         for start, stop in parts:
             cached.look(self._part(entry, start, stop), start, stop)
-        # Each part is embedded once more, which writes to them again.
+        # Each micro-batch is embedded once more, which updates the buffers again.
         self._buffers.restore()
         whole = self._part(entry, 0, entry.items)
         with self._around():
             returned = self._embedded.loss(cached.embeddings(), whole)
-        loss, self._counts = self._told(entry, returned, whole, entry.items, tally, opens, False)
+        loss, self._counts = self._loss_and_count(entry, returned, whole, entry.items, tally, opens, False)
         self._backward(loss)
         cached.differentiated()
         self._cached = cached
 
     def drop(self) -> None:
-        """What was embedded belongs to an attempt that is over."""
+        """Drop the embeddings of a previous attempt."""
         self._cached = None
 
     def _run_cached(self, entry: Batch, start: int, stop: int, tally: Tally) -> None:
-        """A part's backward, from what the loss left for its embeddings."""
+        """Run a micro-batch's backward pass from the gradients of its embeddings."""
         assert self._cached is not None
         backward(self._cached.again(start, self._part(entry, start, stop)))
-        self._division.ran()
+        self._division.raise_pending()
         tally.parts += 1
         if stop == entry.items:
             self._cached.end()
@@ -106,9 +107,10 @@ class Runner:
     def run(
         self, entry: Batch, start: int, stop: int, tally: Tally, *, opens: float = 0.0, idle: bool = False
     ) -> None:
-        """Forward and backward of the samples from start to stop; idle, only for the sake of other ranks. A
-        part that `opens` a window of so many of its batches tells what a sample of it counts, where only the
-        loss function knows.
+        """Run forward and backward of the samples from start to stop. With `idle`, the result does not count
+        and only keeps other ranks from waiting. `opens` is the number of batches in the window that this
+        micro-batch starts: if only the loss function knows the count, it is estimated for the whole window
+        from here.
         """
         if self._cached is not None:
             self._run_cached(entry, start, stop, tally)
@@ -119,12 +121,12 @@ class Runner:
         before = None if whole or idle else node_number()
         returned = self._forward(part)
         if before is not None:
-            tally.changed += self._division.took(entry, samples, before)
-        loss, main = self._told(entry, returned, part, samples, tally, opens, idle)
+            tally.changed += self._division.check_path(entry, samples, before)
+        loss, main = self._loss_and_count(entry, returned, part, samples, tally, opens, idle)
         self._backward(loss * 0.0 if idle else loss)
         if idle:
             return
-        self._division.ran()
+        self._division.raise_pending()
         self._controller.count(main)
         tally.parts += 1
 
@@ -136,15 +138,15 @@ class Runner:
         scaler = self._precision.scaler
         (loss if scaler is None else scaler.scale(loss)).backward()
 
-    def _told(
+    def _loss_and_count(
         self, entry: Batch, returned: Any, part: Any, samples: int, tally: Tally, opens: float, idle: bool
     ) -> tuple[torch.Tensor, float]:
-        """The loss that a loss function returned for so many samples, and what they count."""
+        """Return the loss that a loss function returned, and its count."""
         returned, metrics = split_metrics(returned)
         if metrics and not idle:
-            tally.tell(samples, metrics)
+            tally.add_metrics(samples, metrics)
         if self._count is None and isinstance(returned, torch.Tensor):
-            # The ordinary case: one mean, over samples.
+            # The usual case: a single mean over samples.
             main, value, divisor = float(samples), scalar(returned), self._controller.divisor
             loss = value if main == divisor else value * (main / divisor)
             shares = [("", loss, value, divisor, main)]
@@ -156,7 +158,7 @@ class Runner:
                 "hint: return the loss itself from the loss function, without `.item()` or `.detach()`"
             )
         for name, share, value, divisor, count in shares if not idle else ():
-            # What the loss function made may lie in memory that its next result is written to.
+            # The loss function may write its next result to the same memory.
             kept = share.detach()
             tally.add(name, kept.clone() if share is value else kept, divisor, count)
         return loss, main
@@ -173,11 +175,11 @@ class Runner:
     def _several(
         self, entry: Batch, returned: Any, part: Any, samples: int, opens: float, idle: bool
     ) -> tuple[torch.Tensor, float, list[Share]]:
-        """The part's loss, what it counts, and its shares, where there are several losses or counts of their
-        own.
+        """Return the micro-batch's loss, its count and its shares, for several losses or
+        user-defined counts.
         """
-        if not self._asked:
-            self._asked = True
+        if not self._checked_share:
+            self._checked_share = True
             refuse_share(returned, samples)
         counted = self._count(part) if self._count is not None else float(samples)
         losses, counts = read_losses(returned, counted)
@@ -185,7 +187,8 @@ class Runner:
             return self._named(entry, losses, counts, samples, opens, idle)
         (value, weight), main = losses[""], counts[""]
         if opens and self._count is None:
-            # Only now is it known what a sample counts; all of the window is taken to be like its first part.
+            # The count per sample is known only now; the whole window is assumed to be like its first
+            # micro-batch.
             self._controller.divide_by(main / samples * entry.items * opens)
         divisor = self._controller.divisor
         share = value if weight == divisor else value * (weight / divisor)
@@ -200,8 +203,8 @@ class Runner:
         opens: float,
         idle: bool,
     ) -> tuple[torch.Tensor, float, list[Share]]:
-        """The same for losses that each have a mean of their own."""
-        # A batch that is run whole tells what it counts itself.
+        """The same for losses that each have their own mean."""
+        # A batch that runs undivided provides its own counts.
         whole = counts if samples == entry.items else entry.counts
         first = next(filter(None, (whole or {}).values()), 0.0) * opens
         if not idle:
@@ -211,14 +214,15 @@ class Runner:
         loss: torch.Tensor | None = None
         shares: list[Share] = []
         for name, (value, weight) in losses.items():
-            # What counts nothing adds nothing, but stays in the graph: other ranks may wait in its backward.
+            # A loss with count zero adds nothing but stays in the graph: other ranks may wait in its backward
+            # pass.
             divisor = self.losses.divisors.get(name, 1.0)
             factor = weight / divisor if counts[name] else 0.0
             share = value if factor == 1.0 else value * factor
             loss = share if loss is None else loss + share
-            # A mean over nothing is no number.
-            told = share if counts[name] else torch.zeros_like(share)
-            shares.append((name, told, value, divisor, counts[name]))
+            # The mean over a count of zero is NaN.
+            counted = share if counts[name] else torch.zeros_like(share)
+            shares.append((name, counted, value, divisor, counts[name]))
         assert loss is not None
-        # That anything was run: what each of them counts is in books of its own.
+        # Only shows that something ran: each loss has its own count.
         return loss, float(samples), shares

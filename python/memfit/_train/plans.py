@@ -1,4 +1,4 @@
-"""A plan's levers on a step's own model, optimizer and loss."""
+"""Applies a plan's levers to a step's model, optimizer and loss."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from memfit._levers.saying import warn
 
 from .optimizers import members
 
-# Levers that are a precision of the step's own.
+# Levers that set the step's precision.
 _PRECISIONS = {"autocast-bf16": "bf16", "autocast-fp16": "fp16"}
 
 Plan = "str | os.PathLike[str] | Mapping[str, Any]"
 
 
 class Planned:
-    """What a plan, and what the keywords beside it, come to. Keywords win."""
+    """A plan combined with the keyword arguments; these take precedence."""
 
     def __init__(
         self,
@@ -45,18 +45,19 @@ class Planned:
             of_plan = []
         conflict = _core.lever_conflict(list(chosen))
         if conflict is not None:
-            raise ValueError(f"this plan cannot be followed: {conflict}\nhint: leave one of them out")
+            raise ValueError(f"this plan cannot be applied: {conflict}\nhint: leave one of them out")
         self.precision = precision if precision is not None else (of_plan[0] if of_plan else None)
         size = chosen.pop("micro-batch", None)
         self.micro_batch = micro_batch if micro_batch is not None else read.get("micro_batch", size)
         self.accumulate = accumulate if accumulate is not None else int(read.get("accumulate", 1))
-        # What a plan was allowed to change, dividing the batch included.
+        # The changes the plan permits, dividing the batch included.
         labels = {each["name"]: each.get("label") for each in read.get("lever", ())}
         self.allow = "changes-training" if labels.get("micro-batch") == "changes-training" else "rounding"
         self.target = target
         if chosen.pop("gradient-as-bucket-view", None):
             target.note(
-                "`memfit.Step` exchanges gradients in buckets that are gone after it, so none is kept twice"
+                "`gradient-as-bucket-view` is not needed: `memfit.Step` frees its all-reduce buckets after "
+                "the exchange"
             )
         here = [(name, value) for name, value in chosen.items() if name not in _PRECISIONS]
         try:
@@ -67,7 +68,7 @@ class Planned:
             ) from None
         self.names = tuple(chosen)
         self.changed = tuple(
-            f"the plan's `{name}` makes it another training"
+            f"the plan's `{name}` changes the training"
             for name in chosen
             if _core.lever_label(name) == "changes-training"
         )
@@ -77,12 +78,12 @@ class Planned:
         return self._applied
 
     def close(self) -> None:
-        """Undo all of it."""
+        """Undo all levers."""
         self._applied.undo()
 
 
 def _read(plan: Any, place: torch.device) -> Mapping[str, Any]:
-    """A plan file, and what it says of being used here; or a plan that was read already."""
+    """Read a plan file and show its warnings about this device; return a mapping unchanged."""
     if isinstance(plan, Mapping):
         return plan
     card, capacity = None, None
@@ -94,10 +95,10 @@ def _read(plan: Any, place: torch.device) -> Mapping[str, Any]:
         warn(text)
     made_for = read["made_for"].get("gpu")
     if card is None and made_for:
-        warn(f"the plan was made for a {made_for}, and this trains on the {place.type.upper()}")
+        warn(f"the plan was made for a {made_for}, but this training runs on the {place.type.upper()}")
     return read
 
 
 def target_of(model: nn.Module, optimizer: Any, device: torch.device) -> Target:
-    """What a step's levers are applied to."""
+    """Return the object that a step's levers are applied to."""
     return Target(model, list(members(optimizer)), device=device)

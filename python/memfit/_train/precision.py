@@ -1,4 +1,4 @@
-"""In how many bits a step computes."""
+"""The numeric precision of a step."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
 
 class Precision:
-    """Autocast and its scaler, or the settings of matrix products; undone by `close`."""
+    """Autocast and its gradient scaler, or TF32 settings; `close` restores the latter."""
 
     def __init__(self, name: str | None, device: torch.device, scaler: Any = None) -> None:
         if name is not None and name not in PRECISIONS:
-            raise ValueError(
-                f"`{name}` is no precision that memfit knows: it is one of {', '.join(PRECISIONS)}"
-            )
+            raise ValueError(f"unknown precision `{name}`: it has to be one of {', '.join(PRECISIONS)}")
         self.name = name
         self._device = device
         self._before: tuple[bool, bool] | None = None
@@ -36,36 +34,36 @@ class Precision:
 
     @property
     def scale(self) -> float:
-        """The loss scale, as it was last read: to read it is to wait for the device."""
+        """The loss scale when it was last read; reading it synchronises with the device."""
         if self._scale is None:
             self._scale = self._read(1.0)
         return self._scale
 
     def step(self, optimizer: Any) -> None:
-        """Let an optimizer step, unless its gradients overflowed."""
+        """Step the optimizer, unless its gradients overflowed."""
         if self.scaler is None:
             optimizer.step()
         else:
             self.scaler.step(optimizer)
 
     def update(self) -> bool:
-        """Follow what became of a step with the scale; whether the step was skipped."""
+        """Update the loss scale after a step; return `True` if the step was skipped."""
         if self.scaler is None:
             return False
         before = self.scale
-        # The optimizer has stepped, which is not done again: the scale follows once there is room, or not at
-        # all.
+        # The optimizer has stepped, and must not step again: the scale is updated once there is memory for
+        # it, or not at all.
         if not self._try(self.scaler.update) and not self._try(self.scaler.update):
             self.scaler._per_optimizer_states.clear()
         self._scale = self._read(before)
         return self._scale < before
 
     def loaded(self) -> None:
-        """The scaler's state is another one now."""
+        """The scaler's state was replaced: read the scale again."""
         self._scale = None
 
     def _try(self, act: Callable[[], Any]) -> bool:
-        """Whether there was memory for something."""
+        """Return `False` if an action ran out of memory."""
         try:
             act()
             return True
@@ -85,7 +83,7 @@ class Precision:
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        """Compute in this precision; in the caller's own where none was named."""
+        """Compute in this precision, or in the caller's if none was given."""
         if self.name in ("bf16", "fp16"):
             kind = torch.bfloat16 if self.name == "bf16" else torch.float16
             with torch.autocast(self._device.type, dtype=kind):
@@ -97,17 +95,17 @@ class Precision:
             yield
 
     def forget(self, optimizer: Any) -> None:
-        """Let the scaler forget that it unscaled gradients that are gone."""
+        """Reset the scaler's record of gradients that it unscaled, and that no longer exist."""
         if self.scaler is None:
             return
         getattr(self.scaler, "_per_optimizer_states", {}).pop(id(optimizer), None)
         if getattr(self.scaler, "_growth_tracker", 0) is None:
-            # It makes two tensors when it is first used: where only the first of them found room, it makes
+            # On first use the scaler creates two tensors: if memory ran out after the first, it has to create
             # both again.
             self.scaler._scale = None
 
     def close(self) -> None:
-        """Put back what was set."""
+        """Restore the previous settings."""
         if self._before is not None:
             self._set_tf32(*self._before)
             self._before = None
@@ -120,6 +118,6 @@ class Precision:
 
 @contextlib.contextmanager
 def within(precision: Precision, target: Target) -> Iterator[None]:
-    """What a model and its loss run in: autocast, and the contexts of levers."""
+    """Return the context of a model and its loss: autocast, and the contexts of levers."""
     with precision(), target.around():
         yield

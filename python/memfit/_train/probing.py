@@ -1,4 +1,4 @@
-"""What a loader's batches will need, before the training meets them."""
+"""Measures the memory that a loader's batches need before the training starts."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from .randomness import RandomState
 if TYPE_CHECKING:
     from .step import Step
 
-# Shapes that are run, the smallest and the largest among them: what lies between two is bounded by both.
-_RUN = 4
+# Number of shapes that are run, with the smallest and the largest; they bound the need of all shapes in
+# between.
+_MAX_SHAPES = 4
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What `memfit.Step.probe` found."""
+    """The result of `memfit.Step.probe`."""
 
     batches: int
-    """How many of the loader's batches were looked at."""
+    """Number of batches that were read from the loader."""
     complete: bool
-    """Whether these were all."""
+    """`True` if these were all batches of the loader."""
     shapes: int
-    """How many shapes of samples they have."""
+    """Number of different sample shapes."""
     largest: str
-    """The shape of the largest batch's samples."""
+    """The sample shape of the largest batch."""
     items: int
-    """How many samples it has."""
+    """Number of samples in that batch."""
     micro_batch: int
-    """In parts of how many samples it will run, once the optimizer has its state."""
+    """Micro-batch size that it will run in, once the optimizer has its state."""
     peak: int | None
-    """The most that the allocator is foreseen to take then, in bytes; nothing is known of the host's memory.
-    """
+    """The largest number of bytes that the allocator is expected to reserve then; `None` on the host."""
     budget: int | None
-    """What it may take."""
+    """Bytes that it may reserve; `None` on the host."""
 
     def __str__(self) -> str:
         looked = (
@@ -46,14 +46,17 @@ class Probe:
             + ("" if self.complete else ", not all of the loader's,")
             + f" in {self.shapes} shapes"
         )
-        text = f"{looked}; the largest ({self.items} samples of {self.largest}) runs in parts of {self.micro_batch}"
+        text = (
+            f"{looked}; the largest ({self.items} samples of {self.largest}) runs in micro-batches of "
+            f"{self.micro_batch}"
+        )
         if self.peak is None or self.budget is None:
             return text
-        return f"{text}: {self.peak / 2**30:.2f} GiB of {self.budget / 2**30:.2f} GiB at most"
+        return f"{text}: at most {self.peak / 2**30:.2f} GiB of {self.budget / 2**30:.2f} GiB"
 
 
-def probed(step: Step, loader: Iterable[Any], batches: int, seconds: float) -> Probe:
-    """Look at a loader, and try the batches that tell most."""
+def probe_loader(step: Step, loader: Iterable[Any], batches: int, seconds: float) -> Probe:
+    """Read a loader's batches, and run the most informative ones."""
     numbers, state = RandomState([step.device]), LoaderState(loader)
     found: dict[str, Batch] = {}
     looked, complete = 0, True
@@ -64,15 +67,15 @@ def probed(step: Step, loader: Iterable[Any], batches: int, seconds: float) -> P
             known = found.get(entry.shape)
             if known is None or _cost(entry) > _cost(known):
                 found[entry.shape] = entry
-            if len(found) > 4 * _RUN:
-                found = {each.shape: each for each in _telling(list(found.values()), 2 * _RUN)}
+            if len(found) > 4 * _MAX_SHAPES:
+                found = {each.shape: each for each in _spread(list(found.values()), 2 * _MAX_SHAPES)}
             looked += 1
             if looked >= batches or time.monotonic() > until:
                 complete = False
                 break
         if not found:
-            raise ValueError("the loader gave no batch: there is nothing to probe")
-        chosen = _telling(list(found.values()), _RUN)
+            raise ValueError("the loader yielded no batch: there is nothing to probe")
+        chosen = _spread(list(found.values()), _MAX_SHAPES)
         for entry in chosen:
             step._window.attempt(entry)
     finally:
@@ -98,9 +101,9 @@ def _cost(entry: Batch) -> int:
     return entry.elements * entry.items
 
 
-def _telling(entries: list[Batch], most: int) -> list[Batch]:
-    """At most so many, spread over the sizes of samples, the smallest and the largest among them; the
-    smallest first.
+def _spread(entries: list[Batch], most: int) -> list[Batch]:
+    """Select at most this many batches, spread over the sample sizes, with the smallest and the largest;
+    sorted by sample size.
     """
     entries = sorted(entries, key=lambda entry: (entry.elements, entry.items))
     if len(entries) <= most:

@@ -1,4 +1,4 @@
-"""Random number generators, kept from window to window so that a failed one draws the same again."""
+"""Random number generators, saved for each window so that a failed one can draw the same numbers again."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-# Windows in which NumPy's generator is asked for its state, whether or not a model draws from it.
-_LEARNS = 2
+# Number of windows in which NumPy's generator state is always saved, even if the model never draws from it.
+_LEARNING_WINDOWS = 2
 
 
 class RandomState:
-    """Where all random number generators are."""
+    """The state of all random number generators."""
 
     def __init__(self, devices: list[torch.device], numpy: bool = True) -> None:
         self._python = random.getstate()
@@ -28,7 +28,7 @@ class RandomState:
         }
 
     def restore(self) -> None:
-        """Put them back there."""
+        """Restore the state."""
         random.setstate(self._python)
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
@@ -37,7 +37,7 @@ class RandomState:
             torch.cuda.set_rng_state(state, index)
 
     def host_drew(self) -> bool:
-        """Whether Python's or NumPy's generator has moved since."""
+        """Return `True` if Python's or NumPy's generator was used since."""
         if random.getstate() != self._python:
             return True
         module = sys.modules.get("numpy")
@@ -47,9 +47,9 @@ class RandomState:
         return bool(now[2:] != self._numpy[2:] or (now[1] != self._numpy[1]).any())
 
     def state_dict(self) -> dict[str, Any]:
-        """As something that `torch.load` reads with `weights_only=True`."""
+        """Return the state in a form that `torch.load` reads with `weights_only=True`."""
         state = self._numpy
-        # Of NumPy's arrays, `torch.load` takes tensors only.
+        # `torch.load` accepts tensors, but no NumPy arrays.
         numbers = (
             None if state is None else (state[0], torch.tensor([int(each) for each in state[1]]), *state[2:])
         )
@@ -57,7 +57,7 @@ class RandomState:
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> RandomState:
-        """From what `state_dict` gave."""
+        """Create the state from the result of `state_dict`."""
         made = cls.__new__(cls)
         made._python, made._host, made._devices = state["python"], state["host"], state["devices"]
         numbers = state["numpy"]
@@ -68,11 +68,11 @@ class RandomState:
 
 
 class Numbers:
-    """The random number generators from window to window.
+    """The random number generators, saved for each window.
 
-    Asking NumPy for its generator's state takes longer than all else that a window keeps, and few models draw
-    from it in their forward: as long as none was seen to, the generator's own memory is copied, and put back
-    should one begin to.
+    Asking NumPy for its generator's state takes longer than everything else that a window saves, and few
+    models draw from it in their forward pass. Until one is seen to, the generator's raw memory is copied
+    instead, and restored if it changed.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -83,14 +83,14 @@ class Numbers:
         self._before: bytes | None = None
 
     def keep(self) -> None:
-        """Remember where they are."""
+        """Save the state."""
         self._windows += 1
-        asks = self._numpy_draws or self._windows <= _LEARNS
+        asks = self._numpy_draws or self._windows <= _LEARNING_WINDOWS
         self._before = _numpy_memory()
         self._state = RandomState(self._devices, numpy=asks or self._before is None)
 
     def restore(self) -> None:
-        """Put them back there."""
+        """Restore the saved state."""
         if self._state is None:
             return
         self._state.restore()
@@ -102,14 +102,16 @@ class Numbers:
             numpy.random.set_state((name, key, int.from_bytes(self._before[-4:], sys.byteorder), *normal))
 
     def settle(self) -> None:
-        """The window is over."""
+        """End the window."""
         if not self._numpy_draws and self._before is not None and _numpy_memory() != self._before:
             self._numpy_draws = True
         self._state = None
 
 
 def _numpy_memory() -> bytes | None:
-    """The memory of NumPy's global generator, where it is the usual one: 624 words, and the place in them."""
+    """Return the memory of NumPy's global generator if it is a Mersenne Twister: 624 words and the position
+    in them.
+    """
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return None
@@ -120,7 +122,7 @@ def _numpy_memory() -> bytes | None:
 
 
 def is_generator(value: Any) -> bool:
-    """`True` for a random number generator of PyTorch, NumPy or Python."""
+    """Return `True` for a random number generator of PyTorch, NumPy or Python."""
     numpy = sys.modules.get("numpy")
     kinds: tuple[type, ...] = (torch.Generator, random.Random)
     if numpy is not None:
@@ -129,14 +131,14 @@ def is_generator(value: Any) -> bool:
 
 
 def is_default_generator(generator: Any) -> bool:
-    """`True` for the generators that PyTorch draws from where none is named."""
+    """Return `True` for the generators that PyTorch uses by default."""
     if generator is torch.default_generator:
         return True
     return torch.cuda.is_initialized() and any(generator is each for each in torch.cuda.default_generators)
 
 
 def generator_state(generator: Any) -> Any:
-    """A generator's state, as `set_generator_state` takes it."""
+    """Return a generator's state for `set_generator_state`."""
     if isinstance(generator, random.Random):
         return generator.getstate()
     if hasattr(generator, "bit_generator"):
@@ -145,7 +147,7 @@ def generator_state(generator: Any) -> Any:
 
 
 def set_generator_state(generator: Any, state: Any) -> None:
-    """Put a generator back to a state of its own."""
+    """Restore a generator to a state from `generator_state`."""
     if isinstance(generator, random.Random):
         generator.setstate(state)
     elif hasattr(generator, "bit_generator"):

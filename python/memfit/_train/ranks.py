@@ -1,8 +1,8 @@
-"""Several processes that train one model: coming to one decision, and exchanging gradients.
+"""Several processes that train one model: agreeing on each step, and exchanging gradients.
 
-Gradients are exchanged after all ranks have said that their part of the window ran, so that a rank whose
-memory did not suffice is never waited for in a collective that it does not come to. Where models have
-collectives of their own, all ranks run equally many parts, and one that is stuck there is got out.
+Gradients are exchanged only after all ranks have confirmed that their part of the window ran, so no rank
+waits in a collective for one that ran out of memory. If the model runs collectives itself, all ranks run
+equally many micro-batches, and a rank that is stuck in a collective is freed.
 """
 
 from __future__ import annotations
@@ -19,44 +19,44 @@ from torch import nn
 
 from memfit import _core
 
-from .losses import Books, Losses
+from .losses import LossCounts, Losses
 from .parameters import Parameters
 from .stuck import PeerFailed, Rescue, stand_in_front
 
 Turn = tuple[int, int, bool, bool]
-# A part that counts nothing, run for the sake of other ranks.
+# A micro-batch that counts nothing, run so that other ranks do not wait.
 IDLE: Turn = (0, 1, False, False)
 
-_NOTHING = contextlib.nullcontext()
+_NO_CONTEXT = contextlib.nullcontext()
 
-# Gradients travel together up to this size.
-_BUCKET = 32 << 20
+# Maximum size of an all-reduce bucket.
+_MAX_BUCKET_BYTES = 32 << 20
 
 
-# What a rank tells the others: which step it takes next, and so many numbers with it.
+# The state that a rank reports to the others, and the number of values in a message.
 COLLECTIVE, NO_MORE, MORE, AGREE = range(4)
-_NUMBERS = 13
+_VALUES_PER_MESSAGE = 13
 
 
-class Alone:
-    """One process: nobody to ask."""
+class SingleRank:
+    """A single process, with no other ranks."""
 
     world = 1
     rank = 0
-    # Whether ranks meet inside a part, and not only between windows.
+    # Set if ranks run collectives inside a micro-batch, and not only between windows.
     inside = False
-    # Whether ranks have the same batch, and have to cut it alike.
+    # Set if ranks share the same batch and have to divide it equally.
     alike = False
-    # Whether a window can be run again after a failure.
+    # Set if a window can run again after a failure.
     can_retry = True
 
     @property
     def meets(self) -> bool:
-        """Whether they do, or were seen to."""
+        """`True` if ranks run collectives inside a micro-batch, or were seen to."""
         return False
 
     def begin(self) -> None:
-        """A window begins."""
+        """Start a window."""
 
     def parts(
         self,
@@ -65,44 +65,44 @@ class Alone:
         space: Callable[[], Any],
         shape: str,  # noqa: ARG002
     ) -> Iterator[Turn]:
-        """The parts of a batch of the window, as the controller cuts it: where each begins and ends, whether
-        the allocator's cache is to be emptied before it, and whether what it needs is to be looked at. What
-        `shape` tells apart may have tensors of different sizes.
+        """Yield the micro-batches of a batch as the controller divides it: start, end, a flag to empty the
+        allocator's cache before it, and a flag to measure its memory. Batches with a different `shape` may
+        have tensors of different sizes.
         """
         while (turn := controller.next(batch, space)) is not None:
             yield turn
 
     def failed(self, batch: int, size: int) -> None:
-        """This rank stops in the middle of a part of so many samples."""
+        """Record that this rank failed in a micro-batch of `size` samples."""
 
     def leave(self) -> None:
-        """This rank does not come to what is exchanged between parts."""
+        """Tell the other ranks that this one skips the collectives between micro-batches."""
 
     def watching(self, inside: bool = True) -> contextlib.AbstractContextManager[None]:  # noqa: ARG002
-        """What runs in here, inside a part or between them, may wait for other ranks."""
-        return _NOTHING
+        """Return a context whose code may wait for other ranks; `inside` a micro-batch, or between them."""
+        return _NO_CONTEXT
 
     def gave_up(self, error: Exception) -> bool:  # noqa: ARG002
-        """Whether an error only says that another rank did not come."""
+        """Return `True` if an error only means that another rank did not join a collective."""
         return False
 
     def roll_back(self) -> None:
-        """The window's parts are dropped."""
+        """Drop the window's micro-batches."""
 
     def correction(self, factor: float) -> float:
-        """What gradients are multiplied by before they are exchanged, where a mean needs this factor."""
+        """Return the factor for gradients before the exchange, given the factor that a mean needs."""
         return factor
 
-    def books(self, losses: Losses) -> list[Books]:
-        """What all ranks counted of several losses; nothing where there is one."""
+    def books(self, losses: Losses) -> list[LossCounts]:
+        """Return the counts of several losses on all ranks; empty for a single loss."""
         return [(losses.counts, losses.divisors)] if losses.counts else []
 
     def clip(self, parameters: Iterable[torch.Tensor], most: float) -> torch.Tensor:
-        """Clip the gradients; the norm that they had."""
+        """Clip the gradients and return their previous norm."""
         return nn.utils.clip_grad_norm_(parameters, most)
 
     def close(self) -> None:
-        """Undo what was set."""
+        """Undo all changes to PyTorch."""
 
     def agree(
         self,
@@ -111,15 +111,17 @@ class Alone:
         parameters: Parameters,  # noqa: ARG002
         several: bool = False,  # noqa: ARG002
     ) -> tuple[str, float]:
-        """What all ranks do, and what all counted; `several` is whether this one has several losses."""
+        """Return the decision of all ranks and their total count; `several` is true if this rank has several
+        losses.
+        """
         return ("step", controller.counted) if outcome == "done" else (outcome, 0.0)
 
     def reduce(self, parameters: Iterable[torch.Tensor], buffers: Iterable[torch.Tensor]) -> None:
-        """Sum the gradients of all ranks."""
+        """Sum the gradients over all ranks."""
 
 
-class Together(Alone):
-    """Ranks with a copy of the model each."""
+class ReplicatedRanks(SingleRank):
+    """Ranks that each have a copy of the model."""
 
     def __init__(self, group: Any, timeout: float, broadcast_buffers: bool, model: nn.Module) -> None:
         self._group = group
@@ -127,20 +129,20 @@ class Together(Alone):
         self.rank = dist.get_rank(group)
         self._ranks = dist.get_process_group_ranks(group) if group is not None else None
         self._broadcast = broadcast_buffers
-        # A channel that does not go through the device, and that gives up where a rank has died.
+        # A channel over the CPU, with a timeout in case a rank has died.
         self._side = dist.new_group(self._ranks, timeout=timedelta(seconds=timeout), backend="gloo")
         self._missing = False
-        # Whether any rank has several losses.
+        # Set if any rank has several losses.
         self._several = False
         device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self._rescue = Rescue(group, self._side, device, timeout)
         self._undo = stand_in_front()
-        # Layers that take their statistics over all ranks meet in each part.
+        # Layers that compute their statistics over all ranks run a collective in each micro-batch.
         self.inside = any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
         self._fresh = True
-        # What each rank's part is like, in a number.
+        # Checksums of the sample shapes of each rank's micro-batch.
         self._shapes: list[float] = []
-        # Where this rank failed: in which batch of the window, and with how many samples.
+        # Where this rank failed: the batch of the window, and the number of samples.
         self._failed: tuple[int, int] = (0, 0)
 
     def begin(self) -> None:
@@ -154,7 +156,8 @@ class Together(Alone):
         if not self.inside:
             yield from super().parts(controller, batch, space, shape)
             return
-        # All ranks run equally many parts: one that has none left runs a part that counts nothing.
+        # All ranks run equally many micro-batches: one that has none left runs a micro-batch that counts
+        # nothing.
         while True:
             turn = controller.next(batch, space)
             if not self._run_another(controller, turn, shape):
@@ -162,22 +165,23 @@ class Together(Alone):
             yield IDLE if turn is None else turn
 
     def _run_another(self, controller: _core.Controller, turn: Turn | None, shape: str) -> bool:
-        """Before a part, of which this rank may have none left: whether one is run."""
+        """Return `True` if another micro-batch is run on all ranks, even if this one has none left."""
         start, stop, *_ = IDLE if turn is None else turn
         mark = float(zlib.crc32(f"{shape}:{stop - start}".encode()))
-        said = self._tell(NO_MORE if turn is None else MORE, controller.divisor, mark)
-        states = [int(row[0]) for row in said]
-        self._shapes = [row[2] for row in said]
+        rows = self._exchange_values(NO_MORE if turn is None else MORE, controller.divisor, mark)
+        states = [int(row[0]) for row in rows]
+        self._shapes = [row[2] for row in rows]
         if AGREE in states:
             raise PeerFailed("another rank failed")
         if COLLECTIVE in states:
             raise RuntimeError(
-                f"rank {states.index(COLLECTIVE)} is in a collective that this rank does not come to\n"
+                f"rank {states.index(COLLECTIVE)} is in a collective that this rank does not call\n"
                 "hint: all ranks have to run the same modules in the same order"
             )
         if self._fresh:
-            # Gradients may be exchanged in the backward, so all ranks divide by the same from the start.
-            controller.divide_by(sum(row[1] for row in said))
+            # Gradients may be exchanged in the backward pass, so all ranks use the same divisor from the
+            # start.
+            controller.divide_by(sum(row[1] for row in rows))
             self._fresh = False
         return MORE in states
 
@@ -209,30 +213,30 @@ class Together(Alone):
             *map(float, flags),
             *map(float, self._failed),
             float(several),
-            parameters.mark(),
+            parameters.checksum(),
         ]
-        rows = self._tell(AGREE, *mine)
+        rows = self._exchange_values(AGREE, *mine)
         while any(row[0] != AGREE for row in rows):
-            # A rank that was about to run another part has heard of it, and comes here.
-            rows = self._tell(AGREE, *mine)
+            # A rank that was about to run another micro-batch has received the message and joins here.
+            rows = self._exchange_values(AGREE, *mine)
         self._rescue.begin()
         if len({row[12] for row in rows}) > 1:
             raise RuntimeError(
-                "the optimizer has parameters that are not in the model, and they are not the same on all ranks: their "
-                "gradients cannot be those of all ranks' batches\n"
-                "hint: seed all ranks alike before they are made, or broadcast them from one rank; what each rank has for "
-                "itself needs an optimizer and a step of its own"
+                "the optimizer has parameters outside the model that differ between ranks, so their "
+                "gradients cannot be summed over ranks\n"
+                "hint: seed all ranks equally before the parameters are created, or broadcast them from one "
+                "rank; parameters that differ on purpose need their own optimizer and step"
             )
         self._missing = any(row[5] for row in rows)
         self._several = any(row[11] for row in rows)
         self.inside = self.inside or any(row[7] for row in rows)
-        verdict, said = _core.Controller.agree([row[1:5] for row in rows], self.rank)
+        verdict, total = _core.Controller.agree([row[1:5] for row in rows], self.rank)
         broken = any(row[6] for row in rows)
         if verdict == "over":
-            # Not a rank that only lost another one.
+            # Excludes ranks that failed only because of another one.
             over = controller.status("over")[2]
             culprits = [rank for rank, row in enumerate(rows) if row[3] == over and not row[8]]
-            said = float(culprits[0]) if culprits else said
+            total = float(culprits[0]) if culprits else total
             if broken:
                 self._rescue.abort()
         elif broken:
@@ -240,10 +244,12 @@ class Together(Alone):
         if verdict == "again" and self.alike:
             self._fail_with(controller, [(int(row[9]), int(row[10])) for row in rows])
         self._failed = (0, 0)
-        return verdict, said
+        return verdict, total
 
     def _fail_with(self, controller: _core.Controller, failures: list[tuple[int, int]]) -> None:
-        """What did not fit on one rank is not tried on those that have the same batch either."""
+        """Apply failures on other ranks that share this batch, so that their micro-batch size is not tried
+        again here.
+        """
         for batch, size in {one for one in failures if one[1]} - {self._failed}:
             controller.failed(batch, size, ["torch.OutOfMemoryError"], "CUDA out of memory.", 0, 0)
 
@@ -251,34 +257,35 @@ class Together(Alone):
     def meets(self) -> bool:
         return self.inside or self._rescue.met
 
-    def _tell(self, *numbers: float) -> list[list[float]]:
-        """Tell the other ranks, and hear what each of them told."""
-        mine = torch.tensor([*numbers, *[0.0] * (_NUMBERS - len(numbers))], dtype=torch.float64)
-        told = [torch.empty_like(mine) for _ in range(self.world)]
+    def _exchange_values(self, *numbers: float) -> list[list[float]]:
+        """Send values to the other ranks and return those of all ranks."""
+        mine = torch.tensor([*numbers, *[0.0] * (_VALUES_PER_MESSAGE - len(numbers))], dtype=torch.float64)
+        values = [torch.empty_like(mine) for _ in range(self.world)]
         try:
-            self._rescue.tell(dist.all_gather(told, mine, group=self._side, async_op=True))
+            self._rescue.wait_for_message(dist.all_gather(values, mine, group=self._side, async_op=True))
         except RuntimeError as error:
             raise RuntimeError(
-                "another rank did not say how its part of the step went: it has died, or it calls `step` less often\n"
+                "another rank did not report the result of its step: it has died, or calls `step` less "
+                "often\n"
                 "hint: look at the other ranks' logs; every rank has to call `step` for every batch"
             ) from error
-        return [row.tolist() for row in told]
+        return [row.tolist() for row in values]
 
     def close(self) -> None:
         self._rescue.close()
         self._undo()
 
-    def books(self, losses: Losses) -> list[Books]:
+    def books(self, losses: Losses) -> list[LossCounts]:
         if not self._several:
             return []
-        told: list[Any] = [None] * self.world
-        dist.all_gather_object(told, (losses.counts, losses.divisors), group=self._side)
-        return told
+        counts: list[Any] = [None] * self.world
+        dist.all_gather_object(counts, (losses.counts, losses.divisors), group=self._side)
+        return counts
 
     def reduce(self, parameters: Iterable[torch.Tensor], buffers: Iterable[torch.Tensor]) -> None:
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         if self._missing:
-            # A parameter that one rank did not use has a gradient of zero there, if another rank did use it.
+            # A parameter that is unused on one rank but used on another has a zero gradient there.
             used = torch.tensor([parameter.grad is not None for parameter in trained], dtype=torch.uint8)
             dist.all_reduce(used, op=dist.ReduceOp.MAX, group=self._side)
             trained = [parameter for parameter, one in zip(trained, used.tolist(), strict=True) if one]
@@ -299,12 +306,12 @@ class Together(Alone):
 
 
 def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Gradients of one type and device at a time, up to a size."""
+    """Group gradients of one type and device into buckets."""
     open_ones: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
     sizes: dict[tuple[torch.dtype, torch.device], int] = {}
     for gradient in gradients:
         kind = (gradient.dtype, gradient.device)
-        if sizes.get(kind, 0) + gradient.nbytes > _BUCKET and open_ones.get(kind):
+        if sizes.get(kind, 0) + gradient.nbytes > _MAX_BUCKET_BYTES and open_ones.get(kind):
             yield open_ones.pop(kind)
             sizes[kind] = 0
         open_ones.setdefault(kind, []).append(gradient)
@@ -312,21 +319,21 @@ def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     yield from open_ones.values()
 
 
-def ranks_of(model: nn.Module, group: Any, timeout: float) -> tuple[nn.Module, Alone]:
-    """The module to compute with, and the ranks that have it as well."""
+def ranks_of(model: nn.Module, group: Any, timeout: float) -> tuple[nn.Module, SingleRank]:
+    """Return the module to compute with, and the ranks that share it."""
     if not (dist.is_available() and dist.is_initialized()):
-        return model, Alone()
+        return model, SingleRank()
     if isinstance(model, nn.parallel.DistributedDataParallel):
-        # Its hooks only act in forwards that went through it: the module inside computes, and `reduce`
-        # exchanges.
-        return model.module, Together(
+        # DDP's hooks only run in forward passes of the wrapper: the inner module computes, and `reduce`
+        # exchanges the gradients.
+        return model.module, ReplicatedRanks(
             model.process_group if group is None else group, timeout, model.broadcast_buffers, model.module
         )
-    # What follows FSDP2 is built on what stands here.
+    # Imported here because FSDP2's ranks derive from the classes above.
     from .sharded import is_sharded, sharded
 
     if is_sharded(model):
         return model, sharded(model, group, timeout)
     if group is not None and dist.get_world_size(group) > 1:
-        return model, Together(group, timeout, True, model)
-    return model, Alone()
+        return model, ReplicatedRanks(group, timeout, True, model)
+    return model, SingleRank()

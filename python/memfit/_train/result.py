@@ -1,4 +1,4 @@
-"""What a training step came to."""
+"""The result of a training step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .tally import Tally
 
 
 class Result:
-    """What a call of `memfit.Step` did."""
+    """The result of calling `memfit.Step`."""
 
     def __init__(
         self,
@@ -24,35 +24,35 @@ class Result:
     ) -> None:
         self._tally = tally
         self.micro_batches = tally.parts
-        """In how many parts the batch was run."""
+        """Number of micro-batches that the batch was run in."""
         self.retries = retries
-        """How many attempts failed for want of memory."""
+        """Number of attempts that ran out of memory."""
         self.changed = changed
-        """What was not computed as the whole batch would; empty where nothing differs but rounding."""
+        """Differences from the whole batch's computation; empty if only rounding differs."""
         self.stepped = stepped
-        """Whether this batch completed a window, and the optimizer stepped."""
+        """`True` if this batch completed an accumulation window and the optimizer stepped."""
         self.skipped = skipped
-        """Whether the scaler skipped the optimizer's step, because gradients overflowed."""
+        """`True` if the scaler skipped the optimizer step because gradients overflowed."""
         self.grad_norm = grad_norm
-        """The norm of the window's gradient before clipping, where it is clipped."""
+        """The norm of the window's gradient before clipping, if it is clipped."""
 
     @cached_property
     def loss(self) -> torch.Tensor:
-        """The batch's loss, as a mean; on the device, so that reading it is what waits."""
+        """The batch's mean loss, on the device: only reading its value synchronises."""
         return self._tally.mean()
 
     @cached_property
     def losses(self) -> dict[str, torch.Tensor] | None:
-        """Each loss's mean, where the loss function returns several."""
+        """The mean of each loss, if the loss function returns several."""
         return self._tally.named()
 
     @cached_property
     def metrics(self) -> dict[str, Any]:
-        """What the loss function returned beside its "loss": numbers as means over the batch's samples,
-        tensors of all parts end to end.
+        """Everything the loss function returned besides "loss": numbers averaged over the batch's samples,
+        tensors concatenated.
         """
         return self._tally.metrics()
 
     def __repr__(self) -> str:
-        told = ("micro_batches", "retries", "changed", "stepped", "skipped", "grad_norm")
-        return f"Result({', '.join(f'{name}={getattr(self, name)!r}' for name in told)})"
+        names = ("micro_batches", "retries", "changed", "stepped", "skipped", "grad_norm")
+        return f"Result({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"

@@ -1,11 +1,10 @@
-"""FSDP2: ranks whose collectives stand inside the forward and the backward.
+"""FSDP2: ranks that run collectives inside the forward and backward passes.
 
-A rank that fails in the middle of a part leaves the others in a collective that it never comes to. So it
-takes part in what is left of them: the order of collectives is the same in each part, and is known from a
-part before. What the others compute from it is dropped, since all run the window again. The ordinary case
-pays one message a part for it, on a channel that does not go through the device. As long as the order is not
-known, in the first part of each kind, every collective is announced there before it begins, so that no rank
-enters one to which another does not come.
+A rank that fails inside a micro-batch leaves the others waiting in a collective. It therefore takes part in
+the remaining collectives: their order is the same in each micro-batch, and is known from an earlier one. The
+others discard the results, since all ranks run the window again. Normally this costs one message per
+micro-batch on a CPU channel. Until the order is known, in the first micro-batch of each kind, every
+collective is announced there before it begins, so that no rank enters one that another rank will not join.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from memfit import _core
 
 from . import parallel
 from .faults import forget
-from .ranks import COLLECTIVE, Together, Turn
+from .ranks import COLLECTIVE, ReplicatedRanks, Turn
 from .stuck import PeerFailed
 
 
@@ -36,7 +35,7 @@ _NO_MESH = _NoMesh()
 
 @dataclass(frozen=True)
 class _Collective:
-    """One collective of a part, as far as another rank has to know it."""
+    """One collective of a micro-batch, with everything another rank needs to take part in it."""
 
     comm: Any
     group: Any
@@ -48,7 +47,7 @@ class _Collective:
     then_reduced: Any = None
 
     def take_part(self) -> None:
-        """Let the other ranks get through it."""
+        """Take part with zeros, so that the other ranks can complete it."""
         output = torch.empty(self.output, dtype=self.dtype, device=self.device)
         inputs = torch.zeros(self.input, dtype=self.dtype, device=self.device)
         more = {} if self.op is None else {"op": self.op}
@@ -57,8 +56,8 @@ class _Collective:
             dist.all_reduce(output, group=self.then_reduced)
 
 
-class _Listening:
-    """Stands in front of one kind of collective of a group of parameters."""
+class _AnnouncedCollective:
+    """Wraps one kind of collective of a parameter group and announces each call."""
 
     def __init__(self, inner: Any, ranks: Sharded, then_reduced: Any = None) -> None:
         self._inner = inner
@@ -66,7 +65,7 @@ class _Listening:
         self._then_reduced = then_reduced
 
     def allocate(self, *args: Any, **keywords: Any) -> torch.Tensor:
-        """Memory for it, as it was."""
+        """Allocate its memory with the wrapped method."""
         return self._inner.allocate(*args, **keywords)
 
     def __call__(
@@ -90,19 +89,18 @@ class _Listening:
 def _exchange(
     comm: Any, output: torch.Tensor, inputs: torch.Tensor, group: Any, keywords: dict[str, Any]
 ) -> Any:
-    """Do a collective."""
+    """Run a collective."""
     if inputs.device.type != "cpu" or "op" not in keywords:
         return comm(output_tensor=output, input_tensor=inputs, group=group, **keywords)
-    # What gloo does to sum and scatter is to sum everywhere, but whoever waits for it does so without looking
-    # up.
+    # gloo implements reduce-scatter as an all-reduce, but waiting for it cannot be interrupted.
     dist.all_reduce(inputs, op=keywords["op"], group=group)
     mine = inputs.view(dist.get_world_size(group), -1)[dist.get_rank(group)]
     output.copy_(mine.view_as(output))
     return None
 
 
-class Sharded(Together):
-    """Ranks that each have a part of the parameters."""
+class Sharded(ReplicatedRanks):
+    """Ranks that each hold a shard of the parameters."""
 
     def __init__(self, model: nn.Module, group: Any, timeout: float, alike: bool) -> None:
         super().__init__(group, timeout, False, model)
@@ -117,16 +115,16 @@ class Sharded(Together):
         self._groups = [one for module in shards for one in _groups(module)]
         self._originals: list[tuple[Any, Any, Any]] = []
         for one in self._groups:
-            # A model that was wrapped before, by a step that was not closed, is unwrapped first.
+            # A model that is still wrapped by a step that was not closed is unwrapped first.
             gather, scatter = (getattr(comm, "_inner", comm) for comm in _comms(one) or ())
             self._originals.append((one, gather, scatter))
-            one._all_gather_comm = _Listening(gather, self)
-            one._reduce_scatter_comm = _Listening(scatter, self, lambda one=one: _replicas(one))
-        # Of each kind of part, the collectives; and of the part that runs, how many there were.
+            one._all_gather_comm = _AnnouncedCollective(gather, self)
+            one._reduce_scatter_comm = _AnnouncedCollective(scatter, self, lambda one=one: _replicas(one))
+        # The collectives for each kind of micro-batch, and those seen so far in the current one.
         self._known: dict[tuple[Any, ...], list[Any]] = {}
         self._kind: tuple[Any, ...] = ()
         self._seen: list[Any] = []
-        self._ahead: list[Any] | None = None
+        self._expected_order: list[Any] | None = None
         self._running = False
 
     def _run_another(self, controller: _core.Controller, turn: Turn | None, shape: str) -> bool:
@@ -135,41 +133,43 @@ class Sharded(Together):
             self._running = False
         if not super()._run_another(controller, turn, shape):
             return False
-        # Collectives of FSDP2 are about parameters, and those within a layer about samples as well.
+        # FSDP2's collectives depend on parameters, those within a layer also on samples.
         shapes = tuple(self._shapes) if self.alike else ()
         self._kind = (*(bool(one.is_unsharded) for one in self._groups), *shapes)
-        self._ahead = self._known.get(self._kind)
+        self._expected_order = self._known.get(self._kind)
         self._seen = []
         self._running = True
         return True
 
     def announce(self, collective: _Collective | parallel.Functional) -> None:
-        """A collective is about to begin."""
+        """Record that a collective is about to begin."""
         if not self._running:
             return
-        if self._ahead is not None and (
-            len(self._seen) >= len(self._ahead) or self._ahead[len(self._seen)] != collective
+        if self._expected_order is not None and (
+            len(self._seen) >= len(self._expected_order)
+            or self._expected_order[len(self._seen)] != collective
         ):
-            # All ranks take another way than before, and at the same place: they go on as if it were the
-            # first time.
+            # All ranks deviate from the known order at the same place: continue as if the order were unknown.
             self._known.pop(self._kind, None)
-            self._ahead = None
-        if self._ahead is None and any(row[0] != COLLECTIVE for row in self._tell(COLLECTIVE)):
+            self._expected_order = None
+        if self._expected_order is None and any(
+            row[0] != COLLECTIVE for row in self._exchange_values(COLLECTIVE)
+        ):
             self._running = False
             raise PeerFailed("another rank failed")
         self._seen.append(collective)
 
     def failed(self, batch: int, size: int) -> None:
         self._failed = batch, size
-        # A part that another rank gave up is over for this one as well: it has been told.
+        # The micro-batch was already abandoned because of another rank.
         if not self._running:
             return
         self._running = False
         self._reset()
-        # The others hear of it before their next part, or, where the order is not known, before their next
+        # The others are told before their next micro-batch, or, if the order is not known, before their next
         # collective.
         try:
-            for collective in (self._ahead or ())[len(self._seen) :]:
+            for collective in (self._expected_order or ())[len(self._seen) :]:
                 collective.take_part()
         except Exception as error:
             forget(error)
@@ -181,7 +181,7 @@ class Sharded(Together):
         self._reset()
 
     def correction(self, factor: float) -> float:
-        # The exchange is a mean over the ranks.
+        # The exchange averages over the ranks.
         return factor * self.world
 
     def reduce(self, parameters: Iterable[torch.Tensor], buffers: Iterable[torch.Tensor]) -> None:
@@ -191,7 +191,7 @@ class Sharded(Together):
         gradients = [parameter.grad for parameter in whole if parameter.grad is not None]
         if gradients:
             torch._foreach_mul_(gradients, 1.0 / self.world)
-        # Whether any rank misses a gradient has been told when the ranks agreed.
+        # The ranks exchanged in `agree` if any of them misses a gradient.
         super().reduce(whole, buffers)
 
     def clip(self, parameters: Iterable[torch.Tensor], most: float) -> torch.Tensor:
@@ -212,17 +212,18 @@ class Sharded(Together):
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether this model's parameters lie on several ranks."""
+    """Return `True` if the model's parameters are sharded over several ranks."""
     return any(_is_sharded(module) for module in model.modules()) or parallel.largest_mesh(model) > 1
 
 
 def sharded(model: nn.Module, group: Any, timeout: float) -> Sharded:
-    """The ranks of a model whose parameters lie on several of them."""
+    """Return the ranks of a sharded model."""
     groups = [one for module in model.modules() if _is_sharded(module) for one in _groups(module)]
     if not all(_comms(one) is not None for one in groups):
         raise TypeError(
-            "with this PyTorch, FSDP2 does not let its collectives be followed, so a rank that runs out of memory would "
-            "leave the others hanging\nhint: PyTorch 2.9 or later does"
+            "this PyTorch version does not allow FSDP2's collectives to be tracked, so a rank that runs out "
+            "of memory would leave the others hanging\n"
+            "hint: PyTorch 2.9 or later does"
         )
     world = dist.get_world_size(group)
     meshes = {one.mesh_info.mesh.size() for one in groups}
@@ -235,10 +236,11 @@ def sharded(model: nn.Module, group: Any, timeout: float) -> Sharded:
     ]
     if largest != world or len(meshes) > 1 or any(world % size for size in meshes) or loose:
         raise TypeError(
-            f"the model lies on {largest} ranks, and {world} take part"
-            + (f"; nobody exchanges the gradients of `{loose[0]}` between its copies" if loose else "")
-            + ": `memfit.Step` knows FSDP2 over all ranks (with replicas as well), tensor parallelism over all ranks, and "
-            "a mesh of both\nhint: `group=` names the ranks that share this model; `fully_shard` the whole model over the "
+            f"the model is distributed over {largest} ranks, but {world} take part"
+            + (f"; nothing exchanges the gradients of `{loose[0]}` between its copies" if loose else "")
+            + ": `memfit.Step` supports FSDP2 over all ranks (also with replicas), tensor parallelism over "
+            "all ranks, and a mesh of both\n"
+            "hint: `group=` names the ranks that share this model; `fully_shard` the whole model over the "
             "mesh's other dimension"
         )
     return Sharded(model, group, timeout, alike=meshes != {world})
@@ -249,7 +251,7 @@ def _is_sharded(module: nn.Module) -> bool:
 
 
 def _groups(module: Any) -> Iterator[Any]:
-    """The groups of parameters that a module gathers at once."""
+    """Yield the parameter groups that a module gathers together."""
     state = module._get_fsdp_state()
     if hasattr(state, "_fsdp_param_groups"):
         yield from state._fsdp_param_groups
@@ -264,7 +266,7 @@ def _comms(one: Any) -> tuple[Any, Any] | None:
 
 
 def _replicas(one: Any) -> Any:
-    """The ranks that gradients are summed over besides, where each shard has several copies."""
+    """Return the process group of the replicas that gradients are also summed over (HSDP), or `None`."""
     if not (one._is_hsdp and one.all_reduce_grads):
         return None
     return one._all_reduce_process_group

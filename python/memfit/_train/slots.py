@@ -1,4 +1,4 @@
-"""Places in Python that hold values: attributes, variables of a closure, and global ones."""
+"""Variables in Python: attributes, variables of a closure, and global variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTAINERS = (list, dict, set, deque)
 
 
 class Slot:
-    """A place in Python that holds a value: an attribute, a variable of a closure, or a global one."""
+    """A variable: an attribute, a variable of a closure, or a global variable."""
 
     __slots__ = ("get", "name", "put")
 
@@ -26,21 +26,22 @@ class Slot:
 
 
 class Kept:
-    """A value as it was: itself, and what was in it if it is a container."""
+    """A saved value: the object itself, and a copy of its contents if it is a container."""
 
     __slots__ = ("inner", "slot", "value")
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
         value = slot.get()
-        # What still has a graph belongs to a step that is over; to hold it would hold that step's memory.
+        # A tensor with a graph belongs to a step that is over; keeping the graph would keep that step's
+        # memory.
         self.value = (
             value.detach() if isinstance(value, torch.Tensor) and value.grad_fn is not None else value
         )
         self.inner = copy.copy(self.value) if isinstance(self.value, CONTAINERS) else None
 
     def changed(self) -> bool:
-        """Whether it is another value now."""
+        """Return `True` if the value has changed."""
         now = self.slot.get()
         if now is not self.value:
             return (
@@ -51,7 +52,7 @@ class Kept:
         return self.inner is not None and not _same_entries(self.inner, now)
 
     def restore(self) -> None:
-        """Put it back."""
+        """Restore the value."""
         if self.slot.get() is not self.value:
             self.slot.put(self.value)
         if self.inner is None or _same_entries(self.inner, self.value):
@@ -64,7 +65,7 @@ class Kept:
 
 
 def attributes_of(name: str, holder: Any) -> list[Slot]:
-    """An object's own attributes that hold plain values or containers."""
+    """Return an object's own attributes that hold plain values or containers."""
     own = vars(holder)
     return [
         _entry(own, key, f"{name}.{key}")
@@ -74,7 +75,7 @@ def attributes_of(name: str, holder: Any) -> list[Slot]:
 
 
 def _entry(space: dict[str, Any], key: str, name: str) -> Slot:
-    """A dictionary's entry."""
+    """Make a slot of a dictionary's entry."""
 
     def put(value: Any) -> None:
         space[key] = value
@@ -94,8 +95,8 @@ def _functions(loss: Any) -> list[types.FunctionType]:
 
 
 def around(loss: Any) -> list[Slot]:
-    """Variables that a loss function has around it: of its closure, of the object that it belongs to, and
-    global ones that it names.
+    """Return the variables around a loss function: those of its closure, of the object that it belongs to,
+    and global variables that it names.
     """
     slots: list[Slot] = []
     owner = getattr(loss, "__self__", None)

@@ -1,4 +1,4 @@
-"""Everything that a window may change before the optimizer steps, kept at its begin."""
+"""All state that a window may change before the optimizer steps, saved at its start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .randomness import Numbers
 
 
 class Snapshot:
-    """Buffers, random numbers, and what lies outside the model."""
+    """Buffers, random numbers, and state outside the model."""
 
     def __init__(
         self,
@@ -33,32 +33,32 @@ class Snapshot:
         self._buffers = [Buffers(module) for module in (model, *modules)]
         self._outside = outside
         self._numbers = Numbers(device)
-        # Whether the next forward is watched for what it writes to.
+        # Watch the next forward pass for writes to memory outside the model.
         self._watches = watches
 
     def keep(self) -> None:
-        """Remember everything as it is now."""
+        """Save all state."""
         for each in self._buffers:
             each.keep()
         self._outside.keep()
         self._numbers.keep()
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore all state."""
         for each in self._buffers:
             each.restore()
         self._outside.restore()
         self._numbers.restore()
 
     def settle(self) -> None:
-        """The window is over."""
+        """End the window."""
         for each in self._buffers:
             each.settle()
         self._outside.settle()
         self._numbers.settle()
 
     def watching(self, entry: Batch, parameters: Parameters) -> contextlib.AbstractContextManager[Any]:
-        """The very first forward and backward are watched for what they write to outside the model."""
+        """Watch the very first forward and backward pass for writes to memory outside the model."""
         if not self._watches or is_compiled(self._model):
             return contextlib.nullcontext()
         self._watches = False

@@ -1,4 +1,4 @@
-"""One training step that equals the whole batch's, and that memory cannot stop."""
+"""One training step that matches the whole batch and recovers from out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .parameters import Parameters
 from .part import Loss, Runner
 from .plans import Planned, target_of
 from .precision import Precision
-from .probing import Probe, probed
+from .probing import Probe, probe_loader
 from .randomness import RandomState
 from .ranks import ranks_of
 from .refusals import refuse_embedding, refuse_optimizer, refuse_scheduler
@@ -39,11 +39,12 @@ from .window import Window
 
 
 class Step:
-    """Runs a model's training steps. Of several optimizers, as for matrices and for all else, all step.
+    """Runs a model's training steps. Several optimizers (one for matrices and one for the rest, say) step
+    together.
 
-    `loss(model, batch)` returns a mean, or `(sum, count)`, or a dictionary of such losses, which are added.
-    The loader's batches go to `step(batch)` as they come; they are split, moved to the model's device and
-    weighed here.
+    `loss(model, batch)` returns a mean, `(sum, count)`, or a dictionary of such losses, which are added. Pass
+    the loader's batches to `step(batch)` unchanged: they are divided into micro-batches, moved to the model's
+    device and weighted here.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Step:
         refuse_scheduler(scheduler)
         for name, number in (("micro_batch", micro_batch), ("accumulate", accumulate)):
             if number is not None and number < 1:
-                raise ValueError(f"`{name}` is {number}, and has to be at least 1")
+                raise ValueError(f"`{name}` is {number}, but has to be at least 1")
         refuse_embedding(embed, whole)
         embedded = Embedded(embed, loss) if embed is not None else None
         loss = embedded.whole if embedded is not None else loss
@@ -99,29 +100,32 @@ class Step:
             precision=precision,
         )
         if "shard" in self._planned.names:
-            # Only now are the ranks in one another's forward and backward.
+            # Sharding adds collectives to the forward and backward passes.
             self.model, self._ranks = ranks_of(self.model, group, timeout)
         self._target = self._planned.target
         self._accumulate = self._planned.accumulate
         self._precision = Precision(self._planned.precision, self.device, scaler)
         self._updates = Updates(optimizer, backup)
-        # What is updated in its backward cannot be run in parts.
+        # With the optimizer in the backward pass, a batch cannot be divided.
         in_backward = self._target.updates_in_backward
         if in_backward:
             self._refuse_what_needs_gradients()
         if embed is not None and self._ranks.world > 1:
             self._planned.close()
             raise ValueError(
-                "`embed=` runs in one process: with several, the loss would have to see the embeddings of all ranks\n"
-                "hint: run it on one card, or leave `embed=` out and let each rank's loss see its own batch whole"
+                "`embed=` runs in a single process: with several, the loss would need the embeddings of all "
+                "ranks\n"
+                "hint: run it on one GPU, or leave `embed=` out and let each rank's loss see its own "
+                "undivided batch"
             )
         meter = Meter(self.device)
-        # Batch normalisation takes no statistics of one sample.
+        # Batch normalisation cannot compute statistics of a single sample.
         pairs = any(is_batch_norm(each) for each in self.model.modules())
         self._controller = _core.Controller(
             accumulate=self._accumulate,
             micro_batch=None if in_backward else self._planned.micro_batch,
-            # The parts of a batch that is embedded first are all known before the first one runs.
+            # The micro-batches of a batch that is embedded first are all determined before the first one
+            # runs.
             careful=meter.cuda and not in_backward and not self._ranks.alike and embed is None,
             pairs=pairs,
         )
@@ -184,12 +188,14 @@ class Step:
         )
         self._parameters = parameters
         self._watch = Watch(self._controller, self._precision, meter)
-        # Optimizers of somebody's own may do more than to drop gradients.
+        # User-defined optimizers may do more than clear gradients in `zero_grad`.
         self._zero_grad = type(optimizer).zero_grad is not torch.optim.Optimizer.zero_grad
         self._closed = False
 
     def _refuse_what_needs_gradients(self) -> None:
-        """With the optimizer in the backward there is no moment at which all gradients are there."""
+        """Refuse arguments that need all gradients at once; with the optimizer in the backward pass they
+        never exist together.
+        """
         wanted = {
             "accumulate": self._accumulate > 1,
             "clip_grad_norm": self._clip is not None,
@@ -200,16 +206,17 @@ class Step:
             if is_wanted:
                 self._planned.close()
                 raise ValueError(
-                    f"`optimizer-in-backward` cannot stand beside {name}: each gradient is gone as soon as it is there\n"
+                    f"`optimizer-in-backward` cannot be combined with {name}: each gradient is freed as soon "
+                    "as it has been used\n"
                     "hint: leave one of them out"
                 )
 
     # ------------------------------------------------------------------------------------------- the step
 
     def __call__(self, batch: Any) -> Result:
-        """Run a batch, and step the optimizer if it completes a window."""
+        """Run a batch, and step the optimizer if it completes an accumulation window."""
         if self._closed:
-            raise RuntimeError("this `memfit.Step` was closed")
+            raise RuntimeError("this `memfit.Step` is closed")
         if self._target.arrivals:
             batch = self._target.arrive(batch)
         entry = self.entry(batch)
@@ -218,7 +225,7 @@ class Step:
             counted = self._count(batch)
             if isinstance(counted, Mapping):
                 entry.counts = {name: float(n) for name, n in counted.items()}
-                # One that counts nothing here tells nothing of the others.
+                # A loss with count zero is no estimate for the others.
                 expected = next(filter(None, entry.counts.values()), expected)
             else:
                 expected = float(counted)
@@ -234,9 +241,7 @@ class Step:
 
     @contextlib.contextmanager
     def _dropping(self) -> Iterator[None]:
-        """Whatever ends a window in its middle, an interrupt in a notebook too, leaves nothing of it to the
-        next one.
-        """
+        """Roll back an open window after any exception, including an interrupt in a notebook."""
         try:
             yield
         except BaseException:
@@ -245,17 +250,18 @@ class Step:
             raise
 
     def entry(self, batch: Any) -> Batch:
-        """A batch, and where it can be cut."""
+        """Wrap a batch with the rules for dividing it."""
         size = self._batch_size(batch) if self._batch_size is not None else None
         return Batch(batch, size, self._batch_dim, self._split)
 
     def verify(self, batch: Any) -> Verification:
-        """Measure what dividing a batch changes: a few of its samples run whole and in parts, and gradients,
-        losses and state are compared. Everything is as before afterwards.
+        """Measure the effect of dividing a batch: run a few of its samples whole and in micro-batches, and
+        compare gradients, losses and state. All state is restored afterwards.
         """
         if self._target.updates_in_backward:
             raise RuntimeError(
-                "`optimizer-in-backward` steps in the backward, so nothing can be compared\n"
+                "`optimizer-in-backward` updates parameters in the backward pass, so nothing can be "
+                "compared\n"
                 "hint: verify without this lever"
             )
         entry = self.entry(self._target.arrive(batch) if self._target.arrivals else batch)
@@ -266,12 +272,12 @@ class Step:
         return self._division.verify(entry, size)
 
     def finish(self) -> bool:
-        """Step with a window that has fewer batches than `accumulate`, at an epoch's end; whether there was
-        one.
+        """Step with the rest of a window that has fewer batches than `accumulate`, at the end of an epoch;
+        return `True` if there was one.
         """
         if self._controller.empty and self._ranks.world == 1:
             return False
-        # A rank without a rest still takes part, since others may have one.
+        # A rank without remaining batches still takes part, since others may have some.
         if self._controller.empty:
             self._window.begin()
         with self._dropping():
@@ -282,30 +288,34 @@ class Step:
         return True
 
     def probe(self, loader: Iterable[Any], *, batches: int = 1000, seconds: float = 20.0) -> Probe:
-        """Run the loader's largest batch, and some smaller ones, forward and backward without a step, so that
-        what each shape needs is known before the training meets it.
+        """Run the loader's largest batch and some smaller ones, forward and backward without an optimizer
+        step, to learn the memory that each shape needs before the training starts.
 
-        `batches` and `seconds` bound how much of the loader is looked at. Parameters, buffers, random
-        numbers, gradients and the loader are as before. Raises `memfit.StepDoesNotFit` if the largest batch
-        does not fit even sample by sample.
+        `batches` and `seconds` limit how much of the loader is read. Parameters, buffers, random numbers,
+        gradients and the loader are restored. Raises `memfit.StepDoesNotFit` if the largest batch does not
+        fit even one sample at a time.
         """
         if not self._controller.empty:
-            raise RuntimeError("a window is open: probe before the first batch, or after `step.finish()`")
+            raise RuntimeError(
+                "an accumulation window is open: call `probe` before the first batch, or after "
+                "`step.finish()`"
+            )
         if self._target.updates_in_backward:
             raise RuntimeError(
-                "`optimizer-in-backward` steps in the backward, so nothing can be tried without a step\n"
+                "`optimizer-in-backward` updates parameters in the backward pass, so nothing can be tried "
+                "without a step\n"
                 "hint: probe without this lever"
             )
-        return probed(self, loader, batches, seconds)
+        return probe_loader(self, loader, batches, seconds)
 
     def over(self, loader: Iterable[Any]) -> Iterator[Result]:
-        """Run all of a loader's batches, the last window's rest included."""
+        """Run all batches of a loader, including an incomplete last window."""
         for batch in self._target.load(loader):
             yield self(batch)
         self.finish()
 
     def _finish_window(self) -> bool:
-        """Step, and begin anew; whether the scaler skipped the step."""
+        """Step the optimizer and start a new window; return `True` if the scaler skipped the step."""
         try:
             self._updates.run(lambda: self._precision.step(self._optimizer), self._meter)
         except StepDoesNotFit:
@@ -322,39 +332,39 @@ class Step:
         self._watch.stepped(skipped)
         if self.scheduler is not None and not skipped:
             several = isinstance(self.scheduler, (list, tuple))
-            # Last: a schedule that is at its end says so by an error, and the step was done.
+            # Last: a scheduler that has ended raises an error, and the step is complete by then.
             for scheduler in self.scheduler if several else (self.scheduler,):
                 scheduler.step()
         return skipped
 
     @property
     def verification(self) -> Verification | None:
-        """What the last comparison of a batch with its parts found; None before the first."""
+        """The last comparison of a batch with its micro-batches; `None` before the first."""
         return self._division.last
 
     @property
     def retries(self) -> int:
-        """Failures so far that a later attempt made good."""
+        """Number of failed attempts so far that a later attempt recovered from."""
         return self._controller.survived
 
     @property
     def skipped(self) -> int:
-        """Optimizer steps that the scaler skipped, because fp16 gradients overflowed."""
+        """Number of optimizer steps that the scaler skipped because fp16 gradients overflowed."""
         return self._controller.skipped
 
     @property
     def scales(self) -> list[float]:
-        """The loss scales of the last windows, one after the other; empty without a scaler."""
+        """The loss scales of the last windows; empty without a scaler."""
         return self._controller.scales
 
     @property
     def steps(self) -> int:
-        """Optimizer steps so far."""
+        """Number of optimizer steps so far."""
         return self._controller.windows
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed training needs besides the model's, the optimizer's and the scheduler's own
-        state.
+        """Return the state that a resumed training needs besides that of the model, the optimizer and the
+        scheduler.
         """
         scaler = self._precision.scaler
         return {
@@ -367,10 +377,10 @@ class Step:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Resume from the result of `state_dict`."""
         if state.get("version") != 1:
             raise ValueError(
-                f"this state has version {state.get('version')}, and this memfit reads version 1"
+                f"this state has version {state.get('version')}, but this version of memfit reads version 1"
             )
         self._controller.remember(state["controller"])
         if state["scaler"] is not None and self._precision.scaler is not None:
@@ -380,13 +390,13 @@ class Step:
         self._window.take_over(state["gradients"], state.get("losses"))
 
     def close(self) -> None:
-        """Undo what was set; a window that is still open is dropped, and said so."""
+        """Undo all settings and levers; warn about and drop a window that is still open."""
         if self._closed:
             return
         if not self._controller.empty:
             warn(
-                "the last window was not stepped with: call `step.finish()` at the end of an epoch, or run the loader with "
-                "`step.over(loader)`"
+                "the last accumulation window has no optimizer step yet: call `step.finish()` at the end of "
+                "an epoch, or run the loader with `step.over(loader)`"
             )
         self._precision.close()
         self._ranks.close()

@@ -1,4 +1,4 @@
-"""What is said when a training cannot go on: what holds the memory, and what would make room."""
+"""The error message of a training that cannot go on: memory use, and levers that would help."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from memfit import _core
 from .device import Meter, local
 from .faults import Fault
 
-# So many levers are named.
-_MOST = 5
+# Maximum number of levers that are named.
+_MAX_LEVERS = 5
 
 
-def told(
+def describe_memory(
     model: nn.Module, optimizer: torch.optim.Optimizer, meter: Meter, fault: Fault, applied: Sequence[str]
 ) -> str:
-    """What was on the device when a sample did not fit, and which levers would fit it; nothing is known of
-    the host's.
+    """Describe the device's memory when a sample did not fit, and the levers that would help; empty on the
+    host.
     """
     if not meter.cuda:
         return ""
@@ -47,30 +47,31 @@ def told(
         f"{_size(size)} {what}"
         for size, what in (
             (whole, "of parameters"),
-            (states, "of the optimizer's states"),
+            (states, "of optimizer state"),
             (rest, "of other tensors"),
-            (sample, "of this sample and its gradients"),
+            (sample, "of this sample's activations and gradients"),
         )
         if size
     ]
-    lines = [f"on the device were {', '.join(held)}"] if held else []
+    lines = [f"the device held {', '.join(held)}"] if held else []
     if missing:
-        lines.append(f"at least {_size(missing)} more had to be free where it failed")
+        lines.append(f"the failed allocation needed at least {_size(missing)} more")
     named = [f"`{lever}` ({_core.lever_label(lever)}, about {_size(saves)})" for lever, saves, _ in remedies]
     enough = [text for text, (_, _, suffices) in zip(named, remedies, strict=True) if suffices and missing]
     if enough:
-        lines.append(f"each of these alone saves more than that: {', '.join(enough[:_MOST])}")
+        lines.append(f"each of these alone saves more than that: {', '.join(enough[:_MAX_LEVERS])}")
     elif named:
-        lines.append(f"what saves most of it: {', '.join(named[:_MOST])}")
+        lines.append(f"these save most of it: {', '.join(named[:_MAX_LEVERS])}")
     return "; ".join(lines)
 
 
 def smaller_batch(items: int) -> str:
-    """What a batch of fewer samples does to a training, said where nothing else is left."""
+    """Describe the effect of a smaller batch on the training, if nothing else helps."""
     return (
-        f"a global batch of fewer than {items} samples is another training: an epoch then has more steps, so a schedule that "
-        "counts steps ends too early unless it is made longer by as much, and learning rates are usually lowered with the "
-        "batch (in proportion for SGD, by the square root for Adam); memfit changes none of them"
+        f"a global batch of fewer than {items} samples changes the training: an epoch then has more steps, "
+        "so a schedule that counts steps ends too early unless it is extended accordingly, and learning "
+        "rates are usually lowered with the batch size (linearly for SGD, by the square root for Adam); "
+        "memfit changes none of them"
     )
 
 

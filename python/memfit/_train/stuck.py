@@ -1,11 +1,11 @@
-"""Ranks that are stuck in a collective to which another rank does not come: getting them out, and the groups
-in order again.
+"""Frees ranks that are stuck in a collective because another rank does not join it, and repairs the groups.
 
-A rank that fails and leaves others behind says so in the store through which the groups met. Whoever waits
-for a collective looks there now and then, gives it up, and comes to where the ranks agree; on a card, where
-the host waits for more than collectives, a thread looks, and aborts the groups. What is left of a collective
-that was given up would be taken for a part of the next one, so each group then gets new connections. They are
-put into the same group object, since meshes, modules and the user's variables hold on to it.
+A rank that fails and leaves others behind reports this in the store through which the group was set up. A
+rank that waits for a collective polls the store, abandons the collective, and goes on to where the ranks
+agree. On a GPU, where the host waits for more than collectives, a thread polls and aborts the groups. The
+remains of an abandoned collective would be taken for part of the next one, so each group then gets new
+connections. They are installed in the same group object, since meshes, modules and the user's variables refer
+to it.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-# How long a collective is waited for before anybody looks whether it will come to an end.
-_LOOK = timedelta(seconds=0.3)
-# How long a rank waits for the others to agree before it says so.
-_PATIENCE = timedelta(seconds=5)
-# How long a collective is waited for to which another rank may still come, though it waits elsewhere.
-_GRACE = 30.0
+# Time to wait for a collective between two polls of the store.
+_POLL_INTERVAL = timedelta(seconds=0.3)
+# Time a rank waits for the others to agree before it reports that it waits.
+_REPORT_AFTER = timedelta(seconds=5)
+# Seconds to wait for a collective that another rank may still join, though it waits elsewhere.
+_GRACE_SECONDS = 30.0
 
-# A group knows its backends by numbers of eight bits, the first of which have a meaning, and takes no second
-# one for a number: so many times it can be mended.
-_NUMBERS = range(100, 256)
+# A group numbers its backends with eight bits, the first of which are reserved, and does not accept a number
+# twice. The length of this range limits how often a group can be repaired.
+_BACKEND_NUMBERS = range(100, 256)
 
 _wait = dist.Work.wait if dist.is_available() else None
-# Who looks after the collectives that are waited for now, innermost last.
+# The active rescues, innermost last; the last one handles waits for collectives.
 _rescues: list[Rescue] = []
-# How often each group was mended.
+# Number of repairs of each group.
 _mended: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-# Names of the groups over which ranks agree, which are never given up.
+# Names of the groups over which ranks agree, which are never aborted.
 _channels: set[str] = set()
 
 
 class PeerFailed(RuntimeError):  # noqa: N818
-    """Another rank did not come to a collective: raised in its place, and never seen by the user."""
+    """Raised in place of a collective that another rank did not join; never seen by the user."""
 
 
 class Rescue:
-    """Looks after the collectives of some ranks' steps."""
+    """Watches over the collectives of some ranks' steps."""
 
     def __init__(self, group: Any, side: Any, device: torch.device, timeout: float) -> None:
         self._rank = dist.get_rank(group)
@@ -56,40 +56,40 @@ class Rescue:
         whole = c10d._world.pg_map[group or dist.group.WORLD][1]
         self._store = dist.PrefixStore(f"memfit/{side.group_name}", whole)
         self._ranks = set(dist.get_process_group_ranks(group or dist.group.WORLD))
-        # The attempt that runs, by its number, which is the same on all ranks.
+        # Number of the current attempt, which is the same on all ranks.
         self._attempts = 0
         self._key: str | None = None
-        # Whether a collective was given up, or left to others, since the groups were last in order.
+        # Set if a collective was abandoned, or left to others, since the groups were last repaired.
         self.broken = False
-        # Whether somebody waited for a collective in the midst of a part.
+        # Set if a rank waited for a collective inside a micro-batch.
         self.met = False
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
-        # The thread that runs, and whether it runs a part.
+        # The thread that runs the step, and a flag that is set inside a micro-batch.
         self._here = 0
         self._inside = False
 
-    # ---------------------------------------------------------------------------------------- saying so
+    # ---------------------------------------------------------------------------------------- reporting
 
     def begin(self) -> None:
-        """All ranks begin an attempt at a window."""
+        """Begin an attempt at a window, on all ranks."""
         self._attempts += 1
         self._key = str(self._attempts)
 
     def leave(self, surely: bool = True) -> None:
-        """This rank does not come to what the others wait for: surely, or in case they do."""
+        """Report that this rank leaves the others: `surely` in a collective, or possibly."""
         self.broken = self.broken or surely
         if self._key is not None:
             with contextlib.suppress(RuntimeError):
                 self._store.set(self._key, f"{'left' if surely else 'failed'} {self._rank}")
 
-    def tell(self, work: Any) -> None:
-        """Wait for what ranks tell one another: a rank that waits long says so, for those that wait for it
+    def wait_for_message(self, work: Any) -> None:
+        """Wait for the message exchange between ranks. A rank that waits long reports this to those that wait
         elsewhere.
         """
         assert _wait is not None
         try:
-            _wait(work, _PATIENCE)
+            _wait(work, _REPORT_AFTER)
             return
         except RuntimeError:
             if work.is_completed():
@@ -98,9 +98,9 @@ class Rescue:
             self._store.set(self._key, f"waits {self._rank}")
         _wait(work)
 
-    def _said(self) -> tuple[str, int] | None:
-        """What a rank said: that it "left" others in a collective, that it "failed" and may have, or that it
-        "waits" where ranks agree; and which.
+    def _report(self) -> tuple[str, int] | None:
+        """Return another rank's report: "left" (others wait in a collective), "failed" (others may wait) or
+        "waits" (for the ranks to agree), and its rank.
         """
         with contextlib.suppress(RuntimeError):
             if self._key is not None and self._store.check([self._key]):
@@ -108,12 +108,12 @@ class Rescue:
                 return (how, int(rank)) if int(rank) != self._rank else None
         return None
 
-    # ---------------------------------------------------------------------------------------- getting out
+    # ------------------------------------------------------------------------------------ abandoning
 
     @contextlib.contextmanager
     def watching(self, inside: bool) -> Iterator[None]:
-        """Collectives that are waited for in here, `inside` a part or between them, do not wait for a rank
-        that failed.
+        """Return a context in which waiting for a collective ends when another rank has failed; `inside` a
+        micro-batch, or between them.
         """
         self._inside = inside
         self._here = threading.get_ident()
@@ -125,12 +125,12 @@ class Rescue:
 
     @property
     def _polls(self) -> bool:
-        """Whether to wait for a collective is to wait for other processes, and for nothing else."""
+        """`True` if waiting for a collective means waiting for other processes only."""
         return self._device.type == "cpu"
 
     @property
     def looks(self) -> bool:
-        """Whether a collective that is waited for here and now is a part's."""
+        """`True` if a collective waited for on this thread belongs to a step."""
         return self._polls and threading.get_ident() == self._here
 
     def wait(self, work: Any) -> Any:
@@ -140,18 +140,20 @@ class Rescue:
         waited = 0.0
         while True:
             try:
-                return _wait(work, _LOOK)
+                return _wait(work, _POLL_INTERVAL)
             except RuntimeError:
                 if work.is_completed():
                     raise
-            waited += _LOOK.total_seconds()
-            said = self._said()
-            if said is not None and (said[0] != "waits" or waited > min(_GRACE, self._timeout / 4)):
+            waited += _POLL_INTERVAL.total_seconds()
+            report = self._report()
+            if report is not None and (
+                report[0] != "waits" or waited > min(_GRACE_SECONDS, self._timeout / 4)
+            ):
                 self.broken = True
-                raise PeerFailed(f"rank {said[1]} does not come to {_name(work)}, which this rank waits for")
+                raise PeerFailed(f"rank {report[1]} does not join {_name(work)}, which this rank waits for")
 
     def watch(self) -> None:
-        """Have a thread look after this rank's collectives, where the host waits for the card."""
+        """Start a thread that watches this rank's collectives, if the host also waits for the GPU."""
         if self._thread is None and not self._polls:
             self._thread = threading.Thread(target=self._watch, name="memfit-rescue", daemon=True)
             self._thread.start()
@@ -160,23 +162,23 @@ class Rescue:
         seen = 0
         # Once a second.
         while not self._closed.wait(1.0):
-            said = self._said() if self in _rescues else None
-            how = said[0] if said is not None else "waits"
+            report = self._report() if self in _rescues else None
+            how = report[0] if report is not None else "waits"
             seen = 0 if how == "waits" else seen + 1
-            # A rank that is not stuck comes to where ranks agree by itself.
-            if seen >= (_PATIENCE.total_seconds() if how == "left" else _GRACE):
+            # A rank that is not stuck gets to where the ranks agree by itself.
+            if seen >= (_REPORT_AFTER.total_seconds() if how == "left" else _GRACE_SECONDS):
                 self.broken = self.met = True
                 self.abort()
                 seen = 0
 
     def gave_up(self, error: Exception) -> bool:
-        """Whether an error only says that a collective was given up."""
+        """Return `True` if an error only means that a collective was abandoned."""
         return isinstance(error, PeerFailed) or (self.broken and isinstance(error, dist.DistError))
 
-    # ---------------------------------------------------------------------------------------- mending
+    # ---------------------------------------------------------------------------------------- repairing
 
     def _groups(self) -> list[Any]:
-        """The groups of these ranks, in the order in which all of them made them."""
+        """Return the groups of these ranks, in the order in which all of them created the groups."""
         return [
             group
             for group, name in c10d._world.pg_names.items()
@@ -184,21 +186,21 @@ class Rescue:
         ]
 
     def abort(self) -> None:
-        """Let nobody wait for a collective any more."""
+        """Abort all collectives in progress."""
         for group in self._groups():
             with contextlib.suppress(RuntimeError):
                 group._get_backend(self._device).abort()
 
     def mend(self) -> None:
-        """All ranks are here: the groups get new connections."""
+        """Give the groups new connections, once all ranks are here."""
         self.abort()
         for group in self._groups():
             mended = _mended.get(group, 0)
-            if mended == len(_NUMBERS):
+            if mended == len(_BACKEND_NUMBERS):
                 raise RuntimeError(
-                    f"a collective had to be given up for the {mended + 1}th time, and PyTorch lets a process group be "
-                    "mended no more often\n"
-                    "hint: memory keeps running out in the middle of collectives; a smaller `micro_batch` avoids that"
+                    f"a collective had to be aborted for the {mended + 1}th time, and PyTorch allows no "
+                    "further repair of a process group\n"
+                    "hint: memory keeps running out inside collectives; a smaller `micro_batch` avoids that"
                 )
             _mended[group] = mended + 1
             self._renew(group, mended)
@@ -208,32 +210,33 @@ class Rescue:
         try:
             old = group._get_backend(self._device)
         except RuntimeError:
-            # A group for another kind of device.
+            # The group is for another kind of device.
             return
         store = dist.PrefixStore(f"memfit/{mended}/", c10d._world.pg_map[group][1])
         new = _like(old, store)
         if new is None:
             raise RuntimeError(
-                f"a collective had to be given up, and memfit does not know how to mend a group of {type(old).__name__}\n"
-                "hint: gloo and NCCL are known"
+                "a collective had to be aborted, and memfit cannot repair a process group of type "
+                f"{type(old).__name__}\n"
+                "hint: gloo and NCCL are supported"
             )
         name, description = group.group_name, group.group_desc
-        number = dist.ProcessGroup.BackendType(_NUMBERS[mended])
+        number = dist.ProcessGroup.BackendType(_BACKEND_NUMBERS[mended])
         for kind in group._device_types:
             if group._get_backend(kind) is old:
                 group._register_backend(kind, number, new)
-        # Backends are what a group's name is kept in.
+        # The backend stores the group's name.
         group._set_group_name(name)
         group._set_group_desc(description)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._closed.set()
         self._key = None
 
 
 def _like(old: Any, store: Any) -> Any:
-    """New connections among the same ranks."""
+    """Create new connections among the same ranks."""
     rank, size = old.rank(), old.size()
     for name in ("ProcessGroupNCCL", "ProcessGroupNCCL2", "ProcessGroupNCCLLazy"):
         nccl = getattr(c10d, name, None)
@@ -246,14 +249,14 @@ def _like(old: Any, store: Any) -> Any:
 
 
 def _name(work: Any) -> str:
-    """Which collective it is."""
+    """Return the name of a collective."""
     with contextlib.suppress(Exception):
         return f"a collective ({work._get_op_type().name.lower()})"
     return "a collective"
 
 
 def _waits(work: Any, *limit: Any, **keywords: Any) -> Any:
-    """Stands in front of `Work.wait`."""
+    """Replaces `Work.wait`."""
     assert _wait is not None
     if limit or keywords or not _rescues or not _rescues[-1].looks:
         return _wait(work, *limit, **keywords)
@@ -261,7 +264,7 @@ def _waits(work: Any, *limit: Any, **keywords: Any) -> Any:
 
 
 def stand_in_front() -> Callable[[], None]:
-    """Have waits for collectives looked after; what undoes it."""
+    """Replace `Work.wait`, so that waits are watched. Returns a function that undoes this."""
     global _users
     _users += 1
     dist.Work.wait = _waits  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""What a loss function returns, and what a batch's parts came to."""
+"""The values that a loss function returns, and their totals over a batch's micro-batches."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ import torch
 from .faults import is_memory
 from .joining import join
 
-# A loss, and the number that makes a sum of it.
+# A loss, and the factor that turns it into a sum.
 Weighed = tuple[torch.Tensor, float]
 
 
 def scalar(value: torch.Tensor) -> torch.Tensor:
-    """A loss as a number without dimensions."""
+    """Return a loss as a tensor without dimensions."""
     if value.dim() == 0:
         return value
     if value.numel() != 1:
         raise TypeError(
             f"the loss function returned a tensor of shape {tuple(value.shape)}\n"
-            "hint: return the mean of the losses, or `(losses.sum(), count)`; of a model's output its `.loss`"
+            "hint: return the mean of the losses, or `(losses.sum(), count)`; of a model's output its "
+            "`.loss`"
         )
     return value.reshape(())
 
 
 def split_metrics(returned: Any) -> tuple[Any, Mapping[str, Any] | None]:
-    """What is trained with, and what is only told: of a dictionary with a `loss`, as Lightning and Hugging
-    Face have it, nothing else counts.
+    """Separate the loss from metrics: of a dictionary with a `loss`, as in Lightning and Hugging Face, only
+    the loss is trained on.
     """
     if isinstance(returned, Mapping) and "loss" in returned:
         return returned["loss"], {name: value for name, value in returned.items() if name != "loss"}
@@ -38,10 +39,12 @@ def split_metrics(returned: Any) -> tuple[Any, Mapping[str, Any] | None]:
 def read_losses(
     returned: Any, counted: float | Mapping[str, float]
 ) -> tuple[dict[str, Weighed], dict[str, float]]:
-    """Each loss with what makes a sum of it, and its count; `counted` is what a mean is over."""
+    """Return each loss with the factor that turns it into a sum, and its count; `counted` is the count of a
+    mean.
+    """
     named = returned if isinstance(returned, Mapping) else {"": returned}
     if not named:
-        raise TypeError("the loss function returned an empty dictionary: there is nothing to learn from")
+        raise TypeError("the loss function returned an empty dictionary, so there is no loss")
     read: dict[str, Weighed] = {}
     counts: dict[str, float] = {}
     for name, value in named.items():
@@ -58,13 +61,15 @@ def read_losses(
 
 
 _HINT = (
-    'hint: return a mean, `(sum, count)`, or a dictionary of these; what is only to be looked at stands beside a "loss": '
-    '`{"loss": loss, "accuracy": accuracy}`'
+    "hint: return a mean, `(sum, count)`, or a dictionary of these; to return metrics as well, name the loss "
+    '"loss": `{"loss": loss, "accuracy": accuracy}`'
 )
 
 
 def refuse_share(returned: Any, samples: int) -> None:
-    """Refuse a loss beside a share, as an accuracy is one, which would be taken for a sum and its count."""
+    """Refuse a loss paired with a fraction (an accuracy, say), which would be taken for a sum and
+    its count.
+    """
     for value in returned.values() if isinstance(returned, Mapping) else (returned,):
         if not isinstance(value, (tuple, list)) or len(value) != 2 or samples < 2:
             continue
@@ -74,62 +79,65 @@ def refuse_share(returned: Any, samples: int) -> None:
         )
         if is_float and 0.0 < float(count) < 1.0:
             raise TypeError(
-                f"the loss function returned a loss and {float(count):.3g} for {samples} samples: a sum and its count, or a loss "
-                f"and a metric?\n{_HINT}; a count of one may be returned as `int`"
+                f"the loss function returned a loss and {float(count):.3g} for {samples} samples: is this a "
+                "sum and its count, or a loss and a metric?\n"
+                f"{_HINT}; a count of one may be returned as `int`"
             )
 
 
 def _count(value: Any) -> float:
-    """What a sum is over. A share, as an accuracy is one, is none."""
+    """Return the count of a sum."""
     if isinstance(value, torch.Tensor):
         if value.numel() != 1:
             raise TypeError(
-                f"the loss function returned a loss and a tensor of shape {tuple(value.shape)}, which is no count\n{_HINT}"
+                f"the loss function returned a loss and a tensor of shape {tuple(value.shape)}, which is not "
+                "a count\n"
+                f"{_HINT}"
             )
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(
-            f"the loss function returned a loss and {type(value).__name__}, which is no count\n{_HINT}"
+            f"the loss function returned a loss and {type(value).__name__}, which is not a count\n{_HINT}"
         )
     return float(value)
 
 
 class Tally:
-    """What a batch's parts came to.
+    """The totals of a batch's micro-batches.
 
-    Kept are the parts' shares of the window's loss, which are there anyway; they are added when somebody
-    asks, since most steps' losses are never looked at.
+    Stores the micro-batches' shares of the window's loss, which exist anyway. They are added on demand, since
+    most steps' losses are never read.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        # Each loss's shares with what makes sums of them, and its count.
+        # Each loss's shares with the factors that turn them into sums, and its count.
         self._shares: dict[str, list[Weighed]] = {}
         self._counts: dict[str, float] = {}
-        # What parts told beside their losses, with their samples.
-        self._told: list[tuple[int, Mapping[str, Any]]] = []
+        # Metrics of the micro-batches, with their numbers of samples.
+        self._metrics: list[tuple[int, Mapping[str, Any]]] = []
         self.parts = 0
         self.changed: tuple[str, ...] = ()
 
     def add(self, name: str, share: torch.Tensor, back: float, count: float) -> None:
-        """A loss's share, what makes a sum over so many of it."""
+        """Add a loss's share, with the factor that turns it into a sum over `count`."""
         self._shares.setdefault(name, []).append((share, back))
         self._counts[name] = self._counts.get(name, 0.0) + count
 
-    def tell(self, samples: int, metrics: Mapping[str, Any]) -> None:
-        """A part told something beside its loss."""
+    def add_metrics(self, samples: int, metrics: Mapping[str, Any]) -> None:
+        """Add a micro-batch's metrics."""
         kept = {
             name: value.detach() if isinstance(value, torch.Tensor) else value
             for name, value in metrics.items()
         }
-        self._told.append((samples, kept))
+        self._metrics.append((samples, kept))
 
     def metrics(self) -> dict[str, Any]:
-        """What the parts told: numbers as their mean over samples, and everything else put together."""
-        sizes = [samples for samples, _ in self._told]
+        """Return the metrics: numbers averaged over samples, everything else concatenated."""
+        sizes = [samples for samples, _ in self._metrics]
         found: dict[str, Any] = {}
-        for name in self._told[0][1] if self._told else ():
-            values = [each[name] for _, each in self._told]
+        for name in self._metrics[0][1] if self._metrics else ():
+            values = [each[name] for _, each in self._metrics]
             if all(_is_number(value) for value in values):
                 shares = [value * (size / sum(sizes)) for value, size in zip(values, sizes, strict=True)]
                 found[name] = sum(shares[1:], shares[0])
@@ -143,7 +151,7 @@ class Tally:
         except RuntimeError as error:
             if not is_memory(error, self._device):
                 raise
-        # The step is done; not even a number fits beside it now.
+        # The step is done, but not even a scalar fits on the device now.
         return {
             name: self._mean(name, [(share.cpu(), back) for share, back in shares])
             for name, shares in self._shares.items()

@@ -1,4 +1,4 @@
-"""Runs of a comparison that leave no trace: in gradients, buffers, random numbers, and all other state."""
+"""Runs a comparison without side effects on gradients, buffers, random numbers and other state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .randomness import RandomState
 
 
 class Undoing:
-    """What the runs of a comparison change, and what it was before."""
+    """The state that a comparison changes, saved to be restored."""
 
     def __init__(
         self,
@@ -40,14 +40,16 @@ class Undoing:
         self.numbers = RandomState([device])
 
     def set_aside(self, value: torch.Tensor) -> None:
-        """Remember the gradients of what else a backward reaches: another model's, a criterion's."""
+        """Save and clear the gradients of other tensors that a backward pass reaches: another model's, a
+        criterion's.
+        """
         for leaf in leaves(value):
             if id(leaf) not in self._trained and id(leaf) not in self._reached:
                 self._reached[id(leaf)] = leaf, leaf.grad
                 leaf.grad = None
 
     def known(self, part: Any) -> Iterator[torch.Tensor]:
-        """Memory that is put back anyway: gradients, buffers, and the part itself."""
+        """Yield memory that is restored anyway: gradients, buffers, and the micro-batch itself."""
         reached = [leaf for leaf, _ in self._reached.values()]
         yield from (each.grad for each in (*self._parameters.all, *reached) if each.grad is not None)
         yield from self._model.buffers()
@@ -56,7 +58,7 @@ class Undoing:
         yield from found
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """Copies of those of what is trained, by name."""
+        """Return copies of the trained parameters' gradients by name."""
         return {
             name: local(parameter.grad.detach()).clone()
             for name, parameter in self._parameters.named()
@@ -64,7 +66,7 @@ class Undoing:
         }
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Copies of buffers and of what lies outside the model, by name."""
+        """Return copies of buffers and of state outside the model by name."""
         found = {
             name: buffer.detach().clone()
             for name, buffer in self._model.named_buffers()
@@ -73,19 +75,19 @@ class Undoing:
         return {**found, **self._outside.tensors()}
 
     def restore_buffers(self) -> None:
-        """Write back what buffers were when the run began."""
+        """Restore the buffers at the start of the run."""
         for one in self._buffers:
             one.restore()
 
     def begin(self) -> None:
-        """A run begins."""
+        """Start a run."""
         for one in self._buffers:
             one.keep()
         self._outside.keep(everything=True)
         self._drop_gradients()
 
     def end(self) -> None:
-        """It has ended: everything is as it was before."""
+        """End a run and restore all state."""
         self.restore_buffers()
         self._outside.restore()
         self.numbers.restore()
@@ -99,7 +101,7 @@ class Undoing:
 
     @contextlib.contextmanager
     def undone(self) -> Iterator[None]:
-        """Leave gradients, buffers, random numbers and all other state as they were."""
+        """Restore gradients, buffers, random numbers and all other state afterwards."""
         kept = [parameter.grad for parameter in self._parameters.all]
         self._trained = {id(parameter) for parameter in self._parameters.all}
         self._reached.clear()
@@ -119,7 +121,7 @@ class Undoing:
 
 @contextlib.contextmanager
 def _eagerly() -> Iterator[None]:
-    """Run compiled code as it is written: a comparison sees each operation."""
+    """Run compiled code eagerly, so that the comparison sees each operation."""
     stance = getattr(torch.compiler, "set_stance", None)
     with stance("force_eager") if stance is not None else contextlib.nullcontext():
         yield

@@ -1,8 +1,8 @@
-"""The optimizer's own step: whole, or not at all.
+"""Runs the optimizer's step completely or not at all.
 
-An optimizer writes to parameters and states as it goes, so a step that fails half-way cannot be told from a
-whole one by looking. Its temporaries are therefore given room before it starts; where it fails all the same,
-it is tried again only if nothing was written yet, or if everything can be put back.
+An optimizer writes to parameters and state as it goes, and afterwards a step that failed half-way looks like
+a complete one. Memory for its temporaries is therefore freed before it starts. If it fails all the same, it
+is retried only if nothing was written yet, or if everything can be restored.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ def _keep(tensor: torch.Tensor) -> Callable[[], Any]:
     return lambda: tensor.copy_(copy)
 
 
-# Steps after which the room for a step's temporaries is looked at again, where it was ample.
-_ROOMY = 16
+# Number of steps after which memory for a step's temporaries is checked again, if there was plenty.
+_STEPS_BETWEEN_CHECKS = 16
 
 
 class Updates:
-    """Steps of an optimizer, or of several together. With `backup`, all that a step writes to is copied to
-    the host before it, which takes the time of that copy and as much of the host's memory as parameters and
-    states have.
+    """Steps of an optimizer, or of several together. With `backup`, everything that a step writes to is
+    copied to the host before it, which takes the time of that copy and as much host memory as parameters and
+    optimizer state.
     """
 
     def __init__(self, optimizer: Any, backup: bool) -> None:
         self.optimizer = optimizer
         self._backup = backup
-        self._said = False
-        # Steps for which there is room in any case.
-        self._roomy = 0
+        self._warned = False
+        # Number of steps for which there certainly is enough memory.
+        self._steps_without_check = 0
         self._known: set[torch.Tensor] = set()
         self._versions: list[int] = []
         self._copies: list[Callable[[], Any]] | None = None
 
     def begin(self) -> None:
-        """Remember what there is before a backward that updates as it goes."""
+        """Save the state before a backward pass that updates parameters."""
         for optimizer in members(self.optimizer):
             begin(optimizer)
         self._known = set(self.optimizer.state)
@@ -57,14 +57,14 @@ class Updates:
         self._copies = self._copied()
 
     def undo(self, fault: Fault) -> None:
-        """Take back what such a backward did before it failed."""
+        """Undo the updates of such a backward pass that failed."""
         for parameter in [each for each in self.optimizer.state if each not in self._known]:
             del self.optimizer.state[parameter]
         wrote = [tensor._version for tensor in self._written()] != self._versions
         self._undo(self._known, self._copies, fault, wrote)
 
     def _copied(self) -> list[Callable[[], Any]] | None:
-        """Copies of all that a step writes to, as what puts each back; none where they were not asked for."""
+        """Return functions that restore everything a step writes to; `None` without `backup`."""
         if not self._backup:
             return None
         try:
@@ -72,13 +72,15 @@ class Updates:
             entries = {parameter: dict(known) for parameter, known in self.optimizer.state.items()}
             return [*held, *[_keep(tensor) for tensor in self._written()], lambda: self._replace(entries)]
         except Exception as error:
-            fault = Fault.of(error, torch.device("cpu"))
+            fault = Fault.from_error(error, torch.device("cpu"))
             if fault.kind not in ("device", "host"):
                 raise
             forget(error)
         raise StepDoesNotFit(
-            "there is no room for the copy that `backup=True` asks for; parameters and states are as they were before\n"
-            f"hint: it takes as much of the host's memory as parameters and states have\n{fault.message}"
+            "there is not enough host memory for the copy that `backup=True` makes; parameters and "
+            "optimizer state are as they were before\n"
+            "hint: it takes as much host memory as parameters and optimizer state\n"
+            f"{fault.message}"
         )
 
     def run(self, step: Callable[[], None], meter: Meter) -> None:
@@ -86,9 +88,9 @@ class Updates:
         device = meter.device
         state = self.optimizer.state
         count = sum([len(group["params"]) for group in self.optimizer.param_groups])
-        # Once all have a state, a failed step makes no new ones.
+        # Once all parameters have optimizer state, a failed step creates none.
         known = set(state) if len(state) < count else None
-        # Where the backward updated already, the copies are those from before it.
+        # If the backward pass updated parameters, use the copies from before it.
         copies = self._copied() if self._copies is None else self._copies
         one_by_one = meter.cuda and not self._has_room(meter)
         for last in (one_by_one, True):
@@ -99,32 +101,34 @@ class Updates:
             collect(device)
             if last:
                 raise StepDoesNotFit(
-                    "there is no room for the optimizer's step; parameters and states are as they were before\n"
-                    "hint: an optimizer with smaller states fits where this one does not: bf16 or 8-bit states "
-                    f"(changes-training), or states on the host (exact)\n{fault.message}"
+                    "out of memory in the optimizer's step; parameters and optimizer state are as they were "
+                    "before\n"
+                    "hint: use an optimizer with less state: bf16 or 8-bit state (changes-training), or "
+                    "state on the host (exact)\n"
+                    f"{fault.message}"
                 )
         raise AssertionError("the last attempt returns or raises")
 
     def _attempt(
         self, step: Callable[[], None], device: torch.device, one_by_one: bool
     ) -> tuple[Fault | None, bool]:
-        """What went wrong, and whether something may have been written by then."""
+        """Return the fault of a failed step, and `True` if it may have written something."""
         kept = [(group, group["foreach"]) for group in self.optimizer.param_groups if "foreach" in group]
         if one_by_one:
             for group, _ in kept:
                 if not group.get("fused"):
                     group["foreach"] = False
-            self._say()
+            self._warn_once()
         fault, wrote = None, True
         try:
             step()
             return None, False
         except Exception as error:
-            fault = Fault.of(error, device)
+            fault = Fault.from_error(error, device)
             if fault.kind not in ("device", "host"):
                 raise
-            # States are made before anything is moved. Past that, only a copy helps: Adam's temporaries come
-            # after its moments have moved.
+            # The optimizer state is created before any parameter is updated. After that, only a copy helps:
+            # Adam allocates its temporaries once its moments have been updated.
             made = any(frame.name == "_init_group" for frame in traceback.extract_tb(error.__traceback__))
             wrote = not made or has_begun(self.optimizer)
             forget(error)
@@ -140,8 +144,8 @@ class Updates:
         fault: Fault,
         wrote: bool,
     ) -> None:
-        """Take back what a failed step did."""
-        # States that were made half-way would be taken for whole ones.
+        """Undo a failed step."""
+        # Incomplete state of a parameter would be taken for complete.
         state = self.optimizer.state
         for parameter in [each for each in state if known is not None and each not in known]:
             del state[parameter]
@@ -152,52 +156,51 @@ class Updates:
             why = (
                 "the optimizer ran out of memory"
                 if memory
-                else "the backward was left, with the optimizer in it,"
+                else "the backward pass, with the optimizer in it, was interrupted"
             )
             raise StepInvalid(
-                f"{why} in the middle of its step: some parameters have moved, and others have not\n"
-                "hint: go back to the last checkpoint. `foreach=False` and `fused=True` need no temporaries, and "
-                f"`memfit.Step(..., backup=True)` keeps a copy on the host to go back to\n{fault.message}"
+                f"{why} in the middle of its step: some parameters were updated and others were not\n"
+                "hint: go back to the last checkpoint. `foreach=False` and `fused=True` need no "
+                "temporaries, and `memfit.Step(..., backup=True)` keeps a copy on the host to restore\n"
+                f"{fault.message}"
             )
         with torch.no_grad():
             for put_back in copies:
                 put_back()
 
     def _written(self) -> Iterator[torch.Tensor]:
-        """What a step writes to: the parameters, and the states that there are."""
+        """Yield everything that a step writes to: the parameters and existing optimizer state."""
         for group in self.optimizer.param_groups:
             yield from group["params"]
         yield from (value for value in self._states() if isinstance(value, torch.Tensor))
 
     def _replace(self, entries: dict[Any, dict[str, Any]]) -> None:
-        """Let parameters have these states, and no others."""
+        """Set the optimizer state to these entries only."""
         self.optimizer.state.clear()
         self.optimizer.state.update({parameter: dict(known) for parameter, known in entries.items()})
 
     def _states(self) -> Iterator[Any]:
-        """The states that there are."""
+        """Yield the existing optimizer state."""
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 yield from (self.optimizer.state.get(parameter) or {}).values()
 
     def _has_room(self, meter: Meter) -> bool:
-        """Whether what a step on all parameters at once makes fits: states of the first one, and
-        temporaries.
-        """
-        if self._roomy > 0:
-            self._roomy -= 1
+        """Return `True` if a step on all parameters at once fits: new optimizer state, and temporaries."""
+        if self._steps_without_check > 0:
+            self._steps_without_check -= 1
             return True
         states, temporaries = self.need()
         free, _ = room(meter.device)
         seen = meter.look()
         spare = free + seen.reserved - seen.allocated - states - temporaries
-        # Where there is room for twice as much, it is not looked at in every step.
-        self._roomy = _ROOMY if not states and spare > temporaries else 0
+        # With memory for twice the temporaries, later steps skip this check for a while.
+        self._steps_without_check = _STEPS_BETWEEN_CHECKS if not states and spare > temporaries else 0
         return spare > 0
 
     def need(self, coming: bool = False) -> tuple[int, int]:
-        """Bytes of states and of temporaries that the next step makes; with `coming`, of parameters without
-        gradients as well, which will have one by then.
+        """Return the bytes of optimizer state and of temporaries that the next step allocates; with `coming`,
+        also for parameters that have no gradient yet.
         """
         states = temporaries = 0
         for optimizer in members(self.optimizer):
@@ -205,12 +208,12 @@ class Updates:
             states, temporaries = states + made, max(temporaries, passing)
         return states, temporaries
 
-    def _say(self) -> None:
-        if not self._said:
-            self._said = True
+    def _warn_once(self) -> None:
+        if not self._warned:
+            self._warned = True
             warn(
-                "the optimizer's temporaries do not fit, so it steps one parameter at a time; `fused=True` needs none and is "
-                "faster"
+                "the optimizer's temporaries do not fit, so it steps one parameter at a time; `fused=True` "
+                "needs none and is faster"
             )
 
 

@@ -1,8 +1,8 @@
-"""What differs between the samples of a batch and may decide how much each of them counts.
+"""Differences between the samples of a batch that may decide how much each sample counts.
 
-A mean over labels that are not ignored is a mean over samples as long as each sample ignores as many. A
-comparison therefore holds for batches that vary in what the compared one varied in. What varies for the first
-time is compared again, on samples in which it does.
+A mean over labels that are not ignored equals a mean over samples only if each sample ignores equally many. A
+comparison is therefore valid for batches that vary in the same ways as the compared one. Whatever varies for
+the first time is compared again, on samples that do.
 """
 
 from __future__ import annotations
@@ -16,31 +16,32 @@ import torch
 from .batches import Batch
 
 _OPERATORS: dict[str, Any] = {name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
-# A comparison and its opposite vary in the same samples.
+# A comparison and its negation vary in the same samples.
 _SAME = {"ne": "eq", "ge": "lt", "le": "gt"}
-# A place in the batch, and what is counted there: the sum, or how many entries are so.
+# The position of a tensor in the batch, and the quantity per sample: its sum, or the number of elements that
+# fulfil a comparison.
 Condition = tuple[int, str, float]
 
 
 class Variation:
-    """What the compared samples varied in, and what they were alike in."""
+    """Quantities in which the compared samples varied, and those in which they were equal."""
 
     def __init__(self) -> None:
         self._constants: set[tuple[str, float]] = set()
         self._varied: set[Condition] = set()
-        # Conditions of batches of one form that did not vary yet: they are looked at in each.
+        # Conditions that have not varied yet, by batch layout: they are checked in each batch.
         self._alike: dict[str, list[Condition]] = {}
 
     def counts_by(self, constants: set[tuple[str, float]]) -> None:
-        """Integers were seen to be compared with these."""
+        """Add constants that integers were seen to be compared with."""
         known = {(_SAME.get(name, name), value) for name, value in constants}
         if not known <= self._constants:
             self._constants |= known
             self._alike.clear()
 
     def new(self, entry: Batch) -> int | None:
-        """The first sample that differs from the one before it in something that no compared samples varied
-        in; None where there is none.
+        """Return the first sample that differs from the one before it in a quantity in which no compared
+        samples varied, or `None`.
         """
         if entry.costs is not None and (-1, "size", 0.0) not in self._varied:
             return _first(torch.tensor(entry.costs))
@@ -57,7 +58,7 @@ class Variation:
         return None
 
     def compared(self, entry: Batch, samples: Sequence[int]) -> None:
-        """These samples were compared."""
+        """Record that these samples were compared."""
         if entry.costs is not None and len({entry.costs[index] for index in samples}) > 1:
             self._varied.add((-1, "size", 0.0))
         fields = entry.fields()
@@ -78,7 +79,7 @@ class Variation:
 
 
 def _counted(tensor: torch.Tensor, condition: Condition, items: int) -> torch.Tensor:
-    """A number for each sample."""
+    """Return the quantity for each sample."""
     _, name, value = condition
     if name == "sum":
         return tensor.reshape(items, -1).sum(1)
@@ -86,7 +87,7 @@ def _counted(tensor: torch.Tensor, condition: Condition, items: int) -> torch.Te
 
 
 def _first(counted: torch.Tensor) -> int | None:
-    """The first sample that differs from the very first one."""
+    """Return the first sample that differs from sample 0, or `None`."""
     if counted.numel() < 2:
         return None
     differs = counted != counted[0]

@@ -1,8 +1,8 @@
-"""Whether a batch in parts trains as the whole batch does: measured, on a few of its samples.
+"""Measures on a few samples if a divided batch trains like the whole batch.
 
-The samples run whole and divided, with the same random numbers for each of them, and everything that a
-training goes on with is compared: gradients, losses, buffers, and what else the forward writes to. Equal
-within rounding, a batch may be divided; else that would be another training.
+The samples run whole and divided, with the same random numbers for each of them, and everything that affects
+later training is compared: gradients, losses, buffers, and other state that the forward pass writes to. If
+all are equal within rounding, the batch may be divided; otherwise dividing it would change the training.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from memfit._levers import Target
 
 from .batches import Batch
 from .caching import Cached, Embedded, backward
-from .comparing import Comparing, Draws, Meets, NotComparable, wide, widened
+from .comparing import Comparing, Draws, NotComparable, RanksMeet, wide, widened
 from .differences import Outcome, Verification, judge
 from .faults import collect, forget, is_memory
 from .graph import node_number
@@ -33,15 +33,14 @@ from .tally import read_losses, split_metrics
 from .undoing import Undoing
 from .ways import chosen, divisions
 
-# Samples that are compared: enough for uneven parts, and for dimensions that are no sample's to be told
-# apart.
-_SAMPLES = 6
-# Attempts where memory does not suffice: the second and the third with two samples.
-_ATTEMPTS = 3
+# Number of samples to compare: enough for uneven micro-batches, and to tell batch dimensions from others.
+_COMPARED_SAMPLES = 6
+# Maximum number of attempts when memory runs out: the second and the third use two samples.
+_MAX_ATTEMPTS = 3
 
 
 class _Trial(NamedTuple):
-    """One run of some samples, whole or in parts; `counts` are the whole's."""
+    """One run of some samples, whole or in micro-batches; `counts` are those of the whole run."""
 
     entry: Batch
     samples: Sequence[int]
@@ -52,17 +51,19 @@ class _Trial(NamedTuple):
     opposite: bool
 
     def bounds(self) -> Iterator[tuple[int, int]]:
-        """Where each part begins and ends."""
+        """Return the start and end of each micro-batch."""
         return itertools.pairwise(itertools.accumulate(self.sizes, initial=0))
 
     def compare(self, start: int, stop: int, is_whole: bool = False) -> Comparing:
-        """A mode for these samples: the whole's, whose random numbers are kept, or a part's."""
+        """Return a mode that records the random numbers of the whole run, or replays them for a
+        micro-batch.
+        """
         own = None if is_whole else (start, stop, len(self.samples))
         return Comparing(self.draws, own, self.is_wide, self.opposite)
 
 
 class Verifier:
-    """Compares a training's batches with their parts."""
+    """Compares a training's batches with their micro-batches."""
 
     def __init__(
         self,
@@ -92,29 +93,30 @@ class Verifier:
         self._place = place
         self._device = device
         self._undoing = Undoing(model, modules, parameters, outside, device)
-        # Whether a part of one sample is never run where it can be avoided.
+        # Avoid micro-batches of one sample where possible.
         self._pairs = pairs
-        # Whether float64 may be tried in place: not where others hold on to how gradients are accumulated.
+        # `True` if parameters may be converted to float64 in place; not if other code refers to their
+        # gradient accumulators.
         self._widens = widens
-        # Of a loss that compares samples: its parts are embedded first.
+        # For a loss that compares samples: its micro-batches are embedded first.
         self._embedded = embedded
-        # How many autograd nodes a forward was seen to make: as many mean that it took the same way.
+        # Numbers of autograd nodes made by a forward pass: an equal number means that it took the same path.
         self.nodes: set[int] = set()
-        # What integers of a batch were compared with.
+        # Constants that integers of a batch were compared with.
         self.constants: set[tuple[str, float]] = set()
 
     def verify(self, entry: Batch, size: int, first: int = 0, samples: int = 0) -> Verification:
-        """Compare so many of a batch's samples, from the `first` on, with parts of them. `size` is that of
-        the parts that are to be run.
+        """Compare `samples` of a batch's samples, from the `first` on, with micro-batches of them. `size` is
+        the micro-batch size of the training.
         """
         began = time.perf_counter()
-        items = min(entry.items, max(samples, _SAMPLES))
+        items = min(entry.items, max(samples, _COMPARED_SAMPLES))
         first = max(0, min(first, entry.items - items))
         ways = divisions(items, size, self._pairs)
         found: Verification | None = None
         self._goes_on = self._drew = False
         with self._undoing.undone():
-            for _ in range(_ATTEMPTS):
+            for _ in range(_MAX_ATTEMPTS):
                 try:
                     found = self._measure(entry, chosen(entry, first, items), ways)
                     break
@@ -125,10 +127,10 @@ class Verifier:
                 collect(self._device)
                 items, ways = 2, ((1, 1),)
         if found is None:
-            why = "two samples do not fit whole, so there is nothing to compare a part with"
+            why = "two samples do not fit, so there is nothing to compare with"
             found = Verification(False, items, ways, self._name(), why=why, failed=True)
         if self._device.type == "cuda":
-            # What a comparison took is no part of what a step needs.
+            # Memory used by the comparison must not count towards the step.
             collect(self._device)
         return replace(found, seconds=time.perf_counter() - began)
 
@@ -137,17 +139,17 @@ class Verifier:
     def _measure(
         self, entry: Batch, samples: Sequence[int], ways: tuple[tuple[int, ...], ...]
     ) -> Verification:
-        """In the training's precision, and in float64 where that can be computed: the latter decides."""
+        """Compare in the training's precision, and in float64 if possible; the latter decides."""
         if not self._widens or self._name() == "float64":
             return self._compare_with_numbers(entry, samples, ways, False)
-        # One way shows whether the training's own kernels do what those of float64 do.
+        # One way of dividing shows if the training's own kernels behave like those of float64.
         own = self._compare_with_numbers(entry, samples, ways[:1], False)
         if own.difference is None:
             return own
         try:
             wide = self._compare_with_numbers(entry, samples, ways, True)
         except Exception as error:
-            # A kernel that has no float64, or no room for it.
+            # A kernel has no float64 variant, or there is no memory for it.
             forget(error)
             collect(self._device)
             return self._compare_with_numbers(entry, samples, ways, False)
@@ -158,9 +160,9 @@ class Verifier:
     def _compare_with_numbers(
         self, entry: Batch, samples: Sequence[int], ways: tuple[tuple[int, ...], ...], is_wide: bool
     ) -> Verification:
-        """Compare with Python's and NumPy's random numbers beginning anew for each part; if that is not
-        equal, going on from part to part. Which of these gives a sample its own numbers depends on who draws
-        them.
+        """Compare with Python's and NumPy's random state restored for each micro-batch; if that is not equal,
+        with state that continues from micro-batch to micro-batch. Which of the two gives a sample its own
+        numbers depends on the code that draws them.
         """
         self._goes_on = False
         anew = self._compare(entry, samples, ways, is_wide)
@@ -180,9 +182,9 @@ class Verifier:
             try:
                 whole = self._run(entry, samples, (items,), draws, None, is_wide)
             except Exception as error:
-                if is_memory(error, self._device) or is_wide or isinstance(error, Meets):
+                if is_memory(error, self._device) or is_wide or isinstance(error, RanksMeet):
                     raise
-                why = f"the loss function fails on {items} samples: {_said(error)}"
+                why = f"the loss function fails on {items} samples: {_describe_error(error)}"
                 return Verification(False, items, ways, name, why=why, failed=True)
             worst: Verification | None = None
             for sizes in ways:
@@ -192,10 +194,12 @@ class Verifier:
                 except NotComparable as error:
                     found = Verification(False, items, ways, name, why=str(error))
                 except Exception as error:
-                    if is_memory(error, self._device) or isinstance(error, Meets):
+                    if is_memory(error, self._device) or isinstance(error, RanksMeet):
                         raise
                     way = " + ".join(map(str, sizes))
-                    why = f"the loss function fails on parts of {way} samples: {_said(error)}"
+                    why = (
+                        f"the loss function fails on micro-batches of {way} samples: {_describe_error(error)}"
+                    )
                     found = Verification(False, items, ways, name, why=why, failed=True)
                 if worst is None or _rank(found) > _rank(worst):
                     worst = found
@@ -216,9 +220,9 @@ class Verifier:
         draws: Draws,
         is_wide: bool,
     ) -> Verification | None:
-        """What differs if the model's numbers compare otherwise for one sample: how much each counts may
-        depend on that, and in these few samples they may have compared alike. None where that makes no
-        difference.
+        """Compare again with comparisons of the model's numbers inverted for one sample: they may decide how
+        much it counts, and may have had the same result in all of these few samples. Return `None` if that
+        makes no difference.
         """
         try:
             whole = self._run(entry, samples, (len(samples),), draws, None, is_wide, opposite=True)
@@ -226,14 +230,17 @@ class Verifier:
         except Exception as error:
             if is_memory(error, self._device):
                 raise
-            # What was never to be is refused by the loss function, or has another shape.
+            # An impossible result makes the loss function raise, or gives another shape.
             forget(error)
             return None
         found = judge(len(samples), ways, name, whole, parts, draws.coarse and not is_wide)
         finite = found.difference is not None and found.difference == found.difference
         if found.equal or not finite or whole.loss != whole.loss:
             return None
-        why = "how much a sample counts depends on a comparison of what the model computed; where it comes out otherwise, "
+        why = (
+            "how much a sample counts depends on a comparison of values that the model computed; with "
+            "another result, "
+        )
         return replace(found, why=why + found.why)
 
     # ----------------------------------------------------------------------------------------- running
@@ -248,7 +255,9 @@ class Verifier:
         is_wide: bool,
         opposite: bool = False,
     ) -> Outcome:
-        """Forward and backward of so many parts from a sample on; `counts` are the whole's."""
+        """Run the samples forward and backward in micro-batches of these sizes; `counts` are those of the
+        whole run.
+        """
         self._undoing.begin()
         trial = _Trial(entry, samples, sizes, draws, counts, is_wide, opposite)
         run = self._run_parts if self._embedded is None or len(sizes) == 1 else self._run_embedded
@@ -292,7 +301,7 @@ class Verifier:
         return total, counted
 
     def _run_embedded(self, trial: _Trial) -> tuple[float, dict[str, float]]:
-        """The same for a loss that compares samples: each part is embedded, and again for its backward."""
+        """Run a loss that compares samples: embed each micro-batch, and again for its backward pass."""
         assert self._embedded is not None
         items = len(trial.samples)
         cached = Cached(self._embedded.embed, self._model, self._device, self._around)
@@ -343,8 +352,8 @@ class Verifier:
     def _share(
         self, returned: Any, part: Any, size: int, counts: dict[str, float] | None
     ) -> tuple[torch.Tensor, float, dict[str, float]]:
-        """A part's share of the whole's loss, as a tensor and as a number, and what each of its losses
-        counts.
+        """Return a micro-batch's share of the whole loss, as a tensor and as a number, and the count of each
+        loss.
         """
         counted = self._count(part) if self._count is not None else float(size)
         losses, own = read_losses(split_metrics(returned)[0], counted)
@@ -358,7 +367,7 @@ class Verifier:
         return loss, float(loss.detach()), own
 
     def _tensors(self) -> Iterator[torch.Tensor]:
-        """All that is made float64."""
+        """Yield all tensors that are converted to float64."""
         for module in self._modules:
             yield from module.parameters()
             yield from module.buffers()
@@ -381,14 +390,14 @@ def _rank(found: Verification) -> tuple[bool, float]:
     return (not found.equal, float("inf") if difference is None or difference != difference else difference)
 
 
-def _said(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
 
 
 def _with_random(found: Verification, draws: Draws) -> Verification:
-    told = []
+    notes = []
     if draws.any:
-        told.append("random numbers were the same for each sample; in training every part draws its own")
+        notes.append("each sample had the same random numbers; in training every micro-batch draws its own")
     if draws.fused_dropout:
-        told.append("dropout inside fused kernels was turned off")
-    return replace(found, random="; ".join(told))
+        notes.append("dropout inside fused kernels was turned off")
+    return replace(found, random="; ".join(notes))

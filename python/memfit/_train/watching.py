@@ -1,5 +1,5 @@
-"""Signs of trouble, seen before it comes: an allocator that gives back and asks again, memory that grows from
-step to step, a scale that falls.
+"""Early signs of trouble: an allocator that empties its cache and retries, memory that grows from step to
+step, a falling loss scale.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .device import Meter, local
 from .growing import Growing
 from .precision import Precision
 
-# So many modules are named.
-_MODULES = 3
+# Maximum number of modules that are named.
+_MAX_MODULES = 3
 
 
 class Watch:
-    """Looks on after each optimizer step, and says a thing once."""
+    """Checks after each optimizer step, and warns about each problem once."""
 
     def __init__(self, controller: _core.Controller, precision: Precision, meter: Meter) -> None:
         self._controller = controller
@@ -29,13 +29,13 @@ class Watch:
         self._meter = meter
         self._flushes = 0
         self._growing = Growing()
-        self._leak_said = False
-        self._trouble_said = False
-        # How often gradients overflowed in each module.
+        self._leak_warned = False
+        self._trouble_warned = False
+        # Number of overflows in each module.
         self._overflows: Counter[str] = Counter()
 
     def stepped(self, skipped: bool) -> None:
-        """A step was done, or was skipped by the scaler."""
+        """Check after an optimizer step, or one that the scaler skipped."""
         if self._precision.scaler is not None:
             self._look_at_scale(self._precision.scale, skipped)
         if not self._meter.cuda:
@@ -45,52 +45,54 @@ class Watch:
         flushed, self._flushes = seen.flushes > self._flushes, seen.flushes
         self._controller.stepped(flushed)
         leak = self._controller.live(seen.allocated, self._meter.budget)
-        if self._leak_said:
+        if self._leak_warned:
             return
         device = self._meter.device
         if self._controller.suspects_growth:
             self._growing.look(device)
         if leak is not None:
-            self._leak_said = True
+            self._leak_warned = True
             each, left = leak
             warn(
-                f"live memory grows by {each / 2**20:.1f} MiB a step"
-                + (f", and will not suffice in {left} steps" if left is not None else "")
-                + self._growing.told(device)
+                f"memory in use grows by {each / 2**20:.1f} MiB per step"
+                + (f", and will run out in {left} steps" if left is not None else "")
+                + self._growing.describe(device)
             )
 
     def overflowed(self, parameters: Iterable[tuple[str, torch.Tensor]], model: str) -> None:
-        """The scaler skipped a step: in which modules gradients overflowed, before they are gone."""
+        """After a skipped step, record the modules whose gradients overflowed, before the gradients are
+        cleared.
+        """
         named = [
             (name.rpartition(".")[0] or model, local(parameter.grad))
             for name, parameter in parameters
             if parameter.grad is not None
         ]
-        # One number for each, and one wait for all of them.
+        # One number per module, and a single synchronisation for all.
         finite = torch.stack([gradient.isfinite().all() for _, gradient in named]).tolist() if named else []
         self._overflows.update({name for (name, _), fine in zip(named, finite, strict=True) if not fine})
 
     def _look_at_scale(self, scale: float, skipped: bool) -> None:
         trouble = self._controller.scaled(scale, skipped)
-        if trouble is None or self._trouble_said:
+        if trouble is None or self._trouble_warned:
             return
-        self._trouble_said = True
+        self._trouble_warned = True
         path = [f"{scale:g}" for scale in self._controller.scales]
-        went = f"; the scale went {' → '.join([*path[:2], '…', *path[-4:]] if len(path) > 7 else path)}"
-        most = self._overflows.most_common(_MODULES)
+        went = f"; the loss scale went {' → '.join([*path[:2], '…', *path[-4:]] if len(path) > 7 else path)}"
+        most = self._overflows.most_common(_MAX_MODULES)
         where = (
             f"; gradients overflowed most often in {', '.join(f'`{name}`' for name, _ in most)}"
             if most
             else ""
         )
-        warn(f"{trouble}{went if len(path) > 1 else ''}{where}; {self._instead()}")
+        warn(f"{trouble}{went if len(path) > 1 else ''}{where}; {self._advice()}")
 
-    def _instead(self) -> str:
-        """What to do about fp16, on this device."""
-        better = '`precision="bf16"` has the range of fp32, and needs no scaler'
+    def _advice(self) -> str:
+        """Return advice about fp16 for this device."""
+        better = '`precision="bf16"` has the range of fp32 and needs no scaler'
         if self._meter.cuda and torch.cuda.get_device_capability(self._meter.device)[0] < 8:
             return (
-                f"{better}, but this card has no units for it and would be slower; compute these modules in fp32 "
+                f"{better}, but this GPU has no bf16 units and would be slower; run these modules in fp32 "
                 "(`torch.autocast(..., enabled=False)` around them), or clip the activations before them"
             )
         return better

@@ -1,4 +1,4 @@
-"""Which samples of a batch are compared, and in which parts."""
+"""Selects the samples of a batch to compare, and the ways to divide them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from .batches import Batch
 
 
 def chosen(entry: Batch, first: int, items: int) -> Sequence[int]:
-    """So many samples from the first on; the first one twice, since losses may look for samples that are
-    alike.
+    """Return `items` samples from `first` on, with one of them twice, since losses may look for equal
+    samples.
     """
     if items < 4 or not entry.picks:
         return range(first, first + items)
@@ -17,7 +17,7 @@ def chosen(entry: Batch, first: int, items: int) -> Sequence[int]:
 
 
 def divisions(items: int, size: int, pairs: bool) -> tuple[tuple[int, ...], ...]:
-    """Ways to divide so many samples: in parts as large as those that are to come, one by one, and
+    """Return ways to divide the samples: in micro-batches of the training's size, one by one, and
     unevenly.
     """
     least = 2 if pairs and items >= 4 else 1

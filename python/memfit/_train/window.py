@@ -1,7 +1,7 @@
-"""A window: the batches of one optimizer step, run until their gradients are ready, however often that takes.
+"""An accumulation window: the batches of one optimizer step, run until their gradients are complete.
 
-All that a window changes before the optimizer steps is kept at its begin, so that an attempt which fails
-leaves no trace.
+All state that a window changes before the optimizer steps is saved at its start, so a failed attempt has no
+effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from memfit._levers.saying import warn
 from .batches import Batch
 from .device import Meter, local
 from .division import Division, Undividable
-from .does_not_fit import of_division
+from .does_not_fit import division_error
 from .exactness import Exactness
 from .failures import Failures
 from .faults import Fault, collect, forget
@@ -27,21 +27,21 @@ from .given import Given
 from .parameters import Parameters
 from .part import Runner
 from .precision import Precision
-from .ranks import IDLE, Alone, Turn
+from .ranks import IDLE, SingleRank, Turn
 from .snapshot import Snapshot
 from .tally import Tally
 from .updates import Updates
 
 
 class Window:
-    """The open window of a training, and what it was before it."""
+    """The open accumulation window of a training, and the state before it."""
 
     def __init__(
         self,
         model: nn.Module,
         parameters: Parameters,
         controller: _core.Controller,
-        ranks: Alone,
+        ranks: SingleRank,
         runner: Runner,
         meter: Meter,
         updates: Updates,
@@ -65,11 +65,11 @@ class Window:
         self._precision = precision
         self._exactness = exactness
         self._division = division
-        # Whether batches are divided because their owner says so, and not only where they do not fit.
+        # Batches are divided because the user asks for it, and not only if they do not fit.
         self._divides = divides
         # Batches of the window that may not be divided, and why.
         self._whole: dict[int, Undividable] = {}
-        # Whether the window begins anew, since one of its batches turned out to be such.
+        # Set if the window starts again because one of its batches turned out not to be divisible.
         self._begins_anew = False
         self._snapshot = snapshot
         self._accumulate = accumulate
@@ -77,13 +77,13 @@ class Window:
         self._in_backward = in_backward
         self._device = meter.device
         self._batches: list[Batch] = []
-        self._expected: list[float] = []  # What each of these counts.
+        self._expected: list[float] = []  # The expected count of each batch.
         self._parameters = parameters
         self._given = Given()
-        # What the gradient is multiplied by where there are several losses.
+        # The gradient's correction factor for several losses.
         self._factor: float | None = None
         self._last_size = 1
-        # Samples of the last batch that came.
+        # Number of samples in the last batch.
         self._items = 0
         self._failures = Failures(
             model,
@@ -96,18 +96,18 @@ class Window:
             applied=applied,
             roll_back=self.roll_back,
         )
-        # Gradients of batches that another process ran before this one took over in mid-window.
+        # Gradients of batches that another process ran before this one resumed in the middle of the window.
         self.inherited: dict[str, torch.Tensor] = {}
-        # What these were divided by, and what they counted.
+        # The divisor and the count of these gradients.
         self._before = (1.0, 0.0)
 
     def begin(self) -> None:
-        """Remember everything as it is."""
+        """Save all state."""
         self._failures.begin()
         before = self._parameters.look()
         if self._ranks.world > 1:
-            # Now, while there is room to look at them.
-            self._parameters.mark()
+            # Now, while there is memory for it.
+            self._parameters.checksum()
         self._given.take(self._parameters.all, before)
         self._snapshot.keep()
         self._ranks.begin()
@@ -117,16 +117,15 @@ class Window:
             self._updates.begin()
 
     def add(self, entry: Batch, expected: float) -> None:
-        """A batch arrives, which is expected to count so much."""
+        """Add a batch with its expected count."""
         self._controller.arrive(entry.shape, entry.elements, entry.items, expected, entry.costs)
         self._batches.append(entry)
         self._expected.append(expected)
         self._items = entry.items
 
     def run(self, newest: bool, whole: bool) -> tuple[Tally, int, torch.Tensor | None, float]:
-        """Run until all ranks' parts ran, and the gradients are ready to be stepped with where the window is
-        whole: the newest batch's tally, how often it was tried again, the gradient's norm, and what all ranks
-        counted.
+        """Run until the micro-batches of all ranks ran, and, if the window is `whole`, until the gradients
+        are ready. Return the newest batch's tally, its retries, the gradient's norm, and all ranks' count.
         """
         tally = Tally(self._device)
         outcome, fault = "done", None
@@ -146,28 +145,29 @@ class Window:
                     self._controller, outcome, self._parameters, bool(losses.counts)
                 )
             else:
-                # Nothing is exchanged before the window is whole, so the other ranks need not know.
+                # Nothing is exchanged before the window is complete, so the other ranks need not know.
                 verdict, total = ("step" if outcome == "done" else outcome), 0.0
             norm = None
             if verdict == "step" and whole and not self._weigh(tally):
                 continue
-            # A rank without a rest takes part in the end of an epoch, where no rank may have one.
+            # A rank without remaining batches takes part in the end of an epoch, where all ranks may be
+            # without.
             if verdict == "step" and whole and not (total == 0 and self._controller.empty):
                 outcome, norm, fault = self._make_ready(total)
-                verdict, told = self._settle(outcome)
-                total = total if verdict == "step" else told
+                verdict, rank = self._settle(outcome)
+                total = total if verdict == "step" else rank
             if verdict == "step":
                 return tally, retries, norm, total
             if verdict == "over":
                 self.roll_back()
                 raise self._failures.explain(fault, total, self._items)
-            # One that begins anew to run a batch whole did not fail.
+            # Starting again to run a batch undivided is no failure.
             retries += not self._begins_anew
             self.roll_back(keep=True)
 
     def _weigh(self, tally: Tally) -> bool:
-        """Whether one factor puts all losses right; else the window is to be run again, for what it was seen
-        to count.
+        """Return `True` if a single factor corrects all losses; else prepare to run the window again with the
+        counts of this run.
         """
         losses = self._runner.losses
         books = self._ranks.books(losses)
@@ -176,12 +176,12 @@ class Window:
             return True
         self._factor, total, fits = losses.weigh(books, self._ranks.inside)
         if not any(total.values()):
-            # Says so, and what to do.
+            # Raises an error with a hint.
             self._controller.correction(0.0)
         if fits:
             return True
         if losses.weighed_again or self.inherited:
-            # The loss counts something else each time, or another process ran batches of this window.
+            # The loss has other counts in each run, or another process ran batches of this window.
             tally.changed += self._exactness.ratios()
             return True
         self._exactness.weighed_again()
@@ -193,13 +193,13 @@ class Window:
         return False
 
     def _settle(self, outcome: str) -> tuple[str, float]:
-        """What all ranks do whose gradients are ready, or are not: none steps before the others can."""
+        """Agree with all ranks on the outcome: none steps unless all can."""
         if self._ranks.world == 1:
             return "step" if outcome == "done" else outcome, 0.0
         return self._ranks.agree(self._controller, outcome, self._parameters)
 
     def attempt(self, entry: Batch) -> None:
-        """Run a batch, and let nothing come of it but what it needed."""
+        """Run a batch without keeping its results, only to measure its memory."""
         self.begin()
         self.add(entry, float(entry.items))
         retries = 0
@@ -214,26 +214,26 @@ class Window:
                 self.roll_back()
 
     def settle(self) -> None:
-        """The optimizer stepped."""
+        """End the window after the optimizer's step."""
         self._snapshot.settle()
         self._forget()
         self._drop_gradients()
 
     def roll_back(self, keep: bool = False) -> None:
-        """Everything is as it was before the window; with `keep`, its batches are run again."""
+        """Restore all state from before the window; with `keep`, its batches are run again."""
         self._put_back()
         collect(self._device)
         if keep:
             self._controller.restart()
             self._runner.losses.rewind()
             if self.inherited:
-                # Those that another process ran are counted still, and were divided by what it divided by.
+                # Gradients from another process still count, with the divisor they were computed with.
                 divisor, counted = self._before
                 self._controller.divide_by(divisor)
                 self._controller.count(counted)
         else:
             if len(self._batches) > 1 or self.inherited:
-                warn("the open window is dropped, with what its earlier batches had added to the gradient")
+                warn("the open accumulation window is dropped, with the gradients of its earlier batches")
             self._given.put_back()
             self._forget()
             self._controller.abandon()
@@ -242,13 +242,13 @@ class Window:
         self._drop_gradients()
         self._snapshot.restore()
         self._ranks.roll_back()
-        # Modules that were left in their middle have their own parameters back only now.
+        # Modules that were interrupted get their own parameters back only now.
         self._parameters.look()
         self._drop_gradients()
         self._precision.forget(self._updates.optimizer)
 
     def _forget(self) -> None:
-        """The window is over, or was dropped."""
+        """Clear the window after it ended or was dropped."""
         self._batches.clear()
         self._whole.clear()
         self._expected.clear()
@@ -257,7 +257,7 @@ class Window:
         self._runner.losses.settle()
 
     def gradients(self) -> dict[str, torch.Tensor]:
-        """Those of the batches so far, on the host."""
+        """Return the gradients of the batches so far, on the host."""
         found = {
             name: local(parameter.grad.detach()).to("cpu", copy=True)
             for name, parameter in self._parameters.named()
@@ -268,7 +268,7 @@ class Window:
         return found
 
     def take_over(self, gradients: Mapping[str, torch.Tensor], losses: Mapping[str, Any] | None) -> None:
-        """Go on with a window that another process began, if it did."""
+        """Continue a window that another process began, if there is one."""
         self._forget()
         self._drop_gradients()
         self.inherited = dict(gradients)
@@ -285,12 +285,12 @@ class Window:
     # ---------------------------------------------------------------------------------------- attempts
 
     def _run_batches(self, attempt: int) -> tuple[str, Tally, Fault | None]:
-        """Run what is to be run: the newest batch, or after a failure the whole window again."""
+        """Run the newest batch, or all batches of the window after a failure."""
         again = attempt or self._runner.losses.weighed_again or self._begins_anew
         self._begins_anew = False
         first = 0 if again else len(self._batches) - 1
         for index in range(first, len(self._batches)):
-            # Of all batches that are run, the newest is the one that is told of.
+            # Only the newest batch's tally is returned.
             tally = Tally(self._device)
             fault, size = self._run_batch(index, tally)
             if fault is not None:
@@ -302,10 +302,10 @@ class Window:
         return "done", tally, None
 
     def _run_batch(self, index: int, tally: Tally) -> tuple[Fault | None, int]:
-        """Run a batch part by part; what went wrong, and how many samples the part had."""
+        """Run a batch in micro-batches; return the fault and the size of the micro-batch that failed."""
         entry = self._batches[index]
         versions = entry.versions() if not self._runner.own else None
-        # Samples of different sizes make parts that differ though they have equally many.
+        # If samples differ in size, micro-batches with equally many samples differ as well.
         shape = entry.shape if entry.costs is None else f"{entry.shape} {self._controller.windows} {index}"
         whole = iter([(0, entry.items, False, False)])
         turns = self._ranks.parts(self._controller, index, self._meter.space, shape)
@@ -332,7 +332,7 @@ class Window:
             except BaseException as error:
                 self._failures.interrupted(error)
                 raise
-            # The exception is gone here, and with it all that it held.
+            # The exception is cleared by now, and with it everything that it held.
             if self._failures.given_up:
                 return None, 0
             if fault is not None:
@@ -351,8 +351,8 @@ class Window:
         return None, 0
 
     def _embedded(self, entry: Batch, index: int, turns: Iterator[Turn], tally: Tally) -> Iterator[Turn]:
-        """The parts of a batch whose loss compares its samples: where there are several, all are embedded
-        first.
+        """Embed all micro-batches of a batch whose loss compares samples, if there are several, then yield
+        them.
         """
         self._runner.drop()
         parts = list(turns)
@@ -364,15 +364,15 @@ class Window:
         yield from parts
 
     def _may_run_whole(self, index: int, error: Undividable) -> None:
-        """A batch may not be divided: it is run whole, unless its owner wants it divided, or ranks that meet
-        inside a part would not all do so.
+        """Run a batch undivided if it may not be divided. Raise if the user asked for micro-batches, or if
+        ranks run collectives inside a micro-batch, since the others would not follow.
         """
         if not self._divides and not self._ranks.inside:
             self._whole[index] = error
             return
         self._failures.end_for_others(fails=True)
         self.roll_back()
-        raise of_division(str(error), asked=True) from None
+        raise division_error(str(error), asked=True) from None
 
     def _run_part(self, entry: Batch, index: int, turn: tuple[int, int, bool, bool], tally: Tally) -> None:
         start, stop, empties, watched = turn
@@ -392,15 +392,15 @@ class Window:
         if watched:
             need, stays = self._meter.need()
             if opens and need is not None:
-                # What stays after a window's first part are its gradients.
+                # After a window's first micro-batch, only its gradients stay in memory.
                 self._controller.gradients_take(stays)
         self._controller.passed(index, stop - start, need)
 
     # ---------------------------------------------------------------------------------------- gradients
 
     def _make_ready(self, total: float) -> tuple[str, torch.Tensor | None, Fault | None]:
-        """Correct, exchange, unscale and clip the window's gradients: what became of that, their norm where
-        they are clipped, and what went wrong.
+        """Correct, exchange, unscale and clip the window's gradients. Return the outcome, their norm if they
+        are clipped, and the fault.
         """
         fault = None
         try:
@@ -410,9 +410,9 @@ class Window:
             if self._ranks.gave_up(error):
                 self._failures.lost = str(error)
             else:
-                fault = Fault.of(error, self._device)
+                fault = Fault.from_error(error, self._device)
                 if total:
-                    # The other ranks are in the exchange, or on their way.
+                    # The other ranks are in the exchange, or about to enter it.
                     self._ranks.leave()
                 if fault.kind in ("other", "sticky"):
                     if total:
@@ -427,7 +427,7 @@ class Window:
 
     def _correct(self, total: float) -> torch.Tensor | None:
         if self._controller.held > 1:
-            # The user may have added some between two batches.
+            # The user may have added parameters between two batches.
             self._parameters.look()
         mean = self._controller.correction(total) if self._factor is None else self._factor
         correction = self._ranks.correction(mean)
@@ -436,12 +436,12 @@ class Window:
         if correction != 1.0:
             gradients = [parameter.grad for parameter in self._parameters.all if parameter.grad is not None]
             if gradients:
-                # Those on different meshes do not go together, and what lies here does.
+                # `_foreach` does not accept tensors on different meshes, but accepts their local shards.
                 torch._foreach_mul_([local(each) for each in gradients], correction)
         if self._ranks.world > 1:
             self._ranks.reduce(self._parameters.all, self.model.buffers())
         if self._precision.scaler is not None:
-            # Here, where all of it can be done again, and not within the optimizer's step.
+            # Unscaled here, where a failure can be retried, and not in the optimizer's step.
             self._precision.scaler.unscale_(self._updates.optimizer)
         self._given.add()
         if self._clip is not None:

@@ -1,11 +1,11 @@
-"""Images into training: decoded small, within a byte budget, in pinned batches, and resumed exactly.
+"""Image loading for training: reduced-scale decoding, a byte budget, pinned batches, and exact resumption.
 
-Importing this does not import torch: what needs it is loaded when it is first asked for.
+Importing this does not import torch: modules that need it are loaded on first use.
 """
 
 from __future__ import annotations
 
-# As `typing` has it, which takes longer to import than all of this.
+# Defined as in `typing`, which takes longer to import than all of this.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -67,12 +67,12 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'memfit.data' has no attribute {name!r}")
     from importlib import import_module
 
-    from memfit import _told
+    from memfit import _explain_missing_torch
 
     try:
         return getattr(import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
-        raise _told(f"memfit.data.{name}", error) from None
+        raise _explain_missing_torch(f"memfit.data.{name}", error) from None
 
 
 def __dir__() -> list[str]:

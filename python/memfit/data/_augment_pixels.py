@@ -1,5 +1,5 @@
-"""What random changes do to the pixels of a batch: each as torchvision's functional transforms do it to one
-picture of floats, with a parameter for each picture.
+"""Augmentation of the pixels of a batch: like torchvision's functional transforms on float images, with
+separate parameters for each image.
 """
 
 from __future__ import annotations
@@ -8,23 +8,23 @@ from collections.abc import Sequence
 
 import torch
 
-# Weights of red, green and blue in brightness, as torchvision has them.
+# Weights of red, green and blue in luminance, as in torchvision.
 _GREY = (0.2989, 0.587, 0.114)
 
 
 def floats(images: torch.Tensor) -> torch.Tensor:
-    """From 0 to 1: integers count from 0 to the greatest of their type."""
+    """Convert to floats from 0 to 1; integers are divided by the maximum of their type."""
     if images.is_floating_point():
         return images.to(torch.float32)
     most = float(torch.iinfo(images.dtype).max)
     if images.dtype == torch.uint16:
-        # Arithmetic knows this type on few devices; every one can widen it.
+        # Few devices support arithmetic on this type, but all can widen it.
         images = images.to(torch.int32)
     return images.to(torch.float32) / most
 
 
-def put(images: torch.Tensor, which: Sequence[int], changed: torch.Tensor) -> torch.Tensor:
-    """A batch in which some pictures are changed."""
+def replace_images(images: torch.Tensor, which: Sequence[int], changed: torch.Tensor) -> torch.Tensor:
+    """Return a batch with some images replaced."""
     if len(which) == len(images):
         return changed
     images = images.clone()
@@ -33,9 +33,9 @@ def put(images: torch.Tensor, which: Sequence[int], changed: torch.Tensor) -> to
 
 
 def mirrored(images: torch.Tensor, which: Sequence[bool]) -> torch.Tensor:
-    """Top to bottom, where so."""
+    """Flip the selected images from top to bottom."""
     chosen = [number for number, wanted in enumerate(which) if wanted]
-    return put(images, chosen, images[chosen].flip(-2)) if chosen else images
+    return replace_images(images, chosen, images[chosen].flip(-2)) if chosen else images
 
 
 def turned(
@@ -45,7 +45,7 @@ def turned(
     fill: Sequence[float],
     interpolation: str,
 ) -> torch.Tensor:
-    """Pictures through matrices that say where each pixel comes from, counted from the middle."""
+    """Resample images with matrices that map each pixel to its source, relative to the centre."""
     height, width = size
     device = images.device
     theta = torch.tensor(matrices, dtype=torch.float32, device=device).reshape(-1, 2, 3)
@@ -61,7 +61,7 @@ def turned(
     ).reshape(1, -1, 3)
     scaled = theta.transpose(1, 2) / torch.tensor([0.5 * width, 0.5 * height], device=device)
     grid = (base.expand(len(theta), -1, -1) @ scaled).reshape(len(theta), height, width, 2)
-    # What lies outside is known by a band of ones that is moved along.
+    # A channel of ones is resampled as well, to find pixels from outside of the image.
     whole = torch.cat([images, torch.ones_like(images[:, :1])], dim=1)
     moved = torch.nn.functional.grid_sample(
         whole, grid, mode=interpolation, padding_mode="zeros", align_corners=False
@@ -78,7 +78,7 @@ def erased(
     parts: Sequence[tuple[int, int, int, int] | None],
     value: Sequence[float],
 ) -> torch.Tensor:
-    """With a part of each painted over: top, left, height and width."""
+    """Fill a rectangle of each image: top, left, height and width."""
     if not any(parts):
         return images
     images = images.clone()
@@ -91,23 +91,23 @@ def erased(
 
 
 def brightness(images: torch.Tensor, factors: Sequence[float]) -> torch.Tensor:
-    """Lighter or darker."""
+    """Change the brightness."""
     return (images * _each(factors, images)).clamp(0, 1)
 
 
 def contrast(images: torch.Tensor, factors: Sequence[float]) -> torch.Tensor:
-    """Away from, or nearer to, the picture's mean brightness."""
+    """Blend with the image's mean luminance."""
     mean = grey(images)[:, :1].mean(dim=(-3, -2, -1), keepdim=True)
     return _blended(images, mean, factors)
 
 
 def saturation(images: torch.Tensor, factors: Sequence[float]) -> torch.Tensor:
-    """Away from, or nearer to, grey."""
+    """Blend with greyscale."""
     return _blended(images, grey(images), factors)
 
 
 def hue(images: torch.Tensor, turns: Sequence[float]) -> torch.Tensor:
-    """Colours turned by a part of the circle."""
+    """Shift the hue by a fraction of the colour circle."""
     least, most = images.aminmax(dim=1)
     spread = most - least
     same = spread == 0
@@ -124,14 +124,14 @@ def hue(images: torch.Tensor, turns: Sequence[float]) -> torch.Tensor:
     falls = (most * (1 - strength * part)).clamp(0, 1)
     rises = (most * (1 - strength * (1 - part))).clamp(0, 1)
     levels = torch.stack([most, low, falls, rises], dim=1)
-    # Which of these each band takes on each side of the hexagon.
+    # The index of these for each channel and sixth of the colour circle.
     takes = torch.tensor([[0, 2, 1, 1, 3, 0], [3, 0, 0, 2, 1, 1], [1, 1, 3, 0, 0, 2]], device=images.device)
     chosen = takes[:, side.long().remainder(6)].movedim(0, 1)
     return levels.gather(1, chosen)
 
 
 def grey(images: torch.Tensor) -> torch.Tensor:
-    """Without colours, in as many bands."""
+    """Convert to greyscale, with the same number of channels."""
     if images.shape[1] == 1:
         return images
     weights = torch.tensor(_GREY, device=images.device)[:, None, None]

@@ -1,4 +1,4 @@
-"""One image into a tensor, for use inside any `Dataset`."""
+"""Decodes one image into a tensor, for use inside any `Dataset`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 
 from memfit._core import Image, Recipe
 from memfit.data._pillow import readable
-from memfit.data._settings import LARGEST_SIDE, whole, wide_and_high
+from memfit.data._settings import MAX_SIDE, integer, wide_and_high
 
 Size = int | tuple[int, int]
 Crop = Literal["center", "random"] | tuple[int, int, int, int] | None
 
 
 class Decoded(NamedTuple):
-    """An image, and how the picture's points come to lie in it: `x' = a x + b`, `y' = c y + d` as (a, b, c,
+    """An image, and the mapping from points of the source image: `x' = a x + b`, `y' = c y + d` as (a, b, c,
     d).
     """
 
@@ -41,22 +41,22 @@ def recipe(
     page: int = 0,
     upright: bool = True,
 ) -> Recipe:
-    """What is done to an image, checked."""
+    """Check the settings for decoding an image."""
     part = None
     if isinstance(crop, (tuple, list)):
         part, kind = tuple(crop), "part"
     else:
         kind = crop or "none"
-    # An int with crop=None is the short side, as in torchvision's Resize.
+    # An int with crop=None is the shorter side, as in torchvision's Resize.
     if isinstance(size, int) and crop is None:
         if resize is not None:
-            raise ValueError("size= as one number is the short side already; leave resize= out")
+            raise ValueError("size= as a single number is the shorter side already; leave resize= out")
         size, resize = None, size
     return Recipe(
         crop=kind,
         part=part,
         size=None if size is None else wide_and_high(size),
-        resize=None if resize is None else whole("resize", resize, 1, LARGEST_SIDE),
+        resize=None if resize is None else integer("resize", resize, 1, MAX_SIDE),
         scale=scale,
         ratio=ratio,
         flip=flip,
@@ -64,7 +64,7 @@ def recipe(
         dtype=None if dtype is None else name_of(dtype),
         filter=filter,
         margin=margin,
-        page=whole("page", page, 0, LARGEST_SIDE),
+        page=integer("page", page, 0, MAX_SIDE),
         upright=upright,
     )
 
@@ -82,13 +82,13 @@ def decode(
     """Decode an image, given as bytes or as a path, into a tensor of channels, height and width.
 
     `crop` is None, `(left, top, width, height)`, `"center"` or `"random"`; `size` is `(height, width)`, or
-    one number: the short side with `crop=None`, else both sides. A JPEG is decoded at a smaller scale, and
-    only where it is looked at, while that leaves `margin` (2) times the pixels that are wanted; `margin=None`
-    decodes in full. The other options are those of `ImageLoader`: `resize`, `scale`, `ratio`, `flip`, `mode`,
-    `dtype`, `filter`, `page`, `upright`. `"random"` draws from `seed`, or from torch's generator if that is
-    not given.
+    one number: the shorter side with `crop=None`, else both sides. A JPEG is decoded at a reduced scale, and
+    only in the required region, as long as that leaves at least `margin` (2) times the requested pixels;
+    `margin=None` decodes in full. The other options are those of `ImageLoader`: `resize`, `scale`, `ratio`,
+    `flip`, `mode`, `dtype`, `filter`, `page`, `upright`. `"random"` draws from `seed`, or from torch's
+    generator if that is not given.
 
-    With `with_mapping`, a `Decoded` comes back, for what else belongs to the picture: boxes, points.
+    With `with_mapping`, returns a `Decoded`, whose mapping moves boxes and points along.
     """
     plan = recipe(size=size, crop=crop, **options)
     place = [int(part) for part in seed]
@@ -110,5 +110,5 @@ def decode(
 
 
 def name_of(dtype: str | torch.dtype) -> str:
-    """A type's name without `torch.`."""
+    """Return a type's name without `torch.`."""
     return str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""What is done to a whole batch where it lies, on the device."""
+"""Transforms for a whole batch on its device."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 
 class Normalize(torch.nn.Module):
-    """From integers to normalised floats, in one kernel: `(image / 255 - mean) / std`.
+    """Convert integers to normalised floats in one kernel: `(image / 255 - mean) / std`.
 
-    The batch crosses to the device as integers, a quarter of the bytes, and becomes floats there. Integers
-    count from 0 to the greatest of their type; floats are taken as they are.
+    The batch is copied to the device as integers, a quarter of the bytes, and converted there. Integers are
+    divided by the maximum of their type; floats are used unchanged.
     """
 
     def __init__(
@@ -23,7 +23,8 @@ class Normalize(torch.nn.Module):
         super().__init__()
         if len(mean) != len(std) or any(not part > 0 for part in std):
             raise ValueError(
-                f"mean={tuple(mean)} and std={tuple(std)} are no means and deviations of the same bands"
+                f"mean={tuple(mean)} and std={tuple(std)} need the same number of channels, and every std "
+                "above 0"
             )
         self.dtype = dtype
         spread = torch.tensor(std, dtype=torch.float64)
@@ -34,26 +35,26 @@ class Normalize(torch.nn.Module):
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Images as `[..., channels, height, width]`."""
+        """Normalise images `[..., channels, height, width]`."""
         most = 1.0 if images.is_floating_point() else float(torch.iinfo(images.dtype).max)
         factor = (self.factor / most).to(images.device)
         offset = self.offset.to(images.device)
         if images.dtype == torch.uint16:
-            # Arithmetic knows this type on few devices; every one can widen it.
+            # Few devices support arithmetic on this type, but all can widen it.
             images = images.to(torch.int32)
         return torch.addcmul(offset, images, factor).to(self.dtype)
 
 
 class ColorJitter(torch.nn.Module):
-    """Brightness, contrast and saturation, each image's own, in two passes over the batch.
+    """Changes brightness, contrast and saturation per image, in two passes over the batch.
 
-    Each is a factor drawn evenly from `1 - x` to `1 + x`, or between two given ones, and applied in this
-    order, as torchvision's `adjust_brightness`, `adjust_contrast` and `adjust_saturation` do, but for values
-    being cut off only at the end. What comes out is float, from 0 to 1: integers count from 0 to the greatest
+    Each is a factor drawn uniformly from `1 - x` to `1 + x`, or between two given ones, and applied in this
+    order, like torchvision's `adjust_brightness`, `adjust_contrast` and `adjust_saturation`, except that
+    values are clamped only at the end. The result is float, from 0 to 1: integers are divided by the maximum
     of their type.
     """
 
-    # Weights of red, green and blue in brightness, as torchvision has them.
+    # Weights of red, green and blue in luminance, as in torchvision.
     _GREY = (0.2989, 0.587, 0.114)
 
     def __init__(
@@ -68,12 +69,12 @@ class ColorJitter(torch.nn.Module):
         self.generator = generator
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Images as `[batch, 3, height, width]`."""
+        """Change images `[batch, 3, height, width]`."""
         count, bands, height, width = images.shape
         if bands != 3:
-            raise ValueError(f"colours are three bands, and there are {bands}")
+            raise ValueError(f"colour changes need images with three channels, got {bands}")
         most = 1.0 if images.is_floating_point() else float(torch.iinfo(images.dtype).max)
-        # Drawn on the CPU, so that they are the same on every device.
+        # Drawn on the CPU, so that they are the same for every device.
         drawn = torch.rand(3, count, generator=self.generator)
         low, high = (torch.tensor(ends)[:, None] for ends in zip(*self.ranges, strict=True))
         light, contrast, colour = (low + drawn * (high - low)).to(images.device)[:, :, None, None]
@@ -81,7 +82,7 @@ class ColorJitter(torch.nn.Module):
         grey = torch.tensor([self._GREY], device=images.device)
         ones = torch.ones(3, 1, device=images.device)
         same = torch.eye(3, device=images.device)
-        # All three are of the form `matrix @ colour + offset`, and so is one after the other.
+        # All three have the form `matrix @ colour + offset`, and so has their composition.
         mean = grey @ (values.mean(-1, keepdim=True) / most) * light
         offset = (1 - contrast) * mean * ones
         toward_grey = colour * same + (1 - colour) * (ones @ grey)
@@ -93,5 +94,5 @@ class ColorJitter(torch.nn.Module):
 def _factors(value: float | tuple[float, float]) -> tuple[float, float]:
     low, high = value if isinstance(value, (tuple, list)) else (max(0.0, 1 - value), 1 + value)
     if not 0 <= low <= high:
-        raise ValueError(f"{value!r} is no range of factors")
+        raise ValueError(f"{value!r} has to be a range of factors (low, high), both not negative")
     return float(low), float(high)

@@ -1,4 +1,4 @@
-"""An `ImageLoader` where a `torch.utils.data` data set is wanted."""
+"""Wraps an `ImageLoader` as a `torch.utils.data` data set."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from memfit.data._loader import ImageLoader
 class ImageBatches(IterableDataset[Any]):
     """The batches of a loader as an `IterableDataset`: `DataLoader(ImageBatches(loader), batch_size=None)`.
 
-    One process is enough, since the loader has threads of its own. With several workers, each makes every so
-    many-th batch, in the same order altogether; memory and threads are then each worker's.
+    One process is enough, since the loader has its own threads. With N workers, each makes every N-th batch,
+    and the overall order is the same; memory and threads then count per worker.
 
-    With `names`, a batch is a dictionary of these, as trainers that call a model by name want it:
-    `("pixel_values", "labels")`.
+    With `names`, a batch is a dictionary with these keys, for trainers that call a model with keyword
+    arguments: `("pixel_values", "labels")`.
     """
 
     def __init__(self, loader: ImageLoader, names: Sequence[str] | None = None) -> None:
@@ -30,20 +30,20 @@ class ImageBatches(IterableDataset[Any]):
         batches = iter(self.loader) if worker is None else self.loader.batches(worker.id, worker.num_workers)
         if self.names is None:
             return batches
-        # A name for each part that there is: images, targets, and mappings if they were asked for.
+        # One name for each part: images, targets, and mappings if requested.
         return (dict(zip(self.names, batch, strict=False)) for batch in batches)
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the next pass."""
+        """Set the epoch of the next iteration."""
         self.loader.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
-        """Where the loader stands."""
+        """Return the loader's position."""
         return self.loader.state_dict()
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on where another one stood."""
+        """Continue from a saved position."""
         self.loader.load_state_dict(state)

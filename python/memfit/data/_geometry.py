@@ -1,4 +1,4 @@
-"""What belongs to a picture, moved along with it."""
+"""Moves targets along with an image: points, boxes and masks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def move_points(points: Any, mapping: Any) -> torch.Tensor:
-    """Points as `[..., 2]` in the picture's pixels, where they lie in the image that a mapping belongs to."""
+    """Map points `[..., 2]` from the source image's pixels to those of a decoded image."""
     a, b, c, d = (float(part) for part in mapping)
     moved = torch.as_tensor(points, dtype=torch.float64).clone()
     moved[..., 0] = moved[..., 0] * a + b
@@ -19,10 +19,9 @@ def move_points(points: Any, mapping: Any) -> torch.Tensor:
 
 
 def move_boxes(boxes: Any, mapping: Any, size: tuple[int, int] | None = None) -> torch.Tensor:
-    """Boxes as `[..., 4]` of left, top, right, bottom, where they lie in the image that a mapping belongs to.
+    """Map boxes `[..., 4]` (left, top, right, bottom) from the source image to a decoded image.
 
-    With `size` (height, width), they are cut off at the image's edges; one that lies outside is left without
-    area.
+    With `size` (height, width), they are clipped to the image; a box outside becomes empty.
     """
     moved = torch.as_tensor(boxes, dtype=torch.float64)
     corners = move_points(moved.reshape(*moved.shape[:-1], 2, 2), mapping)
@@ -35,10 +34,9 @@ def move_boxes(boxes: Any, mapping: Any, size: tuple[int, int] | None = None) ->
 
 
 def move_mask(mask: torch.Tensor, mapping: Any, size: tuple[int, int]) -> torch.Tensor:
-    """A mask as `[..., height, width]` of the picture, as it lies in the image (height, width) that a mapping
-    belongs to.
+    """Map a mask `[..., height, width]` of the source image to a decoded image (height, width).
 
-    Each pixel takes the value of the picture's nearest one, so that classes are not mixed.
+    Each pixel takes the value of the nearest source pixel, so classes are not mixed.
     """
     a, b, c, d = (float(part) for part in mapping)
     height, width = size
@@ -48,17 +46,17 @@ def move_mask(mask: torch.Tensor, mapping: Any, size: tuple[int, int]) -> torch.
     return mask[..., rows[:, None], columns]
 
 
-# What a target says of each thing in the picture, a row each.
+# Entries of a target with one row per object.
 _ROWS = ("boxes", "labels", "masks", "keypoints", "area", "iscrowd", "classes", "scores")
 
 
 def followed(target: Any, mapping: Any, size: tuple[int, int]) -> Any:
-    """A target as it is for the image (height, width) that a mapping belongs to.
+    """Map a target to the decoded image (height, width).
 
-    Of a dictionary, `boxes` (left, top, right, bottom), `keypoints` and `points`, `masks` and `mask` are
-    moved, and `area` is scaled. Boxes are cut off at the edges; what loses its box is left out with its row
-    of everything else, and keypoints outside become invisible. A mask alone, as a tensor, an array or a path,
-    is moved as well.
+    In a dictionary, `boxes` (left, top, right, bottom), `keypoints` and `points`, `masks` and `mask` are
+    moved, and `area` is scaled. Boxes are clipped to the image; an object that loses its box is removed from
+    all entries, and keypoints outside become invisible. A mask alone, as a tensor, an array or a path, is
+    moved as well.
     """
     if isinstance(target, dict):
         return _followed_rows(target, mapping, size)
@@ -67,7 +65,7 @@ def followed(target: Any, mapping: Any, size: tuple[int, int]) -> Any:
     mask = torch.as_tensor(target) if hasattr(target, "shape") else None
     if mask is None or mask.ndim < 2:
         raise TypeError(
-            f"follow=True goes with dictionaries and masks, and this target is {target!r}: leave it out"
+            f"follow=True needs targets that are dictionaries or masks, got {target!r}: leave it out"
         )
     return move_mask(mask, mapping, size)
 
@@ -84,8 +82,8 @@ def _followed_rows(target: dict[str, Any], mapping: Any, size: tuple[int, int]) 
 
 
 def moved_by_matrix(target: Any, matrix: Sequence[float], size: tuple[int, int]) -> Any:
-    """A target of an image (height, width) as it is once points have moved by a matrix: `x' = m0 x + m1 y +
-    m2`, and y' by the other three. What comes into a mask from outside is 0.
+    """Move a target of an image (height, width) by a matrix: `x' = m0 x + m1 y + m2`, and y' by the other
+    three. Mask pixels from outside of the image are 0.
     """
     a, b, c, d, e, f = matrix
 
@@ -125,7 +123,7 @@ def _moved_rows(
     boxes: Callable[[Any], torch.Tensor],
     larger: float,
 ) -> dict[str, Any]:
-    """A dictionary whose parts are moved, an area becoming so many times larger."""
+    """Move the entries of a dictionary, and scale areas by `larger`."""
     height, width = size
     moved = dict(target)
     for name in ("mask", "masks"):
@@ -160,18 +158,19 @@ def _moved_rows(
 
 
 def _floats(given: Any) -> torch.Tensor:
-    """Numbers of places: as they are, or whole ones as floats."""
+    """Return numbers as floats; floats keep their type."""
     found = torch.as_tensor(given)
     return found if found.is_floating_point() else found.to(torch.float32)
 
 
 def _read_mask(path: Any) -> torch.Tensor:
-    """The values of a mask's file, undivided and unmixed."""
+    """Read a mask file's values without scaling or blending."""
     from memfit.data._decode import decode
 
     mask: torch.Tensor = decode(path, mode="keep", margin=None)
     if len(mask) != 1:
         raise ValueError(
-            f"{path} has {len(mask)} bands, and a mask has one; colours are no classes: read it in a data set of your own"
+            f"{path} has {len(mask)} channels, but a mask has one; to convert colours to classes, read it in "
+            "your own data set"
         )
     return mask[0].to(torch.int64)

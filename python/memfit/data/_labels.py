@@ -1,7 +1,7 @@
-"""Labels, as they are given: nothing is rounded, renumbered or made up without being told to.
+"""Reads labels without silently rounding, renumbering or inventing any.
 
-Whole numbers, truth values, fractions, rows of numbers (multi-hot, several targets) and anything else keep
-their types. Names of classes are numbered, and `ImageLoader.classes` says how.
+Integers, booleans, floats, rows of numbers (multi-hot, several targets) and anything else keep their types.
+Class names are numbered, and `ImageLoader.classes` has the order.
 """
 
 from __future__ import annotations
@@ -14,94 +14,98 @@ from typing import Any, NamedTuple
 import torch
 
 _INT64 = range(-(1 << 63), 1 << 63)
-# How a whole number is written; `007` and `1_000` are as likely names.
-_WHOLE = re.compile(r"-?(0|[1-9][0-9]*)")
+# An integer; `007` and `1_000` may as well be names.
+_INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
 _FRACTION = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _PATH = re.compile(r"[/\\]|\.(jpe?g|png|tiff?|bmp|webp|npy|npz|json|xml|txt|pt)$", re.IGNORECASE)
 
 
 class Labels(NamedTuple):
-    """The labels of a source: a number for each sample, and what that stands for if it is not the label."""
+    """The labels of a source: a number for each sample, and a table if that number is not the label
+    itself.
+    """
 
     numbers: list[int]
     classes: list[str]
-    # What the numbers stand for: a tensor where all have one type and shape, else a list.
+    # The labels by number: a tensor if all have one type and shape, else a list.
     table: torch.Tensor | list[Any] | None = None
 
 
 def none(count: int) -> Labels:
-    """Without labels, each target is 0."""
+    """Return labels of 0 for a source without labels."""
     return Labels([0] * count, [])
 
 
 def renumbered(found: Sequence[str], classes: Sequence[str]) -> torch.Tensor:
-    """The numbers of classes that were found, in another order."""
+    """Return the numbers of the found classes in the user's order of classes."""
     numbers = _numbers(classes)
     return torch.tensor([_number(name, numbers, "a folder") for name in found], dtype=torch.int64)
 
 
-def of(given: Any, count: int, classes: Sequence[str] | None, where: Callable[[int], str]) -> Labels:
-    """What was given for `count` samples; `where` says where a label stands, for messages."""
+def read_labels(given: Any, count: int, classes: Sequence[str] | None, where: Callable[[int], str]) -> Labels:
+    """Read labels for `count` samples; `where` names the place of a label for messages."""
     if isinstance(given, dict):
         raise TypeError(
-            "labels= is a dictionary: pass a list in the order of the paths, as [labels[path] for path in paths]"
+            "labels= is a dictionary: pass a list in the order of the paths, as [labels[path] for path in "
+            "paths]"
         )
     array = _array(given)
     length = len(given) if array is None else len(array)
     if length != count:
         raise ValueError(f"there are {count} paths and {length} labels")
     if array is not None:
-        return _of_tensor(array, classes, where)
+        return _from_tensor(array, classes, where)
     labels = [label.item() if _is_scalar(label) else label for label in given]
     for number, label in enumerate(labels):
-        _held(label, where(number))
+        _check_present(label, where(number))
     if all(isinstance(label, str) for label in labels):
-        return _of_names(labels, classes, where)
+        return _from_names(labels, classes, where)
     if classes is not None:
         number = next(n for n, label in enumerate(labels) if not isinstance(label, str))
-        raise ValueError(
-            f"classes= numbers names, and {where(number)} says {labels[number]!r}, which is none"
-        )
+        raise ValueError(f"classes= needs labels that are names, but {where(number)} is {labels[number]!r}")
     kinds = {type(label) for label in labels}
     if kinds == {int}:
-        return Labels([_whole(label, where(number)) for number, label in enumerate(labels)], [])
+        return Labels([_check_range(label, where(number)) for number, label in enumerate(labels)], [])
     if kinds == {bool} or kinds == {float}:
         return _rows(torch.tensor(labels, dtype=torch.bool if kinds == {bool} else torch.float64))
     for one, other, advice in (
         (int, float, "pass all of them as floats"),
-        (int, bool, "pass all of them as one or the other"),
+        (int, bool, "pass all of them as one type"),
         (float, bool, "pass all of them as floats"),
     ):
         if kinds == {one, other}:
             first = next(number for number, label in enumerate(labels) if type(label) is not type(labels[0]))
             raise ValueError(
-                f"{where(first)} says {labels[first]!r}, of another type than {where(0)} with {labels[0]!r}: {advice}"
+                f"{where(first)} is {labels[first]!r}, but {where(0)} is {labels[0]!r}, of another type: "
+                f"{advice}"
             )
     if str in kinds:
         number = next(
             n for n, label in enumerate(labels) if isinstance(label, str) != isinstance(labels[0], str)
         )
         raise ValueError(
-            f"{where(number)} says {labels[number]!r} and {where(0)} {labels[0]!r}: pass names or numbers, not both"
+            f"{where(number)} is {labels[number]!r}, but {where(0)} is {labels[0]!r}: pass names or numbers, "
+            "not both"
         )
-    return _of_objects(labels)
+    return _from_objects(labels)
 
 
-def of_text(texts: list[str], classes: Sequence[str] | None, where: Callable[[int], str]) -> Labels:
-    """The cells of a file's column, which are numbers only if all of them are."""
+def read_text_labels(texts: list[str], classes: Sequence[str] | None, where: Callable[[int], str]) -> Labels:
+    """Read the cells of a file's column, which are numbers only if all of them are."""
     for number, text in enumerate(texts):
         if not text:
             raise ValueError(f"{where(number)} has no label: give it one, or leave the row out")
     if classes is not None:
-        return _of_names(texts, classes, where)
-    if all(_WHOLE.fullmatch(text) for text in texts):
-        return of([int(text) for text in texts], len(texts), None, where)
+        return _from_names(texts, classes, where)
+    if all(_INTEGER.fullmatch(text) for text in texts):
+        return read_labels([int(text) for text in texts], len(texts), None, where)
     numeric = [bool(_FRACTION.fullmatch(text)) for text in texts]
     whole_alike = [bool(re.fullmatch(r"[-+]?[0-9]+", text)) for text in texts]
     if all(whole_alike):
-        number = next(n for n, text in enumerate(texts) if not _WHOLE.fullmatch(text))
+        number = next(n for n, text in enumerate(texts) if not _INTEGER.fullmatch(text))
         raise ValueError(
-            f"{where(number)} says {texts[number]!r}, which is a number or a name: pass classes= with the names in the order of their labels, or write it as {int(texts[number])}"
+            f"{where(number)} is {texts[number]!r}, which may be a number or a name: pass classes= with the "
+            f"names in the order of their labels, or write it as {int(texts[number])}"
         )
     if all(numeric):
         return _rows(torch.tensor([float(text) for text in texts], dtype=torch.float64))
@@ -110,19 +114,21 @@ def of_text(texts: list[str], classes: Sequence[str] | None, where: Callable[[in
     )
     if missing is not None:
         raise ValueError(
-            f"{where(missing)} says {texts[missing]!r}: give it a label, leave the row out, or pass classes= if that is a class's name"
+            f"{where(missing)} is {texts[missing]!r}: give it a label, leave the row out, or pass classes= "
+            "if that is a class name"
         )
     if any(numeric):
         number = next(n for n, is_number in enumerate(numeric) if is_number != numeric[0])
         raise ValueError(
-            f"{where(number)} says {texts[number]!r} and {where(0)} {texts[0]!r}: pass classes= with the names in the order of their labels if all are names"
+            f"{where(number)} is {texts[number]!r}, but {where(0)} is {texts[0]!r}: if all are names, pass "
+            "classes= with the names in the order of their labels"
         )
-    return _of_names(texts, None, where)
+    return _from_names(texts, None, where)
 
 
 def collated(targets: list[Any], numbers: dict[str, int]) -> torch.Tensor | list[Any]:
-    """The targets of a batch as torch's own `default_collate` has them: whole numbers as int64, fractions as
-    float64, truth values as bool; others are a list.
+    """Collate the targets of a batch like torch's `default_collate`: integers as int64, floats as float64,
+    booleans as bool; others stay a list.
     """
     if all(type(target) is int for target in targets):
         return torch.tensor(targets, dtype=torch.int64)
@@ -138,7 +144,7 @@ def collated(targets: list[Any], numbers: dict[str, int]) -> torch.Tensor | list
 
 
 def _array(given: Any) -> torch.Tensor | None:
-    """An array of numbers as a tensor of its type."""
+    """Return an array of numbers as a tensor of its type, or None."""
     if isinstance(given, torch.Tensor):
         return given.detach().cpu()
     values = getattr(given, "to_numpy", None)
@@ -153,9 +159,9 @@ def _array(given: Any) -> torch.Tensor | None:
     return None
 
 
-def _of_tensor(array: torch.Tensor, classes: Sequence[str] | None, where: Callable[[int], str]) -> Labels:
+def _from_tensor(array: torch.Tensor, classes: Sequence[str] | None, where: Callable[[int], str]) -> Labels:
     if classes is not None:
-        raise ValueError(f"classes= numbers names, and {where(0)} says {array[0].tolist()!r}, which is none")
+        raise ValueError(f"classes= needs labels that are names, but {where(0)} is {array[0].tolist()!r}")
     if array.is_floating_point():
         bad = torch.isnan(array.reshape(len(array), -1)).any(dim=1).nonzero()
         if len(bad):
@@ -165,7 +171,7 @@ def _of_tensor(array: torch.Tensor, classes: Sequence[str] | None, where: Callab
     return _rows(array)
 
 
-def _of_names(labels: list[str], classes: Sequence[str] | None, where: Callable[[int], str]) -> Labels:
+def _from_names(labels: list[str], classes: Sequence[str] | None, where: Callable[[int], str]) -> Labels:
     for number, label in enumerate(labels):
         if not label.strip():
             raise ValueError(f"{where(number)} has no label: give it one, or leave it out")
@@ -175,15 +181,15 @@ def _of_names(labels: list[str], classes: Sequence[str] | None, where: Callable[
             [_number(label, by_name, where(index)) for index, label in enumerate(labels)], list(by_name)
         )
     if all(_PATH.search(label) for label in labels):
-        # Masks and annotations that lie in files of their own.
+        # Paths of masks or annotation files.
         return Labels(list(range(len(labels))), [], labels)
     names = sorted(set(labels))
     by_name = {name: number for number, name in enumerate(names)}
     return Labels([by_name[label] for label in labels], names)
 
 
-def _of_objects(labels: list[Any]) -> Labels:
-    """Rows of numbers that are all as long; else each as it is."""
+def _from_objects(labels: list[Any]) -> Labels:
+    """Return a tensor for rows of equal length, else the list of objects."""
     shapes = {len(label) if isinstance(label, (list, tuple)) else -1 for label in labels}
     numbers = {type(part) for label in labels if isinstance(label, (list, tuple)) for part in label}
     if len(shapes) == 1 and -1 not in shapes and numbers in ({int}, {float}, {bool}):
@@ -202,27 +208,27 @@ def _rows(table: torch.Tensor) -> Labels:
 def _numbers(classes: Sequence[str]) -> dict[str, int]:
     numbers = {str(name): number for number, name in enumerate(classes)}
     if len(numbers) < len(classes):
-        raise ValueError("classes= has a name twice")
+        raise ValueError("classes= contains a name twice")
     return numbers
 
 
 def _number(name: str, numbers: dict[str, int], where: str) -> int:
     if name not in numbers:
-        raise ValueError(f"{where} is of the class {name!r}, which is not among classes=")
+        raise ValueError(f"{where} has the class {name!r}, which is not in classes=")
     return numbers[name]
 
 
-def _held(label: Any, where: str) -> None:
+def _check_present(label: Any, where: str) -> None:
     if label is None or (isinstance(label, float) and math.isnan(label)):
         raise ValueError(f"{where} has no label ({label}): give it one, or leave it out")
 
 
-def _whole(label: int, where: str) -> int:
+def _check_range(label: int, where: str) -> int:
     if label not in _INT64:
-        raise ValueError(f"{where} says {label}, which no 64-bit number holds: number the classes from 0")
+        raise ValueError(f"{where} is {label}, which does not fit into 64 bits: number the classes from 0")
     return label
 
 
 def _is_scalar(label: Any) -> bool:
-    """A number of numpy's or torch's."""
+    """Return `True` for a scalar of NumPy or torch."""
     return getattr(label, "shape", None) == () and hasattr(label, "item") and hasattr(label, "dtype")

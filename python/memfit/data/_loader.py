@@ -1,7 +1,7 @@
-"""`ImageLoader`: batches of images, and the memory that they lie in.
+"""`ImageLoader`: batches of images, and their memory.
 
-What is decided without torch (the order, the budget, what is decoded how) is decided in Rust. What stands
-here gives out memory that torch owns, and takes it back when the copies from it are done.
+Everything that needs no torch (order, budget, decoding) is in Rust. This module allocates memory from torch,
+and reuses it when the copies from it are complete.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from memfit.data import _labels
 from memfit.data._augment import Augment, Drawn
 from memfit.data._decode import Crop, Size, name_of, recipe
 from memfit.data._geometry import followed
-from memfit.data._settings import LARGEST_SIDE, bytes_of, whole, wide_and_high
+from memfit.data._settings import MAX_SIDE, bytes_of, integer, wide_and_high
 from memfit.data._sources import source_of
 
-# How long one look for a batch takes, so that Ctrl-C is heard.
-_PATIENCE_MS = 200
+# Time limit of one wait for a batch, so that Ctrl-C is handled in between.
+_WAIT_MS = 200
 
 
 class ImageLoader:
-    """Batches of images and labels, decoded by threads within `memory` bytes, in the same order whatever
-    their number.
+    """Batches of images and labels, decoded by threads within `memory` bytes, in an order that does not
+    depend on the number of threads.
 
-    `source` is a folder with one folder for each class, a list of paths (with `labels`) or of (path, label)
-    pairs, tar shards of WebDataset's, or any data set with `len` whose items are bytes or a path, alone, with
-    a target, or in a dictionary. Without labels, each target is 0.
+    `source` is a folder with one subfolder per class, a list of paths (with `labels`) or of (path, label)
+    pairs, tar shards of WebDataset, or any data set with `len` whose items are bytes or a path, alone, with a
+    target, or in a dictionary. Without labels, each target is 0.
 
-    Labels keep their types: whole numbers come as an int64 tensor, fractions as float64 (an array's as its
-    own type), truth values as bool, rows of numbers (multi-hot, several targets) as batch x row, anything
-    else as a list. Names of classes are numbered in their order, or in that of `classes`; the property of
-    that name says how. A label that is missing, or could be meant in two ways, is an error.
+    Labels keep their types: integers become an int64 tensor, floats float64 (an array keeps its own type),
+    booleans bool, rows of numbers (multi-hot, several targets) batch x row, and anything else a list. Class
+    names are numbered in sorted order, or in that of `classes`; the property of that name has the order. A
+    missing or ambiguous label is an error.
 
-    A batch is `(images, targets)`: uint8, batch x channels x height x width, in pinned memory where there is
-    CUDA, and targets. With `follow`, targets go along with the picture: boxes, keypoints and masks of
-    dictionaries, and masks alone (a tensor, an array, or a path). With `with_mapping`, a third tensor says
-    for each image where the picture's points have gone (see `move_boxes`). With `augment`, an `Augment`,
-    pictures are changed at random once they are cut out, and come as floats.
+    A batch is `(images, targets)`: uint8, batch x channels x height x width, in pinned memory if CUDA is
+    available, and targets. With `follow`, targets are moved along with the image: boxes, keypoints and masks
+    of dictionaries, and masks alone (a tensor, an array, or a path). With `with_mapping`, a third tensor has
+    the mapping of each image's points (see `move_boxes`). With `augment`, an `Augment`, images are augmented
+    after cropping and returned as floats.
 
-    With `cache`, a folder, large images are decoded once, and read from small copies there from then on: of
-    at most `cache_size` bytes together, their short side `cache_side` pixels (twice the size that is wanted).
+    With `cache`, a folder, large images are decoded once, and read from small copies there afterwards: at
+    most `cache_size` bytes in total, with a shorter side of `cache_side` pixels (twice the requested size).
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class ImageLoader:
         cache_size: int | str = "20 GiB",
         cache_side: int | None = None,
     ) -> None:
-        # What another process makes it of again.
+        # The arguments, from which another process recreates it.
         self._given = {name: value for name, value in locals().items() if name != "self"}
-        batch_size = whole("batch_size", batch_size, 1)
+        batch_size = integer("batch_size", batch_size, 1)
         if (rank is None) != (world_size is None):
-            raise ValueError("rank= and world_size= belong together")
+            raise ValueError("rank= and world_size= have to be given together")
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.dataset = source
@@ -115,7 +115,7 @@ class ImageLoader:
             "upright": upright,
         }
         self._recipe = recipe(dtype=dtype, **options)
-        # Without a type, it is the first image's, and others are not squeezed into it unasked.
+        # Without a dtype, the first image's is used, and others are not converted implicitly.
         self._converts = dtype is not None
         first_type, self._bands = self._samples.first(self._recipe)
         self._dtype = first_type if dtype is None else name_of(dtype)
@@ -125,52 +125,52 @@ class ImageLoader:
         self._augment = augment
         if augment is not None and with_mapping and augment.moves:
             raise ValueError(
-                "with_mapping=True says how a picture was cut out, and not how augment= moved it then: follow=True takes targets along"
+                "with_mapping=True returns the mapping of the crop, without the movements of augment=: "
+                "follow=True moves targets along"
             )
         self._memory = bytes_of(memory)
-        self._threads = whole("threads", threads or len(os.sched_getaffinity(0)), 1)
-        self._prefetch = whole("prefetch", prefetch, 0)
+        self._threads = integer("threads", threads or len(os.sched_getaffinity(0)), 1)
+        self._prefetch = integer("prefetch", prefetch, 0)
         self._pinned = pin_memory
         self._on_error = on_error
         self._oversize = oversize or on_error
         self._shuffle = shuffle
-        self._seed = whole("seed", seed, 0)
-        self._world = None if world_size is None else whole("world_size", world_size, 1)
-        self._rank = None if rank is None else whole("rank", rank, 0)
-        side = whole("cache_side", cache_side or 2 * max(self._size), 1, LARGEST_SIDE)
+        self._seed = integer("seed", seed, 0)
+        self._world = None if world_size is None else integer("world_size", world_size, 1)
+        self._rank = None if rank is None else integer("rank", rank, 0)
+        side = integer("cache_side", cache_side or 2 * max(self._size), 1, MAX_SIDE)
         self._cache = None if cache is None else (os.fspath(cache), side, bytes_of(cache_size, "cache_size"))
-        # The pass that comes or runs, the samples that all ranks have had of it, and whether it has begun.
+        # The next or current epoch, the number of samples that all ranks got of it, and a flag if it has
+        # begun.
         self._epoch = 0
         self._position = 0
         self._begun = False
-        # Settings that contradict each other are told here, and not in the first pass.
+        # Reports contradictory settings now rather than in the first epoch.
         self._pass(start=0)
 
     @property
     def classes(self) -> list[str]:
-        """The classes, in the order of their labels."""
+        """The class names in the order of their labels."""
         return self._classes
 
     @property
     def epoch(self) -> int:
-        """The number of the pass that comes next or runs."""
+        """The number of the next or current epoch."""
         return self._epoch
 
     def __len__(self) -> int:
-        """Batches in a whole pass."""
+        """Return the number of batches in an epoch."""
         return self._pass(start=0).batches
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the next pass, as for a `DistributedSampler`; a state that was loaded for it is kept."""
-        epoch = whole("epoch", epoch, 0)
+        """Set the next epoch, as for a `DistributedSampler`; a state loaded for that epoch is kept."""
+        epoch = integer("epoch", epoch, 0)
         if epoch != self._epoch or self._begun:
             self._position = 0
         self._epoch, self._begun = epoch, False
 
     def state_dict(self) -> dict[str, int]:
-        """Where this stands: after the batch that was delivered last. A few numbers, the same on every
-        rank.
-        """
+        """Return the position after the last delivered batch: a few numbers, the same on every rank."""
         return {
             "version": 1,
             "seed": self._seed,
@@ -180,18 +180,19 @@ class ImageLoader:
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on where another one stood, with any number of threads, ranks, and any size of batch."""
+        """Continue from a saved position, with any number of threads and ranks, and any batch size."""
         if state.get("version") != 1:
-            raise ValueError("this is no state of a memfit.data.ImageLoader")
+            raise ValueError("this is not the state of a memfit.data.ImageLoader")
         if state["samples"] != len(self._samples):
             raise ValueError(
-                f"the state is of {state['samples']} samples, and there are {len(self._samples)}: the data was changed"
+                f"the state is for {state['samples']} samples, but there are {len(self._samples)}: the data "
+                "has changed"
             )
         self._seed, self._epoch, self._position = state["seed"], state["epoch"], state["position"]
         self._begun = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A process that is spawned knows nothing of the group, and lists the source itself.
+        # A spawned process is not in the process group, and lists the source itself.
         rank, world = self._ranks()
         options = {**self._given, "rank": rank, "world_size": world}
         return _made, (options, self.state_dict())
@@ -200,7 +201,7 @@ class ImageLoader:
         return self.batches()
 
     def batches(self, first: int = 0, step: int = 1) -> Iterator[Any]:
-        """The batches of the next pass; with `step`, each `step`-th one from `first` on, for several
+        """Return the batches of the next epoch; with `step`, every `step`-th one from `first` on, for several
         workers.
         """
         if self._begun:
@@ -211,7 +212,7 @@ class ImageLoader:
     def _run(self, first: int, step: int) -> Iterator[Any]:
         pinned, epoch = self._pins(), self._epoch
         run = self._pass(start=self._position, pinned=pinned, first=first, step=step)
-        # Memory that is being filled, and marks behind the copies from what was delivered.
+        # Memory that is being filled, and events after the copies of delivered batches.
         filling: deque[tuple[int, torch.Tensor]] = deque()
         copies: deque[torch.cuda.Event] = deque()
         more = True
@@ -219,9 +220,9 @@ class ImageLoader:
             while True:
                 while copies and copies[0].query():
                     copies.popleft()
-                # The batch before is still in the user's hands, if its copy is not.
+                # The user may still hold the previous batch, even if its copy is complete.
                 while more and len(filling) + max(1, len(copies)) < run.slots:
-                    memory = self._room(pinned)
+                    memory = self._allocate(pinned)
                     number = run.offer(memory.data_ptr(), memory.nbytes)
                     if number is None:
                         more = False
@@ -232,7 +233,7 @@ class ImageLoader:
                         break
                     copies.popleft().synchronize()
                     continue
-                while (taken := run.take(_PATIENCE_MS)) is None:
+                while (taken := run.take(_WAIT_MS)) is None:
                     pass
                 number, memory = filling.popleft()
                 indices, targets, mappings, left = taken
@@ -249,7 +250,7 @@ class ImageLoader:
                 del taken
                 yield batch
                 if pinned:
-                    # What the user began with this batch lies before this mark.
+                    # Work that the user queued with this batch comes before this event.
                     mark = torch.cuda.Event()
                     mark.record()
                     copies.append(mark)
@@ -295,13 +296,13 @@ class ImageLoader:
             return self._table[torch.tensor(targets, dtype=torch.int64)]
         return [self._table[target] for target in targets]
 
-    def _room(self, pinned: bool) -> torch.Tensor:
+    def _allocate(self, pinned: bool) -> torch.Tensor:
         width, height = self._size
         shape = (height, width, self._bands) if self._channels_last else (self._bands, height, width)
         return torch.empty((self.batch_size, *shape), dtype=getattr(torch, self._dtype), pin_memory=pinned)
 
     def _pins(self) -> bool:
-        # A worker process that was forked cannot speak to the device.
+        # A forked worker process cannot use CUDA.
         if torch.utils.data.get_worker_info() is not None:
             return False
         if self._pinned is None:
@@ -346,7 +347,7 @@ class ImageLoader:
 
 
 def _made(options: dict[str, Any], state: dict[str, int]) -> ImageLoader:
-    """The loader again, in another process, where it stood."""
+    """Recreate the loader in another process, at its position."""
     loader = ImageLoader(**options)
     loader.load_state_dict(state)
     return loader

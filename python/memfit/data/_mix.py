@@ -1,4 +1,4 @@
-"""Batches that are mixed with themselves: each picture with the one before it, and its label likewise."""
+"""Mixes the images of a batch: each with the previous one, and its label likewise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class _Mix:
-    """What both have in common: how much is drawn, and what becomes of labels."""
+    """The common part: checks the settings and mixes labels."""
 
     def __init__(self, classes: int, alpha: float = 1.0) -> None:
         if classes < 1 or not alpha > 0:
@@ -19,39 +19,43 @@ class _Mix:
         self.alpha = alpha
 
     def _labels(self, labels: Any, own: float) -> torch.Tensor:
-        """Shares of classes."""
+        """Return the class shares of mixed labels."""
         if not isinstance(labels, torch.Tensor) or labels.ndim not in (1, 2):
-            raise TypeError("labels that are mixed are numbers of classes, or a row of shares for each")
+            raise TypeError(
+                "mixing needs labels that are class numbers, or one row of class shares per image"
+            )
         if labels.ndim == 1:
             if labels.is_floating_point() or int(labels.max()) >= self.classes or int(labels.min()) < 0:
-                raise ValueError(f"labels have to be numbers of {self.classes} classes, from 0 on")
+                raise ValueError(
+                    f"mixing needs labels that are numbers of {self.classes} classes, starting at 0"
+                )
             labels = torch.nn.functional.one_hot(labels.long(), self.classes)
         shares = labels.to(torch.float32)
         return shares * own + shares.roll(1, 0) * (1 - own)
 
 
 class MixUp(_Mix):
-    """Each picture faded into the one before it, by a share drawn from Beta(alpha, alpha): as torchvision's
+    """Blends each image with the previous one, by a share drawn from Beta(alpha, alpha): like torchvision's
     `MixUp`.
     """
 
     def __call__(
         self, images: torch.Tensor, labels: Any, random: Random
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pictures as floats, and labels."""
+        """Return mixed float images and labels."""
         own = random.betavariate(self.alpha, self.alpha)
         return images * own + images.roll(1, 0) * (1 - own), self._labels(labels, own)
 
 
 class CutMix(_Mix):
-    """A rectangle of each picture from the one before it, its share drawn from Beta(alpha, alpha): as
-    torchvision's `CutMix`.
+    """Pastes a rectangle of the previous image into each image, with an area drawn from Beta(alpha, alpha):
+    like torchvision's `CutMix`.
     """
 
     def __call__(
         self, images: torch.Tensor, labels: Any, random: Random
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pictures as floats, and labels."""
+        """Return mixed float images and labels."""
         height, width = images.shape[-2:]
         own = random.betavariate(self.alpha, self.alpha)
         x, y = random.randrange(width), random.randrange(height)

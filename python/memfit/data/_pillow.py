@@ -1,4 +1,4 @@
-"""AVIF and HEIC: Pillow decodes them, HEIC with pillow-heif, and they go on as PNG."""
+"""Decodes AVIF and HEIC with Pillow (HEIC with pillow-heif), and passes them on as PNG."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 _ENDINGS = {".avif": "AVIF", ".avifs": "AVIF", ".heic": "HEIC", ".heif": "HEIC"}
-# What such a file calls itself, behind `ftyp`.
+# Brands of such files, after `ftyp`.
 _BRANDS = {
     b"avif": "AVIF",
     b"avis": "AVIF",
@@ -20,7 +20,7 @@ _BRANDS = {
 
 
 def kind_of(image: Any) -> str | None:
-    """What an image is, given as a path or as bytes, if it is one of these."""
+    """Return "AVIF" or "HEIC" for such an image, given as a path or as bytes, else None."""
     if isinstance(image, (str, os.PathLike)):
         return _ENDINGS.get(os.path.splitext(os.fspath(image))[1].lower())
     begins = bytes(image[:12])
@@ -28,24 +28,24 @@ def kind_of(image: Any) -> str | None:
 
 
 def ready(kind: str) -> None:
-    """An error that says what to install, where images of this kind cannot be read."""
+    """Raise an error with installation advice if images of this kind cannot be read."""
     try:
         from PIL import features
     except ImportError:
-        raise ImportError(f"{kind} is read with Pillow: pip install pillow") from None
+        raise ImportError(f"{kind} needs Pillow: pip install pillow") from None
     if kind == "AVIF":
         if not features.check("avif"):
-            raise ImportError("AVIF is read with Pillow from 11.3 on: pip install -U pillow")
+            raise ImportError("AVIF needs Pillow 11.3 or later: pip install -U pillow")
         return
     try:
         from pillow_heif import register_heif_opener
     except ImportError:
-        raise ImportError("HEIC is read with pillow-heif: pip install pillow-heif") from None
+        raise ImportError("HEIC needs pillow-heif: pip install pillow-heif") from None
     register_heif_opener()
 
 
 def readable(image: Any) -> Any:
-    """The same image, as what is read here."""
+    """Convert an image to a format that the decoder supports; return others unchanged."""
     kind = kind_of(image)
     if kind is None:
         return image
@@ -55,18 +55,18 @@ def readable(image: Any) -> Any:
     source = image if isinstance(image, (str, os.PathLike)) else io.BytesIO(image)
     out = io.BytesIO()
     with Image.open(source) as picture:
-        # It is unpacked at once, so that nothing is gained by packing it well.
+        # It is decoded right away, so strong compression is useless.
         picture.save(out, "PNG", compress_level=1, exif=picture.getexif())
     return out.getvalue()
 
 
 class Opener:
-    """Gives files by their numbers, with their targets."""
+    """Reads files by number, with their targets."""
 
     def __init__(self, paths: Sequence[str], targets: Sequence[Any]) -> None:
         self.paths, self.targets = list(paths), targets
         for kind in sorted({kind for path in paths if (kind := kind_of(path))}):
-            # What cannot be read at all is told now, and not in the first pass.
+            # Report unreadable formats now rather than in the first epoch.
             ready(kind)
 
     def __call__(self, index: int) -> tuple[Any, Any]:

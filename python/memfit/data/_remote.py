@@ -1,4 +1,4 @@
-"""Sources that lie elsewhere: `https://`, `s3://`, `gs://`, `hf://`, read through fsspec, file by file."""
+"""Remote sources: `https://`, `s3://`, `gs://`, `hf://`, read through fsspec, file by file."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 from memfit.data import _pillow
 
-# A scheme and `://`; a single letter would be a drive.
+# A scheme and `://`; a single letter would be a Windows drive.
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _IMAGES = re.compile(r"\.(jpe?g|png|webp|tiff?|gif|bmp|p[bgnp]m|jp2|j2k|jpx|avif|hei[cf])$", re.IGNORECASE)
-# What a connection that was cut is worth.
-_ATTEMPTS = 3
+# Number of attempts to read a file when the connection fails.
+_MAX_ATTEMPTS = 3
 
 
 def is_address(path: Any) -> bool:
-    """Whether a path names something that lies elsewhere."""
+    """Return `True` if a path is a remote address."""
     return isinstance(path, str) and _ADDRESS.match(path) is not None
 
 
 def listed(address: str) -> list[str]:
-    """The addresses that one stands for: those of a pattern, those below a folder, or itself."""
+    """Return the addresses of a pattern or below a folder, or the address itself."""
     system, path = _system(address)
     if re.search(r"[*?\[]", path):
         found = [name for name in sorted(system.glob(path)) if not system.isdir(name)]
@@ -35,7 +35,7 @@ def listed(address: str) -> list[str]:
 
 
 def folders(address: str, found: Sequence[str]) -> list[str] | None:
-    """The folder below an address that each of what was found there lies in, where all lie in one."""
+    """Return the subfolder of each file below an address, or None if some are in none."""
     system, path = _system(address)
     root = system.unstrip_protocol(path).rstrip("/") + "/"
     below = [name.removeprefix(root).split("/") for name in found]
@@ -43,24 +43,24 @@ def folders(address: str, found: Sequence[str]) -> list[str] | None:
 
 
 class Fetcher:
-    """Gives the bytes of an address by its number, and its target."""
+    """Reads remote files by number, with their targets."""
 
     def __init__(self, addresses: Sequence[str], targets: Sequence[Any]) -> None:
         self.addresses, self.targets = list(addresses), targets
         for address in {_ADDRESS.match(name)[0]: name for name in addresses}.values():  # type: ignore[index]
-            # What cannot be read at all is told now, and not in the first pass.
+            # Report unsupported addresses now rather than in the first epoch.
             _system(address)
 
     def __call__(self, index: int) -> tuple[bytes, Any]:
         address = self.addresses[index]
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(_MAX_ATTEMPTS):
             system, path = _system(address)
             try:
                 return _pillow.readable(system.cat_file(path)), self.targets[index]
             except FileNotFoundError:
                 raise FileNotFoundError(f"{address}: there is no such file") from None
             except (OSError, TimeoutError) as error:
-                if attempt + 1 == _ATTEMPTS:
+                if attempt + 1 == _MAX_ATTEMPTS:
                     raise OSError(f"{address}: {error or type(error).__name__}") from error
         raise AssertionError
 
@@ -69,7 +69,7 @@ def _system(address: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise ImportError(f"{address} is read with fsspec: pip install fsspec") from None
+        raise ImportError(f"{address} needs fsspec: pip install fsspec") from None
     try:
         system, path = url_to_fs(address)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Tables of paths and labels: a CSV file, or a data frame."""
+"""Reads tables of paths and labels: a CSV file, or a data frame."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class Table(NamedTuple):
 
     paths: list[str]
     labels: Any
-    # Labels were read as text, and numbers among them are not told from names yet.
+    # Labels are text, and may be numbers or names.
     is_text: bool
-    # Where a row is, for messages.
+    # The place of a row, for messages.
     row: Callable[[int], str]
 
 
-def of_file(path: str) -> Table:
-    """The rows of a CSV or TSV file. Paths are told from its folder."""
+def read_file(path: str) -> Table:
+    """Read the rows of a CSV or TSV file. Paths are relative to its folder."""
     with open(path, newline="", encoding="utf-8-sig") as file:
         rows = [row for row in csv.reader(file, delimiter="\t" if path.endswith(".tsv") else ",") if row]
     if not rows:
-        raise ValueError(f"{path}: there are no rows in it")
+        raise ValueError(f"{path}: the file has no rows")
     columns = [name.strip().lower() for name in rows[0]]
     headed = _column(columns, _PATHS) is not None
     if headed:
@@ -42,26 +42,28 @@ def of_file(path: str) -> Table:
     folder = os.path.dirname(os.path.abspath(path))
     found = [os.path.join(folder, row[paths].strip()) for row in rows]
     if not found:
-        raise ValueError(f"{path}: there are no rows in it")
+        raise ValueError(f"{path}: the file has no rows")
     texts = None if labels is None else [row[labels].strip() for row in rows]
     return Table(found, texts, True, lambda number: f"{path}: row {number + 1 + headed}")
 
 
 def is_frame(source: Any) -> bool:
-    """Whether it is a data frame, as pandas and polars have them."""
+    """Return `True` for a data frame of pandas or polars."""
     return hasattr(source, "columns") and hasattr(source, "__getitem__") and hasattr(source, "__len__")
 
 
-def of_frame(frame: Any) -> Table:
-    """The rows of a data frame."""
+def read_frame(frame: Any) -> Table:
+    """Read the rows of a data frame."""
     names = [str(name) for name in frame.columns]
     lower = [name.lower() for name in names]
     paths, labels = _column(lower, _PATHS), _column(lower, _LABELS)
     if paths is None:
-        raise ValueError(f"no column of the table is called {', '.join(_PATHS)}; it has {', '.join(names)}")
+        raise ValueError(
+            f"the table has no column named {', '.join(_PATHS)}; its columns are {', '.join(names)}"
+        )
     found = [os.fspath(path) for path in frame[names[paths]]]
     if not found:
-        raise ValueError("there are no samples in the table")
+        raise ValueError("the table is empty")
     column = None if labels is None else frame[names[labels]]
     return Table(found, column, False, lambda number: f"row {number} of the table")
 

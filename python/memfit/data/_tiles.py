@@ -12,7 +12,7 @@ from memfit.data._sources import Source, source_of
 
 
 class Tile(NamedTuple):
-    """Where a tile lies: the number and the name of its image, and its left, top, width and height there."""
+    """The position of a tile: the number and name of its image, and its left, top, width and height."""
 
     image: int
     name: str
@@ -20,10 +20,10 @@ class Tile(NamedTuple):
 
 
 class Tiles:
-    """The tiles of all images of a source, row by row, each of which is decoded by itself.
+    """The tiles of all images of a source, row by row, each decoded separately.
 
-    `size` is a number or (height, width), and neighbours overlap by `overlap` pixels. The last of a row or
-    column ends with the image, and overlaps by more. Load them with `ImageLoader(tiles, size=tiles.size)`;
+    `size` is a number or (height, width), and neighbours overlap by `overlap` pixels. The last tile of a row
+    or column ends with the image, and overlaps more. Load them with `ImageLoader(tiles, size=tiles.size)`;
     without `shuffle`, the loader's n-th image is `tiles[n]`.
     """
 
@@ -60,7 +60,7 @@ class Tiles:
 
     @property
     def samples(self) -> Samples:
-        """They as samples."""
+        """The tiles as samples."""
         return self._samples
 
     def __len__(self) -> int:
@@ -72,5 +72,5 @@ class Tiles:
 
 
 def _made(source: Any, labels: Any, options: dict[str, Any]) -> Tiles:
-    """The tiles again, in another process."""
+    """Recreate the tiles in another process."""
     return Tiles(source, labels, **options)

@@ -1,4 +1,4 @@
-"""Volumes: read in blocks, never whole unasked."""
+"""Volumes, read in blocks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Range = tuple[int, int] | None
 
 
 class Volume:
-    """A NIfTI file, or a series of DICOM files (a folder, or their paths), of which nothing but the headers
-    is read yet.
+    """A NIfTI file, or a series of DICOM files (a folder, or their paths). Creating it reads only the
+    headers.
 
-    `volume[10:20, :, 64:128]` reads slices, rows and columns as they are stored; `read` does the same, and
-    with `scaled` gives 32-bit floats of what the values stand for (Hounsfield units, for a CT).
+    `volume[10:20, :, 64:128]` reads slices, rows and columns as stored; `read` does the same, and with
+    `scaled` returns 32-bit floats in physical units (Hounsfield units, for a CT).
     """
 
     def __init__(
@@ -37,26 +37,24 @@ class Volume:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of its values, as stored."""
+        """The stored data type."""
         kind: torch.dtype = getattr(torch, self._stored.dtype)
         return kind
 
     @property
     def spacing(self) -> tuple[float, float, float]:
-        """From one slice, row and column to the next, in the file's unit; zero where it says nothing."""
+        """The distance between slices, rows and columns, in the file's unit; zero if unknown."""
         return self._stored.spacing
 
     @property
     def scale(self) -> tuple[float, float]:
-        """What a stored value is multiplied by, and what is then added."""
+        """The slope and intercept of stored values."""
         return self._stored.scale
 
     def read(
         self, depth: Range = None, rows: Range = None, columns: Range = None, *, scaled: bool = False
     ) -> torch.Tensor:
-        """A block as [depth, rows, columns]; each range is (first, one after the last), all of it if left
-        out.
-        """
+        """Read a block as [depth, rows, columns]; each range is (start, stop), or all of it if left out."""
         ranges = [
             (0, length) if given is None else given
             for given, length in zip((depth, rows, columns), self.shape, strict=True)
@@ -70,7 +68,7 @@ class Volume:
     def __getitem__(self, key: Any) -> torch.Tensor:
         keys = key if isinstance(key, tuple) else (key,)
         if len(keys) > 3:
-            raise IndexError(f"a volume has three dimensions, and {len(keys)} were given")
+            raise IndexError(f"a volume has three dimensions, got {len(keys)} indices")
         keys += (slice(None),) * (3 - len(keys))
         ranges: list[tuple[int, int]] = []
         kept: list[slice | int] = []
@@ -79,14 +77,14 @@ class Volume:
                 start, end, step = given.indices(length)
                 if step != 1:
                     raise IndexError(
-                        "a volume is read in steps of one; take every other value of what is read"
+                        "volumes support no slice steps: read the whole range and index the result"
                     )
                 ranges.append((start, max(start, end)))
                 kept.append(slice(None))
             else:
                 number = given + length if given < 0 else given
                 if not 0 <= number < length:
-                    raise IndexError(f"{given} is not inside {length}")
+                    raise IndexError(f"index {given} is out of range for length {length}")
                 ranges.append((number, number + 1))
                 kept.append(0)
         return self.read(*ranges)[tuple(kept)]

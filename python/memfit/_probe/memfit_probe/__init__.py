@@ -1,11 +1,11 @@
 """The probe: watches a training script from inside, without changing it.
 
-It is brought along by `memfit run`, so it must work in any interpreter that has torch, with nothing but the
-standard library, and it must not import torch: it arms itself when the script does. What it learns goes two
-ways: labels and owners of memory into the event log, through the watcher library (`watch`), and structured
-facts as lines of JSON (`channel`).
+`memfit run` installs it, so it must work in any interpreter that has torch, with nothing but the standard
+library. It must not import torch: it is activated when the script does. Its findings go two ways: labels and
+owners of memory into the event log, through the watcher library (`watch`), and structured facts as lines of
+JSON (`channel`).
 
-A probe that fails must never take the script with it: whatever it does at the script's own calls runs under
+An error in the probe must never end the script: everything it does in the script's own calls runs under
 `guarded`.
 """
 
@@ -16,7 +16,7 @@ _started = False
 
 
 def start():
-    """Says hello, and waits for torch to be imported."""
+    """Send the first message, and wait for torch to be imported."""
     global _started
     if _started:
         return
@@ -34,7 +34,7 @@ def start():
         from . import lone
 
         lone.arm()
-        # The runner waits for the ranks that are there.
+        # The runner waits only for the ranks that exist.
         world = 1
     channel.send(
         "hello",

@@ -1,9 +1,8 @@
-"""What a try imports after it was forked is imported once, before the next one is.
+"""Imports modules that a try imported after its fork once in the parent, before the next fork.
 
-Libraries import much of themselves late: the first optimizer brings PyTorch's compiler along, a trainer its
-integrations. A try tells which modules came after its fork, and the process that is forked catches up with
-it. Only libraries whose import asks nothing of the card are taken: the process that is forked must not have
-used it.
+Libraries import much of their code late: the first optimizer imports PyTorch's compiler, a trainer its
+integrations. A try reports the modules that it imported after its fork, and the parent process catches up.
+Only libraries that do not use the GPU on import qualify, because the parent must not have used it.
 """
 
 import contextlib
@@ -14,11 +13,11 @@ import sys
 
 from . import inputs, kinds
 
-# PyTorch and what it is made of.
+# PyTorch and its dependencies.
 PLAIN = frozenset(
     ("torch", "torchgen", "functorch", "numpy", "sympy", "mpmath", "networkx", "jinja2", "packaging")
 )
-# Others whose import asks nothing of a card but what kind it is, as long as nothing else comes with them.
+# Other libraries that only ask for the kind of GPU on import, provided that they import nothing else.
 QUIET = frozenset(
     (
         "transformers",
@@ -57,7 +56,7 @@ QUIET = frozenset(
 
 
 class Ahead:
-    """The modules that tries import, as the process knows them that they are forked from."""
+    """The modules imported by tries, relative to those of the parent process."""
 
     def __init__(self, session, folder):
         self.session = session
@@ -65,11 +64,11 @@ class Ahead:
         self.known = frozenset()
 
     def forked(self):
-        """This is a try now: what is imported from here on is new."""
+        """Record the modules at the fork; later ones are new."""
         self.known = frozenset(sys.modules)
 
     def tell(self):
-        """A try is over."""
+        """Report the new modules at the end of a try."""
         new = [name for name in list(sys.modules) if name not in self.known]
         if not new:
             return
@@ -78,7 +77,7 @@ class Ahead:
         os.rename(self.file + ".new", self.file)
 
     def catch_up(self):
-        """Imports what the last try had to."""
+        """Import the modules that the last try reported."""
         try:
             with open(self.file, encoding="utf-8") as file:
                 names = file.read().split("\n")
@@ -91,19 +90,19 @@ class Ahead:
         core._cuda_getDeviceCount = lambda: len(cards)
         core._cuda_init = inputs.no_card_yet
         try:
-            with kinds.told(torch, cards):
+            with kinds.answered_from_catalogue(torch, cards):
                 for name in wanted(names):
                     if name not in sys.modules:
                         with contextlib.suppress(Exception):
                             importlib.import_module(name)
         finally:
             core._cuda_getDeviceCount, core._cuda_init = count, init
-        # No try goes over these either.
+        # The garbage collector of a try need not visit these either.
         gc.freeze()
 
 
 def wanted(names):
-    """Of modules that a try imported, those that may be there before it, in their order."""
+    """Select the modules that the parent may import, in order."""
     plain = PLAIN | sys.stdlib_module_names
     packages = {name.partition(".")[0] for name in names}
     may_be = plain | QUIET if packages <= plain | QUIET else plain

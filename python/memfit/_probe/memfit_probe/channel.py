@@ -1,4 +1,4 @@
-"""What this process tells the runner: one JSON object a line, appended to a file of its own."""
+"""Messages from this process to the runner: one JSON object per line, appended to a file of its own."""
 
 import os
 
@@ -8,13 +8,13 @@ def run_dir():
 
 
 def number(variable):
-    """An environment variable as a number that is not negative, or None."""
+    """Return an environment variable as a non-negative number, or None."""
     value = os.environ.get(variable, "")
     return int(value) if value.isdigit() else None
 
 
 def send(kind, **fields):
-    """Appends one message. Whole lines are written at once, so threads cannot mix theirs."""
+    """Append one message. Each line is written in one call, so threads cannot interleave."""
     line = encode({"kind": kind, **fields}) + "\n"
     path = os.path.join(run_dir(), f"messages-{os.getpid()}.jsonl")
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
@@ -25,24 +25,24 @@ def send(kind, **fields):
 
 
 def tell_of(torch):
-    """Which torch it is, and the allocator's settings in the environment by now."""
+    """Send the version of torch and the current allocator settings of the environment."""
     settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
     send("torch", version=str(torch.__version__), cuda=torch.version.cuda, alloc_conf=settings)
 
 
 def remark(name, **values):
-    """Sends a remark for the report: an id of docs/remarks.md, and values for its text."""
+    """Send a remark for the report: an id of docs/remarks.md, and values for its text."""
     send("note", id=name, values={key: str(value) for key, value in values.items()})
 
 
 def finished():
-    """This process waits to be ended from here on: no other needs to wait for what it would have sent."""
+    """Mark this process as finished, so that the runner does not wait for its messages."""
     with open(os.path.join(run_dir(), f"finished-{os.getpid()}"), "w", encoding="utf-8"):
         pass
 
 
 def setup():
-    """The run's set-up, as the runner wrote it."""
+    """Return the run's setup, as the runner wrote it."""
     import json
 
     with open(os.path.join(run_dir(), "setup.json"), encoding="utf-8") as file:
@@ -50,7 +50,7 @@ def setup():
 
 
 def plan():
-    """What is to be done to the training, or None where it is only watched."""
+    """Return the plan to apply, or None if the training is only watched."""
     path = os.path.join(run_dir(), "plan.json")
     if not os.path.exists(path):
         return None
@@ -61,7 +61,7 @@ def plan():
 
 
 def encode(value):
-    """JSON. The `json` package itself is left to processes that need it: this runs in every one."""
+    """Encode as JSON. The `json` package is not imported, because this runs in every process."""
     from _json import encode_basestring_ascii as quoted
 
     if value is None:
@@ -71,7 +71,7 @@ def encode(value):
     if isinstance(value, int):
         return str(int(value))
     if isinstance(value, str):
-        # A lone surrogate, as file names can have, is not valid in JSON text.
+        # A lone surrogate, which file names can contain, is not valid in JSON text.
         return quoted(value.encode("utf-8", "replace").decode("utf-8"))
     if isinstance(value, dict):
         return "{" + ",".join(f"{quoted(str(key))}:{encode(item)}" for key, item in value.items()) + "}"

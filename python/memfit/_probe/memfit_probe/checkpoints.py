@@ -1,7 +1,7 @@
-"""Keeps checkpoints off the user's disk: in a dry run all weights are zeros.
+"""Keeps checkpoints off the user's disk, because all weights are zeros in a dry run.
 
-The watcher library leads files aside, for all of a process and the programs that it starts
-(`memfit-overlay`); it is told here which file is a checkpoint.
+The watcher library redirects files for this process and its child programs (`memfit-overlay`); this module
+tells it which files are checkpoints.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from . import imports
 
 
 def find():
-    """The library's functions, or None where it is not loaded."""
+    """Return the library's functions, or None if it is not loaded."""
     try:
         library = ctypes.CDLL(None)
         return library if library.memfit_overlay_save else None
@@ -23,7 +23,7 @@ def find():
 
 
 class Checkpoints:
-    """The writers of checkpoints, each told of."""
+    """Wraps the functions that write checkpoints."""
 
     def __init__(self, torch):
         self.torch = torch
@@ -38,7 +38,7 @@ class Checkpoints:
         imports.after("safetensors", self._arm_safetensors)
 
     def become(self):
-        """This forked child is a run of its own from here on, with files of its own."""
+        """Give this forked child its own redirected files."""
         if self.library is not None:
             self.library.memfit_overlay_become()
 
@@ -46,7 +46,7 @@ class Checkpoints:
         module.save = self._writer(module.save, 1, "f")
 
     def _arm_safetensors(self, module):
-        """All of its faces (`safetensors.torch`, `.numpy`) write through these two."""
+        """Wrap these two functions: all of its APIs (`safetensors.torch`, `.numpy`) use them."""
         serialize, serialize_file = module.serialize, module.serialize_file
 
         @functools.wraps(serialize)
@@ -57,8 +57,8 @@ class Checkpoints:
         @functools.wraps(serialize_file)
         def to_file(tensor_dict, filename, *args, **kwargs):
             with self.writing():
-                # The library renames a temporary file by a system call of its own, which nothing leads aside:
-                # it is handed the place in the run directory.
+                # The library renames a temporary file with a direct system call, which cannot be redirected,
+                # so it gets the path in the run directory.
                 descriptor = os.open(filename, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
                 try:
                     place = os.readlink(f"/proc/self/fd/{descriptor}")
@@ -70,7 +70,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def writing(self):
-        """What this thread opens for writing within this is a checkpoint."""
+        """Treat files that this thread opens for writing as checkpoints."""
         self.library.memfit_overlay_save(1)
         try:
             yield
@@ -78,7 +78,7 @@ class Checkpoints:
             self.library.memfit_overlay_save(0)
 
     def _writer(self, original, position, name):
-        """A function that writes a checkpoint to the file that this argument is."""
+        """Wrap a function that writes a checkpoint to the file in this argument."""
 
         @functools.wraps(original)
         def save(*args, **kwargs):
@@ -90,7 +90,7 @@ class Checkpoints:
             if descriptor is None:
                 self.library.memfit_overlay_expect()
             else:
-                # What was written before it belongs to the file as well.
+                # Data written before belongs to the file as well.
                 with contextlib.suppress(Exception):
                     target.flush()
                 self.library.memfit_overlay_divert(descriptor)
@@ -100,7 +100,7 @@ class Checkpoints:
 
 
 def descriptor_of(file):
-    """The descriptor of an open file, or None for what is in memory."""
+    """Return the descriptor of an open file, or None for in-memory files."""
     try:
         return file.fileno()
     except (AttributeError, OSError, ValueError, io.UnsupportedOperation):

@@ -1,6 +1,6 @@
-"""What Triton made on the way to a kernel's machine code: the device reads there which operands it writes.
+"""Passes Triton's intermediate code to the device, which reads from it which operands a kernel writes.
 
-Programs of Inductor's are loaded from files, beside which the device finds the text by itself.
+Inductor's programs are loaded from files, and the device finds the code next to them by itself.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ from . import imports
 
 
 def arm(session):
-    """Tells the device of each kernel that Triton loads by itself."""
+    """Report each kernel that Triton loads directly to the device."""
     tell = getattr(ctypes.CDLL(None), "memfit_vgpu_kernel_text", None)
     if tell is None:
         return

@@ -1,8 +1,8 @@
-"""Copies of a model's parameters that no module holds: an average of the weights as a list of tensors, a
-state to go back to.
+"""Finds copies of a model's parameters that belong to no module: averaged weights as a list of tensors, or a
+saved state.
 
-They are looked for once, before the first backward pass: whatever has the shapes of the parameters by then,
-one for one, is a copy of them. Later, a list of gradients would look the same.
+The search runs once, before the first backward pass: tensors whose shapes match the parameters one by one are
+a copy. Later, a list of gradients would match as well.
 """
 
 import gc
@@ -12,11 +12,11 @@ from . import watch as codes
 
 
 def note(notes, roots):
-    """Notes the copies of these modules' parameters."""
+    """Record the copies of these modules' parameters."""
     by_order, by_name = {}, []
     for root in roots:
         named = [(name, each) for name, each in root.named_parameters() if notes.addresses(each)]
-        # A single tensor of some shape may be anything.
+        # A single tensor with a matching shape may be anything.
         if len(named) > 1:
             shapes = tuple(each.shape for _, each in named)
             by_order.setdefault(len(shapes), []).append((shapes, [each for _, each in named]))
@@ -38,7 +38,7 @@ def note(notes, roots):
 
 
 def _is_copy(notes, each):
-    # What was computed of the parameters is no copy of them, and has their shapes, too.
+    # Results computed from the parameters may have their shapes, too, but have a graph.
     return type(each) in notes.plain and each.is_cuda and each.grad_fn is None
 
 
@@ -52,7 +52,7 @@ def _in_order(notes, held, known):
 
 
 def _by_name(notes, held, names):
-    """A dictionary by the parameters' names, with nothing missing."""
+    """Match a dictionary with all of the parameters' names."""
     if len(held) < len(names) or not all(name in held for name in names):
         return []
     found = [held[name] for name in names]

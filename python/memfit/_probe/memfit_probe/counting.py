@@ -1,8 +1,7 @@
-"""When a step is complete, and when enough of them are. Knows nothing of torch."""
+"""Counts complete training steps. Does not use torch."""
 
-# An optimizer that no longer steps, or never does, is waited for this many rounds of the busiest one beyond
-# those asked for.
-PATIENCE = 8
+# Rounds of the busiest optimizer, beyond the requested steps, after which one that does not step is ignored.
+MAX_IDLE_ROUNDS = 8
 
 
 class StepCounter:
@@ -20,32 +19,32 @@ class StepCounter:
         self._retired = 0
 
     def appeared(self, key):
-        """An optimizer was made."""
+        """Add an optimizer that was created."""
         self._counts.setdefault(key, 0)
         self._last_round.setdefault(key, self.rounds)
 
     def vanished(self, key):
-        """An optimizer is gone. What it has counted stays, so that the count never falls."""
+        """Remove an optimizer that was deleted. Its count is kept, so that the total never falls."""
         before = self._slowest(self._counts)
         self._counts.pop(key, None)
         self._last_round.pop(key, None)
         self._retired += max(0, before - self._slowest(self._counts))
 
     def stepped(self, key):
-        """An optimizer has stepped; how many steps are complete now is returned."""
+        """Count a step, and return the number of complete steps."""
         self._counts[key] = self._counts.get(key, 0) + 1
         self._last_round[key] = self.rounds
         return self.complete
 
     @property
     def rounds(self):
-        """Steps of the busiest optimizer."""
+        """Number of steps of the busiest optimizer."""
         return max(self._counts.values(), default=0)
 
     @property
     def complete(self):
-        """Steps that are complete."""
-        rounds, patience = self.rounds, self.asked + PATIENCE
+        """Number of complete steps."""
+        rounds, patience = self.rounds, self.asked + MAX_IDLE_ROUNDS
         if self.asked and any(rounds - last >= patience for last in self._last_round.values()):
             waited = {
                 key: count for key, count in self._counts.items() if rounds - self._last_round[key] < patience
@@ -55,16 +54,16 @@ class StepCounter:
 
     @property
     def enough(self):
-        """Whether as many as were asked for are complete."""
+        """`True` if the requested number of steps is complete."""
         return bool(self.asked) and self.complete >= self.asked
 
     @property
     def any(self):
-        """Whether any optimizer exists or has stepped."""
+        """`True` if any optimizer exists or has stepped."""
         return bool(self._counts) or self._retired > 0
 
     def at_the_end(self):
-        """Steps that were complete when the script came to its own end: nothing is waited for any more."""
+        """Return the number of complete steps at the end of the script, when no optimizer is waited for."""
         return self._retired + self._slowest(self._counts)
 
     @staticmethod

@@ -1,11 +1,11 @@
-"""A loader's batches in pieces, and which of them a loop is at."""
+"""Divides a loader's batches into micro-batches, and tracks which one the loop is at."""
 
 import weakref
 from collections import deque
 
 
 class Piece:
-    """Where a piece of a batch lies in it."""
+    """A micro-batch's position in its batch."""
 
     def __init__(self, samples, batch, last):
         self.samples = samples
@@ -14,7 +14,7 @@ class Piece:
 
 
 class Pieces:
-    """A loader's sampler of batches, with each batch in pieces."""
+    """Wraps a loader's batch sampler and divides each batch."""
 
     def __init__(self, sampler, planned, dataset):
         self.sampler = sampler
@@ -23,7 +23,7 @@ class Pieces:
         self.made = deque()
 
     def __iter__(self):
-        # A loader whose processes stay begins anew with what it has, wherever its loop stopped.
+        # With persistent workers, an iteration restarts the same sampler, wherever the last loop stopped.
         self.made.clear()
         worst = self.planned.worst(self.dataset, self.sampler)
         for indices in self.sampler:
@@ -39,11 +39,11 @@ class Pieces:
                 yield indices[begin:end]
 
     def __len__(self):
-        # What a script plans by is how many batches there are.
+        # Scripts compute schedules from the number of batches.
         return len(self.sampler)
 
     def __getattr__(self, name):
-        # A copy that is being made has no sampler yet.
+        # An object that is being copied has no sampler yet.
         return (
             getattr(self.__dict__["sampler"], name)
             if "sampler" in self.__dict__
@@ -52,23 +52,21 @@ class Pieces:
 
 
 class Fetched:
-    """What a loop has fetched of its loader and is not done with: some fetch one batch ahead of the one that
-    they train on.
-    """
+    """The micro-batches that a loop has fetched but not finished: some loops fetch one batch ahead."""
 
     def __init__(self):
         self.iterator = None
         self.waiting = deque()
-        # How many are in hand while one is trained on; not known before the first is.
+        # Number of batches held while one is trained on; unknown before the first.
         self.in_hand = None
 
     @property
     def piece(self):
-        """The one that is trained on."""
+        """The micro-batch in training."""
         return self.waiting[0] if self.waiting else None
 
     def fetch(self, iterator, piece):
-        """The loader has given a piece, or says that there is no more."""
+        """Record that the loader yielded a micro-batch, or that it is exhausted."""
         known = self.iterator() if self.iterator is not None else None
         if known is not iterator:
             self.iterator = weakref.ref(iterator)
@@ -77,9 +75,9 @@ class Fetched:
         self._let_go(self.in_hand or len(self.waiting))
 
     def begin(self):
-        """The model is about to train."""
+        """Record that the model is about to train."""
         if self.in_hand is None and self.waiting:
-            # Who has fetched more has left some out.
+            # A loop that fetched more has skipped some.
             self.in_hand = 2 if len(self.waiting) == 2 else 1
             self._let_go(self.in_hand)
 

@@ -1,11 +1,11 @@
-"""The virtual device in front of this process: what it knows of its memory, and what it is told."""
+"""The interface of the virtual device in this process: reads its memory, and tells it sizes and types."""
 
 import ctypes
 import functools
 
 
 class Device:
-    """Typed faces of the library's functions."""
+    """Typed functions of the library."""
 
     def __init__(self, library):
         u64, pointer = ctypes.c_uint64, ctypes.c_void_p
@@ -15,25 +15,25 @@ class Device:
             found.argtypes, found.restype = arguments, result
             return found
 
-        # Copies what a range holds, if all of it follows from what the script wrote.
+        # Copies the contents of a range, if all of it follows from data that the script wrote.
         self.contents = function("contents", u64, u64, pointer, result=ctypes.c_int)
-        # Records what a range holds.
+        # Records the contents of a range.
         self.computed = function("computed", u64, u64, pointer)
-        # Tells the size that the operator under way computes; -1 for none.
+        # Sets the size that the current operator computes; -1 for none.
         self.expect = function("expect", ctypes.c_int64)
-        # Counts an assumption, by its id.
+        # Counts an assumption by its id.
         self.assumed = function("assumed", ctypes.c_char_p)
-        # Tells the type of what is read from now on; gives the unknown integers read so far.
+        # Sets the data type of later reads; returns the number of unknown integers read so far.
         self.reading = function("reading", ctypes.c_int, result=u64)
-        # Gives the unknown floating-point numbers read so far.
+        # Returns the number of unknown floating-point values read so far.
         self.unknown_floats = function("unknown_floats", result=u64)
 
 
 @functools.cache
 def find():
-    """The device, or None where it is not loaded."""
+    """Return the device, or None if it is not loaded."""
     try:
-        # The calls are short: PyDLL keeps the interpreter's lock, which is cheaper.
+        # The calls are short: PyDLL keeps the GIL, which is cheaper.
         return Device(ctypes.PyDLL(None))
     except (AttributeError, OSError):
         return None

@@ -1,32 +1,32 @@
-"""Whether parts of a batch train as the whole batch does: as one step of the script itself shows it."""
+"""Decides from one step of the script itself if micro-batches train like the whole batch."""
 
 import functools
 
 from .independence import Independence
 from .inputs import is_compiled, leaves
 
-# Of fewer samples nothing can be told: other dimensions are as small.
-LEAST_SAMPLES = 3
-COMPILED = "the model is compiled, and what it computes is not seen"
+# With fewer samples, the batch dimension cannot be told from other small dimensions.
+MIN_SAMPLES = 3
+COMPILED = "the model is compiled, so its operations cannot be followed"
 
 
 class Division:
-    """Follows the samples of one batch, from where they come up to the optimizer's step."""
+    """Follows the samples of one batch, from the loader to the optimizer's step."""
 
     def __init__(self, session):
         self.session = session
         self.following = None
 
     def forget(self):
-        """Nothing has happened yet."""
+        """Reset the state."""
         self.stop()
-        # What one of the step's backwards does not show; nothing shown at all before the first.
+        # The reason why one of the step's backward passes proves nothing; None before the first.
         self._why = None
         self._backwards = 0
         self._done = False
 
     def arm(self):
-        """Numbers that are read on the host are seen where they are read."""
+        """Detect values that are read on the host."""
         for name in ("numpy", "tolist", "__array__"):
             self._arm_reading(name)
 
@@ -43,10 +43,10 @@ class Division:
         setattr(kind, name, read)
 
     def begin(self, samples, fields=()):
-        """A batch of so many samples begins, with these tensors in it."""
+        """Start to follow a batch of this many samples, with these tensors in it."""
         planned = self.session.planned
         as_it_is = planned.measures and not planned.levers and len(self.session.optimizers) > 0
-        if self._done or not as_it_is or samples < LEAST_SAMPLES:
+        if self._done or not as_it_is or samples < MIN_SAMPLES:
             return
         if self.following is None:
             self.following = Independence(samples)
@@ -55,7 +55,9 @@ class Division:
             self.following.follow(field)
 
     def given(self, batch, ignores):
-        """A loader gives a batch, some of whose labels may be left out of the loss."""
+        """Record that a loader yielded a batch; with `ignores`, some of its labels do not count in
+        the loss.
+        """
         fields = [
             each for each in leaves(batch, 64) if isinstance(each, self.session.torch.Tensor) and each.dim()
         ]
@@ -65,7 +67,7 @@ class Division:
             self.following.ignores()
 
     def backward_begins(self, roots):
-        """A backward begins: of a mean over samples, or of something else."""
+        """Check at the start of a backward pass if it begins at a mean over samples."""
         if self.following is None:
             return
         self._backwards += 1
@@ -73,44 +75,44 @@ class Division:
         self._pause()
 
     def backward_ends(self):
-        """Another loss of the same step may follow."""
+        """Continue after a backward pass, since another loss of the same step may follow."""
         if self.following is not None and not self.following.watching:
             self.following.watching = True
             self.following.__enter__()
 
     def meets(self, model):
-        """A model is about to be called: of a compiled one nothing can be followed."""
+        """Give up if a model that is about to be called is compiled."""
         if self.following is not None and is_compiled(model):
             self._why, self._backwards, self._done = COMPILED, 1, True
             self.stop()
 
     def stepped(self):
-        """The optimizer steps: all of the step was seen, if any of it was."""
+        """End at the optimizer's step, if a backward pass was seen."""
         if self.following is not None and self._backwards:
             self._done = True
             self.stop()
 
     def ended(self, seen):
-        """The optimizer's step is over. A script that makes its batches itself, of as many samples as were
-        seen, makes the next one from here on.
-        """
+        """Start the next batch after an optimizer step, in a script without a loader."""
         if seen:
             self.begin(seen)
 
     def stop(self):
-        """Look no more."""
+        """Stop following."""
         if self.following is not None:
             self._pause()
             self.following = None
 
     def _pause(self):
         following = self.following
-        # Where a mode of the script's own began since and goes on, it stays below that, and looks no more.
+        # If a dispatch mode of the script was entered since, this one stays below it, inactive.
         if following.watching:
             following.watching = False
             if following is self.session.torch.utils._python_dispatch._get_current_dispatch_mode():
                 following.__exit__(None, None, None)
 
     def why_not(self):
-        """Why parts are not known to train as the whole; empty where they are, None if no step was seen."""
+        """Return the reason why micro-batches may train differently; "" if they do not, None if no step was
+        seen.
+        """
         return (self._why or "") if self._backwards else None

@@ -1,7 +1,7 @@
-"""Source files that a run takes as changed: what would have helped is tried, and nobody's files are touched.
+"""Runs source files with changed text, to try a fix without modifying the user's files.
 
 Imports of such a file get the changed text from the file's own loader. A script is not imported: Python runs
-it from its path, after it has asked the path hooks whether somebody else knows how to. One of ours does.
+it from its path, after asking the path hooks for a loader. One of these hooks is installed here.
 """
 
 import ast
@@ -14,12 +14,12 @@ import sys
 
 
 def arm(path):
-    """`path` has a JSON object: files, and what stands in them instead."""
+    """Read the changed files from a JSON object at `path`: file names with their new text."""
     with open(path, encoding="utf-8") as file:
         changed = {os.path.realpath(name): text for name, text in json.load(file).items()}
     _change_imports(changed)
     sys.path_hooks.insert(0, lambda entry: _Script(entry, changed))
-    # Should they be in there already: who asked before asked without the hook.
+    # Drop cached entries, which were made without the hook.
     for name in changed:
         sys.path_importer_cache.pop(name, None)
 
@@ -39,7 +39,7 @@ def _change_imports(changed):
 
 
 def _show(path, text):
-    """What tracebacks and `inspect` read are the lines that ran."""
+    """Make tracebacks and `inspect` show the changed lines."""
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
 
 
@@ -49,7 +49,7 @@ class _Script:
     def __init__(self, entry, changed):
         text = changed.get(os.path.realpath(entry))
         if text is None or not os.path.isfile(entry):
-            raise ImportError("not a script that is changed")
+            raise ImportError("not a changed script")
         self.entry = entry
         self.text = text
 
@@ -65,8 +65,8 @@ class _Script:
         return False
 
     def get_code(self, name):
-        # As if Python had run it from its path: its folder is where imports begin, and it is no module of a
-        # name, by which a process that it starts would look for it.
+        # As if Python had run it from its path: imports start in its folder, and it has no module name by
+        # which a child process would look for it.
         sys.path[:] = [
             os.path.dirname(os.path.abspath(path)) if path == self.entry else path for path in sys.path
         ]
@@ -82,7 +82,7 @@ class _Script:
 
 
 def _behind_what_comes_first(tree):
-    """Where a statement can stand first: behind the docstring and what is imported from the future."""
+    """Return the first position for a statement: behind the docstring and `__future__` imports."""
     place = 1 if ast.get_docstring(tree, clean=False) is not None else 0
     for statement in tree.body[place:]:
         if not (isinstance(statement, ast.ImportFrom) and statement.module == "__future__"):

@@ -1,7 +1,7 @@
-"""Extensions with a CUDA runtime of their own: refused when they are loaded, by name, before they end the
-process.
+"""Refuses extensions that are statically linked with a CUDA runtime by name when they are loaded, because
+they would crash the process.
 
-The device in front of this process cannot stand in front of what a library has linked into itself.
+The virtual device cannot intercept the calls of a statically linked runtime.
 """
 
 import ctypes
@@ -9,12 +9,12 @@ import functools
 import importlib.machinery
 import os
 
-# Libraries whose every call the device answers itself, so that they are never asked.
+# Libraries that the virtual device replaces completely, so they are never called.
 SHADOWED = (f"{os.sep}nvidia{os.sep}", f"{os.sep}torch{os.sep}lib{os.sep}")
 
 
 def arm(session):
-    """Looks at each library that Python loads from now on."""
+    """Check each library that Python loads from now on."""
     brings = ctypes.CDLL(None).memfit_vgpu_brings_runtime
     brings.argtypes, brings.restype = (ctypes.c_char_p,), ctypes.c_int
 
@@ -23,9 +23,9 @@ def arm(session):
         if os.path.isabs(path) and not any(part in path for part in SHADOWED) and brings(os.fsencode(path)):
             session.remark("static-runtime", library=os.path.basename(path))
             return (
-                f"memfit: `{os.path.basename(path)}` is linked with a CUDA runtime of its own (-cudart static), which "
-                "the virtual device cannot stand in front of; build it with `-cudart shared`, as PyTorch's own "
-                "extensions are"
+                f"memfit: `{os.path.basename(path)}` is statically linked with a CUDA runtime (-cudart "
+                "static), whose calls the virtual device cannot intercept; build it with `-cudart shared`, "
+                "like PyTorch's own extensions"
             )
         return None
 

@@ -1,6 +1,4 @@
-"""What a plan has to know of a training or of a model at work, beyond its batches and blocks: told once, at
-the end.
-"""
+"""Facts for a plan about a training or inference, besides batches and blocks; sent once, at the end."""
 
 import functools
 import itertools
@@ -11,49 +9,48 @@ from .independence import IGNORED
 from .inputs import is_compiled, leaves, parts
 
 TURNS = (
-    "its optimizers take turns within a batch: one steps before the other's backward, so all pieces would have to go through "
-    "for each of them"
+    "its optimizers take turns within a batch: one steps before the other's backward pass, so every "
+    "micro-batch would have to run once for each of them"
 )
-CLIPPED = "gradients are clipped after the backward, when all of them are gone"
-# Of a data set's items so many lengths are told.
+CLIPPED = "gradients are clipped after the backward pass, when all of them are already freed"
+# Maximum number of sample lengths that are reported.
 MAX_LENGTHS = 1024
 
 
 class Facts:
-    """What was seen on the way."""
+    """The facts seen so far."""
 
     def __init__(self, session):
         self.session = session
-        # Numbers that a script put into its model: it goes on from weights that were trained before.
+        # Number of parameters loaded into the model, which show that it is pretrained.
         self.loaded = 0
         self.division = Division(session)
 
     def forget(self):
-        """Nothing has happened yet; what was loaded before the fork stays so."""
+        """Reset the state; weights loaded before the fork still count."""
         self.cached = 0
         self.tokens = 0
         self.pictures = (0, 0)
-        # Whether attention's weights were seen as a matrix, and labels that are left out of a loss.
+        # Set if attention weights were seen as a matrix, and if labels are ignored by the loss.
         self.attends = False
         self.ignores = False
-        # The optimizer that was first asked to step, for which piece one was last, and whether a backward
-        # came after that.
+        # The first optimizer that stepped, the batch of the last step, and a flag for a backward pass since.
         self.asked_first = None
         self.asked_for = None
         self.backward_since = False
         self.alternates = False
-        # Backwards that add up gradients, how many there were when each optimizer last stepped, the most from
-        # one of its steps to the next, and how many pieces of a batch a library's own settings have for
-        # memfit's sake.
+        # Number of backward passes that accumulate gradients, their count at each optimizer's last step, the
+        # largest number between two steps of one optimizer, and the number of micro-batches that a library's
+        # own settings make for memfit.
         self.backwards = 0
         self.stepped_after = weakref.WeakKeyDictionary()
         self.most_backwards = 0
         self.pieces = 1
-        # Whether a model's training forward drew random numbers, and how many the card had drawn before the
-        # one that is under way.
+        # Set if a model's training forward pass drew random numbers, and the generators' offsets before the
+        # current one.
         self.draws = False
         self.drawn = None
-        # What shows that parts of a batch train as the whole does.
+        # The proof that micro-batches train like the whole batch.
         self.division.forget()
 
     def arm(self):
@@ -71,9 +68,7 @@ class Facts:
         module.load_state_dict = load_state_dict
 
     def _arm_softmax(self, home):
-        """Weights of attention that is written out are a softmax of a matrix for each head, with a
-        gradient.
-        """
+        """Detect written-out attention by a softmax over a matrix per head, with a gradient."""
         original, facts, is_compiling = home.softmax, self, self.session.torch.compiler.is_compiling
 
         @functools.wraps(original)
@@ -85,15 +80,15 @@ class Facts:
         home.softmax = softmax
 
     def forward_begins(self, model):
-        """An outermost module begins."""
+        """Record that an outermost module starts."""
         self.drawn = self._drawn() if model.training and not self.draws else None
 
     def forward_ends(self):
-        """It has ended."""
+        """Record that it has ended."""
         self.draws = self.draws or (self.drawn is not None and self._drawn() != self.drawn)
 
     def _drawn(self):
-        """How far the cards' random numbers have gone."""
+        """Return the offsets of the GPU generators."""
         cuda = self.session.torch.cuda
         return (
             [generator.get_offset() for generator in cuda.default_generators]
@@ -102,26 +97,26 @@ class Facts:
         )
 
     def backward(self):
-        """A backward begins."""
+        """Record a backward pass."""
         self.backward_since = True
         self.backwards += 1
 
     def appeared(self, optimizer):
-        """An optimizer was made: what came before was not for it."""
+        """Record a new optimizer: earlier backward passes were not for it."""
         self.stepped_after[optimizer] = self.backwards
 
     def counts(self, optimizer):
-        """An optimizer is asked to step, if only for a piece of a batch: how many backwards came since it
-        last was.
+        """Record an optimizer step, also one of a micro-batch only, and the backward passes since the last
+        one.
         """
         since = self.backwards - self.stepped_after.get(optimizer, 0)
         self.most_backwards = max(self.most_backwards, since)
         self.stepped_after[optimizer] = self.backwards
 
     def asked_to_step(self, optimizer, batch):
-        """An optimizer is asked to step: whether it is seen for the first time that it takes turns with
-        another one within a batch, each after a backward of its own. Then pieces of the batch would have to
-        go through for each of them.
+        """Record an optimizer step. Return `True` the first time that two optimizers are seen to take turns
+        within a batch, each after its own backward pass: micro-batches would then have to run once for each
+        of them.
         """
         self.counts(optimizer)
         self.division.stepped()
@@ -136,7 +131,7 @@ class Facts:
         return True
 
     def saw(self, arguments):
-        """What an outermost module is called with: a language model's cache may be among it."""
+        """Record a language model's key-value cache among the arguments of an outermost module."""
         for value in itertools.islice(arguments[1].values() if arguments[1] else (), 32):
             layers = getattr(value, "layers", None)
             if isinstance(layers, list) and hasattr(value, "get_seq_length"):
@@ -144,7 +139,9 @@ class Facts:
                 self.tokens = max(self.tokens, int(value.get_seq_length()))
 
     def batch(self, batch, trains):
-        """What a loader gave: pictures have four dimensions, and labels of -100 are left out of losses."""
+        """Record the shape of images (four dimensions) in a loader's batch, and labels of -100, which losses
+        ignore.
+        """
         for value in leaves(batch, 16):
             if not self.ignores and str(getattr(value, "dtype", "")) == "torch.int64":
                 self.ignores = not value.is_cuda and bool((value == IGNORED).any())
@@ -156,7 +153,9 @@ class Facts:
             self.division.given(batch, self.ignores)
 
     def tell(self, model, each):
-        """As fields of the message; a model may be several, each of which is called by itself."""
+        """Return the facts as fields of the message; a model may consist of several that are called
+        separately.
+        """
         torch = self.session.torch
         parameters = list(model.parameters()) if model is not None else []
         named = any(getattr(getattr(one, "config", None), "_name_or_path", "") for one in each)
@@ -180,7 +179,7 @@ class Facts:
 
 
 def drops(model):
-    """Whether some module drops numbers at random while it trains, as its own fields say: `p`, `dropout`,
+    """Return `True` if a module in training has dropout, according to its attributes: `p`, `dropout`,
     `attn_drop`.
     """
     return any(
@@ -192,27 +191,27 @@ def drops(model):
 
 
 def is_attention(shape):
-    """Whether a softmax over the last of these dimensions may be that of attention: rows of weights for many
-    queries.
+    """Return `True` if a softmax over the last dimension of this shape may be attention: rows of weights for
+    several queries.
     """
     return len(shape) in (3, 4) and shape[-2] > 1 and shape[-1] > 1
 
 
 def nbytes(table):
-    """Bytes of the tensors in an object's own fields."""
+    """Return the bytes of the tensors in an object's attributes."""
     fields = [each for value in table.values() for each in (value if isinstance(value, list) else [value])]
     return sum(getattr(each, "nbytes", 0) or 0 for each in fields)
 
 
 def lengths(sizes):
-    """Sizes of items, as many as tell how they differ; nothing where they are alike."""
+    """Return a sample of the item sizes if they differ, else nothing."""
     if len(set(sizes.values())) < 2:
         return []
     return list(itertools.islice(sizes.values(), MAX_LENGTHS))
 
 
 def state_bytes(optimizer):
-    """Bytes of the card that an optimizer keeps between steps."""
+    """Return the bytes of GPU memory in an optimizer's state."""
     values = (
         value
         for kept in optimizer.state.values()
@@ -222,5 +221,5 @@ def state_bytes(optimizer):
 
 
 def output_bytes(output):
-    """Bytes of a block's output."""
+    """Return the bytes of a block's output."""
     return sum(getattr(value, "nbytes", 0) or 0 for value in leaves(output, 64))

@@ -1,5 +1,5 @@
-"""How a script's own `DataLoader` feeds its training: how long the script waits for each batch, and, where it
-was asked for, what an item takes on this host and what other numbers of workers would give.
+"""Measures how a script's `DataLoader` feeds its training: the wait for each batch, and on request the time
+per item on this host and the effect of other numbers of workers.
 """
 
 import time
@@ -8,20 +8,20 @@ import weakref
 from . import channel
 from .inputs import first_dimension, leaves
 
-# Of a batch so many parts are looked at.
-MOST_PARTS = 4096
-# What the workers had not begun together: a share of the time in which the script waited from which on it is
-# the loader that sets the pace.
-WAITED = 0.8
+# Maximum number of tensors in a batch that are checked.
+MAX_PARTS = 4096
+# Share of the time spent waiting for batches, beyond those that the workers prefetch, above which the loader
+# is the bottleneck.
+MIN_WAITING_SHARE = 0.8
 
 
 class Feed:
-    """One pass of a script over a loader, timed."""
+    """One timed iteration of a script over a loader."""
 
     def __init__(self, iterator):
         self.workers = getattr(iterator, "_num_workers", 0)
         self.prefetch = getattr(iterator, "_prefetch_factor", None) or 0
-        # The first batch waits for what is done once; those that workers began at once come together.
+        # The first batch includes one-time work; batches that workers started at once arrive together.
         self.ahead = 1 + self.workers * max(self.prefetch, 1)
         self.batches = 0
         self.counted = 0
@@ -30,7 +30,7 @@ class Feed:
         self.on_card = False
 
     def given(self, began, ended, batch):
-        """A batch was asked for at one time and came at another."""
+        """Record when a batch was requested and when it arrived."""
         if self.batches == 0:
             self.on_card = on_card(batch)
         self.batches += 1
@@ -42,20 +42,20 @@ class Feed:
         self.until = ended
 
     def period(self):
-        """Nanoseconds in which the loader makes a batch; None where what was seen does not tell."""
+        """Return the nanoseconds that the loader needs per batch; None if they are unknown."""
         if self.on_card or not self.counted:
-            # Nothing is computed on a card that is not there, so its time is not known.
+            # The virtual GPU computes nothing, so the time of work on it is unknown.
             return None
         if self.workers == 0:
             return self.waited // self.counted
         whole = self.until - self.since
-        if self.counted < self.workers or self.waited < WAITED * whole:
+        if self.counted < self.workers or self.waited < MIN_WAITING_SHARE * whole:
             return None
         return whole // self.counted
 
 
 class Feeding:
-    """The loaders of a process, and the pass that trains."""
+    """The loaders of a process, and the iterations that train."""
 
     def __init__(self, session):
         self.session = session
@@ -63,26 +63,26 @@ class Feeding:
         self.forget()
 
     def forget(self):
-        """In a forked child: nothing has been loaded."""
+        """Reset the state in a forked child."""
         self.feeds = weakref.WeakKeyDictionary()
         self.loaders = weakref.WeakKeyDictionary()
-        # The passes that train, the last one last.
+        # The iterations that train, the last one last.
         self.training = []
-        # A loader is kept only where it will be measured.
+        # A loader is kept alive only if it will be measured.
         self.kept = None
         self.any = None
 
     def iterates(self, loader, iterator):
-        """A script begins a pass."""
+        """Record that the script starts to iterate over a loader."""
         try:
             self.loaders[iterator] = weakref.ref(loader)
         except TypeError:
-            return  # A class of the script's own, which nothing can be kept beside.
+            return  # A custom class without weak references.
         if self.asked and self.any is None:
             self.any = loader
 
     def given(self, iterator, began, ended, batch):
-        """A loader gave a batch."""
+        """Record a batch from a loader."""
         try:
             feed = self.feeds.get(iterator)
             if feed is None:
@@ -92,7 +92,7 @@ class Feeding:
             self.session.remark("probe-failed", error, where="at a batch of a data loader")
 
     def trains(self, iterator):
-        """Optimizers step while the script goes over this loader."""
+        """Record that optimizers step while the script iterates over this loader."""
         if iterator is None:
             return
         feed = self.feeds.get(iterator)
@@ -103,7 +103,7 @@ class Feeding:
             self.kept = known()
 
     def tell(self):
-        """What is known of the pass that trains, as a field of the last message."""
+        """Return the facts about the loaders that train, as a field of the last message."""
         try:
             return self._known()
         except Exception as error:
@@ -111,7 +111,7 @@ class Feeding:
             return None
 
     def _known(self):
-        # Under a plan, its pieces of batches are what is given.
+        # Under a plan, the loaders yield micro-batches.
         synthetic = self.session.setup["synthetic"]["data"] is not None
         if not self.training or synthetic or self.session.planned is not None:
             return None
@@ -123,7 +123,7 @@ class Feeding:
         }
 
     def measure(self):
-        """Where it was asked for: takes the training's loader apart, and tells."""
+        """Measure the training's loader separately, on request, and report."""
         loader = self.kept if self.kept is not None else self.any
         if not self.asked or loader is None or (channel.number("RANK") or 0) > 0:
             return
@@ -134,21 +134,21 @@ class Feeding:
 
 
 def on_card(batch):
-    """Whether some part of a batch lies on a card."""
-    return any(getattr(part, "is_cuda", False) for part in leaves(batch, MOST_PARTS))
+    """Return `True` if a tensor of the batch is on a GPU."""
+    return any(getattr(part, "is_cuda", False) for part in leaves(batch, MAX_PARTS))
 
 
 def nbytes(batch):
-    """Bytes of a batch's tensors and arrays."""
-    sizes = (getattr(part, "nbytes", 0) for part in leaves(batch, MOST_PARTS))
+    """Return the bytes of a batch's tensors and arrays."""
+    sizes = (getattr(part, "nbytes", 0) for part in leaves(batch, MAX_PARTS))
     return sum(size for size in sizes if isinstance(size, int))
 
 
 def samples(torch, batch):
-    """Samples in a batch: the first dimension of its first tensor, or 1."""
+    """Return the number of samples in a batch: the first dimension of its first tensor, or 1."""
     return first_dimension(torch, [batch]) or 1
 
 
 def now():
-    """Nanoseconds of a clock that only ever goes on."""
+    """Return a monotonic time in nanoseconds."""
     return time.perf_counter_ns()

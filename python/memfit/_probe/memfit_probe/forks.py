@@ -1,9 +1,9 @@
-"""A process that gets ready once and is tried many times.
+"""Prepares a process once and forks it for each try.
 
-Everything that a script does before it first needs the card (its imports, its data set, often its model) is
-done once. There it stops, and for each line that the runner writes, which names a run directory, a child is
-forked that goes on from there as a run of its own. The device library must not have been used by then: a
-forked child could not use it.
+Everything that a script does before it first uses the GPU (imports, data set, often the model) runs once. The
+process then waits; for each line from the runner, which names a run directory, it forks a child that
+continues as a separate run. The device library must not be in use by then, because a forked child could not
+use it.
 """
 
 import contextlib
@@ -14,34 +14,35 @@ import sys
 
 from . import ahead, channel, imports, kinds, random_numbers
 
-# While a script gets ready, little of what it makes is garbage.
-SELDOM = (50_000, 20, 100)
+# Garbage-collector thresholds during preparation, when little of the script's data is garbage.
+RARE_COLLECTION = (50_000, 20, 100)
 
 
 def arm(session):
-    """Waits where the script first needs the card."""
+    """Wait at the first use of the GPU."""
     alone = os.environ.get("MEMFIT_LONE_RANK")
     if int(os.environ.get("WORLD_SIZE") or 1) > 1 and not alone:
         _answer("several processes train together")
         return
     torch = session.torch
-    # A child could not use threads that were started before it was forked.
+    # Threads do not survive a fork.
     torch.set_num_threads(1)
     random_numbers.arm(torch)
     often = gc.get_threshold()
-    gc.set_threshold(*SELDOM)
+    gc.set_threshold(*RARE_COLLECTION)
     count, init = torch._C._cuda_getDeviceCount, torch._C._cuda_init
-    # How many cards there are is asked early and often; the device itself must not be asked yet.
+    # Scripts ask early and often for the number of GPUs, but the device itself must not be used yet.
     torch._C._cuda_getDeviceCount = lambda: len(session.setup["cards"])
     asked = contextlib.ExitStack()
     imports.after(
-        "torch.cuda", lambda _module: asked.enter_context(kinds.told(torch, session.setup["cards"]))
+        "torch.cuda",
+        lambda _module: asked.enter_context(kinds.answered_from_catalogue(torch, session.setup["cards"])),
     )
 
     def serve():
         asked.close()
         torch._C._cuda_getDeviceCount, torch._C._cuda_init = count, init
-        if gc.get_threshold() == SELDOM:
+        if gc.get_threshold() == RARE_COLLECTION:
             gc.set_threshold(*often)
         _leave_what_is_there()
         _serve(session)
@@ -52,7 +53,7 @@ def arm(session):
 
     torch._C._cuda_init = begin
     if alone:
-        # A group's threads would not be there in a child either.
+        # Threads of a process group do not survive a fork either.
         imports.after(
             "torch.distributed.distributed_c10d", functools.partial(_before_groups, torch, begin, serve)
         )
@@ -68,15 +69,15 @@ def _before_groups(torch, begin, serve, c10d):
         return original(*args, **kwargs)
 
     c10d.init_process_group = init_process_group
-    # The package has it by the same name, if it was imported before.
+    # The package has its own reference, if it was imported before.
     package = sys.modules.get("torch.distributed")
     if getattr(package, "init_process_group", None) is original:
         package.init_process_group = init_process_group
 
 
 def _leave_what_is_there():
-    """No child goes over what was there before it, which would copy all of it; unless the script asks for
-    that.
+    """Exclude existing objects from the garbage collector, which would copy their pages in each child; an
+    explicit collection by the script includes them.
     """
     gc.freeze()
     original = gc.collect
@@ -97,7 +98,7 @@ def _answer(text):
 
 
 def _serve(session):
-    """Returns in children alone."""
+    """Wait for requests. Only forked children return."""
     requests = os.path.join(channel.run_dir(), "requests")
     with contextlib.suppress(Exception):
         session.planned.inputs.survey()
@@ -107,7 +108,7 @@ def _serve(session):
         while True:
             line = lines.readline()
             if not line:
-                # The runner is gone.
+                # The runner has ended.
                 os._exit(0)
             run_dir = line.rstrip("\n")
             with contextlib.suppress(Exception):
@@ -116,7 +117,7 @@ def _serve(session):
             if middle:
                 os.waitpid(middle, 0)
                 continue
-            # The runner adopts the child, and learns how it ended.
+            # The runner adopts the child and gets its exit status.
             if os.fork():
                 os._exit(0)
             break
@@ -131,8 +132,8 @@ def _become(session, run_dir):
         descriptor = os.open(os.path.join(run_dir, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(descriptor, number)
         os.close(descriptor)
-    # PyTorch makes its pool of threads anew in a child, when it is first asked for: with several cards
-    # several threads of autograd ask at once, which it does not bear.
+    # A forked child recreates PyTorch's thread pool on first use, which is not safe from several autograd
+    # threads at once, as with several GPUs.
     session.torch.set_num_threads(1)
     session.become(channel.setup(), channel.plan() or {})
     session.planned.retune()

@@ -1,5 +1,5 @@
-"""The calls of PyTorch that a plan stands in front of: what ends a step waits for its last micro-batch, and
-loaders give a batch in micro-batches.
+"""Intercepts PyTorch calls for a plan: the end of a step waits for its last micro-batch, and loaders yield
+micro-batches.
 """
 
 import functools
@@ -9,7 +9,7 @@ from .cuts import Pieces
 
 
 def arm(planned):
-    """Stands in front of clearing, clipping, scaling, schedules and loaders."""
+    """Intercept zero_grad, clipping, scaling, schedulers and loaders."""
     torch = planned.session.torch
     imports.after("torch.utils.data.dataloader", functools.partial(_arm_loaders, planned))
     _suppress(planned, torch.nn.Module, "zero_grad", lambda *_: None)
@@ -32,7 +32,7 @@ def arm(planned):
 
 
 def _suppress(planned, home, name, instead):
-    """Within a step that is not through, a call does nothing."""
+    """Make a call do nothing until the step's last micro-batch."""
     original = getattr(home, name)
 
     @functools.wraps(original)
@@ -45,7 +45,7 @@ def _suppress(planned, home, name, instead):
 
 
 def _hold(planned, home, name, gives_norm):
-    """Clips once, when all gradients of a step are there."""
+    """Clip once, when all gradients of a step are accumulated."""
     original = getattr(home, name)
 
     @functools.wraps(original)

@@ -1,5 +1,5 @@
-"""How long `generate` of transformers goes on: whether a sequence has ended is a value that only a real GPU
-computes. It is taken between the first token and the last that is allowed, where the policy for sizes says.
+"""Decides when `generate` of transformers stops: only a real GPU computes if a sequence has ended. The length
+is assumed between the first and the last allowed token, by the policy for sizes.
 """
 
 import ctypes
@@ -7,12 +7,12 @@ import functools
 
 from . import imports
 
-# The name of the assumption, as `memfit-channel` knows it.
+# The name of the assumption in `memfit-channel`.
 LENGTH = b"generation"
 
 
 def arm(session):
-    """Has a list of stopping criteria end where the policy says."""
+    """Make stopping criteria end where the policy says."""
     part = session.setup["values"] / 1000
 
     def stops(module):
@@ -30,7 +30,7 @@ def arm(session):
             assumed()
             if now < start + part * (longest - start):
                 return done
-            # Ones that the device knows, so that the script reads them back.
+            # Ones that the device knows, so that the script can read them.
             return session.torch.ones_like(done)
 
         criteria.__call__ = call
@@ -43,7 +43,7 @@ def arm(session):
 
 
 def _as_one(session, mixin):
-    """For a plan, all that `generate` does is one pass: memory grows from token to token."""
+    """Treat a whole `generate` call as one pass for a plan, since memory grows from token to token."""
     original = mixin.generate
 
     @functools.wraps(original)
@@ -64,5 +64,5 @@ def _as_one(session, mixin):
 
 
 def assumed():
-    """Counts it among the values, in the device that stands in front of this process."""
+    """Count the assumption in the virtual device."""
     ctypes.CDLL(None).memfit_vgpu_assumed(LENGTH)

@@ -1,15 +1,15 @@
-"""CUDA graphs: an optimizer's step that is captured has not happened yet, and happens with each replay."""
+"""CUDA graphs: a captured optimizer step happens with each replay, not in the capture."""
 
 import functools
 import weakref
 
 
 class Graphs:
-    """Which optimizers step in which graph."""
+    """Tracks which optimizers step in which graph."""
 
     def __init__(self, session):
         self.session = session
-        # The optimizers that have stepped in the capture that is going on; None outside of one.
+        # The optimizers that stepped in the current capture; None outside of one.
         self.capture = None
         self.steps = weakref.WeakKeyDictionary()
 
@@ -42,7 +42,7 @@ class Graphs:
         graph.capture_begin, graph.capture_end, graph.replay = capture_begin, capture_end, replayed
 
     def captures(self, optimizer):
-        """Whether a step that has just ended was captured, and did not happen."""
+        """Return `True` if an optimizer step was captured and so did not happen."""
         if self.capture is None:
             return False
         self.capture.append(weakref.ref(optimizer))

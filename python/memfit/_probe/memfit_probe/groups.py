@@ -1,13 +1,13 @@
-"""Loops over the values that `unique` found: on the virtual card there are as many as elements, since nobody
-knows how many differ.
+"""Limits loops over the result of `unique`, which on the virtual GPU has as many values as elements, because
+the real number is unknown.
 
-As a size that is the bound. As a number of rounds it is no answer: each round works on as many elements as
-all of them together, and thousands of rounds take the host hours. The first rounds stand for all.
+That is an upper bound for its size, but not for a loop: each iteration would process all elements, and
+thousands of iterations take hours on the host. The first iterations stand for all.
 """
 
 import functools
 
-# Rounds that are run.
+# Maximum number of iterations.
 MAX_ROUNDS = 8
 # The name of the assumption.
 ASSUMPTION = b"groups"
@@ -15,13 +15,13 @@ MARK = "_memfit_unknown_groups"
 
 
 def mark(result):
-    """Notes that nobody knows the values that an operator found, nor how many they are."""
+    """Mark an operator's result whose values and length are unknown."""
     values = result[0] if isinstance(result, (list, tuple)) else result
     setattr(values, MARK, True)
 
 
 def arm(session, known):
-    """Cuts loops over such values."""
+    """Limit loops over marked tensors."""
     tensor = session.torch.Tensor
     original = tensor.__iter__
 

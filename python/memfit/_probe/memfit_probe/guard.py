@@ -1,10 +1,10 @@
-"""Keeps the probe's own mistakes away from the script."""
+"""Keeps errors in the probe from ending the script."""
 
 import functools
 
 
 def guarded(function):
-    """Keeps the probe's own mistakes away from the script: the first of each kind becomes a note."""
+    """Catch exceptions; the first of each kind becomes a note in the report."""
 
     @functools.wraps(function)
     def call(self, *args, **kwargs):

@@ -1,8 +1,7 @@
-"""Where a script that has no loader keeps the size of its batches: in a variable, a configuration or its
-arguments.
+"""Finds the batch size of a script without a loader: in a variable, a configuration or its arguments.
 
-Such a script makes its batches itself, and reads that number each time. What is looked at is what its own
-frames can see: names that speak of a batch, with just the number of samples that went through the model.
+Such a script makes its batches itself and reads that number each time. The search covers the names visible in
+its frames that suggest a batch size and whose value is the number of samples that the model was called with.
 """
 
 import argparse
@@ -20,26 +19,26 @@ NAME = re.compile(
     re.IGNORECASE,
 )
 MAX_FRAMES = 32
-# What the probe brings along is no part of the script.
+# The probe's own code is no part of the script.
 PROBE = os.path.dirname(HERE)
 
 
 def find(size):
-    """The names that hold this number."""
+    """Return the names that hold this number."""
     return sorted({name for name, _ in _places(size)})
 
 
 def set_to(size, new):
-    """Puts another number in the place of this one; whether there was a place."""
+    """Replace this number by another; return `True` if it was found."""
     places = _places(size)
-    for _, put in places:
+    for _, assign in places:
         with contextlib.suppress(Exception):
-            put(new)
+            assign(new)
     return bool(places)
 
 
 def _places(size):
-    """Names with what puts a number there."""
+    """Return pairs of a name and a function that assigns to it."""
     found, seen = [], set()
     main = sys.modules.get("__main__")
     if main is not None:
@@ -52,7 +51,7 @@ def _places(size):
 
 
 def frames():
-    """The script's own frames, the innermost first."""
+    """Yield the script's own frames, innermost first."""
     frame = sys._getframe(1)
     for _ in range(MAX_FRAMES):
         if frame is None:
@@ -63,14 +62,12 @@ def frames():
 
 
 def name_of(wanted):
-    """What the script calls an object: a variable or an attribute that its own frames see; None without
-    one.
-    """
+    """Return the name of a variable or attribute that refers to an object, or None."""
     for frame in frames():
         for name, value in variables(frame).items():
             if value is wanted and name != "self":
                 return name
-            # Not by `getattr`: some objects make what they are asked for.
+            # Not with `getattr`, which some objects answer by creating the attribute.
             with contextlib.suppress(AttributeError):
                 inside = object.__getattribute__(value, "__dict__")
                 if isinstance(value, types.ModuleType) or not isinstance(inside, dict):
@@ -87,7 +84,7 @@ def _matches(name, value, size):
 
 
 def variables(frame):
-    """The variables of a frame by name."""
+    """Return the variables of a frame by name."""
     from memfit_levers.variables import variables
 
     return variables(frame)
@@ -102,12 +99,12 @@ def _of_frame(frame, size, found, seen):
 
 
 def _local(frame, name):
-    def put(new):
+    def assign(new):
         from memfit_levers.variables import set_variable
 
         set_variable(frame, name, new)
 
-    return put
+    return assign
 
 
 def _within(table, size, found, seen):
@@ -122,7 +119,7 @@ def _within(table, size, found, seen):
 
 
 def _inside(value, size, found, seen):
-    """Configurations: what holds names and numbers and is no part of a model."""
+    """Search configurations: objects that hold names and numbers and are no part of a model."""
     if type(value) is dict:
         if id(value) not in seen and len(value) < 1000:
             seen.add(id(value))

@@ -1,35 +1,35 @@
-"""Values that belong to objects, for as long as these live. Knows nothing of torch."""
+"""Values attached to objects for as long as these live. Does not use torch."""
 
 import weakref
 
 
 class ByIdentity:
-    """Keeps a value for each object that it is given.
+    """Stores a value for each object.
 
-    An address alone is no name: where a script makes and drops models in a loop, the next one may lie where
-    the last one lay.
+    An address alone does not identify an object: if a script creates and deletes models in a loop, the next
+    one may have the same address.
     """
 
     def __init__(self):
         self._entries = {}
 
     def get(self, thing, otherwise=None):
-        """The object's value."""
+        """Return the object's value."""
         entry = self._entries.get(id(thing))
         return entry[1] if entry is not None and entry[0]() is thing else otherwise
 
     def things(self):
-        """The objects that have a value, and live."""
+        """Return the live objects that have a value."""
         found = [reference() for reference, _ in list(self._entries.values())]
         return [thing for thing in found if thing is not None]
 
     def put(self, thing, value):
-        """Keeps a value for an object; those of objects that are gone make room."""
+        """Store a value for an object; entries of deleted objects are removed."""
         key = id(thing)
         try:
             gone = weakref.ref(thing, lambda reference: self._forget(key, reference))
         except TypeError:
-            # A list has no weak references: it is kept, so that its address stays its own.
+            # A list has no weak references: it is kept alive, so that its address stays unique.
             self._entries[key] = (lambda: thing), value
         else:
             self._entries[key] = gone, value

@@ -1,4 +1,4 @@
-"""Calling a function right after a module has been imported, whenever that is, without importing it."""
+"""Calls a function right after a module is imported, without importing it."""
 
 import functools
 import sys
@@ -9,7 +9,7 @@ _finder = None
 
 
 def after(name, function):
-    """Calls `function(module)` once `name` has been imported; at once if it has been."""
+    """Call `function(module)` once `name` is imported, or at once if it already is."""
     module = sys.modules.get(name)
     if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
         function(module)
@@ -19,14 +19,14 @@ def after(name, function):
 
 
 def around(name, begin, end):
-    """Calls `begin()` right before the code of `name` runs and `end()` after it; never if it has run."""
+    """Call `begin()` right before the code of `name` runs and `end()` after it; never if it has run."""
     if name not in sys.modules:
         _before.setdefault(name, []).append(begin)
         after(name, lambda module: end())
 
 
 def before_compiling(function):
-    """Calls `function()` before Dynamo looks at anything of the script's, each time."""
+    """Call `function()` each time before Dynamo traces any of the script's code."""
 
     def listen(module):
         context = module.OptimizeContext
@@ -50,7 +50,7 @@ def _listen():
 
 
 class _Finder:
-    """Finds what the finders behind it find, and wraps the loader of a module that is waited for."""
+    """Delegates to the other finders, and wraps the loader of a module that is waited for."""
 
     def find_spec(self, name, path=None, target=None):
         if name not in _waiting:
@@ -62,8 +62,7 @@ class _Finder:
         loader = spec.loader
 
         def exec_module(module):
-            # Only this one import sees the wrapper: the loader is the module's own again before its code
-            # runs.
+            # Only this import sees the wrapper: the loader is restored before the module's code runs.
             del loader.exec_module
             for function in _before.pop(name, ()):
                 function()

@@ -1,9 +1,10 @@
-"""Follows a batch's samples through a forward and its loss, to show that parts of it train as the whole.
+"""Follows a batch's samples through forward pass and loss, to prove that micro-batches train like the whole
+batch.
 
-On a virtual card nothing is computed, so whole and parts cannot be compared in numbers. What can be shown is
-that no sample's numbers reach another sample's, and that the loss is a mean in which each sample counts the
-same. Only operations that are known not to mix samples carry the proof on; whatever else comes ends it, and
-the reason is kept.
+On a virtual GPU nothing is computed, so the results cannot be compared numerically. It can be proved instead
+that no sample's values reach another sample, and that the loss is a mean in which each sample has the same
+weight. Only operations that are known not to mix samples continue the proof; any other ends it, and the
+reason is kept.
 """
 
 import functools
@@ -16,9 +17,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from . import sample_places as places
 from .sample_places import Mean, Rows, Total, Unproven
 
-# Labels that PyTorch's losses leave out unless they are told otherwise.
+# Default `ignore_index` of PyTorch's losses.
 IGNORED = -100
-# What creates numbers that are the same for each sample, or drawn for each of them alone.
+# Operations whose result is the same for each sample, or drawn independently for each.
 _FACTORIES = (
     "zeros",
     "ones",
@@ -31,54 +32,57 @@ _FACTORIES = (
     "uniform",
     "bernoulli",
 )
-# What leaves a mean a mean.
+# Operations that keep a mean a mean.
 _LINEAR = {
     *("add", "sub", "neg", "rsub", "sum", "mean", "stack", "cat", "select", "unbind", "squeeze", "unsqueeze"),
     *("view", "_unsafe_view", "reshape", "expand", "_to_copy", "clone", "detach", "alias", "to", "copy"),
 }
-# What puts a batch together from data that lie somewhere.
+# Operations that assemble a batch from stored data.
 _PICKS = ("stack", "index", "index_select", "slice")
-UNSEEN = "a kernel whose operation is not seen computes a part of it"
-SHARE = "the loss is a mean over what counts (a mask, labels that are not left out), of which parts have unlike numbers"
-READ = "a number of the batch is read before the backward, and may decide something"
+UNSEEN = "an extension kernel whose operation is unknown computes part of it"
+SHARE = (
+    "the loss is a mean over a varying number of elements (a mask, or ignored labels), which differs between "
+    "micro-batches"
+)
+READ = "a value of the batch is read before the backward pass and may affect control flow"
 
 
 class Independence(TorchDispatchMode):
-    """Watches the operations on tensors that a batch's samples are in."""
+    """Watches the operations on tensors that contain a batch's samples."""
 
     def __init__(self, samples):
         super().__init__()
         self.samples = samples
-        # Whether it still looks: a mode of the script's own may keep this one from being taken off.
+        # Set while it watches: a dispatch mode of the script may prevent this one from being removed.
         self.watching = True
-        # Why nothing can be shown any more, whatever comes.
+        # The reason why nothing can be proved any more.
         self.spoilt = None
-        # What is known of each tensor: what is not here holds nothing of the batch.
+        # The facts about each tensor; tensors without an entry contain nothing of the batch.
         self._known = WeakTensorKeyDictionary()
         self._may_ignore = False
 
     def follow(self, tensor):
-        """Samples lie along this one's first dimension, if it is as long as there are samples."""
+        """Follow a tensor whose first dimension is the batch dimension."""
         if tensor.dim() > 0 and tensor.size(0) == self.samples:
             self._known[tensor] = Rows(0)
 
     def ignores(self):
-        """Some labels are left out of the loss."""
+        """Record that the loss ignores some labels."""
         self._may_ignore = True
 
     def read(self, tensor):
-        """The script reads a tensor's numbers."""
+        """Record that the script reads a tensor's values."""
         if self.watching and self.spoilt is None and tensor in self._known:
             self.spoilt = READ
 
     def why_not(self, roots):
-        """Why it is not shown that the gradients of these are the mean of the samples' own; nothing where it
-        is.
+        """Return the reason why these gradients are not proved to be the mean of the samples' own; None if
+        they are.
         """
         found = (
             self._known.get(roots[0])
             if len(roots) == 1
-            else Unproven("the backward begins at several losses")
+            else Unproven("the backward pass starts from several losses")
         )
         if self.spoilt is not None:
             return self.spoilt
@@ -88,7 +92,7 @@ class Independence(TorchDispatchMode):
             return found.why
         if isinstance(found, Total):
             return "the loss is a sum over the samples"
-        return "the loss does not follow from the batch by operations that could be seen"
+        return "the operations between the batch and the loss could not be followed"
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -97,7 +101,7 @@ class Independence(TorchDispatchMode):
             try:
                 self._see(func, args, kwargs, returned)
             except Exception as error:
-                # A training does not end because of who looks on.
+                # The training must not end because of this check.
                 self.spoilt = f"`{_name(func)}` could not be followed ({type(error).__name__})"
         return returned
 
@@ -127,10 +131,10 @@ class Independence(TorchDispatchMode):
                 self._known[output] = found
 
     def _created(self, name, func, inputs, outputs):
-        """What was made without the batch may still have a number for each sample."""
+        """Find tensors created without the batch that still have one entry per sample."""
         bare = name.removeprefix("new_").removesuffix("_like").rstrip("_")
         if bare.startswith("empty"):
-            # Of what an extension writes into it nothing is seen.
+            # Writes of an extension kernel into it cannot be seen.
             self._known.update((output, Unproven(UNSEEN)) for output in outputs)
             return
         alike = bare in _FACTORIES or Tag.nondeterministic_seeded in func.tags
@@ -141,7 +145,7 @@ class Independence(TorchDispatchMode):
                 shift = output.dim() - len(before)
                 along = [index for index in along if index < shift or before[index - shift] == 1]
             elif name in _PICKS or (name == "_to_copy" and inputs[0].device != output.device):
-                # A script's own batch, put together or brought to the card.
+                # A batch that the script assembled itself, or copied to the GPU.
                 along = along if output.shape[:1] != inputs[0].shape[:1] or name == "_to_copy" else []
             elif not alike:
                 along = []
@@ -149,27 +153,27 @@ class Independence(TorchDispatchMode):
                 self._known[output] = found
 
     def _rewritten(self, name, output):
-        """Memory that had nothing in it yet, filled with what is the same or drawn for each sample."""
+        """Handle uninitialised memory that is filled with constants, or with values drawn for each sample."""
         return _uniform(self._as_long(output)) if name in places.REWRITES else None
 
     def _as_long(self, tensor):
-        """Dimensions that are as long as there are samples."""
+        """Return the dimensions whose length is the number of samples."""
         return [index for index, size in enumerate(tensor.shape) if size == self.samples]
 
     def _written(self, name, func, args, kwargs, answer):
-        """What is written into must be all of a tensor, of which more is known than that it exists."""
+        """Check that an in-place write covers a whole tensor that is followed already."""
         for tensor in _written_tensors(func, args, kwargs):
             if tensor not in self._known:
                 self.spoilt = (
-                    f"the forward keeps something of the batch (`{name}` into a tensor that was there before)"
+                    f"the forward pass stores values of the batch (`{name}` writes to a tensor from before)"
                 )
             elif tensor._is_view() and not isinstance(answer, Rows):
-                self.spoilt = f"`{name}` writes into a part of a tensor"
+                self.spoilt = f"`{name}` writes to a part of a tensor"
             else:
                 self._known[tensor] = answer
 
     def _answer(self, name, func, args, kwargs, inputs, kinds, outputs):
-        """What is known of the outputs of an operation of which some inputs are known."""
+        """Return the facts about the outputs of an operation with followed inputs."""
         unproven = next((kind for kind in kinds if isinstance(kind, Unproven)), None)
         if unproven is not None:
             return self._rewritten(name, outputs[0]) or unproven
@@ -183,17 +187,17 @@ class Independence(TorchDispatchMode):
 
 
 def _uniform(along):
-    """Rows that are alike, where only one dimension can have the samples."""
+    """Return equal rows, if only one dimension can be the batch dimension."""
     return Rows(along[0], uniform=True) if len(along) == 1 else None
 
 
 def _linear(name, args, kinds, samples):
-    """A mean over the samples, and what is added to it or what it is multiplied by."""
+    """Follow operations on a mean over the samples."""
     if name == "div" and len(kinds) == 2 and all(isinstance(kind, Total) for kind in kinds):
         return Unproven(SHARE)
-    lost = Unproven(f"the loss goes through `{name}` after the mean over the samples")
+    lost = Unproven(f"the loss uses `{name}` after the mean over the samples")
     if any(isinstance(kind, Rows) for kind in kinds):
-        return Unproven(f"`{name}` brings a number of the whole batch back to its samples")
+        return Unproven(f"`{name}` combines a value of the whole batch with its samples")
     kept = next(kind for kind in kinds if kind is not None)
     if any(kind is not None and type(kind) is not type(kept) for kind in kinds):
         return lost
@@ -201,7 +205,7 @@ def _linear(name, args, kinds, samples):
     if bare in _LINEAR:
         return kept
     if any(_counts(value, samples) for value in args):
-        return Unproven("the loss is multiplied or divided by a number that may be that of the samples")
+        return Unproven("the loss is multiplied or divided by a number that may be the number of samples")
     if bare == "mul":
         return kept if sum(kind is not None for kind in kinds) == 1 else lost
     if bare in ("div", "true_divide"):
@@ -210,7 +214,7 @@ def _linear(name, args, kinds, samples):
 
 
 def _counts(value, samples):
-    """Whether a number may come from how many samples there are."""
+    """Return `True` if a number may be derived from the number of samples."""
     if type(value) not in (int, float) or not value:
         return False
     return any(abs(each) >= 1 and each % samples == 0 for each in (value, round(1 / value, 6)))
@@ -218,7 +222,7 @@ def _counts(value, samples):
 
 @functools.cache
 def _is_pointwise(func):
-    """Whether an operation, or the one that it is the in-place form of, takes each number by itself."""
+    """Return `True` if an operation, or its out-of-place variant, is element-wise."""
     if Tag.pointwise in func.tags:
         return True
     if not _name(func).endswith("_"):

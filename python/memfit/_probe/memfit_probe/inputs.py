@@ -1,6 +1,4 @@
-"""The data sets that a script trains on, as far as tries have to know them: which items are largest, and how
-long one takes.
-"""
+"""Finds the largest items of the data sets that a script trains on, and the time to load one."""
 
 import itertools
 import time
@@ -9,32 +7,32 @@ import weakref
 from . import largest
 from .identity import ByIdentity
 
-# Before anything is tried, looking at a data set's items takes no longer than this.
+# Time limit for reading a data set's items before the first try.
 SECONDS_BEFORE = 2.0
-# Where a data set appears only in a try, it takes no longer than this.
+# Time limit for a data set that first appears in a try.
 SECONDS_IN_A_TRY = 1.0
-# Of a sampler of the script's own so many batches are drawn.
-MOST_BATCHES = 1000
+# Maximum number of batches drawn from a custom sampler.
+MAX_BATCHES = 1000
 
 
 def no_card_yet():
-    """Stands for the card while only data may be looked at."""
-    raise RuntimeError("the card is not there yet")
+    """Replaces CUDA initialisation while only data may be read."""
+    raise RuntimeError("the GPU is not available yet")
 
 
 class Inputs:
-    """Loaders, and what is known of the items of their data sets."""
+    """Loaders, and facts about the items of their data sets."""
 
     def __init__(self, session):
         self.session = session
         self.loaders = weakref.WeakSet()
         self.sizes = ByIdentity()
         self.item_ns = ByIdentity()
-        # How many items were looked at, where batches are of the largest.
+        # Number of items that were read, if batches consist of the largest.
         self.sampled = ""
 
     def survey(self):
-        """Before anything is tried: the data sets that are there already."""
+        """Read the existing data sets before the first try."""
         core = self.session.torch._C
         init, core._cuda_init = core._cuda_init, no_card_yet
         try:
@@ -44,7 +42,7 @@ class Inputs:
             core._cuda_init = init
 
     def _look(self, dataset, seconds):
-        """Sizes of items by index, and whether these are all."""
+        """Return the sizes of items by index, and `True` if these are all."""
         known = self.sizes.get(dataset)
         if known is None:
             begin = time.perf_counter_ns()
@@ -59,7 +57,7 @@ class Inputs:
         return known
 
     def worst(self, dataset, sampler):
-        """The largest items that a batch can be of; nothing where all are alike, or none can be looked at."""
+        """Return the largest items for a batch, or None if all are equal or none can be read."""
         sizes, complete = self._look(dataset, SECONDS_IN_A_TRY)
         if len(set(sizes.values())) < 2:
             return None
@@ -67,23 +65,21 @@ class Inputs:
         if type(sampler).__module__.startswith("torch.utils.data"):
             size = getattr(sampler, "batch_size", None) or 1
             return sorted(sizes, key=sizes.get, reverse=True)[:size]
-        # Which items come together is the script's own choice.
+        # A custom sampler decides which items are batched together.
         with largest.random_numbers_kept():
-            drawn = list(itertools.islice(iter(sampler), MOST_BATCHES))
+            drawn = list(itertools.islice(iter(sampler), MAX_BATCHES))
         batches = [batch for batch in drawn if isinstance(batch, (list, tuple)) and batch]
         return list(
             max(batches, key=lambda batch: max(sizes.get(i, 0) for i in batch) * len(batch), default=())
         )
 
-    def of(self, iterator):
-        """Sizes of the items that a loader's iterator goes over, by index, as far as they were looked at."""
+    def sizes_of(self, iterator):
+        """Return the known sizes of the items that a loader's iterator reads, by index."""
         sizes, _ = self.sizes.get(getattr(iterator, "_dataset", None), ({}, False))
         return sizes
 
     def loading(self, iterator):
-        """How a loader's batches are loaded, and how long an item takes; nothing where that was not
-        measured.
-        """
+        """Return a loader's settings and the time per item; None if that was not measured."""
         dataset = getattr(iterator, "_dataset", None)
         item_ns = self.item_ns.get(dataset)
         if item_ns is None:
@@ -99,7 +95,7 @@ class Inputs:
 
 
 def first_dimension(torch, arguments):
-    """That of the first tensor among a call's arguments; 0 without one."""
+    """Return the first dimension of the first tensor among a call's arguments, or 0."""
     waiting = [arguments]
     while waiting:
         value = waiting.pop(0)
@@ -114,7 +110,7 @@ def first_dimension(torch, arguments):
 
 
 def leaves(value, most):
-    """What tuples, lists and dictionaries hold at their ends, so many values being looked at."""
+    """Yield the values in nested tuples, lists and dictionaries; at most `most` values are checked."""
     waiting = [value]
     for _ in itertools.repeat(None, most):
         if not waiting:
@@ -129,7 +125,7 @@ def leaves(value, most):
 
 
 def is_compiled(model):
-    """Whether the script has its model, or some of its modules, compiled."""
+    """Return `True` if the script compiles the model, or some of its modules."""
     return any(
         getattr(each, "_compiled_call_impl", None) is not None or hasattr(each, "_orig_mod")
         for each in parts(model)
@@ -137,5 +133,5 @@ def is_compiled(model):
 
 
 def parts(model):
-    """A model's modules, itself among them."""
+    """Return a model's modules, including itself."""
     return model.modules() if model is not None else ()

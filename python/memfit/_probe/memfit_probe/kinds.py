@@ -1,7 +1,7 @@
-"""What kind of card there is, told without touching it.
+"""Answers questions about the kind of GPU from the catalogue, without using the device.
 
-Libraries ask for it when they are imported, to choose among their kernels. A process that is to be forked has
-not used the card, and would have to stop in the middle of its imports; the catalogue knows the answer.
+Libraries ask on import, to choose among their kernels. A process that will be forked must not have used the
+GPU, and would have to stop in the middle of its imports.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import functools
 
 
 class Properties:
-    """A card's properties: what the catalogue knows, and anything else from the card itself."""
+    """A GPU's properties: from the catalogue where it has them, and otherwise from the device itself."""
 
     def __init__(self, ask, number, card):
         self._ask = functools.partial(ask, number)
@@ -22,13 +22,13 @@ class Properties:
 
 
 def kind(card):
-    """Its compute capability."""
+    """Return the compute capability."""
     return tuple(map(int, card["device"]["compute_capability"].split(".")))
 
 
 @contextlib.contextmanager
-def told(torch, cards):
-    """As long as this lasts, PyTorch tells the cards' kinds from the catalogue."""
+def answered_from_catalogue(torch, cards):
+    """Within this context, PyTorch answers questions about the GPUs from the catalogue."""
     cuda = torch.cuda
     kinds = [kind(card) for card in cards]
     names = [card["device"]["name"] for card in cards]
@@ -36,19 +36,19 @@ def told(torch, cards):
     properties = [Properties(ask, number, card) for number, card in enumerate(cards)]
     lasts = True
 
-    def instead(name, answer):
+    def replace(name, answer):
         original = getattr(cuda, name)
 
         @functools.wraps(original)
         def ask(*args, **kwargs):
-            # Whoever took this function for good is answered by the card later.
+            # A caller that kept a reference to this function gets the device's own answer later.
             known = answer(*args, **kwargs) if lasts and not cuda.is_initialized() else None
             return original(*args, **kwargs) if known is None else known
 
         setattr(cuda, name, ask)
         return original
 
-    def of(table):
+    def looked_up(table):
         def answer(device=None):
             number = (
                 0
@@ -65,14 +65,14 @@ def told(torch, cards):
         return True if kinds and kinds[0][0] >= 8 else None
 
     answers = {
-        "get_device_capability": of(kinds),
-        "get_device_name": of(names),
-        "get_device_properties": of(properties),
-        # Whoever chooses another one uses the card.
+        "get_device_capability": looked_up(kinds),
+        "get_device_name": looked_up(names),
+        "get_device_properties": looked_up(properties),
+        # Choosing another device uses the GPU.
         "current_device": lambda: 0,
         "is_bf16_supported": bf16,
     }
-    originals = {name: instead(name, answer) for name, answer in answers.items() if hasattr(cuda, name)}
+    originals = {name: replace(name, answer) for name, answer in answers.items() if hasattr(cuda, name)}
     try:
         yield
     finally:

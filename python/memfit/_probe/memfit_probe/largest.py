@@ -1,6 +1,4 @@
-"""The largest batch that a data set can give: items are looked at, for a limited time, and the largest put
-together.
-"""
+"""Builds the largest batch of a data set from its largest items, which are searched for a limited time."""
 
 import itertools
 import random
@@ -8,15 +6,15 @@ import sys
 import time
 from contextlib import contextmanager
 
-# Looking at items takes no longer than this, and no more batches of a sampler of the script's own are drawn.
+# Time limit of the search, and the maximum number of batches drawn from a custom sampler.
 MAX_SECONDS = 5.0
 MAX_BATCHES = 10_000
-# With fewer items of one size it could be chance.
-ENOUGH_ITEMS = 32
+# With fewer items, equal sizes may be chance.
+MIN_EQUAL_ITEMS = 32
 
 
 class Found:
-    """The largest batch, whether it is known to be covered, and the remark to make: its id and its values."""
+    """The largest batch, `True` if it is covered, and the remark for the report: its id and values."""
 
     def __init__(self, batch=None, covered=False, remark=None, **values):
         self.batch = batch
@@ -26,30 +24,30 @@ class Found:
 
 
 def largest_batch(iterator):
-    """The largest batch of the data set that a loader's iterator goes over."""
+    """Build the largest batch of the data set that a loader's iterator reads."""
     if getattr(iterator, "_dataset_kind", 1) != 0:
-        return Found(remark="largest-batch", why="the data set only gives one item after the other")
+        return Found(remark="largest-batch", why="the data set is iterable only")
     with random_numbers_kept():
         sizes, complete = look(iterator._dataset)
         if not sizes:
-            return Found(remark="largest-batch", why="no item of the data set could be looked at")
-        looked = f"{len(sizes)} of {len(iterator._dataset)} items were looked at"
-        if len(set(sizes.values())) == 1 and (complete or len(sizes) >= ENOUGH_ITEMS):
-            # Any full batch is the largest, and full batches have been run.
+            return Found(remark="largest-batch", why="no item of the data set could be read")
+        looked = f"{len(sizes)} of {len(iterator._dataset)} items were read"
+        if len(set(sizes.values())) == 1 and (complete or len(sizes) >= MIN_EQUAL_ITEMS):
+            # Any full batch is the largest, and full batches have run.
             return Found(covered=True, remark=None if complete else "all-alike", items=looked)
         indices = choose(iterator, sizes)
         try:
             batch = fetch(iterator, indices)
         except Exception as error:
-            why = f"making it failed with {type(error).__name__}: {error}"
+            why = f"building it failed with {type(error).__name__}: {error}"
             return Found(remark="largest-batch", why=why)
     return Found(batch=batch, covered=True, remark=None if complete else "largest-seen", items=looked)
 
 
 def look(dataset, seconds=MAX_SECONDS):
-    """Sizes of items by index, as many as time allows, and whether these are all."""
+    """Return sizes of items by index, as many as time allows, and `True` if these are all."""
     count = len(dataset)
-    # Always the same items, and spread over the whole data set.
+    # Always the same items, spread over the whole data set.
     order = (
         random.Random(0).sample(range(count), count)
         if count <= 1_000_000
@@ -67,8 +65,8 @@ def look(dataset, seconds=MAX_SECONDS):
 
 
 def choose(iterator, sizes):
-    """The indices of the largest batch that can come: of the largest items, or the largest of the batches
-    that the script's own sampler makes.
+    """Return the indices of the largest possible batch: the largest items, or the largest batch of the
+    script's own sampler.
     """
     sampler = iterator._index_sampler
     largest_first = sorted(sizes, key=sizes.get, reverse=True)
@@ -78,8 +76,8 @@ def choose(iterator, sizes):
         getattr(sampler, "batch_size", None), int
     ):
         return largest_first[: sampler.batch_size]
-    # Items are padded to the longest in their batch, so a batch is as large as its largest item times their
-    # count.
+    # Items are padded to the longest in their batch, so a batch's size is that of its largest item times
+    # their number.
     batches = itertools.islice(iter(sampler), MAX_BATCHES)
     return max(
         batches, key=lambda indices: max((sizes.get(index, 0) for index in indices), default=0) * len(indices)
@@ -87,7 +85,7 @@ def choose(iterator, sizes):
 
 
 def fetch(iterator, indices):
-    """A batch of these items, made as the loader makes its own."""
+    """Build a batch of these items, as the loader would."""
     from torch.utils.data import _utils
 
     fetcher = _utils.fetch._MapDatasetFetcher(
@@ -98,7 +96,7 @@ def fetch(iterator, indices):
 
 
 def size(item, depth=0):
-    """How large an item is, in a unit that only has to be the same for all items of a data set."""
+    """Return an item's size, in a unit that is the same for all items of a data set."""
     nbytes = getattr(item, "nbytes", None)
     if isinstance(nbytes, int):
         return nbytes
@@ -119,7 +117,7 @@ def size(item, depth=0):
 
 @contextmanager
 def random_numbers_kept():
-    """Items may be augmented at random: the script's own numbers must come as if nobody had looked."""
+    """Restore the random state, since reading items may draw random numbers for augmentation."""
     import torch
 
     numpy = sys.modules.get("numpy")

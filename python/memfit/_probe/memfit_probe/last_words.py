@@ -1,23 +1,23 @@
-"""The last message of a process: its steps, what they covered, and the allocator's own statistics."""
+"""The last message of a process: its steps, what they covered, and the allocator's statistics."""
 
 import functools
 import itertools
 
 from . import channel
 
-# By which a script sets its own peaks back, on a device or on the current one.
+# Functions with which a script resets the peaks, of a given device or the current one.
 RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 
 
 class Peaks:
-    """PyTorch's peaks of each device, whatever the script does to them in between."""
+    """PyTorch's peaks of each device, including those from before a reset by the script."""
 
     def __init__(self, session):
         self.session = session
         self.before = {}
 
     def forget(self):
-        """In a forked child: nothing has happened yet."""
+        """Reset the state in a forked child."""
         self.before.clear()
 
     def arm(self):
@@ -31,19 +31,19 @@ class Peaks:
         @functools.wraps(original)
         def reset(*args, **kwargs):
             for device in self.session.devices():
-                self.before[device] = self.of(device)
+                self.before[device] = self.statistics_of(device)
             return original(*args, **kwargs)
 
         return reset
 
-    def of(self, device):
-        """The statistics of a device, since the beginning."""
+    def statistics_of(self, device):
+        """Return a device's statistics since the start."""
         now, before = statistics(self.session.torch, device), self.before.get(device, {})
         return {name: max(number, before.get(name, 0)) for name, number in now.items()}
 
 
 def send(session, reason):
-    """Sends it. `reason` is "steps" where all that was asked for has been seen."""
+    """Send the message. `reason` is "steps" if everything requested was seen."""
     steps = session.steps.complete if reason == "steps" else session.steps.at_the_end()
     forward_only = steps == 0 and not session.steps.any and session.passes.most > 0
     channel.send(
@@ -57,12 +57,12 @@ def send(session, reason):
         growth_per_step=growth(session.after_step),
         unmet=made_in_the_only_step(session) if reason == "steps" and steps == 1 and not forward_only else 0,
         feeding=session.loaders.feeding.tell(),
-        devices={device: session.peaks.of(device) for device in session.devices()},
+        devices={device: session.peaks.statistics_of(device) for device in session.devices()},
     )
 
 
 def statistics(torch, device):
-    """PyTorch's peaks of a device."""
+    """Return PyTorch's peaks of a device."""
     stats = torch.cuda.memory_stats(device)
 
     def peak(name):
@@ -79,7 +79,9 @@ def statistics(torch, device):
 
 
 def made_in_the_only_step(session):
-    """Bytes of optimizer state and of gradients on the card: the next step's forward pass would meet them."""
+    """Return the bytes of optimizer state and gradients on the GPU, which exist during the next step's
+    forward pass.
+    """
     found = {}
     for optimizer in list(session.optimizers):
         kept = [
@@ -97,9 +99,9 @@ def made_in_the_only_step(session):
 
 
 def growth(after_step):
-    """Bytes by which memory grew from one step to the next: the median, without the first step, which makes
-    the optimizer's state. `None` where a step shrank by a good part of that, as with batches of unlike
-    lengths: what is kept from step to step only ever grows.
+    """Return the median growth of memory from step to step, in bytes, without the first step, which creates
+    the optimizer state. `None` if memory shrank by a large part of that in some step, as with batches of
+    different lengths: a leak only grows.
     """
     steady = after_step[1:]
     changes = sorted(after - before for before, after in itertools.pairwise(steady))

@@ -1,8 +1,8 @@
-"""A script's own `DataLoader` measured on the host: what an item and a batch take, and what each number of
-workers gives.
+"""Measures a script's own `DataLoader` on the host: the time per item and per batch, and the throughput for
+each number of workers.
 
-It is made again with other numbers of workers and everything else as the script has it, and gone through as
-fast as it gives. Batches repeat where a data set is short.
+The loader is recreated with other numbers of workers and otherwise unchanged, and read as fast as possible.
+Short data sets repeat.
 """
 
 import os
@@ -12,19 +12,19 @@ from .feeding import nbytes, now, on_card, samples
 from .inputs import leaves
 from .largest import random_numbers_kept
 
-# Items that are timed one by one, and the least of them, however long they take.
-MOST_ITEMS = 256
-LEAST_ITEMS = 4
-# A batch that takes longer than this is not waited for.
-PATIENCE = 120
-# A trial takes at most so many times what it was given.
-LONGEST = 4
-# A batch is put together and copied so many times, of which the fastest counts.
-COPIES = 3
+# Maximum and minimum number of items that are timed one by one.
+MAX_ITEMS = 256
+MIN_ITEMS = 4
+# Seconds to wait for a batch.
+BATCH_TIMEOUT_SECONDS = 120
+# A trial takes at most this many times its time budget.
+MAX_OVERRUN = 4
+# Number of times that a batch is collated and copied; the fastest counts.
+COLLATE_REPEATS = 3
 
 
-class Again:
-    """What a sampler gives, again and again."""
+class EndlessSampler:
+    """Repeats a sampler's indices endlessly."""
 
     def __init__(self, sampler):
         self.sampler = sampler
@@ -39,20 +39,20 @@ class Again:
 
 
 class Items:
-    """Items that were timed one by one; nothing where they do not come so."""
+    """Times of items read one by one; None if the data set does not allow that."""
 
     median_ns = slowest_ns = collate_ns = None
     measured = 0
 
 
 class Given:
-    """What a loader gave in the time that counts."""
+    """Results of a loader in the measured time."""
 
     batches = samples = wall_ns = start_ns = slowest_ns = 0
 
 
 class Trials:
-    """One loader, tried with several numbers of workers for some seconds each."""
+    """Measures one loader with several numbers of workers, for some seconds each."""
 
     def __init__(self, torch, loader, seconds):
         self.torch = torch
@@ -60,19 +60,19 @@ class Trials:
         self.seconds = seconds
         module = torch.utils.data
         self.iterable = isinstance(loader.dataset, module.IterableDataset)
-        # Through the loader's own method, and not the one that watches the script.
+        # The original method, without the probe's wrapper.
         following = module.dataloader._BaseDataLoaderIter.__next__
         self.following = getattr(following, "__wrapped__", following)
 
     def run(self, batches):
-        """Measures it, and tells of each part as it is known."""
+        """Measure the loader and send each result."""
         with random_numbers_kept():
             self._tell_of_loader(batches)
             for workers in self._numbers():
                 channel.send("loader_trial", workers=workers, **self._tried(workers))
 
     def _numbers(self):
-        """The numbers of workers to try: up to as many as there are processors, and the script's own."""
+        """Return the numbers of workers to try: up to the number of processors, and the script's own."""
         processors = len(os.sched_getaffinity(0))
         numbers, doubling = {0, processors, min(self.loader.num_workers, 4 * processors)}, 1
         while doubling < processors:
@@ -98,13 +98,13 @@ class Trials:
             **self._timed_alone(),
         )
 
-    # Without workers, part by part
+    # Without workers, each part separately
 
     def _timed_alone(self):
         found, batch, copy_ns, error = Items(), None, 0, None
         try:
             batch = self._first_batch(found)
-            copy_ns = min(self._copied(batch) for _ in range(COPIES))
+            copy_ns = min(self._copied(batch) for _ in range(COLLATE_REPEATS))
         except Exception as failure:
             error = f"{type(failure).__name__}: {failure}"
         return {
@@ -123,19 +123,19 @@ class Trials:
         loader = self.loader
         indices = None if self.iterable else next(iter(loader._index_sampler))
         if self.iterable or not loader._auto_collation or hasattr(loader.dataset, "__getitems__"):
-            # Items do not come one by one.
+            # Items cannot be read one by one.
             return self.following(iter(self._made(0)))
         times, items, until = [], [], now() + int(self.seconds * 1e9)
         for index in indices:
             began = now()
             items.append(loader.dataset[index])
             times.append(now() - began)
-            if len(times) >= LEAST_ITEMS and (now() > until or len(times) >= MOST_ITEMS):
+            if len(times) >= MIN_ITEMS and (now() > until or len(times) >= MAX_ITEMS):
                 break
-        # The rest of a large batch repeats what is there: collating takes as long.
+        # The rest of a large batch repeats these items: collating them takes as long.
         items += [items[place % len(times)] for place in range(len(indices) - len(items))]
         collated = []
-        for _ in range(COPIES):
+        for _ in range(COLLATE_REPEATS):
             began = now()
             batch = loader.collate_fn(items)
             collated.append(now() - began)
@@ -145,7 +145,7 @@ class Trials:
         return batch
 
     def _copied(self, batch):
-        """Nanoseconds of a copy of a batch, as pinning makes one."""
+        """Return the nanoseconds of a copy of a batch, as pinning makes."""
         tensors = [part for part in leaves(batch, 4096) if isinstance(part, self.torch.Tensor)]
         room = [self.torch.empty_like(part) for part in tensors if not part.is_cuda]
         for part in room:
@@ -158,7 +158,7 @@ class Trials:
     # With workers
 
     def _made(self, workers):
-        """The script's loader with so many workers."""
+        """Recreate the script's loader with another number of workers."""
         loader = self.loader
         options = {
             "num_workers": workers,
@@ -169,13 +169,13 @@ class Trials:
         if workers:
             context = loader.multiprocessing_context
             options.update(prefetch_factor=loader.prefetch_factor, multiprocessing_context=context)
-            options["timeout"] = PATIENCE
+            options["timeout"] = BATCH_TIMEOUT_SECONDS
         if self.iterable:
             options.update(batch_size=loader.batch_size, drop_last=loader.drop_last)
         elif loader._auto_collation:
-            options["batch_sampler"] = Again(loader.batch_sampler)
+            options["batch_sampler"] = EndlessSampler(loader.batch_sampler)
         else:
-            options.update(batch_size=None, sampler=Again(loader.sampler))
+            options.update(batch_size=None, sampler=EndlessSampler(loader.sampler))
         return self.torch.utils.data.DataLoader(loader.dataset, **options)
 
     def _tried(self, workers):
@@ -201,8 +201,8 @@ class Trials:
         }
 
     def _go_through(self, iterator, workers, began, found):
-        """As many batches as time allows, and no fewer than one of each worker beyond those that were begun
-        at the start.
+        """Read as many batches as time allows, but at least one of each worker beyond those prefetched at the
+        start.
         """
         self.following(iterator)
         first = last = now()
@@ -210,7 +210,7 @@ class Trials:
         ahead = workers * (getattr(iterator, "_prefetch_factor", None) or 0)
         since, given, enough = first, 0, max(workers, 2)
         while True:
-            if now() - first > LONGEST * self.seconds * 1e9:
+            if now() - first > MAX_OVERRUN * self.seconds * 1e9:
                 break
             try:
                 batch = self.following(iterator)
@@ -230,7 +230,7 @@ class Trials:
 
 
 def own_memory(pid):
-    """Bytes of a process that no other one shares; 0 where it cannot be told."""
+    """Return the private memory of a process in bytes; 0 if unknown."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
             parts = [line.split() for line in file if line.startswith("Private_")]

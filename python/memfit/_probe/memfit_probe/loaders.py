@@ -1,9 +1,9 @@
-"""What of the script's data the run has covered: ends of epochs, evaluations, the largest batch.
+"""Tracks how much of the script's data the run covers: ends of epochs, evaluations, the largest batch.
 
-With `--cover full` the run goes on after the steps that were asked for. The training loader gives one more
-batch, made of the data set's largest items; then it ends early, as if the epoch were over, so that the script
-itself goes on to its own evaluation. When the next epoch begins and an evaluation was seen, the run is
-complete. An epoch without one is cut to a single batch, for a few epochs.
+With `--cover full` the run continues after the requested steps. The training loader yields one more batch,
+made of the data set's largest items; then it ends early, as if the epoch were over, so that the script goes
+on to its evaluation. When the next epoch begins after an evaluation, the run is complete. An epoch without
+one is cut to a single batch, for a few epochs.
 """
 
 import functools
@@ -12,14 +12,14 @@ import weakref
 from . import feeding, imports
 from .largest import largest_batch
 
-# Epochs that are cut short in the hope of an evaluation; scripts that evaluate do so at least this often.
+# Number of epochs that are cut short while waiting for an evaluation.
 MAX_EPOCHS = 10
-# Steps beyond those that were asked for, after which a script that does not heed its loader's end is stopped.
+# Number of steps beyond the requested ones after which a script that ignores its loader's end is stopped.
 MAX_STEPS_BEYOND = 64
 
 
 class _Pass:
-    """One pass of a script over a loader."""
+    """One iteration of a script over a loader."""
 
     def __init__(self, iterator, rounds):
         self.iterator = weakref.ref(iterator)
@@ -38,12 +38,12 @@ class Loaders:
         self.forget()
 
     def forget(self):
-        """In a forked child: nothing has been covered."""
+        """Reset the state in a forked child."""
         self.feeding.forget()
         self.passes = weakref.WeakKeyDictionary()
         self.largest_batch = False
         self.epoch_end = False
-        # With full cover: whether the steps that were asked for are complete, and what remains to be done.
+        # With full cover: set once the requested steps are complete, and the remaining work.
         self.covering = False
         self.wants_largest = self.full
         self.training = set()
@@ -88,8 +88,8 @@ class Loaders:
     # One batch of a loader
 
     def before_batch(self, iterator):
-        """A batch is asked for: a tuple with one that is given instead, or None. Ends the pass where it must
-        end.
+        """Handle the request for a batch: return a tuple with a replacement, or None. Ends the iteration if
+        necessary.
         """
         try:
             began = self.passes.get(iterator)
@@ -111,7 +111,7 @@ class Loaders:
         return None
 
     def given(self, iterator):
-        """The loader has given a batch."""
+        """Record that the loader yielded a batch."""
         began = self.passes.get(iterator)
         if began is not None:
             began.batches += 1
@@ -119,12 +119,12 @@ class Loaders:
             self.session.planned.given(iterator)
 
     def arrived(self, batch):
-        """The same batch, unless a plan has it otherwise."""
+        """Apply a plan's changes to the batch."""
         planned = self.session.planned
         return planned.arrive(batch) if planned is not None else batch
 
     def ended(self, iterator):
-        """The loader's pass is over."""
+        """Record that the loader's iteration ended."""
         began = self.passes.pop(iterator, None)
         if began is not None and self._trains(began):
             self.epoch_end = True
@@ -132,14 +132,14 @@ class Loaders:
             self.session.planned.ended(iterator)
 
     def _trains(self, began):
-        """Whether optimizers step while the script goes over this loader."""
+        """Return `True` if optimizers step while the script iterates over this loader."""
         if self.session.steps.rounds > began.rounds:
             self.training.add(began.key)
             self.feeding.trains(began.iterator())
         return began.key in self.training
 
     def settle(self):
-        """The process has what was asked of it: which passes are the training's."""
+        """Decide at the end which iterations belong to the training."""
         for began in list(self.passes.values()):
             self._trains(began)
 
@@ -160,7 +160,7 @@ class Loaders:
     # With full cover
 
     def has_more_to_cover(self):
-        """The steps that were asked for are complete: whether the script has to go on."""
+        """Return `True` if the script has to continue after the requested steps."""
         if not self.full:
             return False
         if not self.covering:

@@ -1,8 +1,8 @@
-"""One process stands for one rank of many: the others are not there, and nobody waits for them.
+"""Lets one process stand for one rank of many, without waiting for the other ranks, which do not exist.
 
-Groups of the `nccl` backend are PyTorch's own, on the device's own NCCL: their streams, and what they keep
-alive, are as with all ranks there. Only the store in which ranks meet is replaced. Gloo would connect to
-every rank, so its groups are PyTorch's fake ones.
+Groups of the `nccl` backend are PyTorch's own, on the virtual device's NCCL: their streams and memory are as
+with all ranks. Only the store in which ranks meet is replaced. Gloo would connect to every rank, so its
+groups are PyTorch's fake ones.
 """
 
 import functools
@@ -10,25 +10,24 @@ import os
 
 from . import channel, imports
 
-# The store that was made: torch holds on to its C++ half alone, which is nothing without the other.
+# Keeps the store alive: torch only references its C++ part, which needs the Python object.
 _kept = []
-# What a rank reads that another would have written: as long as an id of NCCL's, which is the only thing that
-# is looked at.
-NOTHING = bytes(128)
+# The value of keys that another rank would have written; as long as an NCCL id, the only one that is checked.
+UNWRITTEN = bytes(128)
 
 
 def place():
-    """The rank that this process stands for, and of how many; or None."""
+    """Return the rank of this process and the number of ranks, or None."""
     rank, _, size = os.environ.get("MEMFIT_LONE_RANK", "").partition("/")
     return (int(rank), int(size)) if rank.isdigit() and size.isdigit() else None
 
 
 def arm():
-    """Before the script runs, and before torch is imported."""
+    """Activate it before the script runs and torch is imported."""
     known = place()
     if known is None:
         return
-    # A launcher has set them for the processes that it started.
+    # A launcher has set these for its own processes.
     os.environ["RANK"], os.environ["WORLD_SIZE"] = (str(number) for number in known)
     imports.after("torch.distributed.distributed_c10d", functools.partial(_stand_in, *known))
 
@@ -38,8 +37,8 @@ def _stand_in(rank, size, c10d):
 
     @functools.wraps(init)
     def init_process_group(backend=None, *_, timeout=None, group_name="", pg_options=None, **others):
-        # Where it is, and how it is reached, are the store's and the rank's; a bound device would make groups
-        # by splitting others, of which nobody here knows the parts.
+        # The store and the rank replace these; with a bound device, groups would be made by splitting others,
+        # and the parts of other ranks are unknown.
         for name in ("init_method", "world_size", "rank", "store", "device_id"):
             others.pop(name, None)
         channel.remark("lone-rank", rank=rank, size=size)
@@ -53,7 +52,7 @@ def _stand_in(rank, size, c10d):
         c10d.split_group = _split(c10d, rank)
     if hasattr(c10d, "ProcessGroupGloo"):
         c10d.ProcessGroupGloo = _fake()
-    # What other ranks would say is left as the caller has it.
+    # Objects from other ranks stay as the caller passed them.
     for name, source in (("broadcast_object_list", 1), ("scatter_object_list", 2), ("recv_object_list", 1)):
         if hasattr(c10d, name):
             setattr(c10d, name, _unless_another_speaks(getattr(c10d, name), source, rank))
@@ -62,7 +61,7 @@ def _stand_in(rank, size, c10d):
 
 
 def _unless_another_speaks(function, position, rank):
-    """A function of objects does what it does where this rank is the source, and else nothing."""
+    """Run a function on objects only if this rank is the source."""
 
     @functools.wraps(function)
     def call(*args, **kwargs):
@@ -73,9 +72,7 @@ def _unless_another_speaks(function, position, rank):
 
 
 def _split(c10d, rank):
-    """Parts of a group are made as groups of their own: NCCL's splitting would ask every rank which part it
-    takes.
-    """
+    """Create the parts of a group as new groups, since NCCL's split asks every rank for its part."""
 
     def split_group(parent_pg=None, split_ranks=None, timeout=None, pg_options=None, group_desc=None, **_):
         ranks = c10d.get_process_group_ranks(parent_pg or c10d.group.WORLD)
@@ -90,7 +87,7 @@ def _split(c10d, rank):
 
 def _fake():
     class Gloo:
-        """In place of Gloo's groups."""
+        """Replaces Gloo's groups."""
 
         def __new__(cls, store, rank, size, *_, **__):
             from torch._C._distributed_c10d import FakeProcessGroup
@@ -98,7 +95,7 @@ def _fake():
             make = getattr(FakeProcessGroup, "_create_internal", FakeProcessGroup)
             try:
                 return make(rank, size, FakeProcessGroup.Options())
-            except (AttributeError, TypeError):  # Older releases take no options.
+            except (AttributeError, TypeError):  # Older versions take no options.
                 return make(rank, size)
 
     return Gloo
@@ -106,7 +103,7 @@ def _fake():
 
 def _store(c10d):
     class LoneStore(c10d.Store):
-        """A store in which nobody else writes, and nobody is waited for."""
+        """A store in which no other rank writes, and which never waits."""
 
         def __init__(self):
             super().__init__()
@@ -116,7 +113,7 @@ def _store(c10d):
             self.values[key] = _bytes(value)
 
         def get(self, key):
-            return self.values.get(key, NOTHING)
+            return self.values.get(key, UNWRITTEN)
 
         def add(self, key, amount):
             total = int(self.values.get(key, b"0")) + amount
@@ -124,7 +121,7 @@ def _store(c10d):
             return total
 
         def compare_set(self, key, expected, desired):
-            # As PyTorch's own: what is not there is set where nothing was expected.
+            # Like PyTorch's store: a missing key is set if an empty value was expected.
             if self.values.get(key, b"") == _bytes(expected):
                 self.set(key, desired)
             return self.values.get(key, _bytes(expected))
@@ -141,7 +138,7 @@ def _store(c10d):
         def num_keys(self):
             return len(self.values)
 
-        # What torch looks these two up by from its C++ side.
+        # Names under which torch's C++ code calls these two.
         deleteKey = delete_key  # noqa: N815
         getNumKeys = num_keys  # noqa: N815
 

@@ -1,7 +1,7 @@
-"""Block masks of flex attention: how many blocks are left is computed on the host, and uploaded.
+"""Computes block masks of flex attention on the host, and uploads their numbers of blocks.
 
-How long attention takes follows from it, and the virtual card computes nothing. What a mask looks up in
-tensors of the card's is not known here: such a mask stays as the card has it.
+They decide how long attention takes, and the virtual GPU computes nothing. A mask that reads tensors on the
+GPU cannot be computed and stays as it is.
 """
 
 import functools
@@ -10,13 +10,13 @@ import math
 
 from . import imports
 
-# A mask of more entries would take the host too long.
-MOST = 1 << 26
+# Maximum number of mask entries; larger ones take too long on the host.
+MAX_ENTRIES = 1 << 26
 COUNTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 
 
 def arm():
-    """Whenever the script makes a mask."""
+    """Activate it for each mask that the script creates."""
     imports.after("torch.nn.attention.flex_attention", _listen)
 
 
@@ -38,12 +38,12 @@ def _listen(module):
 
 def _fill(torch, mask, create, arguments):
     entries = math.prod(arguments[name] or 1 for name in ("B", "H", "Q_LEN", "KV_LEN"))
-    if entries > MOST or torch.cuda.is_current_stream_capturing():
+    if entries > MAX_ENTRIES or torch.cuda.is_current_stream_capturing():
         return
     try:
         computed = create(**{**arguments, "device": "cpu", "_compile": False})
     except Exception:
-        # It looks something up on the card.
+        # It reads a tensor on the GPU.
         return
     with torch.no_grad():
         for name in COUNTS:

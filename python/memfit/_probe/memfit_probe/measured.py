@@ -1,29 +1,28 @@
-"""What each repeated block of a model keeps for the backward, and how long it takes, as it was measured."""
+"""Measures the saved activations and the time of each repeated block of a model."""
 
 import functools
 
 from . import facts
 
-# Where one of these is on, hooks of modules may lie within what is compiled.
+# With these levers, module hooks may be inside of compiled code.
 OF_COMPILED = frozenset(("compile", "activation-budget"))
 
 
 class Blocks:
-    """The blocks that were measured, in the order of their first forwards."""
+    """The measured blocks, in the order of their first forward passes."""
 
     def __init__(self, session):
         self.session = session
         self.forget()
 
     def forget(self):
-        """Nothing has been measured yet."""
+        """Reset the state."""
         self.blocks = {}
         self.marks = {}
 
     def measure(self, model, names, levers):
-        """From now on, at each of their forwards. Where the plan has something to do with compiling, those
-        alone that are compiled one by one, and from outside: within a graph there is nothing to measure, and
-        whoever looked would cut it in two.
+        """Measure each forward pass of these blocks. If the plan compiles anything, only blocks compiled
+        separately are measured, from outside: inside a graph, hooks would break it.
         """
         watch, known = self.session.watch, dict(model.named_modules())
         if watch is None:
@@ -45,7 +44,7 @@ class Blocks:
                 if begin is None:
                     return
                 kept, busy = now()
-                # The last measurement stays: the first ones may have warmed up.
+                # Keep the last measurement: the first ones may include warm-up.
                 self.blocks[name] = (kept - begin[0], busy - begin[1], facts.output_bytes(output))
 
             module = known[name]
@@ -56,7 +55,7 @@ class Blocks:
                 module.register_forward_hook(after)
 
     def _around(self, module, before, after):
-        """What a module was compiled to, measured."""
+        """Wrap a module's compiled call with the measurement."""
         compiled, is_compiling = module._compiled_call_impl, self.session.torch.compiler.is_compiling
 
         @functools.wraps(compiled)
@@ -71,7 +70,7 @@ class Blocks:
         return _call_impl
 
     def tell(self):
-        """As a field of the message."""
+        """Return the results as a field of the message."""
         return [
             {"name": name, "kept": max(0, kept), "busy_ns": busy, "output": output}
             for name, (kept, busy, output) in self.blocks.items()

@@ -1,17 +1,17 @@
-"""Errors of a script that no value can cause: they lie in its text, and in its libraries' releases."""
+"""Recognises errors in the script's own code or its library versions, which wrong values cannot cause."""
 
 import types
 
-# How Python says that a call does not fit the function's signature.
+# Python's messages for a call that does not match the function's signature.
 MISFIT = ("unexpected keyword argument", "positional argument", "required keyword-only argument")
 
 
 def of_the_program(exception):
-    """Whether it is a name that is not there, a module that is not installed, a call that does not fit."""
+    """Return `True` for an undefined name, a missing module, or a call that does not match the signature."""
     if isinstance(exception, (ImportError, SyntaxError)):
         return True
     if isinstance(exception, NameError):
-        # A variable may be without a value since a loop had no rounds.
+        # A variable may be unassigned because a loop had no iterations.
         return not isinstance(exception, UnboundLocalError)
     if isinstance(exception, AttributeError):
         return isinstance(getattr(exception, "obj", None), types.ModuleType) or _by_a_module(exception)
@@ -19,7 +19,7 @@ def of_the_program(exception):
 
 
 def _by_a_module(exception):
-    """Whether a module's own `__getattr__` raised it."""
+    """Return `True` if a module's own `__getattr__` raised it."""
     last = exception.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next

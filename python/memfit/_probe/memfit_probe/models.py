@@ -1,4 +1,4 @@
-"""Which models train together: what the optimizers update need not be parts of the one that is called
+"""Finds the models that train together: optimizers may update modules outside of the model that is called
 first.
 """
 
@@ -10,7 +10,7 @@ from . import handles
 
 
 def together(torch, model, optimizers):
-    """The model that is called first, with those that train beside it."""
+    """Combine the model that is called first with others that train."""
     others = _beside(torch.nn.Module, model, optimizers)
     if not others:
         return model
@@ -21,7 +21,7 @@ def together(torch, model, optimizers):
 
 
 def _beside(kind, model, optimizers):
-    """The largest modules that the optimizers update, and that neither hold this one nor are parts of it."""
+    """Return the largest modules with trained parameters that neither contain this model nor belong to it."""
     places = {}
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -31,7 +31,7 @@ def _beside(kind, model, optimizers):
         places.pop(id(parameter), None)
     if not places:
         return []
-    # The type is asked, and not the object: some stand for others, and would be made by that.
+    # Checks the type only: an `isinstance` check could instantiate lazy objects.
     alive = [
         each for each in gc.get_objects() if issubclass(type(each), kind) and "_modules" in each.__dict__
     ]
@@ -59,7 +59,7 @@ def _beside(kind, model, optimizers):
 
 
 def _all_above(model, holders):
-    """What holds it, however far out."""
+    """Yield all modules that contain the model, at any distance."""
     waiting, seen = [model], {id(model)}
     while waiting:
         for outer in holders.get(id(waiting.pop()), ()):
@@ -70,7 +70,7 @@ def _all_above(model, holders):
 
 
 def _names(kind, wanted):
-    """What the script calls them: variables and attributes that its own frames see."""
+    """Return the script's names for the models: variables and attributes visible in its frames."""
     names, ids = {}, {id(each) for each in wanted}
     for table in _tables(kind):
         for name, value in list(table.items()):
@@ -80,7 +80,7 @@ def _names(kind, wanted):
 
 
 def _tables(kind):
-    """The variables of the script's frames, the innermost first; then the attributes of what is in them."""
+    """Yield the variables of the script's frames, innermost first; then the attributes of their values."""
     frames = [handles.variables(frame) for frame in handles.frames()]
     main = sys.modules.get("__main__")
     if main is not None:

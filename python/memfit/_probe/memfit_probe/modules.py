@@ -1,10 +1,10 @@
-"""Which module's call memory is for: scopes in the forward, labels of autograd nodes in the backward.
+"""Attributes memory to modules: scopes in the forward pass, labels of autograd nodes in the backward pass.
 
-Global forward hooks open and close a scope in the watcher library at each module's call. For the backward,
-the node that made a module's output gets a pre-hook that labels the thread it runs on. (Full backward hooks
-would be simpler and break models that work in place.) Under `torch.compile` the hooks fold to nothing when
-they are traced, so they neither break graphs nor see what is inside them: memory of a compiled module is
-labelled with that module, around whose call they run, and not with its parts.
+Global forward hooks open and close a scope in the watcher library at each module's call. For the backward
+pass, the autograd node of a module's output gets a pre-hook that labels its thread. (Full backward hooks
+would be simpler, but break models with in-place operations.) Under `torch.compile` the hooks trace to
+nothing, so they neither break graphs nor see inside them: memory of a compiled module is labelled with that
+module as a whole.
 """
 
 import functools
@@ -14,14 +14,14 @@ import weakref
 from . import handles
 from . import watch as codes
 
-# Wrappers put a module of their own between a model and its parts: their names say nothing.
+# Wrapper modules whose names carry no information.
 WRAPPERS = frozenset(("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"))
-# Of a module's output, so many tensors get a label.
+# Maximum number of tensors in a module's output that get a label.
 MAX_OUTPUTS = 8
 
 
 class Modules:
-    """Names of modules, and the hooks that tell whose call is running."""
+    """Names of modules, and the hooks that track the running call."""
 
     def __init__(self, session):
         self.session = session
@@ -31,11 +31,11 @@ class Modules:
         self.named_root = None
         self.labelled = None
         self.open = []
-        # Tensors that stand for something else are not made to become it by being looked at.
+        # Prevents subclasses that stand in for other tensors from being materialised by inspection.
         self.as_they_are = session.torch._C.DisableTorchFunctionSubclass
 
     def forget(self):
-        """In a forked child: numbers of names are the parent log's."""
+        """Reset the state in a forked child: name numbers belong to the parent's log."""
         self.known.clear()
         self.hooks.clear()
         self.open.clear()
@@ -77,14 +77,12 @@ class Modules:
         self._arm_compiled(before, after)
 
     def _arm_compiled(self, before, after):
-        """A module that is compiled in place is traced with its hooks, which fold to nothing; they run around
-        it.
-        """
+        """Run the hooks around a module that is compiled in place, because they trace to nothing inside."""
         module_class, is_compiling = self.session.torch.nn.Module, self.session.torch.compiler.is_compiling
         original = module_class.compile
 
         def around(module, compiled):
-            # Named as torch names what calls a module: that is how such a call is found on the stack.
+            # Has torch's name for this call, by which such a call is found on the stack.
             @functools.wraps(compiled)
             def _call_impl(*args, **kwargs):
                 if is_compiling():
@@ -110,8 +108,8 @@ class Modules:
     # Names
 
     def _meet(self, module):
-        """The number of a module's name, on its first call. On an outermost call its whole tree gets
-        names.
+        """Return the number of a module's name on its first call. On an outermost call, name its
+        whole tree.
         """
         try:
             if not self.session.watch.depth():
@@ -126,7 +124,7 @@ class Modules:
 
     def _name(self, module, name):
         if len(self.known) >= self.crowded:
-            # Some modules live for one call only, as DataParallel's replicas do.
+            # Some modules exist for one call only, such as DataParallel's replicas.
             for key in [key for key, (module_of, _) in self.known.items() if module_of() is None]:
                 del self.known[key]
             self.crowded = max(10_000, 2 * len(self.known))
@@ -142,7 +140,7 @@ class Modules:
             if root_before is None:
                 self.named_root = weakref.ref(root)
             else:
-                # Two models of one class are told apart by what the script calls them.
+                # Two models of one class get the script's names for them.
                 prefix = (handles.name_of(root) or kind.__name__) + "."
         named = self.session.torch.nn.Module.named_modules(root)
         for path, module in named:
@@ -153,7 +151,7 @@ class Modules:
             self._name(module, prefix + ".".join(parts) if parts and parts[0] else _bare_name(module))
 
     def number_of(self, module):
-        """The number of a module's name, or 0."""
+        """Return the number of a module's name, or 0."""
         entry = self.known.get(id(module))
         return entry[1] if entry is not None and entry[0]() is module else 0
 
@@ -164,12 +162,12 @@ class Modules:
         try:
             before = session.watch.current_phase()
             if before == codes.BACKWARD:
-                # A checkpoint's recomputation is part of the backward, on whichever thread.
+                # A checkpoint's recomputation is part of the backward pass, on any thread.
                 return
             arguments = (args, _caller_kwargs())
             if next(module.parameters(), None) is None:
-                # A loss's targets. A transform of data is a module without parameters too: it begins no
-                # forward.
+                # A loss module: its inputs are targets. A data transform has no parameters either, and begins
+                # no forward pass.
                 if before == codes.FORWARD:
                     with self.as_they_are():
                         session.notes.inputs(arguments)
@@ -193,14 +191,14 @@ class Modules:
             before = self.open.pop()
             if succeeded:
                 session.forward_ended(module)
-            # With gradients, the loss that follows belongs to the forward; within a step (a closure's
-            # forward) the step goes on.
+            # With gradients, the loss that follows belongs to the forward pass; within a step (forward pass
+            # in a closure) the step continues.
             if not session.torch.is_grad_enabled():
                 session.watch.phase(before if before == codes.OPTIMIZER else codes.OTHER)
         except Exception as error:
             session.remark("probe-failed", error, where="at a forward")
 
-    # Labels for the backward
+    # Labels for the backward pass
 
     def _label(self, node, module):
         number = self.number_of(module)
@@ -208,7 +206,7 @@ class Modules:
             return
         try:
             sequence = node._sequence_nr()
-            # An enclosing module that returns this very tensor must not take the label over.
+            # An enclosing module that returns the same tensor must not replace the label.
             if sequence == self.labelled:
                 return
             self.labelled = sequence
@@ -244,7 +242,7 @@ class Modules:
 
 
 def _bare_name(module):
-    """The class of a module that is not called by a name, seen through wrappers."""
+    """Return the class of a module without a name, looking through wrappers."""
     inner = module
     for _ in range(8):
         within = next((child for name, child in inner.named_children() if name in WRAPPERS), None)
@@ -255,9 +253,7 @@ def _bare_name(module):
 
 
 def _caller_kwargs():
-    """The keyword arguments of the module call that is beginning: torch does not give them to global
-    hooks.
-    """
+    """Return the keyword arguments of the current module call, which torch does not pass to global hooks."""
     frame = sys._getframe(1)
     for _ in range(6):
         if frame is None:

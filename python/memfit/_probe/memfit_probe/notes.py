@@ -1,8 +1,8 @@
-"""What blocks of memory are for, told by the tensors that own them.
+"""Attributes blocks of memory to the tensors that own them.
 
-A note counts for the whole life of the block that holds the tensor, so it may come late: gradients are noted
-when the optimizer is about to use them, its state once it is made. Where memory has run out, and at the end,
-everything is gone through once more.
+A note is valid for the whole life of a block, so it may come late: gradients are noted before the optimizer
+uses them, optimizer state once it is created. After an out-of-memory error, and at the end, everything is
+visited once more.
 """
 
 import gc
@@ -11,30 +11,28 @@ from . import copies
 from . import watch as codes
 from .identity import ByIdentity
 
-# An optimizer's state stays where it is once it is made; it is looked at again at these of its steps.
-LOOKS = frozenset((1, 2, 3, 8, 64, 512, 4096))
-# Of nested arguments, so many values are looked at.
+# Optimizer state keeps its memory; it is checked again at these steps.
+STEPS_TO_CHECK = frozenset((1, 2, 3, 8, 64, 512, 4096))
+# Maximum number of values checked in nested arguments.
 MAX_VALUES = 256
 
 
 class Notes:
-    """Finds tensors' owners and tells the watcher library."""
+    """Finds the owners of tensors and reports them to the watcher library."""
 
     def __init__(self, session):
         self.session = session
         torch = session.torch
         self.tensor = torch.Tensor
         self.plain = frozenset((torch.Tensor, torch.nn.Parameter))
-        # Whether some parameters are shards, of which whole ones are made for each call.
+        # Set if some parameters are shards, which are gathered for each call.
         self.sharded = False
         self._owner_of = {}
         self._looked = ByIdentity()
         self._roots = ByIdentity()
 
     def addresses(self, tensor):
-        """Where a tensor's memory is, on CUDA devices: one address, or several for one that is made of
-        several.
-        """
+        """Return the CUDA addresses of a tensor's memory: one, or several if it consists of several."""
         if type(tensor) in self.plain:
             return (tensor.data_ptr(),) if tensor.is_cuda else ()
         local = getattr(tensor, "_local_tensor", None)
@@ -47,11 +45,11 @@ class Notes:
                 return tuple(address for part in parts for address in self.addresses(part))
             return (tensor.data_ptr(),) if tensor.is_cuda else ()
         except Exception:
-            # Tensors without memory of their own (fake ones, wrappers of transforms) say so by failing.
+            # Tensors without memory (fake tensors, wrappers of transforms) raise an error.
             return ()
 
     def tell(self, category, owned):
-        """Notes `(tensor, number of its owner's name)` pairs."""
+        """Note pairs of a tensor and the number of its owner's name."""
         found, owners = [], []
         for tensor, owner in owned:
             for address in self.addresses(tensor):
@@ -62,17 +60,17 @@ class Notes:
     # Modules
 
     def module(self, root):
-        """The outermost module is called: its parameters and buffers, on its first calls."""
+        """Note the parameters and buffers of an outermost module, on its first calls."""
         calls = self._roots.put(root, self._roots.get(root, 0) + 1)
         if calls <= 2 or self.sharded:
             self.all_of(root)
 
     def all_of(self, root):
-        """Parameters, their gradients and buffers of a module and all in it."""
+        """Note parameters, gradients and buffers of a module and its submodules."""
         self.all_of_each(root.modules())
 
     def all_of_each(self, modules):
-        """Parameters, their gradients and buffers of modules, without what is in them."""
+        """Note parameters, gradients and buffers of modules without their submodules."""
         number_of, owner_of = self.session.modules.number_of, self._owner_of
         parameters, buffers, gradients = [], [], []
         for module in modules:
@@ -95,16 +93,16 @@ class Notes:
             self.sharded = True
 
     def copies(self):
-        """Copies of the parameters of all modules that were called outermost."""
+        """Note copies of the parameters of all outermost modules."""
         copies.note(self, self._roots.things())
 
     def owned_like(self, tensors, parameters):
-        """Pairs of tensors and the owners of parameters, one for one."""
+        """Pair tensors with the owners of parameters."""
         owner_of = self._owner_of
         return [(each, owner_of.get(id(like), 0)) for each, like in zip(tensors, parameters, strict=True)]
 
     def own_parameters(self, module):
-        """Whole parameters that were made from shards for this call."""
+        """Note parameters that were gathered from shards for this call."""
         try:
             owner = self.session.modules.number_of(module)
             own = [(parameter, owner) for parameter in module._parameters.values() if parameter is not None]
@@ -114,7 +112,7 @@ class Notes:
             self.session.remark("probe-label", error, what="note a module")
 
     def inputs(self, arguments):
-        """CUDA tensors among the outermost module's arguments, unless another module computed them."""
+        """Note CUDA tensors among the outermost module's arguments, unless another module computed them."""
         found, waiting = [], [arguments]
         for _ in range(MAX_VALUES):
             if not waiting:
@@ -132,7 +130,7 @@ class Notes:
     # Optimizers
 
     def gradients(self, optimizer):
-        """What an optimizer is about to use."""
+        """Note the gradients that an optimizer is about to use."""
         owner_of = self._owner_of
         self.tell(
             codes.GRADIENTS,
@@ -145,9 +143,9 @@ class Notes:
         )
 
     def optimizer_state(self, optimizer, always=False):
-        """What an optimizer keeps from step to step."""
+        """Note an optimizer's state."""
         looked = self._looked.put(optimizer, self._looked.get(optimizer, 0) + 1)
-        if not always and looked not in LOOKS:
+        if not always and looked not in STEPS_TO_CHECK:
             return
         owner_of, tensor = self._owner_of, self.tensor
         owned = []
@@ -160,9 +158,9 @@ class Notes:
     # Everything
 
     def everything(self):
-        """Goes through all that is known: memory has run out, or this is the end."""
+        """Visit everything known, after an out-of-memory error or at the end."""
         session = self.session
-        # Also those that were never called: a teacher that waits, an average of the weights.
+        # Includes modules that were never called, such as a teacher or averaged weights.
         module_class = session.torch.nn.Module
         self.all_of_each([each for each in gc.get_objects() if issubclass(type(each), module_class)])
         for optimizer in list(session.optimizers):

@@ -1,5 +1,5 @@
-"""Where memory ran out: what was asked for, in which step, phase and module, and the script's own stack; and
-how it all ended.
+"""Reports an out-of-memory error: the request, the step, phase and module, and the script's stack; and the
+exception that ended the script.
 """
 
 import os
@@ -12,7 +12,7 @@ from . import watch as codes
 
 MAX_FRAMES = 64
 HERE = os.path.dirname(os.path.abspath(__file__))
-# What is found under these was not written by the user.
+# Files in these folders were not written by the user.
 LIBRARIES = tuple(
     {
         os.path.realpath(path) + os.sep
@@ -22,7 +22,7 @@ LIBRARIES = tuple(
 )
 
 
-# What a library says when there is no memory left for its handle; PyTorch raises it as a plain RuntimeError.
+# Messages of libraries without memory for their handles, which PyTorch raises as a plain RuntimeError.
 STARVED = (
     "CUDNN_STATUS_NOT_INITIALIZED",
     "CUDNN_STATUS_ALLOC_FAILED",
@@ -30,17 +30,17 @@ STARVED = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDA error: out of memory",
 )
-# The allocator's own words: an operation that was built for any release of PyTorch passes them on in a
-# RuntimeError.
+# The allocator's message, which an extension built for any PyTorch version passes on in a RuntimeError.
 PASSED_ON = "CUDA out of memory. Tried to allocate"
 
 
 class OutOfMemory:
-    """PyTorch's own announcement, the text of its error, and the exception that ends the script.
+    """Combines PyTorch's out-of-memory callback, the text of its error, and the exception that ends the
+    script.
 
-    The allocator announces each request that it cannot serve. Not each becomes an error: a convolution, for
-    one, takes an algorithm that needs less workspace. So an announcement is kept until PyTorch makes the
-    error's text.
+    The callback runs for each request that fails. Not every one becomes an error: a convolution, for
+    instance, falls back to an algorithm with a smaller workspace. So the data is kept until PyTorch creates
+    the error.
     """
 
     def __init__(self, session):
@@ -69,8 +69,8 @@ class OutOfMemory:
             self.session.remark("no-place", error)
 
     def _observe(self, device, requested, _total, _free):
-        """A request cannot be served. Python may hold what it needs by frames that are gone when the error is
-        made.
+        """Record a failed request. The frames, which name the modules involved, are gone when the error is
+        created.
         """
         session = self.session
         try:
@@ -93,7 +93,7 @@ class OutOfMemory:
             session.remark("probe-failed", error, where="where memory ran out")
 
     def _raised(self, text):
-        """PyTorch has made the error, with this text."""
+        """Report the error that PyTorch has created, with this text."""
         session = self.session
         try:
             announced, self.announced = self.announced, None
@@ -108,7 +108,7 @@ class OutOfMemory:
             session.remark("probe-failed", error, where="where memory ran out")
 
     def tell_uncaught(self):
-        """At exit: Python keeps the exception that nothing caught."""
+        """Report the uncaught exception at exit."""
         exception = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if exception is None or isinstance(exception, SystemExit):
             return
@@ -123,7 +123,7 @@ class OutOfMemory:
         if starved and not isinstance(exception, self.error):
             channel.send("oom", **self._starved(exception))
             channel.send("oom_text", text=text)
-        # The script's own frames and torch's, without those that the probe has put between them.
+        # Without the probe's own frames.
         told = traceback.TracebackException(kind, exception, exception.__traceback__)
         leave_out(told)
         channel.send(
@@ -134,13 +134,13 @@ class OutOfMemory:
             message=text,
             traceback="".join(told.format()),
             program=mistakes.of_the_program(exception),
-            # An error of a child process comes here as text.
+            # An error in a child process arrives here as text.
             oom=isinstance(exception, self.error) or "OutOfMemoryError" in text or starved or passed_on,
         )
 
     def _starved(self, exception):
-        """Where a library found no memory for itself: what it wants lies outside PyTorch's allocator, and is
-        what this card's libraries take at the most.
+        """Describe a library's failed allocation: it is outside of PyTorch's allocator, and its size is the
+        most that this GPU's libraries take.
         """
         session = self.session
         cards = session.setup["cards"]
@@ -160,7 +160,7 @@ class OutOfMemory:
 
 
 def phase_of(frames):
-    """What these frames were doing, the innermost that tells."""
+    """Return the phase of the innermost of these frames that shows it."""
     for frame in reversed(frames):
         name = frame.f_code.co_name
         if name in ("_engine_run_backward", "backward"):
@@ -173,7 +173,7 @@ def phase_of(frames):
 
 
 def leave_out(told):
-    """Takes the probe's frames out of a traceback, and out of those that it stands upon."""
+    """Remove the probe's frames from a traceback and its causes."""
     waiting, seen = [told], set()
     while waiting:
         one = waiting.pop()
@@ -185,13 +185,13 @@ def leave_out(told):
 
 
 def frames_here():
-    """The frames of the code that asks for memory, innermost first."""
+    """Yield the frames of the code that requests memory, innermost first."""
     frame = sys._getframe(1)
     outside = frame
     while outside is not None and outside.f_code.co_filename.startswith(HERE):
         outside = outside.f_back
     if outside is None and threading.current_thread() is not threading.main_thread():
-        # A thread of the autograd engine: what called it is on the main thread.
+        # A thread of the autograd engine: its caller is on the main thread.
         outside = sys._current_frames().get(threading.main_thread().ident)
     while outside is not None:
         if not outside.f_code.co_filename.startswith(HERE):
@@ -200,7 +200,7 @@ def frames_here():
 
 
 def stack(frames):
-    """`file:line in function`, innermost first: the user's own frames, then those of libraries."""
+    """Format frames as `file:line in function`, innermost first: the user's own, then those of libraries."""
     own, others = [], []
     for frame in frames[:MAX_FRAMES]:
         code = frame.f_code
@@ -210,7 +210,7 @@ def stack(frames):
 
 
 def being_moved(frames, module_class):
-    """The modules that `module.to(device)` and the like are moving now."""
+    """Return the modules that are being moved by `module.to(device)` or similar."""
     from memfit_levers.variables import variables
 
     found = (variables(frame).get("self") for frame in frames if frame.f_code.co_name == "_apply")
@@ -218,7 +218,7 @@ def being_moved(frames, module_class):
 
 
 def is_library(path):
-    """Whether a file belongs to Python or to an installed package."""
+    """Return `True` if a file belongs to Python or to an installed package."""
     return (
         path.startswith("<")
         or os.path.realpath(path).startswith(LIBRARIES)

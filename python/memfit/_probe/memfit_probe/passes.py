@@ -1,4 +1,4 @@
-"""Forward passes of whole models, for scripts that train nothing."""
+"""Forward passes of whole models, for scripts without training."""
 
 import weakref
 
@@ -7,25 +7,25 @@ from .identity import ByIdentity
 
 
 class Passes:
-    """Counts the passes of each model, and tells when a round of them ends."""
+    """Counts the passes of each model, and reports the end of each round."""
 
     def __init__(self, session):
         self.session = session
-        # Of the model that was called most often.
+        # Passes of the model that was called most often.
         self.most = 0
         self._counts = ByIdentity()
-        # Of several models that take turns, the first to come again stands for the round.
+        # If several models take turns, the first one that is called again marks the round.
         self._leader = None
 
     def mark(self):
-        """Tells the time at which a pass ends, or the first begins."""
+        """Send the time at which a pass ends, or the first one begins."""
         watch = self.session.watch
         clock = watch.clock() if watch is not None else None
         if clock is not None:
             channel.send("pass", clock=clock)
 
     def passed(self, model):
-        """A model has done its work on a batch."""
+        """Record a pass of a model."""
         session = self.session
         passes = self._counts.put(model, self._counts.get(model, 0) + 1)
         self.most = max(self.most, passes)

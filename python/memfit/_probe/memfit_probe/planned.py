@@ -1,9 +1,10 @@
-"""A plan carried out from outside, on a script that knows nothing of it.
+"""Applies a plan to an unmodified script from outside.
 
-The training loader's batches come in pieces; the optimizer steps, is cleared and is clipped for only once all
-pieces of a step are through, with each piece's gradients weighted by its samples; levers are put on the model
-at its first training forward. What a plan needs to know of a training (how large its batches are, which
-blocks repeat, what they keep and take) is measured on the way, plan or not, and told at the end.
+The training loader's batches are divided into micro-batches; the optimizer steps, zeroes and clips gradients
+only after the last micro-batch of a step, and each micro-batch's gradients are weighted by its samples;
+levers are applied to the model at its first training forward pass. The facts that a plan needs about a
+training (batch size, repeated blocks, their activations and time) are measured in every run, and sent at the
+end.
 """
 
 import contextlib
@@ -16,15 +17,15 @@ from . import channel, facts, gates, handles, inputs, measured, models, telling,
 from .cuts import Fetched, Pieces
 from .rounds import Round, Scaling
 
-NO_LOADER = "no batch came from a DataLoader of PyTorch's"
+NO_LOADER = "no batch came from a PyTorch DataLoader"
 
 
 class Planned:
-    """What is done to a script's training, and what is learnt of it."""
+    """The changes to a script's training, and the facts about it."""
 
     def __init__(self, session, plan):
         self.session = session
-        # It lasts over the tries.
+        # Kept for all tries.
         self.inputs = inputs.Inputs(session)
         self.facts = facts.Facts(session)
         self.blocks = measured.Blocks(session)
@@ -32,7 +33,7 @@ class Planned:
         self.read(plan)
 
     def read(self, plan):
-        """What is to be done from now on."""
+        """Read a plan."""
         self.serves = bool(plan.get("serves"))
         self.micro_batch = plan.get("micro_batch")
         self.accumulate = plan.get("accumulate") or 1
@@ -47,25 +48,25 @@ class Planned:
 
     @property
     def infers(self):
-        """Whether the script only goes forward: it is said, or a lever that a person chose says so."""
+        """`True` if the script only runs inference, according to the plan or a lever that the user chose."""
         if self._infers is None:
-            self._infers = any(lever.inference for lever in self._known())
+            self._infers = any(lever.inference for lever in self._known_levers())
         return self._infers
 
-    def _known(self):
-        """The plan's levers, as far as they are known."""
+    def _known_levers(self):
+        """Return the plan's levers that are known."""
         if not self.levers:
             return []
         import memfit_levers
 
         return [lever for name, _ in self.levers if (lever := memfit_levers.known(name)) is not None]
 
-    def _of(self, stage):
-        """The plan's levers of a stage, by name."""
-        return frozenset(lever.name for lever in self._known() if lever.stage.name == stage)
+    def _levers_of(self, stage):
+        """Return the names of the plan's levers of a stage."""
+        return frozenset(lever.name for lever in self._known_levers() if lever.stage.name == stage)
 
     def forget(self):
-        """Nothing has happened yet."""
+        """Reset the state."""
         self.target = None
         self.model = None
         self.around = None
@@ -79,7 +80,7 @@ class Planned:
         self.forwards = 0
         self.seen = 0
         self.largest = 0
-        # What went through a script's model while it had no optimizer and recorded no gradients.
+        # Samples seen by a model without an optimizer and without gradients.
         self.seen_idle = 0
         self.largest_idle = 0
         self.autocast = False
@@ -89,7 +90,7 @@ class Planned:
         self.loading = None
         self.equipped = weakref.WeakSet()
         self.arriving = None
-        # Whether all pieces of a step are run though only some were asked for.
+        # Set if all micro-batches of a step run although only some were requested.
         self.whole_steps = False
         self.facts.forget()
 
@@ -105,8 +106,8 @@ class Planned:
         gates.arm(self)
 
     def _arm_first_call(self):
-        """A call has looked up the model's forward by the time that its hooks run: levers are put on before
-        it.
+        """Apply levers before the first call of the model, since hooks run only after its forward is looked
+        up.
         """
         module, planned = self.session.torch.nn.Module, self
         original = module.__call__
@@ -115,7 +116,7 @@ class Planned:
         def call(self, *args, **kwargs):
             if planned.target is None:
                 planned.about_to_call(self)
-            # Gone before what is called is compiled: a compiler would find it in each of the model's modules.
+            # Removed before the model is compiled: the compiler would find it in each module.
             if planned.target is not None:
                 module.__call__ = original
             return original(self, *args, **kwargs)
@@ -123,14 +124,16 @@ class Planned:
         module.__call__ = call
 
     def arm_shards(self):
-        """Shards come where replicas would be made."""
+        """Shard the model where the script would replicate it."""
         if any(name == "shard" for name, _ in self.levers):
             from memfit_levers.shard import instead_of_replicas
 
             instead_of_replicas(lambda: list(self.session.optimizers))
 
     def _arm_names(self):
-        """Where the script first needs the card it has read its arguments, and made no batch yet."""
+        """Set the batch size at the first use of the GPU: arguments are read by then, but no batch
+        is made.
+        """
         core = self.session.torch._C
         init = core._cuda_init
 
@@ -142,49 +145,47 @@ class Planned:
         core._cuda_init = begin
 
     def set_environment(self):
-        """Some levers are settings that are read when the card is first used."""
+        """Set environment variables of levers that are read when the GPU is first used."""
         if self.levers:
             import memfit_levers
 
             os.environ.update(memfit_levers.environment(self.levers))
 
     def retune(self):
-        """The script makes smaller batches from now on."""
+        """Make the script create smaller batches from now on."""
         if self.by_name:
             handles.set_to(self.batch, self.micro_batch)
 
     def pieces(self):
-        """Of how many pieces a batch is where the script makes them itself."""
+        """Return the number of micro-batches per batch if the script creates them itself."""
         pieces = -(-self.batch // self.micro_batch)
-        return min(pieces, self._most()) if self.most else pieces
+        return min(pieces, self._max_pieces()) if self.most else pieces
 
-    def _most(self):
-        """A rehearsal runs a few pieces of each batch: from the third on they are alike. The last step has
-        one more, so that the time of one can be told.
-        """
+    def _max_pieces(self):
+        """Return the micro-batches to run in a rehearsal; the last step has one more, to measure its time."""
         return self.most + (self.session.steps.complete + 1 >= self.session.setup["steps"])
 
     def refuse_clipping(self):
-        """Gradients that are clipped once they are gone are not clipped."""
+        """Refuse `optimizer-in-backward` if gradients are clipped, since they are already freed then."""
         if self.target is not None and self.target.updates_in_backward:
             self._refuse("optimizer-in-backward", facts.CLIPPED)
 
     def holds(self, name):
-        """Whether a call belongs to a step that is not through yet."""
+        """Return `True` if a call belongs to a step with micro-batches left."""
         return self.round.held if name in ("zero_grad", "update") else not self.round.ends()
 
     # Batches
 
     def bounds(self, samples):
-        """Where the pieces of a batch begin and end."""
+        """Return the start and end of each micro-batch."""
         size = self.micro_batch
         if not size or self.by_name or size >= samples or not self._trains():
             return [(0, samples)]
         pieces = [(begin, min(begin + size, samples)) for begin in range(0, samples, size)]
-        return pieces[: self._most()] if self.most else pieces
+        return pieces[: self._max_pieces()] if self.most else pieces
 
     def _trains(self):
-        """Whether what is asked for now is for training, as far as can be told."""
+        """Return `True` if this batch is for training, as far as known."""
         if self.infers:
             return True
         if not self.session.torch.is_grad_enabled():
@@ -193,11 +194,11 @@ class Planned:
         return model is None or model.training
 
     def worst(self, dataset, sampler):
-        """The largest items that a batch can be of, where a try is to tell the most that is needed."""
+        """Return the largest items for a batch, if a try measures the maximum memory."""
         return self.inputs.worst(dataset, sampler) if self.measures and self._trains() else None
 
     def bucketed(self, sampler, dataset):
-        """A loader's sampler of batches, with those of like length together where that is planned."""
+        """Replace a loader's batch sampler by one with batches of similar length, if planned."""
         value = dict(self.levers).get("length-buckets")
         if not value or not self._trains():
             return sampler
@@ -206,7 +207,7 @@ class Planned:
         return together(sampler, dataset, value) or sampler
 
     def arrive(self, batch):
-        """What a loader gives, as the plan has it."""
+        """Apply the plan's changes to a batch from the loader."""
         self.facts.batch(batch, self._trains())
         if self.arriving is None:
             self.arriving = self._arriving()
@@ -229,7 +230,7 @@ class Planned:
         return target.arrivals
 
     def given(self, iterator):
-        """A loader has given a batch, or a piece of one."""
+        """Record a batch or micro-batch from a loader."""
         sampler = getattr(iterator, "_index_sampler", None)
         if not isinstance(sampler, Pieces) or not sampler.made:
             return
@@ -246,23 +247,23 @@ class Planned:
         self.largest = max(self.largest, piece.batch)
 
     def ended(self, iterator):
-        """A loader has no more to give."""
+        """Record that a loader is exhausted."""
         if self.loading is iterator:
             self.fetched.fetch(iterator, None)
 
     # Optimizers
 
     def appeared(self, optimizer):
-        """An optimizer was made: its step and its clearing go through here."""
+        """Wrap the step and zero_grad of a new optimizer."""
         planned = self
         self.facts.appeared(optimizer)
         clear = optimizer.zero_grad
-        # It asks for the loss again and again, so no piece of it would do.
+        # It evaluates the loss several times, so it needs the whole batch.
         several_times = self.session.torch.optim.LBFGS
 
         @functools.wraps(optimizer.step.__func__)
         def step(self, *args, **kwargs):
-            # A lever may have given it another class meanwhile, whose step it is then.
+            # A lever may have changed its class since, and the step with it.
             original = functools.partial(type(self).step, self)
             closure = args[0] if args else kwargs.get("closure")
             if (
@@ -280,13 +281,13 @@ class Planned:
                 clear(*args, **kwargs)
 
         optimizer.step = types.MethodType(step, optimizer)
-        # Levers that put a step of their own in its place go through it all the same.
+        # Steps that levers install call this one.
         optimizer.__dict__["_memfit_gate"] = optimizer.step
         optimizer.zero_grad = types.MethodType(zero_grad, optimizer)
 
     def step(self, optimizer, original, closure=None):
-        """An optimizer is asked to step: whether it does. A closure computes the loss and its gradients, of
-        this piece.
+        """Handle an optimizer's step, which runs after the last micro-batch. A closure computes the loss and
+        gradients of one micro-batch.
         """
         if closure is not None:
             with self.session.torch.enable_grad():
@@ -300,15 +301,13 @@ class Planned:
         return stepped
 
     def held_back(self, optimizer=None):
-        """A step that does not happen yet; of an optimizer that was not asked itself, but through a
-        scaler.
-        """
+        """Count a step that is held back; with an optimizer, one called through a scaler."""
         if optimizer is not None:
             self.facts.counts(optimizer)
         self.round.asked()
 
     def equip(self, optimizer):
-        """Levers of an optimizer that was made after the first forward."""
+        """Apply levers to an optimizer that was created after the first forward pass."""
         if self.target is None:
             return
         import memfit_levers
@@ -316,26 +315,26 @@ class Planned:
         for inner in memfit_levers.innermost([optimizer]):
             if inner not in self.equipped:
                 self.equipped.add(inner)
-                self._apply([inner], self._of("OPTIMIZER"))
+                self._apply([inner], self._levers_of("OPTIMIZER"))
 
     # Forward and backward
 
     def about_to_call(self, model):
-        """A module is about to be called, and no levers are on a model yet."""
+        """Apply levers before a module is called, if none are applied yet."""
         session, torch = self.session, self.session.torch
         if torch.compiler.is_compiling() or (session.watch is not None and session.watch.depth()):
             return
-        # A transform of data is a module without parameters.
+        # Data transforms are modules without parameters.
         self.facts.division.meets(model)
         if self.levers and self._is_it(model) and next(model.parameters(), None) is not None:
             self.autocast = torch.is_autocast_enabled("cuda")
-            # One that fails is tried once more, and told, where the forward begins.
+            # On failure it is tried again, and reported, at the start of the forward pass.
             with contextlib.suppress(Exception):
-                self._put_on(model)
+                self._apply_levers(model)
 
     def _is_it(self, model):
-        """Whether this is the model that the plan is for: one that trains, as a teacher or an encoder that is
-        used does not.
+        """Return `True` if the plan is for this model: one that trains, unlike a teacher or a frozen
+        encoder.
         """
         if self.infers:
             return True
@@ -346,15 +345,15 @@ class Planned:
         return not trained or any(id(parameter) in trained for parameter in model.parameters())
 
     def forward_begins(self, model):
-        """An outermost module begins."""
+        """Handle the start of an outermost module's forward pass."""
         torch = self.session.torch
         self.facts.forward_begins(model)
         self.first = self.first or weakref.ref(model)
         self.autocast = self.autocast or torch.is_autocast_enabled("cuda")
-        # Nothing of it is kept: it may be all that holds a batch.
+        # Drop the reference: it may be the last one to a batch.
         arguments, self.arguments = self.arguments, None
         if self.target is None and self._is_it(model):
-            self._put_on(model)
+            self._apply_levers(model)
         del arguments
         if model.training and torch.is_grad_enabled():
             self.forwards += self.model is not None and self.model() is model
@@ -365,7 +364,7 @@ class Planned:
             self.around.enter_context(self.target.around())
 
     def saw(self, arguments):
-        """What an outermost module is called with."""
+        """Record the arguments of an outermost module."""
         self.arguments = arguments if self.target is None else None
         self.facts.saw(arguments)
         idle = not self.session.torch.is_grad_enabled() and not self.infers
@@ -375,19 +374,19 @@ class Planned:
         setattr(self, name, max(getattr(self, name), inputs.first_dimension(self.session.torch, arguments)))
 
     def forward_ends(self, _model):
-        """It has ended; its loss follows where there are gradients."""
+        """Handle the end of the forward pass; with gradients, its loss follows."""
         self.facts.forward_ends()
         if not self.session.torch.is_grad_enabled():
             self.leave()
 
     def leave(self):
-        """The forward with its loss is over."""
+        """Leave the contexts of the forward pass and its loss."""
         around, self.around = self.around, None
         if around is not None:
             around.close()
 
     def seeds(self, gradients):
-        """What a backward begins with: weighted, where the loss is that of a piece, and scaled."""
+        """Return the initial gradients of a backward pass, weighted for a micro-batch and scaled."""
         self.facts.backward()
         self.round.piece_runs()
         self.scaling.begin()
@@ -401,7 +400,7 @@ class Planned:
 
         return tuple(None if each is None else self.scaling.scale(each * weight) for each in gradients)
 
-    def _put_on(self, model):
+    def _apply_levers(self, model):
         import memfit_levers
         from memfit_levers.blocks import blocks
 
@@ -422,7 +421,7 @@ class Planned:
         import memfit_levers
 
         self.target.optimizers = optimizers
-        of_optimizers, of_data = self._of("OPTIMIZER"), self._of("DATA")
+        of_optimizers, of_data = self._levers_of("OPTIMIZER"), self._levers_of("DATA")
         for name, value in memfit_levers.ordered(self.levers):
             if (only is not None and name not in only) or (name in of_optimizers and not optimizers):
                 continue
@@ -437,12 +436,12 @@ class Planned:
         why = error if isinstance(error, str) else getattr(error, "why", f"{type(error).__name__}: {error}")
         channel.send("refused", lever=name, why=str(why))
 
-    # What is learnt
+    # Facts
 
     def tell(self):
-        """At the end: what the training is."""
+        """Send the facts about the training at the end."""
         if self.arriving is None:
-            for name in sorted(self._of("DATA")):
+            for name in sorted(self._levers_of("DATA")):
                 self._refuse(name, NO_LOADER)
         optimizers = list(self.session.optimizers)
         if not optimizers and not self.seen:

@@ -1,9 +1,8 @@
-"""Long rows of random numbers on the host, where many tries begin: a model's first weights, a batch that is
-made up.
+"""Speeds up large random tensors on the host, where many tries start: initial weights, synthetic batches.
 
-Drawing them takes longer than all else that a try does, and what is uploaded of that size is not kept by the
-virtual card. So the first few are drawn, and the others repeat them; of a parameter they are not written at
-all, so that its memory is not taken either.
+Drawing them takes longer than everything else in a try, and the virtual GPU does not keep uploads of that
+size. So only the first values are drawn, and the others repeat them; those of a parameter are not written at
+all, so that its memory is not used either.
 """
 
 import functools
@@ -11,28 +10,28 @@ import random
 
 from . import imports
 
-# So many numbers are long.
-LONG = 1 << 20
-# So many of them are drawn.
-DRAWN = 1 << 16
-# In place; each number is drawn by itself.
+# Number of elements from which on a tensor is shortened.
+MIN_LONG = 1 << 20
+# Number of elements that are drawn.
+DRAWN_VALUES = 1 << 16
+# In-place functions that draw each element independently.
 FILLS = ("normal_", "uniform_", "log_normal_", "exponential_")
-# New tensors, each with what fills it.
+# Functions that create a tensor, with the function that fills it.
 MAKERS = {"randn": "normal_", "rand": "uniform_"}
 
 
 def seed(torch):
-    """Has this process draw the same numbers as another one that is seeded here."""
+    """Seed all generators, so that this process draws the same numbers as others seeded here."""
     random.seed(0)
     torch.manual_seed(0)
     imports.after("numpy.random", lambda module: module.seed(0))
 
 
 def arm(torch):
-    """From here on, in this process and its children."""
+    """Activate it in this process and its children."""
     for name in FILLS:
         setattr(torch.Tensor, name, _shortened(torch, getattr(torch.Tensor, name)))
-    # It goes over all numbers several times.
+    # It processes all elements several times.
     torch.nn.init.trunc_normal_ = _shortened(torch, torch.nn.init.trunc_normal_)
     for name, fill in MAKERS.items():
         setattr(torch, name, _made(torch, getattr(torch, name), fill))
@@ -45,7 +44,7 @@ def _shortened(torch, original):
             return original(tensor, *args, **kwargs)
         with torch.no_grad():
             row = tensor.detach().view(-1)
-            original(row[:DRAWN], *args, **kwargs)
+            original(row[:DRAWN_VALUES], *args, **kwargs)
             if not isinstance(tensor, torch.nn.Parameter):
                 _repeat(row)
         return tensor
@@ -59,17 +58,19 @@ def _is_long(torch, tensor):
         and type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.device.type == "cpu"
         and tensor.layout == torch.strided
-        and tensor.numel() >= LONG
+        and tensor.numel() >= MIN_LONG
         and tensor.is_contiguous()
-        # What torch refuses is refused here too.
+        # Cases that torch refuses are passed to torch.
         and not (tensor.requires_grad and torch.is_grad_enabled())
         and not torch.compiler.is_compiling()
     )
 
 
 def _repeat(row):
-    whole = row.numel() // DRAWN * DRAWN
-    row[DRAWN:whole].view(-1, DRAWN).copy_(row[:DRAWN].expand(whole // DRAWN - 1, DRAWN))
+    whole = row.numel() // DRAWN_VALUES * DRAWN_VALUES
+    row[DRAWN_VALUES:whole].view(-1, DRAWN_VALUES).copy_(
+        row[:DRAWN_VALUES].expand(whole // DRAWN_VALUES - 1, DRAWN_VALUES)
+    )
     row[whole:].copy_(row[: row.numel() - whole])
 
 
@@ -82,7 +83,7 @@ def _made(torch, original, fill):
             if type(number) is not int or not set(kwargs) <= {"dtype", "device", "pin_memory"}:
                 return original(*size, **kwargs)
             count *= number
-        if count < LONG or torch.compiler.is_compiling():
+        if count < MIN_LONG or torch.compiler.is_compiling():
             return original(*size, **kwargs)
         if torch.device(kwargs.get("device") or torch.get_default_device()).type != "cpu":
             return original(*size, **kwargs)

@@ -1,7 +1,7 @@
-"""Numbers that the script reads back from the card: of which type they are, and at which line.
+"""Detects values that the script reads from the GPU, with their types and lines.
 
-The device sees bytes. It takes an unknown number for an integer, which may become a size, unless it is told
-here that it is none. A floating-point number that nobody computed is followed, until something depends on it.
+The device sees bytes. It takes an unknown value for an integer, which may become a size, unless told
+otherwise here. An unknown floating-point value is followed until something depends on it.
 """
 
 import functools
@@ -9,29 +9,29 @@ import functools
 from . import channel, device, imports, unknown_floats
 from .oom import frames_here, stack
 
-# Of `torch.Tensor`: these return numbers that can be followed, ...
+# Methods of `torch.Tensor` that return values which can be followed, ...
 FOLLOWED = ("item", "tolist")
-# ... a tensor of the host's, a plain number or a truth: what becomes of it nobody sees.
+# ... and those that return a CPU tensor, a plain number or a boolean, whose use cannot be seen.
 UNFOLLOWED = ("cpu", "__float__", "__bool__")
-# These make an integer of whatever they read.
+# These convert any value to an integer.
 INTEGERS = ("__int__", "__index__")
-# Reads of more bytes are reads of data, as the device sees it.
+# Larger reads are reads of data to the device.
 MAX_BYTES = 4096
-# The device's numbers for the types, by the bits of a real number.
+# The device's codes of the types, by the size of a real number.
 CODES = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4, "complex64": 3, "complex128": 4}
-# The name of the assumption that a number decides something.
+# The name of the assumption that a value affects control flow.
 DECIDES = b"deciding-number"
 
 
 def arm(session):
-    """Watches what reads numbers."""
+    """Watch the methods that read values."""
     known = device.find()
     if known is not None:
         Reads(session, known).arm()
 
 
 class Reads:
-    """The methods of tensors that read numbers."""
+    """The methods of tensors that read values."""
 
     def __init__(self, session, known):
         self.session = session
@@ -40,7 +40,7 @@ class Reads:
         self.plain = (torch.Tensor, torch.nn.Parameter)
         self.codes = {getattr(torch, name): code for name, code in CODES.items()}
         self.number = unknown_floats.kind(self.decides)
-        # A compiler looks at the types of numbers.
+        # A compiler depends on the types of numbers.
         self.follows = True
 
     def arm(self):
@@ -79,7 +79,7 @@ class Reads:
         return read
 
     def _unknown(self, name, result):
-        """What the script gets of numbers that nobody computed."""
+        """Wrap or report unknown values that the script reads."""
         if name in FOLLOWED and self.follows:
             return self._followed(result)
         if name in UNFOLLOWED:
@@ -92,13 +92,13 @@ class Reads:
         return self.number(result) if type(result) is float else result
 
     def decides(self):
-        """Something depends on a number that nobody computed: counts that, and tells the line."""
+        """Count and report that something depends on an unknown value."""
         self.known.assumed(DECIDES)
         tell(self.session)
 
 
 def tell(session):
-    """A number was read that nobody computed, and more than printed: tells the line, once."""
+    """Report the line that used an unknown value other than to print it, once."""
     frames = stack(list(frames_here()))
     key = ("read-back", *frames[:1])
     if frames and key not in session.told:

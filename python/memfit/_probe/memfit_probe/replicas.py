@@ -1,8 +1,7 @@
-"""The buckets of DistributedDataParallel: a second copy of the gradients, which C++ makes and nothing in
-Python owns.
+"""Finds the gradient buckets of DistributedDataParallel: a second copy of the gradients, created in C++ and
+not referenced from Python.
 
-Which blocks they are is told by the allocator: those that are there after the reducer has made its buckets,
-and were not before.
+They are the allocator's blocks that exist after the reducer creates its buckets, but not before.
 """
 
 import functools
@@ -11,7 +10,7 @@ from . import watch as codes
 
 
 def arm(session):
-    """Watches reducers make their buckets, on their construction and where they order them anew."""
+    """Watch reducers create their buckets, initially and when they rebuild them."""
     distributed = getattr(session.torch, "distributed", None)
     original = getattr(distributed, "Reducer", None)
     if original is None:
@@ -26,7 +25,7 @@ def arm(session):
 
         @functools.wraps(original._rebuild_buckets)
         def _rebuild_buckets(self):
-            # Once, after the first backward pass; it is asked for before each forward pass.
+            # Rebuilt once, after the first backward pass; called before each forward pass.
             if self.ordered:
                 return super()._rebuild_buckets()
             with New(session):
@@ -38,7 +37,7 @@ def arm(session):
 
 
 class New:
-    """Notes the blocks that appear meanwhile as gradients."""
+    """Notes the blocks that appear within as gradients."""
 
     def __init__(self, session):
         self.session = session
@@ -50,12 +49,12 @@ class New:
         self.session.watch.note(sorted(self._blocks() - self.before), codes.GRADIENTS)
 
     def _blocks(self):
-        """The addresses of all that is in use."""
+        """Return the addresses of all blocks in use."""
         cuda = self.session.torch.cuda
         found = set()
         try:
             for segment in cuda.memory_snapshot() if cuda.is_initialized() else ():
-                # Releases before 2.1 do not tell where a block is, only how large.
+                # Versions before 2.1 only report a block's size, not its address.
                 address = segment["address"]
                 for block in segment["blocks"]:
                     if block["state"] == "active_allocated":

@@ -1,37 +1,34 @@
-"""One optimizer step of the whole batch: which of its pieces are through, and what waits for the last of
-them.
+"""One optimizer step of the whole batch: counts its micro-batches, and holds calls back until the
+last one.
 """
 
 import contextlib
 
 
 class Round:
-    """Counts pieces. Whatever is asked of the optimizers in one piece, be it of several of them, has one
-    answer.
-    """
+    """Counts micro-batches. All optimizers that step in the same micro-batch get the same answer."""
 
     def __init__(self, planned):
         self.planned = planned
-        # Pieces after which an optimizer was asked to step and did not, and how many of them ended a batch of
-        # the loader's.
+        # Micro-batches after which a step was held back, and how many of them ended a batch of the loader.
         self.calls = 0
         self.whole = 0
-        # Whether the gradients of pieces are waiting for more.
+        # Set while gradients are accumulated and more are to come.
         self.held = False
-        # Whether the piece that is running was counted, and what was said then.
+        # Set once the current micro-batch is counted, and the answer given then.
         self.counted = False
         self.closes = True
 
     def piece_runs(self):
-        """Something is computed of a piece: who asks for a step after it asks for the first time."""
+        """Start a micro-batch: the next step request is its first."""
         self.counted = False
 
     def ends(self):
-        """Whether the piece that is running is the last of an optimizer step."""
+        """Return `True` if the current micro-batch is the last of an optimizer step."""
         return self.closes if self.counted else self._ends()
 
     def asked(self):
-        """An optimizer is asked to step: whether it does."""
+        """Handle a step request: return `True` if the optimizer steps."""
         if not self.counted:
             self.closes = self._ends()
             self.counted = True
@@ -60,11 +57,11 @@ class Round:
 
 
 class Scaling:
-    """A plan's own scaler of losses, where it has one."""
+    """A plan's own gradient scaler, if it has one."""
 
     def __init__(self):
         self.scaler = None
-        # Whether the scaler itself is at work now, whose calls are not the script's.
+        # Set while the scaler itself runs, whose calls are not the script's.
         self.inside = False
         self.stepped = False
 
@@ -72,7 +69,7 @@ class Scaling:
         return gradient if self.scaler is None else self.scaler.scale(gradient)
 
     def begin(self):
-        """A backward begins: all optimizers that were to step after the last one have."""
+        """Update the scale at the start of a backward pass, when all optimizers have stepped."""
         if self.stepped:
             self.stepped = False
             self._within(self.scaler.update)
@@ -84,9 +81,9 @@ class Scaling:
         return self._within(self.scaler.step, optimizer)
 
     def unscale(self, optimizers):
-        """Gradients are about to be looked at."""
+        """Unscale gradients before they are read."""
         for optimizer in optimizers if self.scaler is not None else ():
-            # It was done already.
+            # Already unscaled.
             with contextlib.suppress(RuntimeError):
                 self._within(self.scaler.unscale_, optimizer)
 

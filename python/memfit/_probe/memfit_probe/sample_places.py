@@ -1,8 +1,8 @@
-"""Where an operation puts the samples that are in its inputs: only for those that never mix samples."""
+"""Determines the dimension of an operation's output that holds the samples, if it never mixes samples."""
 
 import math
 
-# What a loss function does with its losses.
+# Reductions of a loss function.
 NONE, MEAN = 0, 1
 LOSSES = {
     *(
@@ -47,7 +47,7 @@ _SAME = {
 _DRAWS = {"rand_like", "randn_like", "randint_like", "bernoulli", "zeros_like", "ones_like", "full_like"}
 REWRITES = {"zero_", "fill_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_"}
 _FOLDS = {"view", "_unsafe_view", "reshape", "_reshape_alias"}
-# Pictures and sequences, each by itself: the samples stay along the first dimension.
+# Operations on images and sequences, each independently: the samples stay along the first dimension.
 _OF_PICTURES = (
     *(
         "convolution",
@@ -73,25 +73,27 @@ _ATTENTION = "_scaled_dot_product_"
 
 
 class Rows:
-    """A tensor has the samples along a dimension: all of them so many times, each in so many rows that follow
-    each other.
+    """A tensor with the samples along a dimension: all samples `times` times, each in `rows` consecutive
+    rows.
     """
 
     def __init__(self, along, rows=1, times=1, uniform=False):
         self.along, self.rows, self.times = along, rows, times
-        # Whether each sample has the same numbers, or some drawn for it alone.
+        # Set if the values are the same for each sample, or drawn independently for each.
         self.uniform = uniform
 
     def fits(self, tensor, samples):
-        """Whether a tensor has them there."""
+        """Return `True` if a tensor's shape matches."""
         return tensor.dim() > self.along and tensor.size(self.along) == self.times * samples * self.rows
 
     def at(self, along):
-        """The same rows along another dimension."""
+        """Return the same rows along another dimension."""
         return Rows(along, self.rows, self.times, self.uniform)
 
     def is_like(self, other, along=None):
-        """Whether another tensor has them in the same order along the same dimension, or along this one."""
+        """Return `True` if another tensor has the samples in the same order along the same dimension, or
+        along the given one.
+        """
         along = self.along if along is None else along
         return isinstance(other, Rows) and (other.along, other.rows, other.times) == (
             along,
@@ -101,7 +103,7 @@ class Rows:
 
 
 class Mean:
-    """A mean over samples that count the same, or what follows linearly from one."""
+    """A mean over equally weighted samples, or a linear function of one."""
 
 
 class Total:
@@ -116,21 +118,21 @@ class Unproven:
 
 
 class Call:
-    """An operation, what it was given, and what is known of that."""
+    """An operation, its arguments, and the facts about them."""
 
     def __init__(self, name, args, named, inputs, kinds, outputs, samples, pointwise):
         self.name, self.args, self.named = name, args, named
         self.inputs, self.kinds, self.outputs, self.samples = inputs, kinds, outputs, samples
         self.pointwise = pointwise
         rows = [(tensor, kind) for tensor, kind in zip(inputs, kinds, strict=True) if isinstance(kind, Rows)]
-        # What is the same for each sample may lie otherwise by chance.
+        # A uniform tensor may match another dimension by chance.
         self.first, self.kind = next(((each, kind) for each, kind in rows if not kind.uniform), rows[0])
-        self.unfollowed = Unproven(f"`{name}` is not known to leave samples apart")
-        self.mixes = Unproven(f"`{name}` takes the samples of the batch together")
+        self.unfollowed = Unproven(f"`{name}` is not known to keep samples separate")
+        self.mixes = Unproven(f"`{name}` combines the samples of the batch")
 
     def aligned(self, shape):
-        """Where the samples are in an output of this shape, if all inputs have them at one place or none at
-        all.
+        """Return the rows in an output of this shape, if all inputs have the samples along the same dimension
+        or do not depend on them.
         """
         along = self.kind.along + len(shape) - self.first.dim()
         for tensor, kind in zip(self.inputs, self.kinds, strict=True):
@@ -145,7 +147,7 @@ class Call:
         return self.kind.at(along)
 
     def dimensions(self, default=None):
-        """The dimensions that it names; all where it names none."""
+        """Return the named dimensions, or all if none are named."""
         value = self.named.get("dim", default)
         value = [value] if isinstance(value, int) and not isinstance(value, bool) else value
         count = self.first.dim()
@@ -153,7 +155,7 @@ class Call:
 
 
 def answer(call):
-    """What is known of the outputs; a list where they differ."""
+    """Return the facts about the outputs; a list if they differ."""
     name = call.name
     if name in REWRITES or name in _DRAWS:
         return (
@@ -166,7 +168,7 @@ def answer(call):
         return (
             found
             if found is not None
-            else Unproven(f"`{name}` combines samples with numbers that are not theirs")
+            else Unproven(f"`{name}` combines samples with values that are not theirs")
         )
     for names, rule in _RULES:
         if name in names:
@@ -179,9 +181,9 @@ def answer(call):
 
 
 def of_loss(call, may_ignore):
-    """A loss function's own mean."""
+    """Handle a loss function's own reduction."""
     if call.named.get("weight") is not None:
-        return Unproven("classes are weighted in the loss, so a mean over a part divides by other weights")
+        return Unproven("the loss weights classes, so the mean of a micro-batch divides by other weights")
     given = call.named["self"].shape
     reduction = call.named.get("reduction", MEAN)
     if call.name.startswith("nll"):
@@ -189,27 +191,29 @@ def of_loss(call, may_ignore):
         known = dict(zip(map(id, call.inputs), call.kinds, strict=True)).get(id(labels))
         ignored = call.named.get("ignore_index", -100)
         if not isinstance(known, Rows) or not _labels(call, known):
-            return Unproven("the loss's labels were not followed from the batch")
+            return Unproven("the labels of the loss could not be followed from the batch")
         if reduction == MEAN and (may_ignore or ignored >= 0):
-            return Unproven("some labels are left out of the loss's mean")
+            return Unproven("the loss ignores some labels in its mean")
         place = call.kind
     else:
         place = call.aligned(given)
     if place is None:
-        return Unproven(f"`{call.name}` combines samples with numbers that are not theirs")
+        return Unproven(f"`{call.name}` combines samples with values that are not theirs")
     if reduction == NONE:
         return place
     return Mean() if reduction == MEAN else Total()
 
 
 def _labels(call, known):
-    """Whether each sample's scores meet its own labels: classes lie along the second dimension of these."""
+    """Return `True` if each sample's scores meet its own labels, with the classes along the second
+    dimension.
+    """
     spread = call.named["self"].dim() - call.named["target"].dim() == 1
     return spread and call.kind.along == 0 and call.kind.is_like(known)
 
 
 def _fold(call):
-    """Samples stay apart where one of the new dimensions has them all."""
+    """Keep samples separate if a single new dimension holds all of them."""
     shape, kind = call.outputs[0].shape, call.kind
     before, passed = math.prod(call.first.shape[: kind.along]) * kind.times, 1
     for along, size in enumerate(shape):
@@ -217,7 +221,7 @@ def _fold(call):
         if not rest and size and size % (times * call.samples) == 0:
             return Rows(along, size // (times * call.samples), times, kind.uniform)
         passed *= size
-    return Unproven(f"`{call.name}` folds samples into what is not theirs")
+    return Unproven(f"`{call.name}` merges samples with other dimensions")
 
 
 def _order(call):
@@ -255,7 +259,7 @@ def _select(call):
 
 
 def _part_of(call):
-    """Some of what lies along a dimension; all along the samples'."""
+    """Handle slices along a dimension; along the samples, only the whole."""
     default = 1 if call.name == "slice" else 0
     named = call.named.get("dim", 0 if call.name != "narrow" else default)
     if named % call.first.dim() != call.kind.along:
@@ -277,7 +281,7 @@ def _join(call):
         return call.mixes
     for kind in call.kinds:
         if not call.kind.is_like(kind):
-            return Unproven(f"`{call.name}` puts samples beside numbers that are not theirs")
+            return Unproven(f"`{call.name}` joins samples with values that are not theirs")
     return call.kind.at(along)
 
 
@@ -296,7 +300,7 @@ def _reduce(call):
 
 
 def _product(call):
-    """Each row by itself, times what holds nothing of the batch."""
+    """Multiply each row by a matrix that does not depend on the batch."""
     left = call.named["mat2"] if "mat2" in call.named else call.named.get("vec")
     knows = dict(zip(map(id, call.inputs), call.kinds, strict=True))
     first = call.named["mat1"] if "mat1" in call.named else call.named["self"]
@@ -312,20 +316,20 @@ def _product(call):
 
 
 def _products(call):
-    """A product for each entry along the first dimension."""
+    """Multiply matrices separately along the first dimension."""
     same = call.kind.along == 0 and all(map(call.kind.is_like, call.kinds))
     return call.kind if same else call.mixes
 
 
 def _look_up(call):
-    """Rows of a table, one for each index."""
+    """Look up a row of a table for each index."""
     knows = dict(zip(map(id, call.inputs), call.kinds, strict=True))
     table, indices = call.named["weight"], call.named["indices"]
     return call.unfollowed if knows.get(id(table)) is not None else knows[id(indices)]
 
 
 def _index(call):
-    """Entries of a table that holds nothing of the batch, one for each sample; nothing else is followed."""
+    """Index a table that does not depend on the batch, one entry per sample; nothing else is followed."""
     table, indices = call.args[0], call.args[1]
     knows = dict(zip(map(id, call.inputs), call.kinds, strict=True))
     one = len(indices) == 1 and indices[0] is not None and "int" in str(indices[0].dtype)
@@ -338,7 +342,7 @@ def _gather(call):
 
 
 def _normalise(call):
-    """Over the last dimensions of each row."""
+    """Normalise over the last dimensions of each row."""
     last = len(call.named["normalized_shape"])
     if call.first is not call.named["input"] or call.kind.along >= call.first.dim() - last:
         return call.mixes
@@ -346,11 +350,11 @@ def _normalise(call):
 
 
 def _batch_normalise(call):
-    """With statistics over the batch, or, where samples lie along the channels, of each by itself."""
+    """Normalise with statistics over the batch, or of each sample if the samples are along the channels."""
     training = call.named.get("training", call.named.get("train", True))
     if call.kind.along == 1 or not training:
         return [call.kind] + [None] * (len(call.outputs) - 1)
-    return Unproven("batch normalisation takes its statistics over the batch")
+    return Unproven("batch normalisation computes its statistics over the batch")
 
 
 def _first_stays(call):
@@ -370,7 +374,7 @@ def _triangle(call):
 
 
 def _recur(call):
-    """A recurrent network of cuDNN's; its states have layers before the samples."""
+    """Handle a recurrent network of cuDNN; its states have the layers before the samples."""
     along = 0 if call.named["batch_first"] else 1
     if not call.kind.is_like(Rows(along)) or call.named.get("batch_sizes"):
         return call.unfollowed
@@ -378,7 +382,7 @@ def _recur(call):
 
 
 def _attention(call):
-    """Each sample's queries meet its own keys."""
+    """Check that each sample's queries meet its own keys."""
     for tensor, kind in zip(call.inputs[:3], call.kinds[:3], strict=True):
         if call.kind.along != 0 or not call.kind.is_like(kind) or tensor.dim() != 4:
             return call.mixes

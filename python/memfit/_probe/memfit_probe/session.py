@@ -1,4 +1,4 @@
-"""A process that has imported torch: arms all that watches it, and ends it when it has shown enough."""
+"""A process that has imported torch: activates the probe, and ends the process when it has seen enough."""
 
 import atexit
 import contextlib
@@ -43,7 +43,7 @@ _session = None
 
 
 def begin(torch):
-    """Torch has been imported: watch it."""
+    """Start to watch, after torch was imported."""
     global _session
     channel.tell_of(torch)
     try:
@@ -56,13 +56,13 @@ def begin(torch):
 
 
 class Session:
-    """What is known of this process, and the parts that learn it."""
+    """The state of this process, and the parts of the probe."""
 
     def __init__(self, torch):
         self.torch = torch
         self.setup = channel.setup()
         self.is_compiling = torch.compiler.is_compiling
-        # Where everything stays on the host, no card has anything to watch.
+        # In a run on the host there is no GPU to watch.
         self.host = run_of(self)
         self.watch = codes.find() if self.host is None else None
         self.virtual = bool(self.setup["cards"])
@@ -77,11 +77,11 @@ class Session:
         self.checkpoints = checkpoints.Checkpoints(torch)
         plan = channel.plan()
         self.planned = planned.Planned(self, plan) if plan is not None else None
-        # Where this process is forked for each try.
+        # Set in a process that is forked for each try.
         self.ahead = None
 
     def _forget(self):
-        """Nothing has happened yet, in this process."""
+        """Reset the state of this process."""
         self.pid = os.getpid()
         self.steps = StepCounter(self.setup["steps"])
         self.optimizers = weakref.WeakSet()
@@ -127,7 +127,7 @@ class Session:
         os.register_at_fork(after_in_child=self._forked)
 
     def _arm_on_host(self):
-        """What a run needs whose numbers are wanted, and not its memory."""
+        """Activate the parts for a run on the host, which compares values and measures no memory."""
         self._arm_optimizers()
         self.oom.arm()
         self.checkpoints.arm()
@@ -136,7 +136,7 @@ class Session:
         atexit.register(self._at_exit)
 
     def _arm_stand_ins(self):
-        """What stands in for what this machine lacks, and for what a virtual card does not compute."""
+        """Activate replacements for missing data, and for values that a virtual GPU does not compute."""
         extensions.arm(self)
         generation.arm(self)
         compiled.arm(self)
@@ -153,7 +153,7 @@ class Session:
             synthetic_data.SyntheticData(self, synthetic["data"]).arm()
 
     def _forked(self):
-        """This is a child now: it tells its own story, and has none yet."""
+        """Reset the state in a forked child."""
         self.made_before = list(self.optimizers) or getattr(self, "made_before", [])
         self._forget()
         self.loaders.forget()
@@ -164,12 +164,12 @@ class Session:
         self.peaks.forget()
 
     def become(self, setup, plan):
-        """This child is a run of its own, with a set-up and a plan of its own."""
+        """Continue a forked child as a separate run, with its own setup and plan."""
         self.setup = setup
         self.checkpoints.become()
         self.planned.read(plan)
         self._forked()
-        # Optimizers made before belong to this run as well.
+        # Optimizers created before belong to this run as well.
         for optimizer in list(self.made_before):
             self.optimizers.add(optimizer)
             self.steps.appeared(id(optimizer))
@@ -184,10 +184,10 @@ class Session:
         )
         channel.tell_of(self.torch)
 
-    # What is told
+    # Messages
 
     def remark(self, name, error=None, **values):
-        """Sends a remark for the report, once. `name` is an id of docs/remarks.md, `values` fill its text."""
+        """Send a remark for the report, once. `name` is an id of docs/remarks.md, `values` fill its text."""
         if error is not None:
             values["error"] = f"{type(error).__name__}: {error}"
         key = (name, *sorted(values.items()))
@@ -196,7 +196,7 @@ class Session:
             channel.remark(name, **values)
 
     def text(self, text):
-        """The number of a text in the event log."""
+        """Return the number of a text in the event log."""
         number = self.texts.get(text)
         if number is None:
             number = self.texts[text] = len(self.texts) + 1
@@ -204,23 +204,21 @@ class Session:
         return number
 
     def text_of(self, number):
-        """The text with this number, or None."""
+        """Return the text with this number, or None."""
         for text, known in self.texts.items():
             if known == number:
                 return text
         return None
 
     def devices(self):
-        """The numbers of the CUDA devices, once CUDA is up."""
+        """Return the indices of the CUDA devices, once CUDA is initialised."""
         cuda = self.torch.cuda
         return range(cuda.device_count()) if cuda.is_initialized() else range(0)
 
     # Phases
 
     def _arm_backward(self):
-        """`Tensor.backward`, `autograd.backward` and `autograd.grad` all go through one function of
-        torch.autograd.
-        """
+        """Wrap the one function that `Tensor.backward`, `autograd.backward` and `autograd.grad` use."""
         autograd, watch, is_compiling = self.torch.autograd, self.watch, self.is_compiling
         original = autograd._engine_run_backward
 
@@ -239,8 +237,8 @@ class Session:
             finally:
                 if self.planned is not None and before != codes.BACKWARD:
                     self.planned.facts.division.backward_ends()
-                # Within a step (LBFGS calls a closure), or within another backward (reentrant checkpoints),
-                # that goes on.
+                # Within a step (LBFGS calls a closure), or within another backward pass (reentrant
+                # checkpoints), that phase continues.
                 watch.phase(before if before in (codes.OPTIMIZER, codes.BACKWARD) else codes.OTHER)
 
         autograd._engine_run_backward = run
@@ -250,9 +248,9 @@ class Session:
         self.notes.copies()
 
     def _begin_backward(self, args, adds_up):
-        """A plan's part in a backward: its forward is over, and it begins with other gradients."""
+        """Apply a plan at the start of a backward pass: leave the forward contexts, weight the gradients."""
         try:
-            # Gradients that are asked for and not added up, as a penalty's, are part of what is computed.
+            # `torch.autograd.grad`, as for a gradient penalty, is part of the computation.
             if self.watch.current_phase() != codes.BACKWARD and adds_up:
                 self.planned.leave()
                 self.planned.facts.division.backward_begins(args[0])
@@ -273,7 +271,7 @@ class Session:
             session._appeared(self)
 
         optimizer.__init__ = made
-        # The package hides this module of its own behind its `Optimizer`.
+        # Imported by name, because the package's `Optimizer` attribute hides the module.
         module = importlib.import_module("torch.optim.optimizer")
         module.register_optimizer_step_pre_hook(self._before_step)
         module.register_optimizer_step_post_hook(self._after_step)
@@ -298,7 +296,7 @@ class Session:
 
     @guarded
     def _step_begins(self, optimizer):
-        # A step that calls its parent class's step passes here twice.
+        # A step that calls its parent class's step runs this hook twice.
         depth = self.stepping[id(optimizer)] = self.stepping.get(id(optimizer), 0) + 1
         if self.host is not None and depth == 1:
             self.host.before_step(optimizer)
@@ -325,7 +323,8 @@ class Session:
             self._appeared(optimizer)
         if self.watch is not None:
             self.notes.optimizer_state(optimizer)
-            # A step within the backward (an optimizer for each parameter) ends, and the backward goes on.
+            # After a step within the backward pass (one optimizer per parameter), the backward phase
+            # continues.
             before = self.phase_before_step.pop(key, codes.OTHER)
             self.watch.phase(before if before == codes.BACKWARD else codes.OTHER)
         if not self.graphs.captures(optimizer):
@@ -333,11 +332,11 @@ class Session:
 
     @guarded
     def stepped(self, optimizer):
-        """A captured step has happened."""
+        """Record that a captured step has run."""
         self._completed(self.steps.stepped(id(optimizer)))
 
     def abandon_steps(self):
-        """A new forward begins, so no step is under way: one may have ended by an exception."""
+        """Reset pending steps when a forward pass begins, since a step may have ended with an exception."""
         self.stepping.clear()
 
     def _completed(self, complete):
@@ -365,7 +364,9 @@ class Session:
         channel.send("step", step=complete, allocated=allocated, peak_allocated=peak, clock=clock)
 
     def _requested(self):
-        """What tensors ask for now on all devices: of a steady training the same after each step."""
+        """Return the bytes that tensors request on all devices; constant after each step if training is
+        steady.
+        """
         stats = self.torch._C._cuda_memoryStats
         return sum(stats(device)["requested_bytes"]["all"]["current"] for device in self.devices())
 
@@ -388,7 +389,7 @@ class Session:
 
     @guarded
     def passed(self, module):
-        """A model has done its work on a batch."""
+        """Record a pass of a model."""
         self.passes.passed(module)
 
     # The end
@@ -399,15 +400,14 @@ class Session:
             self.oom.tell_uncaught()
             self._tell_done("exit")
             if self.had_backward:
-                # The autograd engine's threads let go of Python's objects after `backward` has returned. One
-                # that wants the interpreter when it is being taken down ends the process by a signal: let
-                # them have it now.
+                # The autograd threads release Python objects after `backward` has returned. If one needs the
+                # GIL during shutdown, the process ends by a signal: give them time now.
                 time.sleep(0.1)
 
     def finish(self, reason):
-        """Everything that was asked for has been seen: say so, and wait to be ended.
+        """Report that everything requested was seen, and wait to be terminated.
 
-        The process waits, rather than exits, so that no clean-up of the script's runs: it would write a
+        The process waits instead of exiting, so that no cleanup code of the script runs: it could save a
         checkpoint of zeros.
         """
         if self.ended:

@@ -1,13 +1,11 @@
-"""Whole parameters that FSDP2 gathers from shards: they are parameters, wherever they are gathered: ahead of
-a call, in it, or for the backward pass.
-"""
+"""Attributes parameters that FSDP2 gathers from shards, before a call, in it, or for the backward pass."""
 
 import functools
 
 from . import imports
 from . import watch as codes
 
-# Where the group of parameters stands, by release.
+# Modules that define the parameter group, by version.
 HOMES = (
     "torch.distributed.fsdp._fully_shard._fsdp_param_group",
     "torch.distributed._composable.fsdp._fsdp_param_group",
@@ -15,7 +13,7 @@ HOMES = (
 
 
 def arm(session):
-    """Notes what a group of parameters has gathered, once it is there."""
+    """Note the gathered parameters of a group."""
     if session.watch is None:
         return
 
@@ -42,8 +40,7 @@ def arm(session):
 
 def tell(session, group):
     number_of = session.modules.number_of
-    # The buffer that the shards were gathered into, and the parameter that is a view of it or was copied out
-    # of it.
+    # The buffer of the all-gather, and the parameter that is a view or a copy of it.
     owned = [
         (tensor, number_of(each._module_info.module))
         for each in group.fsdp_params

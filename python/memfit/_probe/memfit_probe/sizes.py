@@ -1,15 +1,16 @@
-"""What was asked for, block by block: the allocator's own events tell only what it gave.
+"""Reads the requested size of each block, which the allocator's own events do not contain.
 
-PyTorch's memory history, without stacks, costs little and has it. It is read only when a step has set a new
-peak, and thrown away otherwise, so that a long run neither grows nor slows. For a recording, it is kept with
-stacks and read after each step: from where each block was asked for, and what became of segments.
+PyTorch's memory history, without stacks, costs little and has it. It is read only when a step sets a new
+peak, and discarded otherwise, so that a long run neither grows nor slows down. For a recording it is kept
+with stacks and read after each step, for the origin of each block and the changes of segments.
 """
 
 from . import traces
 
-# Events that are kept between two readings: more happen only within one enormous step.
+# Maximum number of events between two reads; only a single enormous step has more.
 MAX_ENTRIES = 1_000_000
-# Out-of-memory errors at which the history is read: scripts that try ever smaller batches meet many.
+# Number of out-of-memory errors at which the history is read; scripts that try smaller and smaller batches
+# cause many.
 MAX_READINGS_AT_OOM = 4
 
 
@@ -27,7 +28,7 @@ class Sizes:
         self.traces = traces.Traces(session) if session.setup["stacks"] else None
 
     def forget(self):
-        """In a forked child: the parent's log has the numbers, this one's has none."""
+        """Reset the state in a forked child, whose log does not have the parent's numbers."""
         if self.traces is not None:
             self.traces.forget()
 
@@ -37,8 +38,8 @@ class Sizes:
         self.record = cuda.memory._record_memory_history
 
         def by_the_script(*args, **kwargs):
-            # The script keeps a history of its own, perhaps from before CUDA is there; it is not ours to read
-            # and clear.
+            # The script records a history of its own, perhaps before CUDA is initialised, which must not be
+            # read or cleared here.
             self.running = False
             self.theirs = True
             return self.record(*args, **kwargs)
@@ -59,13 +60,13 @@ class Sizes:
             self.session.remark("no-sizes", error)
 
     def _restart(self):
-        """Begins the history anew."""
+        """Restart the history."""
         self.record(None)
         context = "alloc" if self.traces is not None else None
         self.record("all", context=context, stacks="python", max_entries=MAX_ENTRIES)
 
     def step_is_over(self, peaks):
-        """`peaks` are the devices' peaks in the step: read the history if one is new, else throw it away."""
+        """Read the history if a device has a new peak after a step, else discard it."""
         if not self.running:
             return
         new = [device for device, peak in peaks.items() if peak > self.best.get(device, 0)]
@@ -81,7 +82,7 @@ class Sizes:
             self.read()
 
     def read(self):
-        """Tells the sizes of what was handed out since the last reading, and of what is live."""
+        """Report the sizes of blocks allocated since the last read, and of live blocks."""
         if not self.running:
             return
         watch = self.session.watch

@@ -1,11 +1,11 @@
-"""Small tensors that follow from what the script uploaded: PyTorch computes them on the host as well.
+"""Computes small tensors that follow from uploaded data on the host as well.
 
-The virtual card runs no kernel. Where all that an operator reads on the card is small and known, PyTorch's
-own kernel for the CPU runs on copies of it, and the device is told what the operator left in memory. So a
-size that a script computes of lengths, labels and masks is the true one, by whatever operator. An operator
-that is not reached here leaves contents that are unknown, which is safe.
+The virtual GPU runs no kernels. If all inputs of an operator on the GPU are small and known, PyTorch's CPU
+kernel runs on copies of them, and the result is reported to the device. So sizes that a script computes from
+lengths, labels and masks are exact, whatever the operator. Results of operators that are not covered here
+stay unknown, which is safe.
 
-Scripts that compile are left alone from there on: the compiler looks at the functions themselves.
+Scripts that compile are left alone from there on, because the compiler inspects the functions themselves.
 """
 
 import contextlib
@@ -15,10 +15,11 @@ import threading
 
 from . import device, groups, imports, read_back
 
-# Elements of a tensor that is followed: integers, and others.
+# Maximum number of elements of a tensor that is followed: integers, and other types.
 MAX_INTEGERS = 1 << 16
 MAX_OTHERS = 1 << 12
-# The busiest operators of networks. The device follows what they do to small contents, or nobody looks at it.
+# The most frequent operators of networks. The device follows their effect on small tensors, or it never
+# matters.
 BUSY = frozenset(
     [
         "add",
@@ -108,22 +109,22 @@ BUSY = frozenset(
         "stack",
     ]
 )
-# Their results are drawn, or are whatever was there.
+# Operators with random or uninitialised results.
 DRAWN = ("rand", "bernoulli", "multinomial", "normal", "poisson", "exponential", "geometric", "cauchy")
 DRAWN += ("uniform", "dropout", "rrelu", "binomial", "dirichlet", "gamma", "empty", "new_", "resize")
-# Operators of Python's, and functions that have no operator of their name.
+# Python operators, and functions without an operator of the same name.
 OPERATORS = ("__lshift__", "__rshift__", "__pow__", "__rpow__", "__and__", "__or__", "__xor__", "__mod__")
 OPERATORS += ("__floordiv__", "__rfloordiv__")
 FUNCTIONS = ("unique", "unique_consecutive", "cartesian_prod", "combinations", "block_diag", "meshgrid")
-# The size of their result is one that the card computes.
+# Operators whose result has a computed size.
 SIZED = frozenset(("nonzero", "argwhere", "masked_select", "where", "unique", "unique_consecutive"))
 UNIQUE = ("unique", "unique_consecutive")
-# With these it is told where, of what or into what the result is made.
+# Arguments that set where the result is created, or its source of randomness.
 OTHER_ARGUMENTS = frozenset(("device", "generator", "out"))
 
 
 def arm(session):
-    """Once the script uses CUDA; until a compiler comes."""
+    """Activate it when the script uses CUDA, until it compiles."""
     known = device.find()
     if known is not None:
         groups.arm(session, known)
@@ -144,7 +145,7 @@ class Small:
 
     def arm(self):
         self._begin()
-        # The compiler keeps the functions that it finds, by their identity.
+        # The compiler caches functions by identity.
         imports.around("torch._dynamo", self._pause, self._resume)
         imports.before_compiling(self.leave)
 
@@ -167,7 +168,7 @@ class Small:
         setattr(owner, name, self._following(name, original))
 
     def _replace_indexing(self):
-        """Indexing by tensors makes a new one; all else is a view."""
+        """Follow indexing by tensors, which copies; other indexing returns a view."""
         tensor, original = self.torch.Tensor, self.torch.Tensor.__getitem__
         following = self._following("__getitem__", original)
 
@@ -182,7 +183,7 @@ class Small:
         tensor.__getitem__ = call
 
     def _is_followed(self, name):
-        """Whether an operator of this name makes new tensors of others, always the same ones."""
+        """Return `True` if an operator of this name creates new tensors from others, deterministically."""
         if name.startswith("_") or name in BUSY or any(part in name for part in DRAWN):
             return False
         for schema in self.torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
@@ -196,7 +197,7 @@ class Small:
         return False
 
     def leave(self):
-        """Puts everything back."""
+        """Restore all functions."""
         self.left = True
         self._pause()
 
@@ -214,7 +215,7 @@ class Small:
         self._forget_functions()
 
     def _forget_functions(self):
-        """TorchScript and Dynamo find operators by the functions' identity, and keep what they found."""
+        """Clear the caches in which TorchScript and Dynamo find operators by function identity."""
         with contextlib.suppress(AttributeError):
             self.torch.jit._builtins._builtin_table = None
         rules = sys.modules.get("torch._dynamo.trace_rules")
@@ -243,7 +244,7 @@ class Small:
         return call
 
     def _follow(self, name, original, args, kwargs):
-        """Runs an operator, and tells the device what it left, where that can be computed."""
+        """Run an operator, and report its result to the device if it can be computed."""
         known, under_way = self.known, self.under_way
         before = known.reading(0)
         under_way.name = name
@@ -266,7 +267,7 @@ class Small:
         if twins is None and name in UNIQUE:
             groups.mark(result)
         if expected is not None and not self._tell(result, expected):
-            # The card's own answer has another shape: whatever the script does with it is a guess.
+            # The result on the GPU has another shape, so any use of it is a guess.
             known.assumed(b"unknown-integer")
             read_back.tell(self.session)
         elif known.reading(0) != before:
@@ -276,7 +277,7 @@ class Small:
     # On the host
 
     def _compute(self, original, twins):
-        """What the operator gives on the host, or None where the host's kernel refuses it."""
+        """Run the operator on the host; None if the host's kernel refuses it."""
         try:
             with self.torch.no_grad():
                 return original(*twins[0], **twins[1])
@@ -284,7 +285,7 @@ class Small:
             return None
 
     def _twins(self, args, kwargs):
-        """The arguments on the host, or None where they are not known."""
+        """Return copies of the arguments on the host, or None if they are unknown."""
         torch = self.torch
         if (
             self.session.is_compiling()
@@ -303,7 +304,7 @@ class Small:
         return None if torch.cuda.is_current_stream_capturing() else twins
 
     def _twin(self, value):
-        """The same on the host. Raises LookupError where it is not known."""
+        """Return a copy of a value on the host. Raises LookupError if it is unknown."""
         torch = self.torch
         if isinstance(value, (list, tuple)):
             made = [self._twin(each) for each in value]
@@ -333,28 +334,28 @@ class Small:
         return tensor.numel() <= (MAX_INTEGERS if integers else MAX_OTHERS)
 
     def _size(self, expected, args, kwargs):
-        """How many the card finds on the way to this result."""
+        """Return the computed size of this result."""
         if expected is None:
             return None
         first = expected[0] if isinstance(expected, (list, tuple)) else expected
         return first.shape[kwargs.get("dim") or 0] if first.dim() else None
 
     def _repeats(self, args, kwargs):
-        """The sum of the numbers of repeats, where they are known."""
+        """Return the sum of the repeats, if they are known."""
         repeats = kwargs.get("repeats", args[min(1, len(args) - 1)])
         twins = self._twins((repeats,), {}) if isinstance(repeats, self.torch.Tensor) else None
         return None if twins is None or repeats.numel() < 2 else int(twins[0][0].sum())
 
     def _is_short(self, result):
-        """Whether it takes the host no time to make a result."""
+        """Return `True` if a result is small enough to compute on the host."""
         if isinstance(result, (list, tuple)):
             return all(map(self._is_short, result))
         return not isinstance(result, self.torch.Tensor) or result.numel() <= MAX_INTEGERS
 
-    # On the card
+    # On the GPU
 
     def _tell(self, result, expected):
-        """Tells the device what a result holds; False if it has another shape."""
+        """Report the contents of a result to the device; return False if it has another shape."""
         if isinstance(expected, (list, tuple)):
             same = isinstance(result, (list, tuple)) and len(result) == len(expected)
             return same and all(self._tell(one, other) for one, other in zip(result, expected, strict=True))

@@ -1,8 +1,7 @@
-"""Data that is not on this machine: samples of the shapes and types that were stated, or that a data set of
-torchvision is known to have, in its place.
+"""Replaces missing data sets by samples of the stated shapes and types, or of known torchvision data sets.
 
-Only what fails for want of its files is replaced. The script's own transforms run, on an image as the data
-set would have read it.
+Only data sets whose files are missing are replaced. The script's own transforms run, on an image like the
+data set's own.
 """
 
 import functools
@@ -11,14 +10,14 @@ from urllib.error import URLError
 
 from . import imports
 
-# What the want of files looks like: torchvision says it with a RuntimeError, or cannot read what is not there
-# for want of another package.
+# Errors of missing files: torchvision raises a RuntimeError, or fails to read a missing file for lack of
+# another package.
 ABSENT = (FileNotFoundError, NotADirectoryError, ConnectionError, TimeoutError, URLError, RuntimeError)
-# Libraries whose data sets give graphs, which fields do not describe.
+# Libraries whose data sets contain graphs, which fields cannot describe.
 OF_GRAPHS = ("torch_geometric", "dgl", "ogb")
-# Samples of a data set whose size nobody stated.
+# Number of samples of a data set of unknown size.
 SAMPLES = 10_000
-# Width, height and classes of torchvision's data sets; photographs are of a common size.
+# Mode, width, height, classes and size of torchvision's data sets; photographs have a typical size.
 KNOWN = {
     "CIFAR10": ("RGB", 32, 32, 10, 50_000),
     "CIFAR100": ("RGB", 32, 32, 100, 50_000),
@@ -42,7 +41,7 @@ KNOWN = {
 
 
 class SyntheticData:
-    """Stands in for data sets."""
+    """Replaces data sets."""
 
     def __init__(self, session, stated):
         self.session = session
@@ -63,19 +62,19 @@ class SyntheticData:
     # Data sets of the script's own
 
     def _watch_subclasses(self, base):
-        """Classes that are defined from now on."""
+        """Wrap classes that are defined from now on."""
         original, synthetic = base.__init_subclass__.__func__, self
 
         def init_subclass(cls, **kwargs):
             original(cls, **kwargs)
-            # Those of libraries are dealt with by name, or need no files.
+            # Those of libraries are handled by name, or need no files.
             if cls.__module__.split(".")[0] not in ("torch", "torchvision"):
                 synthetic._wrap(cls, synthetic._sample)
 
         base.__init_subclass__ = classmethod(init_subclass)
 
     def _wrap(self, cls, sample):
-        """Has a class give made-up samples where it finds no files."""
+        """Make a class return synthetic samples if its files are missing."""
         if cls in self.wrapped:
             return
         self.wrapped.add(cls)
@@ -118,35 +117,35 @@ class SyntheticData:
                 except ABSENT as error:
                     if not synthetic.can_replace(sample, self, error):
                         raise
-                    synthetic._note(synthetic.said(self, error))
+                    synthetic._note(synthetic.describe_replacement(self, error))
                     return sample(self, index)
 
             cls.__getitem__ = item
 
     def can_replace(self, sample, dataset, error):
-        """Whether it is known what the samples would be; if not, the report says what to do."""
+        """Return `True` if the samples can be made; otherwise the report says what to do."""
         if sample != self._sample:
             return True
-        # In a script's own code these mean what they mean anywhere.
+        # In a script's own code, these errors may mean anything.
         absent = isinstance(error, OSError)
         name = type(dataset).__name__
         if absent and any(kind.__module__.split(".")[0] in OF_GRAPHS for kind in type(dataset).__mro__):
             self._note(
-                f"`{name}` lacks its files ({type(error).__name__}), and its samples are graphs, which are not "
-                "made up: put the files where it looks for them"
+                f"the files of `{name}` are missing ({type(error).__name__}), and its samples are graphs, "
+                "which cannot be synthesised: put the files where it looks for them"
             )
             return False
         if absent and self.fields:
             return True
         if absent:
             self._note(
-                f"`{name}` lacks its files, and nobody said what its samples are: "
+                f"the files of `{name}` are missing, and its samples were not described: "
                 "`--synthetic-data=image:3x224x224:float32,label:int64<1000`"
             )
         return False
 
-    def said(self, dataset, error):
-        # Without fields it is one that is known by its class.
+    def describe_replacement(self, dataset, error):
+        # Without fields it is a known data set.
         stated = "--synthetic-data=image:3x224x224:float32,label:int64<1000"
         known = f"samples as this data set has them (`{stated}` states others)"
         what = self.described() if self.fields else known
@@ -163,7 +162,7 @@ class SyntheticData:
             )
             names = [f"class {number}" for number in range(classes)]
             keep(dataset, classes=names, class_to_idx={name: number for number, name in enumerate(names)})
-            # In the order of `VisionDataset`'s own arguments.
+            # In the order of `VisionDataset`'s arguments.
             keep(dataset, root=args[0] if args else kwargs.get("root"))
             transforms = [value for value in args[1:] if callable(value)]
             keep(dataset, transform=kwargs.get("transform", transforms[0] if transforms else None))
@@ -174,7 +173,7 @@ class SyntheticData:
                 dataset,
                 **contents(self.session.torch, type(dataset).__name__, dataset._memfit_length, classes),
             )
-        self._note(f"{self.said(dataset, error)}, {dataset._memfit_length} of them")
+        self._note(f"{self.describe_replacement(dataset, error)}, {dataset._memfit_length} of them")
 
     # torchvision
 
@@ -183,15 +182,14 @@ class SyntheticData:
             cls = getattr(module, name, None)
             if cls is None or known is None:
                 continue
-            # Methods that a class inherits are its own from here on, so that each is wrapped with its own
-            # size.
+            # Inherited methods become the class's own, so that each is wrapped with its own size.
             for method in ("__init__", "__len__", "__getitem__"):
                 if method not in vars(cls):
                     setattr(cls, method, forwarding(cls, method))
             self._wrap(cls, self._image)
 
     def _image(self, dataset, index):
-        """An image as the data set would have read it, through the script's own transforms."""
+        """Return an image like the data set's own, with the script's transforms applied."""
         if self.fields:
             return self._sample(dataset, index)
         mode, width, height, classes, _ = next(
@@ -220,7 +218,7 @@ class SyntheticData:
             except Exception as error:
                 if not synthetic.fields:
                     synthetic._note(
-                        f"`{path}` is not here, and nobody said what its rows are: "
+                        f"`{path}` is not on this machine, and its rows were not described: "
                         "`--synthetic-data=text:str,label:int64<2`"
                     )
                     raise
@@ -245,7 +243,7 @@ class SyntheticData:
     # Samples
 
     def described(self):
-        """The fields, in the words of the option."""
+        """Return the fields in the syntax of the option."""
         return ", ".join(
             ":".join(
                 [
@@ -274,7 +272,7 @@ class SyntheticData:
 
             return Image.new("RGB", (shape[-1], shape[-2]))
         if not shape and field["below"] is not None:
-            # A label, as data sets give it.
+            # A label, as data sets return it.
             return index % field["below"]
         filled = 0 if field["below"] is None else index % field["below"]
         return torch.full(shape, filled, dtype=getattr(torch, dtype))
@@ -285,13 +283,13 @@ class SyntheticData:
 
 
 def is_of_a_network(error):
-    """Whether it is a network library's own kind of `OSError`, as `requests` and `aiohttp` have one."""
+    """Return `True` for a network library's own subclass of `OSError`, as in `requests` and `aiohttp`."""
     return isinstance(error, OSError) and type(error).__module__ != "builtins"
 
 
 def contents(torch, name, length, classes):
-    """What data sets of this class keep of all their samples, as scripts read it: zeros, which take no room
-    until they are copied.
+    """Return the arrays of all samples that data sets of this class have as attributes: zeros, which take no
+    memory until they are copied.
     """
     labels = Cycle(length, classes)
     mode, width, height, *_ = KNOWN[name]
@@ -311,7 +309,7 @@ def contents(torch, name, length, classes):
 
 
 class Cycle:
-    """The labels of all samples, as a data set keeps them."""
+    """The labels of all samples, as an attribute of a data set."""
 
     def __init__(self, length, classes):
         self.length, self.classes = length, classes
@@ -328,18 +326,18 @@ class Cycle:
 
 
 def keep(dataset, **attributes):
-    """Sets what a constructor that failed half way has not."""
+    """Set attributes that a failed constructor left unset."""
     for name, value in attributes.items():
         try:
             if not hasattr(dataset, name):
                 setattr(dataset, name, value)
         except AttributeError:
-            # A property of the class's own.
+            # A property of the class.
             continue
 
 
 def forwarding(cls, method):
-    """A method that does what the parent class's does."""
+    """Make a method that calls the parent class's."""
 
     def forward(self, *args, **kwargs):
         return getattr(super(cls, self), method)(*args, **kwargs)

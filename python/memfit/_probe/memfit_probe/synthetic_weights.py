@@ -1,8 +1,9 @@
-"""Weights that are not here, or larger than the host: their shapes are true, and their bytes are never made.
+"""Replaces weights that are missing, or larger than the host's memory: shapes are exact, contents never
+exist.
 
 A model of transformers gets its shapes from its configuration; its checkpoint is a sparse file, which the
-library then loads as it loads any other: what is not written takes no room, and a virtual device does not
-read it. A checkpoint file that is missing is stood in for by one that fits whatever loads it.
+library loads like any other: unwritten parts take no space, and a virtual device does not read them. A
+missing checkpoint file is replaced by an object that fits whatever loads it.
 """
 
 import copy
@@ -15,8 +16,8 @@ import zipfile
 from . import channel, imports
 
 FOLDER = "synthetic"
-# PyTorch's names of types, as checkpoints spell them.
-SPELT = {
+# PyTorch's data types, as checkpoints spell them.
+CHECKPOINT_TYPES = {
     "float64": "F64",
     "float32": "F32",
     "float16": "F16",
@@ -31,14 +32,14 @@ SPELT = {
     "float8_e5m2": "F8_E5M2",
 }
 NEEDS_CONFIGURATION = (
-    "memfit: `--synthetic-weights` takes the shapes of {name!r} from its configuration, and there is none on "
-    "this machine ({error}). Put the model's `config.json` (a few KiB) into a folder and name that folder, or "
+    "memfit: `--synthetic-weights` takes the shapes of {name!r} from its configuration, which is not on this "
+    "machine ({error}). Put the model's `config.json` (a few KiB) into a folder and pass that folder, or "
     "pass `config=` with a configuration made here, as in `LlamaConfig()`."
 )
 
 
 class SyntheticWeights:
-    """Stands in for checkpoints."""
+    """Replaces checkpoints."""
 
     def __init__(self, session):
         self.session = session
@@ -69,7 +70,7 @@ class SyntheticWeights:
                     note(f"`{os.fspath(f)}` is not here, and taken for whatever it is loaded into")
                     return Missing(os.fspath(f))
                 if kwargs.get("mmap") is None and zipfile.is_zipfile(f):
-                    # The file's pages come when they are asked for, and a virtual device asks for none.
+                    # The file's pages are only read on access, and a virtual device reads none.
                     kwargs["mmap"] = True
             return load(f, *args, **kwargs)
 
@@ -90,7 +91,7 @@ class SyntheticWeights:
             return Missing(url)
 
         hub.load_state_dict_from_url = from_url
-        # torchvision keeps a name of its own for it.
+        # torchvision has its own reference.
         imports.after("torchvision._internally_replaced_utils", lambda module: replace(module, from_url))
         imports.after("torchvision.models._api", lambda module: replace(module, from_url))
 
@@ -132,7 +133,7 @@ class SyntheticWeights:
             for gone in ("revision", "subfolder", "variant", "use_safetensors", "from_tf", "from_flax"):
                 kwargs.pop(gone, None)
             made = original(cls, folder, *args, config=config, **kwargs)
-            # With `output_loading_info=True` the model is one of two.
+            # With `output_loading_info=True` the result is a pair.
             restore_name(made[0] if isinstance(made, tuple) else made, folder, name)
             return made
 
@@ -144,21 +145,21 @@ class SyntheticWeights:
         source = name if config is None else config
         options = {key: kwargs[key] for key in ("revision", "subfolder", "token") if key in kwargs}
         if cls.config_class is None:
-            raise OSError(NEEDS_CONFIGURATION.format(name=name, error="its class names no configuration"))
+            raise OSError(NEEDS_CONFIGURATION.format(name=name, error="its class has no configuration class"))
         try:
             return cls.config_class.from_pretrained(source, local_files_only=True, **options)
         except Exception as error:
             raise missing_configuration(name, error) from error
 
     def _checkpoint(self, cls, config, kwargs):
-        """A folder with the configuration and a sparse file of the model's weights."""
+        """Create a folder with the configuration and a sparse file of the model's weights."""
         torch = self.session.torch
         wanted = kwargs.get("dtype", kwargs.get("torch_dtype"))
         stored = wanted if isinstance(wanted, torch.dtype) else getattr(config, "dtype", None)
         if isinstance(stored, str):
             stored = getattr(torch, stored, None)
         plain = copy.deepcopy(config)
-        # The weights as they were trained: a quantizer makes its own of them.
+        # The weights before quantisation: a quantizer creates its own from them.
         if kwargs.get("quantization_config") is None and hasattr(plain, "quantization_config"):
             del plain.quantization_config
         with torch.device("meta"):
@@ -194,7 +195,7 @@ class SyntheticWeights:
         kind.from_pretrained = classmethod(from_pretrained)
 
     def _diffusers_checkpoint(self, cls, name, kwargs):
-        """A folder with a model's configuration and a sparse file of its weights."""
+        """Create a folder with a model's configuration and a sparse file of its weights."""
         torch = self.session.torch
         options = {
             key: kwargs[key] for key in ("revision", "subfolder", "token", "cache_dir") if key in kwargs
@@ -215,7 +216,7 @@ class SyntheticWeights:
 
 
 def shapes(model):
-    """The type and the shape of each tensor of a model's checkpoint."""
+    """Return the type and shape of each tensor in a model's checkpoint."""
     tensors, seen = {}, set()
     for name, tensor in model.state_dict(keep_vars=True).items():
         # Tied weights are stored once.
@@ -226,7 +227,7 @@ def shapes(model):
 
 
 def restore_name(model, folder, name):
-    """Has a model say where it came from in the script's words: its tokenizer is looked for there."""
+    """Restore the script's name of a model, under which its tokenizer is looked up."""
     name = os.fspath(name)
     for module in model.modules():
         if getattr(module, "name_or_path", None) == folder:
@@ -237,7 +238,7 @@ def restore_name(model, folder, name):
 
 
 def arm_configurations(module):
-    """Models that are chosen by their configuration ask for it before anything else."""
+    """Catch models that load their configuration before anything else."""
     kind = module.AutoConfig
     original = kind.from_pretrained.__func__
 
@@ -262,13 +263,17 @@ def replace(module, function):
 
 
 def write_sparse(path, tensors, torch):
-    """A safetensors file with these tensors and no bytes of theirs."""
+    """Write a safetensors file with the headers of these tensors but no data."""
     header, at = {"__metadata__": {"format": "pt"}}, 0
     for name, (dtype, shape) in tensors.items():
         size = getattr(torch, dtype).itemsize
         for extent in shape:
             size *= extent
-        header[name] = {"dtype": SPELT[dtype], "shape": list(shape), "data_offsets": [at, at + size]}
+        header[name] = {
+            "dtype": CHECKPOINT_TYPES[dtype],
+            "shape": list(shape),
+            "data_offsets": [at, at + size],
+        }
         at += size
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -278,7 +283,7 @@ def write_sparse(path, tensors, torch):
 
 
 def accepting(original):
-    """`load_state_dict`, which takes what is missing for what it asks for."""
+    """Make `load_state_dict` accept a missing checkpoint."""
 
     @functools.wraps(original)
     def load_state_dict(self, state_dict, *args, **kwargs):
@@ -294,7 +299,7 @@ def accepting(original):
 
 
 class Missing(dict):
-    """A checkpoint that is not here: whatever is looked up in it is missing too, and may be loaded."""
+    """A missing checkpoint: all its entries are missing as well, and can be loaded."""
 
     def __init__(self, name):
         super().__init__()
@@ -307,7 +312,7 @@ class Missing(dict):
         return True
 
     def get(self, key, default=None):
-        # A counter that begins where the script says, else a part that can be loaded.
+        # A counter starts at the script's default; anything else can be loaded.
         return self[key] if default is None else default
 
     def pop(self, key, *default):

@@ -1,10 +1,10 @@
-"""What a plan needs to know of a training, as one message at its end."""
+"""Collects the facts about a training for a plan, as one message at its end."""
 
 from . import facts, handles
 
 
 def training(planned, optimizers):
-    """The fields of the message."""
+    """Return the fields of the message."""
     torch = planned.session.torch
     whole, each = _models(planned)
     norm, convolution = torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.conv._ConvNd
@@ -42,14 +42,14 @@ def training(planned, optimizers):
         "clips": planned.clipped,
         "framework": planned.framework,
         "whole": planned.whole_steps,
-        "lengths": facts.lengths(planned.inputs.of(planned.loading)),
+        "lengths": facts.lengths(planned.inputs.sizes_of(planned.loading)),
         **planned.facts.tell(whole, each),
         "blocks": planned.blocks.tell(),
     }
 
 
 def _models(planned):
-    """All that trains, and the models that it consists of."""
+    """Return the combined model, and the models it consists of."""
     if planned.target is not None:
         return planned.target.model, planned.target.models()
     model = planned.first() if planned.first is not None else None

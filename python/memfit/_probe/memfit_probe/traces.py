@@ -1,17 +1,17 @@
-"""From where in the program blocks were asked for, and what became of segments: PyTorch's memory history,
-told to the event log with each frame and each stack once.
+"""Reports the origin of blocks and the changes of segments from PyTorch's memory history to the event log,
+with each frame and each stack once.
 """
 
 import os
 
 from . import watch as codes
 
-# What stands in front of the script's own calls is no part of its stacks.
+# Frames of the probe are no part of the script's stacks.
 OWN = os.path.dirname(os.path.abspath(__file__))
 
 
 class Traces:
-    """The stacks that the log knows."""
+    """The stacks and frames already in the log."""
 
     def __init__(self, session):
         self.session = session
@@ -23,7 +23,7 @@ class Traces:
         self.stacks.clear()
 
     def tell(self, device, first, trace):
-        """Tells what a device's history has: its allocations are numbered from `first` on."""
+        """Report a device's history; its allocations are numbered from `first` on."""
         watch, number, seen = self.session.watch, first - 1, {}
         stacks, streams, times = [], [], []
         for entry in trace:
@@ -51,7 +51,7 @@ class Traces:
         watch.traced(device, first, stacks, streams, times)
 
     def _stack(self, frames, seen):
-        """The number of a stack. Within one history, a frame is one object wherever it stands."""
+        """Return the number of a stack. Within one history, equal frames are the same object."""
         key = tuple(map(id, frames))
         number = seen.get(key)
         if number is None:

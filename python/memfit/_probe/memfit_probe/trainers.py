@@ -1,17 +1,17 @@
-"""Trainers of libraries, through their own settings: what the library counts, logs and averages by stays true
-then.
+"""Configures library trainers through their own settings, so that their counts, logs and averages stay
+correct.
 
 The Trainer of transformers averages over the tokens of all batches of a step, and its schedule counts steps:
-a plan's micro-batch goes into its batch size and its accumulation. Where these do not divide, or only some
-pieces are run, the batch comes in pieces from outside instead.
+a plan's micro-batch becomes its batch size and accumulation steps. If the sizes do not divide evenly, or only
+some micro-batches run, the batch is divided from outside instead.
 """
 
 import functools
 
 from . import imports
 
-# Where only some pieces of a step would be run, more than these take too long.
-MOST_PIECES = 8
+# Maximum number of micro-batches to run if only some of a step were requested.
+MAX_PIECES = 8
 
 
 def arm(planned):
@@ -26,7 +26,7 @@ def arm(planned):
 
 
 def _known(planned, kind, name):
-    """Notes that a library's loop trains."""
+    """Record that a library's loop trains."""
     original = kind.__init__
 
     @functools.wraps(original)
@@ -56,12 +56,12 @@ def _divide(planned, trainer):
     batch, size = trainer._train_batch_size, planned.micro_batch
     if not size or planned.by_name or planned.accumulate > 1 or size >= batch or batch % size:
         return
-    if planned.most and batch // size > MOST_PIECES:
+    if planned.most and batch // size > MAX_PIECES:
         return
     settings = trainer.args
     trainer._train_batch_size = settings.per_device_train_batch_size = size
     settings.gradient_accumulation_steps *= batch // size
-    # The library holds its step back itself, and all pieces are run.
+    # The library accumulates gradients itself, and all micro-batches run.
     planned.micro_batch, planned.whole_steps = None, True
     planned.facts.pieces = batch // size
     planned.session.remark("trainer-settings", size=size, accumulate=settings.gradient_accumulation_steps)

@@ -1,31 +1,31 @@
-"""Floating-point numbers that nobody computed, on the host.
+"""Unknown floating-point values on the host.
 
-Most scripts read their loss only to print it, or to add it up for a mean that is printed: that depends on
-nothing. So such a number is followed: what is computed of it is unknown too, and the moment at which it
-becomes an integer or is compared is told with its line. Functions of `math` and of numpy give plain numbers,
-which nobody follows.
+Most scripts read their loss only to print it, or to sum it for a printed mean, so nothing depends on it. Such
+a value is therefore followed: results computed from it are unknown, too, and its line is reported when it
+becomes an integer or is compared. Functions of `math` and numpy return plain numbers, which cannot be
+followed.
 """
 
 import math
 
-# Operators that give another such number.
+# Operators whose result is followed.
 ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 UNARY = ("neg", "pos", "abs")
-# What makes an integer of it, or a plain number.
+# Conversions to an integer or a plain number.
 CONVERSIONS = ("int", "trunc", "floor", "ceil", "float", "bool")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
 def plain(number):
-    """The number itself."""
+    """Return the value as a plain float."""
     return float.__add__(number, 0.0)
 
 
 def kind(decides):
-    """The type of such numbers; `decides` is called where something depends on one."""
+    """Create the type of such values; `decides` is called when something depends on one."""
 
     class UnknownFloat(float):
-        """A number that the virtual card answered, and nobody computed."""
+        """A value that the virtual GPU returned without computing it."""
 
         __slots__ = ()
         __hash__ = float.__hash__
@@ -55,7 +55,7 @@ def kind(decides):
             return self
 
         def __reduce_ex__(self, protocol):
-            # In a file it is a number like any other.
+            # Pickled as a plain number.
             return float, (plain(self),)
 
     def followed(name):
@@ -80,7 +80,7 @@ def kind(decides):
         original = getattr(float, name)
 
         def compare(self, other):
-            # Whether it is a finite number is a test that a correct script passes.
+            # Correct scripts pass a check for finite values.
             if other is not self and not (isinstance(other, float) and math.isinf(other)):
                 decides()
             return original(self, other)

@@ -1,9 +1,9 @@
-"""The watcher library in this process, which the runner has put in front of PyTorch's libraries."""
+"""The watcher library in this process, which the runner preloads before PyTorch's libraries."""
 
 import ctypes
 from array import array
 
-# The codes of `memfit-vocabulary`; a test holds them to it.
+# The codes of `memfit-vocabulary`; a test compares them.
 OTHER, FORWARD, BACKWARD, OPTIMIZER = range(4)
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, INPUTS, BUFFERS, WORKSPACE = range(1, 8)
 
@@ -11,7 +11,7 @@ PHASES = {OTHER: "other", FORWARD: "forward", BACKWARD: "backward", OPTIMIZER: "
 
 
 class Stats(ctypes.Structure):
-    """What a device's allocator holds."""
+    """The state of a device's allocator."""
 
     _fields_ = [
         (name, ctypes.c_uint64)
@@ -20,7 +20,7 @@ class Stats(ctypes.Structure):
 
 
 class Segment(ctypes.Structure):
-    """What became of a segment."""
+    """A change of a segment."""
 
     _fields_ = [
         *((name, ctypes.c_uint64) for name in ("address", "bytes", "stream", "time_us")),
@@ -29,18 +29,17 @@ class Segment(ctypes.Structure):
     ]
 
 
-# What becomes of segments, by PyTorch's words, with the codes of the channel. Set in an allocation's number
-# where the request came to nothing: the one that was served has the same number.
+# Changes of segments by PyTorch's names, with the channel's codes. The flag marks a failed request in an
+# allocation number, which the next successful one has as well.
 REFUSED = 1 << 63
 
 SEGMENT_CHANGES = {"segment_alloc": 0, "segment_free": 1, "segment_map": 2, "segment_unmap": 3}
 
 
 def find():
-    """The library's functions, or None where it is not loaded or this process belongs to no run."""
+    """Return the library's functions, or None if it is not loaded or this process belongs to no run."""
     try:
-        # Loaded with the process, so its names are global; PyDLL keeps the interpreter's lock, which is
-        # cheaper here.
+        # Loaded with the process, so its symbols are global; PyDLL keeps the GIL, which is cheaper here.
         library = ctypes.PyDLL(None)
         library.memfit_watch_active.restype = ctypes.c_int
         return Watch(library) if library.memfit_watch_active() else None
@@ -49,7 +48,7 @@ def find():
 
 
 class Watch:
-    """Typed faces of the library's functions."""
+    """Typed functions of the library."""
 
     def __init__(self, library):
         u8, u32, u64 = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64
@@ -83,7 +82,7 @@ class Watch:
             self._clock.argtypes, self._clock.restype = (pointer, size), size
 
     def note(self, addresses, category, owners=None):
-        """The blocks that hold these addresses belong to a category; `owners` are their names' numbers."""
+        """Assign the blocks at these addresses to a category; `owners` are the numbers of their names."""
         if not addresses:
             return
         addresses = array("Q", addresses)
@@ -92,7 +91,7 @@ class Watch:
         self._note_many(addresses.buffer_info()[0], len(addresses), category, start)
 
     def requested(self, device, first, addresses, sizes):
-        """What was asked for: by the device's allocations from number `first` on, or for live blocks where it
+        """Report requested sizes: of the device's allocations from number `first` on, or of live blocks if it
         is 0.
         """
         addresses, sizes = array("Q", addresses), array("q", sizes)
@@ -103,12 +102,12 @@ class Watch:
         self._stack(number, frames.buffer_info()[0], len(frames))
 
     def traced(self, device, first, stacks, streams, times):
-        """From where blocks were asked for: by the device's allocations from number `first` on."""
+        """Report the origin of the device's allocations from number `first` on."""
         columns = array("I", stacks), array("Q", streams), array("Q", times)
         self._traced(device, first, *(column.buffer_info()[0] for column in columns), len(stacks))
 
     def segment(self, device, number, segment):
-        """What became of a segment after the device's allocation with this number."""
+        """Report a change of a segment after the device's allocation with this number."""
         self._segment(device, number, ctypes.byref(segment))
 
     def text(self, number, text):
@@ -116,8 +115,8 @@ class Watch:
         self._text(number, raw, len(raw))
 
     def clock(self):
-        """When all queued work will be done, and how much there was of each kind, in nanoseconds; None
-        without a clock.
+        """Return the time when all queued work will be done, and the amounts of each kind of work, in
+        nanoseconds; None without a clock.
         """
         numbers = array("Q", bytes(8 * 16))
         count = self._clock(numbers.buffer_info()[0], len(numbers)) if self._clock is not None else 0

@@ -1,14 +1,15 @@
-"""A run whose tensors stay on the host, so that a script and a changed one can be compared in numbers.
+"""Runs a script on the CPU, to compare it numerically with a changed version.
 
-A virtual card computes nothing. Whether a change of a script trains as the script does is seen where both
-are computed: a few steps on small batches, with the same random numbers for the same samples. The first run
-writes the gradients of each optimizer step down, and what the script prints; a later one is compared with
-them.
+A virtual GPU computes nothing. To verify that a change keeps the training, both versions run a few steps on
+small batches on the CPU, with the same random numbers for the same samples. The first run saves the gradients
+of each optimizer step and the script's output; later runs are compared with them.
 """
 
 
 def run_of(session):
-    """What keeps or compares a process's numbers; None where its memory is wanted, as nearly always."""
+    """Return the object that saves or compares a process's values; None for an ordinary run, which measures
+    memory.
+    """
     setup = session.setup.get("host")
     if not setup:
         return None

@@ -1,13 +1,13 @@
-"""The card's tensors on the host: whatever is asked of a CUDA device is given on the CPU."""
+"""Moves everything that the script puts on a CUDA device to the CPU."""
 
 import functools
 
-# Functions whose second argument may be the number of a card.
+# Functions whose second argument may be the index of a GPU.
 _BY_NUMBER = ("to", "cuda")
 
 
 def arm(torch):
-    """From here on, in this thread."""
+    """Activate it in this thread."""
     mode = _mode(torch)
     mode.__enter__()
     torch.load = _loading_to_host(torch.load)
@@ -27,7 +27,7 @@ def _mode(torch):
         return value
 
     class OnHost(torch.overrides.TorchFunctionMode):
-        """Puts the CPU where a function is given a card."""
+        """Replaces CUDA devices in the arguments of functions by the CPU."""
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
             kwargs = kwargs or {}
@@ -52,7 +52,7 @@ def _loading_to_host(original):
 
 def _generator(original):
     class Generator(original):
-        """A generator of the host's, whatever device it is asked for."""
+        """A generator on the CPU, whatever device is given."""
 
         def __new__(cls, device="cpu"):
             return original.__new__(cls, "cpu")

@@ -1,9 +1,9 @@
-"""Random numbers that belong to samples: a sample has the same ones in a whole batch and in a part of it.
+"""Random numbers per sample: a sample gets the same ones in a whole batch and in a micro-batch.
 
-Each operation that draws is known by the line that calls it and by how often that line has drawn since the
-last backward pass. Where each row of its result is drawn by itself, a row's numbers follow from that, from
-the optimizer's step, and from how many rows were drawn there in the parts before. So the second part of a
-batch draws what the second half of the whole batch drew.
+Each random operation is identified by the line that calls it and by its count since the last backward pass.
+If each row of its result is drawn independently, a row's seed follows from that, from the optimizer step, and
+from the number of rows drawn there in earlier micro-batches. So the second micro-batch draws what the second
+half of the whole batch drew.
 """
 
 import functools
@@ -12,7 +12,7 @@ import linecache
 import os
 import sys
 
-# Operations that draw each number by itself, without their last underscore and what tells variants apart.
+# Operations that draw each element independently, without trailing underscore and overload.
 _EACH_ITS_OWN = frozenset(
     [
         "bernoulli",
@@ -35,12 +35,13 @@ _EACH_ITS_OWN = frozenset(
         "uniform",
     ]
 )
-# Dropout whose mask is drawn within a kernel, by the name of its share.
+# Operations with dropout inside a kernel, and the name of its probability.
 _FUSED = {"native_dropout": "p", "_fused_dropout": "p"}
-# Weights are drawn as a whole: no part of a batch has fewer of them. So is what has more rows than a batch.
+# Weight initialisation is drawn as a whole, since micro-batches do not divide weights. So are tensors with
+# more rows than a batch.
 _INITIAL = os.path.join("torch", "nn", "init.py:")
 MAX_ROWS = 1 << 12
-# Folders whose frames stand between an operation and the line that calls it.
+# Folders of frames between an operation and the line that calls it.
 _BETWEEN = (
     os.path.dirname(os.path.abspath(__file__)),
     os.path.join("torch", "_dynamo"),
@@ -51,38 +52,40 @@ _BETWEEN = (
 
 
 class Draws:
-    """How often each line has drawn."""
+    """Counts the draws of each line."""
 
     def __init__(self, torch):
         self.torch = torch
         self.step = 0
-        # Since the last backward, and rows since the last step.
+        # Draws since the last backward pass, and rows since the last step.
         self.ordinals = {}
         self.rows = {}
-        # What the parts before have drawn; this part's go there with its backward.
+        # Rows drawn by earlier micro-batches; those of the current one are added after its backward pass.
         self.rows_before = {}
 
     def arm(self):
-        """From here on, in this thread."""
+        """Activate it in this thread."""
         mode = _mode(self)
         mode.__enter__()
         self._keep_with_state()
 
     def part_is_over(self):
-        """A backward pass has ended."""
+        """End a micro-batch, after a backward pass."""
         for key, rows in self.rows.items():
             self.rows_before[key] = self.rows_before.get(key, 0) + rows
         self.ordinals.clear()
         self.rows.clear()
 
     def stepped(self):
-        """An optimizer has stepped."""
+        """Record an optimizer step."""
         self.part_is_over()
         self.rows_before.clear()
         self.step += 1
 
     def _keep_with_state(self):
-        """Who puts the generator's state back, as activation checkpointing does, draws the same again."""
+        """Save the counts with the random state, so that restoring it (as activation checkpointing does)
+        repeats the draws.
+        """
         torch = self.torch
         get, put = torch.random.get_rng_state, torch.random.set_rng_state
 
@@ -129,7 +132,7 @@ class Draws:
         return drawn
 
     def _rows(self, name, drawn):
-        """How many rows are drawn each by itself; None where they are not, or are too many."""
+        """Return the number of rows drawn independently; None if they are not, or too many."""
         bare = name.rstrip("_")
         if bare not in _EACH_ITS_OWN or not isinstance(drawn, self.torch.Tensor) or drawn.ndim == 0:
             return None
@@ -140,7 +143,7 @@ class Draws:
     def _of_row(self, value, rows, row, ndim):
         if isinstance(value, self.torch.Tensor) and value.ndim == ndim and value.shape[0] == rows:
             return value[row : row + 1]
-        # The sizes that a factory is told.
+        # The size argument of a factory function.
         if isinstance(value, (list, tuple)) and len(value) == ndim and value[0] == rows:
             return [1, *value[1:]]
         return value
@@ -156,7 +159,7 @@ def _mode(draws):
     drawing = torch.Tag.nondeterministic_seeded
 
     class Drawing(torch.utils._python_dispatch.TorchDispatchMode):
-        """Draws in the place of the operations that draw."""
+        """Replaces random operations."""
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             if drawing not in func.tags:
@@ -167,7 +170,7 @@ def _mode(draws):
 
 
 def _site():
-    """The line that draws, by its text: a change of the script moves it, and leaves it as it is."""
+    """Identify the line that draws by its text, which stays the same when a change moves it."""
     frame = sys._getframe(2)
     while frame is not None and any(part in frame.f_code.co_filename for part in _BETWEEN):
         frame = frame.f_back
@@ -178,7 +181,7 @@ def _site():
 
 
 def _with(func, args, kwargs, name, value):
-    """The same arguments with another value for one of them."""
+    """Return the arguments with another value for one of them."""
     for index, argument in enumerate(func._schema.arguments):
         if argument.name == name and index < len(args):
             return (*args[:index], value, *args[index + 1 :]), kwargs

@@ -1,35 +1,35 @@
-"""Gradients of each optimizer step, kept by one run and compared in another."""
+"""Gradients of each optimizer step, saved by one run and compared in another."""
 
 import gc
 import os
 from typing import NamedTuple
 
-# Relative differences that are rounding, by the type that was computed in.
+# Relative differences that count as rounding, by data type.
 _TOLERANCES = {"float64": 1e-7, "float32": 1e-3}
-_COARSE = 5e-2
-# A gradient smaller than this share of the largest one is compared with that share.
-_NEGLIGIBLE = 1e-3
+_COARSE_TOLERANCE = 5e-2
+# A gradient smaller than this share of the largest one is compared relative to that share instead.
+_NEGLIGIBLE_SHARE = 1e-3
 
 
 class Apart(NamedTuple):
-    """How far two lists of gradients are apart."""
+    """The difference between two lists of gradients."""
 
     share: float
     """The largest relative difference."""
     index: int
-    """Which gradient has it."""
+    """The index of the gradient with that difference."""
     equal: bool
-    """Whether that is rounding."""
+    """`True` if the difference is rounding."""
 
 
 SAME = Apart(0.0, 0, True)
 
 
 class Kept:
-    """The gradients of a run, a file for each step."""
+    """The gradients of a run, in one file per step."""
 
     def __init__(self, torch, folder):
-        # As they are before the script's own checkpoints are led aside.
+        # Saved before the script's own checkpoints are redirected.
         self.save, self.load = torch.save, torch.load
         self.folder = folder
 
@@ -37,17 +37,17 @@ class Kept:
         return os.path.join(self.folder, f"gradients-{step}.pt")
 
     def write(self, step, gradients):
-        """Keeps the gradients of the step of this number, from 1."""
+        """Save the gradients of a step, counted from 1."""
         self.save([None if each is None else each.clone() for each in gradients], self._path(step))
 
     def read(self, step):
-        """The gradients that were kept; None where there was no such step."""
+        """Return the saved gradients; None if there was no such step."""
         path = self._path(step)
         return self.load(path, weights_only=True) if os.path.exists(path) else None
 
 
 def gradients(optimizer):
-    """An optimizer's parameters and their gradients, on which it is about to step."""
+    """Return an optimizer's parameters and the gradients that it is about to use."""
     parameters = [each for group in optimizer.param_groups for each in group["params"]]
     return parameters, [None if each.grad is None else _dense(each.grad.detach()) for each in parameters]
 
@@ -57,11 +57,11 @@ def _dense(tensor):
 
 
 def difference(ours, wanted):
-    """How far these gradients are from those that were wanted."""
+    """Compare gradients with the expected ones."""
     if len(ours) != len(wanted):
         return Apart(float("inf"), 0, False)
     norms = [0.0 if each is None else _norm(each) for each in wanted]
-    least = _NEGLIGIBLE * max(norms, default=0.0)
+    least = _NEGLIGIBLE_SHARE * max(norms, default=0.0)
     worst, where, kinds = 0.0, 0, set()
     for index, (one, other) in enumerate(zip(ours, wanted, strict=True)):
         if one is None and other is None:
@@ -79,7 +79,7 @@ def difference(ours, wanted):
             worst, where = share, index
             if share != share:
                 break
-    tolerance = max((_TOLERANCES.get(kind, _COARSE) for kind in kinds), default=_COARSE)
+    tolerance = max((_TOLERANCES.get(kind, _COARSE_TOLERANCE) for kind in kinds), default=_COARSE_TOLERANCE)
     return Apart(worst, where, worst <= tolerance)
 
 
@@ -88,11 +88,11 @@ def _norm(tensor):
 
 
 def name_of(torch, parameter):
-    """A parameter's longest name in any model; its shape where it has none."""
+    """Return a parameter's longest name in any model, or its shape."""
     names = [
         name
         for module in gc.get_objects()
-        # Asked of the type: some objects answer `isinstance` with a warning.
+        # Checks the type, since some objects answer `isinstance` with a warning.
         if issubclass(type(module), torch.nn.Module)
         for name, each in module.named_parameters()
         if each is parameter

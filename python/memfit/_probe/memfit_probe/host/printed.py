@@ -1,4 +1,4 @@
-"""What a script prints, kept by one run and compared in another: losses and scores, batch by batch."""
+"""The script's output, saved by one run and compared in another: losses and scores, batch by batch."""
 
 import json
 import math
@@ -7,11 +7,11 @@ import re
 import sys
 
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|\bnan\b|\binf\b")
-# Lines that are kept.
+# Maximum number of saved lines.
 MAX_LINES = 2000
-# What is printed is rounded, often to a few places.
-_RELATIVE = 2e-3
-_ABSOLUTE = 1.5e-4
+# Tolerances for printed numbers, which are often rounded to a few digits.
+_RELATIVE_TOLERANCE = 2e-3
+_ABSOLUTE_TOLERANCE = 1.5e-4
 
 
 class Printed:
@@ -22,7 +22,7 @@ class Printed:
         self.lines = []
 
     def listen(self):
-        """From here on. What is printed goes on to where it goes."""
+        """Start recording; the output is still printed."""
         stream, lines = sys.stdout, self.lines
         original = stream.write
         rest = [""]
@@ -36,14 +36,14 @@ class Printed:
         stream.write = write
 
     def keep(self, volatile=None):
-        """Writes the lines down. `volatile` are numbers that another run of the same script prints otherwise,
-        by line and place.
+        """Save the lines. `volatile` are numbers that differ between two runs of the same script, by line and
+        position.
         """
         with open(self.path, "w", encoding="utf-8") as file:
             json.dump({"lines": self.lines, "volatile": volatile}, file)
 
     def keep_again(self):
-        """Writes down which numbers of the first run this run of the same script prints otherwise."""
+        """Save which numbers of the first run differ in this run of the same script."""
         wanted, _ = self._read()
         volatile = None
         if len(self.lines) == len(wanted):
@@ -51,7 +51,7 @@ class Printed:
             for line, (one, other) in enumerate(zip(self.lines, wanted, strict=True)):
                 pairs = _pairs(one, other)
                 if pairs is None:
-                    # Another text each time.
+                    # The text itself differs between runs.
                     volatile.append([line, None])
                 else:
                     volatile += [[line, place] for place, pair in enumerate(pairs) if not _alike(*pair)]
@@ -59,8 +59,8 @@ class Printed:
             json.dump({"lines": wanted, "volatile": volatile}, file)
 
     def unlike(self):
-        """The first line with other numbers than were printed there before, and the line that it was; None
-        where there is none, or where two runs of the same script print other lines.
+        """Return the first line whose numbers differ, and the earlier line; None if all agree, or if two runs
+        of the same script print different lines.
         """
         wanted, volatile = self._read()
         if volatile is None:
@@ -88,7 +88,7 @@ class Printed:
 
 
 def _pairs(one, other):
-    """The numbers of two lines side by side; None where the lines differ in more than these."""
+    """Return the numbers of two lines as pairs; None if the lines differ in anything else."""
     if _NUMBER.sub("#", one) != _NUMBER.sub("#", other):
         return None
     numbers = (map(float, _NUMBER.findall(line)) for line in (one, other))
@@ -98,4 +98,7 @@ def _pairs(one, other):
 def _alike(one, other):
     if math.isnan(one) or math.isnan(other):
         return math.isnan(one) and math.isnan(other)
-    return one == other or abs(one - other) <= _RELATIVE * max(abs(one), abs(other)) + _ABSOLUTE
+    return (
+        one == other
+        or abs(one - other) <= _RELATIVE_TOLERANCE * max(abs(one), abs(other)) + _ABSOLUTE_TOLERANCE
+    )

@@ -1,4 +1,4 @@
-"""One run on the host: small batches, a few steps, and what is told of them."""
+"""One run on the host: small batches, a few steps, and a report."""
 
 import functools
 
@@ -7,17 +7,17 @@ from . import devices, outcome
 from .draws import Draws
 from .printed import Printed
 
-# Batches of each pass over a loader: so the ends of epochs come soon.
+# Batches per epoch, so that epochs end soon.
 BATCHES = 2
-# Arguments of a loader that a few small batches need nothing of.
+# Loader arguments that a few small batches do not need.
 _PROCESSES = ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context")
 
 
 class HostRun:
-    """Keeps what a script computes, or compares it with what another run kept.
+    """Saves a script's results, or compares them with those of another run.
 
-    `setup` has the folder where it is kept, the number of samples in a loader's batch, and the part that this
-    run has: "first", "again" (the same script, to know what two runs of it have in common), or "changed".
+    `setup` has the folder, the number of samples per batch, and the role of this run: "first", "again" (the
+    same script, to learn what differs between two runs of it), or "changed".
     """
 
     def __init__(self, session, setup):
@@ -33,7 +33,7 @@ class HostRun:
         self.parameter = None
 
     def arm(self):
-        """Before the script's first line behind its import of torch."""
+        """Activate it before the script continues after its import of torch."""
         devices.arm(self.torch)
         self.draws.arm()
         self._arm_backward()
@@ -47,7 +47,7 @@ class HostRun:
         @functools.wraps(original)
         def run(*args, **kwargs):
             result = original(*args, **kwargs)
-            # Gradients that are asked for and not added up, as a penalty's, are part of what is computed.
+            # `torch.autograd.grad`, as for a gradient penalty, does not end a micro-batch.
             if kwargs.get("accumulate_grad", True):
                 draws.part_is_over()
             return result
@@ -62,7 +62,7 @@ class HostRun:
         def init(self, dataset, batch_size=1, *args, **kwargs):
             for name in _PROCESSES:
                 kwargs.pop(name, None)
-            # Behind shuffle, sampler and batch_sampler stands the number of workers.
+            # The number of workers follows shuffle, sampler and batch_sampler.
             args = (*args[:3], 0, *args[4:]) if len(args) > 3 else args
             if isinstance(batch_size, int):
                 batch_size = min(batch_size, samples)
@@ -78,7 +78,7 @@ class HostRun:
         loader.__init__, loader.__iter__ = init, few
 
     def before_step(self, optimizer):
-        """An optimizer is about to step on its gradients."""
+        """Save or compare the gradients before an optimizer step."""
         parameters, found = outcome.gradients(optimizer)
         self.steps += 1
         if self.part == "first":
@@ -96,13 +96,13 @@ class HostRun:
             self.apart = apart
             self.parameter = outcome.name_of(self.torch, parameters[apart.index])
         if apart.equal:
-            # Both go on from the same gradients: what is rounding now would grow from step to step.
+            # Both continue with the same gradients: rounding differences would grow from step to step.
             for each, gradient in zip(parameters, wanted, strict=True):
                 if each.grad is not None and not each.grad.is_sparse:
                     each.grad.detach().copy_(gradient)
 
     def tell(self):
-        """The run is over."""
+        """Send the result at the end of the run."""
         if self.part == "first":
             self.printed.keep()
         elif self.part == "again":
@@ -110,7 +110,7 @@ class HostRun:
         channel.send(
             "host_run",
             steps=self.steps,
-            # A run that was compared with fewer steps than it made, or than were kept, trained otherwise.
+            # A run with more or fewer steps than the saved one trained differently.
             equal=self.apart.equal and (self.part == "first" or self._made_as_many()),
             difference=repr(self.apart.share),
             parameter=self.parameter,
