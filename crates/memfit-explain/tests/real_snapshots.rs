@@ -1,5 +1,5 @@
-//! Snapshots that other people made, as far as a folder of them is at hand: each is explained, whatever is in
-//! it, and the tree of who held the memory adds up.
+//! Real snapshots, if a folder of them is available: each is explained without a panic, and the tree of
+//! holders sums to the total.
 //!
 //! `MEMFIT_TEST_SNAPSHOTS` names the folder.
 
@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use memfit_allocator::{Given, recording};
+use memfit_allocator::{ReplayConditions, recording};
 use memfit_explain::{Card, Case, Explanation, Holder, explain};
 use memfit_recording::{Snapshot, Source, open};
 
@@ -17,7 +17,7 @@ fn adds_up(holder: &Holder) -> bool {
 }
 
 fn explained(snapshot: &Snapshot, file: &Path) -> Vec<Explanation> {
-    let given = Given::from_snapshot(snapshot);
+    let given = ReplayConditions::from_snapshot(snapshot);
     let Ok(recorded) = recording(snapshot, &given) else { panic!("{} is replayed", file.display()) };
     let tracks = recorded.recording.tracks.iter().zip(snapshot.devices());
     let explain = |(track, device): (_, usize)| {

@@ -94,14 +94,14 @@ impl Recipe {
             ));
         }
         let rendering = Rendering {
-            mode: Mode::named(mode)
+            mode: Mode::from_name(mode)
                 .ok_or_else(|| unknown("mode", mode, "\"rgb\", \"l\", \"rgba\" and \"keep\""))?,
             sample: dtype
                 .map(|name| {
-                    Sample::named(name).ok_or_else(|| unknown("dtype", name, "uint8, uint16 and float32"))
+                    Sample::from_name(name).ok_or_else(|| unknown("dtype", name, "uint8, uint16 and float32"))
                 })
                 .transpose()?,
-            filter: Filter::named(filter).ok_or_else(|| {
+            filter: Filter::from_name(filter).ok_or_else(|| {
                 unknown("filter", filter, "\"bilinear\", \"bicubic\", \"lanczos\", \"box\" and \"nearest\"")
             })?,
             margin,
@@ -270,13 +270,14 @@ impl Batches {
         cache: Option<(PathBuf, u32, u64)>,
     ) -> PyResult<Self> {
         let policy = |name: &str, value: &str| {
-            Policy::named(value).ok_or_else(|| {
+            Policy::from_name(value).ok_or_else(|| {
                 PyValueError::new_err(format!(
                     "{name}={value:?} is none of \"raise\", \"skip\" and \"replace\""
                 ))
             })
         };
-        let sample = Sample::named(dtype).ok_or_else(|| PyValueError::new_err(format!("dtype={dtype:?}")))?;
+        let sample =
+            Sample::from_name(dtype).ok_or_else(|| PyValueError::new_err(format!("dtype={dtype:?}")))?;
         let order = Order::new(Pass {
             count: samples.inner.count(),
             seed,

@@ -51,7 +51,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use memfit_channel::ValuePolicy;
-use memfit_explain::{Asked, Explanation};
+use memfit_explain::{ExplainOverrides, Explanation};
 
 pub use console::{Console, Progress};
 pub use error::RunError;
@@ -232,7 +232,7 @@ impl Runner<'_> {
         // Lines of a changed source are not the user's.
         let failed = facts.oom.as_ref().filter(|_| changes.files.is_empty());
         let explanation = failed.and_then(|_| {
-            memfit_explain::explain_recording(&Asked::default(), &recording, &read_source).ok()
+            memfit_explain::explain_recording(&ExplainOverrides::default(), &recording, &read_source).ok()
         });
         if request.keep {
             self.console.remark(&format!("the run's files are in `{}`", stage.keep().display()));

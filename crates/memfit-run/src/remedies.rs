@@ -221,7 +221,7 @@ mod tests {
     }
 
     fn explained(cause: Cause, fixes: Vec<Fix>) -> Explanation {
-        Explanation { cause, fixes, ..Explanation::of_nothing(0) }
+        Explanation { cause, fixes, ..Explanation::without_events(0) }
     }
 
     #[test]
@@ -250,7 +250,7 @@ mod tests {
     }
 
     fn diagnosis(cause: Cause, run: u8) -> Diagnosis {
-        Diagnosis::new(Explanation { cause, ..Explanation::of_nothing(run) })
+        Diagnosis::new(Explanation { cause, ..Explanation::without_events(run) })
     }
 
     /// Which run's diagnosis it is, by the device that stands for it, and the cause.

@@ -264,7 +264,7 @@ impl Document {
 
     /// Every text that changes, as a whole.
     fn all_that_is_safe(&self) -> Option<Value> {
-        let applied = self.source.fixed(false, &self.config).ok()?;
+        let applied = self.source.fix_all(false, &self.config).ok()?;
         let after: Vec<String> = if self.is_notebook() {
             let cells: Cells = serde_json::from_str(&applied.text).ok()?;
             cells.cells.into_iter().map(|cell| cell.source).collect()

@@ -1,4 +1,4 @@
-//! Values value_by_name by names without a visible binding. A binding always takes precedence.
+//! Values suggested by names without a visible binding. A binding always takes precedence.
 
 use crate::facts::{Criterion, Device, Flags, Graph, Kind, Value};
 

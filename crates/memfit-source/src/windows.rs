@@ -24,7 +24,7 @@ pub(crate) fn find(facts: &mut Facts) {
     facts.windows = windows;
 }
 
-/// Innermost counting_guard branch around a step, within its loop.
+/// Innermost counting branch around a step, within its loop.
 fn counting_guard(facts: &Facts, step: &Op) -> Option<(GuardId, CounterTest, bool)> {
     for id in facts.guards_of(step.site.guard) {
         let guard = facts.guard(id);

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
-use memfit_allocator::Given;
+use memfit_allocator::ReplayConditions;
 use memfit_recording::Source;
 use memfit_view::{Lane, Recorded, Server, View, lane, write_page};
 
@@ -80,7 +80,7 @@ fn load(path: &Path, args: &ViewArgs, printer: &Printer) -> Result<Recorded, Cli
     let recording = match source {
         Source::Recording(recording) => *recording,
         Source::Snapshot(snapshot) => {
-            memfit_allocator::recording(&snapshot, &Given::from_snapshot(&snapshot))?.recording
+            memfit_allocator::recording(&snapshot, &ReplayConditions::from_snapshot(&snapshot))?.recording
         }
         Source::Texts(_) => return Err(CliError::NothingToShow { path: path.to_owned(), device: None }),
     };

@@ -1,4 +1,4 @@
-//! Tests of the breakdown: made-up logs, and what must hold for any log.
+//! Tests of the breakdown: synthetic logs, and properties that hold for any log.
 
 use memfit_channel::events::{Event, EventLog, Place};
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::out_of_memory;
 
-/// Writes the log of a small training by hand, keeping the allocator's books.
+/// Builds the log of a small training step by step and keeps the allocator's totals.
 #[derive(Default)]
 struct Script {
     events: Vec<Event>,
@@ -39,7 +39,7 @@ impl Script {
         self
     }
 
-    /// A block of `asked` bytes, rounded up to 512 as the allocator does.
+    /// Allocates a block of `asked` bytes, rounded up to 512 as the allocator does.
     fn alloc(&mut self, address: u64, asked: u64) -> &mut Self {
         let bytes = asked.next_multiple_of(512);
         self.sizes.insert(address, bytes);
@@ -179,7 +179,7 @@ fn a_step_that_does_not_end_is_told_apart_too() {
     let track = script.track();
     let failure = out_of_memory(&track)[0];
     assert_eq!((failure.requested, failure.allocated), (1 << 30, script.allocated));
-    let composition = at(&track, 0, failure.moment);
+    let composition = composition_at(&track, 0, failure.moment);
     assert_eq!(composition.by_category[&Category::Activations], 10_000 + 5000 + 4);
     assert_eq!(composition.by_category[&Category::Temporary], 4000 + 20_000);
 }
@@ -200,7 +200,7 @@ fn the_peak_is_its_first_moment() {
 }
 
 proptest! {
-    /// Whatever a log says, the categories sum to what was reserved.
+    /// For any log, the categories sum to the reserved bytes.
     #[test]
     fn the_sum_is_what_was_reserved(
         events in proptest::collection::vec((0..4_u8, 0..8_u64, 0..4000_u64, any::<u32>(), any::<u32>(), 0..12_u8), 1..120),
@@ -218,7 +218,7 @@ proptest! {
         }).collect();
         let track = Track::from_log(&EventLog { pid: 1, truncated: false, events }, None);
         for moment in 0..track.now() {
-            let composition = at(&track, 0, moment);
+            let composition = composition_at(&track, 0, moment);
             prop_assert_eq!(composition.by_category.values().sum::<u64>(), composition.reserved);
             prop_assert!(composition.reserved >= composition.allocated);
         }

@@ -1,6 +1,6 @@
-//! What holds for an explanation of anything: of recordings that no allocator would have made, too.
+//! Properties of every explanation, including those of recordings that no allocator would produce.
 
-use memfit_allocator::{Given, Release, Settings};
+use memfit_allocator::{Release, ReplayConditions, Settings};
 use memfit_channel::events::{Event, EventLog, Place, REFUSED, SegmentChange};
 use memfit_recording::{Block, Frame, MomentKind, StackId, Totals, Track};
 use memfit_vocabulary::{Category, Phase};
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Card, Holder, Kin, OtherProcess, Refused};
 
-/// A file that stacks point into.
+/// Source file that the stacks refer to.
 const SCRIPT: &str = "import torch\nimport os\n\ndef train(model, optimizer):\n    kept = []\n    for step in range(9):\n        out = model(step)\n        kept.append(out)\n        out.backward(retain_graph=True)\n        optimizer.step()\n";
 
 fn source(file: &str) -> Option<String> {
@@ -23,7 +23,7 @@ fn explained(track: &Track, limit: Option<u64>, conf: &str) -> Option<Explanatio
 fn on_card(track: &Track, card: Card, conf: &str) -> Option<Explanation> {
     let release: Release = "2.9".parse().unwrap();
     let settings = Settings::parse(conf, release).unwrap_or_default();
-    let given = Given { settings, release, capacity: 1 << 34 };
+    let given = ReplayConditions { settings, release, capacity: 1 << 34 };
     explain(&Case { track, device: 0, card, given, alloc_conf: conf.to_owned(), source: &source })
 }
 
@@ -50,7 +50,7 @@ fn texts() -> impl Iterator<Item = Event> {
     texts.chain(frames).chain(stacks)
 }
 
-/// Anything that a log can say, whether or not it makes sense.
+/// Any event that a log can contain, consistent or not.
 fn event() -> impl Strategy<Value = Event> {
     let sizes = prop_oneof![0..4096_u64, 0..(1_u64 << 32), Just(u64::MAX)];
     (0..9_u8, 0..16_u64, sizes, any::<u32>(), any::<u32>(), 0..4_u8).prop_map(
@@ -94,7 +94,7 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Whatever a log says, it is explained without a panic, and the branches add up to what was reserved.
+    /// Any log is explained without a panic, and the tree sums to the reserved bytes.
     #[test]
     fn any_log_is_explained(
         events in proptest::collection::vec(event(), 1..80),
@@ -108,13 +108,13 @@ proptest! {
         prop_assert_eq!(held, explanation.moment.reserved);
         prop_assert!(explanation.holders.iter().all(sums_up));
         prop_assert!(explanation.moment.allocated <= explanation.moment.reserved);
-        // A cause has something that speaks for it, and a failure has a cause.
+        // A cause has evidence, and a failure has a cause.
         prop_assert_eq!(explanation.cause == Cause::None, explanation.evidence.is_empty());
         prop_assert!(explanation.moment.requested.is_none() || explanation.cause != Cause::None);
     }
 }
 
-/// Steps that each keep a block, with the line that asks for it.
+/// Steps that each leak a block allocated by the same line.
 fn growing(steps: u32, each: u64) -> Track {
     let mut events: Vec<Event> = texts().collect();
     let mut total = 0;
@@ -145,7 +145,7 @@ fn what_grows_is_named_before_the_card_is_full() {
     let leak = &explanation.leaks[0];
     assert_eq!((leak.per_step, leak.steps, leak.bytes), (each, 5, each * 5));
     assert_eq!(leak.line.as_ref().map(|line| line.line), Some(7));
-    // Twelve fit, and the thirteenth does not.
+    // Twelve blocks fit, and the thirteenth does not.
     assert_eq!(leak.dies_at, Some(13));
 }
 
@@ -163,7 +163,7 @@ fn room_beside_what_grows_is_not_shown_to_be_enough() {
     assert!(explanation.fixes.len() > 1, "{:?}", explanation.fixes);
 }
 
-/// Steps that each keep a block, and let go of the one that came so many steps before.
+/// Steps that each keep a block and free the one from `room` steps before.
 fn pooled(steps: u32, each: u64, room: u32) -> Track {
     let mut events: Vec<Event> = texts().collect();
     let (mut total, mut live) = (0, Vec::new());
@@ -239,8 +239,8 @@ fn a_worker_that_took_the_card_before_the_training_had_a_context_is_named() {
     }
 }
 
-/// A step, and then an evaluation that puts each round's result behind those before it, in a block that is
-/// made anew each time.
+/// One training step, then an evaluation that concatenates each batch's result with those before it, in a new
+/// block each time.
 fn collecting(rounds: u32, each: u64) -> Track {
     let at = |phase: Phase| Place { device: 0, phase: phase.code(), thread: 1, module: 1, step: 0 };
     let mut events: Vec<Event> = texts().collect();
@@ -277,11 +277,12 @@ fn what_is_made_anew_with_more_in_it_each_time_is_growth() {
     let [leak] = &explanation.leaks[..] else { panic!("{:?}", explanation.leaks) };
     assert_eq!((leak.per_step, leak.bytes), (1 << 27, 12 << 27));
     assert!(explanation.evidence[0].text.contains("made anew with 128 MiB more in it each forward pass"));
-    // Twice is no growth yet.
+    // Two enlargements do not count as growth.
     assert_eq!(explained(&collecting(3, 1 << 27), Some(1 << 29), "").unwrap().leaks, []);
 }
 
-/// Four weights, and a forward that makes of each what its line does, in these sizes; then memory runs out.
+/// Four weights, and a forward pass in which the line of each allocates blocks of these sizes; then memory
+/// runs out.
 fn multiplying(of_each: &[u64]) -> Track {
     const WEIGHT: u64 = 1 << 20;
     let at = |phase: Phase| Place { device: 0, phase: phase.code(), thread: 1, module: 1, step: 0 };
@@ -315,14 +316,15 @@ fn autocast_is_no_remedy_where_it_is_on() {
         let explanation = explained(&multiplying(of_each), Some(6 << 20), "").unwrap();
         explanation.fixes.iter().any(|fix| fix.lever == Lever::AutocastBf16)
     };
-    // A copy of the weight in half its size, and what comes of it.
+    // A half-precision copy of the weight, and the product.
     assert!(!suggested(&[1 << 19, 3 << 18]));
     assert!(suggested(&[3 << 18]));
-    // What comes of it is as large as half the weight by chance.
+    // The product happens to be half as large as the weight.
     assert!(suggested(&[1 << 19]));
 }
 
-/// A forward of four operations, of which the last fails; what it had made goes as the exception unwinds.
+/// A forward pass of four operations, of which the last fails; its tensors are freed as the exception
+/// unwinds.
 fn unwound(unwinds: bool) -> Track {
     let mut track = Track::default();
     let text = |track: &mut Track, text: &str| track.texts.intern(text);
@@ -371,8 +373,11 @@ fn no_remedy_is_about_a_graph_where_gradients_are_off() {
     let levers = |program: &str| {
         let program = program.to_owned();
         let source = move |file: &str| (file == "train.py").then(|| program.clone());
-        let given =
-            Given { settings: Settings::default(), release: "2.9".parse().unwrap(), capacity: 1 << 34 };
+        let given = ReplayConditions {
+            settings: Settings::default(),
+            release: "2.9".parse().unwrap(),
+            capacity: 1 << 34,
+        };
         let card = Card { limit: Some(4 << 30), ..Card::default() };
         let track = unwound(true);
         let case = Case { track: &track, device: 0, card, given, alloc_conf: String::new(), source: &source };

@@ -5,9 +5,9 @@
 //!
 //! ## Why
 //! Each forward pass saves its activations for a backward pass that never comes. They are freed when the
-//! output is bound anew, which is after the next forward pass: at the peak those of two passes are alive,
-//! whatever the number of batches. Measured with activations of 32 MiB: the peak of one batch is 40 MiB, of
-//! two 72 MiB, of five 72 MiB. Under `torch.no_grad()` nothing is saved, and it is 25 MiB.
+//! output's name is bound again, after the next forward pass: at the peak, the activations of two passes are
+//! alive, whatever the number of batches. Measured with activations of 32 MiB: the peak of one batch is 40
+//! MiB, of two 72 MiB, of five 72 MiB. Under `torch.no_grad()` nothing is saved, and it is 25 MiB.
 //!
 //! ## Example
 //! ```python
@@ -24,7 +24,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: it decorates the function with `@torch.no_grad()`, which turns gradients off for all that it does.
+//! Unsafe: the function is decorated with `@torch.no_grad()`, which disables gradients for everything in it.
 //!
 //! ## References
 //! - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
@@ -53,14 +53,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         seen.push(looped);
         findings
-            .at(op.span, "this evaluates with gradients on: up to two passes' activations are held for a backward pass that never comes")
+            .report(op.span, "this evaluates with gradients on: up to two passes' activations are held for a backward pass that never comes")
             .label(facts.looped(looped).header, "in this loop")
             .help("put the loop under `with torch.no_grad():`")
             .fix(decorate(context, op.site.function));
     }
 }
 
-/// The same was tried without gradients, and raised: there are models that need them.
+/// Returns `true` if the same call is tried without gradients first and raises: some models need them.
 fn is_fallback(context: &Context<'_>, op: &memfit_source::Op) -> bool {
     let facts = context.facts;
     let Some(handler) = op.site.handler.map(|id| facts.handler(id)) else { return false };
@@ -72,7 +72,7 @@ fn is_fallback(context: &Context<'_>, op: &memfit_source::Op) -> bool {
     })
 }
 
-/// The body of a loop ends with a `break`: it takes one batch, and holds one pass.
+/// Returns `true` if a loop's body ends with a `break`: it processes one batch, and holds one pass.
 fn runs_once(context: &Context<'_>, looped: LoopId) -> bool {
     let found = context.facts.looped(looped);
     let body = context.slice(memfit_source::Span::new(found.header.end, found.span.end));
@@ -87,7 +87,7 @@ fn runs_once(context: &Context<'_>, looped: LoopId) -> bool {
 fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> bool {
     let facts = context.facts;
     let function = op.site.function;
-    // Anything that trains or differentiates in the function's loop makes it another thing.
+    // A loop in a function that trains or differentiates is no evaluation.
     let outermost = facts.enclosing(Some(looped)).last().unwrap_or(looped);
     let differentiates = facts.ops.iter().any(|other| {
         let near = facts.within(&other.site, looped)
@@ -99,7 +99,7 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
             )
             || near && matches!(other.kind, OpKind::AutogradGrad)
     });
-    // Models that differentiate by themselves, or that switch gradients off by themselves, know what they do.
+    // Models that differentiate or disable gradients themselves are excluded.
     let switches = |function: &memfit_source::Function| {
         function.grad == Grad::Off && function.name.ends_with(".forward")
     };
@@ -152,12 +152,13 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
     eval_mode && !over.is_while && fed_by(context, op, looped) || named || said
 }
 
-/// What the model gives is bound to nothing: it is gone before the next forward pass.
+/// Returns `true` if the model's output is not bound to a name, so that it is freed before the next forward
+/// pass.
 fn is_dropped(context: &Context<'_>, op: &memfit_source::Op) -> bool {
     context.facts.calls.iter().any(|call| call.span == op.span && call.is_statement)
 }
 
-/// The model is called on what the loop goes over, not on one thing again and again.
+/// Returns `true` if the model is called on the loop's elements rather than on the same input each time.
 fn fed_by(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> bool {
     let found = context.facts.looped(looped);
     let call = context.slice(op.span);

@@ -5,7 +5,7 @@
 //!
 //! ## Why
 //! The graphs of all batches are alive at once. Measured over five batches: a peak of 185 MiB instead of 57
-//! MiB. `backward()` in each round adds up the same gradients and frees each graph.
+//! MiB. `backward()` in each iteration accumulates the same gradients and frees each graph.
 //!
 //! ## Example
 //! ```python
@@ -21,7 +21,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what else is done with the sum is for its author to decide.
+//! No fix: the further use of the sum depends on the program.
 //!
 //! ## References
 //! - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
@@ -53,7 +53,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let end = facts.looped(looped).end;
-        // The sum itself, or a sum of the list.
+        // The sum itself, or the sum of a list.
         let passed = backwards(facts).find(|(op, backward)| {
             op.site.function == store.site.function
                 && op.site.order > end
@@ -62,7 +62,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         });
         let Some((op, _)) = passed else { continue };
         findings
-            .at(
+            .report(
                 store.span,
                 format!(
                     "`{}` holds the graphs of all batches at once: nothing is freed until its `backward()`",

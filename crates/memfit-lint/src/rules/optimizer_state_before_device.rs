@@ -1,12 +1,12 @@
 //! # optimizer-state-before-device
 //!
 //! ## What it does
-//! Finds an optimizer's state that is loaded while its model is still on the host, and stays there.
+//! Finds optimizer state that is loaded while the model is on the host, and that stays there.
 //!
 //! ## Why
-//! `load_state_dict` puts the state where each parameter is at that time. `model.to(device)` moves the
-//! parameters afterwards, and not the state: the moments are on the host, the gradients on the card, and the
-//! first step raises. Measured with Adam: 2 MiB of moments stay on the host.
+//! `load_state_dict` places the state on the current device of each parameter. A later `model.to(device)`
+//! moves the parameters but not the state: the moments are on the host, the gradients on the card, and the
+//! first step raises an error. Measured with Adam: 2 MiB of moments stay on the host.
 //!
 //! ## Example
 //! ```python
@@ -29,7 +29,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: lines would have to change places, and what stands between them may need the order.
+//! No fix: lines would have to be reordered, and the lines between them may depend on the order.
 //!
 //! ## References
 //! - [torch.optim.Optimizer.load_state_dict](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.load_state_dict.html)
@@ -67,7 +67,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         else {
             continue;
         };
-        // It was there before, or its state is moved as well, or another optimizer is made.
+        // The model was on the device before, the state is moved as well, or another optimizer is created.
         let name = context.slice(optimizer.span);
         let was_there = facts.calls.iter().filter(moves).any(|call| call.site.order < loaded.site.order);
         let anew = facts.calls.iter().any(|call| {
@@ -79,7 +79,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .ops
             .iter()
             .any(|op| matches!(op.kind, OpKind::Step { .. }) && op.site.order > moved.site.order);
-        // Without momentum there is no state.
+        // Without momentum, there is no state.
         let is_plain = facts.calls.iter().any(|call| {
             call.is("torch.optim.SGD")
                 && facts.covers(&call.result.weights, held)
@@ -89,7 +89,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         findings
-            .at(
+            .report(
                 loaded.span,
                 format!("the state of `{name}` stays on the host: its model goes to the GPU only later"),
             )

@@ -1,13 +1,12 @@
 //! # state-dict-alias
 //!
 //! ## What it does
-//! Finds a `state_dict()` that is kept as the best one while the training goes on.
+//! Finds a `state_dict()` that is kept as the best one without a copy while training continues.
 //!
 //! ## Why
-//! `state_dict()` gives the weights themselves, not a copy: the next step changes what was kept, and the
+//! `state_dict()` returns the weights themselves, not a copy: the next step changes the kept values, and the
 //! 'best' weights are the last ones. Measured: 2 of 2 tensors that were kept change with the model.
-//! `copy.deepcopy` copies, but on the card: 4 MiB for a model of 4 MiB; a copy on the host costs no device
-//! memory.
+//! `copy.deepcopy` copies on the card: 4 MiB for a model of 4 MiB; a copy on the host needs no device memory.
 //!
 //! ## Example
 //! ```python
@@ -53,7 +52,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let plain = text.ends_with(".state_dict()");
         let copy = format!("{{key: value.detach().cpu().clone() for key, value in {text}.items()}}");
         findings
-            .at(
+            .report(
                 store.value_span,
                 format!(
                     "`{}` is the weights themselves: the next step changes what is kept in it",
@@ -70,7 +69,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// The name is read behind the loop.
+/// Returns `true` if the name is read after the loop.
 fn used_after(context: &Context<'_>, store: &Store, looped: memfit_source::LoopId) -> bool {
     let facts = context.facts;
     let outermost = facts.enclosing(Some(looped)).last().unwrap_or(looped);

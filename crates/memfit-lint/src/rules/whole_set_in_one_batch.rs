@@ -1,12 +1,11 @@
 //! # whole-set-in-one-batch
 //!
 //! ## What it does
-//! Finds evaluation in one batch that is as large as its data set.
+//! Finds evaluation in a single batch of the whole data set.
 //!
 //! ## Why
-//! Every activation that is alive at a time, and the batch itself, are as many times larger as the set has
-//! samples, so that the memory that an evaluation needs grows with the set. Measured with a set of 16
-//! batches: a peak of 385 MiB instead of 25 MiB.
+//! The batch and its activations are as large as the data set, so that the memory for an evaluation grows
+//! with it. Measured with a set of 16 batches: a peak of 385 MiB instead of 25 MiB.
 //!
 //! ## Example
 //! ```python
@@ -24,7 +23,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what is computed from the batch must be put together from several.
+//! No fix: results of several batches must be combined.
 //!
 //! ## References
 //! - [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html#loading-batched-and-non-batched-data)
@@ -61,7 +60,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !facts.calls.iter().any(counts) {
             continue;
         }
-        // A model goes over it on the card, and nothing is trained.
+        // A model is evaluated on it on the card, and nothing is trained.
         let evaluates = |id: memfit_source::LoopId| {
             let forward = facts.ops_in(id).any(|op| op.kind == OpKind::Forward);
             let on_card = facts.calls.iter().any(|call| {
@@ -79,7 +78,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         });
         let Some(over) = over else { continue };
         findings
-            .at(
+            .report(
                 size.span,
                 format!("one batch of all of `{set}`: the memory that it takes grows with the set"),
             )

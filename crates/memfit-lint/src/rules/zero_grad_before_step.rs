@@ -4,8 +4,8 @@
 //! Finds gradients that are cleared between the backward pass and the step.
 //!
 //! ## Why
-//! The step sees no gradients: nothing is trained. Measured with SGD: after the step, 0 of 15 parameters have
-//! changed; without the line, all 15 have.
+//! The step finds no gradients, so nothing is trained. Measured with SGD: after the step, 0 of 15 parameters
+//! have changed; without the line, all 15 have.
 //!
 //! ## Example
 //! ```python
@@ -25,7 +25,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [Optimizing model parameters](https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html)
@@ -59,7 +59,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !taken || backward.managed || facts.overlap(&before.weights, &step.weights) == Overlap::No {
             continue;
         }
-        // The step is never done without the clearing before it.
+        // The step never runs without the clearing before it.
         let always = facts
             .guards_of(clear.site.guard)
             .all(|id| facts.guards_of(step.site.guard).any(|other| other == id));
@@ -67,22 +67,23 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         findings
-            .at(clear.span, "the gradients are cleared before the step: it trains nothing")
+            .report(clear.span, "the gradients are cleared before the step: it trains nothing")
             .label(before.span, "the gradients are computed here")
             .label(step.span, "and would be used here")
             .help("clear them after the step, or before the backward pass");
     }
 }
 
-/// What is cleared is what is stepped: the same optimizer, or the parameters that it holds.
+/// Returns `true` if the cleared gradients are those of the step: of the same optimizer, or of its
+/// parameters.
 fn clears(facts: &Facts, clear: &Op, step: &Op) -> bool {
     clear.receiver == step.receiver || facts.overlap(&clear.weights, &step.weights) == Overlap::Yes
 }
 
-/// Modules whose functions do no backward pass of a model here.
+/// Modules whose functions run no backward pass of a model here.
 const KNOWN: &[&str] = &["torch.", "builtins.", "numpy.", "math.", "time.", "logging."];
 
-/// A call between the two may do what cannot be seen: another backward pass.
+/// Returns `true` if a call between the two may run unknown code, such as another backward pass.
 fn hidden(facts: &Facts, clear: &Op, step: &Op) -> bool {
     facts.calls.iter().any(|call| {
         let order = call.site.order;

@@ -28,7 +28,7 @@ impl Samples {
     #[staticmethod]
     #[pyo3(signature = (paths, labels, classes = Vec::new()))]
     fn files(paths: Vec<PathBuf>, labels: Vec<i64>, classes: Vec<String>) -> Self {
-        let mut list = List::of_classes(classes);
+        let mut list = List::with_classes(classes);
         for (path, label) in paths.iter().zip(labels) {
             list.push(path, label);
         }

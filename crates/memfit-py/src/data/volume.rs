@@ -25,7 +25,7 @@ impl Volume {
     fn new(py: Python<'_>, paths: Vec<PathBuf>, series: Option<String>, frame: u64) -> PyResult<Self> {
         let inner = py.detach(|| match paths.as_slice() {
             [path] => Stored::open(path, series.as_deref(), frame),
-            paths => Stored::of(paths, series.as_deref()),
+            paths => Stored::from_series(paths, series.as_deref()),
         });
         Ok(Self { inner: inner.map_err(raise)? })
     }

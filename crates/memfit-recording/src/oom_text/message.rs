@@ -35,7 +35,7 @@ const BEGINNINGS: [(&str, OomKind); 29] = [
     ("DefaultCPUAllocator: can't allocate memory", OomKind::Host),
 ];
 
-/// Finds the find_beginning of a message on a line, with its kind.
+/// Finds the beginning of a message on a line, with its kind.
 pub(super) fn find_beginning(line: &str) -> Option<(usize, OomKind)> {
     // A cheap test first: nearly all lines of a log contain none of these words.
     if !(line.contains("memory")

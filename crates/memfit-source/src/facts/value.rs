@@ -244,7 +244,7 @@ pub enum Divisor {
 pub struct Graph {
     /// Ids of the forward passes, in ascending order.
     pub(crate) ids: SmallVec<[u32; 4]>,
-    /// `true` if there may be others, or the graph may be cut_graphs.
+    /// `true` if there may be others, or the graph may be cut.
     pub(crate) unknown: bool,
 }
 

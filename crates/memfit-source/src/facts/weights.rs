@@ -62,7 +62,7 @@ impl Weights {
         self.owners.as_deref().unwrap_or_default()
     }
 
-    /// The sole_owner owner, if there is one.
+    /// The only owner, if there is one.
     pub(crate) fn sole_owner(&self) -> Option<ModelId> {
         match self.owners() {
             [one] if self.is_exact() => Some(*one),

@@ -65,7 +65,7 @@ pub(crate) struct ClassExport {
 }
 
 impl Summary {
-    /// `SOFTMAX` or `SIGMOID` if that was the last_operation operation on the result.
+    /// `SOFTMAX` or `SIGMOID` if that was the last operation on the result.
     pub(crate) fn last_operation(&self) -> Flags {
         let flags = self.returns.as_ref().map_or(Flags::NONE, |returned| returned.value.flags);
         flags.intersection(Flags::SOFTMAX.union(Flags::SIGMOID))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ruff_python_ast::{Expr, ExprCall};
 
-use super::library_calls::{CallResult, known_call};
+use super::library_calls::{CallResult, device_of, known_call};
 use super::{Walker, span};
 use crate::facts::{Argument, Call, FunctionId, LoaderId, OpKind, Receiver, ScalerId};
 use crate::facts::{Criterion, DType, Device, Flags, Grad, Graph, Kind, Partial, Value, Weights};
@@ -578,11 +578,8 @@ impl<'a> Walker<'a> {
                 let batches = path == "builtins.len"
                     && call.arguments.first().is_some_and(|of| matches!(of.value.kind, Kind::Loader(_)));
                 let flags = if batches { Flags::LENGTH } else { Flags::NONE };
-                Value::from_kind(Kind::Number).with_flags(if drawn {
-                    flags.union(Flags::RANDOM)
-                } else {
-                    flags
-                })
+                let flags = if drawn { flags.union(Flags::RANDOM) } else { flags };
+                Value::from_kind(Kind::Number).with_flags(flags)
             }
             CallResult::Number => Value::from_kind(Kind::Number),
             CallResult::Loader => {
@@ -596,15 +593,5 @@ impl<'a> Walker<'a> {
                 Value::from_kind(Kind::Scaler(Some(ScalerId(id))))
             }
         }
-    }
-}
-
-/// Device named by an argument.
-pub(super) fn device_of(value: &Value) -> Device {
-    match &value.kind {
-        Kind::Device(device) => *device,
-        Kind::Str(text) if text.starts_with("cuda") => Device::Cuda,
-        Kind::Str(text) if &**text == "cpu" => Device::Cpu,
-        _ => Device::Unknown,
     }
 }

@@ -1,6 +1,6 @@
 //! Results of functions and methods of torch and related libraries.
 
-use crate::facts::{Criterion, DType, Device, Flags, Kind};
+use crate::facts::{Criterion, DType, Device, Flags, Kind, Value};
 
 /// Result of a call by full name.
 pub(super) enum CallResult {
@@ -293,5 +293,15 @@ pub(super) fn method(name: &str) -> Method {
         "softmax" | "log_softmax" => Method::Marked(Flags::SOFTMAX),
         "sigmoid" => Method::Marked(Flags::SIGMOID),
         _ => Method::Plain,
+    }
+}
+
+/// Device named by an argument.
+pub(super) fn device_of(value: &Value) -> Device {
+    match &value.kind {
+        Kind::Device(device) => *device,
+        Kind::Str(text) if text.starts_with("cuda") => Device::Cuda,
+        Kind::Str(text) if &**text == "cpu" => Device::Cpu,
+        _ => Device::Unknown,
     }
 }

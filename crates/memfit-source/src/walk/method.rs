@@ -3,8 +3,8 @@
 use ruff_python_ast::{Expr, ExprCall};
 
 use super::Walker;
-use super::call::device_of;
 use super::definitions::dotted;
+use super::library_calls::device_of;
 use super::library_calls::{Method, method};
 use crate::facts::{Backward, Call, OpKind, Receiver, StoreKind};
 use crate::facts::{DType, Device, Flags, Graph, GraphState, Kind, Value, Weights};

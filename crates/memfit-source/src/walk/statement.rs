@@ -186,7 +186,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// A walk_nested_function function sees the names around it.
+    /// A nested function sees the names around it.
     fn walk_nested_function(&mut self, node: &'a ruff_python_ast::StmtFunctionDef) {
         self.walk_function(node);
         let Some(id) = self.definitions.function_at.get(&span(node).start).copied() else { return };
@@ -459,7 +459,7 @@ impl<'a> Walker<'a> {
         found
     }
 
-    /// Records that a container is record_emptied.
+    /// Records that a container is emptied.
     pub(super) fn record_emptied(&mut self, name: &str) {
         let mut next = self.frame.looped;
         while let Some(id) = next {

@@ -66,7 +66,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Records an argument of a method whose object record_stored_parameters it.
+    /// Records an argument of a method whose object keeps it.
     pub(super) fn record_passed_values(
         &mut self,
         summary: &Summary,

@@ -59,7 +59,7 @@ impl Training {
         self.track.free(block, 0, StackId::NONE, self.totals);
     }
 
-    fn tell(&mut self, kind: MomentKind) {
+    fn moment(&mut self, kind: MomentKind) {
         self.track.add_moment(kind, 0, StackId::NONE, self.totals);
     }
 }
@@ -88,20 +88,20 @@ pub(crate) fn training(names: &Names) -> Track {
     let range = it.track.begin_range(range, RangeSource::Annotation, 0, None);
     it.alloc(8 * MIB, Some(Category::Parameters), names.module);
     for step in 1..=2 {
-        it.add_moment(MomentKind::Phase(Phase::Forward));
+        it.moment(MomentKind::Phase(Phase::Forward));
         let kept = it.alloc(12 * MIB, Some(Category::Activations), names.module);
         let short = it.alloc(MIB, Some(Category::Temporary), names.module);
         it.free(short);
-        it.add_moment(MomentKind::Phase(Phase::Backward));
+        it.moment(MomentKind::Phase(Phase::Backward));
         let gradient = it.alloc(8 * MIB, Some(Category::Gradients), names.module);
         it.free(kept);
-        it.add_moment(MomentKind::Phase(Phase::Optimizer));
+        it.moment(MomentKind::Phase(Phase::Optimizer));
         it.free(gradient);
-        it.add_moment(MomentKind::Phase(Phase::Other));
-        it.add_moment(MomentKind::Step(step));
+        it.moment(MomentKind::Phase(Phase::Other));
+        it.moment(MomentKind::Step(step));
     }
     it.track.end_range(range, None);
-    it.add_moment(MomentKind::Oom(99 * MIB));
+    it.moment(MomentKind::Oom(99 * MIB));
     it.track
 }
 
