@@ -1,7 +1,7 @@
 //! Shared state of the cause checks: the timeline, the missing bytes, and replays of the recorded calls.
 
 use memfit_allocator::{Edit, Outcome, Program, ReplayConditions};
-use memfit_patch::{Code, Known, Ran, Refusal, Wanted};
+use memfit_patch::{Code, Ran, RecordedFacts, Refusal, RemedyRequest};
 use memfit_recording::{StackId, Track};
 use memfit_vocabulary::{Lever, Proof};
 
@@ -90,9 +90,9 @@ impl<'case> Analysis<'case> {
     }
 
     /// Builds the source edit for a remedy at the first of these lines where it is correct.
-    pub(crate) fn change(&self, lever: Lever, sites: &[Site], known: Known<'_>) -> Apply {
+    pub(crate) fn change(&self, lever: Lever, sites: &[Site], known: RecordedFacts<'_>) -> Apply {
         let sites: Vec<memfit_patch::Site> = sites.iter().map(|site| self.place(*site)).collect();
-        match self.code.change(&Wanted { lever, sites: &sites, known }) {
+        match self.code.change(&RemedyRequest { lever, sites: &sites, known }) {
             Ok(change) => Apply::Edit(change),
             Err(Refusal::NotHere) => Apply::ByHand(None),
             Err(Refusal::Unproven(why)) => Apply::ByHand(Some(why)),

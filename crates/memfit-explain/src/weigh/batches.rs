@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::collections::{HashMap, HashSet};
 
 use memfit_allocator::Edit;
-use memfit_patch::Known;
+use memfit_patch::RecordedFacts;
 use memfit_recording::TextId;
 use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
@@ -90,7 +90,7 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
     let step = timeline.lives.iter().filter(|life| life.role == Role::Optimizer);
     let step = step.into_iter().find_map(|life| timeline.origins.get(life.block.stack).site());
     let step = step.map(|site| analysis.place(site));
-    let known = Known::Leftovers { step: step.as_ref(), gradients: gradients > 0 };
+    let known = RecordedFacts::Leftovers { step: step.as_ref(), gradients: gradients > 0 };
     let how = match (gradients > 0, variables > 0) {
         (true, false) => {
             "call `optimizer.zero_grad()` right after `optimizer.step()`, before the next forward"

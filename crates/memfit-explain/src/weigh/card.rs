@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use memfit_patch::Known;
+use memfit_patch::RecordedFacts;
 use memfit_vocabulary::{Cause, Lever};
 
 use super::{Finding, size};
@@ -70,7 +70,7 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
 fn free_the_card(analysis: &Analysis<'_>, most: Option<&OtherProcess>, total: u64, of_contexts: bool) -> Fix {
     let kin = most.map(|most| most.kin).unwrap_or_default();
     // Without workers, neither their contexts nor their tensors are on the card.
-    let change = |lever| analysis.change(lever, &[], Known::Nothing);
+    let change = |lever| analysis.change(lever, &[], RecordedFacts::Nothing);
     let (lever, how, apply) = match kin {
         _ if of_contexts => (Lever::WorkersOffTheCard, OFF_THE_CARD, change(Lever::WorkersOffTheCard)),
         Kin::LoaderWorker => (Lever::WorkersOffTheCard, OFF_THE_CARD, Apply::ByHand(None)),
@@ -120,7 +120,7 @@ fn worker_context_refused(analysis: &Analysis<'_>, refused: &Refused) -> Finding
         size(reserved)
     );
     let lines = refused.lines.iter().map(|line| analysis.with_text(line.clone())).collect();
-    let apply = analysis.change(Lever::WorkersOffTheCard, &[], Known::Nothing);
+    let apply = analysis.change(Lever::WorkersOffTheCard, &[], RecordedFacts::Nothing);
     Finding {
         cause: Cause::Outside,
         bytes: analysis.case.card.own_outside.unwrap_or_default(),

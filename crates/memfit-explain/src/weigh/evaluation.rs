@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use memfit_allocator::Edit;
-use memfit_patch::Known;
+use memfit_patch::RecordedFacts;
 use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
 use super::{Finding, size};
@@ -86,7 +86,7 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
     let stack = analysis.stacks(timeline.live().filter(|life| graph(life))).first().map(|(stack, _)| *stack);
     let how =
         "evaluate under `torch.no_grad()` (or `torch.inference_mode()`): nothing is kept for a backward";
-    let known = Known::NeverTrained(elsewhere);
+    let known = RecordedFacts::NeverTrained(elsewhere);
     let apply = caller.map(|caller| analysis.change(Lever::NoGrad, &[caller], known)).unwrap_or_default();
     Some(Finding {
         cause: Cause::EvaluationWithGradients,

@@ -1,6 +1,6 @@
 //! One request, or a few similar ones, out of proportion to all others.
 
-use memfit_patch::Known;
+use memfit_patch::RecordedFacts;
 use memfit_vocabulary::{Category, Cause, Lever};
 
 use super::{Finding, size};
@@ -77,7 +77,7 @@ fn remedies(analysis: &Analysis<'_>, sites: &[Site], bytes: u64, inputs: bool, l
         ),
         (Lever::ResizeBeforeUpload, bytes / 4 * 3, "resize images before they go to the card"),
     ] {
-        match analysis.change(lever, sites, Known::Nothing) {
+        match analysis.change(lever, sites, RecordedFacts::Nothing) {
             // No remedy of this kind exists.
             Apply::ByHand(None) => {}
             apply => {

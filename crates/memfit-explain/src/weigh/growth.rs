@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use memfit_allocator::Edit;
-use memfit_patch::Known;
+use memfit_patch::RecordedFacts;
 use memfit_recording::StackId;
 use memfit_vocabulary::{Category, Cause, Lever, Proof};
 
@@ -128,7 +128,7 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
     let backwards = timeline.lives.iter().rev().filter(|life| life.role == Role::Backward);
     let backwards = analysis.sites(backwards.map(|life| life.block.stack));
     let backwards: Vec<memfit_patch::Site> = backwards.iter().map(|site| analysis.place(*site)).collect();
-    let apply = analysis.change(lever, &sites, Known::Backwards(&backwards));
+    let apply = analysis.change(lever, &sites, RecordedFacts::Backwards(&backwards));
     let mut fixes = Vec::new();
     if anew {
         fixes.push(preallocated(analysis, &blocks));

@@ -1,6 +1,6 @@
 //! The optimizer's first step: creation of its state, and temporaries of all parameters at once.
 
-use memfit_patch::Known;
+use memfit_patch::RecordedFacts;
 use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
 use super::{Finding, size};
@@ -61,7 +61,7 @@ fn remedies(analysis: &Analysis<'_>, foreach: bool, temporary: u64, requested: u
     let stack = stacks.into_iter().find(|stack| timeline.origins.get(*stack).site().is_some());
     let sites = analysis.sites(stack);
     let mut add = |lever, how: &str| {
-        let apply = analysis.change(lever, &sites, Known::Nothing);
+        let apply = analysis.change(lever, &sites, RecordedFacts::Nothing);
         let mut fix = modelled_fix(analysis, lever, saves, how.to_owned(), apply);
         if !foreach {
             // State is still being created, so the remaining temporaries are unknown.

@@ -1,7 +1,7 @@
 //! Free memory that could not be used: fragmentation, private pools, settings.
 
 use memfit_allocator::{Divisions, Edit, ReplayConditions, Settings};
-use memfit_patch::Known;
+use memfit_patch::RecordedFacts;
 use memfit_vocabulary::{Cause, Lever};
 
 use super::{Finding, size};
@@ -83,7 +83,7 @@ fn settings(analysis: &Analysis<'_>) -> Option<Finding> {
                 format!("leave `{name}` out: {}={rest}", variable(analysis))
             };
             // If the script sets the variable itself, the remedy edits the script.
-            let known = Known::Settings { now: &analysis.case.alloc_conf, then: &rest };
+            let known = RecordedFacts::Settings { now: &analysis.case.alloc_conf, then: &rest };
             let apply = match analysis.change(Lever::DropSetting, &[], known) {
                 Apply::ByHand(_) => Apply::Environment(variable(analysis), rest),
                 edit => edit,
@@ -151,7 +151,7 @@ fn pools(analysis: &Analysis<'_>, unused: u64, requested: u64) -> Option<Finding
     let stack = stacks.first().map(|(stack, _)| *stack);
     let how = "let graphs share one pool, or make the pool with `use_on_oom=True` (2.9 and later), so that its free memory can be used".to_owned();
     let sites = analysis.sites(stack);
-    let change = |lever| (lever, analysis.change(lever, &sites, Known::Nothing));
+    let change = |lever| (lever, analysis.change(lever, &sites, RecordedFacts::Nothing));
     let (lever, apply) = match change(Lever::PoolOnOom) {
         (_, Apply::ByHand(_)) => change(Lever::SharePool),
         lent => lent,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use memfit_patch::{BlockCall, Known};
+use memfit_patch::{BlockCall, RecordedFacts};
 use memfit_recording::TextId;
 use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
@@ -142,7 +142,7 @@ fn remedies(analysis: &Analysis<'_>, of_batch: u64) -> Vec<Fix> {
         let checkpointed = repeated_calls(analysis);
         let saves = checkpointed.as_ref().map_or(activations / 2, |found| found.saves);
         let lines = checkpointed.map(|found| found.lines).unwrap_or_default();
-        let apply = analysis.change(Lever::Checkpointing, &lines, Known::Nothing);
+        let apply = analysis.change(Lever::Checkpointing, &lines, RecordedFacts::Nothing);
         let how = "`torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` around each repeated block: its inside is made once more in the backward instead of kept";
         fixes.push(modelled_fix(analysis, Lever::Checkpointing, saves, how.to_owned(), apply));
         let offload = around_the_model(analysis, Lever::ActivationOffload);
@@ -235,7 +235,7 @@ fn around_the_model(analysis: &Analysis<'_>, lever: Lever) -> Apply {
     let caller = own.or_else(|| {
         timeline.lives.iter().rev().find_map(|life| timeline.origins.get(life.block.stack).caller)
     });
-    analysis.change(lever, caller.as_slice(), Known::Nothing)
+    analysis.change(lever, caller.as_slice(), RecordedFacts::Nothing)
 }
 
 #[cfg(test)]

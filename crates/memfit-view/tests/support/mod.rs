@@ -1,16 +1,16 @@
-//! A small training, as a recording: two steps of forward, backward and optimizer, on one device, with a
-//! failure at the end.
+//! Recording of a small training: two steps of forward pass, backward pass and optimizer on one device, with
+//! a failure at the end.
 
 use memfit_recording::{
     Block, Frame, FrameId, MomentKind, Origin, PoolRef, RangeSource, Recording, Span, StackId, StreamRef,
     Totals, Track,
 };
-use memfit_view::{Recorded, View, lane};
+use memfit_view::{View, ViewedRecording, lane};
 use memfit_vocabulary::{Category, Phase};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// The names that the recording is full of.
+/// Names used in the recording.
 pub(crate) struct Names {
     pub(crate) file: &'static str,
     pub(crate) function: &'static str,
@@ -105,11 +105,11 @@ pub(crate) fn training(names: &Names) -> Track {
     it.track
 }
 
-pub(crate) fn recorded(names: &Names) -> Recorded {
+pub(crate) fn recorded(names: &Names) -> ViewedRecording {
     let track = training(names);
     let origin = Origin { command: vec![names.command.to_owned()], ..Origin::default() };
     let recording = Recording { origin, tracks: vec![track] };
-    Recorded {
+    ViewedRecording {
         name: names.recording.to_owned(),
         origin: recording.origin.clone(),
         lanes: vec![lane(&recording.tracks[0], 0)],
