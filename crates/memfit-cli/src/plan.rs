@@ -203,7 +203,7 @@ impl Tries<'_> {
             return Ok(None);
         }
         self.count += 1;
-        self.progress.draw(&format!("run {}: {}", self.count, candidate.told()));
+        self.progress.draw(&format!("run {}: {}", self.count, candidate.describe()));
         let request = self.request(candidate, self.card(room));
         let outcome = if all {
             self.rehearsal.run_with(&request, &Changes::default())?
@@ -263,7 +263,7 @@ impl Tries<'_> {
         if let Some(doubt) = doubt.filter(|_| completed && !self.doubted) {
             self.doubted = true;
             self.notes
-                .push(format!("{} is not counted as fitting although it ran: {doubt}", candidate.told()));
+                .push(format!("{} is not counted as fitting although it ran: {doubt}", candidate.describe()));
         }
         let mut refused = fullest.map(|rank| rank.refused.clone()).unwrap_or_default();
         let seen = fullest.and_then(|rank| rank.training.as_ref()).map_or(0, |training| training.seen);
