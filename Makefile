@@ -38,6 +38,7 @@ demo: $(STAMPS)/demo $(STAMPS)/memfit
 	@sh scripts/demo.sh $(BIN)
 
 test: test-rust test-python
+	@sh scripts/skipped.sh
 
 # The tests of the export surface look at the libraries that the installed torch brings.
 test-rust: $(STAMPS)/test

@@ -1,4 +1,4 @@
-//! Finds out whether libjpeg-turbo is built with its vector code, which takes an assembler.
+//! Detects whether libjpeg-turbo is built with its vector code, which needs an assembler.
 
 use std::process::{Command, Stdio};
 

@@ -1,4 +1,4 @@
-//! Generates the entry points that the prototype list (`api/nvml.api`) calls harmless or refused.
+//! Generates the entry points that the prototype list (`api/nvml.api`) marks as harmless or refused.
 
 fn main() {
     println!("cargo:rerun-if-changed=api");

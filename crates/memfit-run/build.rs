@@ -1,4 +1,4 @@
-//! Lists the Python probe's files, so that the program carries them along.
+//! Lists the Python probe's files, which are embedded in the program.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ fn main() -> io::Result<()> {
     let package =
         PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../../python/memfit");
     let mut list = String::from("&[");
-    // The levers need torch alone, so they can be brought along, under a name of their own.
+    // The levers need only torch, so they are embedded under a name of their own.
     for (folder, name) in [("_probe", ""), ("_levers", "memfit_levers")] {
         let root = package.join(folder);
         println!("cargo::rerun-if-changed={}", root.display());

@@ -47,7 +47,9 @@ def test_losses_keep_their_activations(measured):
     assert figures["retained"] > 4.5 * figures["one"]
     assert figures["freed"] < figures["one"] / 100
     assert figures["numbers"] < figures["one"] / 100
-    says("graph-in-container", f"one round holds {size(figures['one'])}, five hold {size(figures['five'])}")
+    says(
+        "graph-in-container", f"one iteration holds {size(figures['one'])}, five hold {size(figures['five'])}"
+    )
     says("graph-in-container", f"({size(figures['freed'])} stay)")
 
 
@@ -174,7 +176,7 @@ def test_a_copy_of_the_model_is_on_the_card(measured):
 def test_an_emptied_cache_is_allocated_again(measured):
     figures = measured["empty-cache-in-loop"]
     assert (figures["emptied"], figures["cached"]) == (4, 1)
-    says("empty-cache-in-loop", "four rounds ask the driver 4 times, and 1 time without it")
+    says("empty-cache-in-loop", "four iterations ask the driver 4 times, and 1 time without it")
 
 
 @proof("full-image-on-device")
@@ -220,8 +222,8 @@ def test_a_new_adam_takes_the_sign(measured):
 def test_parameters_and_gradients_refer_to_each_other(measured):
     figures = measured["create-graph-backward"]
     assert figures["plain"] == 0 < figures["parameters"] < figures["kept"]
-    said = f"a model of {size(figures['parameters'])}: when model and loss are gone, {size(figures['kept'])} stay"
-    says("create-graph-backward", said, "and none after a plain `backward()`")
+    said = f"a model of {size(figures['parameters'])}: after model and loss are deleted, {size(figures['kept'])} stay"
+    says("create-graph-backward", said, "after a plain `backward()`, none")
     gc.disable()
     try:
         model = net()
@@ -244,7 +246,7 @@ def test_the_second_batch_raises(measured):
     figures = measured["recurrent-state-not-detached"]
     assert 3.5 * figures["one"] < figures["four"]
     assert figures["detached"] < figures["one"] / 100
-    said = f"it holds {size(figures['one'])} after one round and {size(figures['four'])} after four"
+    said = f"it holds {size(figures['one'])} after one iteration and {size(figures['four'])} after four"
     says("recurrent-state-not-detached", said, f"detached, {size(figures['detached'])} after four")
     rnn, h = nn.RNN(4, 4), None
     out, h = rnn(torch.randn(3, 4), h)
@@ -280,11 +282,11 @@ def test_a_loss_without_a_graph_raises():
         loss = functional.cross_entropy(model(x), y)
     with pytest.raises(RuntimeError, match="does not require grad"):
         loss.backward()
-    says("backward-on-no-grad-loss", f"leaves {trained(model)} parameters with a gradient")
+    says("backward-on-no-grad-loss", f"after the error, {trained(model)} parameters have a gradient")
     loss = functional.cross_entropy(model(x), y)
     with torch.no_grad():
         loss.backward()
-    says("backward-on-no-grad-loss", f"inside of `no_grad`: {trained(model)}.")
+    says("backward-on-no-grad-loss", f"inside it: {trained(model)}.")
 
 
 @proof("eval-mode-not-restored")
@@ -302,9 +304,7 @@ def test_a_model_stays_in_evaluation_mode():
 def test_the_failed_attempt_is_alive_in_the_handler(measured):
     figures = measured["retry-inside-except"]
     assert figures["after"] == 0 < figures["inside"]
-    says(
-        "retry-inside-except", f"{size(figures['inside'])} are held inside of the handler, and none after it"
-    )
+    says("retry-inside-except", f"{size(figures['inside'])} are held inside the handler, and none after it")
 
     def attempt():
         big = torch.zeros(1000)
@@ -368,7 +368,10 @@ def test_a_runtime_error_is_more_than_memory():
     assert len(said) == 3
     assert not any("out of memory" in one for one in said)
     changed = sum(not torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
-    says("oom-swallowed", f"three rounds end well, and {changed} of {len(before)} parameters have changed")
+    says(
+        "oom-swallowed",
+        f"three iterations end without an error, and {changed} of {len(before)} parameters have changed",
+    )
 
 
 @proof("oom-string-match")

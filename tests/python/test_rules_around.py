@@ -108,7 +108,7 @@ def test_a_checkpoint_warns():
     with pytest.raises(RuntimeError, match="does not require grad"):
         loss.backward()
     reentrant = sum(parameter.grad is not None for parameter in model.parameters())
-    said = f"the reentrant one gives {reentrant} of 2 parameters a gradient, the other {other} of 2"
+    said = f"with the reentrant implementation {reentrant} of 2 parameters get a gradient, with the other {other} of 2"
     says("checkpoint-without-use-reentrant", said)
 
 
@@ -164,7 +164,7 @@ def test_anomaly_mode_stays_on():
         assert sum(map(sys.getsizeof, lines)) > 100
         says("anomaly-mode-left-on", "the traceback of one operation takes more than 100 bytes")
         on = operations_of_a_backward_pass()
-        says("anomaly-mode-left-on", f"carries out {on} operations instead of {off}")
+        says("anomaly-mode-left-on", f"runs {on} operations instead of {off}")
         with pytest.raises(RuntimeError, match="nan"):
             (torch.zeros(1, requires_grad=True) * torch.tensor(float("nan"))).sum().backward()
     finally:
@@ -189,8 +189,8 @@ def test_compiling_wraps_anew():
         return len(made)
 
     same, anew = compilations(lambda counting: counting), compilations(functools.partial)
-    says("compile-in-loop", f"the model is compiled {same} time, with a backend that each round makes")
-    says("compile-in-loop", f"`lambda`) {anew} times")
+    says("compile-in-loop", f"the model is compiled {same} time; with a backend created in each iteration")
+    says("compile-in-loop", f"`lambda`), {anew} times")
 
 
 class Loaded(str):

@@ -27,7 +27,9 @@ def test_float16_gradients_cannot_be_unscaled():
     scaler.scale(model(torch.ones(2, 4)).sum()).backward()
     scaler.step(optimizer)
     changed = sum(not torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
-    said = f"{refused} of 2 parameters are changed by such a step, and {changed} of 2 where the weights are float32"
+    said = (
+        f"{refused} of 2 parameters are changed by such a step, and {changed} of 2 if the weights are float32"
+    )
     says("half-model-with-grad-scaler", said)
 
 

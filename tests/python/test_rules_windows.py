@@ -65,8 +65,8 @@ def test_the_first_window_has_one_micro_batch():
     assert (wrong, right) == ([0, 4], [3, 7])
     says(
         "window-off-by-one",
-        "in the rounds 0 and 4 instead of 3 and 7",
-        f"with {7 - wrong[-1]} rounds left over",
+        "in the iterations 0 and 4 instead of 3 and 7",
+        f"with {7 - wrong[-1]} iterations left over",
     )
     first = accumulated(lambda _: False, lambda i: i % 4 == 0)[0]
     x, y = data()[0]
@@ -141,7 +141,7 @@ def test_the_direction_changes():
         )
 
     next(model.parameters()).grad /= 4
-    says("one-parameter-gradient-scaled", f"it turns by {turned():.0f} degrees")
+    says("one-parameter-gradient-scaled", f"the direction turns by {turned():.0f} degrees")
     list(model.parameters())[1].grad /= 4
     says("one-parameter-gradient-scaled", f"all gradients alike: {turned():.0f} degrees")
 

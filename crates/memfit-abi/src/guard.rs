@@ -1,16 +1,16 @@
-//! Entry points: exported functions that no panic leaves.
+//! Entry points: exported functions that catch every panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// An API as its callers see it.
+/// An API with its own kind of results.
 pub trait Api {
-    /// What the body of a call comes to.
+    /// Result of a call's body.
     type Outcome;
 
-    /// The status that the caller gets.
-    fn answer(self, outcome: Self::Outcome) -> i32;
+    /// Converts the result to the status that the caller gets.
+    fn to_status(self, outcome: Self::Outcome) -> i32;
 
-    /// The status that the caller gets after a panic in the call of a name, which is counted.
+    /// Counts a panic under the call's name, and returns the status that the caller gets.
     fn panicked(self, name: &str) -> i32;
 }
 
@@ -18,12 +18,12 @@ pub trait Api {
 #[inline]
 pub fn enter<A: Api>(api: A, name: &str, body: impl FnOnce() -> A::Outcome) -> i32 {
     match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(outcome) => api.answer(outcome),
+        Ok(outcome) => api.to_status(outcome),
         Err(_) => api.panicked(name),
     }
 }
 
-/// Runs the body of a call whose result is no status; `panicked` gives what the caller gets after a panic.
+/// Runs the body of a call whose result is not a status; `panicked` supplies the result after a panic.
 pub fn guarded<R>(body: impl FnOnce() -> R, panicked: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| panicked())
 }
@@ -32,7 +32,7 @@ pub fn guarded<R>(body: impl FnOnce() -> R, panicked: impl FnOnce() -> R) -> R {
 ///
 /// ```ignore
 /// entry_points! { Runtime, Driver;
-///     /// Makes an event.
+///     /// Creates an event.
 ///     fn cudaEventCreateWithFlags(event: Out<u64>, flags: u32),
 ///     fn cuEventCreate() {
 ///         …
@@ -40,9 +40,9 @@ pub fn guarded<R>(body: impl FnOnce() -> R, panicked: impl FnOnce() -> R) -> R {
 /// }
 /// ```
 ///
-/// Calls with the same parameters and the same body stand together, and the first has the parameters. The
-/// others belong to the second API, or to the same one if only one is named. A body finds the name of its
-/// own call in the constant `NAME`. Each name stands in the source once, as `fn NAME(`.
+/// Calls with the same parameters and the same body are declared together; the first one lists the
+/// parameters. The others belong to the second API, or to the same one if only one is named. In a body, the
+/// constant `NAME` is the name of its own call. Each name appears in the source once, as `fn NAME(`.
 #[macro_export]
 macro_rules! entry_points {
     ($api:expr; $($calls:tt)*) => { $crate::entry_points! { $api, $api; $($calls)* } };
@@ -80,7 +80,7 @@ mod tests {
     impl Api for Halves {
         type Outcome = Result<(), i32>;
 
-        fn answer(self, outcome: Self::Outcome) -> i32 {
+        fn to_status(self, outcome: Self::Outcome) -> i32 {
             outcome.map_or_else(|status| status / 2, |()| 0)
         }
 
@@ -90,7 +90,7 @@ mod tests {
     }
 
     crate::entry_points! { Halves(100), Halves(200);
-        /// Fails with what it is handed.
+        /// Fails with the status that it is passed.
         fn memfit_abi_test_fails(status: i32),
         fn memfit_abi_test_fails_too() {
             if status == 0 { Ok(()) } else { Err(status) }

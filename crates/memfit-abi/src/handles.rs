@@ -1,8 +1,8 @@
-//! Handles that cost no lock to check: numbers that name a slot and which of its tenants is meant.
+//! Handle tables with lock-free look-up: a handle encodes a slot and its generation.
 //!
-//! Streams and events are looked up on the hot path, and a program may hand in a destroyed one, or rubbish;
-//! neither may lead anywhere. Slots are made once and never freed, so a lookup needs no lock, and a slot's
-//! generation moves on when its tenant goes.
+//! Streams and events are looked up on the hot path, and a program may pass a destroyed or an invalid handle;
+//! neither may be dereferenced. Slots are created once and never freed, so a look-up needs no lock, and a
+//! slot's generation advances when its object is removed.
 
 use std::sync::{
     Arc, Mutex, OnceLock, PoisonError, RwLock,
@@ -16,13 +16,13 @@ const CHUNK: usize = 1024;
 const CHUNKS: usize = 1024;
 const INDEX_BITS: u32 = 20;
 const GENERATION_BITS: u32 = 12;
-/// The lowest four bits are zero, as in an address.
+/// The lowest four bits are zero, as in an aligned address.
 const LOW_BITS: u32 = 4;
 const TAG_SHIFT: u32 = LOW_BITS + INDEX_BITS + GENERATION_BITS;
-/// Where no user-space address is.
+/// Base of all handles: an address outside user space.
 const BASE: u64 = 0x7e00_0000_0000_0000;
 
-/// A table of `T`s, each with a handle. `T` starts at its default and is made of atomics.
+/// A table of `T`s, each with a handle. `T` starts at its default and consists of atomics.
 pub struct Table<T: 'static> {
     tag: u64,
     chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS],
@@ -32,13 +32,13 @@ pub struct Table<T: 'static> {
 
 #[derive(Default)]
 struct Slot<T> {
-    /// Odd while there is a tenant.
+    /// Odd while the slot is in use.
     generation: AtomicU32,
     value: T,
 }
 
 impl<T: Default> Table<T> {
-    /// An empty table; `tag` tells its handles from those of other tables.
+    /// Creates an empty table; `tag` distinguishes its handles from those of other tables.
     #[allow(clippy::large_stack_arrays, reason = "only ever made for a static")]
     pub const fn new(tag: u8) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl<T: Default> Table<T> {
         }
     }
 
-    /// Makes a handle for what `set` puts into a slot; nothing if a million are alive.
+    /// Initialises a free slot with `set` and returns its handle; `None` if a million are in use.
     pub fn insert(&self, set: impl FnOnce(&T)) -> Option<u64> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let index = match free {
@@ -67,13 +67,13 @@ impl<T: Default> Table<T> {
         Some(self.encode(index, generation))
     }
 
-    /// What a handle stands for, if it is alive.
+    /// Returns the object of a live handle.
     #[inline]
     pub fn get(&self, handle: u64) -> Option<&T> {
         self.slot(handle).map(|(_, slot)| &slot.value)
     }
 
-    /// Ends a handle; false if it is not alive.
+    /// Removes a handle; `false` if it is not live.
     pub fn remove(&self, handle: u64) -> bool {
         let Some((index, slot)) = self.slot(handle) else { return false };
         let generation = slot.generation.load(Acquire);
@@ -86,7 +86,7 @@ impl<T: Default> Table<T> {
         true
     }
 
-    /// Every handle that is alive now.
+    /// All live handles.
     pub fn alive(&self) -> Vec<u64> {
         let made = self.made.load(Relaxed);
         let handle = |index: u32| {
@@ -114,32 +114,32 @@ impl<T: Default> Table<T> {
     }
 }
 
-/// Objects with handles: each lives until its handle is removed and nobody uses it any more.
+/// Reference-counted objects with handles: each lives until its handle is removed and its last user is done.
 pub struct Objects<T: 'static>(Table<RwLock<Option<Arc<T>>>>);
 
 impl<T> Objects<T> {
-    /// No objects; `tag` tells their handles from those of other tables.
+    /// Creates an empty table; `tag` distinguishes its handles from those of other tables.
     #[allow(clippy::large_stack_arrays, reason = "only ever made for a static")]
     pub const fn new(tag: u8) -> Self {
         Self(Table::new(tag))
     }
 
-    /// Makes a handle for an object; `None` if a million are alive.
+    /// Creates a handle for an object; `None` if a million are in use.
     pub fn insert(&self, object: T) -> Option<u64> {
         self.0.insert(|place| {
             *place.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(object));
         })
     }
 
-    /// The object of a handle, if it is alive.
+    /// Returns the object of a live handle.
     #[inline]
     pub fn get(&self, handle: u64) -> Option<Arc<T>> {
         let object = self.0.get(handle)?.read().unwrap_or_else(PoisonError::into_inner);
-        // A handle that was removed in between may stand for the next object of its place.
+        // The handle may have been removed meanwhile, and its slot reused.
         object.clone().filter(|_| self.0.get(handle).is_some())
     }
 
-    /// Ends a handle; false if it is not alive.
+    /// Removes a handle; `false` if it is not live.
     pub fn remove(&self, handle: u64) -> bool {
         let Some(place) = self.0.get(handle) else { return false };
         let object = place.write().unwrap_or_else(PoisonError::into_inner).take();

@@ -1,7 +1,7 @@
-//! The C boundary of the device libraries: pointers that a C caller hands in, handles that it is given, entry
-//! points that no panic leaves, and the tally of refused calls.
+//! The C boundary of the device libraries: pointers from C callers, handles, entry points that catch every
+//! panic, and the tally of refused calls.
 //!
-//! It must not know what any call does.
+//! This crate must not know what any call does.
 
 pub mod foreign;
 pub mod guard;

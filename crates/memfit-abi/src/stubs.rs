@@ -5,20 +5,20 @@
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The answer of a call that returns a string and has nothing to say.
+/// Result of a call that returns a string and has none.
 pub static EMPTY: &CStr = c"";
 
-/// Two floating-point numbers, passed as `cuComplex` is.
+/// Two floating-point numbers, passed like `cuComplex`.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Complex<T>(pub T, pub T);
 
-/// A structure that is passed or returned by value and not looked at.
+/// A structure that is passed or returned by value and not read.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Structure<T>(pub T);
 
-/// A jump to another entry point, whatever the arguments.
+/// Jumps to another entry point with any arguments.
 #[cfg(target_arch = "x86_64")]
 #[macro_export]
 macro_rules! jump_to {
@@ -27,7 +27,7 @@ macro_rules! jump_to {
     };
 }
 
-/// A jump to another entry point, whatever the arguments.
+/// Jumps to another entry point with any arguments.
 #[cfg(target_arch = "aarch64")]
 #[macro_export]
 macro_rules! jump_to {
@@ -36,8 +36,7 @@ macro_rules! jump_to {
     };
 }
 
-/// A handle that no other call has been given. Nothing lies behind it: its address is outside user space's
-/// reach.
+/// Returns a handle that no other call gets. It cannot be dereferenced: its address is outside user space.
 pub fn token() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     0x7ff0_0000_0000_0000 | (NEXT.fetch_add(1, Ordering::Relaxed) << 4)
@@ -46,21 +45,21 @@ pub fn token() -> usize {
 /// Writes an out-parameter unless it is null.
 ///
 /// # Safety
-/// `target` is null or points to a `T` that may be written.
-pub unsafe fn put<T>(target: *mut c_void, value: T) {
+/// `target` must be null, or point to a writable `T`.
+pub unsafe fn write_out<T>(target: *mut c_void, value: T) {
     if !target.is_null() {
-        // SAFETY: it is not null, and the caller vouches for the rest; C does not promise alignment.
+        // SAFETY: it is not null, and the caller guarantees the rest; C does not promise alignment.
         unsafe { target.cast::<T>().write_unaligned(value) }
     }
 }
 
-/// Fills an out-parameter of `size` bytes with zeros unless it is null.
+/// Zeroes an out-parameter of `size` bytes unless it is null.
 ///
 /// # Safety
-/// `target` is null or points to `size` bytes that may be written.
+/// `target` must be null, or point to `size` writable bytes.
 pub unsafe fn clear(target: *mut c_void, size: usize) {
     if !target.is_null() {
-        // SAFETY: it is not null, and the caller vouches for the rest.
+        // SAFETY: it is not null, and the caller guarantees the rest.
         unsafe { target.cast::<u8>().write_bytes(0, size) }
     }
 }

@@ -1,5 +1,4 @@
-//! Refused calls of this process, by name: the calls that no list models, and what modelled calls do not
-//! model.
+//! Refused calls of this process, by name: calls that no list models, and features that modelled calls lack.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -9,9 +8,9 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// A call that is always refused.
 #[derive(Debug)]
 pub struct Refusal {
-    /// The exported name.
+    /// Exported name.
     pub name: &'static str,
-    /// The status that it answers.
+    /// Status that it returns.
     pub status: u32,
     /// A plain atomic: a refused call may come from any thread, and from a child after fork, where a lock
     /// could be held for ever.
@@ -19,27 +18,28 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A call that was never made.
+    /// Creates the entry of a call with a count of zero.
     pub const fn new(name: &'static str, status: u32) -> Self {
         Self { name, status, count: AtomicU64::new(0) }
     }
 }
 
-/// The tables of which a call was refused; a library has one for each crate that it is made of.
+/// Tables with refused calls; a library has one for each crate that it consists of.
 static TABLES: [OnceLock<&'static [Refusal]>; 4] = [const { OnceLock::new() }; 4];
 
-/// Counts of what modelled calls refused in part: a mode, an attribute, a layout.
+/// Counts of features that modelled calls refused: a mode, an attribute, a layout.
 static PARTIAL: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 
 fn tables() -> impl Iterator<Item = &'static [Refusal]> {
     TABLES.iter().map_while(|table| table.get().copied())
 }
 
-/// Counts a refused call, unless the thread is [`Muted`]; `report` hears its name. Gives what it answers.
+/// Counts a refused call, unless the thread is [`Muted`], and passes its name to `report`. Returns its
+/// status.
 pub fn refuse(table: &'static [Refusal], index: usize, report: fn(&str)) -> u64 {
     let refusal = &table[index];
     if !is_muted() {
-        // A slot is taken by this table, if not by an earlier one.
+        // A slot is assigned to this table, unless an earlier one holds it.
         let _ = TABLES.iter().find(|slot| std::ptr::eq(*slot.get_or_init(|| table), table));
         refusal.count.fetch_add(1, Ordering::Relaxed);
         report(refusal.name);
@@ -47,8 +47,9 @@ pub fn refuse(table: &'static [Refusal], index: usize, report: fn(&str)) -> u64 
     u64::from(refusal.status)
 }
 
-/// Counts what a modelled call does not model, by name: `cudaMemcpy3D (arrays)`. `report` hears of it.
-pub fn refused(name: &str, report: fn(&str)) {
+/// Counts, by name, a feature that a modelled call does not model, such as `cudaMemcpy3D (arrays)`; passes it
+/// to `report`.
+pub fn count_partial(name: &str, report: fn(&str)) {
     if is_muted() {
         return;
     }
@@ -62,7 +63,7 @@ pub fn refused(name: &str, report: fn(&str)) {
     }
 }
 
-/// Everything refused so far, by name.
+/// All refusals so far, by name.
 pub fn counts() -> BTreeMap<String, u64> {
     let mut all = PARTIAL.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for refusal in tables().flatten() {
@@ -74,8 +75,8 @@ pub fn counts() -> BTreeMap<String, u64> {
     all
 }
 
-/// The number of refusals under a name.
-pub fn count(name: &str) -> u64 {
+/// Number of refusals under a name.
+pub fn refusal_count(name: &str) -> u64 {
     let listed = tables().flatten().find(|refusal| refusal.name == name);
     let partial = PARTIAL.lock().unwrap_or_else(PoisonError::into_inner).get(name).copied();
     listed.map_or(0, |refusal| refusal.count.load(Ordering::Relaxed)) + partial.unwrap_or(0)
@@ -89,12 +90,12 @@ fn is_muted() -> bool {
     MUTED.get() > 0
 }
 
-/// While it lives, refusals of the calling thread are answered and not counted.
+/// Guard that keeps refusals of the calling thread from being counted.
 #[derive(Debug)]
 pub struct Muted(());
 
 impl Muted {
-    /// Begins.
+    /// Starts muting.
     pub fn begin() -> Self {
         MUTED.set(MUTED.get() + 1);
         Self(())
@@ -123,16 +124,24 @@ mod tests {
         assert_eq!(refuse(&FIRST, 1, report), 15);
         assert_eq!(refuse(&SECOND, 0, report), 2);
         assert_eq!(refuse(&FIRST, 1, report), 15);
-        refused("a mode", report);
+        count_partial("a mode", report);
         assert_eq!(HEARD.get(), 4);
         let expected =
             [("a mode", 1), ("three", 1), ("two", 2)].map(|(name, count)| (name.to_owned(), count));
         assert_eq!(counts(), BTreeMap::from(expected));
-        assert_eq!((count("two"), count("one"), count("a mode"), count("unheard of")), (2, 0, 1, 0));
+        assert_eq!(
+            (
+                refusal_count("two"),
+                refusal_count("one"),
+                refusal_count("a mode"),
+                refusal_count("unheard of")
+            ),
+            (2, 0, 1, 0)
+        );
         let muted = Muted::begin();
         assert_eq!(refuse(&FIRST, 0, report), 801, "answered all the same");
-        refused("a mode", report);
+        count_partial("a mode", report);
         drop(muted);
-        assert_eq!((count("one"), count("a mode"), HEARD.get()), (0, 1, 4));
+        assert_eq!((refusal_count("one"), refusal_count("a mode"), HEARD.get()), (0, 1, 4));
     }
 }

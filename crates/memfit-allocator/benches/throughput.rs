@@ -1,6 +1,6 @@
-//! How many events a second the allocator handles on one core: a program like a training step, over and over;
-//! and of snapshots that are named, how fast their traces are followed and their calls made again, and what
-//! an event takes in memory.
+//! Benchmark of the allocator on one core: events a second for a program like a training step, repeated; and
+//! for given snapshots, the speed of verifying their traces and of replaying their calls, and the memory of
+//! an event.
 //!
 //! `cargo bench -p memfit-allocator --bench throughput -- [FILE…]`
 
@@ -9,7 +9,8 @@
 use std::num::NonZeroU16;
 
 use memfit_allocator::{
-    Address, Allocator, Edit, Given, Program, Release, Settings, SimulatedDevice, Stream, track, verify,
+    Address, Allocator, Edit, Program, Release, ReplayConditions, Settings, SimulatedDevice, Stream, track,
+    verify,
 };
 use memfit_recording::{
     PickleLimits, Segment, SegmentBlock, SegmentBlockState, Snapshot, StackId, TextId, TraceAction,
@@ -19,7 +20,7 @@ use memfit_recording::{
 const STEPS: usize = 1000;
 const LAYERS: usize = 400;
 
-/// Sizes of a network's activations and of what a backward needs, spread by a fixed multiplicative sequence.
+/// Sizes of a network's activations and backward temporaries, spread by a fixed multiplicative sequence.
 fn sizes() -> Vec<(u64, u64)> {
     let mut state = 0x2545_F491_4F6C_DD1D_u64;
     (0..LAYERS)
@@ -31,7 +32,7 @@ fn sizes() -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Nanoseconds that this thread has been running for: a busy machine must not look like a slow allocator.
+/// CPU time of this thread in nanoseconds, which does not depend on the machine's load.
 fn processor_time() -> u64 {
     let spent = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     spent.split(' ').next().and_then(|time| time.parse().ok()).unwrap_or_default()
@@ -67,12 +68,12 @@ fn run(conf: &str, sizes: &[(u64, u64)]) -> (usize, f64) {
     }
     let seconds = (processor_time() - begun) as f64 / 1e9;
     drop(parameters);
-    // A request and a free are one event each; what is alive at the end was not freed.
+    // An allocation and a free are one event each; blocks alive at the end were not freed.
     (2 * (events - LAYERS), seconds)
 }
 
-/// The shortest of a few goes, in seconds of processor time: each so often that it can be measured, since a
-/// thread's running time is told in steps of some milliseconds.
+/// Shortest CPU time of a few rounds in seconds. Each round is repeated until it is long enough to measure,
+/// since a thread's CPU time has a resolution of some milliseconds.
 fn best(mut work: impl FnMut()) -> f64 {
     const LEAST: u64 = 200_000_000;
     let mut times = 1_u64;
@@ -93,7 +94,7 @@ fn best(mut work: impl FnMut()) -> f64 {
 fn of_file(file: &str) {
     let reader = std::fs::File::open(file).expect("the file can be read");
     let (snapshot, _) = Snapshot::read(reader, PickleLimits::default()).expect("it is a snapshot");
-    let given = Given::from_snapshot(&snapshot);
+    let given = ReplayConditions::from_snapshot(&snapshot);
     let Some(device) = snapshot.devices().into_iter().max_by_key(|device| snapshot.trace(*device).len())
     else {
         return;
@@ -103,7 +104,7 @@ fn of_file(file: &str) {
         verify(&snapshot, device, &given).expect("the state is valid");
     });
     let tracked = track(&snapshot, device, &given).expect("the state is valid").track;
-    let program = Program::of(&tracked, device as u8);
+    let program = Program::from_track(&tracked, device as u8);
     let again = best(|| {
         program.run(&given, |_| Edit::Keep);
     });
@@ -117,11 +118,11 @@ fn of_file(file: &str) {
     );
 }
 
-/// A trace that begins in the middle of a run, with so many free segments of one size whose ages it does not
-/// tell: each round takes all of them, in the order of their ages, and gives them back.
+/// A trace that begins in the middle of a run, with `segments` free segments of one size and unknown ages:
+/// each round allocates all of them in the order of their ages, and frees them.
 fn with_ties(segments: u64, rounds: u64) -> Snapshot {
     const SIZE: u64 = 20 << 20;
-    // 97 has no factor in common with the powers of two that this is called with.
+    // 97 is coprime to the powers of two that this is called with.
     let place = |rank: u64| 0x7F00_0000_0000 + rank * 97 % segments * (2 * SIZE);
     let mut snapshot = Snapshot { streams: vec![0], pools: vec![(0, 0)], ..Snapshot::default() };
     for rank in 0..segments {
@@ -170,7 +171,7 @@ fn with_ties(segments: u64, rounds: u64) -> Snapshot {
 fn follow_ties() {
     for segments in [16, 128, 1024] {
         let snapshot = with_ties(segments, 300_000 / segments);
-        let given = Given::from_snapshot(&snapshot);
+        let given = ReplayConditions::from_snapshot(&snapshot);
         let found = verify(&snapshot, 0, &given).expect("the state is valid");
         assert_eq!((found.told, found.mismatches.len()), (segments - 1, 0), "one tie for each but the last");
         let followed = best(|| {

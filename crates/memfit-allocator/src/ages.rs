@@ -1,56 +1,54 @@
-//! Which of the segments that were there from the start is the older, as far as that has come out.
+//! Partial order of the ages of segments that existed before the trace, as far as it has been learnt.
 
 mod chains;
 mod set;
 
 use std::collections::BTreeMap;
 
-use chains::{Chains, Place};
+use chains::{Chains, SegmentIndex};
 use set::Set;
 
-/// So many segments are told apart. Any more stay in the order of their addresses.
-pub(crate) const MOST_TOLD_APART: usize = 4096;
+/// Maximum number of segments whose ages are tracked. Further ones are ordered by address.
+pub(crate) const MAX_COMPARED_SEGMENTS: usize = 4096;
 
-/// Which end of an order is looked for.
+/// End of an order to search for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Oldest,
     Youngest,
 }
 
-/// A segment's place in the order of all that is searched: by what is known of its age, else by its address.
+/// Sort key of a segment: its known age, or else its address.
 ///
-/// Segments of which nothing is known come first, then those that were told apart, then all whose ages are
-/// known. So the first of several is always one that may be the oldest, and among those that nothing is known
-/// of it is one of these.
+/// Segments of unknown age come first, then those of partly known age, then those of known age. Therefore the
+/// first of several is always one that may be the oldest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank(u64);
 
 impl Rank {
-    /// What comes before everything: blocks of releases that do not look at ages, and of expandable segments.
+    /// Before all others: for releases that ignore ages, and for expandable segments.
     pub(crate) const FIRST: Self = Self(0);
-    /// Beyond all whose ages are not known.
+    /// After all segments of unknown age.
     pub(crate) const KNOWN: Self = Self(1 << 63);
 }
 
-/// What is known of the ages of segments that a state was taken up with, and whose age it does not tell.
+/// Known ages of segments that existed when the state was restored, and whose age the state does not show.
 ///
-/// They have the numbers from one on, by address, and every other segment is younger. Which of them is older
-/// than which comes out piece by piece, and what follows from that is kept with it, so that no later piece
-/// can contradict it unseen.
+/// They have the numbers from one on, by address; every other segment is younger. Comparisons are learnt one
+/// by one and kept transitively closed, so that no later one can contradict them unnoticed.
 ///
-/// Those that were once alike, and so told apart, stand in one chain: an order that contradicts nothing that
-/// is known. A search that goes by it needs no look at all of those that are alike, only at those between the
-/// first and the point from which on everything in the chain is known to be younger.
+/// Segments of the same size, which had to be compared, form one chain: an order consistent with all known
+/// comparisons. A search along the chain need not visit all of them, only those between the first and the
+/// point from which all are known to be younger.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ages {
-    /// Where the segments begin, by number.
+    /// Start addresses of the segments, by number.
     starts: Vec<u64>,
-    /// The segments that something is known of, by where they begin.
-    places: BTreeMap<u64, Place>,
-    /// The same by their numbers: what is one more than the place, and zero where nothing is known.
+    /// Indices of compared segments by start address.
+    places: BTreeMap<u64, SegmentIndex>,
+    /// Indices plus one by number; zero if nothing is known.
     numbered: Vec<u32>,
-    /// For each of these, all that are known to be younger.
+    /// Segments known to be younger, for each compared segment.
     younger: Vec<Set>,
     chains: Chains,
 }
@@ -60,19 +58,19 @@ impl Ages {
         Self { numbered: vec![0; starts.len()], starts, ..Self::default() }
     }
 
-    /// What came out before, of segments that may be among these. Their ranks change.
+    /// Takes over earlier comparisons of segments that may be among these. Changes their ranks.
     pub(crate) fn recall(&mut self, before: Self) {
         (self.places, self.younger, self.chains) = (before.places, before.younger, before.chains);
         let places = self.starts.iter().map(|start| self.places.get(start).map_or(0, |place| place.0 + 1));
         self.numbered = places.collect();
     }
 
-    /// Whether a segment is one whose age is not known.
+    /// Returns `true` if the age of a segment is not known.
     pub(crate) const fn is_unknown(&self, segment: u32) -> bool {
         0 < segment && segment as usize <= self.starts.len()
     }
 
-    /// Where a segment comes in the order of what is searched.
+    /// Rank of a segment.
     pub(crate) fn rank(&self, segment: u32) -> Rank {
         if segment == 0 {
             Rank::FIRST
@@ -83,28 +81,27 @@ impl Ages {
         }
     }
 
-    /// The rank from which on, as far as the last of those that are alike, every segment is known to be
-    /// younger than this one: nothing, if there is no such rank.
+    /// Rank from which all segments up to `last` are known to be younger than this one, if there is one.
     pub(crate) fn surely_younger_from(&mut self, segment: u32, last: Rank) -> Option<Rank> {
         let place = self.place(segment)?;
         let own = &self.younger[place.index()];
         self.chains.is_same(place, last).then(|| self.chains.last_run(place, |other| own.has(other)))
     }
 
-    /// Whether a segment is known to be older than another.
+    /// Returns `true` if one segment is known to be older than another.
     pub(crate) fn is_older(&self, first: u32, second: u32) -> bool {
         let places = self.place(first).zip(self.place(second));
         places.is_some_and(|(first, second)| self.younger[first.index()].has(second))
     }
 
-    /// Which of these segments may be the oldest, or the youngest, after all that is known. Where it is one
-    /// alone, it is.
+    /// Returns the positions of the segments that may be the oldest, or the youngest. A single one certainly
+    /// is.
     pub(crate) fn possible(&self, segments: &[u32], end: End) -> Vec<usize> {
-        let places: Vec<Option<Place>> = segments.iter().map(|segment| self.place(*segment)).collect();
+        let places: Vec<Option<SegmentIndex>> = segments.iter().map(|segment| self.place(*segment)).collect();
         let all: Set = places.iter().flatten().copied().collect();
         let mut younger = Set::default();
         places.iter().flatten().for_each(|place| younger.add_all(&self.younger[place.index()]));
-        let is_possible = |place: Place| match end {
+        let is_possible = |place: SegmentIndex| match end {
             End::Oldest => !younger.has(place),
             End::Youngest => !self.younger[place.index()].meets(&all),
         };
@@ -112,16 +109,17 @@ impl Ages {
         indices.filter(|index| places[*index].is_none_or(is_possible)).collect()
     }
 
-    /// One of these segments is the oldest of them, or the youngest: it has to be one that may be. The ranks
-    /// of some change.
-    pub(crate) fn learn(&mut self, segments: &[u32], chosen: usize, end: End) -> Changed {
+    /// Learns that one of these segments is the oldest or youngest of them, which must be possible. Changes
+    /// the ranks of some.
+    pub(crate) fn learn(&mut self, segments: &[u32], chosen: usize, end: End) -> RankChange {
         let Some((segment, chosen)) = segments
             .get(chosen)
             .and_then(|segment| self.place_or_new(*segment).map(|place| (*segment, place)))
         else {
-            return Changed::None;
+            return RankChange::None;
         };
-        let all: Vec<Place> = segments.iter().filter_map(|segment| self.place_or_new(*segment)).collect();
+        let all: Vec<SegmentIndex> =
+            segments.iter().filter_map(|segment| self.place_or_new(*segment)).collect();
         let were_together = self.chains.join(&all);
         let others: Set = all.iter().copied().filter(|place| *place != chosen).collect();
         let one: Set = [chosen].into_iter().collect();
@@ -129,12 +127,12 @@ impl Ages {
             End::Oldest => (one, others),
             End::Youngest => (others, one),
         };
-        // What is known never leaves a chain.
-        for place in self.chains.of(chosen).filter(|place| younger.has(*place)).collect::<Vec<_>>() {
-            // What this brings in brings no more: each set has all that follows.
+        // Known comparisons are always within a chain.
+        for place in self.chains.chain_of(chosen).filter(|place| younger.has(*place)).collect::<Vec<_>>() {
+            // The added sets are transitively closed, so they add nothing further.
             younger.add_all(&self.younger[place.index()]);
         }
-        for place in self.chains.of(chosen) {
+        for place in self.chains.chain_of(chosen) {
             let known = &mut self.younger[place.index()];
             if older.has(place) || known.meets(&older) {
                 known.add_all(&younger);
@@ -142,7 +140,7 @@ impl Ages {
         }
         let moved = match end {
             End::Oldest => {
-                let is_older = |place: Place| self.younger[place.index()].has(chosen);
+                let is_older = |place: SegmentIndex| self.younger[place.index()].has(chosen);
                 self.chains.move_before_all(chosen, &all, is_older)
             }
             End::Youngest => {
@@ -151,24 +149,24 @@ impl Ages {
             }
         };
         match moved {
-            0 if were_together => Changed::None,
-            1 if were_together => Changed::One(segment),
-            _ => Changed::Many,
+            0 if were_together => RankChange::None,
+            1 if were_together => RankChange::One(segment),
+            _ => RankChange::Many,
         }
     }
 
-    fn place(&self, segment: u32) -> Option<Place> {
+    fn place(&self, segment: u32) -> Option<SegmentIndex> {
         let place = self.numbered.get((segment as usize).checked_sub(1)?)?;
-        place.checked_sub(1).map(Place)
+        place.checked_sub(1).map(SegmentIndex)
     }
 
-    fn place_or_new(&mut self, segment: u32) -> Option<Place> {
+    fn place_or_new(&mut self, segment: u32) -> Option<SegmentIndex> {
         if let Some(place) = self.place(segment) {
             return Some(place);
         }
         let index = (segment as usize).checked_sub(1)?;
         let start = *self.starts.get(index)?;
-        if self.younger.len() >= MOST_TOLD_APART {
+        if self.younger.len() >= MAX_COMPARED_SEGMENTS {
             return None;
         }
         let place = self.chains.add();
@@ -179,11 +177,11 @@ impl Ages {
     }
 }
 
-/// Whose ranks changed with what was learnt.
+/// Segments whose rank changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Changed {
+pub(crate) enum RankChange {
     None,
-    /// That of one segment: by its number.
+    /// One segment, by its number.
     One(u32),
     Many,
 }
@@ -201,7 +199,7 @@ mod tests {
         let mut ages = ages(5);
         ages.learn(&[1, 2], 1, End::Oldest);
         ages.learn(&[1, 3], 0, End::Oldest);
-        // 2 before 1 before 3; of 4 and 5 nothing is known.
+        // 2 before 1 before 3; nothing is known of 4 and 5.
         assert_eq!(ages.possible(&[3, 2], End::Oldest), [1]);
         assert_eq!(ages.possible(&[3, 2], End::Youngest), [0]);
         assert_eq!(ages.possible(&[1, 2, 3, 4], End::Oldest), [1, 3]);
@@ -220,15 +218,15 @@ mod tests {
     fn what_came_out_holds_for_the_same_addresses() {
         let mut before = ages(3);
         before.learn(&[1, 3], 1, End::Oldest);
-        // The first is gone since: the others have other numbers.
+        // The first segment was freed, so the others have other numbers.
         let mut after = Ages::unknown(vec![1 << 21, 3 << 21]);
         after.recall(before);
         assert_eq!(after.possible(&[1, 2], End::Oldest), [1]);
         assert!(after.is_unknown(2) && !after.is_unknown(3) && !after.is_unknown(0));
     }
 
-    /// The segments in the order of their ranks, and whether the first is surely the oldest: what a search
-    /// finds out.
+    /// Segments in the order of their ranks, and whether the first is certainly the oldest, as a search
+    /// determines it.
     fn searched(ages: &mut Ages, segments: &[u32]) -> (Vec<u32>, bool) {
         let mut order = segments.to_vec();
         order.sort_by_key(|segment| ages.rank(*segment));
@@ -243,21 +241,21 @@ mod tests {
 
     #[test]
     fn no_more_are_told_apart_than_there_is_room_for() {
-        let count = MOST_TOLD_APART as u32 + 50;
+        let count = MAX_COMPARED_SEGMENTS as u32 + 50;
         let mut ages = ages(u64::from(count));
         let all: Vec<u32> = (1..=count).collect();
         ages.learn(&all, 7, End::Oldest);
-        assert_eq!(ages.younger.len(), MOST_TOLD_APART);
+        assert_eq!(ages.younger.len(), MAX_COMPARED_SEGMENTS);
         let possible = ages.possible(&all, End::Oldest);
         assert_eq!((possible[0], possible.len()), (7, 51), "of the last fifty nothing is known");
         let (order, surely) = searched(&mut ages, &all);
         assert_eq!((order[0], surely), (count - 49, false));
-        assert!(searched(&mut ages, &all[..MOST_TOLD_APART]).1);
+        assert!(searched(&mut ages, &all[..MAX_COMPARED_SEGMENTS]).1);
     }
 
     #[test]
     fn an_order_comes_out_whole() {
-        // In which a pair at a time is looked at, and the answer is always the one of a hidden order.
+        // Compares two segments at a time; the answers follow a hidden order.
         let hidden = [4_u32, 1, 6, 3, 2, 5];
         let rank = |segment: u32| hidden.iter().position(|other| *other == segment).unwrap_or_default();
         let mut ages = ages(6);
@@ -310,11 +308,11 @@ mod tests {
                 let is_changed = |segment: &u32| ages.rank(*segment) != before[*segment as usize - 1];
                 let others: Vec<u32> = (1..=count as u32).filter(is_changed).collect();
                 match changed {
-                    Changed::None => assert!(others.is_empty(), "{others:?}"),
-                    Changed::One(segment) => {
+                    RankChange::None => assert!(others.is_empty(), "{others:?}"),
+                    RankChange::One(segment) => {
                         assert_eq!((segment, &others[..]), (some[chosen], &[segment][..]));
                     }
-                    Changed::Many => assert!(!others.is_empty()),
+                    RankChange::Many => assert!(!others.is_empty()),
                 }
             }
         }
@@ -323,7 +321,7 @@ mod tests {
 
     #[test]
     fn there_is_always_room_to_move_to() {
-        // Each time the last comes out as the oldest of all: what is moved to stays at one end.
+        // Each time the last is learnt to be the oldest, so that moves go to one end of the chain.
         let all: Vec<u32> = (1..=100).collect();
         let mut ages = ages(100);
         for left in (1..=all.len()).rev() {

@@ -1,4 +1,4 @@
-//! The allocator: requests, the order of what is tried for them, splitting, and giving back.
+//! The caching allocator: the order of attempts for a request, splitting and merging of blocks, frees.
 
 mod equals;
 mod expand;
@@ -22,8 +22,8 @@ use crate::stats::Stats;
 use expand::Reservation;
 pub use private::CaptureFilter;
 
-/// More than this is refused before the allocator is reached.
-const LARGEST_REQUEST: u64 = 1 << 60;
+/// Maximum size of a request; a larger one fails before the allocator is reached.
+const MAX_REQUEST: u64 = 1 << 60;
 
 const SMALL: PoolIndex = PoolIndex(0);
 const LARGE: PoolIndex = PoolIndex(1);
@@ -35,34 +35,34 @@ pub struct Allocator<D> {
     pub(crate) settings: Settings,
     pub(crate) release: Release,
     pub(crate) blocks: Blocks,
-    /// The two default pools, then those of private pools, two each.
+    /// The two default pools, followed by two for each private pool.
     pub(crate) pools: Vec<Pool>,
     pub(crate) private: BTreeMap<PoolId, PrivatePool>,
-    /// Pools for requests that would fail, in the order in which they were marked.
+    /// Pools with `use_on_oom`, in the order in which they were marked.
     pools_on_oom: Vec<PoolId>,
     captures: Vec<(PoolId, CaptureFilter)>,
-    /// Blocks handed out, by address.
+    /// Allocated blocks by address.
     pub(crate) allocated: ByAddress<BlockId>,
-    /// Blocks given back that wait for other streams.
+    /// Freed blocks that wait for other streams.
     pub(crate) pending: BTreeSet<BlockId>,
-    /// The streams, other than their own, that blocks were used on.
+    /// Streams, other than their own, that used each block.
     uses: BTreeMap<BlockId, BTreeSet<Stream>>,
-    /// Of those, the ones that were recorded while a capture was under way.
+    /// Of those, streams recorded during a capture.
     uses_in_captures: BTreeMap<BlockId, BTreeSet<Stream>>,
-    /// Blocks given back during a capture: their events wait until it ends.
+    /// Blocks freed during a capture, whose events are recorded when it ends.
     deferred: Vec<BlockId>,
     events: BTreeMap<Stream, VecDeque<(Ticket, BlockId)>>,
     pub(crate) reservations: Vec<Option<Reservation>>,
     pub(crate) segments_got: u32,
     pub(crate) ages: Ages,
-    /// Bytes held from the device.
+    /// Bytes reserved on the device.
     pub(crate) held: u64,
-    /// What this process may hold, where a fraction is set.
+    /// Limit set by the memory fraction, if any.
     allowed: Option<u64>,
     pub(crate) stats: Stats,
 }
 
-/// A request on its way.
+/// Request being served.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     requested: u64,
@@ -70,12 +70,12 @@ struct Request {
     segment: u64,
     stream: Stream,
     pool: PoolIndex,
-    /// It was refused before the device was asked.
+    /// `true` if it was rejected before the device was asked.
     rejected: bool,
 }
 
 impl<D: Device> Allocator<D> {
-    /// An allocator that holds nothing yet.
+    /// Creates an allocator without memory.
     pub fn new(device: D, settings: Settings, release: Release) -> Self {
         let mut allocator = Self {
             device,
@@ -110,27 +110,27 @@ impl<D: Device> Allocator<D> {
         &self.device
     }
 
-    /// The device, to be told something.
+    /// The device, for changes to it.
     pub const fn device_mut(&mut self) -> &mut D {
         &mut self.device
     }
 
-    /// The device, once the allocator is done.
+    /// Returns the device.
     pub fn into_device(self) -> D {
         self.device
     }
 
-    /// The settings.
+    /// Settings.
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Other settings, from the next request on. The memory fraction is set by [`Self::set_memory_fraction`].
+    /// Changes the settings for later requests. The memory fraction is set by [`Self::set_memory_fraction`].
     pub const fn set_settings(&mut self, settings: Settings) {
         self.settings = settings;
     }
 
-    /// The statistics.
+    /// Statistics.
     pub const fn stats(&self) -> &Stats {
         &self.stats
     }
@@ -146,13 +146,13 @@ impl<D: Device> Allocator<D> {
         self.allowed = Some((fraction * self.device.total() as f64) as u64);
     }
 
-    /// Hands out a block of at least `requested` bytes, from the pool that the captures under way name.
+    /// Allocates a block of at least `requested` bytes in the pool that the active captures select.
     pub fn malloc(&mut self, requested: u64, stream: Stream) -> Result<Address, AllocationError> {
         let owner = self.capturing_pool(stream);
         self.malloc_in(owner, requested, stream)
     }
 
-    /// Hands out a block of at least `requested` bytes from one pool.
+    /// Allocates a block of at least `requested` bytes in a pool.
     pub fn malloc_in(
         &mut self,
         owner: PoolId,
@@ -162,7 +162,7 @@ impl<D: Device> Allocator<D> {
         if requested == 0 {
             return Ok(Address::NULL);
         }
-        if requested >= LARGEST_REQUEST {
+        if requested >= MAX_REQUEST {
             return Err(AllocationError::TooLarge(requested));
         }
         if self.captures.is_empty() {
@@ -178,7 +178,7 @@ impl<D: Device> Allocator<D> {
         }
     }
 
-    /// Takes a block back.
+    /// Frees a block.
     pub fn free(&mut self, address: Address) -> Result<(), FreeError> {
         let id = self.allocated.remove(&address.0).ok_or(FreeError(address))?;
         let block = &mut self.blocks[id];
@@ -202,9 +202,9 @@ impl<D: Device> Allocator<D> {
         Ok(())
     }
 
-    /// Whether a request would be met from cached blocks, without the device.
+    /// Returns `true` if a request could be served from cached blocks, without the device.
     pub fn is_cached(&self, owner: PoolId, requested: u64, stream: Stream) -> bool {
-        if requested >= LARGEST_REQUEST {
+        if requested >= MAX_REQUEST {
             return false;
         }
         let rounded = round_size(requested.max(1), &self.settings);
@@ -213,7 +213,7 @@ impl<D: Device> Allocator<D> {
         self.best_fit(&Request { requested, rounded, segment, stream, pool, rejected: false }).is_some()
     }
 
-    /// Everything that is tried for a request, in order.
+    /// Makes all attempts for a request, in PyTorch's order.
     fn find_room(&mut self, request: &mut Request) -> Option<BlockId> {
         if let Some(block) = self.take_cached(request) {
             return Some(block);
@@ -247,7 +247,7 @@ impl<D: Device> Allocator<D> {
         if self.release.asks_pools_before_releasing() { None } else { self.take_from_pools_on_oom(request) }
     }
 
-    /// Takes the best cached block out of its pool.
+    /// Removes the best fitting cached block from its pool.
     fn take_cached(&mut self, request: &Request) -> Option<BlockId> {
         if self.collects_garbage() {
             self.pools[request.pool.0 as usize].searches += 1;
@@ -258,15 +258,15 @@ impl<D: Device> Allocator<D> {
         Some(id)
     }
 
-    /// The smallest cached block that is large enough, and the lowest of several: or none, although there is
-    /// one, where the limits on splitting forbid it.
+    /// Smallest sufficient cached block; the lowest of several. Returns `None` if the limits on splitting
+    /// forbid its use.
     fn best_fit(&self, request: &Request) -> Option<BlockId> {
         let mut candidates =
             self.pools[request.pool.0 as usize].free.at_least(request.stream, request.rounded);
         let mut found = candidates.next()?;
         if self.blocks[found].reservation.is_some() {
             if self.is_expandable(request.pool) {
-                // A block at the end of what is mapped counts with all that it could still grow to.
+                // The last block before unmapped memory counts with the size to which it can still grow.
                 for next in candidates {
                     let grows = self.blocks[found].reservation.is_some();
                     if !grows || self.size_when_expanded(next) >= self.size_when_expanded(found) {
@@ -292,7 +292,7 @@ impl<D: Device> Allocator<D> {
         block.size + beyond.map_or(0, |next| next.size)
     }
 
-    /// Asks the device.
+    /// Allocates memory on the device.
     fn grow(&mut self, request: &Request, is_retry: bool) -> Option<BlockId> {
         if is_retry {
             self.stats.num_alloc_retries += 1;
@@ -311,8 +311,8 @@ impl<D: Device> Allocator<D> {
         Some(id)
     }
 
-    /// Whether a request is refused because the device cannot have so much. Where a fraction is set, that
-    /// limit comes first, and fails in the usual way.
+    /// Returns `true` if a request is rejected because the device cannot have that much memory. With a memory
+    /// fraction, that limit applies first, and the request fails in the usual way.
     fn rejects(&self, request: &Request) -> bool {
         self.settings.rejects_early
             && self.allowed.is_none()
@@ -337,7 +337,7 @@ impl<D: Device> Allocator<D> {
         Some(id)
     }
 
-    /// The number of a new segment, where the release keeps count of them.
+    /// Number of a new segment, if the release counts segments.
     const fn next_segment(&mut self) -> u32 {
         if self.release.prefers_older_segments() {
             self.segments_got += 1;
@@ -345,7 +345,7 @@ impl<D: Device> Allocator<D> {
         self.segments_got
     }
 
-    /// Whether what is left of a block becomes a block of its own.
+    /// Returns `true` if the remainder of a block becomes a separate block.
     fn splits(&self, request: &Request, size: u64) -> bool {
         let rest = size - request.rounded;
         let private = self.private.get(&self.pools[request.pool.0 as usize].owner);
@@ -359,7 +359,7 @@ impl<D: Device> Allocator<D> {
         }
     }
 
-    /// Cuts a block to size and hands it out. The low part goes, the rest keeps the high addresses.
+    /// Splits a block and allocates it. The remainder keeps the high addresses.
     fn hand_out(&mut self, found: BlockId, request: &Request) -> Address {
         let small = self.is_small(request.pool);
         let (size, was_split) = (self.blocks[found].size, self.blocks[found].is_split());
@@ -409,7 +409,7 @@ impl<D: Device> Allocator<D> {
     fn fail(&mut self, request: &Request) -> OutOfMemory {
         let device_free = self.device.available();
         if request.rejected {
-            // PyTorch traces nothing of it, and counts it apart.
+            // PyTorch does not trace it, and counts it separately.
             self.stats.num_oom_rejections += 1;
         } else {
             self.device.traced(Entry {
@@ -441,7 +441,7 @@ impl<D: Device> Allocator<D> {
         }
     }
 
-    /// Makes a block free, and one with its free neighbours.
+    /// Makes a block free and merges it with its free neighbours.
     fn complete_free(&mut self, id: BlockId) {
         let block = &self.blocks[id];
         debug_assert!(block.is_idle(), "the block is in use");
@@ -472,8 +472,7 @@ impl<D: Device> Allocator<D> {
         self.stats.requested_bytes.take(small, requested);
     }
 
-    /// Makes a neighbour part of a block, if it is free and, like the block, mapped or not. Returns what it
-    /// brought.
+    /// Merges a neighbour into a block if it is free and has the same mapped state. Returns its size.
     fn merge(&mut self, id: BlockId, neighbour: Option<BlockId>) -> u64 {
         let Some(other) = neighbour else { return 0 };
         if !self.blocks[other].is_idle() || self.blocks[other].mapped != self.blocks[id].mapped {
@@ -499,7 +498,7 @@ impl<D: Device> Allocator<D> {
         gone.size
     }
 
-    /// Puts a free block into its pool.
+    /// Adds a free block to its pool.
     pub(crate) fn list(&mut self, id: BlockId) {
         let block = &mut self.blocks[id];
         let pool = &mut self.pools[block.pool.0 as usize];
@@ -512,7 +511,7 @@ impl<D: Device> Allocator<D> {
         }
     }
 
-    /// Takes a free block out of its pool.
+    /// Removes a free block from its pool.
     fn unlist(&mut self, id: BlockId) {
         let block = &self.blocks[id];
         let pool = &mut self.pools[block.pool.0 as usize];
@@ -552,7 +551,7 @@ impl<D: Device> Allocator<D> {
         if owner == PoolId::DEFAULT { None } else { self.private.get_mut(&owner) }
     }
 
-    /// Whether segments for a pool grow by pages.
+    /// Returns `true` if segments of a pool are expandable.
     fn is_expandable(&self, pool: PoolIndex) -> bool {
         if !self.settings.expandable_segments {
             return false;

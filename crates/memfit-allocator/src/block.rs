@@ -1,4 +1,4 @@
-//! Blocks: pieces of segments, linked to their neighbours, in one array.
+//! Blocks: parts of segments, linked to their neighbours, in one array.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -6,15 +6,15 @@ use std::hash::{BuildHasherDefault, Hasher};
 use crate::ages::Rank;
 use crate::ids::Stream;
 
-/// A block's place in the array.
+/// Index of a block in the array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct BlockId(u32);
 
-/// A pool's place in the list of pools.
+/// Index of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PoolIndex(pub(crate) u32);
 
-/// An expandable segment's place in the list of those.
+/// Index of an expandable segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ReservationId(pub(crate) u32);
 
@@ -22,27 +22,27 @@ pub(crate) struct ReservationId(pub(crate) u32);
 pub(crate) struct Block {
     pub(crate) address: u64,
     pub(crate) size: u64,
-    /// What the last user asked for; stale once the block is free.
+    /// Requested bytes; stale after the block is free.
     pub(crate) requested: u64,
     pub(crate) stream: Stream,
-    /// Which segment of the allocator's the block is part of, in the order in which they were got, where the
-    /// release looks at that; else zero. Expandable segments have none.
+    /// Number of the block's segment in order of allocation, for releases that use it; otherwise zero.
+    /// Expandable segments have none.
     pub(crate) segment: u32,
-    /// Where a free block's segment comes among others in its pool.
+    /// Sort key of a free block's segment in its pool.
     pub(crate) rank: Rank,
-    /// The pool's count of searches when the block became free.
+    /// The pool's search count when the block became free.
     pub(crate) idle_since: u64,
     pub(crate) previous: Option<BlockId>,
     pub(crate) next: Option<BlockId>,
     pub(crate) pool: PoolIndex,
-    /// The expandable segment that the block is part of, if it is.
+    /// Expandable segment of the block, if it has one.
     pub(crate) reservation: Option<ReservationId>,
-    /// Events of other streams that must be done before the block is free.
+    /// Number of events of other streams that the block waits for.
     pub(crate) events: u32,
     pub(crate) allocated: bool,
-    /// Whether there is memory behind the addresses; false only in expandable segments.
+    /// `true` if memory is mapped; `false` only in expandable segments.
     pub(crate) mapped: bool,
-    /// Whether other streams have used the block since it was handed out.
+    /// `true` if other streams have used the block since its allocation.
     pub(crate) used_elsewhere: bool,
 }
 
@@ -71,13 +71,13 @@ impl Block {
         self.previous.is_some() || self.next.is_some()
     }
 
-    /// Neither handed out nor waiting for a stream.
+    /// Returns `true` if the block is neither allocated nor waiting for a stream.
     pub(crate) const fn is_idle(&self) -> bool {
         !self.allocated && self.events == 0 && !self.used_elsewhere
     }
 }
 
-/// The array, with places used again.
+/// Array of blocks with reused indices.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Blocks {
     blocks: Vec<Block>,
@@ -99,7 +99,7 @@ impl Blocks {
         self.vacant.push(id);
     }
 
-    /// Puts `low` in front of `id`, between it and its previous block.
+    /// Inserts `low` between `id` and its previous block.
     pub(crate) fn insert_before(&mut self, id: BlockId, mut low: Block) -> BlockId {
         low.previous = self[id].previous;
         low.next = Some(id);
@@ -112,7 +112,7 @@ impl Blocks {
         low
     }
 
-    /// Puts `high` behind `id`, between it and its next block.
+    /// Inserts `high` between `id` and its next block.
     pub(crate) fn insert_after(&mut self, id: BlockId, mut high: Block) -> BlockId {
         high.previous = Some(id);
         high.next = self[id].next;
@@ -140,7 +140,7 @@ impl std::ops::IndexMut<BlockId> for Blocks {
     }
 }
 
-/// A hash for addresses: one multiplication. They are multiples of 512 and come from the allocator itself, so
+/// Hash of addresses by one multiplication. They are multiples of 512 chosen by the allocator itself, so
 /// nothing better is needed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AddressHasher(u64);
@@ -162,5 +162,5 @@ impl Hasher for AddressHasher {
     }
 }
 
-/// A map from addresses.
+/// Map with addresses as keys.
 pub(crate) type ByAddress<T> = HashMap<u64, T, BuildHasherDefault<AddressHasher>>;

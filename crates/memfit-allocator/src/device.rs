@@ -1,74 +1,74 @@
-//! What lies below the allocator: where memory comes from, and when work on it is done. Storage, apart from
-//! policy.
+//! Device below the allocator: memory and completion of work. It separates storage from policy.
 
 use std::collections::BTreeMap;
 
 use crate::ids::{Address, PoolId, Stream};
 
-/// What happened, as a snapshot's trace names it.
+/// Kind of event, with the names of a snapshot's trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// A block was handed out; the size is the one that was asked for.
+    /// A block was allocated; the size is the requested one.
     Alloc,
-    /// A block was given back, and may still be in use on another stream.
+    /// A block's free was requested; it may still be in use on another stream.
     FreeRequested,
-    /// A block is free.
+    /// A block became free.
     FreeCompleted,
-    /// The device gave a segment.
+    /// A segment was allocated on the device.
     SegmentAlloc,
-    /// A segment went back to the device.
+    /// A segment was released to the device.
     SegmentFree,
-    /// A range of an expandable segment was given memory.
+    /// Memory was mapped into an expandable segment.
     SegmentMap,
-    /// A range of an expandable segment lost its memory.
+    /// Memory was unmapped from an expandable segment.
     SegmentUnmap,
-    /// A request failed; the address is what the device had left, the size is the rounded request.
+    /// A request failed; the address is the free memory of the device, the size is the rounded request.
     OutOfMemory,
 }
 
-/// One entry of a trace.
+/// Entry of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What happened.
+    /// Kind of event.
     pub action: Action,
-    /// Where.
+    /// Address.
     pub address: Address,
-    /// How many bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// For which stream.
+    /// Stream.
     pub stream: Stream,
-    /// In which pool.
+    /// Pool.
     pub pool: PoolId,
 }
 
-/// An event recorded on a stream.
+/// Event recorded on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// A device under an allocator.
+/// Device below an allocator.
 pub trait Device {
-    /// Gets a segment (`cudaMalloc`), or nothing where there is no room.
+    /// Allocates a segment (`cudaMalloc`). Returns `None` if the device has too little memory.
     fn malloc(&mut self, size: u64) -> Option<Address>;
 
-    /// Gives a segment back.
+    /// Frees a segment.
     fn free(&mut self, address: Address, size: u64);
 
-    /// Reserves address space for an expandable segment. There is always room.
+    /// Reserves address space for an expandable segment. Never fails.
     fn reserve(&mut self, size: u64) -> Address;
 
-    /// Gives reserved address space back.
+    /// Frees reserved address space.
     fn unreserve(&mut self, address: Address, size: u64);
 
-    /// Puts memory behind a range of reserved address space, or leaves all as it was where there is no room.
+    /// Maps memory to a range of reserved address space. Returns `false` and changes nothing if the device
+    /// has too little memory.
     fn map(&mut self, address: Address, size: u64) -> bool;
 
-    /// Takes the memory from a range.
+    /// Unmaps a range.
     fn unmap(&mut self, address: Address, size: u64);
 
-    /// What the device has.
+    /// Total memory in bytes.
     fn total(&self) -> u64;
 
-    /// What the device has left.
+    /// Free memory in bytes.
     fn available(&self) -> u64;
 
     /// Records an event on a stream.
@@ -76,7 +76,7 @@ pub trait Device {
         Ticket(0)
     }
 
-    /// Whether all work before an event is done.
+    /// Returns `true` if all work before an event is done.
     fn is_done(&mut self, _ticket: Ticket) -> bool {
         true
     }
@@ -84,20 +84,20 @@ pub trait Device {
     /// Waits for an event.
     fn synchronize(&mut self, _ticket: Ticket) {}
 
-    /// What comes next to one of several blocks of the same size, where nothing that is known tells which is
-    /// in the oldest segment: its place in the list, if the device can tell.
+    /// Selects one of several blocks of the same size for the coming action, when the ages of their segments
+    /// are unknown. Returns its position in the list, or `None` if the device does not know.
     fn tell_apart(&mut self, _coming: Action, _equals: &[Address]) -> Option<usize> {
         None
     }
 
-    /// Is told of everything that the allocator does, in the order of PyTorch's own trace.
+    /// Receives everything that the allocator does, in the order of PyTorch's own trace.
     fn traced(&mut self, _entry: Entry) {}
 }
 
-/// A device of a given capacity with made-up addresses.
+/// Simulated device of a given capacity with artificial addresses.
 ///
-/// Freed ranges are used again, the lowest that is large enough first. Events are done at once unless
-/// [`SimulatedDevice::hold_events`] says otherwise.
+/// Freed ranges are reused, the lowest sufficient one first. Events are done at once unless
+/// [`SimulatedDevice::hold_events`] was called.
 #[derive(Clone, Debug)]
 pub struct SimulatedDevice {
     capacity: u64,
@@ -106,18 +106,18 @@ pub struct SimulatedDevice {
     holes: BTreeMap<u64, u64>,
     top: u64,
     tickets: u64,
-    /// Tickets up to here are done.
+    /// Tickets up to this one are done.
     done: u64,
     holding: bool,
 }
 
 impl SimulatedDevice {
-    /// Where addresses begin, as on real devices.
+    /// First address, as on real devices.
     const BASE: u64 = 0x7f00_0000_0000;
-    /// Memory is given out in multiples of this.
+    /// Granularity of device memory.
     const PAGE: u64 = 2 << 20;
 
-    /// A device with `capacity` bytes.
+    /// Creates a device with `capacity` bytes.
     pub const fn new(capacity: u64) -> Self {
         Self {
             capacity,
@@ -130,23 +130,23 @@ impl SimulatedDevice {
         }
     }
 
-    /// A device that never runs out.
+    /// Creates a device that never runs out of memory.
     pub const fn unlimited() -> Self {
-        // Small enough for one and an eighth of it to be reserved many times over.
+        // Small enough for nine eighths of it to be reserved many times over.
         Self::new(1 << 46)
     }
 
-    /// What is in use.
+    /// Used bytes.
     pub const fn used(&self) -> u64 {
         self.used
     }
 
-    /// From now on, events are done only when waited for, or when [`Self::finish_events`] is called.
+    /// From now on, events are done only when they are waited for, or when [`Self::finish_events`] is called.
     pub const fn hold_events(&mut self) {
         self.holding = true;
     }
 
-    /// All events recorded so far are done.
+    /// Completes all events recorded so far.
     pub const fn finish_events(&mut self) {
         self.done = self.tickets;
     }

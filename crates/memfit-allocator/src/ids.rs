@@ -1,22 +1,22 @@
-//! The numbers that the allocator deals in, kept apart by type: addresses, streams, pools.
+//! Typed ids: addresses, streams, pools.
 
 use std::fmt;
 
-/// An address on the device. Zero is no address.
+/// Address on the device. Zero is no address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(pub u64);
 
 impl Address {
-    /// What an allocation of no bytes gets.
+    /// Result of an allocation of zero bytes.
     pub const NULL: Self = Self(0);
 
-    /// The address `bytes` further up.
+    /// Address `bytes` higher.
     #[must_use]
     pub const fn offset(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
     }
 
-    /// How far this address lies above `lower`.
+    /// Distance from `lower` to this address.
     pub const fn above(self, lower: Self) -> u64 {
         self.0 - lower.0
     }
@@ -28,16 +28,16 @@ impl fmt::Display for Address {
     }
 }
 
-/// A stream's handle. Its value orders the free blocks, as in PyTorch; zero is the default stream.
+/// Handle of a stream. Free blocks are ordered by its value, as in PyTorch; zero is the default stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stream(pub u64);
 
-/// The identity of a pool: zero and zero is the default one, all others are private.
+/// Id of a pool: (0, 0) is the default pool, all others are private.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId(pub u64, pub u64);
 
 impl PoolId {
-    /// The pool of everything that no capture and no `MemPool` claims.
+    /// Pool of all requests that no capture and no `MemPool` redirects.
     pub const DEFAULT: Self = Self(0, 0);
 }
 

@@ -1,13 +1,12 @@
-//! PyTorch's caching allocator for CUDA, replayed event by event.
+//! Reimplementation of PyTorch's CUDA caching allocator, for replays of recorded calls.
 //!
-//! The allocator decides where each tensor lies and how much memory is reserved for it, so whoever repeats
-//! its decisions can tell what other settings, another card or another program would have made of the same
-//! calls. This crate repeats them: [`Allocator`] holds the policy, [`Settings`] and [`Release`] what differs
-//! between runs and between releases of PyTorch, and [`Device`] is what lies below: where addresses come
-//! from, when memory is exhausted, when work is done. It is deterministic, and it never looks at the contents
-//! of memory: addresses are numbers.
+//! The allocator decides where each tensor is placed and how much memory is reserved. Repeating its decisions
+//! shows the effect of other settings, another card or a changed program on the same calls. [`Allocator`]
+//! implements the policy, [`Settings`] and [`Release`] the differences between runs and between releases of
+//! PyTorch, and [`Device`] the layer below: addresses, available memory, completion of work. The allocator is
+//! deterministic and never reads memory: addresses are numbers.
 //!
-//! It owns the allocator's algorithm. It must not know files or Python.
+//! This crate contains the allocator's algorithm. It does not know files or Python.
 
 mod ages;
 mod allocator;
@@ -30,8 +29,8 @@ pub use error::{AllocationError, FreeError, OutOfMemory, PoolError, RestoreError
 pub use ids::{Address, PoolId, Stream};
 pub use release::{Release, ReleaseError};
 pub use replay::{
-    Edit, Given, Mismatch, Outcome, Program, Recorded, Rewound, Tally, Tracked, Verification, recording,
-    rewind, track, verify,
+    Edit, Mismatch, Outcome, Program, ReplayConditions, Rewound, Tally, Verification, VerifiedRecording,
+    VerifiedTrack, recording, rewind, track, verify,
 };
 pub use restore::Past;
 pub use rounding::{

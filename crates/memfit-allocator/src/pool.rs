@@ -1,4 +1,4 @@
-//! Pools of free blocks, in the order in which they are searched.
+//! Pools of free blocks in search order.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,8 +9,8 @@ use crate::ids::{PoolId, Stream};
 
 /// Free blocks by stream, then size, then the age of their segment, then address.
 ///
-/// PyTorch keeps one set ordered by all of these. One tree for each stream is the same order with shorter
-/// keys, since no search crosses streams.
+/// PyTorch keeps one set ordered by all of these. One tree for each stream is equivalent with shorter keys,
+/// since no search crosses streams.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FreeBlocks {
     streams: Vec<(Stream, BySize)>,
@@ -21,7 +21,7 @@ type BySize = BTreeMap<(u64, Rank, u64), BlockId>;
 
 impl FreeBlocks {
     fn find(&self, stream: Stream) -> Option<&BySize> {
-        // There are one or two streams nearly always.
+        // There are usually one or two streams.
         self.streams.iter().find(|(known, _)| *known == stream).map(|(_, blocks)| blocks)
     }
 
@@ -56,8 +56,8 @@ impl FreeBlocks {
             .map(|(_, id)| *id)
     }
 
-    /// Blocks of the same size as this one in segments that come behind its own, as long as the ages of those
-    /// are not known: each with the rank of its segment.
+    /// Blocks of the same size in segments of unknown age that rank after this block's, each with the rank of
+    /// its segment.
     pub(crate) fn alike_behind(&self, block: &Block) -> impl DoubleEndedIterator<Item = (Rank, BlockId)> {
         let own = Bound::Excluded((block.size, block.rank, u64::MAX));
         let known = Bound::Excluded((block.size, Rank::KNOWN, 0));
@@ -66,7 +66,7 @@ impl FreeBlocks {
         same_size.map(|((_, rank, _), id)| (*rank, *id))
     }
 
-    /// Puts a block where a new rank of its segment belongs, if it is here.
+    /// Moves a block to the position of a new rank, if it is in this pool.
     pub(crate) fn move_to(&mut self, block: &mut Block, rank: Rank) {
         let blocks =
             self.streams.iter_mut().find(|(known, _)| *known == block.stream).map(|(_, blocks)| blocks);
@@ -78,7 +78,7 @@ impl FreeBlocks {
         }
     }
 
-    /// Puts all blocks where the ranks belong that their segments have now.
+    /// Re-sorts all blocks by the current ranks of their segments.
     pub(crate) fn sort(&mut self, all: &mut Blocks, rank: impl Fn(u32) -> Rank) {
         for (_, blocks) in &mut self.streams {
             let moved = std::mem::take(blocks).into_values().map(|id| {
@@ -90,7 +90,7 @@ impl FreeBlocks {
         }
     }
 
-    /// All, in order.
+    /// All blocks in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = BlockId> {
         self.streams.iter().flat_map(|(_, blocks)| blocks.values().copied())
     }
@@ -100,15 +100,15 @@ const fn key(block: &Block) -> (u64, Rank, u64) {
     (block.size, block.rank, block.address)
 }
 
-/// One pool: small or large blocks of the default pool or of a private one.
+/// Pool of small or large blocks, default or private.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
     pub(crate) small: bool,
     pub(crate) owner: PoolId,
     pub(crate) free: FreeBlocks,
-    /// Ranges of expandable segments without memory, by stream and address.
+    /// Unmapped ranges of expandable segments, by stream and address.
     pub(crate) unmapped: BTreeMap<(Stream, u64), BlockId>,
-    /// How often the pool was searched while garbage was collected: the clock of its blocks' ages.
+    /// Number of searches while garbage collection is enabled: the clock for the ages of blocks.
     pub(crate) searches: u64,
 }
 
@@ -118,32 +118,32 @@ impl Pool {
     }
 }
 
-/// A pool of a capture or a `MemPool`.
+/// Private pool of a capture or a `MemPool`.
 #[derive(Clone, Debug)]
 pub(crate) struct PrivatePool {
     pub(crate) small: PoolIndex,
     pub(crate) large: PoolIndex,
-    /// Graphs and `MemPool`s that hold it.
+    /// Number of graphs and `MemPool`s that use it.
     pub(crate) users: u32,
-    /// Segments got for it and not given back.
+    /// Number of its segments on the device.
     pub(crate) segments: u64,
     pub(crate) options: PoolOptions,
 }
 
 impl PrivatePool {
-    /// Nothing holds it, so its cached segments may go back to the device.
+    /// Returns `true` if it has no users, so that its cached segments may be released.
     pub(crate) const fn is_freeable(&self) -> bool {
         self.users == 0
     }
 }
 
-/// What a `MemPool` may be told.
+/// Options of a `MemPool`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolOptions {
-    /// Requests of the default pool that would fail are served from it (2.9 and later).
+    /// Its cached blocks serve requests of the default pool that would fail otherwise (2.9 and later).
     pub use_on_oom: bool,
     /// Its segments are never split (2.10 and later).
     pub no_split: bool,
-    /// It brings its own allocator.
+    /// It has its own allocator.
     pub own_allocator: bool,
 }

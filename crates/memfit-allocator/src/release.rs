@@ -1,22 +1,22 @@
-//! What differs between releases of PyTorch. Everything else in this crate is the same from 2.0 to 2.15.
+//! Differences between releases of PyTorch. Everything else in this crate is the same from 2.0 to 2.15.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A release of PyTorch, as far as the allocator's behaviour depends on it.
+/// Release of PyTorch, as far as the allocator's behaviour depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Release {
     major: u16,
     minor: u16,
 }
 
-/// A text that names no release.
+/// Error for a text that is no release number.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("`{0}` is not a PyTorch release; a release looks like 2.9 or 2.15.0+cu132")]
 pub struct ReleaseError(String);
 
 impl Release {
-    /// The newest release whose behaviour is known.
+    /// Newest release with known behaviour.
     pub const NEWEST: Self = Self::new(2, 15);
 
     /// Release `major.minor`.
@@ -28,71 +28,72 @@ impl Release {
         self.major > major || (self.major == major && self.minor >= minor)
     }
 
-    /// Of free blocks of the same size, the one in the oldest segment is taken; before, the one at the lowest
-    /// address. Observed: 2.15 does so, 2.11 does not. For the releases in between it is assumed.
+    /// Of free blocks of the same size, the one in the oldest segment is used; earlier, the one at the lowest
+    /// address. Observed in 2.15 and not in 2.11; assumed for the releases between.
     pub(crate) const fn prefers_older_segments(self) -> bool {
         self.at_least(2, 12)
     }
 
-    /// When several captures claim a stream, the last begun wins; up to 2.9 the first begun did.
+    /// If several captures match a stream, the last one wins; up to 2.9 the first one did.
     pub(crate) const fn last_capture_wins(self) -> bool {
         self.at_least(2, 10)
     }
 
-    /// `>` in a list of divisions fills from behind the last key; up to 2.9 it overwrote the last key itself.
+    /// `>` in a list of divisions fills the entries after the last key; up to 2.9 it overwrote the last key
+    /// itself.
     pub(crate) const fn rest_begins_behind_last_key(self) -> bool {
         self.at_least(2, 10)
     }
 
-    /// Pools marked for it serve requests that would fail otherwise.
+    /// Pools marked `use_on_oom` serve requests that would fail otherwise.
     pub(crate) const fn has_pools_on_oom(self) -> bool {
         self.at_least(2, 9)
     }
 
-    /// Such pools are asked before any cache is released; in 2.9 they were asked last.
+    /// Such pools are tried before cached memory is released; in 2.9 they were tried last.
     pub(crate) const fn asks_pools_before_releasing(self) -> bool {
         self.at_least(2, 10)
     }
 
-    /// Whether a pool can refuse to split its segments.
+    /// A pool can forbid splitting of its segments.
     pub(crate) const fn has_unsplit_pools(self) -> bool {
         self.at_least(2, 10)
     }
 
-    /// Pools with an allocator of their own do without expandable segments; before, the setting held for all
+    /// Pools with their own allocator do not use expandable segments; earlier, the setting applied to all
     /// pools.
     pub(crate) const fn own_allocators_stay_unexpandable(self) -> bool {
         self.at_least(2, 10)
     }
 
-    /// Garbage is collected only where the fraction is below one; up to 2.9 any fraction that was set armed
-    /// it.
+    /// Garbage is collected only if the memory fraction is below one; up to 2.9 any fraction enabled it.
     pub(crate) const fn whole_fraction_disarms_collection(self) -> bool {
         self.at_least(2, 10)
     }
 
-    /// `max_split_size_mb:20` is accepted; up to 2.9 it had to be more.
+    /// `max_split_size_mb:20` is accepted; up to 2.9 the value had to be larger.
     pub(crate) const fn accepts_smallest_split_limit(self) -> bool {
         self.at_least(2, 10)
     }
 
-    /// The rounding of unsplit large blocks is a setting; before, it was 20 MiB.
+    /// The rounding of unsplit large blocks is a setting; earlier, it was 20 MiB.
     pub(crate) const fn has_non_split_rounding(self) -> bool {
         self.at_least(2, 5)
     }
 
-    /// Requests beyond the limit can be refused before the device is asked. Read in 2.15; in 2.11 there is no
-    /// such setting.
+    /// Requests beyond the limit can be rejected before the device is asked. Present in the source of 2.15,
+    /// absent in 2.11.
     pub(crate) const fn has_early_rejection(self) -> bool {
         self.at_least(2, 12)
     }
 
-    /// How much address space expandable segments reserve is a setting. Read in 2.15; in 2.11 there is none.
+    /// The address space reserved for expandable segments is a setting. Present in the source of 2.15, absent
+    /// in 2.11.
     pub(crate) const fn has_expandable_reserve(self) -> bool {
         self.at_least(2, 12)
     }
 
-    /// The segment for requests of 1 to 10 MiB is a setting; before, it was 20 MiB.
+    /// The segment size for requests of 1 to 10 MiB is a setting; earlier, it was 20 MiB.
     pub(crate) const fn has_large_segment_size(self) -> bool {
         self.at_least(2, 11)
     }

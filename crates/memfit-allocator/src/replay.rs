@@ -1,4 +1,4 @@
-//! Replaying what was recorded: the same calls once more, and whether the same comes of them.
+//! Replay of recorded calls, and verification against the recorded results.
 
 mod history;
 mod pools;
@@ -10,46 +10,47 @@ mod verify;
 
 pub use program::{Edit, Outcome, Program};
 pub use rewind::{Rewound, rewind};
-pub use track::{Recorded, Tracked, recording, track};
+pub use track::{VerifiedRecording, VerifiedTrack, recording, track};
 pub use verify::verify;
 
 use memfit_recording::{Snapshot, TraceAction};
 
 use crate::{Divisions, PoolId, Release, Settings, Stats, Stream};
 
-/// A stream that no program has: what uses a block that is given back and not free at once.
-const ELSEWHERE: Stream = Stream(u64::MAX);
+/// Artificial stream that uses blocks whose free was requested but not completed.
+const OTHER_STREAM: Stream = Stream(u64::MAX);
 
 const fn pool_id((first, second): (u64, u64)) -> PoolId {
     PoolId(first, second)
 }
 
-/// What a snapshot does not say, or may say wrongly, and a replay has to know.
+/// Conditions of a replay that a snapshot does not contain, or may state wrongly.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Given {
-    /// The settings.
+pub struct ReplayConditions {
+    /// Settings.
     pub settings: Settings,
-    /// The release of PyTorch.
+    /// Release of PyTorch.
     pub release: Release,
-    /// The device's memory: it decides how much address space expandable segments reserve.
+    /// Total memory of the device, which determines the address space of expandable segments.
     pub capacity: u64,
 }
 
-impl Given {
-    /// What a snapshot says of its settings, and defaults for the rest.
+impl ReplayConditions {
+    /// Takes the settings that a snapshot contains, and defaults for the rest.
     pub fn from_snapshot(snapshot: &Snapshot) -> Self {
         Self::from_snapshot_of(snapshot, None)
     }
 
-    /// The same for a snapshot of which the release is known.
+    /// [`Self::from_snapshot`] with a known release.
     pub fn from_snapshot_of(snapshot: &Snapshot, release: Option<Release>) -> Self {
-        // A snapshot does not name its release. From 2.12 on, events say which pool they are about.
+        // A snapshot does not contain its release. Since 2.12, events contain their pool.
         let names_pools = snapshot.events.iter().any(|event| event.pool.is_some());
         let guessed = if names_pools { Release::NEWEST } else { Release::new(2, 11) };
         let release = release.unwrap_or(guessed);
         let mut settings = Settings::default();
         if let Some(traced) = &snapshot.settings {
-            // The text has what the figures lack; but where it cannot be read, the figures stand alone.
+            // The text contains settings that the parsed values lack; if it cannot be parsed, the values are
+            // used alone.
             let text = Settings::parse(&traced.text, release);
             settings = text.or_else(|_| Settings::parse(&traced.text, Release::NEWEST)).unwrap_or_default();
             settings.max_split_size = traced.max_split_size.unwrap_or(u64::MAX);
@@ -63,12 +64,12 @@ impl Given {
     }
 }
 
-/// How many predictions there were, and how many of them were right.
+/// Number of predictions, and of correct ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// How many there were.
+    /// Predictions.
     pub predicted: u64,
-    /// How many were right.
+    /// Correct predictions.
     pub matching: u64,
 }
 
@@ -79,43 +80,43 @@ impl Tally {
     }
 }
 
-/// Where a replay and a trace part.
+/// Deviation of a replay from a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// The event's place in the device's trace.
+    /// Index of the event in the device's trace.
     pub event: usize,
-    /// What the trace says happened.
+    /// Recorded action.
     pub action: TraceAction,
-    /// Where and how large, in the trace.
+    /// Recorded address and size.
     pub recorded: (u64, u64),
-    /// What the replay did instead, where and how large: nothing where it did nothing.
+    /// Replayed action, address and size; `None` if there was none.
     pub replayed: Option<(crate::Action, u64, u64)>,
 }
 
-/// What came of a replay.
+/// Result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verification {
-    /// The events of the trace.
+    /// Number of events in the trace.
     pub events: u64,
     /// Addresses of blocks.
     pub addresses: Tally,
-    /// Segments got and given back, and ranges mapped and unmapped: each with its size and, where the
-    /// allocator chooses it, its address.
+    /// Allocated and released segments, mapped and unmapped ranges: each with its size and, if the allocator
+    /// chooses it, its address.
     pub segments: Tally,
-    /// Blocks at the end: of the trace's, how many the replay has with the same size and state.
+    /// Blocks at the end that the replay has with the same size and state.
     pub blocks: Tally,
-    /// The first mismatches.
+    /// First mismatches.
     pub mismatches: Vec<Mismatch>,
-    /// Blocks that were alive before the trace began and whose exact size cannot be known.
+    /// Number of blocks from before the trace whose exact size cannot be determined.
     pub uncertain: u64,
-    /// Events that the trace had to tell, because what decides them lies before its beginning: which of
-    /// several equal blocks comes first, in segments of which nothing told the oldest, and the end of a
-    /// call that begins before the trace does. What is told is not predicted: it is in no tally.
+    /// Events that could not be predicted because they depend on the time before the trace: the choice
+    /// between equal blocks in segments of unknown age, and the end of a call that began before the trace.
+    /// They count in no tally.
     pub told: u64,
-    /// How often the state had to be worked out anew from the trace.
+    /// Number of times that the state was restored from the trace.
     pub resumed: u64,
-    /// The replay's statistics at the end. They are PyTorch's own where the trace is whole and nothing was
-    /// worked out anew, but for what a trace does not tell apart: a request that was tried again, and
-    /// one after the cache was emptied.
+    /// Statistics at the end. They equal PyTorch's own if the trace is complete and the state was never
+    /// restored, except for what a trace does not distinguish: a retried request, and a request after the
+    /// cache was emptied.
     pub stats: Stats,
 }

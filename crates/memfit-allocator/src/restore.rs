@@ -1,4 +1,4 @@
-//! Taking up from a state that a snapshot shows, or that was worked out from one.
+//! Restoring an allocator from a state of a snapshot, or one reconstructed from it.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +13,22 @@ use crate::rounding::SMALL_SEGMENT;
 use crate::settings::Settings;
 use crate::state::{BlockState, BlockView, SegmentView};
 
-/// What is known of a segment's past, beside what a state shows of it.
+/// Facts about a segment's past that a state does not contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Past {
-    /// The lowest address that an expandable segment ever had memory at.
+    /// Lowest address at which an expandable segment ever had memory.
     pub lowest: Option<Address>,
-    /// When it was got: what is less was got earlier, and what is not known earlier than all that is.
+    /// Order of allocation: a smaller value was allocated earlier, and segments without one before all
+    /// others.
     pub got: Option<u64>,
 }
 
 impl<D: Device> Allocator<D> {
-    /// An allocator that goes on from a state. Blocks that wait for other streams are taken to be handed out
-    /// still: whoever knows when those are done frees them.
+    /// Restores an allocator from a state. Blocks that wait for other streams are treated as allocated; the
+    /// caller frees them when their events are done.
     ///
-    /// The runs of expandable segments of one stream and pool become one reservation, as far as its size
-    /// reaches. It begins at the lowest run, or at a lower address that `past` knows for it.
+    /// Mapped ranges of expandable segments of one stream and pool form one reservation, up to its size. It
+    /// begins at the lowest range, or at a lower address given by `past`.
     pub fn restore(
         device: D,
         settings: Settings,
@@ -58,7 +59,7 @@ impl<D: Device> Allocator<D> {
     }
 }
 
-/// The end of a segment, if its blocks fill it.
+/// End of a segment, if its blocks fill it.
 fn checked_end(segment: &SegmentView) -> Result<u64, RestoreError> {
     let mut next = segment.address.0;
     for block in &segment.blocks {
@@ -74,25 +75,25 @@ fn checked_end(segment: &SegmentView) -> Result<u64, RestoreError> {
     Ok(next)
 }
 
-/// Which requests an expandable segment serves.
-type Served = (Stream, bool, PoolId);
+/// Class of requests that an expandable segment serves.
+type RequestClass = (Stream, bool, PoolId);
 
-/// An expandable segment on its way.
+/// Expandable segment under construction.
 #[derive(Clone, Copy)]
 struct Growing {
     reservation: ReservationId,
-    /// Where it ends.
+    /// End address.
     end: u64,
-    /// How far blocks reach, and the last of them.
+    /// End of the blocks so far, and the last block.
     filled: u64,
     last: Option<BlockId>,
 }
 
 struct Restorer<D> {
     allocator: Allocator<D>,
-    /// Free blocks, which are listed once all their neighbours are known.
+    /// Free blocks, which are added to their pool once all their neighbours are known.
     free: Vec<BlockId>,
-    growing: BTreeMap<Served, Growing>,
+    growing: BTreeMap<RequestClass, Growing>,
 }
 
 impl<D: Device> Restorer<D> {
@@ -100,15 +101,15 @@ impl<D: Device> Restorer<D> {
         if segment.pool == PoolId::DEFAULT {
             return PoolIndex(u32::from(!segment.small));
         }
-        // Whoever held the pool when the state was taken holds it still, as far as anybody knows.
+        // The users of the pool are unknown; it is assumed to be in use.
         let private = self.allocator.make_pool(segment.pool, PoolOptions::default());
         private.users = private.users.max(1);
         private.segments += 1;
         if segment.small { private.small } else { private.large }
     }
 
-    /// The numbers of segments in the order in which they were got, where the release looks at that. Those
-    /// whose past is not known come first: from the bottom up, until more comes out.
+    /// Numbers segments in order of allocation, for releases that use it. Segments with an unknown past come
+    /// first, by address.
     fn number(
         &mut self,
         segments: &[&SegmentView],
@@ -145,7 +146,7 @@ impl<D: Device> Restorer<D> {
         }
     }
 
-    /// A mapped run of an expandable segment, and the unmapped range before it.
+    /// Adds a mapped range of an expandable segment, and the unmapped range before it.
     fn run(&mut self, segment: &SegmentView, pool: PoolIndex, lowest: Option<Address>) {
         let served = (segment.stream, segment.small, segment.pool);
         let fits = |growing: &Growing| segment.address.0 + segment.size <= growing.end;
@@ -176,7 +177,7 @@ impl<D: Device> Restorer<D> {
         Growing { reservation, end: base + size, filled: base, last: None }
     }
 
-    fn unmapped(&mut self, served: Served, pool: PoolIndex, growing: &Growing, to: u64) -> BlockId {
+    fn unmapped(&mut self, served: RequestClass, pool: PoolIndex, growing: &Growing, to: u64) -> BlockId {
         let mut block = Block::new(growing.filled, to - growing.filled, served.0, pool);
         block.mapped = false;
         block.reservation = Some(growing.reservation);
@@ -185,8 +186,8 @@ impl<D: Device> Restorer<D> {
         id
     }
 
-    /// The unmapped rest of an expandable segment.
-    fn close(&mut self, served: Served, pool: PoolIndex) {
+    /// Adds the unmapped rest of an expandable segment.
+    fn close(&mut self, served: RequestClass, pool: PoolIndex) {
         if let Some(growing) = self.growing.remove(&served).filter(|growing| growing.filled < growing.end) {
             self.unmapped(served, pool, &growing, growing.end);
         }
@@ -232,7 +233,7 @@ impl<D: Device> Restorer<D> {
     }
 
     fn finish(mut self) -> Allocator<D> {
-        let open: Vec<Served> = self.growing.keys().copied().collect();
+        let open: Vec<RequestClass> = self.growing.keys().copied().collect();
         for served in open {
             let (_, small, owner) = served;
             let private = self.allocator.private.get(&owner);

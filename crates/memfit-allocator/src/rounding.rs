@@ -1,24 +1,24 @@
-//! How many bytes a request becomes, and how many bytes are asked of the device for it.
+//! Rounding of requests to block sizes, and of blocks to segment sizes.
 
 use crate::settings::Settings;
 
-/// Every block is a multiple of this, and at least this.
+/// Minimum size and granularity of blocks.
 pub const MIN_BLOCK: u64 = 512;
-/// The largest request, as rounded, that goes to the small pool.
+/// Maximum rounded size of a request in the small pool.
 pub const SMALL_LIMIT: u64 = 1 << 20;
-/// What is asked of the device for a request in the small pool.
+/// Size of a segment in the small pool.
 pub const SMALL_SEGMENT: u64 = 2 << 20;
-/// From here on, a request gets a segment of its own size.
+/// Minimum size of a request that gets a segment of its own size.
 pub const MIN_LARGE_REQUEST: u64 = 10 << 20;
-/// Such segments are multiples of this.
+/// Granularity of such segments.
 pub const ROUND_LARGE: u64 = 2 << 20;
 
-/// The size of the block that a request of `requested` bytes gets, before any unsplit rest.
+/// Size of the block for a request of `requested` bytes, without an unsplit remainder.
 pub fn round_size(requested: u64, settings: &Settings) -> u64 {
     if requested < MIN_BLOCK {
         return MIN_BLOCK;
     }
-    let divisions = settings.roundup.of(requested);
+    let divisions = settings.roundup.steps_for(requested);
     if divisions > 1 && requested > MIN_BLOCK * divisions {
         next_division(requested, divisions)
     } else {
@@ -26,7 +26,7 @@ pub fn round_size(requested: u64, settings: &Settings) -> u64 {
     }
 }
 
-/// The size of the segment that a new block of `rounded` bytes is cut from.
+/// Size of the segment from which a new block of `rounded` bytes is split.
 pub fn segment_size(rounded: u64, settings: &Settings) -> u64 {
     if rounded <= SMALL_LIMIT {
         SMALL_SEGMENT
@@ -37,7 +37,7 @@ pub fn segment_size(rounded: u64, settings: &Settings) -> u64 {
     }
 }
 
-/// The next of the `divisions` equal steps from one power of two to the next.
+/// Rounds up to the next of `divisions` equal steps between two powers of two.
 fn next_division(size: u64, divisions: u64) -> u64 {
     if size.is_power_of_two() {
         return size;
@@ -55,11 +55,11 @@ mod tests {
     use crate::release::Release;
     use crate::settings::Settings;
 
-    fn with(conf: &str) -> Settings {
+    fn parse_settings(conf: &str) -> Settings {
         Settings::parse(conf, Release::NEWEST).expect("the settings are valid")
     }
 
-    /// The figures of PyTorch's own `test_allocator_settings`, which are arithmetic alone.
+    /// Expected values from PyTorch's own `test_allocator_settings`.
     #[test]
     fn requests_are_rounded_to_divisions_of_powers_of_two() {
         const MIB: u64 = 1 << 20;
@@ -69,7 +69,7 @@ mod tests {
         {
             assert_eq!(round_size(requested, &plain), rounded, "{requested}");
         }
-        let four = with("roundup_power2_divisions:4");
+        let four = parse_settings("roundup_power2_divisions:4");
         for (requested, rounded) in [
             (1200, 1536),
             (2049, 2560),
@@ -80,7 +80,7 @@ mod tests {
         ] {
             assert_eq!(round_size(requested, &four), rounded, "{requested}");
         }
-        let list = with("roundup_power2_divisions:[64:8,128:2,256:4,512:2,1024:4,>:1]");
+        let list = parse_settings("roundup_power2_divisions:[64:8,128:2,256:4,512:2,1024:4,>:1]");
         for (requested, rounded) in [
             (21 * MIB, 22 * MIB),
             (65 * MIB, 72 * MIB),
@@ -108,7 +108,7 @@ mod tests {
         ] {
             assert_eq!(segment_size(rounded, &plain), segment, "{rounded}");
         }
-        assert_eq!(segment_size(2 * MIB, &with("large_segment_size_mb:64")), 64 * MIB);
+        assert_eq!(segment_size(2 * MIB, &parse_settings("large_segment_size_mb:64")), 64 * MIB);
     }
 
     proptest! {

@@ -1,34 +1,31 @@
-//! The allocator's settings, and the text in which people give them (`PYTORCH_ALLOC_CONF`).
+//! Allocator settings, and the parser of their text form (`PYTORCH_ALLOC_CONF`).
 
 use crate::release::Release;
 
 const MIB: u64 = 1 << 20;
-/// The segment for a request of the large pool that is below [`crate::MIN_LARGE_REQUEST`], unless set
-/// otherwise.
+/// Default segment size for a request of the large pool below [`crate::MIN_LARGE_REQUEST`].
 pub const LARGE_SEGMENT: u64 = 20 * MIB;
 
-/// Settings that decide where memory lies. Those of pinned memory and of locking are none of this crate's
-/// business.
+/// Settings that affect the placement of memory. Those of pinned memory and of locking are omitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Blocks of at least this size are never split, nor used for smaller requests. [`u64::MAX`] is no
-    /// limit.
+    /// Blocks of at least this size are never split, nor used for smaller requests. [`u64::MAX`] is no limit.
     pub max_split_size: u64,
-    /// How much larger than a request an unsplit block may be.
+    /// Maximum difference between an unsplit block and its request.
     pub max_non_split_rounding: u64,
-    /// The segment for requests of 1 to 10 MiB, and the page of large expandable segments.
+    /// Segment size for requests of 1 to 10 MiB, and page size of large expandable segments.
     pub large_segment_size: u64,
     /// Rounding of requests to divisions of powers of two.
     pub roundup: Divisions,
-    /// The share of the allowed memory above which unused large blocks are given back. Zero is never.
+    /// Share of the allowed memory above which unused large blocks are released. Zero disables it.
     pub garbage_collection_threshold: f64,
-    /// Segments that grow by pages.
+    /// Use of expandable segments.
     pub expandable_segments: bool,
-    /// How much address space such a segment reserves, where it is not nine eighths of the device.
+    /// Address space of an expandable segment, if it is not nine eighths of the device.
     pub expandable_reserve: Option<Reserve>,
-    /// Requests that cannot fit are refused before the device is asked.
+    /// Requests that cannot fit are rejected before the device is asked.
     pub rejects_early: bool,
-    /// The share of the device that this process may use, where it is set.
+    /// Share of the device that this process may use, if it is limited.
     pub memory_fraction: Option<f64>,
 }
 
@@ -48,42 +45,41 @@ impl Default for Settings {
     }
 }
 
-/// The address space of an expandable segment.
+/// Address space of an expandable segment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reserve {
-    /// A share of the device's memory.
+    /// Share of the device's memory.
     Share(f64),
-    /// So many bytes.
+    /// Number of bytes.
     Bytes(f64),
 }
 
 impl Reserve {
-    /// A share such as `0.5`, or a size such as `40G`. PyTorch passes over what it cannot read, with a
-    /// warning.
+    /// Parses a share such as `0.5`, or a size such as `40G`. PyTorch ignores invalid values with a warning.
     fn parse(text: &str) -> Option<Self> {
         let (number, of_bytes) = text.strip_suffix('G').map_or((text, false), |number| (number, true));
         let number = number.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0)?;
         Some(if of_bytes { Self::Bytes(number * (1_u64 << 30) as f64) } else { Self::Share(number) })
     }
 
-    /// In bytes, on a device with `total` of them; never more than `most`.
+    /// Size in bytes on a device with `total` bytes; at most `most`.
     pub(crate) fn bytes(self, total: u64, most: u64) -> u64 {
         let bytes = match self {
             Self::Share(share) => share * total as f64,
             Self::Bytes(bytes) => bytes,
         };
-        // A float beyond the range becomes the greatest number.
+        // The conversion saturates.
         (bytes as u64).min(most)
     }
 }
 
-/// How many steps there are from each power of two to the next; fewer than two is off.
+/// Number of steps from each power of two to the next; less than two disables the rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Divisions([u64; Self::LEN]);
 
 impl Divisions {
     const LEN: usize = 16;
-    /// The first entry serves everything below 2 MiB.
+    /// The first entry applies to everything below 2 MiB.
     const FIRST_BIT: u32 = MIB.ilog2();
 
     /// The same number of steps everywhere.
@@ -91,12 +87,12 @@ impl Divisions {
         Self([steps; Self::LEN])
     }
 
-    /// The entries, for 1 MiB, 2 MiB and so on to 32 GiB.
+    /// Entries for 1 MiB, 2 MiB and so on to 32 GiB.
     pub const fn from_entries(entries: [u64; Self::LEN]) -> Self {
         Self(entries)
     }
 
-    /// The entries by the power of two, in MiB, that each begins at; those that are missing are off.
+    /// Entries by the power of two, in MiB, at which each begins; missing ones are disabled.
     pub fn from_powers(powers: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let mut entries = [0; Self::LEN];
         for (power, steps) in powers {
@@ -107,8 +103,8 @@ impl Divisions {
         Self(entries)
     }
 
-    /// The steps for a request of `size` bytes, which is not zero.
-    pub(crate) fn of(&self, size: u64) -> u64 {
+    /// Steps for a request of `size` bytes, which is not zero.
+    pub(crate) fn steps_for(&self, size: u64) -> u64 {
         self.0[Self::index(size.ilog2().saturating_sub(Self::FIRST_BIT))]
     }
 
@@ -117,34 +113,34 @@ impl Divisions {
     }
 }
 
-/// A setting that PyTorch would refuse.
+/// Setting that PyTorch rejects.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// No such setting.
+    /// Unknown setting.
     #[error("PyTorch {release} has no allocator setting `{name}`")]
     Unknown {
-        /// Its name.
+        /// Name of the setting.
         name: String,
-        /// The release.
+        /// PyTorch release.
         release: Release,
     },
-    /// A value that makes no sense.
+    /// Invalid value.
     #[error("`{value}` is no value for `{name}`: {expected}")]
     Value {
-        /// The setting's name.
+        /// Name of the setting.
         name: &'static str,
-        /// The value.
+        /// Value.
         value: String,
-        /// What it has to be.
+        /// Description of valid values.
         expected: &'static str,
     },
-    /// Something that is not `name:value`.
+    /// Text that is not `name:value`.
     #[error("`{0}` is not of the form name:value")]
     Form(String),
 }
 
-/// Settings that exist and do not change where memory lies.
+/// Known settings without effect on the placement of memory.
 const WITHOUT_EFFECT: &[&str] = &[
     "backend",
     "release_lock_on_cudamalloc",
@@ -162,14 +158,14 @@ const WITHOUT_EFFECT: &[&str] = &[
 ];
 
 impl Settings {
-    /// Whether garbage would be collected beyond a threshold: PyTorch does so only under a memory fraction,
-    /// and some releases only under one below the whole.
+    /// Returns `true` if garbage collection is enabled above a threshold: PyTorch does so only under a memory
+    /// fraction, and some releases only under one below 1.
     pub fn arms_collection(&self, release: Release) -> bool {
         self.memory_fraction
             .is_some_and(|fraction| fraction < 1.0 || !release.whole_fraction_disarms_collection())
     }
 
-    /// Reads a text such as `max_split_size_mb:128,expandable_segments:True`, as `release` would.
+    /// Parses a text such as `max_split_size_mb:128,expandable_segments:True`, as `release` does.
     pub fn parse(text: &str, release: Release) -> Result<Self, SettingsError> {
         let mut settings = Self::default();
         let mut rounding_is_set = false;
@@ -182,8 +178,8 @@ impl Settings {
             settings.set(name.trim(), value.trim(), release)?;
             rounding_is_set |= name.trim() == "max_non_split_rounding_mb";
         }
-        // Seen in 2.11 and 2.15: where nothing else is set, an unsplit block may be larger by a large
-        // segment, whatever that is.
+        // Observed in 2.11 and 2.15: by default, an unsplit block may exceed its request by the size of a
+        // large segment, whatever that is.
         if !rounding_is_set {
             settings.max_non_split_rounding = settings.large_segment_size;
         }
@@ -236,7 +232,7 @@ impl Settings {
             "expandable_segments_reserve" if release.has_expandable_reserve() => {
                 self.expandable_reserve = Reserve::parse(value);
             }
-            // Classes are given to streams by the program, and no recording says to which.
+            // The program assigns classes to streams, and no recording contains the assignment.
             "expandable_segments_reserve_by_class" if release.has_expandable_reserve() => {}
             _ if WITHOUT_EFFECT.contains(&name) => {}
             _ => return Err(SettingsError::Unknown { name: name.to_owned(), release }),
@@ -244,7 +240,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Whether a limit on splitting is set.
+    /// Returns `true` if splitting is limited.
     pub(crate) const fn limits_splits(&self) -> bool {
         self.max_split_size != u64::MAX
     }
@@ -346,9 +342,9 @@ mod tests {
         assert_eq!(settings.max_split_size, 128 * MIB);
         assert!((settings.garbage_collection_threshold - 0.8).abs() < f64::EPSILON);
         assert!(settings.expandable_segments);
-        assert_eq!(settings.roundup.of(512 * MIB), 2);
-        assert_eq!(settings.roundup.of(1), 1);
-        assert_eq!(settings.roundup.of(1024 * MIB), 0);
+        assert_eq!(settings.roundup.steps_for(512 * MIB), 2);
+        assert_eq!(settings.roundup.steps_for(1), 1);
+        assert_eq!(settings.roundup.steps_for(1024 * MIB), 0);
     }
 
     #[test]
@@ -356,9 +352,9 @@ mod tests {
         let text = "roundup_power2_divisions:[64:8,256:4,>:1]";
         let old = Settings::parse(text, Release::new(2, 9)).expect("the settings are valid");
         let new = parse(text).expect("the settings are valid");
-        assert_eq!((old.roundup.of(256 * MIB), new.roundup.of(256 * MIB)), (1, 4));
-        assert_eq!((old.roundup.of(512 * MIB), new.roundup.of(512 * MIB)), (1, 1));
-        assert_eq!((old.roundup.of(MIB), new.roundup.of(MIB)), (8, 8));
+        assert_eq!((old.roundup.steps_for(256 * MIB), new.roundup.steps_for(256 * MIB)), (1, 4));
+        assert_eq!((old.roundup.steps_for(512 * MIB), new.roundup.steps_for(512 * MIB)), (1, 1));
+        assert_eq!((old.roundup.steps_for(MIB), new.roundup.steps_for(MIB)), (8, 8));
     }
 
     #[test]

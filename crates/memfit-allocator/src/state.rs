@@ -1,60 +1,60 @@
-//! The allocator's state as a snapshot shows it: seen from outside, and checked.
+//! State of the allocator in the form of a snapshot, and consistency checks.
 
 use crate::allocator::Allocator;
 use crate::block::BlockId;
 use crate::device::Device;
 use crate::ids::{Address, PoolId, Stream};
 
-/// What a block is doing.
+/// State of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockState {
-    /// Handed out.
+    /// Allocated.
     Allocated,
-    /// Given back, and waiting for other streams.
+    /// Freed, but still in use on other streams.
     Pending,
     /// Free.
     Free,
 }
 
-/// One block of a segment.
+/// Block of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockView {
-    /// Where it begins.
+    /// Start address.
     pub address: Address,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub size: u64,
-    /// How many bytes were asked for; stale where the block is free.
+    /// Requested bytes; stale if the block is free.
     pub requested: u64,
-    /// What it is doing.
+    /// State.
     pub state: BlockState,
 }
 
-/// A segment, or a mapped run of an expandable one.
+/// Segment, or a mapped range of an expandable one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentView {
-    /// Where it begins.
+    /// Start address.
     pub address: Address,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub size: u64,
-    /// The stream that it serves.
+    /// Stream.
     pub stream: Stream,
-    /// Whether it serves small requests.
+    /// `true` if it serves small requests.
     pub small: bool,
-    /// The pool that it belongs to.
+    /// Pool.
     pub pool: PoolId,
-    /// Whether it can grow.
+    /// `true` if it is expandable.
     pub expandable: bool,
-    /// Its blocks, by address, without gaps.
+    /// Blocks by address, without gaps.
     pub blocks: Vec<BlockView>,
 }
 
-/// Something in the allocator's books that does not add up.
+/// Inconsistency in the allocator's data structures.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Inconsistency(String);
 
 impl<D: Device> Allocator<D> {
-    /// All segments, by address.
+    /// All segments by address.
     pub fn segments(&self) -> Vec<SegmentView> {
         let heads = self.known_blocks().into_iter().filter(|id| {
             let block = &self.blocks[*id];
@@ -65,7 +65,7 @@ impl<D: Device> Allocator<D> {
         segments
     }
 
-    /// The size of the block that was handed out at an address.
+    /// Size of the block allocated at an address.
     pub fn size_of(&self, address: Address) -> Option<u64> {
         self.allocated.get(&address.0).map(|id| self.blocks[*id].size)
     }
@@ -107,8 +107,8 @@ impl<D: Device> Allocator<D> {
         }
     }
 
-    /// Whether blocks tile segments, lists hold what they should, and statistics are the sums of what is
-    /// there.
+    /// Checks that blocks tile their segments, that lists contain the right blocks, and that statistics are
+    /// the sums of the blocks.
     pub fn check(&self) -> Result<(), Inconsistency> {
         let mut end = 0;
         let mut sums = Sums::default();

@@ -1,15 +1,15 @@
-//! The statistics that `torch.cuda.memory_stats()` shows, kept by the same rules.
+//! Statistics of `torch.cuda.memory_stats()`, maintained by the same rules.
 
-/// One figure over time.
+/// Figure over time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
-    /// What it is now.
+    /// Current value.
     pub current: i64,
-    /// The most it has been.
+    /// Maximum value.
     pub peak: i64,
-    /// The sum of all that was added.
+    /// Sum of all increases.
     pub allocated: i64,
-    /// The sum of all that was taken away.
+    /// Sum of all decreases.
     pub freed: i64,
 }
 
@@ -26,7 +26,7 @@ impl Counter {
         self.freed += amount as i64;
     }
 
-    /// Adds or takes away, as the sign says. Nothing is counted for zero.
+    /// Adds a signed amount. Zero is not counted.
     pub(crate) fn change(&mut self, amount: i64) {
         match amount {
             0 => {}
@@ -40,10 +40,10 @@ impl Counter {
     }
 }
 
-/// One figure, for all pools together and for small and large blocks apart.
+/// Figure for all pools together, and for small and large blocks separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PerPool {
-    /// All.
+    /// All blocks.
     pub all: Counter,
     /// Blocks of at most 1 MiB, and their segments.
     pub small_pool: Counter,
@@ -78,48 +78,48 @@ impl PerPool {
     }
 }
 
-/// All statistics of one device. Names are PyTorch's.
+/// All statistics of one device, with PyTorch's names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Blocks handed out.
+    /// Allocated blocks.
     pub allocation: PerPool,
-    /// Segments got from the device in one call each; expandable ones are not counted.
+    /// Segments allocated on the device by one call each, without expandable ones.
     pub segment: PerPool,
-    /// Blocks handed out, or waiting for another stream.
+    /// Blocks that are allocated, or wait for another stream.
     pub active: PerPool,
-    /// Free blocks that are part of a segment with others.
+    /// Free blocks that share a segment with others.
     pub inactive_split: PerPool,
-    /// Bytes of blocks handed out, unsplit rests included.
+    /// Bytes of allocated blocks, including unsplit remainders.
     pub allocated_bytes: PerPool,
-    /// Bytes held from the device.
+    /// Bytes reserved on the device.
     pub reserved_bytes: PerPool,
     /// Bytes of active blocks.
     pub active_bytes: PerPool,
-    /// Bytes of free blocks that are part of a segment with others; expandable ones are not counted.
+    /// Bytes of free blocks that share a segment with others, without expandable segments.
     pub inactive_split_bytes: PerPool,
-    /// Bytes that active blocks were asked for.
+    /// Requested bytes of active blocks.
     pub requested_bytes: PerPool,
-    /// Times that everything cached was released to try once more.
+    /// Number of retries after all cached memory was released.
     pub num_alloc_retries: u64,
-    /// Requests that failed.
+    /// Number of failed requests.
     pub num_ooms: u64,
-    /// Requests that were refused before the device was asked.
+    /// Number of requests rejected before the device was asked.
     pub num_oom_rejections: u64,
-    /// Times that all events of other streams were waited for.
+    /// Number of times that all events of other streams were waited for.
     pub num_sync_all_streams: u64,
-    /// Segments got, and ranges mapped.
+    /// Number of allocated segments and mapped ranges.
     pub num_device_alloc: u64,
-    /// Segments given back, and ranges unmapped.
+    /// Number of released segments and unmapped ranges.
     pub num_device_free: u64,
-    /// Blocks handed out that are too large to be split.
+    /// Allocated blocks that are too large to be split.
     pub oversize_allocations: Counter,
     /// Segments that are too large to be split.
     pub oversize_segments: Counter,
 }
 
 impl Stats {
-    /// Every figure under the name that `torch.cuda.memory_stats()` has for it.
-    pub fn named(&self) -> Vec<(String, i64)> {
+    /// All figures with their names in `torch.cuda.memory_stats()`.
+    pub fn entries(&self) -> Vec<(String, i64)> {
         let mut named = Vec::new();
         let mut counter = |name: &str, counter: &Counter| {
             for (part, value) in [
@@ -161,7 +161,7 @@ impl Stats {
         named
     }
 
-    /// Sets every peak to what is current.
+    /// Sets every peak to the current value.
     pub fn reset_peaks(&mut self) {
         for figure in [
             &mut self.allocation,

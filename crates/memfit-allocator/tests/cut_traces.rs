@@ -1,5 +1,5 @@
-//! Traces that begin in the middle: what the state that is worked out does not show is told by the trace, and
-//! the rest predicted.
+//! Traces that begin in the middle: events that depend on the time before are taken from the trace, and the
+//! rest is predicted.
 
 mod support;
 
@@ -23,14 +23,14 @@ proptest! {
         let rewound = rewind(&snapshot, 0, &given(conf), 0);
         prop_assert_eq!(rewound.inconsistent, 0);
         let found = verify(&snapshot, 0, &given(conf)).expect("the state is valid");
-        // What a trace may hide is the rest behind a large block from before its beginning.
+        // A trace may hide the remainder after a large block from before its beginning.
         if rewound.uncertain == 0 {
             all_is_predicted_or_told(&snapshot, &found)?;
         }
     }
 }
 
-/// No prediction is wrong, and each event is predicted or told, and counted once.
+/// No prediction is wrong, and each event is counted once, as predicted or as given.
 fn all_is_predicted_or_told(snapshot: &Snapshot, found: &Verification) -> Result<(), TestCaseError> {
     prop_assert!(found.mismatches.is_empty(), "{:?}", found.mismatches);
     for tally in [found.addresses, found.segments, found.blocks] {
@@ -45,11 +45,11 @@ fn all_is_predicted_or_told(snapshot: &Snapshot, found: &Verification) -> Result
     Ok(())
 }
 
-/// Three segments of 2 MiB, of which the lowest is the youngest, and then the calls.
+/// Three segments of 2 MiB, of which the lowest is the youngest, followed by the calls.
 fn lowest_is_youngest(calls: impl IntoIterator<Item = Step>) -> (Vec<Step>, usize) {
     let mut steps =
         vec![alloc(MIB, 0), alloc(MIB, 0), alloc(MIB, 0), alloc(MIB, 0), alloc(MIB, 0), alloc(MIB, 0)];
-    // Frees the two blocks of the lowest, and gets it again.
+    // Frees the two blocks of the lowest segment, and allocates it again.
     steps.extend([free(0), free(0), Step::EmptyCache, alloc(MIB, 0), alloc(MIB, 0)]);
     let before = run("", steps.clone()).device().trace.len();
     steps.extend(calls);
@@ -58,7 +58,7 @@ fn lowest_is_youngest(calls: impl IntoIterator<Item = Step>) -> (Vec<Step>, usiz
 
 #[test]
 fn what_nobody_can_know_of_the_segments_from_before_is_told_and_then_known() {
-    // All are given back, asked for again, given back and asked for again.
+    // All blocks are freed and allocated again, twice.
     let round = || [vec![free(0); 6], vec![alloc(MIB / 2 + 512, 0); 6]].concat();
     let (steps, before) = lowest_is_youngest([round(), round()].concat());
     let allocator = run("", steps);
@@ -66,8 +66,8 @@ fn what_nobody_can_know_of_the_segments_from_before_is_told_and_then_known() {
     let found = verify(&snapshot, 0, &given("")).expect("the state is valid");
     all_is_predicted_or_told(&snapshot, &found).expect("nothing is wrong");
     assert_eq!(found.told, 2, "the first of three and the first of the two that are left");
-    // Without its beginning the trace cannot say that the lowest segment is not the oldest; with it there is
-    // no doubt.
+    // Without its beginning, the trace does not show that the lowest segment is not the oldest; with it,
+    // there is no doubt.
     let whole = verify(&self::snapshot(&allocator, usize::MAX), 0, &given("")).expect("the state is valid");
     assert_eq!((whole.told, whole.mismatches), (0, vec![]));
 }
@@ -78,7 +78,7 @@ fn what_was_told_once_is_not_told_otherwise_later() {
     let (steps, before) = lowest_is_youngest([round(), round()].concat());
     let allocator = run("", steps);
     let mut snapshot = snapshot(&allocator, allocator.device().trace.len() - before);
-    // In the second round another segment comes first than in the first.
+    // In the second round, another segment comes first than in the first.
     let asked: Vec<usize> =
         (0..snapshot.events.len()).filter(|at| snapshot.events[*at].action == TraceAction::Alloc).collect();
     let (first, second) = (asked[6], asked[7]);
@@ -102,8 +102,8 @@ fn the_order_in_which_segments_from_before_are_given_back_is_told() {
 
 #[test]
 fn segments_that_the_trace_saw_got_keep_their_order_where_it_is_taken_up_anew() {
-    // The trace is whole, but for a block in the middle that was said to be elsewhere: from there on the
-    // state is worked out.
+    // The trace is complete, except for a block in the middle with a changed address: from there on, the
+    // state is restored.
     let (mut steps, before) = lowest_is_youngest([alloc(1, 1)]);
     steps.extend([vec![free(0); 6], vec![alloc(MIB / 2 + 512, 0); 3]].concat());
     let allocator = run("", steps);
@@ -117,7 +117,8 @@ fn segments_that_the_trace_saw_got_keep_their_order_where_it_is_taken_up_anew() 
     assert_eq!(found.mismatches.len(), 1, "{:?}", found.mismatches);
 }
 
-/// Found by the property above: the lower of two segments of one size was got after the higher one.
+/// Found by the property above: of two segments of one size, the lower one was allocated after the higher
+/// one.
 #[test]
 fn a_lower_segment_may_be_younger() {
     let mut steps = vec![alloc(1, 0), alloc(1, 0), alloc(1, 1), free(0), free(0), Step::Capture, alloc(1, 1)];
@@ -135,9 +136,9 @@ fn a_lower_segment_may_be_younger() {
 
 #[test]
 fn a_trace_may_begin_in_the_middle_of_a_call() {
-    // The card is full. A block becomes free for a request that other streams were done with, its whole pages
-    // and those of another stream are given back, and the request is met from what is left of the page
-    // before them, although what is left of the page behind them is a better fit.
+    // The card is full. The free of a block that waits for another stream completes during a request, its
+    // whole pages and those of another stream are unmapped, and the request is served from the remainder of
+    // the page before them, although the remainder of the page after them fits better.
     let conf = "expandable_segments:True";
     let sizes = [(5, 0), (68, 0), (27, 0), (100, 1), (190, 0)];
     let mut steps: Vec<Step> = sizes.map(|(size, stream)| alloc(size * MIB, stream)).to_vec();
@@ -155,7 +156,7 @@ fn a_trace_may_begin_in_the_middle_of_a_call() {
 
 #[test]
 fn expandable_segments_are_told_apart_by_what_they_are_mapped_for() {
-    // The large one has grown so far that its end lies nearer to where the small one begins.
+    // The large segment has grown so far that its end is nearer to the start of the small one.
     let conf = "expandable_segments:True";
     let sizes = [79 * MIB, MIB / 2, 79 * MIB, 79 * MIB, 19 * MIB, 19 * MIB, MIB / 2, MIB, MIB];
     let allocator = run(conf, sizes.map(|size| alloc(size, 0)).to_vec());

@@ -1,4 +1,4 @@
-//! What holds for every program, under all settings and releases.
+//! Properties that hold for every program, under all settings and releases.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +68,7 @@ fn release() -> impl Strategy<Value = Release> {
     (0_u16..=15).prop_map(|minor| Release::new(2, minor))
 }
 
-/// The program's own view: what it holds, with the size that it asked for.
+/// The program's own state: its blocks, with the requested sizes.
 #[derive(Default)]
 struct Program {
     live: BTreeMap<Address, u64>,
@@ -102,15 +102,15 @@ fn run(allocator: &mut Allocator<SimulatedDevice>, steps: Vec<Step>) -> Program 
                     assert_eq!(error.requested, size);
                     let limit = error.allowed.unwrap_or(u64::MAX).min(CAPACITY);
                     let held = allocator.stats().reserved_bytes.all.current as u64;
-                    // Expandable segments take whole pages, which may be more than the segment would be.
+                    // Expandable segments map whole pages, which may exceed the segment size.
                     let page = if allocator.settings().expandable_segments {
                         allocator.settings().large_segment_size
                     } else {
                         1
                     };
                     let wanted = error.segment.next_multiple_of(page);
-                    // With a limit on splits, PyTorch may release oversize blocks, find them too few, and
-                    // give up without asking the device again.
+                    // With a limit on splitting, PyTorch may release oversize blocks, find them insufficient,
+                    // and give up without asking the device again.
                     let gave_up = allocator.settings().max_split_size != u64::MAX;
                     assert!(gave_up || error.segment + held > limit || error.device_free < wanted);
                 }
@@ -129,7 +129,8 @@ fn run(allocator: &mut Allocator<SimulatedDevice>, steps: Vec<Step>) -> Program 
             }
             Step::FinishEvents => allocator.device_mut().finish_events(),
             Step::EmptyCache => allocator.empty_cache(),
-            // Beginning twice, ending what did not begin and the like are errors, and change nothing.
+            // Beginning a capture twice, ending one that did not begin and the like are errors, and change
+            // nothing.
             Step::BeginCapture { pool } => {
                 let _ = allocator.begin_capture(PoolId(0, pool), CaptureFilter::Stream(Stream(pool)));
             }
@@ -193,8 +194,8 @@ proptest! {
             while allocator.release_pool(PoolId(0, pool)).is_ok() {}
         }
         allocator.empty_cache();
-        // PyTorch counts one for each request that makes an expandable segment of a private pool grow, and
-        // takes one away for each run that is unmapped: at none it forgets the pool, which may still hold
+        // PyTorch increments a count for each request that grows an expandable segment of a private pool, and
+        // decrements it for each range that is unmapped: at zero it forgets the pool, which may still hold
         // memory.
         let forgotten = |segment: &SegmentView| segment.expandable && segment.pool != PoolId::DEFAULT;
         let left = allocator.segments();
@@ -217,7 +218,8 @@ proptest! {
         for pool in 1..3 {
             let _ = allocator.end_capture(PoolId(0, pool));
         }
-        // What is waiting may come back at the next request: let it, first.
+        // Blocks that wait for events may become free at the next request, so their events are completed
+        // first.
         allocator.device_mut().finish_events();
         let _ = allocator.malloc(1, Stream(9));
         prop_assume!(allocator.is_cached(PoolId::DEFAULT, size, Stream(stream)));
@@ -269,8 +271,8 @@ proptest! {
         restored.check().unwrap_or_else(|problem| panic!("{problem}"));
         prop_assert_eq!(restored.segments(), segments);
         for (size, stream) in more {
-            // Only what is cached lies at the same place for certain: where a reservation began is not in a
-            // state.
+            // Only cached blocks are certain to have the same address: a state does not contain the start of
+            // a reservation.
             let (pool, stream) = (PoolId::DEFAULT, Stream(stream));
             if original.is_cached(pool, size, stream) && restored.is_cached(pool, size, stream) && !plain.expandable_segments {
                 prop_assert_eq!(original.malloc(size, stream), restored.malloc(size, stream));

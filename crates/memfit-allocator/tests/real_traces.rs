@@ -1,12 +1,13 @@
-//! Traces of PyTorch's own allocator, as far as a folder of them is at hand: every address and every segment
-//! is predicted, and where its statistics lie beside a trace, those too.
+//! Traces of PyTorch's own allocator, if a folder of them is available: every address and every segment is
+//! predicted, and also the statistics if they were saved with a trace.
 //!
-//! `MEMFIT_TEST_SNAPSHOTS` names the folder. `scripts/replay/random_programs.py` fills one.
+//! The folder is `tests/programs` of memfit-recording, or the one that `MEMFIT_TEST_SNAPSHOTS` names.
+//! `scripts/replay/random_programs.py` fills one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use memfit_allocator::{Given, Stats, Tally, Verification, verify};
+use memfit_allocator::{ReplayConditions, Stats, Tally, Verification, verify};
 use memfit_recording::{PickleLimits, Snapshot};
 use serde_json::Value;
 
@@ -22,16 +23,16 @@ fn pickles(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-/// What a program wrote beside its snapshot.
+/// Facts that a program saved with its snapshot.
 fn facts(file: &Path) -> Option<Value> {
     let text = fs::read_to_string(file.with_extension("json")).ok()?;
     Some(serde_json::from_str(&text).expect("the facts are JSON"))
 }
 
-fn given(snapshot: &Snapshot, facts: Option<&Value>) -> Given {
+fn given(snapshot: &Snapshot, facts: Option<&Value>) -> ReplayConditions {
     let torch = facts.map(|facts| facts["torch"].as_str().expect("the facts name torch's version"));
     let release = torch.map(|torch| torch.parse().expect("which is a version"));
-    let mut given = Given::from_snapshot_of(snapshot, release);
+    let mut given = ReplayConditions::from_snapshot_of(snapshot, release);
     if let Some(facts) = facts {
         given.capacity = facts["capacity"].as_u64().expect("the facts give the capacity");
         if let Some(fraction) = facts["fraction"].as_f64() {
@@ -41,17 +42,17 @@ fn given(snapshot: &Snapshot, facts: Option<&Value>) -> Given {
     given
 }
 
-/// Not compared: a trace does not always tell a request that was tried again from an emptied cache, and says
-/// nothing of requests that were refused before the device was asked.
+/// Not compared: a trace does not always distinguish a retried request from an emptied cache, and does not
+/// contain rejected requests.
 const NOT_TRACED: [&str; 3] = ["num_alloc_retries", "num_sync_all_streams", "num_oom_rejections"];
 
-/// The statistics that differ from those that PyTorch gave.
+/// Statistics that differ from PyTorch's.
 fn differences(stats: &Stats, given: &Value) -> Vec<String> {
     let differs = |(name, ours): (String, i64)| {
         let theirs = given[&name].as_i64().filter(|theirs| *theirs != ours)?;
         (!NOT_TRACED.contains(&name.as_str())).then(|| format!("{name}: {ours} instead of {theirs}"))
     };
-    stats.named().into_iter().filter_map(differs).collect()
+    stats.entries().into_iter().filter_map(differs).collect()
 }
 
 #[derive(Default)]
@@ -77,10 +78,8 @@ impl Sums {
 
 #[test]
 fn every_address_and_every_segment_is_predicted() {
-    let Ok(folder) = std::env::var("MEMFIT_TEST_SNAPSHOTS") else {
-        println!("skipped: MEMFIT_TEST_SNAPSHOTS names no folder of snapshots");
-        return;
-    };
+    let programs = || format!("{}/../memfit-recording/tests/programs", env!("CARGO_MANIFEST_DIR"));
+    let folder = std::env::var("MEMFIT_TEST_SNAPSHOTS").unwrap_or_else(|_| programs());
     let mut wrong = Vec::new();
     let mut sums = Sums::default();
     for file in pickles(&folder) {
@@ -121,4 +120,5 @@ fn every_address_and_every_segment_is_predicted() {
         "together: addresses {addresses:?}, segments {segments:?}, blocks {blocks:?}, statistics {statistics:?}"
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(addresses.predicted > 0 && segments.predicted > 0, "the folder has no traces");
 }

@@ -1,4 +1,4 @@
-//! What the allocator does in situations that can be worked out by hand.
+//! Behaviour of the allocator in situations that can be computed by hand.
 
 use memfit_allocator::{
     Action, Address, AllocationError, Allocator, BlockState, CaptureFilter, Device, Entry, FreeError, PoolId,
@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 const MAIN: Stream = Stream(0);
 const SIDE: Stream = Stream(7);
 
-/// A device that keeps the trace.
+/// Device that records the trace.
 struct Traced {
     device: SimulatedDevice,
     trace: Vec<Entry>,
@@ -61,7 +61,7 @@ fn release_with(capacity: u64, conf: &str, release: Release) -> Allocator<Traced
     Allocator::new(device, settings, release)
 }
 
-fn with(capacity: u64, conf: &str) -> Allocator<Traced> {
+fn traced_allocator(capacity: u64, conf: &str) -> Allocator<Traced> {
     release_with(capacity, conf, Release::NEWEST)
 }
 
@@ -87,7 +87,7 @@ fn actions(allocator: &mut Allocator<Traced>) -> Vec<(Action, u64)> {
 
 #[test]
 fn small_requests_are_packed_into_two_mebibytes() {
-    let mut allocator = with(1 << 30, "");
+    let mut allocator = traced_allocator(1 << 30, "");
     let first = get(&mut allocator, 100);
     let second = get(&mut allocator, 600);
     let third = get(&mut allocator, MIB);
@@ -105,7 +105,7 @@ fn small_requests_are_packed_into_two_mebibytes() {
 
 #[test]
 fn a_large_block_keeps_a_rest_of_up_to_one_mebibyte() {
-    let mut allocator = with(1 << 30, "");
+    let mut allocator = traced_allocator(1 << 30, "");
     let block = get(&mut allocator, 19 * MIB);
     assert_eq!(reserved(&allocator), 20 << 20);
     assert_eq!(
@@ -123,7 +123,7 @@ fn a_large_block_keeps_a_rest_of_up_to_one_mebibyte() {
 
 #[test]
 fn the_smallest_and_then_the_lowest_block_is_taken_and_neighbours_merge() {
-    let mut allocator = with(1 << 30, "");
+    let mut allocator = traced_allocator(1 << 30, "");
     let blocks: Vec<Address> = (0..8).map(|_| get(&mut allocator, 64 * KIB)).collect();
     give(&mut allocator, blocks[1]);
     give(&mut allocator, blocks[2]);
@@ -136,7 +136,7 @@ fn the_smallest_and_then_the_lowest_block_is_taken_and_neighbours_merge() {
 
 #[test]
 fn streams_do_not_share_blocks() {
-    let mut allocator = with(1 << 30, "");
+    let mut allocator = traced_allocator(1 << 30, "");
     let block = get(&mut allocator, 4 * MIB);
     give(&mut allocator, block);
     let other = allocator.malloc(4 * MIB, SIDE).expect("there is room");
@@ -146,7 +146,7 @@ fn streams_do_not_share_blocks() {
 
 #[test]
 fn nothing_and_too_much() {
-    let mut allocator = with(1 << 30, "");
+    let mut allocator = traced_allocator(1 << 30, "");
     assert_eq!(allocator.malloc(0, MAIN), Ok(Address::NULL));
     assert_eq!(allocator.malloc(1 << 60, MAIN), Err(AllocationError::TooLarge(1 << 60)));
     assert_eq!(allocator.free(Address(512)), Err(FreeError(Address(512))));
@@ -157,7 +157,7 @@ fn nothing_and_too_much() {
 
 #[test]
 fn the_cache_is_released_large_blocks_first_before_a_request_fails() {
-    let mut allocator = with(48 * MIB, "");
+    let mut allocator = traced_allocator(48 * MIB, "");
     let small = get(&mut allocator, 1);
     let large = get(&mut allocator, 30 * MIB);
     give(&mut allocator, small);
@@ -186,7 +186,7 @@ fn the_cache_is_released_large_blocks_first_before_a_request_fails() {
 
 #[test]
 fn a_fraction_limits_by_segments() {
-    let mut allocator = with(100 * MIB, "");
+    let mut allocator = traced_allocator(100 * MIB, "");
     allocator.set_memory_fraction(0.5);
     get(&mut allocator, 40 * MIB);
     let error = allocator.malloc(2 * MIB, MAIN).expect_err("a segment of 20 MiB would pass the limit");
@@ -197,7 +197,7 @@ fn a_fraction_limits_by_segments() {
 
 #[test]
 fn oversize_blocks_are_neither_split_nor_lent_and_released_first() {
-    let mut allocator = with(200 * MIB, "max_split_size_mb:32");
+    let mut allocator = traced_allocator(200 * MIB, "max_split_size_mb:32");
     let huge = get(&mut allocator, 100 * MIB);
     give(&mut allocator, huge);
     let small = get(&mut allocator, 20 * MIB);
@@ -221,7 +221,7 @@ fn oversize_blocks_are_neither_split_nor_lent_and_released_first() {
 
 #[test]
 fn several_oversize_blocks_make_room_together() {
-    let mut allocator = with(200 * MIB, "max_split_size_mb:32");
+    let mut allocator = traced_allocator(200 * MIB, "max_split_size_mb:32");
     let blocks: Vec<Address> = [40, 50, 60].into_iter().map(|size| get(&mut allocator, size * MIB)).collect();
     for block in blocks {
         give(&mut allocator, block);
@@ -276,7 +276,7 @@ fn garbage_is_collected_only_where_a_fraction_is_set() {
 
 #[test]
 fn expandable_segments_map_what_is_needed_in_whole_pages() {
-    let mut allocator = with(1 << 30, "expandable_segments:True");
+    let mut allocator = traced_allocator(1 << 30, "expandable_segments:True");
     let first = get(&mut allocator, 30 * MIB);
     assert_eq!(reserved(&allocator), 40 << 20, "two pages of 20 MiB");
     let second = get(&mut allocator, 25 * MIB);
@@ -315,7 +315,7 @@ fn expandable_segments_map_what_is_needed_in_whole_pages() {
 
 #[test]
 fn where_mapping_fails_the_cache_of_other_segments_is_unmapped() {
-    let mut allocator = with(100 * MIB, "expandable_segments:True");
+    let mut allocator = traced_allocator(100 * MIB, "expandable_segments:True");
     let other = allocator.malloc(60 * MIB, SIDE).expect("there is room");
     allocator.free(other).expect("it was handed out");
     actions(&mut allocator);
@@ -329,7 +329,7 @@ fn where_mapping_fails_the_cache_of_other_segments_is_unmapped() {
 
 #[test]
 fn blocks_used_elsewhere_are_free_only_when_that_is_done() {
-    let mut allocator = with(1 << 30, "");
+    let mut allocator = traced_allocator(1 << 30, "");
     allocator.device_mut().device.hold_events();
     let block = get(&mut allocator, 8 * MIB);
     allocator.record_stream(block, MAIN).expect("it was handed out");
@@ -345,7 +345,7 @@ fn blocks_used_elsewhere_are_free_only_when_that_is_done() {
 
 #[test]
 fn releasing_the_cache_waits_for_other_streams() {
-    let mut allocator = with(30 * MIB, "");
+    let mut allocator = traced_allocator(30 * MIB, "");
     allocator.device_mut().device.hold_events();
     let block = get(&mut allocator, 20 * MIB);
     allocator.record_stream(block, SIDE).expect("it was handed out");
@@ -366,7 +366,7 @@ fn releasing_the_cache_waits_for_other_streams() {
 #[test]
 fn captures_take_memory_from_their_own_pool_and_keep_it() {
     let graph = PoolId(0, 1);
-    let mut allocator = with(1 << 30, "");
+    let mut allocator = traced_allocator(1 << 30, "");
     let outside = get(&mut allocator, 4 * MIB);
     give(&mut allocator, outside);
     allocator.begin_capture(graph, CaptureFilter::Stream(MAIN)).expect("the pool is new");
@@ -403,7 +403,7 @@ fn of_two_captures_the_first_or_the_last_wins() {
 
 #[test]
 fn blocks_given_back_in_a_capture_wait_until_it_ends() {
-    let mut allocator = with(1 << 30, "");
+    let mut allocator = traced_allocator(1 << 30, "");
     let block = get(&mut allocator, 4 * MIB);
     allocator.begin_capture(PoolId(0, 1), CaptureFilter::Stream(SIDE)).expect("the pool is new");
     allocator.record_stream(block, SIDE).expect("it was handed out");
@@ -435,7 +435,7 @@ fn pools_may_help_out_before_or_after_the_cache_is_released() {
 #[test]
 fn a_pool_may_refuse_to_split() {
     let pool = PoolId(1, 0);
-    let mut allocator = with(1 << 30, "");
+    let mut allocator = traced_allocator(1 << 30, "");
     allocator
         .hold_pool(pool, PoolOptions { no_split: true, ..PoolOptions::default() })
         .expect("2.15 has such pools");
@@ -449,7 +449,7 @@ fn a_pool_may_refuse_to_split() {
 
 #[test]
 fn expandable_segments_that_were_switched_off_are_passed_over() {
-    let mut allocator = with(1 << 30, "expandable_segments:True");
+    let mut allocator = traced_allocator(1 << 30, "expandable_segments:True");
     let block = get(&mut allocator, 10 * MIB);
     give(&mut allocator, block);
     allocator.set_settings(Settings::default());
@@ -479,7 +479,7 @@ fn of_equal_blocks_the_oldest_segments_or_the_lowest_is_taken() {
 
 #[test]
 fn pools_are_emptied_in_the_order_of_a_hash_table() {
-    let mut allocator = with(1 << 30, "");
+    let mut allocator = traced_allocator(1 << 30, "");
     let pools = [PoolId(24, 0), PoolId(25, 0), PoolId(26, 0)];
     for pool in pools {
         allocator.hold_pool(pool, PoolOptions::default()).expect("the pool is new");
@@ -490,7 +490,6 @@ fn pools_are_emptied_in_the_order_of_a_hash_table() {
     allocator.device_mut().trace.clear();
     allocator.empty_cache();
     let order: Vec<PoolId> = allocator.device().trace.iter().map(|entry| entry.pool).collect();
-    // As PyTorch 2.15 was seen to do with 24 and 25: what is behind the point of number times golden ratio
-    // decides.
+    // Observed in PyTorch 2.15 with 24 and 25: the fractional part of number times golden ratio decides.
     assert_eq!(order, [PoolId(26, 0), PoolId(25, 0), PoolId(24, 0)]);
 }

@@ -1,48 +1,47 @@
-//! The clock of a virtual device, as both ends of the channel speak of it: how it is asked to go, what its
-//! work is made of, and the marks that a process sets at the end of each step.
+//! Clock settings and readings of a virtual device: its modes, the kinds of its work, and the marks that a
+//! process writes at the end of each step.
 
 use serde::{Deserialize, Serialize};
 
-/// When the device says that work is done.
+/// Policy for the completion time of device work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClockMode {
-    /// After as long as it is estimated to take on the card.
+    /// After its estimated duration on the device.
     #[default]
     Estimate,
-    /// At once: memory that another stream uses comes back as early as it can.
+    /// Immediately: memory that another stream uses is reusable as early as possible.
     Instant,
-    /// Only when the host waits for it: such memory comes back as late as it can.
+    /// Only when the host waits for it: such memory is reusable as late as possible.
     Never,
 }
 
-/// Whether the host's own computing moves the clock.
+/// Source of host time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HostTime {
-    /// Each call of the device takes the host a fixed time: the same script reads the same clock on any
-    /// machine.
+    /// Each device call takes a fixed host time: the same script reads the same clock on any machine.
     #[default]
     Modelled,
     /// The processor time of the calling thread between its calls counts as well.
     Measured,
 }
 
-/// What a piece of work is, as far as the accuracy of its estimate is concerned.
+/// Kind of a piece of work; the accuracy of its estimate depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkKind {
-    /// Products of matrices.
+    /// Matrix products.
     Matmul,
     /// Convolutions.
     Convolution,
     /// Fused attention.
     Attention,
-    /// Kernels that are bound by memory, of which the operands are known.
+    /// Memory-bound kernels with known operands.
     Memory,
-    /// Kernels of which only the memory that they were led to is known.
+    /// Kernels of which only the reachable memory is known.
     Guess,
-    /// Copies between the host and a card, and between cards.
+    /// Copies between host and device, and between devices.
     Transfer,
     /// Collective communication.
     Communication,
@@ -60,7 +59,7 @@ impl WorkKind {
         Self::Communication,
     ];
 
-    /// The name in reports.
+    /// Name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Matmul => "matmul",
@@ -73,8 +72,8 @@ impl WorkKind {
         }
     }
 
-    /// By how much an estimate of such work may be off, beyond what the card's own speed is uncertain by: the
-    /// shares by which it may be too long and too short.
+    /// Relative error of an estimate beyond the uncertainty of the device's speed: how much it may be too
+    /// long and too short.
     const fn error(self) -> (f64, f64) {
         match self {
             Self::Matmul | Self::Transfer => (0.10, 0.15),
@@ -85,37 +84,37 @@ impl WorkKind {
     }
 }
 
-/// By how much the time may be off in which the device waits for the host.
+/// Relative error of the time in which the device waits for the host.
 const HOST_ERROR: (f64, f64) = (0.60, 1.50);
 
-/// The device's clock at the end of a step.
+/// Reading of the device's clock at the end of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockMark {
-    /// When all work that was queued by then is done, in nanoseconds since the device was made.
+    /// Completion time of all work queued so far, in nanoseconds since the device was created.
     pub end: u64,
-    /// How much work was queued until then, by kind, in nanoseconds.
+    /// Nanoseconds of work queued so far, by kind.
     pub busy: Vec<u64>,
 }
 
-/// How long a step takes, as an estimate.
+/// Estimated duration of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepTime {
-    /// The best guess, in nanoseconds.
+    /// Typical duration in nanoseconds.
     pub typical: f64,
-    /// No shorter than this.
+    /// Lower bound.
     pub low: f64,
-    /// No longer than this.
+    /// Upper bound.
     pub high: f64,
-    /// What the device does in it, in nanoseconds, by kind; streams that run side by side count each.
+    /// Device work in nanoseconds, by kind; concurrent streams each count.
     pub busy: Vec<(WorkKind, f64)>,
 }
 
-/// How far a card's speed is from its typical one: at its best and at its worst, as factors of the time.
+/// Range of a device's speed around its typical one, as factors of the duration.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SpeedRange {
-    /// At its best; at most 1.
+    /// Best case; at most 1.
     pub best: f64,
-    /// At its worst; at least 1.
+    /// Worst case; at least 1.
     pub worst: f64,
 }
 
@@ -126,10 +125,10 @@ impl Default for SpeedRange {
 }
 
 impl StepTime {
-    /// From the marks at the ends of the steps, in order. The first step, which warms up, is left out, and of
-    /// the others the later half is taken: what is compiled or captured along the way is over by then.
-    /// Nothing with fewer than two marks, or from a clock that stands still.
-    pub fn of(marks: &[ClockMark], compute: SpeedRange, memory: SpeedRange) -> Option<Self> {
+    /// Estimates the step time from the marks at the ends of the steps, in order. The first step is a warm-up
+    /// and is left out; of the others, the later half is used, since compilation and capture are over by
+    /// then. `None` with fewer than two marks, or if the clock stands still.
+    pub fn from_marks(marks: &[ClockMark], compute: SpeedRange, memory: SpeedRange) -> Option<Self> {
         let steps: Vec<(&ClockMark, &ClockMark)> = marks.iter().zip(marks.get(1..)?).collect();
         let mut steady = steps.get(steps.len() / 2..)?.to_vec();
         steady.sort_by_key(|(before, after)| after.end.saturating_sub(before.end));
@@ -141,7 +140,7 @@ impl StepTime {
             .map(|(index, kind)| (kind, at(after, index).saturating_sub(at(before, index)) as f64))
             .collect();
         let total: f64 = busy.iter().map(|(_, length)| length).sum();
-        // What is neither is the host's: there the device waits to be told what to do.
+        // The remaining time belongs to the host: the device waits for it.
         let working = total.min(typical);
         let share = if total > 0.0 { working / total } else { 0.0 };
         let (mut low, mut high) =
@@ -170,7 +169,7 @@ mod tests {
 
     fn typical(ends: &[u64]) -> Option<f64> {
         let one = SpeedRange::default();
-        StepTime::of(&marks(ends), one, one).map(|time| time.typical)
+        StepTime::from_marks(&marks(ends), one, one).map(|time| time.typical)
     }
 
     #[test]
@@ -188,15 +187,18 @@ mod tests {
         let one = SpeedRange::default();
         let mark =
             |end: u64, known: u64, guessed: u64| ClockMark { end, busy: vec![known, 0, 0, 0, guessed] };
-        let of = |after: ClockMark| StepTime::of(&[mark(0, 0, 0), after], one, one).unwrap();
+        let of = |after: ClockMark| StepTime::from_marks(&[mark(0, 0, 0), after], one, one).unwrap();
         let (known, guessed, waiting) = (of(mark(100, 100, 0)), of(mark(100, 0, 100)), of(mark(100, 10, 0)));
         for time in [&known, &guessed, &waiting] {
             assert!(time.low < time.typical && time.typical < time.high, "{time:?}");
         }
         assert!(known.high < guessed.high && guessed.low < known.low);
         assert!(known.high < waiting.high, "the host's time is known less well than the card's");
-        let slow =
-            StepTime::of(&[mark(0, 0, 0), mark(100, 100, 0)], SpeedRange { best: 0.9, worst: 2.0 }, one);
+        let slow = StepTime::from_marks(
+            &[mark(0, 0, 0), mark(100, 100, 0)],
+            SpeedRange { best: 0.9, worst: 2.0 },
+            one,
+        );
         assert!(slow.is_some_and(|slow| slow.high > 1.9 * known.high));
     }
 }

@@ -1,13 +1,12 @@
-//! The event log of a process: what PyTorch's allocator did, and what the script was doing meanwhile.
+//! The event log of a process: the operations of PyTorch's allocator, and the script's activity meanwhile.
 //!
-//! A log is a file that the process writes through shared memory, so that a killed process loses nothing that
-//! it had committed. It begins with a header in a page of its own; after that come records of
-//! [`RECORD_BYTES`] bytes each. The header's count of committed records is raised only after a record is
-//! whole, so a reader that believes the count never sees half a record, even while the process is still
-//! writing.
+//! A log is a file that the process writes through shared memory, so a killed process loses nothing that it
+//! had committed. It begins with a header in a page of its own, followed by records of [`RECORD_BYTES`] bytes
+//! each. The header's count of committed records is raised only after a record is complete, so a reader that
+//! respects the count never sees half a record, even while the process is still writing.
 //!
-//! [`Writer`] is the process's end. [`read`] is the watcher's: it trusts nothing, and says what it had to
-//! leave out.
+//! [`Writer`] is the process's end. [`read`] is the watcher's: it trusts nothing, and reports what it had to
+//! skip.
 
 mod codec;
 mod reader;
@@ -16,49 +15,49 @@ mod writer;
 pub use reader::{EventLog, Problem, parse, read};
 pub use writer::{DEFAULT_CAP, Writer};
 
-/// The first bytes of every log.
+/// First bytes of every log.
 pub const MAGIC: [u8; 8] = *b"MFEVENT\n";
-/// The bytes before the first record.
+/// Bytes before the first record.
 pub const HEADER_BYTES: usize = 4096;
-/// The bytes of one record.
+/// Bytes of a record.
 pub const RECORD_BYTES: usize = 48;
 
-/// Where the fields of the header are.
+/// Offsets of the header's fields.
 pub(crate) mod header {
     /// `u32`: [`crate::PROTOCOL`].
     pub(crate) const PROTOCOL: usize = 8;
     /// `u32`: the process.
     pub(crate) const PID: usize = 12;
-    /// `u64`, raised atomically: how many records are whole.
+    /// `u64`, raised atomically: number of complete records.
     pub(crate) const COMMITTED: usize = 16;
-    /// `u32`: [`TRUNCATED`], or nothing.
+    /// `u32`: [`TRUNCATED`], or 0.
     pub(crate) const FLAGS: usize = 24;
     /// `u32`: the bytes of one record.
     pub(crate) const RECORD: usize = 28;
-    /// The flag that says that later records were dropped.
+    /// Flag: later records were dropped.
     pub(crate) const TRUNCATED: u32 = 1;
 }
 
-/// Set in the number of an [`Event::Traced`] whose request failed: the next request that is served has the
-/// same number.
-pub const REFUSED: u64 = 1 << 63;
+/// Flag in the number of an [`Event::Traced`] whose request failed: the next successful request has the same
+/// number.
+pub const REFUSED_FLAG: u64 = 1 << 63;
 
-/// What became of a segment. The codes are part of the channel's protocol.
+/// Change of a segment. The codes are part of the channel's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SegmentChange {
-    /// The device gave it.
+    /// Allocated from the device.
     Alloc = 0,
-    /// It went back.
+    /// Returned to the device.
     Free = 1,
-    /// A part of an expandable one was given memory.
+    /// Memory was mapped into a part of an expandable segment.
     Map = 2,
-    /// A part of an expandable one lost its memory.
+    /// Memory was unmapped from a part of an expandable segment.
     Unmap = 3,
 }
 
 impl SegmentChange {
-    /// The change with this code, if there is one.
+    /// Decodes a change; `None` for unknown codes.
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::Alloc,
@@ -70,60 +69,60 @@ impl SegmentChange {
     }
 }
 
-/// Where and when something happened.
+/// Device, thread, module, phase and step of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct EventContext {
     /// The device.
     pub device: u8,
-    /// The phase's code.
+    /// Code of the phase.
     pub phase: u8,
-    /// The thread, numbered from 1.
+    /// Thread, numbered from 1.
     pub thread: u32,
-    /// The innermost module's name as a text number; 0 for none.
+    /// Text number of the innermost module's name; 0 for none.
     pub module: u32,
-    /// Optimizer steps complete before it.
+    /// Optimizer steps completed before it.
     pub step: u32,
 }
 
 /// One event, in the order in which they were logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A block was handed out.
+    /// A block was allocated.
     Alloc {
-        /// Where and when.
-        place: Place,
+        /// Context of the allocation.
+        place: EventContext,
         /// Its address.
         address: u64,
-        /// Its size, rounded up as the allocator does.
+        /// Size, rounded up as the allocator does.
         bytes: u64,
-        /// Bytes in blocks on the device, with it.
+        /// Bytes in blocks on the device, including this one.
         allocated: u64,
         /// Bytes in segments on the device.
         reserved: u64,
     },
-    /// A block was given back.
+    /// A block was freed.
     Free {
-        /// Where and when.
-        place: Place,
+        /// Context of the free.
+        place: EventContext,
         /// Its address.
         address: u64,
         /// Its size.
         bytes: u64,
-        /// Bytes in blocks on the device, without it.
+        /// Bytes in blocks on the device, excluding this one.
         allocated: u64,
         /// Bytes in segments on the device.
         reserved: u64,
     },
-    /// The block that holds `address` belongs to a category.
+    /// Assigns a category to the block that contains `address`.
     Note {
         /// An address in the block.
         address: u64,
-        /// The category's code.
+        /// Code of the category.
         category: u8,
-        /// The owner's name as a text number; 0 for none.
+        /// Text number of the owner's name; 0 for none.
         owner: u32,
     },
-    /// A text gets its number.
+    /// Assigns a number to a text.
     Text {
         /// The number.
         id: u32,
@@ -132,96 +131,96 @@ pub enum Event {
     },
     /// A module's call begins.
     ScopeEnter {
-        /// Where and when; its `module` is the one that is entered.
-        place: Place,
+        /// Context; its `module` is the one that is entered.
+        place: EventContext,
     },
     /// A module's call ends.
     ScopeExit {
-        /// Where and when; its `module` is the one that is left.
-        place: Place,
+        /// Context; its `module` is the one that is left.
+        place: EventContext,
     },
     /// The process enters a phase.
     Phase {
-        /// Where and when; its `phase` is the one that is entered.
-        place: Place,
+        /// Context; its `phase` is the one that is entered.
+        place: EventContext,
     },
     /// An optimizer step is complete.
     Step {
-        /// How many are complete now.
+        /// Number of completed steps.
         step: u32,
     },
-    /// A request could not be served.
+    /// A request failed.
     Oom {
-        /// Where and when.
-        place: Place,
-        /// What was asked for.
+        /// Context of the request.
+        place: EventContext,
+        /// Bytes requested.
         bytes: u64,
         /// Bytes in blocks on the device.
         allocated: u64,
         /// Bytes in segments on the device.
         reserved: u64,
     },
-    /// What was asked for, for a block that was handed out.
+    /// Requested size of a block that was allocated.
     Requested {
         /// The device.
         device: u8,
-        /// Which allocation of that device in this process, counted from 1; 0 for the block that is live at
-        /// the address.
+        /// Number of the allocation on that device in this process, counted from 1; 0 for the block that is
+        /// live at the address.
         number: u64,
-        /// The block.
+        /// Address of the block.
         address: u64,
-        /// What was asked for.
+        /// Bytes requested.
         bytes: u64,
     },
-    /// A frame of stacks gets its number.
+    /// Assigns a number to a stack frame.
     Frame {
         /// The number.
         id: u32,
-        /// The function, as a text number.
+        /// Function, as a text number.
         name: u32,
-        /// The file, as a text number.
+        /// File, as a text number.
         file: u32,
-        /// The line.
+        /// Line number.
         line: u32,
     },
-    /// A stack gets its number.
+    /// Assigns a number to a stack.
     Stack {
         /// The number.
         id: u32,
-        /// The numbers of its frames, the innermost first.
+        /// Numbers of its frames, innermost first.
         frames: Vec<u32>,
     },
-    /// From where a block was asked for.
+    /// Stack and stream of an allocation.
     Traced {
         /// The device.
         device: u8,
-        /// Which allocation of that device in this process, counted from 1; with [`REFUSED`] where the
+        /// Number of the allocation on that device in this process, from 1; with [`REFUSED_FLAG`] if the
         /// request failed.
         number: u64,
-        /// The number of the stack; 0 for none.
+        /// Number of the stack; 0 for none.
         stack: u32,
-        /// The stream's handle.
+        /// Handle of the stream.
         stream: u64,
-        /// When, in microseconds; 0 where that is not known.
+        /// Time in microseconds; 0 if unknown.
         time_us: u64,
     },
-    /// The device gave memory or took it back.
+    /// The allocator took memory from the device or returned it.
     Segment {
         /// The device.
         device: u8,
-        /// What became of it.
+        /// Kind of change.
         change: SegmentChange,
-        /// The last allocation of that device before it, counted from 1; 0 where it comes before all.
+        /// Number of the last allocation on that device before it, counted from 1; 0 if there is none.
         number: u64,
-        /// Where it begins.
+        /// Start address.
         address: u64,
-        /// Its bytes.
+        /// Size in bytes.
         bytes: u64,
-        /// The number of the stack; 0 for none.
+        /// Number of the stack; 0 for none.
         stack: u32,
-        /// The stream's handle.
+        /// Handle of the stream.
         stream: u64,
-        /// When, in microseconds; 0 where that is not known.
+        /// Time in microseconds; 0 if unknown.
         time_us: u64,
     },
 }

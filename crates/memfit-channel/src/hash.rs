@@ -1,11 +1,11 @@
-//! The hash that all processes of a run agree on.
+//! The hash function shared by all processes of a run.
 
 use std::hash::Hasher as _;
 
 use rustc_hash::FxHasher;
 
-/// A hash of bytes: the same in every process of a run, since all of them have the same build. It finds torn
-/// notes and free entries, and is no defence against anyone.
+/// Hashes bytes. The result is the same in every process of a run, since all have the same build. It detects
+/// torn notes and finds free entries, and is no defence against attackers.
 pub fn hash(bytes: &[u8]) -> u64 {
     let mut hasher = FxHasher::default();
     hasher.write(bytes);

@@ -1,14 +1,14 @@
-//! The ledger: shared memory in which every process of a run books what it holds on each card.
+//! The ledger: shared memory in which every process of a run reserves its memory on each device.
 //!
-//! The file has a fixed layout of atomics ([`layout`]), mapped by all processes. Every change of a card's
+//! The file has a fixed layout of atomics ([`layout`]), mapped by all processes. Every change of a device's
 //! load happens under [`lock::LedgerLock`], which the kernel releases when its holder dies, so no process can
-//! leave the ledger locked. A process that dies without giving back is found dead by its process id *and*
-//! start time ([`process`]), and whatever it held is given back before a peak is raised or an allocation
+//! leave the ledger locked. A process that dies without releasing its memory is detected by its process id
+//! *and* start time ([`process`]), and its memory is released before a peak is raised or an allocation
 //! refused.
 //!
-//! The load of a card is, over all live processes, what they allocated plus what lies outside the allocator.
-//! What lies outside is known only as an interval; an allocation is refused when it would not fit with all of
-//! it at its upper bound.
+//! The load of a device is the sum over all live processes of their allocations and of their memory outside
+//! the allocator. The latter is known only as an interval; an allocation is refused if it would not fit with
+//! the interval's upper bound.
 
 mod layout;
 mod lock;
@@ -37,14 +37,14 @@ use self::{
 };
 use crate::{ChannelError, RunDir, Setup};
 
-/// What lies outside PyTorch's allocator, by kind.
+/// Kinds of memory outside PyTorch's allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outside {
     /// The CUDA context and the modules loaded into it.
     Context,
-    /// Handles and buffers of cuBLAS, cuDNN and the like.
+    /// Handles and buffers of cuBLAS, cuDNN and similar libraries.
     Libraries,
-    /// Buffers of communicators.
+    /// Communicator buffers.
     Communication,
 }
 
@@ -53,34 +53,34 @@ impl Outside {
     pub const ALL: [Self; 3] = [Self::Context, Self::Libraries, Self::Communication];
 }
 
-/// Why a booking was refused.
+/// Reason why a reservation was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// The card cannot hold it.
+    /// The device has not enough memory.
     #[error("the card has {free} bytes left, and {asked} were asked for")]
     Full {
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: u64,
-        /// Bytes that were left, with everything outside the allocator at its upper bound.
+        /// Bytes that were free, with everything outside the allocator at its upper bound.
         free: u64,
     },
-    /// There is no such card.
+    /// There is no such device.
     #[error("there is no card {card}")]
     NoCard {
-        /// The index asked for.
+        /// Requested index.
         card: usize,
     },
-    /// More processes use the run's cards at one time than the ledger has room for.
+    /// More processes use the run's devices at once than the ledger has slots.
     #[error("more than {MAX_PROCESSES} processes use the cards at one time")]
     TooManyProcesses,
 }
 
-/// The load of a card at one instant.
+/// Load of a device at one instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Load {
     used: u64,
-    /// Held by programs that are no part of the run.
+    /// Held by programs outside the run.
     other: u64,
     typical: [u64; 3],
     high: u64,
@@ -107,13 +107,13 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Makes the ledger of a run; does nothing if it is there.
+    /// Creates the ledger of a run, unless it exists.
     pub fn create(run_dir: &RunDir, setup: &Setup) -> Result<(), ChannelError> {
         Self::open(run_dir, setup, None).map(drop)
     }
 
-    /// Joins the run's ledger, making it if this process is the first. The process shows in it once it books
-    /// something.
+    /// Opens the run's ledger, creating it if this process is the first. The process appears in it once it
+    /// reserves memory.
     pub fn open(run_dir: &RunDir, setup: &Setup, rank: Option<u32>) -> Result<Self, ChannelError> {
         let path = run_dir.ledger();
         let io = |source| ChannelError::Io { path: path.clone(), source };
@@ -141,14 +141,14 @@ impl Ledger {
         Ok(Self { map, lock, me, rank, slot: OnceLock::new() })
     }
 
-    /// Books `bytes` of a card's memory, or refuses.
+    /// Reserves `bytes` of a device's memory, or refuses.
     pub fn allocate(&self, card: usize, bytes: u64) -> Result<(), Refused> {
         self.change(card, bytes, |share| {
             share.used.fetch_add(bytes, Relaxed);
         })
     }
 
-    /// Gives back what [`Ledger::allocate`] booked.
+    /// Releases memory reserved by [`Ledger::allocate`].
     pub fn release(&self, card: usize, bytes: u64) {
         self.give_back(card, |share| {
             let held = share.used.load(Relaxed);
@@ -157,7 +157,7 @@ impl Ledger {
         });
     }
 
-    /// Books something outside the allocator, or refuses where its upper bound does not fit.
+    /// Reserves memory outside the allocator, or refuses if its upper bound does not fit.
     pub fn book(&self, card: usize, kind: Outside, size: Interval) -> Result<(), Refused> {
         self.change(card, size.high.get(), |share| {
             share.typical[kind as usize].fetch_add(size.typical.get(), Relaxed);
@@ -165,7 +165,7 @@ impl Ledger {
         })
     }
 
-    /// Gives back what [`Ledger::book`] booked.
+    /// Releases memory reserved by [`Ledger::book`].
     pub fn unbook(&self, card: usize, kind: Outside, size: Interval) {
         self.give_back(card, |share| {
             for (held, bytes) in
@@ -176,8 +176,8 @@ impl Ledger {
         });
     }
 
-    /// Bytes of a card that can still be allocated, with everything outside the allocator at its upper bound;
-    /// and its capacity.
+    /// Bytes of a device that can still be allocated, with everything outside the allocator at its upper
+    /// bound, and its capacity.
     pub fn free(&self, card: usize) -> Result<(u64, u64), Refused> {
         let raw = self.card(card)?;
         let _held = self.lock.hold();
@@ -186,7 +186,7 @@ impl Ledger {
         Ok((capacity.saturating_sub(self.load(card).device_upper()), capacity))
     }
 
-    /// Books page-locked host memory.
+    /// Records page-locked host memory.
     pub fn pin(&self, bytes: u64) -> Result<(), Refused> {
         let _held = self.lock.hold();
         let process = &self.map.get().processes[self.slot()?];
@@ -195,7 +195,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Gives back what [`Ledger::pin`] booked.
+    /// Removes memory recorded by [`Ledger::pin`].
     pub fn unpin(&self, bytes: u64) {
         let _held = self.lock.hold();
         if let Some(&slot) = self.slot.get() {
@@ -204,19 +204,19 @@ impl Ledger {
         }
     }
 
-    /// Counts something by name. Takes no lock and may be called at any time, also after a fork.
+    /// Counts a name. Takes no lock and may be called at any time, also after a fork.
     pub fn count(&self, kind: TallyKind, name: &str) {
         tally::count(&self.map.get().tally, kind, name, 1);
     }
 
-    /// A remark was about so many bytes. Takes no lock either.
-    pub fn at_stake(&self, remark: &str, bytes: u64) {
-        tally::raise(&self.map.get().tally, TallyKind::AtStake, remark, bytes);
+    /// Raises the bytes that a remark concerns. Takes no lock either.
+    pub fn raise_remark_bytes(&self, remark: &str, bytes: u64) {
+        tally::raise(&self.map.get().tally, TallyKind::RemarkBytes, remark, bytes);
     }
 
-    /// What the ledger says now.
+    /// Takes a snapshot of the ledger.
     pub fn view(&self) -> LedgerView {
-        view::of(self.map.get())
+        view::snapshot(self.map.get())
     }
 
     fn card(&self, card: usize) -> Result<&RawCard, Refused> {
@@ -227,14 +227,14 @@ impl Ledger {
         Ok(&ledger.cards[card])
     }
 
-    /// Raises a card's load by `apply`, which adds `bytes` at the most, if that fits.
+    /// Raises a device's load by `apply`, which adds at most `bytes`, if that fits.
     fn change(&self, card: usize, bytes: u64, apply: impl FnOnce(&RawShare)) -> Result<(), Refused> {
         let raw = self.card(card)?;
         let _held = self.lock.hold();
         let slot = self.slot()?;
         let capacity = raw.capacity.load(Relaxed);
         let mut before = self.load(card).device_upper();
-        // Whether the others still live is asked only where the answer matters.
+        // Checks whether other processes still live only if it matters.
         if before.saturating_add(bytes) > raw.peak_device_upper.load(Relaxed).min(capacity)
             && self.reap(Some(card))
         {
@@ -263,7 +263,7 @@ impl Ledger {
         ledger.end_change();
     }
 
-    /// The sum over all processes that are believed to live. The lock is held.
+    /// Sums over all processes that are believed to live. The caller holds the lock.
     fn load(&self, card: usize) -> Load {
         let other = self.map.get().cards[card].other.load(Relaxed);
         let mut load = Load { other, ..Load::default() };
@@ -278,7 +278,7 @@ impl Ledger {
         load
     }
 
-    /// Retires the processes that died without giving back: those that hold something on `card`, or all.
+    /// Retires dead processes that hold memory: those with memory on `card`, or all.
     fn reap(&self, card: Option<usize>) -> bool {
         let ledger = self.map.get();
         let mut any = false;
@@ -296,7 +296,7 @@ impl Ledger {
         any
     }
 
-    /// This process's slot, taken at the first need. The lock is held.
+    /// Slot of this process, taken on first use. The caller holds the lock.
     fn slot(&self) -> Result<usize, Refused> {
         if let Some(&slot) = self.slot.get() {
             return Ok(slot);
@@ -307,13 +307,13 @@ impl Ledger {
             ledger.vacant()
         });
         let slot = taken.ok_or(Refused::TooManyProcesses)?;
-        ledger.settle(slot, self.me, self.rank);
+        ledger.assign_slot(slot, self.me, self.rank);
         Ok(*self.slot.get_or_init(|| slot))
     }
 }
 
 impl LedgerView {
-    /// Reads a run's ledger from outside; nothing if no process has made it yet.
+    /// Reads a run's ledger from outside; `None` if no process has created it yet.
     pub fn read(run_dir: &RunDir) -> Result<Option<Self>, ChannelError> {
         let path = run_dir.ledger();
         let file = match OpenOptions::new().read(true).open(&path) {
@@ -330,7 +330,7 @@ impl LedgerView {
             return Ok(None);
         }
         map.check().map_err(|why| ChannelError::Invalid { path: path.clone(), why })?;
-        Ok(Some(view::of(map.get())))
+        Ok(Some(view::snapshot(map.get())))
     }
 }
 

@@ -1,15 +1,15 @@
-//! The versioned channel between a device in a process and whoever watches it.
+//! The versioned channel between a device in a process and the watcher of a run.
 //!
 //! A *run directory* connects the two ends. The watcher (the command `memfit run`) writes a [`Setup`] into it
-//! and names it in the environment ([`env`]); each process of the run finds it there. What comes back:
+//! and names it in the environment ([`mod@env`]); each process of the run finds it there. The processes send
+//! back:
 //!
-//! * the [`ledger`]: shared memory in which all processes on a card book their memory, so that they share its
-//!   capacity, and in which a killed process gives its part back;
+//! * the [`ledger`]: shared memory in which all processes on a device reserve their memory, so that they
+//!   share its capacity, and in which a killed process releases its part;
 //! * an [`events`] log for each process: every block that PyTorch's allocator hands out, with the phase and
 //!   module it was for;
-//! * [`board`]s on which the processes leave small notes for one another, since no device carries their
-//!   bytes;
-//! * [`message`]s for each process: the few structured facts that the probe tells (steps, errors, coverage).
+//! * [`board`]s on which the processes post small notes for each other, since no device carries their bytes;
+//! * [`message`]s of each process: the few structured facts that the probe reports (steps, errors, coverage).
 //!
 //! This crate knows neither end: not how a device is simulated, nor how a run is judged.
 
@@ -39,5 +39,5 @@ pub use setup::{
 };
 pub use value_policy::ValuePolicy;
 
-/// The version of everything in a run directory. Both ends must agree on it exactly.
+/// Version of everything in a run directory. Both ends must agree on it exactly.
 pub const PROTOCOL: u32 = 5;

@@ -1,7 +1,8 @@
-//! The few structured facts that the probe in a process tells: one JSON object a line, appended.
+//! Messages of the probe in a process: the few structured facts that it reports, appended as one JSON object
+//! per line.
 //!
-//! The probe is Python and writes these lines itself; a test of the Python package holds its lines to this
-//! type.
+//! The probe is Python and writes these lines itself; a test of the Python package checks its lines against
+//! this type.
 
 use std::collections::BTreeMap;
 
@@ -13,20 +14,20 @@ use crate::ClockMark;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Message {
-    /// The probe is in, before anything of the script has run.
+    /// The probe has started, before anything of the script has run.
     Hello {
         /// Process id.
         pid: u32,
-        /// The process that started it.
+        /// Process id of its parent.
         #[serde(default)]
         parent: Option<u32>,
         /// `sys.version_info` as text.
         python: String,
         /// `sys.executable`.
         executable: String,
-        /// `RANK` where the process is one of several.
+        /// `RANK`, if the process is one of several.
         rank: Option<u32>,
-        /// `WORLD_SIZE` where the process is one of several.
+        /// `WORLD_SIZE`, if the process is one of several.
         world_size: Option<u32>,
     },
     /// PyTorch was imported.
@@ -35,35 +36,36 @@ pub enum Message {
         version: String,
         /// `torch.version.cuda`; absent in a CPU-only build.
         cuda: Option<String>,
-        /// The allocator's settings in the environment by then, which the script may have changed itself.
+        /// The allocator's settings in the environment at that time, which the script may have changed
+        /// itself.
         #[serde(default)]
         alloc_conf: Option<String>,
     },
     /// An optimizer step was completed.
     Step {
-        /// How many are complete now.
+        /// Number of completed steps.
         step: u64,
         /// Bytes in blocks now, on the process's busiest device.
         allocated: u64,
         /// Peak bytes in blocks since the step before.
         peak_allocated: u64,
-        /// The virtual device's clock then; absent on a real one.
+        /// Reading of the virtual device's clock; absent on a real device.
         #[serde(default)]
         clock: Option<ClockMark>,
     },
     /// A forward pass of a script without an optimizer has ended.
     Pass {
-        /// The virtual device's clock then.
+        /// Reading of the virtual device's clock.
         clock: ClockMark,
     },
     /// The allocator could not serve a request.
     Oom(Oom),
-    /// An `OutOfMemoryError` was made: PyTorch's message, word for word.
+    /// An `OutOfMemoryError` was created, with PyTorch's exact message.
     OomText {
-        /// The text.
+        /// Text of the message.
         text: String,
     },
-    /// A remark on how far the figures can be trusted.
+    /// A remark on the accuracy of the results.
     Note {
         /// Its id.
         id: String,
@@ -79,137 +81,136 @@ pub enum Message {
         message: String,
         /// The traceback as Python prints it.
         traceback: String,
-        /// Whether it is an out-of-memory error.
+        /// `true` for an out-of-memory error.
         oom: bool,
-        /// Whether no value can have caused it: a name that is not there, a call that does not fit.
+        /// `true` if no value can have caused it: an undefined name, a call with the wrong arguments.
         #[serde(default)]
         program: bool,
     },
-    /// An integer was read back that only a GPU computes.
+    /// The script read back an integer that only a GPU can compute.
     ReadBack {
-        /// The line that read it.
+        /// Line of the script that read it.
         place: String,
     },
     /// A lever that could not be applied.
     Refused {
-        /// Its name.
+        /// Name of the lever.
         lever: String,
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// What the training is, as a plan needs to know it.
+    /// Facts about the training that a plan needs.
     Training(Box<Training>),
-    /// A run on the host was kept or compared.
+    /// Results of a run on the host were stored or compared.
     HostRun(HostCompared),
-    /// The training's own `DataLoader`, taken apart on this host.
+    /// Measurement of the training's own `DataLoader` on this host.
     Loader(Box<Loader>),
-    /// The same loader with another number of workers.
+    /// Measurement of the same loader with another number of workers.
     LoaderTrial(LoaderTrial),
-    /// The process has what was asked of it, and waits to be ended; or is at its own end.
+    /// The process has completed the requested work and waits to be ended, or has reached its own end.
     Done(Done),
 }
 
-/// What came of a run on the host.
+/// Result of a comparison run on the host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostCompared {
     /// Optimizer steps.
     pub steps: u64,
-    /// Whether all gradients are what was kept, within rounding.
+    /// `true` if all gradients equal the stored ones, within rounding.
     pub equal: bool,
     /// The largest relative difference of a gradient, as Python prints it.
     pub difference: String,
-    /// The parameter that has it.
+    /// Parameter with the largest difference.
     #[serde(default)]
     pub parameter: Option<String>,
-    /// The first line that is printed with other numbers, and what was printed before.
+    /// First printed line whose numbers differ, and the line printed before the change.
     #[serde(default)]
     pub printed: Option<(String, String)>,
 }
 
-/// What a training is.
+/// Facts about a training.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Training {
-    /// Samples in the largest of the loader's batches, or of those that the script makes itself; 0 where
-    /// neither is known.
+    /// Samples in the largest batch of the loader, or of those that the script builds itself; 0 if neither is
+    /// known.
     pub batch: u64,
-    /// The first dimension of what went into the model.
+    /// First dimension of the model's input.
     pub seen: u64,
-    /// Names of the script's own that hold that number, where it has no loader of torch's.
+    /// Names in the script that hold that number, if it has no PyTorch loader.
     pub names: Vec<String>,
-    /// What the script calls the models that train beside the first one.
+    /// Names of the models that train beside the first one.
     #[serde(default)]
     pub models: Vec<String>,
-    /// How many of the loader's batches were gone through.
+    /// Number of the loader's batches that were consumed.
     pub batches: u64,
-    /// Optimizer steps meanwhile.
+    /// Number of optimizer steps meanwhile.
     pub steps: u64,
-    /// Of how many items the largest were put into each batch; empty where items are alike, or none could be
-    /// looked at.
+    /// Number of items from which the largest were chosen for each batch; empty if items are equal, or none
+    /// could be inspected.
     #[serde(default)]
     pub sampled: String,
-    /// How its batches are loaded, where that could be measured.
+    /// Loading of its batches, if that could be measured.
     #[serde(default)]
     pub loading: Option<Loading>,
-    /// Whether what is computed of a sample depends on the others in its batch, as with batch normalisation.
+    /// `true` if the result for a sample depends on the others in its batch, as with batch normalisation.
     pub couples_samples: bool,
-    /// Why parts of its batch are not known to train as the whole does; empty where they are.
+    /// Reasons why splitting its batch is not known to train the same way; empty if it is.
     #[serde(default)]
     pub undivided: Option<String>,
-    /// Whether there are convolutions.
+    /// `true` if there are convolutions.
     pub convolves: bool,
     /// Outputs of the widest linear layer.
     #[serde(default)]
     pub classes: u64,
-    /// Whether attention's matrix is made as a whole.
+    /// `true` if the attention matrix is materialised.
     #[serde(default)]
     pub explicit_attention: bool,
-    /// Whether several optimizers step one after the other within a batch, each after a backward of its own.
+    /// `true` if several optimizers step in turn within a batch, each after its own backward pass.
     #[serde(default)]
     pub alternates: bool,
-    /// The most backwards that add up gradients from one step of an optimizer to its next, of whole batches.
+    /// Maximum backward passes of whole batches that accumulate gradients between two steps of an optimizer.
     #[serde(default)]
     pub backwards: u64,
-    /// Whether some of its labels are left out of the loss.
+    /// `true` if some of its labels are ignored by the loss.
     #[serde(default)]
     pub ignores: bool,
-    /// Whether the script compiles its model itself.
+    /// `true` if the script compiles its model itself.
     #[serde(default)]
     pub compiled: bool,
-    /// Whether its model draws random numbers in a forward.
+    /// `true` if its model draws random numbers in the forward pass.
     #[serde(default)]
     pub draws: bool,
-    /// Whether the script uses autocast itself.
+    /// `true` if the script uses autocast itself.
     pub autocast: bool,
-    /// Whether parameters are in 16 bits.
+    /// `true` if parameters have 16 bits.
     pub half: bool,
-    /// Whether gradients are exchanged in buckets with other processes.
+    /// `true` if gradients are exchanged with other processes in buckets.
     #[serde(default)]
     pub replicated: bool,
-    /// Bytes of what the optimizers keep.
+    /// Bytes of optimizer state.
     #[serde(default)]
     pub state: u64,
-    /// Bytes of the parameters that they update.
+    /// Bytes of the parameters that the optimizers update.
     #[serde(default)]
     pub trained: u64,
-    /// The optimizers' classes.
+    /// Classes of the optimizers.
     pub optimizers: Vec<String>,
-    /// Whether they have fused kernels.
+    /// `true` if they have fused kernels.
     pub fusible: bool,
-    /// Whether they use them.
+    /// `true` if they use fused kernels.
     pub fused: bool,
-    /// Whether they update one parameter at a time.
+    /// `true` if they update one parameter at a time.
     pub foreach_off: bool,
-    /// Whether gradients are clipped over all parameters.
+    /// `true` if gradients are clipped over all parameters.
     pub clips: bool,
-    /// The library whose loop trains: `transformers`, `lightning`, `accelerate`; empty where the script's
-    /// own does.
+    /// Library whose loop trains: `transformers`, `lightning`, `accelerate`; empty for the script's own.
     #[serde(default)]
     pub framework: String,
-    /// Whether all pieces of each step were run, though only some were asked for.
+    /// `true` if all micro-batches of each step were run, though only some were requested.
     #[serde(default)]
     pub whole: bool,
-    /// Sizes of items of the data set, where they differ.
+    /// Sizes of items in the data set, if they differ.
     #[serde(default)]
     pub lengths: Vec<u64>,
     /// Bytes of the model's parameters, trained or not.
@@ -218,49 +219,48 @@ pub struct Training {
     /// Bytes of the weights of its linear layers.
     #[serde(default)]
     pub linears: u64,
-    /// Whether it goes on from weights that were trained before.
+    /// `true` if it continues from pretrained weights.
     #[serde(default)]
     pub pretrained: bool,
-    /// Bytes of the cache of a language model that generates.
+    /// Bytes of the key-value cache of a generating language model.
     #[serde(default)]
     pub cached: u64,
-    /// Tokens in it.
+    /// Tokens in the cache.
     #[serde(default)]
     pub tokens: u64,
-    /// Height and width of the largest pictures that a loader gave.
+    /// Height and width of the largest images that a loader returned.
     #[serde(default)]
     pub pictures: (u64, u64),
-    /// Processes that train together.
+    /// Number of processes that train together.
     #[serde(default)]
     pub processes: u64,
-    /// The repeated blocks, in the order of their forwards, where they were measured.
+    /// Repeated blocks, in the order of their forward passes, if they were measured.
     pub blocks: Vec<Block>,
 }
 
-/// How a training's batches are loaded.
+/// Loading of a training's batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loading {
-    /// Processes that load.
+    /// Number of worker processes.
     pub workers: u64,
-    /// Whether batches are pinned.
+    /// `true` if batches are pinned.
     pub pinned: bool,
-    /// Nanoseconds that making an item takes on this machine.
+    /// Nanoseconds to produce an item on this machine.
     pub item_ns: u64,
-    /// Bytes of an item.
+    /// Bytes per item.
     pub item_bytes: u64,
-    /// So many were measured.
+    /// Number of items measured.
     pub items: u64,
 }
 
-/// A training's own `DataLoader` as the script has it, and what its batches take on this host without
-/// workers.
+/// The script's own `DataLoader`, and the time of its batches on this host without workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loader {
-    /// The data set's class.
+    /// Class of the data set.
     pub dataset: String,
-    /// Its items, where it can count them.
+    /// Number of items, if the data set can count them.
     pub items: Option<u64>,
-    /// Batches that the training was given.
+    /// Number of batches that the training received.
     pub given: u64,
     /// `num_workers`.
     pub workers: u64,
@@ -270,79 +270,79 @@ pub struct Loader {
     pub pinned: bool,
     /// `persistent_workers`.
     pub persistent: bool,
-    /// Samples in a batch.
+    /// Samples per batch.
     pub samples: u64,
-    /// Bytes of a batch.
+    /// Bytes per batch.
     pub bytes: u64,
-    /// Some part of a batch lies on the card already.
+    /// `true` if part of a batch is already on the device.
     pub on_card: bool,
-    /// Nanoseconds that making half of the items takes at most; nothing where they do not come one by one.
+    /// Median nanoseconds to produce an item; `None` if items do not come one by one.
     pub item_ns: Option<u64>,
-    /// Nanoseconds that the slowest of them took.
+    /// Nanoseconds of the slowest item.
     pub slowest_ns: Option<u64>,
-    /// So many were timed.
+    /// Number of items timed.
     pub measured: u64,
-    /// Nanoseconds in which a batch is put together of its items.
+    /// Nanoseconds to collate a batch from its items.
     pub collate_ns: Option<u64>,
-    /// Nanoseconds of a copy of a batch, as pinning makes one.
+    /// Nanoseconds to copy a batch, as pinning does.
     pub copy_ns: u64,
-    /// The error, where something went wrong.
+    /// Error message, if something went wrong.
     pub error: Option<String>,
 }
 
-/// The pace of a number of workers.
+/// Throughput of a loader with a number of workers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoaderTrial {
-    /// The number.
+    /// Number of workers.
     pub workers: u64,
-    /// Batches that came in the time that counts: from when those had come that were begun at the start.
+    /// Batches that arrived in the measured time: after those that were started at the beginning.
     pub batches: u64,
-    /// Samples in them.
+    /// Samples in those batches.
     pub samples: u64,
-    /// That time in nanoseconds.
+    /// Measured time in nanoseconds.
     pub wall_ns: u64,
-    /// Nanoseconds to the first batch, the start of the workers among them.
+    /// Nanoseconds to the first batch, including the start of the workers.
     pub start_ns: u64,
-    /// The longest wait for a batch.
+    /// Longest wait for a batch.
     pub slowest_ns: u64,
-    /// Bytes of the workers' memory that no other process shares.
+    /// Bytes of the workers' memory that they share with no other process.
     pub memory: u64,
-    /// The error, where something went wrong.
+    /// Error message, if something went wrong.
     pub error: Option<String>,
 }
 
-/// How the pass that trains was fed, as far as the run shows it.
+/// Data supply of the training pass, as far as the run shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Feeding {
-    /// Processes that load.
+    /// Number of worker processes.
     pub workers: u64,
-    /// Batches that the pass was given.
+    /// Number of batches that the pass received.
     pub batches: u64,
-    /// Nanoseconds in which the loader makes a batch on this host; nothing where the run does not tell.
+    /// Nanoseconds per batch of the loader on this host; `None` if the run does not show it.
     pub period_ns: Option<u64>,
 }
 
-/// A repeated block of a model, in one forward.
+/// A repeated block of a model, in one forward pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
-    /// Its name in the model.
+    /// Name in the model.
     pub name: String,
-    /// Bytes that its forward leaves for the backward, its output among them.
+    /// Bytes that its forward pass saves for the backward pass, including its output.
     pub kept: u64,
-    /// Nanoseconds that its forward takes on the card.
+    /// Nanoseconds of its forward pass on the device.
     pub busy_ns: u64,
     /// Bytes of its output.
     pub output: u64,
 }
 
-/// Where an out-of-memory error struck.
+/// Circumstances of an out-of-memory error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Oom {
-    /// Bytes asked for.
+    /// Bytes requested.
     pub requested: u64,
     /// The device.
     pub device: u32,
-    /// Completed optimizer steps before it, plus one: the step it struck in.
+    /// Step in which it occurred: completed optimizer steps plus one.
     pub step: u64,
     /// `forward`, `backward`, `optimizer` or `other`.
     pub phase: String,
@@ -352,38 +352,38 @@ pub struct Oom {
     pub stack: Vec<String>,
 }
 
-/// The end of a process, as far as the probe is concerned.
+/// End of a process, as reported by the probe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own in the report's coverage")]
 pub struct Done {
-    /// `steps` (the asked number is complete, the process waits), or `exit` (the script came to its own
+    /// `steps` (the requested number is complete, the process waits), or `exit` (the script reached its own
     /// end).
     pub reason: String,
     /// Completed optimizer steps, or forward passes of a script without an optimizer.
     pub steps: u64,
-    /// Whether `steps` counts forward passes.
+    /// `true` if `steps` counts forward passes.
     pub forward_only: bool,
-    /// An evaluation was among what ran.
+    /// `true` if an evaluation was run.
     pub evaluation: bool,
-    /// The largest batch of the data set was among what ran.
+    /// `true` if the largest batch of the data set was run.
     pub largest_batch: bool,
-    /// A loader's epoch came to its end.
+    /// `true` if a loader's epoch ended.
     pub epoch_end: bool,
-    /// Bytes by which the allocated memory grew from one step's end to the next, in the steady part.
+    /// Growth of the allocated bytes from one step's end to the next, in the steady part.
     pub growth_per_step: Option<i64>,
-    /// Bytes of optimizer state and gradients on the card after the only step, which no forward pass has met
-    /// yet.
+    /// Bytes of optimizer state and gradients on the device after the only step, which no forward pass has
+    /// run with yet.
     #[serde(default)]
     pub unmet: u64,
-    /// How its training was fed, where it has a loader of torch's.
+    /// Data supply of its training, if it has a PyTorch loader.
     #[serde(default)]
     pub feeding: Option<Feeding>,
     /// Peaks and counters by device, from `torch.cuda.memory_stats`.
-    #[serde(deserialize_with = "by_index")]
+    #[serde(deserialize_with = "parse_device_keys")]
     pub devices: BTreeMap<u32, DeviceStats>,
 }
 
-/// PyTorch's own statistics of one device.
+/// PyTorch's own statistics of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceStats {
     /// Peak of `allocated_bytes.all`.
@@ -401,8 +401,9 @@ pub struct DeviceStats {
     pub ooms: u64,
 }
 
-/// JSON's keys are texts, and within a tagged enum serde does not take them for numbers by itself.
-fn by_index<'de, D: serde::Deserializer<'de>>(
+/// Parses string keys as numbers: JSON's keys are strings, and within a tagged enum serde does not convert
+/// them.
+fn parse_device_keys<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<u32, DeviceStats>, D::Error> {
     BTreeMap::<String, DeviceStats>::deserialize(deserializer)?

@@ -1,5 +1,4 @@
-//! What the probe is asked to do to a training from outside, beside watching it. The device knows nothing of
-//! it.
+//! Changes that the probe applies to a training, besides watching it. The device knows nothing of them.
 
 use std::fs;
 
@@ -7,43 +6,43 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ChannelError, ClockMark, RunDir};
 
-/// What the probe does to a training from outside.
+/// Changes that the probe applies to a training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
 pub struct Planned {
-    /// Whether the process stops where it first needs the card, and is forked from there for each run.
+    /// `true` if the process stops before it first uses the device, and is forked there for each run.
     pub serves: bool,
-    /// Samples in one forward and backward, at most.
+    /// Maximum samples per forward and backward pass (micro-batch size).
     pub micro_batch: Option<u64>,
-    /// Samples in a batch of the script's.
+    /// Samples per batch of the script.
     pub batch: Option<u64>,
-    /// Whether the script makes its batches itself, of as many samples as a name of its own says.
+    /// `true` if the script builds its batches itself, with their size in a variable.
     pub by_name: bool,
-    /// The loader's batches in one optimizer step.
+    /// Batches of the loader per optimizer step.
     pub accumulate: u64,
-    /// After so many of the loader's batches the script itself asks its optimizer to step.
+    /// Batches of the loader after which the script itself steps its optimizer.
     pub own_accumulation: u64,
-    /// Of how many pieces a batch is.
+    /// Number of micro-batches per batch.
     pub pieces: u64,
-    /// Of each batch so many pieces are run, in the last step one more; nothing where all are.
+    /// Micro-batches that are run of each batch, with one more in the last step; `None` if all are.
     pub most_pieces: Option<u64>,
-    /// Whether the script only goes forward: levers are put on its first forward, and its batches come in
-    /// pieces, without a step that would hold them together.
+    /// `true` if the script only runs forward passes: levers apply to its first one, and its batches are
+    /// split without an optimizer step around them.
     pub infers: bool,
-    /// The levers, in order.
+    /// Levers, in order.
     pub levers: Vec<LeverSetup>,
-    /// Whether repeated blocks are measured.
+    /// `true` if repeated blocks are measured.
     pub measure: bool,
 }
 
-/// One lever, and how far it is moved.
+/// A lever with its setting.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeverSetup {
-    /// Its name.
+    /// Name of the lever.
     pub name: String,
-    /// How far.
+    /// Setting.
     pub value: serde_json::Value,
 }
 
@@ -66,21 +65,21 @@ impl Default for Planned {
 }
 
 impl Planned {
-    /// Of a batch in many pieces so many are run: the first adds no gradients to others, the second does, and
+    /// Number of micro-batches to run of many: the first does not accumulate gradients, the second does, and
     /// so do all that follow.
-    const ENOUGH: u64 = 2;
+    const MIN_MICRO_BATCHES: u64 = 2;
 
-    /// The same with no more pieces run than tell what the others would.
+    /// Returns the same plan limited to the micro-batches from which the others can be extrapolated.
     #[must_use]
-    pub fn shortened(self) -> Self {
-        let most_pieces =
-            (self.own_accumulation == 1 && self.pieces > Self::ENOUGH + 1).then_some(Self::ENOUGH);
+    pub fn limited(self) -> Self {
+        let most_pieces = (self.own_accumulation == 1 && self.pieces > Self::MIN_MICRO_BATCHES + 1)
+            .then_some(Self::MIN_MICRO_BATCHES);
         Self { most_pieces, ..self }
     }
 
-    /// By how much longer a whole step is than the last two say, of which the last had one piece more;
-    /// nothing where all pieces were run, or where that does not follow.
-    pub fn stretch(&self, marks: &[ClockMark]) -> Option<f64> {
+    /// Factor from the time of the last step to that of a whole step, extrapolated from the last two steps,
+    /// of which the last had one more micro-batch; `None` if all were run, or if it cannot be derived.
+    pub fn step_time_factor(&self, marks: &[ClockMark]) -> Option<f64> {
         let most = self.most_pieces?;
         let [.., first, second, third] = marks else { return None };
         let short = second.end.checked_sub(first.end)? as f64;
@@ -89,7 +88,7 @@ impl Planned {
         Some(whole / long)
     }
 
-    /// Writes it where the probe looks for it.
+    /// Writes the plan to the file where the probe looks for it.
     pub fn write(&self, run_dir: &RunDir) -> Result<(), ChannelError> {
         let path = run_dir.plan();
         let text = serde_json::to_vec(self)
@@ -108,10 +107,10 @@ mod tests {
             ends.iter().map(|end| ClockMark { end: *end, busy: Vec::new() }).collect()
         };
         let stretch = |pieces, ends: &[u64]| {
-            let planned = Planned { pieces, ..Planned::default() }.shortened();
-            planned.stretch(&marks(ends)).map(|stretch| (stretch * 1000.0).round())
+            let planned = Planned { pieces, ..Planned::default() }.limited();
+            planned.step_time_factor(&marks(ends)).map(|stretch| (stretch * 1000.0).round())
         };
-        // Two pieces of 10 and a step of 5, then three pieces: 35. Eight pieces are 85.
+        // Two micro-batches of 10 and a step of 5, then three of them: 35. Eight are 85.
         assert_eq!(stretch(8, &[100, 125, 160]), Some((85.0_f64 / 35.0 * 1000.0).round()));
         assert_eq!(stretch(3, &[100, 125, 160]), None, "all of them are run");
         assert_eq!(stretch(8, &[100, 125]), None);

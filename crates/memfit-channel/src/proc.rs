@@ -1,4 +1,4 @@
-//! Facts about processes, as `/proc` has them. Any of them may be gone, or another user's, at any time.
+//! Facts about processes from `/proc`. Any process may have ended, or belong to another user, at any time.
 
 #![allow(unsafe_code, reason = "memory is shared with other processes, and their locks are the system's")]
 
@@ -8,16 +8,16 @@ use std::{
     os::unix::ffi::OsStrExt as _,
 };
 
-/// The state of a process, from `/proc/PID/stat`.
+/// State of a process, from `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// The process id of its parent.
+    /// Process id of its parent.
     pub parent: u32,
-    /// Whether it has ended and only waits to be reaped.
+    /// `true` for a zombie: ended, and waiting to be reaped.
     pub ended: bool,
     /// Processor time used, in clock ticks.
     pub ticks: u64,
-    /// The time of its start, in clock ticks since boot.
+    /// Start time in clock ticks since boot.
     pub start: u64,
 }
 
@@ -29,8 +29,8 @@ impl Stat {
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/PID/stat is not as expected"))
     }
 
-    /// The name, which may hold anything, stands in parentheses; after it come the state (field 3), the
-    /// parent (4), user and system time (14 and 15) and the start time (22).
+    /// The name, which may contain anything, is in parentheses; after it come the state (field 3), the parent
+    /// (4), user and system time (14 and 15) and the start time (22).
     fn parse(line: &[u8]) -> Option<Self> {
         let end = line.iter().rposition(|&byte| byte == b')')?;
         let rest = std::str::from_utf8(line.get(end + 1..)?).ok()?;
@@ -45,21 +45,20 @@ impl Stat {
     }
 }
 
-/// The ids of all processes that can be seen.
+/// Ids of all visible processes.
 pub fn pids() -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The words of the command line that a process was started with.
+/// Words of the command line that a process was started with.
 pub fn command_line(pid: u32) -> io::Result<Vec<OsString>> {
     let line = fs::read(format!("/proc/{pid}/cmdline"))?;
     let line = line.strip_suffix(b"\0").unwrap_or(&line);
     Ok(line.split(|byte| *byte == 0).map(|word| OsStr::from_bytes(word).to_owned()).collect())
 }
 
-/// The value of a variable in the environment that a process was started with. That of another user's process
-/// cannot be read.
+/// Value of a variable in the environment that a process was started with; `None` for another user's process.
 pub fn variable(pid: u32, name: &str) -> Option<OsString> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let mut variables = environment.split(|byte| *byte == 0);
@@ -98,7 +97,7 @@ mod tests {
     #[test]
     fn a_zombie_has_ended() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        // SAFETY: `info` is a valid place for the answer, and the child is ours; it is not reaped by this.
+        // SAFETY: `info` is writable, and the child is this process's; this does not reap it.
         unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
             libc::waitid(libc::P_PID, child.id(), &raw mut info, libc::WEXITED | libc::WNOWAIT);

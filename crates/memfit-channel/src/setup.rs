@@ -1,4 +1,4 @@
-//! What the watcher tells the device before the first process starts.
+//! Settings of a run, which the watcher writes before the first process starts.
 
 use std::{fs, io, path::PathBuf};
 
@@ -7,129 +7,129 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClockMode, HostTime, PROTOCOL, RunDir, ValuePolicy};
 
-/// Limits and options of one run, written once to the run directory as JSON.
+/// Limits and options of a run, written once to the run directory as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub struct Setup {
-    /// The version of the channel; must equal [`PROTOCOL`].
+    /// Version of the channel; must equal [`PROTOCOL`].
     pub protocol: u32,
-    /// The virtual cards, in device order. Empty on a real GPU.
+    /// Virtual devices, in order. Empty on a real GPU.
     pub cards: Vec<CardSetup>,
-    /// Stop after so many optimizer steps; 0 means to the end.
+    /// Number of optimizer steps to stop after; 0 to run to the end.
     pub steps: u64,
-    /// Where no optimizer exists, stop after so many forward passes of the outermost module; 0 means to the
-    /// end. Only asked for explicitly: an evaluation before the training must not be taken for the whole
-    /// script.
+    /// Number of forward passes of the outermost module to stop after if there is no optimizer; 0 to run to
+    /// the end. Only used on explicit request: an evaluation before the training must not be taken for the
+    /// whole script.
     #[serde(default)]
     pub forward_steps: u64,
     /// Also run the script's own evaluation and its largest batch.
     pub cover_full: bool,
-    /// Whether the probe should keep each allocation's Python stack for a recording.
+    /// `true` if the probe records the Python stack of each allocation.
     pub stacks: bool,
-    /// Which size a read-back answers where a kernel would have computed it.
+    /// Policy for sizes that are read back but only a GPU can compute.
     #[serde(default)]
     pub values: ValuePolicy,
-    /// Whether unknown integers are read as another number than zero, to see whether anything depends on it.
+    /// `true` if unknown integers are read as a nonzero number, to detect whether anything depends on them.
     #[serde(default)]
     pub other_numbers: bool,
-    /// Whether the probe seeds the generators of random numbers, so that two runs draw the same.
+    /// `true` if the probe seeds the random number generators, so that two runs draw the same numbers.
     #[serde(default)]
     pub seeded: bool,
-    /// What the probe puts in the place of what this machine lacks.
+    /// Replacements by the probe for data and weights that this machine lacks.
     #[serde(default)]
     pub synthetic: Synthetic,
-    /// Where tensors stay on the host, because their numbers are wanted and not their memory.
+    /// Set for a run whose tensors stay on the host, because their values matter and not their memory.
     #[serde(default)]
     pub host: Option<HostRun>,
-    /// When the device says that work is done.
+    /// Policy for the completion time of device work.
     #[serde(default)]
     pub clock: ClockMode,
-    /// Whether the host's own computing moves the clock.
+    /// Source of host time.
     #[serde(default)]
     pub host_time: HostTime,
-    /// How long the training's own `DataLoader` is tried with each number of workers once the steps are
-    /// complete, in milliseconds; 0 does not.
+    /// Milliseconds for which the training's own `DataLoader` is measured with each number of workers after
+    /// the last step; 0 to skip that.
     #[serde(default)]
     pub measure_loader_ms: u64,
 }
 
-/// A run of small batches on the host, whose gradients are kept or compared.
+/// A run of small batches on the host, whose gradients are stored or compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostRun {
-    /// The folder in which they are kept.
+    /// Folder in which they are stored.
     pub folder: PathBuf,
-    /// Samples in a batch of a loader, at most.
+    /// Maximum samples per batch of a loader.
     pub samples: u64,
-    /// Its part in the comparison.
+    /// Role in the comparison.
     pub part: HostPart,
 }
 
-/// The part of a run in a comparison.
+/// Role of a run in a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HostPart {
-    /// Keeps what it computes.
+    /// Stores its results.
     First,
-    /// Runs the same script, to know what two runs of it have in common.
+    /// Runs the same script, to find out how far two runs of it agree.
     Again,
     /// Runs a changed script.
     Changed,
 }
 
-/// What a machine without the weights and the data of a training is given in their place.
+/// Replacements for weights and data on a machine that lacks them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Synthetic {
-    /// Weights take their shapes from configurations and headers, and are never read.
+    /// `true` if weights take their shapes from configurations and headers, and are never read.
     pub weights: bool,
-    /// Data sets give samples made up: an empty list of fields means what each class of data set is known to
-    /// give.
+    /// Data sets return synthetic samples; with an empty list of fields, those that each class of data set is
+    /// known to return.
     pub data: Option<SyntheticData>,
 }
 
-/// Samples that are made up.
+/// Synthetic samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SyntheticData {
-    /// The parts of one sample, in order.
+    /// Fields of a sample, in order.
     pub fields: Vec<SyntheticField>,
-    /// Whether a sample is a mapping from names, and not a tuple.
+    /// `true` if a sample is a mapping from names instead of a tuple.
     pub mapping: bool,
-    /// How many samples; nothing where the data set's class knows.
+    /// Number of samples; `None` if the data set's class knows it.
     pub length: Option<u64>,
 }
 
-/// One part of a sample.
+/// A field of a sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SyntheticField {
-    /// What the sample calls it.
+    /// Name in the sample.
     pub name: String,
-    /// The extent of each dimension; none for a number.
+    /// Extent of each dimension; empty for a number.
     pub shape: Vec<u64>,
-    /// `torch`'s name of the element's type.
+    /// PyTorch's name of the element type.
     pub dtype: String,
-    /// Integers lie below this.
+    /// Exclusive upper bound for integers.
     pub below: Option<i64>,
 }
 
-/// One virtual card.
+/// A virtual device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CardSetup {
-    /// The card; its memory is the capacity of this run.
+    /// Catalogue entry, with the memory capacity of this run.
     pub device: Device,
-    /// The memory outside PyTorch's allocator of one process on this card.
+    /// Memory outside PyTorch's allocator, for one process on this device.
     pub overhead: Overhead,
-    /// Memory held by programs that are no part of the run.
+    /// Memory held by programs outside the run.
     #[serde(default)]
     pub other_processes: Bytes,
 }
 
 impl CardSetup {
-    /// A card that no other program uses.
+    /// Creates a device that no other program uses.
     pub fn new(device: Device, overhead: Overhead) -> Self {
         Self { device, overhead, other_processes: Bytes::ZERO }
     }
@@ -140,36 +140,36 @@ impl CardSetup {
     }
 }
 
-/// The run directory could not be written or read.
+/// Error of the run directory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChannelError {
-    /// A file in the run directory could not be used.
+    /// A file in the run directory could not be read or written.
     #[error("cannot use `{path}` in the run directory")]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// A file in the run directory is not what it should be.
+    /// A file in the run directory is invalid.
     #[error("`{path}` in the run directory is not valid: {why}")]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason.
         why: String,
     },
-    /// The other end speaks another version of the channel.
+    /// The other end uses another version of the channel.
     #[error("the run directory speaks version {found} of the channel, this build speaks {PROTOCOL}")]
     Protocol {
-        /// The version found.
+        /// Version found.
         found: u32,
     },
 }
 
 impl Setup {
-    /// The set-up of a run to its end on these cards, with default options.
+    /// Creates the settings of a complete run on these devices, with default options.
     pub fn new(cards: Vec<CardSetup>) -> Self {
         Self {
             protocol: PROTOCOL,
@@ -189,7 +189,7 @@ impl Setup {
         }
     }
 
-    /// Writes the set-up where the processes of the run look for it.
+    /// Writes the settings to the file where the processes of the run look for them.
     pub fn write(&self, run_dir: &RunDir) -> Result<(), ChannelError> {
         let path = run_dir.setup();
         let text = serde_json::to_vec_pretty(self)
@@ -197,7 +197,7 @@ impl Setup {
         fs::write(&path, text).map_err(|source| ChannelError::Io { path, source })
     }
 
-    /// Reads the set-up of a run.
+    /// Reads the settings of a run.
     pub fn read(run_dir: &RunDir) -> Result<Self, ChannelError> {
         let path = run_dir.setup();
         let text = fs::read(&path).map_err(|source| ChannelError::Io { path: path.clone(), source })?;

@@ -4,8 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// Where sizes that a kernel would have computed are taken between their bounds: in thousandths of the upper
-/// one.
+/// Position of unknown sizes between their bounds, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ValuePolicy(u16);
@@ -16,15 +15,15 @@ impl ValuePolicy {
     /// The lower bound.
     pub const LOWER: Self = Self(0);
 
-    /// A part of the upper bound, from 0 to 1; nothing if it is none.
-    pub fn part(part: f64) -> Option<Self> {
+    /// Creates a policy at a fraction from 0 to 1 of the upper bound; `None` for other numbers.
+    pub fn at_fraction(part: f64) -> Option<Self> {
         (0.0..=1.0).contains(&part).then(|| Self((part * 1000.0).round() as u16))
     }
 
-    /// A size that lies between these.
+    /// Chooses a size between two bounds.
     pub fn between(self, low: u64, high: u64) -> u64 {
         let span = u128::from(high.saturating_sub(low));
-        // Rounded up: a part of something is not nothing.
+        // Rounded up: a fraction of something is not nothing.
         low + (span * u128::from(self.0)).div_ceil(1000) as u64
     }
 }
@@ -35,7 +34,7 @@ impl Default for ValuePolicy {
     }
 }
 
-/// As it is said of a size.
+/// Formats the policy for reports.
 impl fmt::Display for ValuePolicy {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -59,7 +58,7 @@ impl FromStr for ValuePolicy {
                 None => text.parse(),
             },
         };
-        part.ok().and_then(Self::part).ok_or_else(|| {
+        part.ok().and_then(Self::at_fraction).ok_or_else(|| {
             format!("`{text}` is none of `upper`, `lower`, `both`, or a part from 0 to 1 such as `0.3`")
         })
     }

@@ -1,6 +1,6 @@
-//! The ledger between processes: they share a card, and what a killed one held comes back.
+//! Tests of the ledger between processes: they share a device, and a killed process releases its memory.
 //!
-//! Each child is this test program itself, told by an environment variable what to do.
+//! Each child is this test program itself; an environment variable tells it what to do.
 
 #![allow(unsafe_code, reason = "the tests fork and kill processes")]
 #![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
@@ -41,7 +41,7 @@ impl Run {
 
     fn child(&self, role: &str) -> Peer {
         let mut child = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "child", "--ignored", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env(memfit_channel::env::RUN_DIR, &self.0)
             .stdin(Stdio::piped())
@@ -70,7 +70,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// Waits until the child says this word; the test harness's own lines are passed over.
+    /// Waits until the child prints this word, skipping the test harness's own lines.
     fn expect(&mut self, word: &str) {
         let mut line = String::new();
         while self.output.read_line(&mut line).unwrap() > 0 {
@@ -103,10 +103,11 @@ fn wait_for_the_end_of_input() {
     std::io::stdin().read_to_string(&mut String::new()).unwrap();
 }
 
-/// Not a test of its own: what the children of the tests below do.
+/// Not a test of its own: the child processes of the tests below.
 #[test]
+#[ignore = "child process of the other tests"]
 fn child() {
-    let Ok(role) = env::var(ROLE) else { return };
+    let role = env::var(ROLE).unwrap();
     let run_dir = RunDir::from_env().unwrap();
     let ledger = open(&run_dir);
     match role.as_str() {
@@ -196,7 +197,7 @@ fn many_processes_at_once_keep_the_books() {
     assert!(card.peak <= card.capacity && card.peak > 50 * MIB);
 }
 
-/// Killed again and again in the midst of its bookkeeping, with the lock held as often as not.
+/// Kills a process repeatedly in the middle of changes, often with the lock held.
 #[test]
 fn a_process_killed_in_the_midst_leaves_the_ledger_usable() {
     let run = Run::new("midst", 3 * MIB);
@@ -212,8 +213,8 @@ fn a_process_killed_in_the_midst_leaves_the_ledger_usable() {
     assert_eq!((card.used, card.peak), (0, 3 * MIB));
 }
 
-/// A reader in a process that also writes (NVML beside the device): closing its file must not drop the
-/// writer's lock.
+/// Reads the ledger in a process that also writes (NVML beside the device): closing its file must not release
+/// the writer's lock.
 #[test]
 fn reading_does_not_drop_the_lock_of_the_same_process() {
     let run = Run::new("read", 100 * MIB);
@@ -249,7 +250,7 @@ fn a_forked_child_does_not_hold_its_parents_lock() {
         }
     }
     ledger.allocate(0, MIB).unwrap();
-    // SAFETY: the child is ours.
+    // SAFETY: the child is this process's.
     unsafe {
         libc::kill(pid, libc::SIGKILL);
         libc::waitpid(pid, std::ptr::null_mut(), 0);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use memfit_allocator::{RestoreError, SettingsError};
 use memfit_devices::CatalogueError;
-use memfit_explain::{ExplainError, NothingNamed};
+use memfit_explain::{ExplainError, NoMatchingBlocks};
 use memfit_run::RunError;
 
 /// Advice that goes with an error.
@@ -129,7 +129,7 @@ pub enum CliError {
     },
     /// A requested change is not in the recording.
     #[error(transparent)]
-    NothingNamed(#[from] NothingNamed),
+    NoMatchingBlocks(#[from] NoMatchingBlocks),
     /// A file that is none of those that memfit knows, or a damaged one.
     #[error("`{}` cannot be opened", path.display())]
     Unopenable {
@@ -228,7 +228,7 @@ impl CliError {
             | Self::AllocConf(_)
             | Self::Explain(ExplainError::NoSuchDevice { .. })
             | Self::NoRankThere { .. }
-            | Self::NothingNamed(_)
+            | Self::NoMatchingBlocks(_)
             | Self::UnknownOutputFormat { .. }
             | Self::SeveralFolders
             | Self::NothingToWatch { .. }
@@ -312,10 +312,10 @@ impl Hint for CliError {
                 let known: Vec<String> = ranks.iter().map(u32::to_string).collect();
                 vec![format!("it has something of {}", known.join(", "))]
             }
-            Self::NothingNamed(error) if error.known.is_empty() => vec![
+            Self::NoMatchingBlocks(error) if error.known.is_empty() => vec![
                 "the recording says nothing of that kind: `memfit run -o FILE.memfit` keeps lines, categories and modules".to_owned(),
             ],
-            Self::NothingNamed(error) => {
+            Self::NoMatchingBlocks(error) => {
                 let known: Vec<String> = error.known.iter().map(|name| format!("`{name}`")).collect();
                 vec![format!("it has blocks of {}", known.join(", "))]
             }

@@ -132,7 +132,7 @@ impl<'a> Tries<'a> {
     /// The report on a run, with more runs where it depends on numbers that nobody computed.
     fn run_settled(&mut self, request: &Request) -> Result<RunReport, CliError> {
         let mut outcome = self.rehearsal.run(request)?;
-        self.rehearsal.settle(request, &Changes::default(), false, &mut outcome)?;
+        self.rehearsal.test_numbers(request, &Changes::default(), false, &mut outcome)?;
         Ok(report(request, &outcome))
     }
 
@@ -157,7 +157,7 @@ impl<'a> Tries<'a> {
             ..Planned::default()
         };
         // Without steps every piece is a pass of its own.
-        let planned = if self.infers { planned } else { planned.shortened() };
+        let planned = if self.infers { planned } else { planned.limited() };
         Request { card, planned: Some(planned), steps: STEPS, ..self.request.clone() }
     }
 

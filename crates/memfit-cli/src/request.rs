@@ -192,7 +192,7 @@ pub(crate) fn planned(plan: &Plan, steps: u64) -> Planned {
         ..Planned::default()
     };
     // To the end means all of it; and without steps every piece is a pass of its own.
-    if steps == 0 || planned.infers { planned } else { planned.shortened() }
+    if steps == 0 || planned.infers { planned } else { planned.limited() }
 }
 
 #[cfg(test)]

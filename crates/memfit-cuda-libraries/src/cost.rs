@@ -1,13 +1,15 @@
-//! How long the work of libraries takes: convolutions as products of matrices ([`convolution`]), transforms
-//! and solvers ([`library`]), collectives ([`collective`]).
+//! Durations of library work: convolutions as matrix products ([`convolution`]), transforms and solvers
+//! ([`library`]), collectives ([`collective`]).
 //!
-//! Must not know streams, clocks or calls: whoever queues work asks here how long it is.
+//! This module must not know streams, clocks or calls: code that queues work asks here for its duration.
 
 pub(crate) mod collective;
 pub(crate) mod convolution;
 pub(crate) mod library;
 
 #[cfg(test)]
-pub(crate) fn of_card(name: &str) -> memfit_kernels::cost::Speeds {
-    memfit_kernels::cost::Speeds::of(memfit_devices::Catalogue::builtin().unwrap().find(name).unwrap())
+pub(crate) fn card_speeds(name: &str) -> memfit_kernels::cost::Speeds {
+    memfit_kernels::cost::Speeds::from_device(
+        memfit_devices::Catalogue::builtin().unwrap().find(name).unwrap(),
+    )
 }

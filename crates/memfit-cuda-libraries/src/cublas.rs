@@ -1,7 +1,7 @@
-//! cuBLAS: handles that remember what was set on them, and products that take their time ([`products`]).
+//! cuBLAS: handles that store their settings, and matrix products that take time ([`products`]).
 //!
-//! The workspace that PyTorch hands in comes from its own allocator and shows in its figures; here it is only
-//! named.
+//! PyTorch passes a workspace from its own allocator, so it is part of the allocator's statistics; here it is
+//! only labelled.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
 
@@ -16,7 +16,7 @@ use super::real::real;
 use memfit_abi::handles::Objects;
 use memfit_cuda::card;
 
-/// `cublasStatus_t`, as far as it is said here.
+/// The part of `cublasStatus_t` that is returned here.
 mod status {
     pub(super) const SUCCESS: i32 = 0;
     pub(super) const NOT_INITIALIZED: i32 = 1;
@@ -26,7 +26,7 @@ mod status {
     pub(super) const NOT_SUPPORTED: i32 = 15;
 }
 
-/// What lies behind a handle.
+/// State of a handle.
 #[derive(Default)]
 struct Context {
     stream: AtomicUsize,
@@ -37,7 +37,7 @@ struct Context {
     emulation: Emulation,
 }
 
-/// How floating point is emulated (CUDA 13). Nothing is computed, so it is only given back.
+/// Settings for the emulation of floating point (CUDA 13). Nothing is computed, so they are only stored.
 struct Emulation {
     strategy: AtomicI32,
     special_values: AtomicI32,
@@ -61,7 +61,7 @@ impl Default for Emulation {
 }
 
 impl Context {
-    /// Whether scalars are passed by addresses of the host.
+    /// Returns `true` if scalars are passed as host addresses.
     fn scalars_on_host(&self) -> bool {
         self.pointer_mode.load(Relaxed) == 0
     }
@@ -74,26 +74,26 @@ impl Kind for Context {
     }
 }
 
-/// Does something with a handle's context.
-fn with(handle: Handle<Context>, body: impl FnOnce(&Context) -> i32) -> i32 {
+/// Calls `body` with a handle's state.
+fn with_context(handle: Handle<Context>, body: impl FnOnce(&Context) -> i32) -> i32 {
     handle.get().map_or(status::NOT_INITIALIZED, |context| body(&context))
 }
 
-/// Answers with a value that was set.
-fn answer<T>(target: Out<T>, value: T) -> i32 {
+/// Writes a stored setting.
+fn write_result<T>(target: Out<T>, value: T) -> i32 {
     if target.write(value) { status::SUCCESS } else { status::INVALID_VALUE }
 }
 
-/// What cuBLAS answers about its handles.
+/// Status codes for handle creation and destruction.
 const HANDLES: HandleStatus = HandleStatus {
     success: status::SUCCESS,
     not_initialized: status::NOT_INITIALIZED,
     invalid_value: status::INVALID_VALUE,
 };
 
-/// Remembers what was set on a handle.
-fn set(handle: Handle<Context>, store: impl FnOnce(&Context)) -> i32 {
-    with(handle, |context| {
+/// Stores a setting in a handle.
+fn store_setting(handle: Handle<Context>, store: impl FnOnce(&Context)) -> i32 {
+    with_context(handle, |context| {
         store(context);
         status::SUCCESS
     })
@@ -103,91 +103,91 @@ entry_points! {
     Fails(status::INTERNAL_ERROR);
 
     fn cublasSetPointerMode_v2(handle: Handle<Context>, value: i32) {
-        set(handle, |context| context.pointer_mode.store(value, Relaxed))
+        store_setting(handle, |context| context.pointer_mode.store(value, Relaxed))
     }
 
     fn cublasGetPointerMode_v2(handle: Handle<Context>, value: Out<i32>) {
-        with(handle, |context| answer(value, context.pointer_mode.load(Relaxed)))
+        with_context(handle, |context| write_result(value, context.pointer_mode.load(Relaxed)))
     }
 
     fn cublasSetAtomicsMode(handle: Handle<Context>, value: i32) {
-        set(handle, |context| context.atomics_mode.store(value, Relaxed))
+        store_setting(handle, |context| context.atomics_mode.store(value, Relaxed))
     }
 
     fn cublasGetAtomicsMode(handle: Handle<Context>, value: Out<i32>) {
-        with(handle, |context| answer(value, context.atomics_mode.load(Relaxed)))
+        with_context(handle, |context| write_result(value, context.atomics_mode.load(Relaxed)))
     }
 
     fn cublasSetMathMode(handle: Handle<Context>, value: i32) {
-        set(handle, |context| context.math_mode.store(value, Relaxed))
+        store_setting(handle, |context| context.math_mode.store(value, Relaxed))
     }
 
     fn cublasGetMathMode(handle: Handle<Context>, value: Out<i32>) {
-        with(handle, |context| answer(value, context.math_mode.load(Relaxed)))
+        with_context(handle, |context| write_result(value, context.math_mode.load(Relaxed)))
     }
 
     fn cublasSetSmCountTarget(handle: Handle<Context>, value: i32) {
-        set(handle, |context| context.sm_count_target.store(value, Relaxed))
+        store_setting(handle, |context| context.sm_count_target.store(value, Relaxed))
     }
 
     fn cublasGetSmCountTarget(handle: Handle<Context>, value: Out<i32>) {
-        with(handle, |context| answer(value, context.sm_count_target.load(Relaxed)))
+        with_context(handle, |context| write_result(value, context.sm_count_target.load(Relaxed)))
     }
 
     fn cublasSetEmulationStrategy(handle: Handle<Context>, value: i32) {
-        set(handle, |context| context.emulation.strategy.store(value, Relaxed))
+        store_setting(handle, |context| context.emulation.strategy.store(value, Relaxed))
     }
 
     fn cublasGetEmulationStrategy(handle: Handle<Context>, value: Out<i32>) {
-        with(handle, |context| answer(value, context.emulation.strategy.load(Relaxed)))
+        with_context(handle, |context| write_result(value, context.emulation.strategy.load(Relaxed)))
     }
 
     fn cublasSetEmulationSpecialValuesSupport(handle: Handle<Context>, value: i32) {
-        set(handle, |context| context.emulation.special_values.store(value, Relaxed))
+        store_setting(handle, |context| context.emulation.special_values.store(value, Relaxed))
     }
 
     fn cublasGetEmulationSpecialValuesSupport(handle: Handle<Context>, value: Out<i32>) {
-        with(handle, |context| answer(value, context.emulation.special_values.load(Relaxed)))
+        with_context(handle, |context| write_result(value, context.emulation.special_values.load(Relaxed)))
     }
 
     fn cublasSetFixedPointEmulationMantissaControl(handle: Handle<Context>, value: i32) {
-        set(handle, |context| context.emulation.mantissa_control.store(value, Relaxed))
+        store_setting(handle, |context| context.emulation.mantissa_control.store(value, Relaxed))
     }
 
     fn cublasGetFixedPointEmulationMantissaControl(handle: Handle<Context>, value: Out<i32>) {
-        with(handle, |context| answer(value, context.emulation.mantissa_control.load(Relaxed)))
+        with_context(handle, |context| write_result(value, context.emulation.mantissa_control.load(Relaxed)))
     }
 
     fn cublasSetFixedPointEmulationMaxMantissaBitCount(handle: Handle<Context>, value: i32) {
-        set(handle, |context| context.emulation.mantissa_bits.store(value, Relaxed))
+        store_setting(handle, |context| context.emulation.mantissa_bits.store(value, Relaxed))
     }
 
     fn cublasGetFixedPointEmulationMaxMantissaBitCount(handle: Handle<Context>, value: Out<i32>) {
-        with(handle, |context| answer(value, context.emulation.mantissa_bits.load(Relaxed)))
+        with_context(handle, |context| write_result(value, context.emulation.mantissa_bits.load(Relaxed)))
     }
 
     fn cublasSetFixedPointEmulationMantissaBitOffset(handle: Handle<Context>, value: i32) {
-        set(handle, |context| context.emulation.mantissa_offset.store(value, Relaxed))
+        store_setting(handle, |context| context.emulation.mantissa_offset.store(value, Relaxed))
     }
 
     fn cublasGetFixedPointEmulationMantissaBitOffset(handle: Handle<Context>, value: Out<i32>) {
-        with(handle, |context| answer(value, context.emulation.mantissa_offset.load(Relaxed)))
+        with_context(handle, |context| write_result(value, context.emulation.mantissa_offset.load(Relaxed)))
     }
 
     fn cublasSetFixedPointEmulationMantissaBitCountPointer(handle: Handle<Context>, value: usize) {
-        set(handle, |context| context.emulation.bit_count.store(value, Relaxed))
+        store_setting(handle, |context| context.emulation.bit_count.store(value, Relaxed))
     }
 
     fn cublasGetFixedPointEmulationMantissaBitCountPointer(handle: Handle<Context>, value: Out<usize>) {
-        with(handle, |context| answer(value, context.emulation.bit_count.load(Relaxed)))
+        with_context(handle, |context| write_result(value, context.emulation.bit_count.load(Relaxed)))
     }
 
-    /// Gives out a handle.
+    /// Creates a handle.
     fn cublasCreate_v2(handle: Out<Handle<Context>>) {
         HANDLES.create(handle)
     }
 
-    /// Takes a handle back.
+    /// Destroys a handle.
     fn cublasDestroy_v2(handle: Handle<Context>) {
         HANDLES.destroy(handle)
     }
@@ -196,49 +196,48 @@ entry_points! {
 entry_points! {
     Fails(status::INTERNAL_ERROR);
 
-    /// Remembers the stream. As in cuBLAS, the workspace that was set is forgotten with it; nothing here
-    /// needs one.
+    /// Stores the stream. As in cuBLAS, this resets the workspace; nothing here needs one.
     fn cublasSetStream_v2(handle: Handle<Context>, stream: usize) {
-        with(handle, |context| {
+        with_context(handle, |context| {
             context.stream.store(stream, Relaxed);
             status::SUCCESS
         })
     }
 
-    /// The stream that was set.
+    /// Returns the stored stream.
     fn cublasGetStream_v2(handle: Handle<Context>, stream: Out<usize>) {
-        with(handle, |context| answer(stream, context.stream.load(Relaxed)))
+        with_context(handle, |context| write_result(stream, context.stream.load(Relaxed)))
     }
 
-    /// Names the workspace.
+    /// Labels the workspace.
     fn cublasSetWorkspace_v2(handle: Handle<Context>, workspace: Ptr, _size: usize) {
-        with(handle, |_| {
-            // cuBLAS wants 256 bytes of alignment.
+        with_context(handle, |_| {
+            // cuBLAS requires 256-byte alignment.
             if !(workspace as usize).is_multiple_of(256) {
                 return status::INVALID_VALUE;
             }
-            card::workspace(workspace);
+            card::label_workspace(workspace);
             status::SUCCESS
         })
     }
 
-    /// The real library's version.
+    /// Returns the real library's version.
     fn cublasGetVersion_v2(handle: Handle<Context>, version: Out<i32>) {
-        with(handle, |_| answer(version, version_number()))
+        with_context(handle, |_| write_result(version, version_number()))
     }
 
-    /// The real library's version.
+    /// Returns the real library's version.
     fn cublasGetVersion(version: Out<i32>) {
-        answer(version, version_number())
+        write_result(version, version_number())
     }
 
-    /// A part of the real library's version.
+    /// Returns one part of the real library's version.
     fn cublasGetProperty(kind: i32, value: Out<i32>) {
         real!(CUBLAS, cublasGetProperty(kind => i32, value => Out<i32>) -> i32).unwrap_or(status::NOT_INITIALIZED)
     }
 }
 
-/// `major * 10000 + minor * 100 + patch`, as the real library's own parts say; 0 where it is not loaded.
+/// Version as `major * 10000 + minor * 100 + patch`, from the real library's parts; 0 if it is not loaded.
 fn version_number() -> i32 {
     let mut parts = [0; 3];
     for (kind, part) in (0..).zip(&mut parts) {
@@ -247,13 +246,13 @@ fn version_number() -> i32 {
     parts[0] * 10_000 + parts[1] * 100 + parts[2]
 }
 
-/// The CUDA runtime that the real library was built with.
+/// CUDA runtime version that the real library was built with.
 #[unsafe(no_mangle)]
 extern "C" fn cublasGetCudartVersion() -> usize {
     guarded("cublasGetCudartVersion", 0, || real!(CUBLAS, cublasGetCudartVersion() -> usize).unwrap_or(0))
 }
 
-/// The name of a status.
+/// Name of a status.
 #[unsafe(no_mangle)]
 extern "C" fn cublasGetStatusName(code: i32) -> *const c_char {
     guarded("cublasGetStatusName", UNKNOWN.as_ptr(), || {
@@ -261,7 +260,7 @@ extern "C" fn cublasGetStatusName(code: i32) -> *const c_char {
     })
 }
 
-/// What a status means.
+/// Description of a status.
 #[unsafe(no_mangle)]
 extern "C" fn cublasGetStatusString(code: i32) -> *const c_char {
     guarded("cublasGetStatusString", UNKNOWN.as_ptr(), || {
@@ -269,16 +268,16 @@ extern "C" fn cublasGetStatusString(code: i32) -> *const c_char {
     })
 }
 
-/// What is said of a status where the real library is not loaded.
+/// Text for a status if the real library is not loaded.
 const UNKNOWN: &CStr = c"unknown cuBLAS status";
 
-/// The way of a copy, as the runtime numbers it.
+/// `cudaMemcpyHostToDevice`.
 const TO_DEVICE: i32 = 1;
-/// As above.
+/// `cudaMemcpyDeviceToHost`.
 const TO_HOST: i32 = 2;
 
-/// Copies `columns` runs of `rows` elements; a vector is a matrix of one row. Negative sizes and steps below
-/// 1 are refused.
+/// Copies `columns` runs of `rows` elements; a vector is a matrix of one row. Refuses negative sizes and
+/// strides below 1.
 fn copy(way: i32, [rows, columns, element]: [i64; 3], from: (Ptr, i64), to: (Ptr, i64)) -> i32 {
     if rows < 0 || columns < 0 || element <= 0 || from.1 < rows.max(1) || to.1 < rows.max(1) {
         return status::INVALID_VALUE;
@@ -289,7 +288,7 @@ fn copy(way: i32, [rows, columns, element]: [i64; 3], from: (Ptr, i64), to: (Ptr
     if copied { status::SUCCESS } else { status::MAPPING_ERROR }
 }
 
-// The stream's order is the order of the calls: nothing runs beside copies.
+// Stream order is call order, since nothing runs concurrently with copies.
 entry_points! {
     Fails(status::INTERNAL_ERROR);
 

@@ -1,9 +1,9 @@
-//! cuBLASLt: descriptors are the real library's, which keeps them on the host; heuristics answer one
-//! algorithm that fits.
+//! cuBLASLt: descriptors belong to the real library, which keeps them on the host; the heuristic returns one
+//! suitable algorithm.
 //!
-//! The real heuristics want a device, and have no mode without one. PyTorch asks for its workspace, by its
-//! own settings, before it asks for an algorithm, so which one it gets moves no memory. The algorithm given
-//! here wants no workspace.
+//! The real heuristics need a device and have no mode without one. PyTorch allocates its workspace, by its
+//! own settings, before it asks for an algorithm, so the choice does not affect memory. The algorithm
+//! returned here needs no workspace.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
 
@@ -12,14 +12,14 @@ use std::ffi::{CStr, c_char};
 use memfit_channel::WorkKind;
 
 use super::entry::{Fails, Handle, In, Kind, Out, Ptr, entry_points, guarded};
-use super::numbers::{compute_math, element};
+use super::numbers::{compute_math, element_bytes};
 use super::real::{forward, real};
 use memfit_abi::handles::Objects;
 use memfit_cuda::card;
 use memfit_kernels::cost::Work;
 use memfit_kernels::cost::gemm::{Gemm, alignment};
 
-/// `cublasStatus_t`, as far as it is said here.
+/// The part of `cublasStatus_t` that is returned here.
 mod status {
     pub(super) const SUCCESS: i32 = 0;
     pub(super) const NOT_INITIALIZED: i32 = 1;
@@ -28,7 +28,7 @@ mod status {
     pub(super) const NOT_SUPPORTED: i32 = 15;
 }
 
-/// What lies behind a handle: nothing needs to be remembered.
+/// State of a handle: none is needed.
 struct Context;
 
 impl Kind for Context {
@@ -43,22 +43,22 @@ impl Kind for Context {
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Algorithm {
     mark: u64,
-    /// The settings, by `cublasLtMatmulAlgoConfigAttributes_t`; those of 16 bits use the lower half.
+    /// Settings, by `cublasLtMatmulAlgoConfigAttributes_t`; 16-bit ones use the lower half.
     settings: [u32; SETTINGS],
     reserved: [u32; 14 - SETTINGS],
 }
 
-/// How many settings an algorithm has.
+/// Number of settings of an algorithm.
 const SETTINGS: usize = 9;
 
-/// The algorithm that is given out.
+/// The algorithm that every query returns.
 const ALGORITHM: Algorithm = Algorithm {
     mark: u64::from_le_bytes(*b"memfit-1"),
     settings: [0; SETTINGS],
     reserved: [0; 14 - SETTINGS],
 };
 
-/// How many bytes a setting has.
+/// Index and width in bytes of a setting.
 fn width(setting: i32) -> Option<(usize, usize)> {
     match setting {
         0..=6 => Some((setting as usize, 4)),
@@ -78,14 +78,14 @@ pub(super) struct Heuristic {
     reserved: [i32; 4],
 }
 
-/// The one answer: an algorithm that works, and fills the device once.
+/// The one heuristic result: an algorithm that works, and fills the device once.
 const ANSWER: Heuristic =
     Heuristic { algorithm: ALGORITHM, workspace: 0, state: status::SUCCESS, waves: 1.0, reserved: [0; 4] };
 
 entry_points! {
     Fails(status::INTERNAL_ERROR);
 
-    /// Gives out a handle.
+    /// Creates a handle.
     fn cublasLtCreate(handle: Out<Handle<Context>>) {
         if handle.is_null() {
             return status::INVALID_VALUE;
@@ -93,17 +93,17 @@ entry_points! {
         if !card::use_libraries() {
             return status::NOT_INITIALIZED;
         }
-        handle.put(Handle::new(Context));
+        handle.set(Handle::new(Context));
         status::SUCCESS
     }
 
-    /// Takes a handle back.
+    /// Destroys a handle.
     fn cublasLtDestroy(handle: Handle<Context>) {
         if handle.destroy() { status::SUCCESS } else { status::NOT_INITIALIZED }
     }
 
-    /// Answers one algorithm. PyTorch hands in a cuBLAS handle, which is also a cuBLASLt one, so the handle
-    /// is not looked at.
+    /// Returns one algorithm. PyTorch passes a cuBLAS handle, which is also a cuBLASLt handle, so the handle
+    /// is not checked.
     fn cublasLtMatmulAlgoGetHeuristic(
         _handle: Ptr, operation: Ptr, a: Ptr, b: Ptr, c: Ptr, d: Ptr, preference: Ptr,
         requested: i32, results: Out<Heuristic>, returned: Out<i32>,
@@ -112,19 +112,19 @@ entry_points! {
         if missing || requested < 1 || results.is_null() || returned.is_null() {
             return status::INVALID_VALUE;
         }
-        results.put(ANSWER);
-        returned.put(1);
+        results.set(ANSWER);
+        returned.set(1);
         status::SUCCESS
     }
 
-    /// An algorithm for a type of operation.
+    /// Returns the algorithm for a type of operation.
     fn cublasLtMatmulAlgoInit(
         _handle: Ptr, _compute: i32, _scale: i32, _a: i32, _b: i32, _c: i32, _d: i32, _id: i32, algorithm: Out<Algorithm>,
     ) {
         if algorithm.write(ALGORITHM) { status::SUCCESS } else { status::INVALID_VALUE }
     }
 
-    /// The numbers of the algorithms for a type of operation: one.
+    /// Returns the ids of the algorithms for a type of operation: one.
     fn cublasLtMatmulAlgoGetIds(
         _handle: Ptr, _compute: i32, _scale: i32, _a: i32, _b: i32, _c: i32, _d: i32,
         requested: i32, ids: Out<i32>, returned: Out<i32>,
@@ -132,14 +132,14 @@ entry_points! {
         if requested < 1 || !ids.write(0) || !returned.write(1) { status::INVALID_VALUE } else { status::SUCCESS }
     }
 
-    /// Any algorithm that was made here works.
+    /// Accepts any algorithm that was created here.
     fn cublasLtMatmulAlgoCheck(
         _handle: Ptr, operation: Ptr, a: Ptr, b: Ptr, c: Ptr, d: Ptr, algorithm: In<Algorithm>, result: Out<Heuristic>,
     ) {
         let missing = [operation, a, b, c, d].iter().any(|descriptor| descriptor.is_null());
         match algorithm.get() {
             Some(known) if !missing && known.mark == ALGORITHM.mark && !result.is_null() => {
-                result.put(Heuristic { algorithm: known, ..ANSWER });
+                result.set(Heuristic { algorithm: known, ..ANSWER });
                 status::SUCCESS
             }
             Some(_) if !missing && !result.is_null() => status::NOT_SUPPORTED,
@@ -147,20 +147,20 @@ entry_points! {
         }
     }
 
-    /// Remembers a setting in the algorithm itself.
+    /// Stores a setting in the algorithm itself.
     fn cublasLtMatmulAlgoConfigSetAttribute(algorithm: Ptr, setting: i32, value: In<[u8; 2]>, size: usize) {
         let (Some((index, wide)), Some(mut known)) = (width(setting), algorithm_at(algorithm)) else {
             return status::INVALID_VALUE;
         };
         let Some(low) = value.get().filter(|_| size == wide) else { return status::INVALID_VALUE };
-        let high = if wide == 4 { value.at(1).unwrap_or_default() } else { [0; 2] };
+        let high = if wide == 4 { value.get_at(1).unwrap_or_default() } else { [0; 2] };
         known.settings[index] = u32::from_le_bytes([low[0], low[1], high[0], high[1]]);
-        // SAFETY: an algorithm that was made here was read there just now.
-        unsafe { Out::<Algorithm>::from_address(algorithm as u64) }.put(known);
+        // SAFETY: an algorithm created here was just read from there.
+        unsafe { Out::<Algorithm>::from_address(algorithm as u64) }.set(known);
         status::SUCCESS
     }
 
-    /// A setting of an algorithm.
+    /// Returns a setting of an algorithm.
     fn cublasLtMatmulAlgoConfigGetAttribute(
         algorithm: Ptr, setting: i32, value: Out<u8>, size: usize, written: Out<usize>,
     ) {
@@ -174,13 +174,13 @@ entry_points! {
             return status::INVALID_VALUE;
         }
         if size != 0 {
-            value.put_all(known.settings[index].to_le_bytes().into_iter().take(wide));
+            value.set_all(known.settings[index].to_le_bytes().into_iter().take(wide));
         }
-        written.put(wide);
+        written.set(wide);
         status::SUCCESS
     }
 
-    /// Multiplies: nothing is computed, and it takes its time.
+    /// Queues a matrix product: nothing is computed, and it takes its time.
     fn cublasLtMatmul(
         _handle: Ptr, operation: Ptr, _alpha: Ptr, _a: Ptr, a_layout: Ptr, _b: Ptr, b_layout: Ptr, _beta: Ptr,
         _c: Ptr, c_layout: Ptr, d: Ptr, d_layout: Ptr, _algorithm: Ptr, workspace: Ptr, size: usize, stream: usize,
@@ -189,21 +189,21 @@ entry_points! {
             return status::INVALID_VALUE;
         }
         if size > 0 {
-            card::workspace(workspace);
+            card::label_workspace(workspace);
         }
         match product(operation, a_layout, b_layout, d_layout) {
-            Some(gemm) => card::launch(stream, |speeds| gemm.work(speeds)),
-            None => card::launch(stream, |speeds| Work::new(WorkKind::Guess, speeds.launch)),
+            Some(gemm) => card::queue_work(stream, |speeds| gemm.work(speeds)),
+            None => card::queue_work(stream, |speeds| Work::new(WorkKind::Guess, speeds.launch)),
         }
-        match Layout::of(d_layout) {
-            Some(layout) => card::computed(d, layout.bytes()),
-            None => card::overwritten(d),
+        match Layout::read(d_layout) {
+            Some(layout) => card::record_result(d, layout.bytes()),
+            None => card::forget_contents(d),
         }
         status::SUCCESS
     }
 }
 
-/// What is multiplied, as the descriptors say.
+/// Returns the matrix product that the descriptors describe.
 fn product(operation: Ptr, a: Ptr, b: Ptr, d: Ptr) -> Option<Gemm> {
     /// `CUBLASLT_MATMUL_DESC_COMPUTE_TYPE`.
     const COMPUTE: i32 = 0;
@@ -213,12 +213,12 @@ fn product(operation: Ptr, a: Ptr, b: Ptr, d: Ptr) -> Option<Gemm> {
         operation => Ptr, COMPUTE => i32, (&raw mut compute).cast() => Ptr, 4 => usize, &raw mut written => *mut usize
     ) -> i32)
     .filter(|result| *result == status::SUCCESS)?;
-    let (a, b, result) = (Layout::of(a)?, Layout::of(b)?, Layout::of(d)?);
+    let (a, b, result) = (Layout::read(a)?, Layout::read(b)?, Layout::read(d)?);
     let (rows, columns) = (result.rows as f64, result.columns as f64);
-    // The operands may be turned over; what is left of their elements besides the result's extents is the
-    // sum's.
+    // The operands may be transposed; the elements that remain besides the result's extents belong to the
+    // sum.
     let sum = (a.rows as f64 * a.columns as f64 / rows).max(1.0);
-    let (input, output) = (element(a.kind), element(result.kind));
+    let (input, output) = (element_bytes(a.kind), element_bytes(result.kind));
     let bytes = |layout: &Layout, size: f64| (layout.leading.unsigned_abs() as f64 * size) as u64;
     Some(Gemm {
         alignment: alignment(&[bytes(&a, input), bytes(&b, input), bytes(&result, output)]),
@@ -231,16 +231,16 @@ fn product(operation: Ptr, a: Ptr, b: Ptr, d: Ptr) -> Option<Gemm> {
     })
 }
 
-/// What a matrix layout says.
+/// Contents of a matrix layout.
 struct Layout {
     kind: i32,
     rows: u64,
     columns: u64,
     leading: i64,
     count: i32,
-    /// Elements from one of several to the next.
+    /// Elements between consecutive matrices of a batch.
     step: i64,
-    /// Whether its rows lie together, and not its columns.
+    /// `true` for row-major order.
     by_rows: bool,
 }
 
@@ -251,10 +251,10 @@ impl Layout {
         let gaps = |step: i64, count: u64| step.unsigned_abs().saturating_mul(count.saturating_sub(1));
         let one = gaps(self.leading, lines).saturating_add(each);
         let all = gaps(self.step, u64::from(self.count.unsigned_abs())).saturating_add(one);
-        (all as f64 * element(self.kind)) as u64
+        (all as f64 * element_bytes(self.kind)) as u64
     }
 
-    fn of(layout: Ptr) -> Option<Self> {
+    fn read(layout: Ptr) -> Option<Self> {
         let get = |attribute: i32, size: usize| {
             let (mut value, mut written) = (0_u64, 0_usize);
             let result = real!(CUBLASLT, cublasLtMatrixLayoutGetAttribute(
@@ -276,9 +276,9 @@ impl Layout {
     }
 }
 
-/// The algorithm in the caller's memory, if it was made here.
+/// Reads the algorithm in the caller's memory, if it was created here.
 fn algorithm_at(place: Ptr) -> Option<Algorithm> {
-    // SAFETY: the caller's `cublasLtMatmulAlgo_t` is as large.
+    // SAFETY: the caller's `cublasLtMatmulAlgo_t` has this size.
     let found = unsafe { In::<Algorithm>::from_address(place as u64) }.get();
     found.filter(|known| known.mark == ALGORITHM.mark)
 }
@@ -330,13 +330,13 @@ forward! {
     );
 }
 
-/// The real library's version.
+/// Returns the real library's version.
 #[unsafe(no_mangle)]
 extern "C" fn cublasLtGetVersion() -> usize {
     guarded("cublasLtGetVersion", 0, || real!(CUBLASLT, cublasLtGetVersion() -> usize).unwrap_or(0))
 }
 
-/// The CUDA runtime that the real library was built with.
+/// Returns the CUDA runtime version that the real library was built with.
 #[unsafe(no_mangle)]
 extern "C" fn cublasLtGetCudartVersion() -> usize {
     guarded("cublasLtGetCudartVersion", 0, || {
@@ -344,10 +344,10 @@ extern "C" fn cublasLtGetCudartVersion() -> usize {
     })
 }
 
-/// What is said of a status where the real library is not loaded.
+/// Text for a status if the real library is not loaded.
 const UNKNOWN: &CStr = c"unknown cuBLASLt status";
 
-/// The name of a status.
+/// Name of a status.
 #[unsafe(no_mangle)]
 extern "C" fn cublasLtGetStatusName(code: i32) -> *const c_char {
     guarded("cublasLtGetStatusName", UNKNOWN.as_ptr(), || {
@@ -355,7 +355,7 @@ extern "C" fn cublasLtGetStatusName(code: i32) -> *const c_char {
     })
 }
 
-/// What a status means.
+/// Description of a status.
 #[unsafe(no_mangle)]
 extern "C" fn cublasLtGetStatusString(code: i32) -> *const c_char {
     guarded("cublasLtGetStatusString", UNKNOWN.as_ptr(), || {

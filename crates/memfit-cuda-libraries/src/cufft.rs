@@ -1,8 +1,8 @@
 //! cuFFT: plans, and the work area of each.
 //!
-//! The real library sizes a plan only on a device. Its guide says what an area comes to: as much as the data
-//! where all sizes are products of small primes, and for others what Bluestein's algorithm pads them to. Each
-//! use is noted.
+//! The real library sizes a plan only on a device. Its guide describes the size of a work area: as much as
+//! the data if all sizes are products of small primes; otherwise the size to which Bluestein's algorithm pads
+//! them. Each use is noted.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +15,7 @@ use crate::cost::library;
 use memfit_cuda::card;
 use memfit_kernels::cost::{Speeds, Work};
 
-/// `cufftResult`, as far as it is said here.
+/// The part of `cufftResult` that is returned here.
 mod status {
     pub(super) const SUCCESS: i32 = 0;
     pub(super) const INVALID_PLAN: i32 = 1;
@@ -27,24 +27,23 @@ mod status {
     pub(super) const INVALID_SIZE: i32 = 8;
 }
 
-/// The largest prime that cuFFT treats without padding.
+/// Largest prime factor that cuFFT transforms without padding.
 const LARGEST_PRIME: u64 = 127;
 
 /// A plan.
 struct Plan {
     work_size: usize,
-    /// Whether the plan brings its own work area when it is made.
+    /// `true` if the plan allocates its own work area.
     allocates: bool,
-    /// The area that it brought.
+    /// Work area that the plan allocated.
     area: Option<usize>,
-    /// The stream that it runs on.
+    /// Stream that it runs on.
     stream: usize,
-    /// What one execution transforms.
+    /// Transform that one execution computes.
     transform: Option<Transform>,
 }
 
-/// What an execution transforms: how large each dimension is and what it is padded to, how often, and on
-/// what.
+/// Size and padded size of each dimension, number of transforms, and type of the elements.
 #[derive(Clone)]
 struct Transform {
     sizes: Vec<u64>,
@@ -57,7 +56,7 @@ impl Transform {
     fn new(sizes: &[i64], batch: i64, elements: Elements) -> Self {
         let mut sizes: Vec<u64> = sizes.iter().map(|size| u64::try_from(*size).unwrap_or(0)).collect();
         let padded = sizes.iter().map(|size| padded(*size)).collect();
-        // Of real data, half of the last dimension is transformed.
+        // For real data, half of the last dimension is transformed.
         if let (true, Some(last)) = (elements.half, sizes.last_mut()) {
             *last = *last / 2 + 1;
         }
@@ -73,12 +72,12 @@ impl Transform {
     }
 }
 
-/// Executes a plan: its time passes on its stream, and what was known of its output is known no more.
+/// Executes a plan: takes its time on the plan's stream, and forgets the contents of the output.
 fn execute(plan: i32, output: Ptr) -> i32 {
-    card::overwritten(output);
-    with(plan, |plan| {
+    card::forget_contents(output);
+    with_plan(plan, |plan| {
         if let Some(transform) = &plan.transform {
-            card::launch(plan.stream, |speeds| transform.work(speeds));
+            card::queue_work(plan.stream, |speeds| transform.work(speeds));
         }
         status::SUCCESS
     })
@@ -92,7 +91,7 @@ impl Drop for Plan {
     }
 }
 
-/// The plans that are alive, and the number of the next.
+/// Live plans, and the number of the next.
 struct Plans {
     alive: HashMap<i32, Plan>,
     next: i32,
@@ -105,8 +104,8 @@ fn plans<R>(body: impl FnOnce(&mut Plans) -> R) -> R {
     body(plans.get_or_insert_with(|| Plans { alive: HashMap::new(), next: 1 }))
 }
 
-/// Does something with a plan.
-fn with(plan: i32, body: impl FnOnce(&mut Plan) -> i32) -> i32 {
+/// Calls `body` with a plan.
+fn with_plan(plan: i32, body: impl FnOnce(&mut Plan) -> i32) -> i32 {
     plans(|plans| plans.alive.get_mut(&plan).map_or(status::INVALID_PLAN, body))
 }
 
@@ -118,7 +117,7 @@ fn create(plan: Out<i32>) -> i32 {
         return status::SETUP_FAILED;
     }
     plans(|plans| {
-        plan.put(plans.next);
+        plan.set(plans.next);
         let made = Plan { work_size: 0, allocates: true, area: None, stream: 0, transform: None };
         plans.alive.insert(plans.next, made);
         plans.next += 1;
@@ -126,16 +125,16 @@ fn create(plan: Out<i32>) -> i32 {
     status::SUCCESS
 }
 
-/// What a transform works on.
+/// Elements of a transform.
 #[derive(Clone, Copy)]
 struct Elements {
     /// Bytes of a complex number.
     complex: u64,
-    /// Whether one side is real, so that half of the last dimension is enough.
+    /// `true` if one side is real, so that half of the last dimension suffices.
     half: bool,
 }
 
-/// By `cufftType`.
+/// Elements of a `cufftType`.
 fn elements(kind: i32) -> Option<Elements> {
     match kind {
         0x29 => Some(Elements { complex: 8, half: false }), // C2C
@@ -146,7 +145,7 @@ fn elements(kind: i32) -> Option<Elements> {
     }
 }
 
-/// By the `cudaDataType`s of a transform's input, output and execution.
+/// Elements for the `cudaDataType`s of a transform's input, output and execution.
 fn elements_of_types(input: i32, output: i32, execution: i32) -> Option<Elements> {
     let is_complex = |kind| matches!(kind, 4 | 5 | 6 | 15);
     let complex = match execution {
@@ -158,7 +157,7 @@ fn elements_of_types(input: i32, output: i32, execution: i32) -> Option<Elements
     Some(Elements { complex, half: !(is_complex(input) && is_complex(output)) })
 }
 
-/// What a dimension counts for: itself, or what Bluestein's algorithm pads it to.
+/// Effective size of a dimension: itself, or the size that Bluestein's algorithm pads it to.
 fn padded(size: u64) -> u64 {
     let mut rest = size;
     let mut prime = 2;
@@ -171,13 +170,13 @@ fn padded(size: u64) -> u64 {
     if rest == 1 { size } else { (2 * size - 1).next_power_of_two() }
 }
 
-/// The work area of a transform, in bytes; `None` for sizes that cannot be.
+/// Work area of a transform in bytes; `None` for impossible sizes.
 fn work_size(sizes: &[i64], batch: i64, elements: Elements) -> Option<usize> {
     let batch = u64::try_from(batch).ok().filter(|batch| *batch > 0)?;
     let (last, others) = sizes.split_last()?;
     let positive = |size: &i64| u64::try_from(*size).ok().filter(|size| *size > 0);
     let last = positive(last)?;
-    // A padded dimension is transformed in full, even where the data are real.
+    // A padded dimension is transformed in full, even for real data.
     let mut total = match padded(last) {
         full if full != last => full,
         _ if elements.half => last / 2 + 1,
@@ -191,23 +190,23 @@ fn work_size(sizes: &[i64], batch: i64, elements: Elements) -> Option<usize> {
     usize::try_from(bytes).ok()
 }
 
-/// Makes a plan: works out its area and brings it, unless the caller will.
+/// Initialises a plan: computes its work area and allocates it, unless the caller will.
 fn make(plan: i32, sizes: &[i64], batch: i64, elements: Option<Elements>, size: Out<usize>) -> i32 {
     let Some(elements) = elements else { return status::INVALID_TYPE };
     let Some(bytes) = work_size(sizes, batch, elements) else { return status::INVALID_SIZE };
-    with(plan, |plan| {
+    with_plan(plan, |plan| {
         plan.work_size = bytes;
         plan.transform = Some(Transform::new(sizes, batch, elements));
         if plan.allocates {
             let Some(area) = card::allocate(bytes) else { return status::ALLOC_FAILED };
             plan.area = Some(area as usize);
         }
-        size.put(bytes);
+        size.set(bytes);
         status::SUCCESS
     })
 }
 
-/// Answers a size without making a plan.
+/// Returns the size of a work area without creating a plan.
 fn estimate(sizes: &[i64], batch: i64, elements: Option<Elements>, size: Out<usize>) -> i32 {
     let Some(elements) = elements else { return status::INVALID_TYPE };
     match work_size(sizes, batch, elements) {
@@ -217,13 +216,13 @@ fn estimate(sizes: &[i64], batch: i64, elements: Option<Elements>, size: Out<usi
     }
 }
 
-/// A transform's dimensions, outermost first.
+/// Dimensions of a transform, outermost first.
 fn dimensions<T: Copy + Into<i64>>(rank: i32, sizes: In<T>) -> Vec<i64> {
     sizes.list(usize::try_from(rank).unwrap_or(0)).into_iter().map(Into::into).collect()
 }
 
-/// Makes a plan from nothing; one that fails is gone again.
-fn plan_at_once(plan: Out<i32>, sizes: &[i64], batch: i64, kind: i32) -> i32 {
+/// Creates and initialises a plan; removes it if that fails.
+fn create_and_make(plan: Out<i32>, sizes: &[i64], batch: i64, kind: i32) -> i32 {
     let created = create(plan);
     if created != status::SUCCESS {
         return created;
@@ -239,83 +238,83 @@ fn plan_at_once(plan: Out<i32>, sizes: &[i64], batch: i64, kind: i32) -> i32 {
 entry_points! {
     Fails(status::INTERNAL_ERROR);
 
-    /// A plan that is not made yet.
+    /// Creates an uninitialised plan.
     fn cufftCreate(plan: Out<i32>) { create(plan) }
 
-    /// Gives a plan up, and the area it brought.
+    /// Destroys a plan and the work area it allocated.
     fn cufftDestroy(plan: i32) {
         if plans(|plans| plans.alive.remove(&plan)).is_some() { status::SUCCESS } else { status::INVALID_PLAN }
     }
 
-    /// Whether the plan brings its own work area.
+    /// Sets whether the plan allocates its own work area.
     fn cufftSetAutoAllocation(plan: i32, allocates: i32) {
-        with(plan, |plan| {
+        with_plan(plan, |plan| {
             plan.allocates = allocates != 0;
             status::SUCCESS
         })
     }
 
-    /// Names the caller's work area, in place of the plan's own.
+    /// Sets the caller's work area, in place of the plan's own.
     fn cufftSetWorkArea(plan: i32, area: Ptr) {
-        with(plan, |plan| {
+        with_plan(plan, |plan| {
             if let Some(own) = plan.area.take() {
                 card::free(own as Ptr);
             }
-            card::workspace(area);
+            card::label_workspace(area);
             status::SUCCESS
         })
     }
 
-    /// The order in which the plan runs.
+    /// Sets the plan's stream.
     fn cufftSetStream(plan: i32, stream: Ptr) {
-        with(plan, |plan| {
+        with_plan(plan, |plan| {
             plan.stream = stream as usize;
             status::SUCCESS
         })
     }
 
-    /// Complex to complex, in single precision.
+    /// Transforms complex to complex, in single precision.
     fn cufftExecC2C(plan: i32, _input: Ptr, output: Ptr, _direction: i32) { execute(plan, output) }
 
-    /// Complex to real.
+    /// Transforms complex to real, in single precision.
     fn cufftExecC2R(plan: i32, _input: Ptr, output: Ptr) { execute(plan, output) }
 
-    /// Real to complex.
+    /// Transforms real to complex, in single precision.
     fn cufftExecR2C(plan: i32, _input: Ptr, output: Ptr) { execute(plan, output) }
 
-    /// Complex to complex, in double precision.
+    /// Transforms complex to complex, in double precision.
     fn cufftExecZ2Z(plan: i32, _input: Ptr, output: Ptr, _direction: i32) { execute(plan, output) }
 
-    /// Complex to real.
+    /// Transforms complex to real, in double precision.
     fn cufftExecZ2D(plan: i32, _input: Ptr, output: Ptr) { execute(plan, output) }
 
-    /// Real to complex.
+    /// Transforms real to complex, in double precision.
     fn cufftExecD2Z(plan: i32, _input: Ptr, output: Ptr) { execute(plan, output) }
 
-    /// Of whatever types the plan has: what PyTorch calls.
+    /// Transforms the types of the plan; PyTorch calls this.
     fn cufftXtExec(plan: i32, _input: Ptr, output: Ptr, _direction: i32) { execute(plan, output) }
 
-    /// The size of a plan's work area.
+    /// Returns the size of a plan's work area.
     fn cufftGetSize(plan: i32, size: Out<usize>) {
-        with(plan, |plan| if size.write(plan.work_size) { status::SUCCESS } else { status::INVALID_VALUE })
+        with_plan(plan, |plan| if size.write(plan.work_size) { status::SUCCESS } else { status::INVALID_VALUE })
     }
 
-    /// A plan in one dimension.
+    /// Initialises a plan in one dimension.
     fn cufftMakePlan1d(plan: i32, x: i32, kind: i32, batch: i32, size: Out<usize>) {
         make(plan, &[x.into()], batch.into(), elements(kind), size)
     }
 
-    /// A plan in two dimensions.
+    /// Initialises a plan in two dimensions.
     fn cufftMakePlan2d(plan: i32, x: i32, y: i32, kind: i32, size: Out<usize>) {
         make(plan, &[x.into(), y.into()], 1, elements(kind), size)
     }
 
-    /// A plan in three dimensions.
+    /// Initialises a plan in three dimensions.
     fn cufftMakePlan3d(plan: i32, x: i32, y: i32, z: i32, kind: i32, size: Out<usize>) {
         make(plan, &[x.into(), y.into(), z.into()], 1, elements(kind), size)
     }
 
-    /// A plan for many transforms.
+    /// Initialises a plan for many transforms.
     fn cufftMakePlanMany(
         plan: i32, rank: i32, sizes: In<i32>, _in_embed: Ptr, _in_step: i32, _in_distance: i32, _out_embed: Ptr,
         _out_step: i32, _out_distance: i32, kind: i32, batch: i32, size: Out<usize>,
@@ -323,7 +322,7 @@ entry_points! {
         make(plan, &dimensions(rank, sizes), batch.into(), elements(kind), size)
     }
 
-    /// As above, with wide indices.
+    /// Does the same with 64-bit indices.
     fn cufftMakePlanMany64(
         plan: i32, rank: i32, sizes: In<i64>, _in_embed: Ptr, _in_step: i64, _in_distance: i64, _out_embed: Ptr,
         _out_step: i64, _out_distance: i64, kind: i32, batch: i64, size: Out<usize>,
@@ -331,7 +330,7 @@ entry_points! {
         make(plan, &dimensions(rank, sizes), batch, elements(kind), size)
     }
 
-    /// As above, with free types.
+    /// Does the same with types given as arguments.
     fn cufftXtMakePlanMany(
         plan: i32, rank: i32, sizes: In<i64>, _in_embed: Ptr, _in_step: i64, _in_distance: i64, in_kind: i32,
         _out_embed: Ptr, _out_step: i64, _out_distance: i64, out_kind: i32, batch: i64, size: Out<usize>, execution: i32,
@@ -339,45 +338,45 @@ entry_points! {
         make(plan, &dimensions(rank, sizes), batch, elements_of_types(in_kind, out_kind, execution), size)
     }
 
-    /// A plan in one dimension, made at once.
+    /// Creates and initialises a plan in one dimension.
     fn cufftPlan1d(plan: Out<i32>, x: i32, kind: i32, batch: i32) {
-        plan_at_once(plan, &[x.into()], batch.into(), kind)
+        create_and_make(plan, &[x.into()], batch.into(), kind)
     }
 
-    /// A plan in two dimensions, made at once.
+    /// Creates and initialises a plan in two dimensions.
     fn cufftPlan2d(plan: Out<i32>, x: i32, y: i32, kind: i32) {
-        plan_at_once(plan, &[x.into(), y.into()], 1, kind)
+        create_and_make(plan, &[x.into(), y.into()], 1, kind)
     }
 
-    /// A plan in three dimensions, made at once.
+    /// Creates and initialises a plan in three dimensions.
     fn cufftPlan3d(plan: Out<i32>, x: i32, y: i32, z: i32, kind: i32) {
-        plan_at_once(plan, &[x.into(), y.into(), z.into()], 1, kind)
+        create_and_make(plan, &[x.into(), y.into(), z.into()], 1, kind)
     }
 
-    /// A plan for many transforms, made at once.
+    /// Creates and initialises a plan for many transforms.
     fn cufftPlanMany(
         plan: Out<i32>, rank: i32, sizes: In<i32>, _in_embed: Ptr, _in_step: i32, _in_distance: i32, _out_embed: Ptr,
         _out_step: i32, _out_distance: i32, kind: i32, batch: i32,
     ) {
-        plan_at_once(plan, &dimensions(rank, sizes), batch.into(), kind)
+        create_and_make(plan, &dimensions(rank, sizes), batch.into(), kind)
     }
 
-    /// What a plan in one dimension would take.
+    /// Returns the work area of a plan in one dimension.
     fn cufftEstimate1d(x: i32, kind: i32, batch: i32, size: Out<usize>) {
         estimate(&[x.into()], batch.into(), elements(kind), size)
     }
 
-    /// What a plan in two dimensions would take.
+    /// Returns the work area of a plan in two dimensions.
     fn cufftEstimate2d(x: i32, y: i32, kind: i32, size: Out<usize>) {
         estimate(&[x.into(), y.into()], 1, elements(kind), size)
     }
 
-    /// What a plan in three dimensions would take.
+    /// Returns the work area of a plan in three dimensions.
     fn cufftEstimate3d(x: i32, y: i32, z: i32, kind: i32, size: Out<usize>) {
         estimate(&[x.into(), y.into(), z.into()], 1, elements(kind), size)
     }
 
-    /// What a plan for many transforms would take.
+    /// Returns the work area of a plan for many transforms.
     fn cufftEstimateMany(
         rank: i32, sizes: In<i32>, _in_embed: Ptr, _in_step: i32, _in_distance: i32, _out_embed: Ptr, _out_step: i32,
         _out_distance: i32, kind: i32, batch: i32, size: Out<usize>,
@@ -385,47 +384,47 @@ entry_points! {
         estimate(&dimensions(rank, sizes), batch.into(), elements(kind), size)
     }
 
-    /// What a plan in one dimension would take.
+    /// Returns the work area of a plan in one dimension.
     fn cufftGetSize1d(plan: i32, x: i32, kind: i32, batch: i32, size: Out<usize>) {
-        with(plan, |_| estimate(&[x.into()], batch.into(), elements(kind), size))
+        with_plan(plan, |_| estimate(&[x.into()], batch.into(), elements(kind), size))
     }
 
-    /// What a plan in two dimensions would take.
+    /// Returns the work area of a plan in two dimensions.
     fn cufftGetSize2d(plan: i32, x: i32, y: i32, kind: i32, size: Out<usize>) {
-        with(plan, |_| estimate(&[x.into(), y.into()], 1, elements(kind), size))
+        with_plan(plan, |_| estimate(&[x.into(), y.into()], 1, elements(kind), size))
     }
 
-    /// What a plan in three dimensions would take.
+    /// Returns the work area of a plan in three dimensions.
     fn cufftGetSize3d(plan: i32, x: i32, y: i32, z: i32, kind: i32, size: Out<usize>) {
-        with(plan, |_| estimate(&[x.into(), y.into(), z.into()], 1, elements(kind), size))
+        with_plan(plan, |_| estimate(&[x.into(), y.into(), z.into()], 1, elements(kind), size))
     }
 
-    /// What a plan for many transforms would take.
+    /// Returns the work area of a plan for many transforms.
     fn cufftGetSizeMany(
         plan: i32, rank: i32, sizes: In<i32>, _in_embed: Ptr, _in_step: i32, _in_distance: i32, _out_embed: Ptr,
         _out_step: i32, _out_distance: i32, kind: i32, batch: i32, size: Out<usize>,
     ) {
-        with(plan, |_| estimate(&dimensions(rank, sizes), batch.into(), elements(kind), size))
+        with_plan(plan, |_| estimate(&dimensions(rank, sizes), batch.into(), elements(kind), size))
     }
 
-    /// As above, with wide indices.
+    /// Does the same with 64-bit indices.
     fn cufftGetSizeMany64(
         plan: i32, rank: i32, sizes: In<i64>, _in_embed: Ptr, _in_step: i64, _in_distance: i64, _out_embed: Ptr,
         _out_step: i64, _out_distance: i64, kind: i32, batch: i64, size: Out<usize>,
     ) {
-        with(plan, |_| estimate(&dimensions(rank, sizes), batch, elements(kind), size))
+        with_plan(plan, |_| estimate(&dimensions(rank, sizes), batch, elements(kind), size))
     }
 
-    /// As above, with free types.
+    /// Does the same with types given as arguments.
     fn cufftXtGetSizeMany(
         plan: i32, rank: i32, sizes: In<i64>, _in_embed: Ptr, _in_step: i64, _in_distance: i64, in_kind: i32,
         _out_embed: Ptr, _out_step: i64, _out_distance: i64, out_kind: i32, batch: i64, size: Out<usize>, execution: i32,
     ) {
         let elements = elements_of_types(in_kind, out_kind, execution);
-        with(plan, |_| estimate(&dimensions(rank, sizes), batch, elements, size))
+        with_plan(plan, |_| estimate(&dimensions(rank, sizes), batch, elements, size))
     }
 
-    /// The real library's version.
+    /// Returns the real library's version.
     fn cufftGetVersion(version: Out<i32>) {
         real!(CUFFT, cufftGetVersion(version => Out<i32>) -> i32).unwrap_or(status::SETUP_FAILED)
     }
@@ -453,7 +452,7 @@ mod tests {
 
     #[test]
     fn other_sizes_are_padded() {
-        // 131 is the first prime beyond the library's; 2 · 131 − 1 is padded to 512.
+        // 131 is the first prime above the library's limit; 2 · 131 − 1 is padded to 512.
         assert_eq!(work_size(&[131], 1, COMPLEX), Some(512 * 8));
         assert_eq!(work_size(&[131], 1, REAL), Some(512 * 8));
         assert_eq!(work_size(&[8, 262], 1, COMPLEX), Some(8 * 1024 * 8));

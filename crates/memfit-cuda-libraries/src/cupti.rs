@@ -1,7 +1,7 @@
-//! CUPTI, as far as PyTorch's profiler reaches it: everything can be subscribed to and enabled, and nothing
-//! is recorded.
+//! CUPTI, as far as PyTorch's profiler uses it: everything can be subscribed to and enabled, and nothing is
+//! recorded.
 //!
-//! A profile of the CPU's side is whole; its device side is empty, which a note says.
+//! A profile has a complete CPU side; its device side is empty, which a note says.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char};
@@ -14,7 +14,7 @@ use super::entry::{Fails, Handle, Kind, Out, Ptr, entry_points};
 use memfit_abi::handles::Objects;
 use memfit_cuda::card;
 
-/// `CUptiResult`, as far as it is said here.
+/// The part of `CUptiResult` that is returned here.
 mod status {
     pub(super) const SUCCESS: i32 = 0;
     pub(super) const INVALID_PARAMETER: i32 = 1;
@@ -24,7 +24,7 @@ mod status {
     pub(super) const UNKNOWN: i32 = 999;
 }
 
-/// What lies behind a subscription.
+/// State of a subscription.
 struct Subscriber;
 
 impl Kind for Subscriber {
@@ -34,27 +34,27 @@ impl Kind for Subscriber {
     }
 }
 
-/// One subscriber at a time, as in CUPTI.
+/// Set while there is a subscriber; CUPTI allows one at a time.
 static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// The calling thread's stacks of external correlation ids, by kind.
+    /// External correlation ids of the calling thread, each with its kind.
     static CORRELATIONS: RefCell<Vec<(i32, u64)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Nanoseconds since the epoch, as CUPTI counts them by default.
-fn now() -> u64 {
+/// Nanoseconds since the epoch, CUPTI's default clock.
+fn timestamp() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos() as u64)
 }
 
-/// Enables some activity.
+/// Accepts a request to enable activity, and adds a remark.
 fn enable() -> i32 {
     card::remark(Remark::Cupti);
     status::SUCCESS
 }
 
-/// Writes an answer.
-fn answer<T>(target: Out<T>, value: T) -> i32 {
+/// Writes a result.
+fn write_result<T>(target: Out<T>, value: T) -> i32 {
     if target.write(value) { status::SUCCESS } else { status::INVALID_PARAMETER }
 }
 
@@ -65,19 +65,19 @@ fn subscribe(subscriber: Out<Handle<Subscriber>>) -> i32 {
     if SUBSCRIBED.swap(true, Relaxed) {
         return status::MAX_LIMIT_REACHED;
     }
-    subscriber.put(Handle::new(Subscriber));
+    subscriber.set(Handle::new(Subscriber));
     status::SUCCESS
 }
 
 entry_points! {
     Fails(status::UNKNOWN);
 
-    /// Subscribes to callbacks, of which none will come.
+    /// Subscribes to callbacks, which never come.
     fn cuptiSubscribe(subscriber: Out<Handle<Subscriber>>, _callback: Ptr, _data: Ptr) {
         subscribe(subscriber)
     }
 
-    /// As above, with parameters.
+    /// Does the same with parameters.
     fn cuptiSubscribe_v2(subscriber: Out<Handle<Subscriber>>, _callback: Ptr, _data: Ptr, _parameters: Ptr) {
         subscribe(subscriber)
     }
@@ -118,16 +118,16 @@ entry_points! {
     /// Enables the activity of one runtime call.
     fn cuptiActivityEnableRuntimeApi(_id: u32, _enable: u8) { enable() }
 
-    /// Whether to record the device's time of events.
+    /// Selects whether to record device timestamps of events.
     fn cuptiActivityEnableCudaEventDeviceTimestamps(_enable: u8) { enable() }
 
-    /// Whether to record latencies.
+    /// Selects whether to record latencies.
     fn cuptiActivityEnableLatencyTimestamps(_enable: u8) { enable() }
 
-    /// Whether to record launch attributes.
+    /// Selects whether to record launch attributes.
     fn cuptiActivityEnableLaunchAttributes(_enable: u8) { enable() }
 
-    /// Whether to record all synchronisations.
+    /// Selects whether to record all synchronisations.
     fn cuptiActivityEnableAllSyncRecords(_enable: u8) { enable() }
 
     /// Disables a kind of activity.
@@ -136,31 +136,31 @@ entry_points! {
     /// Disables a kind of activity for a context.
     fn cuptiActivityDisableContext(_context: Ptr, _kind: i32) { status::SUCCESS }
 
-    /// Takes the functions that would hand over buffers; they are never called.
+    /// Registers the functions that would provide buffers; they are never called.
     fn cuptiActivityRegisterCallbacks(request: Ptr, complete: Ptr) {
         if request.is_null() || complete.is_null() { status::INVALID_PARAMETER } else { status::SUCCESS }
     }
 
-    /// Takes the function that would give times; it is never called.
+    /// Registers the function that would provide timestamps; it is never called.
     fn cuptiActivityRegisterTimestampCallback(_callback: Ptr) { status::SUCCESS }
 
-    /// Hands over what was recorded: nothing.
+    /// Flushes recorded activity, of which there is none.
     fn cuptiActivityFlushAll(_flag: u32) { status::SUCCESS }
 
-    /// Hands over what was recorded on a stream: nothing.
+    /// Flushes a stream's recorded activity, of which there is none.
     fn cuptiActivityFlush(_context: Ptr, _stream: u32, _flag: u32) { status::SUCCESS }
 
-    /// How often to hand over.
+    /// Sets the flush period.
     fn cuptiActivityFlushPeriod(_milliseconds: u32) { status::SUCCESS }
 
-    /// The next record of a buffer: none.
+    /// Returns the next record of a buffer, of which there is none.
     fn cuptiActivityGetNextRecord(_buffer: Ptr, _size: usize, record: Out<usize>) {
         if record.write(0) { status::MAX_LIMIT_REACHED } else { status::INVALID_PARAMETER }
     }
 
-    /// How many records were lost: none.
+    /// Returns the number of lost records: 0.
     fn cuptiActivityGetNumDroppedRecords(_context: Ptr, _stream: u32, dropped: Out<usize>) {
-        answer(dropped, 0)
+        write_result(dropped, 0)
     }
 
     /// Sets an attribute of the recording.
@@ -168,53 +168,53 @@ entry_points! {
         if size.is_null() || value.is_null() { status::INVALID_PARAMETER } else { status::SUCCESS }
     }
 
-    /// Begins an external id.
+    /// Pushes an external correlation id.
     fn cuptiActivityPushExternalCorrelationId(kind: i32, id: u64) {
         CORRELATIONS.with_borrow_mut(|stack| stack.push((kind, id)));
         status::SUCCESS
     }
 
-    /// Ends the last external id of a kind.
+    /// Pops the last external correlation id of a kind.
     fn cuptiActivityPopExternalCorrelationId(kind: i32, last: Out<u64>) {
         let popped = CORRELATIONS.with_borrow_mut(|stack| {
             let index = stack.iter().rposition(|(each, _)| *each == kind)?;
             Some(stack.remove(index).1)
         });
         let Some(id) = popped else { return status::QUEUE_EMPTY };
-        last.put(id);
+        last.set(id);
         status::SUCCESS
     }
 
-    /// The time.
-    fn cuptiGetTimestamp(time: Out<u64>) { answer(time, now()) }
+    /// Returns the time.
+    fn cuptiGetTimestamp(time: Out<u64>) { write_result(time, timestamp()) }
 
-    /// The ordinal of a context's card: the current one's.
-    fn cuptiGetDeviceId(_context: Ptr, id: Out<u32>) { answer(id, card::current() as u32) }
+    /// Returns the ordinal of a context's device: the current one.
+    fn cuptiGetDeviceId(_context: Ptr, id: Out<u32>) { write_result(id, card::current_ordinal() as u32) }
 
-    /// The number of a context: there is one for each card.
-    fn cuptiGetContextId(_context: Ptr, id: Out<u32>) { answer(id, card::current() as u32 + 1) }
+    /// Returns the id of a context: there is one per device.
+    fn cuptiGetContextId(_context: Ptr, id: Out<u32>) { write_result(id, card::current_ordinal() as u32 + 1) }
 
-    /// Ends the recording, and whoever subscribed to it.
+    /// Ends the recording and the subscription.
     fn cuptiFinalize() {
         SUBSCRIBED.store(false, Relaxed);
         status::SUCCESS
     }
 
-    /// The version of the interface, as the release of CUDA that is loaded has it.
-    fn cuptiGetVersion(version: Out<u32>) { answer(version, version_of(card::runtime_version())) }
+    /// Returns the interface version of the loaded CUDA release.
+    fn cuptiGetVersion(version: Out<u32>) { write_result(version, api_version(card::runtime_version())) }
 
-    /// A name for a result.
-    fn cuptiGetResultString(code: i32, text: Out<*const c_char>) { answer(text, name(code).as_ptr()) }
+    /// Returns the name of a result.
+    fn cuptiGetResultString(code: i32, text: Out<*const c_char>) { write_result(text, name(code).as_ptr()) }
 
-    /// A sentence for a result.
-    fn cuptiGetErrorMessage(code: i32, text: Out<*const c_char>) { answer(text, name(code).as_ptr()) }
+    /// Returns a message for a result.
+    fn cuptiGetErrorMessage(code: i32, text: Out<*const c_char>) { write_result(text, name(code).as_ptr()) }
 }
 
-/// `CUPTI_API_VERSION` of a CUDA release: counted up until 12, made of the release's numbers from 13 on.
+/// `CUPTI_API_VERSION` of a CUDA release: a counter up to 12, derived from the release's numbers since 13.
 ///
-/// The real library cannot be asked: without the driver that it knows, it calls itself until the stack is
-/// full.
-fn version_of(runtime: i32) -> u32 {
+/// The real library cannot be asked: without the driver that it expects, it recurses until the stack
+/// overflows.
+fn api_version(runtime: i32) -> u32 {
     match runtime {
         13_000.. => (runtime / 1000 * 10_000 + runtime % 1000 / 10 * 100) as u32,
         12_090.. => 28,
@@ -228,7 +228,7 @@ fn version_of(runtime: i32) -> u32 {
     }
 }
 
-/// The names of the results that are answered here, and one for all others.
+/// Names of the results returned here, and one for all others.
 fn name(code: i32) -> &'static CStr {
     match code {
         status::SUCCESS => c"CUPTI_SUCCESS",

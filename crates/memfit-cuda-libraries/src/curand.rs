@@ -1,4 +1,4 @@
-//! cuRAND's host interface: the version. Generators are harmless, and stand in the prototype list alone.
+//! cuRAND's host interface: the version. Calls on generators are harmless, so the prototype list covers them.
 
 use super::entry::Ptr;
 use super::real::forward;

@@ -1,14 +1,14 @@
-//! cuSOLVER, dense: handles, parameters, and how much workspace each decomposition asks for.
+//! Dense cuSOLVER: handles, parameters, and the workspace of each decomposition.
 //!
-//! Parameters are the real library's own. Its size queries want a device, so sizes come from [`sizes`]. A
-//! decomposition takes its time ([`work`]), does nothing, and leaves `devInfo` as it is: zero, which means
-//! success.
+//! Parameters are the real library's own. Its size queries need a device, so sizes come from [`sizes`]. A
+//! decomposition takes its time ([`work`]), computes nothing, and leaves `devInfo` unchanged: zero, which
+//! means success.
 
 mod handle;
 mod sizes;
 mod work;
 
-/// `cusolverStatus_t`, as far as it is said here.
+/// The part of `cusolverStatus_t` that is returned here.
 mod status {
     pub(super) const SUCCESS: i32 = 0;
     pub(super) const NOT_INITIALIZED: i32 = 1;

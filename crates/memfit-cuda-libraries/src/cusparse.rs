@@ -1,6 +1,7 @@
-//! cuSPARSE: descriptors are the real library's, which keeps them on the host; buffers are sized by formulas.
+//! cuSPARSE: descriptors belong to the real library, which keeps them on the host; buffer sizes come from
+//! formulas.
 //!
-//! How many entries a product of sparse matrices has is data; its size is estimated, never known
+//! The number of entries in a product of sparse matrices depends on the data, so its size is only estimated
 //! ([`product`]).
 
 mod dense;
@@ -9,9 +10,9 @@ mod handle;
 mod product;
 mod sizes;
 
-pub(crate) use dense::{dense_matrix, dense_vector};
+pub(crate) use dense::{forget_dense_matrix, forget_dense_vector};
 
-/// `cusparseStatus_t`, as far as it is said here.
+/// The part of `cusparseStatus_t` that is returned here.
 mod status {
     pub(super) const SUCCESS: i32 = 0;
     pub(super) const NOT_INITIALIZED: i32 = 1;

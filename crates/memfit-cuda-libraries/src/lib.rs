@@ -1,10 +1,9 @@
-//! The mathematics and communication libraries, as PyTorch calls them: cuBLAS, cuDNN, cuSOLVER, NCCL and the
-//! rest.
+//! Mathematics and communication libraries, as PyTorch calls them: cuBLAS, cuDNN, cuSOLVER, NCCL and others.
 //!
-//! Nothing is computed. What is kept true is what decides memory and control flow: workspace sizes, reserve
-//! spaces, plans, descriptors that give back what was set, communicators that know their size and rank.
-//! cuDNN's answers are the real library's own, asked without a device; where a size cannot be had from the
-//! library, it comes from a formula that is written beside it, and `fidelity` says so.
+//! Nothing is computed. What stays faithful decides memory and control flow: workspace sizes, reserve spaces,
+//! plans, descriptors that return their settings, communicators that know their size and rank. cuDNN's
+//! answers are the real library's own, obtained without a device; where a library cannot tell a size, it
+//! comes from a formula that is written beside it, and `fidelity` says so.
 //!
 //! These modules know the device only through [`memfit_cuda::card`].
 

@@ -1,8 +1,8 @@
-//! NCCL: communicators that know their size and rank, and what their operations leave in memory.
+//! NCCL: communicators that know their size and rank, and the effects of their operations on memory.
 //!
-//! [`communicator`] is a rank's place among the others, [`buffers`] what it takes of the card, [`collective`]
-//! what an operation does, [`meeting`] how small known contents travel between processes, [`arithmetic`] what
-//! is computed of them.
+//! [`communicator`] is a rank's position among the others, [`buffers`] its memory on the device,
+//! [`collective`] the effect of an operation, [`meeting`] the exchange of small known contents between
+//! processes, [`arithmetic`] the reductions computed on them.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
 
@@ -16,12 +16,12 @@ use std::ffi::{CStr, c_char};
 use std::sync::atomic::Ordering::Relaxed;
 
 use self::collective::{Operation, Shape, end_group, run, start_group};
-use self::communicator::{Communicator, Place, UniqueId, destroy, make, make_all};
+use self::communicator::{Communicator, RankPosition, UniqueId, destroy, make, make_all};
 use super::entry::{Fails, Handle, In, Out, Ptr, entry_points, guarded};
 use super::real::real;
 use memfit_cuda::card;
 
-/// `ncclResult_t`, as far as it is said here.
+/// The part of `ncclResult_t` that is returned here.
 mod status {
     pub(super) const SUCCESS: i32 = 0;
     pub(super) const UNHANDLED_CUDA_ERROR: i32 = 1;
@@ -29,58 +29,58 @@ mod status {
     pub(super) const INVALID_ARGUMENT: i32 = 4;
 }
 
-/// Does something with a communicator.
-fn with(communicator: Handle<Communicator>, body: impl FnOnce(&Communicator) -> i32) -> i32 {
+/// Calls `body` with a communicator.
+fn with_communicator(communicator: Handle<Communicator>, body: impl FnOnce(&Communicator) -> i32) -> i32 {
     communicator.get().map_or(status::INVALID_ARGUMENT, |known| body(&known))
 }
 
-/// Writes an answer.
-fn answer<T>(target: Out<T>, value: T) -> i32 {
+/// Writes a result.
+fn write_result<T>(target: Out<T>, value: T) -> i32 {
     if target.write(value) { status::SUCCESS } else { status::INVALID_ARGUMENT }
 }
 
-/// A rank on the calling thread's current card.
-fn here(size: i32, rank: i32) -> Place {
-    Place { size, rank, card: card::current() }
+/// A rank on the calling thread's current device.
+fn current_position(size: i32, rank: i32) -> RankPosition {
+    RankPosition { size, rank, card: card::current_ordinal() }
 }
 
 entry_points! {
     Fails(status::INTERNAL_ERROR);
 
-    /// An id under which ranks meet.
-    fn ncclGetUniqueId(id: Out<UniqueId>) { answer(id, UniqueId::new()) }
+    /// Creates an id under which ranks meet.
+    fn ncclGetUniqueId(id: Out<UniqueId>) { write_result(id, UniqueId::new()) }
 
-    /// An id under which new ranks join.
+    /// Creates an id under which new ranks join.
     fn ncclCommGetUniqueId(communicator: Handle<Communicator>, id: Out<UniqueId>) {
-        with(communicator, |_| answer(id, UniqueId::new()))
+        with_communicator(communicator, |_| write_result(id, UniqueId::new()))
     }
 
-    /// The real library's version.
+    /// Returns the real library's version.
     fn ncclGetVersion(version: Out<i32>) {
         real!(NCCL, ncclGetVersion(version => Out<i32>) -> i32).unwrap_or(status::INTERNAL_ERROR)
     }
 
-    /// Joins as one rank of many. Nobody is waited for.
+    /// Joins as one rank of many, without waiting for the others.
     fn ncclCommInitRank(communicator: Out<Handle<Communicator>>, size: i32, id: UniqueId, rank: i32) {
-        make(communicator, here(size, rank), id.name())
+        make(communicator, current_position(size, rank), id.name())
     }
 
-    /// As above, with a configuration.
+    /// Does the same with a configuration.
     fn ncclCommInitRankConfig(
         communicator: Out<Handle<Communicator>>, size: i32, id: UniqueId, rank: i32, _configuration: Ptr,
     ) {
-        make(communicator, here(size, rank), id.name())
+        make(communicator, current_position(size, rank), id.name())
     }
 
-    /// As above, with several ids.
+    /// Does the same with several ids.
     fn ncclCommInitRankScalable(
         communicator: Out<Handle<Communicator>>, size: i32, rank: i32, _ids: i32, ids: In<UniqueId>, _configuration: Ptr,
     ) {
         let Some(first) = ids.get() else { return status::INVALID_ARGUMENT };
-        make(communicator, here(size, rank), first.name())
+        make(communicator, current_position(size, rank), first.name())
     }
 
-    /// All ranks in one process, one card each.
+    /// Creates the communicators of all ranks in one process, one device each.
     fn ncclCommInitAll(communicators: Ptr, count: i32, cards: In<i32>) {
         make_all(communicators, count, cards)
     }
@@ -89,136 +89,137 @@ entry_points! {
     fn ncclCommSplit(
         communicator: Handle<Communicator>, color: i32, key: i32, made: Out<Handle<Communicator>>, _configuration: Ptr,
     ) {
-        with(communicator, |known| known.split(color, key, made))
+        with_communicator(communicator, |known| known.split(color, key, made))
     }
 
-    /// Leaves some ranks out.
+    /// Creates a communicator without some of the ranks.
     fn ncclCommShrink(
         communicator: Handle<Communicator>, excluded: In<i32>, count: i32, made: Out<Handle<Communicator>>,
         _configuration: Ptr, _flags: i32,
     ) {
-        with(communicator, |known| {
+        with_communicator(communicator, |known| {
             let excluded = excluded.list(usize::try_from(count).unwrap_or(0));
-            let place = known.place;
-            if excluded.contains(&place.rank) {
+            let position = known.position;
+            if excluded.contains(&position.rank) {
                 return status::INVALID_ARGUMENT;
             }
-            let before = excluded.iter().filter(|rank| **rank < place.rank).count() as i32;
-            let (size, rank) = (place.size - excluded.len() as i32, place.rank - before);
-            make(made, Place { size, rank, ..place }, known.next_name(size as u64))
+            let before = excluded.iter().filter(|rank| **rank < position.rank).count() as i32;
+            let (size, rank) = (position.size - excluded.len() as i32, position.rank - before);
+            make(made, RankPosition { size, rank, ..position }, known.next_name(size as u64))
         })
     }
 
-    /// Takes more ranks in. A rank that joins has no communicator yet, and says which it is.
+    /// Creates a communicator with additional ranks. A joining rank has no communicator yet, and passes its
+    /// number.
     fn ncclCommGrow(
         communicator: Handle<Communicator>, size: i32, id: In<UniqueId>, rank: i32, made: Out<Handle<Communicator>>,
         _configuration: Ptr,
     ) {
         let name = id.get().unwrap_or_else(UniqueId::new).name();
         match communicator.get() {
-            Some(known) => make(made, Place { size, ..known.place }, name),
-            None => make(made, here(size, rank), name),
+            Some(known) => make(made, RankPosition { size, ..known.position }, name),
+            None => make(made, current_position(size, rank), name),
         }
     }
 
-    /// Ends what is in flight: nothing.
-    fn ncclCommFinalize(communicator: Handle<Communicator>) { with(communicator, |_| status::SUCCESS) }
+    /// Completes outstanding operations, of which there are none.
+    fn ncclCommFinalize(communicator: Handle<Communicator>) { with_communicator(communicator, |_| status::SUCCESS) }
 
-    /// Gives a communicator up.
+    /// Destroys a communicator.
     fn ncclCommDestroy(communicator: Handle<Communicator>) { destroy(communicator) }
 
-    /// Gives a communicator up at once.
+    /// Destroys a communicator immediately.
     fn ncclCommAbort(communicator: Handle<Communicator>) { destroy(communicator) }
 
-    /// Stops what is in flight: nothing.
-    fn ncclCommRevoke(communicator: Handle<Communicator>, _flags: i32) { with(communicator, |_| status::SUCCESS) }
+    /// Cancels outstanding operations, of which there are none.
+    fn ncclCommRevoke(communicator: Handle<Communicator>, _flags: i32) { with_communicator(communicator, |_| status::SUCCESS) }
 
-    /// Lets go of buffers for a while. They stay booked: no less than this is certain.
-    fn ncclCommSuspend(communicator: Handle<Communicator>, _flags: i32) { with(communicator, |_| status::SUCCESS) }
+    /// Releases buffers for a while. They stay reserved, since no smaller amount is certain.
+    fn ncclCommSuspend(communicator: Handle<Communicator>, _flags: i32) { with_communicator(communicator, |_| status::SUCCESS) }
 
-    /// Takes the buffers again.
-    fn ncclCommResume(communicator: Handle<Communicator>) { with(communicator, |_| status::SUCCESS) }
+    /// Restores the buffers.
+    fn ncclCommResume(communicator: Handle<Communicator>) { with_communicator(communicator, |_| status::SUCCESS) }
 
-    /// No error can have come up.
+    /// Reports that no error has occurred.
     fn ncclCommGetAsyncError(communicator: Handle<Communicator>, error: Out<i32>) {
-        with(communicator, |_| answer(error, status::SUCCESS))
+        with_communicator(communicator, |_| write_result(error, status::SUCCESS))
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks.
     fn ncclCommCount(communicator: Handle<Communicator>, count: Out<i32>) {
-        with(communicator, |known| answer(count, known.place.size))
+        with_communicator(communicator, |known| write_result(count, known.position.size))
     }
 
-    /// Which rank this is.
+    /// Returns this rank.
     fn ncclCommUserRank(communicator: Handle<Communicator>, rank: Out<i32>) {
-        with(communicator, |known| answer(rank, known.place.rank))
+        with_communicator(communicator, |known| write_result(rank, known.position.rank))
     }
 
-    /// Which card it is on.
+    /// Returns the rank's device.
     fn ncclCommCuDevice(communicator: Handle<Communicator>, card: Out<i32>) {
-        with(communicator, |known| answer(card, known.place.card as i32))
+        with_communicator(communicator, |known| write_result(card, known.position.card as i32))
     }
 
-    /// What the communicator's buffers take: what is booked for it, none of it suspended.
+    /// Returns the size of the communicator's buffers: its reserved bytes, none of them suspended.
     fn ncclCommMemStats(communicator: Handle<Communicator>, which: i32, value: Out<u64>) {
-        with(communicator, |known| match which {
-            0 | 1 => answer(value, 0),
-            2 | 3 => answer(value, known.buffers.size()),
+        with_communicator(communicator, |known| match which {
+            0 | 1 => write_result(value, 0),
+            2 | 3 => write_result(value, known.buffers.size()),
             _ => status::INVALID_ARGUMENT,
         })
     }
 
     /// Registers a buffer.
     fn ncclCommRegister(communicator: Handle<Communicator>, _buffer: Ptr, _size: usize, handle: Out<usize>) {
-        with(communicator, |known| answer(handle, known.registrations.fetch_add(1, Relaxed)))
+        with_communicator(communicator, |known| write_result(handle, known.registrations.fetch_add(1, Relaxed)))
     }
 
-    /// Gives a registration up.
+    /// Removes a registration.
     fn ncclCommDeregister(communicator: Handle<Communicator>, _handle: usize) {
-        with(communicator, |_| status::SUCCESS)
+        with_communicator(communicator, |_| status::SUCCESS)
     }
 
-    /// Registers a buffer that others may reach into. The window is the buffer itself.
+    /// Registers a buffer that other ranks may access. The window is the buffer itself.
     fn ncclCommWindowRegister(
         communicator: Handle<Communicator>, buffer: Ptr, _size: usize, window: Out<Ptr>, _flags: i32,
     ) {
-        with(communicator, |_| answer(window, buffer))
+        with_communicator(communicator, |_| write_result(window, buffer))
     }
 
-    /// Gives a window up.
+    /// Removes a window.
     fn ncclCommWindowDeregister(communicator: Handle<Communicator>, _window: Ptr) {
-        with(communicator, |_| status::SUCCESS)
+        with_communicator(communicator, |_| status::SUCCESS)
     }
 
-    /// A window's buffer.
+    /// Returns a window's buffer.
     fn ncclWinGetUserPtr(communicator: Handle<Communicator>, window: Ptr, buffer: Out<Ptr>) {
-        with(communicator, |_| answer(buffer, window))
+        with_communicator(communicator, |_| write_result(buffer, window))
     }
 
-    /// Device memory; of the same kind as any other.
+    /// Allocates device memory, the same kind as any other.
     fn ncclMemAlloc(address: Out<Ptr>, size: usize) {
         match card::allocate(size) {
             Some(_) if address.is_null() => status::INVALID_ARGUMENT,
-            Some(made) => answer(address, made),
+            Some(made) => write_result(address, made),
             None => status::UNHANDLED_CUDA_ERROR,
         }
     }
 
-    /// Gives device memory back.
+    /// Frees device memory.
     fn ncclMemFree(address: Ptr) {
         if card::free(address) { status::SUCCESS } else { status::UNHANDLED_CUDA_ERROR }
     }
 
-    /// An operation that multiplies before it adds.
+    /// Creates an operation that multiplies before it adds.
     fn ncclRedOpCreatePreMulSum(
         operation: Out<i32>, _scalar: Ptr, _kind: i32, _residence: i32, communicator: Handle<Communicator>,
     ) {
-        with(communicator, |known| answer(operation, known.operations.fetch_add(1, Relaxed)))
+        with_communicator(communicator, |known| write_result(operation, known.operations.fetch_add(1, Relaxed)))
     }
 
-    /// Gives an operation up.
+    /// Destroys an operation.
     fn ncclRedOpDestroy(_operation: i32, communicator: Handle<Communicator>) {
-        with(communicator, |_| status::SUCCESS)
+        with_communicator(communicator, |_| status::SUCCESS)
     }
 
     /// Begins a group of calls.
@@ -308,7 +309,7 @@ entry_points! {
     }
 }
 
-/// What a result means, in the real library's words.
+/// Returns the description of a result, from the real library.
 #[unsafe(no_mangle)]
 extern "C" fn ncclGetErrorString(code: i32) -> *const c_char {
     const UNKNOWN: &CStr = c"unknown NCCL result";
@@ -317,7 +318,7 @@ extern "C" fn ncclGetErrorString(code: i32) -> *const c_char {
     })
 }
 
-/// The last error: there is none.
+/// Returns the last error: there is none.
 #[unsafe(no_mangle)]
 extern "C" fn ncclGetLastError(_communicator: Ptr) -> *const c_char {
     c"".as_ptr()

@@ -1,9 +1,9 @@
-//! The types of numbers as the libraries name them: how large an element is, and in what it is computed.
+//! Number types of the libraries: the size of an element, and the arithmetic used for it.
 
 use memfit_kernels::cost::speeds::Math;
 
-/// Bytes of an element of a `cudaDataType`.
-pub(super) fn element(kind: i32) -> f64 {
+/// Bytes per element of a `cudaDataType`.
+pub(super) fn element_bytes(kind: i32) -> f64 {
     match kind {
         33 => 0.5,
         3 | 8 | 28 | 29 | 30 => 1.0,
@@ -14,7 +14,7 @@ pub(super) fn element(kind: i32) -> f64 {
     }
 }
 
-/// In what a product is computed, by the `cudaDataType` of its operands and the `cublasComputeType_t`.
+/// Arithmetic of a product, from the `cudaDataType` of its operands and the `cublasComputeType_t`.
 pub(super) fn compute_math(operands: i32, compute: i32) -> Math {
     /// `CUBLAS_COMPUTE_32F_FAST_16F`, `…_FAST_16BF`, `…_FAST_TF32`.
     const FAST: [(i32, Math); 3] = [(74, Math::F16), (75, Math::Bf16), (77, Math::Tf32)];
@@ -29,8 +29,8 @@ pub(super) fn compute_math(operands: i32, compute: i32) -> Math {
     }
 }
 
-/// The same for a `cudnnDataType_t`: bytes, and in what it is computed.
-pub(super) fn of_cudnn(kind: i32) -> (f64, Math) {
+/// Bytes per element and arithmetic of a `cudnnDataType_t`.
+pub(super) fn cudnn_element(kind: i32) -> (f64, Math) {
     match kind {
         1 => (8.0, Math::F64),
         2 => (2.0, Math::F16),

@@ -1,5 +1,5 @@
-//! NVRTC: a compiler, and so no business of the device's. The real one compiles; what it makes is loaded as
-//! any module is.
+//! NVRTC: a compiler, so nothing here concerns the device. The real library compiles; its output is loaded
+//! like any other module.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
 
@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char};
 use super::entry::{Ptr, guarded};
 use super::real::{forward, real};
 
-/// `nvrtcResult`: the call is not there.
+/// `nvrtcResult` of a call that does not exist.
 const INTERNAL_ERROR: i32 = 11;
 
 forward! {
@@ -43,7 +43,7 @@ forward! {
     fn nvrtcGetPCHHeapSizeRequired(program: Ptr, size: Ptr);
 }
 
-/// The name of a result.
+/// Name of a result.
 #[unsafe(no_mangle)]
 extern "C" fn nvrtcGetErrorString(code: i32) -> *const c_char {
     const UNKNOWN: &CStr = c"NVRTC_ERROR unknown";

@@ -1,15 +1,15 @@
-//! Operands that generated entry points may write: nothing is known of them any more.
+//! Operands that generated entry points may write: their contents become unknown.
 
 use memfit_cuda::card;
 
-pub(crate) use crate::cusparse::{dense_matrix, dense_vector};
+pub(crate) use crate::cusparse::{forget_dense_matrix, forget_dense_vector};
 
-/// Memory at an address of the device.
+/// Forgets the contents at a device address.
 pub(crate) fn address(address: u64) {
-    card::overwritten_now(address);
+    card::forget_contents_now(address);
 }
 
-/// Memory at each address of a list on the device.
+/// Forgets the contents at each address of a list in device memory.
 pub(crate) fn list(list: u64) {
-    card::overwritten_each_now(list);
+    card::forget_each_now(list);
 }

@@ -1,5 +1,5 @@
-//! The real libraries, which PyTorch has loaded beside this one: what of them needs no device is asked of
-//! themselves.
+//! The real libraries, which PyTorch has loaded beside this one: calls that need no device are forwarded to
+//! them.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
 
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use memfit_abi::tally::Muted;
 use memfit_cuda::card;
 
-/// One real library. It stays loaded for ever.
+/// A real library. It stays loaded for ever.
 pub(crate) struct Library {
-    /// What its file name begins with. Only releases that the prototype list names are asked: others have
-    /// other prototypes.
+    /// Beginning of its file name. Only releases that the prototype list covers are called: others have other
+    /// prototypes.
     file: &'static str,
     handle: OnceLock<LoaderHandle>,
 }
@@ -50,19 +50,20 @@ impl Library {
         Self { file, handle: OnceLock::new() }
     }
 
-    /// The loader's handle. A library that is not loaded yet may be so later, so only success is remembered.
+    /// Returns the loader's handle. A library may be loaded later, so only success is cached.
     fn handle(&self) -> Option<*mut c_void> {
         if let Some(known) = self.handle.get() {
             return Some(known.0);
         }
-        let path = card::path_of(self.file.as_bytes())?;
-        // SAFETY: the path is a string; the object is loaded already, so nothing of it runs.
+        let path = card::library_path(self.file.as_bytes())?;
+        // SAFETY: the path is a NUL-terminated string; the object is loaded already, so none of its code
+        // runs.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         (!handle.is_null()).then(|| self.handle.get_or_init(|| LoaderHandle(handle)).0)
     }
 }
 
-/// One function of a real library, looked up at its first use.
+/// A function of a real library, looked up at its first use.
 pub(crate) struct Function {
     library: &'static Library,
     name: &'static CStr,
@@ -70,33 +71,33 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// The library's function of that name.
+    /// Names a function of a library.
     pub(crate) const fn new(library: &'static Library, name: &'static CStr) -> Self {
         Self { library, name, address: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Its address, unless the library is not loaded or has no such function.
+    /// Address of the function; `None` if the library is not loaded or has no such function.
     pub(crate) fn address(&self) -> Option<*mut c_void> {
         let known = self.address.load(Ordering::Relaxed);
         if !known.is_null() {
             return Some(known);
         }
-        // SAFETY: the handle is open, and the name a string. Asked of this handle, the loader looks in that
-        // library first, not in this one, which stands in front of it.
+        // SAFETY: the handle is open, and the name a NUL-terminated string. With this handle, the loader
+        // searches that library first, and not this one, which stands in front of it.
         let found = unsafe { libc::dlsym(self.library.handle()?, self.name.as_ptr()) };
         self.address.store(found, Ordering::Relaxed);
         (!found.is_null()).then_some(found)
     }
 }
 
-/// Begins a call of a real library. The CUDA runtime that such a library has linked into it looks for a
-/// driver, and does not get on with this one; nobody misses it, and nothing of it is counted.
-pub(crate) fn visit() -> Muted {
+/// Begins a call of a real library. The CUDA runtime that is linked into such a library looks for a driver
+/// and fails with this one; that does no harm, so its refused calls are not counted.
+pub(crate) fn mute_refusals() -> Muted {
     Muted::begin()
 }
 
 /// Calls a function of a real library: `real!(CUFFT, cufftGetProperty(kind => i32, value => Out<i32>) ->
-/// i32)`. Gives `None` where the library is not loaded or has no such function.
+/// i32)`. Returns `None` if the library is not loaded or has no such function.
 macro_rules! real {
     ($library:ident, $name:ident($($argument:expr => $kind:ty),* $(,)?) -> $result:ty) => {{
         static FUNCTION: $crate::real::Function = {
@@ -112,15 +113,15 @@ macro_rules! real {
             // parameters.
             #[allow(unsafe_code, reason = "a function of another library is called")]
             let function: extern "C" fn($($kind),*) -> $result = unsafe { std::mem::transmute(address) };
-            let _visit = $crate::real::visit();
+            let _visit = $crate::real::mute_refusals();
             function($($argument),*)
         })
     }};
 }
 pub(crate) use real;
 
-/// Declares exported calls that go to the real library as they are. One that an older release does not have
-/// answers `missing`.
+/// Declares exported calls that are forwarded unchanged to the real library. A call that an older release
+/// lacks returns `missing`.
 macro_rules! forward {
     (
         $library:ident, missing $missing:expr, fail $failure:expr;
@@ -129,10 +130,10 @@ macro_rules! forward {
         $crate::entry::entry_points! {
             $crate::entry::Fails($failure);
             $(
-                /// Goes to the real library.
+                /// Forwards to the real library.
                 fn $name($($argument: $kind),*) {
                     $crate::real::real!($library, $name($($argument => $kind),*) -> i32).unwrap_or_else(|| {
-                        memfit_cuda::card::refused(stringify!($name));
+                        memfit_cuda::card::count_unmodelled(stringify!($name));
                         $missing
                     })
                 }

@@ -1,5 +1,5 @@
-//! Extensions that carry a copy of the CUDA runtime of their own: the device cannot stand in front of it, and
-//! it would ask the driver for tables that nobody documents. They are told by their file, before they are
+//! Detection of extensions with a statically linked CUDA runtime: the device cannot stand in front of it, and
+//! it would ask the driver for undocumented tables. They are recognised by their file, before they are
 //! loaded.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
@@ -19,53 +19,53 @@ use memfit_cuda::card;
 
 use crate::entry::guarded;
 
-/// Where the compiler of CUDA leaves what the runtime is told of the code in a file.
+/// Section in which the CUDA compiler registers device code with the runtime.
 const WRAPPERS: &str = ".nvFatBinSegment";
-/// The call that tells it: imported where the runtime is another library, absent where it is within.
+/// Registration function: imported if the runtime is another library, absent if it is linked statically.
 const REGISTER: &str = "__cudaRegisterFatBinary";
-/// Bytes of a symbol in a table.
-const SYMBOL: usize = 24;
-/// Symbols of one file that are looked at.
-const MOST_SYMBOLS: usize = 1 << 20;
+/// Bytes per symbol in a symbol table.
+const SYMBOL_BYTES: usize = 24;
+/// Maximum symbols of a file that are read.
+const MAX_SYMBOLS: usize = 1 << 20;
 
-/// Whether a library at a path brings a CUDA runtime of its own; the report names those that do.
+/// Returns 1 if the library at a path contains its own CUDA runtime; the report names such libraries.
 ///
 /// # Safety
-/// `path` is a string that ends with NUL.
+/// `path` must be a NUL-terminated string.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memfit_vgpu_brings_runtime(path: *const c_char) -> i32 {
     guarded("memfit_vgpu_brings_runtime", 0, || {
         if path.is_null() {
             return 0;
         }
-        // SAFETY: the caller vouches for the string.
+        // SAFETY: the caller guarantees a valid string.
         let path = Path::new(std::ffi::OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()));
         let brings = with_bytes(path, brings_runtime).unwrap_or(false);
         if brings {
             let file = path.file_name().unwrap_or_default().to_string_lossy();
-            card::refused(&shortened(&format!("static CUDA runtime in {file}")));
+            card::count_unmodelled(&shorten(&format!("static CUDA runtime in {file}")));
         }
         i32::from(brings)
     })
 }
 
-/// Names in the ledger have room for so many bytes.
-fn shortened(name: &str) -> String {
+/// Shortens a name to the bytes that the ledger has room for.
+fn shorten(name: &str) -> String {
     name[..name.floor_char_boundary(NAME_BYTES)].to_owned()
 }
 
-/// Whether a shared object has code for devices, and registers it with no runtime but its own.
+/// Returns `true` if a shared object contains device code and registers it only with its own runtime.
 fn brings_runtime(elf: &[u8]) -> bool {
     let Some(sections) = sections(elf) else { return false };
     let has = |name: &str| sections.iter().any(|section| section.name == name);
     has(WRAPPERS) && !imports(&sections, REGISTER)
 }
 
-/// Whether a name is among those that the loader has to find elsewhere.
+/// Returns `true` if a name is among those that the loader must resolve elsewhere.
 fn imports(sections: &[Section<'_>], wanted: &str) -> bool {
     let table = |name: &str| sections.iter().find(|section| section.name == name).map(|section| section.data);
     let (Some(symbols), Some(names)) = (table(".dynsym"), table(".dynstr")) else { return false };
-    symbols.chunks_exact(SYMBOL).take(MOST_SYMBOLS).any(|symbol| {
+    symbols.chunks_exact(SYMBOL_BYTES).take(MAX_SYMBOLS).any(|symbol| {
         let start = u32::from_le_bytes([symbol[0], symbol[1], symbol[2], symbol[3]]) as usize;
         let undefined = symbol[6] == 0 && symbol[7] == 0;
         undefined
@@ -75,12 +75,12 @@ fn imports(sections: &[Section<'_>], wanted: &str) -> bool {
     })
 }
 
-/// Reads a file's bytes in place: extensions run to hundreds of megabytes, of which little is looked at.
+/// Maps a file's bytes: extensions have hundreds of megabytes, of which few are read.
 fn with_bytes<T>(path: &Path, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
     let file = File::open(path).ok()?;
     file.metadata().ok().filter(std::fs::Metadata::is_file)?;
-    // SAFETY: nothing is written to the mapping. A library that is cut short while it is being loaded would
-    // end the loading process in any case.
+    // SAFETY: nothing writes to the mapping. Truncating a library while it is being loaded would end the
+    // loading process in any case.
     let bytes = unsafe { Mmap::map(&file) }.ok()?;
     Some(read(&bytes))
 }
@@ -91,8 +91,8 @@ mod tests {
 
     use super::*;
 
-    /// A shared object made from C: with code for devices or without, with a runtime of its own or another's.
-    fn built(name: &str, source: &str) -> Option<Vec<u8>> {
+    /// Compiles a shared object from C: with or without device code, with its own or an external runtime.
+    fn compile_shared_object(name: &str, source: &str) -> Option<Vec<u8>> {
         let folder = env::temp_dir().join(format!("memfit-static-{}-{name}", std::process::id()));
         fs::create_dir_all(&folder).ok()?;
         let (from, to) = (folder.join("source.c"), folder.join("made.so"));
@@ -117,7 +117,7 @@ mod tests {
             ("another", format!("{WRAPPER}{ANOTHERS}"), false),
             ("neither", "int answer(void) { return 42; }".to_owned(), false),
         ] {
-            let elf = built(name, &source).expect("a C compiler is there");
+            let elf = compile_shared_object(name, &source).expect("a C compiler is there");
             assert_eq!(brings_runtime(&elf), expected, "{name}");
         }
     }

@@ -1,14 +1,15 @@
-//! What `cudaDeviceGetAttribute` and `cuDeviceGetAttribute` answer: they number the attributes alike.
+//! Device attributes: the values that `cudaDeviceGetAttribute` and `cuDeviceGetAttribute` return. Both calls
+//! number the attributes alike.
 //!
-//! What differs from card to card comes from the catalogue; what is the same for all cards that are supported
-//! (limits of textures and grids) from the tables in NVIDIA's CUDA C++ Programming Guide.
+//! Values that differ between devices come from the catalogue. Limits that all supported devices share
+//! (textures, grids) come from the tables in NVIDIA's CUDA C++ Programming Guide.
 
 use memfit_channel::identity;
 use memfit_devices::{Class, HostLinkKind};
 
 use crate::machine::Card;
 
-/// Numbers of attributes that are asked for by name within the device.
+/// Numbers of the attributes that this crate reads by name.
 pub(crate) mod number {
     pub(crate) const MAX_THREADS_PER_BLOCK: i32 = 1;
     pub(crate) const SHARED_PER_BLOCK: i32 = 8;
@@ -70,7 +71,7 @@ fn clamp(value: u64) -> i32 {
     i32::try_from(value).unwrap_or(i32::MAX)
 }
 
-/// An attribute's value; nothing where there is no such attribute.
+/// Returns the value of an attribute; `None` if the number is not an attribute.
 #[allow(clippy::match_same_arms, reason = "in order of number")]
 pub(crate) fn get(card: &Card, attribute: i32) -> Option<i32> {
     if let Ok(index) = TEXTURES.binary_search_by_key(&attribute, |entry| entry.0) {

@@ -1,4 +1,4 @@
-//! Stream capture, and launches of what was captured.
+//! Stream capture, and launches of captured graphs.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -8,7 +8,7 @@ use crate::{
     streams::{self, Event, StreamRef},
 };
 
-/// `cudaStreamBeginCapture`, into a new graph or a given one.
+/// Starts a capture (`cudaStreamBeginCapture`), into a new graph or a given one.
 pub(crate) fn begin(stream: u64, mode: i32, into: Option<u64>) -> Outcome {
     let StreamRef::Made(made) = streams::resolve(stream)? else {
         return Err(Status::STREAM_CAPTURE_UNSUPPORTED);
@@ -19,21 +19,21 @@ pub(crate) fn begin(stream: u64, mode: i32, into: Option<u64>) -> Outcome {
     if made.capture.load(Relaxed) != 0 {
         return Err(Status::ILLEGAL_STATE);
     }
-    let id = graphs::open(stream, mode, into)?;
+    let id = graphs::open_capture(stream, mode, into)?;
     made.capture.store(id, Relaxed);
     StreamRef::Made(made).begin_capture();
     Ok(())
 }
 
-/// `cudaStreamEndCapture`: the graph; none if the capture became invalid.
+/// Ends a capture (`cudaStreamEndCapture`) and returns its graph; 0 if the capture was invalidated.
 pub(crate) fn end(stream: u64) -> Outcome<u64> {
     let id = streams::resolve(stream)?.capture();
-    let graph = graphs::close(id, stream)?;
+    let graph = graphs::close_capture(id, stream)?;
     streams::end_capture(id);
     graph
 }
 
-/// A stream waits for an event: if the event was recorded in a capture, the stream takes part in it.
+/// Makes a stream wait for an event. If the event was recorded in a capture, the stream joins that capture.
 pub(crate) fn join(stream: &StreamRef, event: &Event) -> Outcome {
     let (of_event, of_stream) = (event.capture.load(Relaxed), stream.capture());
     if of_event == 0 && of_stream == 0 {
@@ -43,7 +43,7 @@ pub(crate) fn join(stream: &StreamRef, event: &Event) -> Outcome {
         return Ok(());
     }
     if of_event == 0 {
-        // What was recorded outside cannot be waited for inside, unless it is over, as all work is here.
+        // A capture cannot wait for an event from outside unless its work is complete. Work here always is.
         return Ok(());
     }
     match stream {
@@ -60,8 +60,8 @@ pub(crate) fn join(stream: &StreamRef, event: &Event) -> Outcome {
     }
 }
 
-/// A stream's capture: its status, its number and its graph.
-pub(crate) fn of_stream(stream: &StreamRef) -> (CaptureStatus, u64, u64) {
+/// Returns the status, the id and the graph of a stream's capture.
+pub(crate) fn stream_status(stream: &StreamRef) -> (CaptureStatus, u64, u64) {
     let id = stream.capture();
     if id == 0 {
         return (CaptureStatus::None, 0, 0);
@@ -72,9 +72,9 @@ pub(crate) fn of_stream(stream: &StreamRef) -> (CaptureStatus, u64, u64) {
     }
 }
 
-/// `cudaGraphLaunch`.
+/// Launches a graph (`cudaGraphLaunch`).
 pub(crate) fn launch(executable: u64, stream: u64) -> Outcome {
-    let (work, acts) = graphs::launched(executable)?;
+    let (work, acts) = graphs::work_and_effects(executable)?;
     streams::launch_graph(stream, work.length.max(work.demand), work.demand, &work.parts)?;
     match streams::resolve(stream)?.capture() {
         0 => acts.iter().for_each(graphs::Act::run),

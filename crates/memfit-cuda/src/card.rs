@@ -1,4 +1,4 @@
-//! All that the libraries ask of the device they run on, and all that they tell it.
+//! The interface between the device and the libraries above it: everything that they query and report.
 
 use std::ffi::CString;
 
@@ -17,90 +17,92 @@ use crate::memory::device;
 use crate::space::Kind;
 use crate::{copies, machine, streams, thread, values, versions, watch};
 
-/// The ordinal of the calling thread's current card.
-pub fn current() -> usize {
+/// Ordinal of the calling thread's current device.
+pub fn current_ordinal() -> usize {
     thread::device() as usize
 }
 
-/// The calling thread's current card, as the catalogue describes it; `None` where this process may use none.
+/// Catalogue entry of the calling thread's current device; `None` if this process may use no device.
 pub fn device() -> Option<&'static Device> {
     machine::current().ok().map(|card| &card.device)
 }
 
-/// The memory that the calling thread's current card has in this run.
+/// Memory in bytes that the calling thread's current device has in this run.
 pub fn capacity() -> Option<u64> {
     machine::current().ok().map(|card| card.device.memory.get())
 }
 
-/// The driver's version as it tells libraries, such as 13020.
+/// Driver version as libraries query it, such as 13020.
 pub fn driver_version() -> u32 {
     versions::driver().unsigned_abs()
 }
 
-/// A library is to be used on the calling thread's current card: what it takes outside the allocator is
-/// booked, once for all libraries. False where there is no card, or no room on it.
+/// Reserves the memory that libraries take outside the allocator on the calling thread's current device, once
+/// for all libraries. Returns `false` if there is no device or not enough memory on it.
 pub fn use_libraries() -> bool {
     machine::current().and_then(machine::Card::need_libraries).is_ok()
 }
 
-/// What a communicator on a card takes once it has reduced to all; `None` where there is no such card.
-pub fn communicator(card: usize) -> Option<Interval> {
+/// Memory that a communicator takes on a device after its first all-reduce; `None` if there is no such
+/// device.
+pub fn communicator_overhead(card: usize) -> Option<Interval> {
     machine::card(card as i32).ok().map(|card| card.overhead.per_communicator)
 }
 
-/// Whether a card has a direct link to the others of its machine.
+/// Returns `true` if a device has a direct link (NVLink) to the other devices of its machine.
 pub fn has_peer_link(card: usize) -> bool {
     machine::card(card as i32).is_ok_and(|card| card.device.peer_link.is_some())
 }
 
-/// Books buffers of a communicator on a card. False where there is no such card, or no room on it.
+/// Reserves communicator buffers on a device. Returns `false` if there is no such device or not enough memory
+/// on it.
 pub fn book_communication(card: usize, size: Interval) -> bool {
     machine::card(card as i32).and_then(|card| card.book_communication(size)).is_ok()
 }
 
-/// Gives buffers of a communicator back.
+/// Releases communicator buffers.
 pub fn unbook_communication(card: usize, size: Interval) {
     if let Ok(card) = machine::card(card as i32) {
         card.unbook_communication(size);
     }
 }
 
-/// What device memory holds, if all of it is known, or some of it where that is enough; and whether a rule
-/// answered for it.
-pub fn known(address: Ptr, size: usize, all: bool) -> Option<(Vec<u8>, bool)> {
-    values::known(address as u64, size as u64, all)
+/// Returns the known contents of device memory, and whether a rule supplied any of them. With `all`, returns
+/// `None` unless every byte is known; without, some known bytes are enough.
+pub fn known_contents(address: Ptr, size: usize, all: bool) -> Option<(Vec<u8>, bool)> {
+    values::known_contents(address as u64, size as u64, all)
 }
 
-/// Device memory now holds what came from another rank, where a rule may have answered for it.
-pub fn put(address: Ptr, bytes: &[u8], answered: bool) {
-    values::received(address as u64, bytes, answered);
+/// Stores bytes received from another rank in device memory. `answered` says that a rule supplied some of
+/// them.
+pub fn store_received(address: Ptr, bytes: &[u8], answered: bool) {
+    values::record_received(address as u64, bytes, answered);
 }
 
-/// A library wrote its result there, nobody knows how much of it: what was known there is known no more.
-pub fn overwritten(address: Ptr) {
+/// Forgets the contents known at an address after a library wrote a result of unknown size there.
+pub fn forget_contents(address: Ptr) {
     let address = address as u64;
-    now_and_in_graphs(move || values::overwritten(address));
+    apply_now_and_in_graphs(move || values::forget_block(address));
 }
 
-/// A library wrote a result of so many bytes there.
-pub fn computed(address: Ptr, size: u64) {
+/// Forgets the contents of `size` bytes after a library wrote a result there.
+pub fn record_result(address: Ptr, size: u64) {
     let address = address as u64;
-    now_and_in_graphs(move || values::computed(address, size));
+    apply_now_and_in_graphs(move || values::record_computed(address, size));
 }
 
-/// What becomes of memory by a call of a library: now, and whenever a graph is launched into which it may be
-/// captured.
-fn now_and_in_graphs(act: impl Fn() + Clone + Send + Sync + 'static) {
-    for capture in graphs::under_way() {
+/// Applies a library call's effect on memory now, and at each launch of every graph that is being captured.
+fn apply_now_and_in_graphs(act: impl Fn() + Clone + Send + Sync + 'static) {
+    for capture in graphs::active_captures() {
         graphs::add_act(capture, Act::new(act.clone()));
     }
     act();
 }
 
-/// A library was handed this memory as its workspace.
-pub fn workspace(address: Ptr) {
+/// Labels memory as the workspace that a library was given.
+pub fn label_workspace(address: Ptr) {
     if !address.is_null() {
-        watch::note(address as u64, Category::Workspace);
+        watch::label_block(address as u64, Category::Workspace);
     }
 }
 
@@ -109,33 +111,33 @@ pub fn remark(remark: Remark) {
     machine::count(TallyKind::Note, remark.id());
 }
 
-/// Adds a remark on something that `bytes` were booked for.
+/// Adds a remark that concerns `bytes` of reserved memory.
 pub fn remark_on_bytes(remark: Remark, bytes: u64) {
     self::remark(remark);
-    machine::at_stake(remark.id(), bytes);
+    machine::add_remark_bytes(remark.id(), bytes);
 }
 
-/// Device memory as the runtime gives it; `None` where the card has no room.
+/// Allocates device memory as `cudaMalloc` does; `None` if the device is out of memory.
 pub fn allocate(size: usize) -> Option<Ptr> {
     let card = machine::current_context().ok()?;
     device::allocate(card, size as u64, Kind::Device).ok().map(|address| address as Ptr)
 }
 
-/// Gives device memory back; false where it was not allocated.
+/// Frees device memory; `false` if it was not allocated.
 pub fn free(address: Ptr) -> bool {
     device::free(address as u64, |kind| kind == Kind::Device).is_ok()
 }
 
-/// Work of a library's on a stream of the current card, as long as its speeds make it. What is queued on no
-/// stream is nobody's.
-pub fn launch(stream: usize, work: impl FnOnce(&Speeds) -> Work) {
+/// Queues a library's work on a stream of the current device; the device's speeds decide its duration. Does
+/// nothing if there is no such stream.
+pub fn queue_work(stream: usize, work: impl FnOnce(&Speeds) -> Work) {
     if let Ok(card) = machine::current() {
         let _ = streams::queue(stream as u64, work(&card.speeds), Effort::Operator);
     }
 }
 
-/// Copies what is known of memory, as a part of work that takes its time as a whole; false if the runtime
-/// would not.
+/// Copies known contents within the device, as part of work whose duration is counted as a whole. Returns
+/// `false` if the runtime would refuse the copy.
 pub fn move_on_device(to: Ptr, from: Ptr, size: usize) -> bool {
     /// `cudaMemcpyDeviceToDevice`.
     const WITHIN: i32 = 3;
@@ -143,36 +145,36 @@ pub fn move_on_device(to: Ptr, from: Ptr, size: usize) -> bool {
     direction.and_then(|way| copies::copy(to as u64, from as u64, size as u64, way)).is_ok()
 }
 
-/// Copies runs of bytes between the host and the device as the runtime does; false if it would not.
+/// Copies rows of bytes between host and device as `cudaMemcpy2D` does. Returns `false` if it would fail.
 pub fn copy_2d(to: (Ptr, usize), from: (Ptr, usize), width: usize, height: usize, way: i32) -> bool {
     let copy = || {
         let (to, from) = ((to.0 as u64, to.1 as u64), (from.0 as u64, from.1 as u64));
-        copies::rectangle(to, from, width as u64, height as u64, copies::Direction::new(way)?)
+        copies::copy_rows(to, from, width as u64, height as u64, copies::Direction::new(way)?)
     };
-    copies::at_once(copy).is_ok()
+    copies::run_and_wait(copy).is_ok()
 }
 
-/// What memory at an address holds is known no more, from this call on: what is captured does not count.
-pub fn overwritten_now(address: u64) {
-    values::overwritten(address);
+/// Forgets the contents at an address immediately, without adding that to graphs that are being captured.
+pub fn forget_contents_now(address: u64) {
+    values::forget_block(address);
 }
 
-/// The same for each address of a list on the device.
-pub fn overwritten_each_now(list: u64) {
-    values::overwritten_each(list);
+/// Does the same for each address in a list in device memory.
+pub fn forget_each_now(list: u64) {
+    values::forget_each(list);
 }
 
-/// Counts something that a modelled call does not model, by name.
-pub fn refused(name: &str) {
-    machine::refused(name);
+/// Counts, by name, a feature that a modelled call does not model.
+pub fn count_unmodelled(name: &str) {
+    machine::count_unmodelled(name);
 }
 
-/// The path of a loaded library whose file name begins with these bytes.
-pub fn path_of(prefix: &'static [u8]) -> Option<CString> {
-    versions::path_of(prefix)
+/// Path of the loaded library whose file name begins with `prefix`.
+pub fn library_path(prefix: &'static [u8]) -> Option<CString> {
+    versions::library_path(prefix)
 }
 
-/// The loaded CUDA runtime's version, as `cudaRuntimeGetVersion` counts: 12080 for 12.8.
+/// Version of the loaded CUDA runtime, in the encoding of `cudaRuntimeGetVersion`: 12080 for 12.8.
 pub fn runtime_version() -> i32 {
     versions::runtime()
 }

@@ -1,17 +1,16 @@
-//! Time on the device.
+//! Simulated time on the device.
 //!
-//! Each stream has a [`Timeline`] of its own. Work is queued behind what is there, and never begins before
-//! the host asked for it; the host's time passes a little with every call, and jumps ahead where it waits. An
-//! event is done when the host's time has passed it, so memory that another stream still uses is not given
-//! back too early.
+//! Each stream has its own [`Timeline`]. Work is appended to it and never starts before the host queued it.
+//! Host time advances a little with every call and jumps ahead when the host waits. An event is complete once
+//! host time has passed it, so memory that another stream still uses is not released too early.
 //!
-//! By default nothing here looks at a real clock: the same program reads the same times whenever and wherever
-//! it runs, and so does the allocator that asks it. The host's own computing counts as a fixed time for each
-//! call ([`HostTime::Modelled`]); a run may ask for the processor time that it really takes
-//! ([`HostTime::Measured`]), which differs from run to run.
+//! By default, no real clock is read: the same program sees the same times on every machine and in every run,
+//! and so does the allocator that queries events. Host computation counts as a fixed time per call
+//! ([`HostTime::Modelled`]). A run may ask for the measured processor time instead ([`HostTime::Measured`]),
+//! which differs from run to run.
 //!
-//! Lengths of work come from [`crate::cost`]. Two other ways to go ([`ClockMode`]) bound what they can
-//! change: all work is done at once, or none is done until the host waits for it.
+//! Durations of work come from [`memfit_kernels::cost`]. Two other clock modes ([`ClockMode`]) bound the
+//! effect of time on a run: all work completes at once, or none does until the host waits for it.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -24,56 +23,56 @@ use memfit_channel::{ClockMode, HostTime, WorkKind};
 
 use memfit_kernels::cost::Work;
 
-/// What PyTorch and the script spend on one operator that ends in a launch, from one launch to the next.
-const OPERATOR: u64 = 12_000;
-/// What a compiled program spends on a launch through the driver, which is how Triton's kernels are launched.
-const COMPILED: u64 = 5_000;
-/// What the host spends on any other call that queues something.
-const CALL: u64 = 3_000;
-/// What the host spends on asking whether something is done.
-const POLL: u64 = 1_000;
-/// Where nothing is done until the host waits: whoever asks so often, and queues nothing in between, waits in
-/// its own way.
-const PATIENCE: u64 = 100_000;
+/// Host time of one PyTorch operator that ends in a launch, from one launch to the next, in nanoseconds.
+const OPERATOR_NANOSECONDS: u64 = 12_000;
+/// Host time of a launch through the driver by a compiled program (as for Triton kernels), in nanoseconds.
+const COMPILED_NANOSECONDS: u64 = 5_000;
+/// Host time of any other call that queues work, in nanoseconds.
+const CALL_NANOSECONDS: u64 = 3_000;
+/// Host time of a query for completion, in nanoseconds.
+const POLL_NANOSECONDS: u64 = 1_000;
+/// Queries in a row, with nothing queued in between, that count as a wait in [`ClockMode::Never`]: such a
+/// program waits by polling.
+const MAX_POLLS: u64 = 100_000;
 
-/// What the host does to queue a piece of work.
+/// Kind of host work that precedes a piece of queued work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effort {
-    /// An operator of PyTorch's.
+    /// A PyTorch operator.
     Operator,
     /// A kernel of a compiled program.
     Compiled,
-    /// Only this call.
+    /// The call alone.
     Call,
 }
 
 impl Effort {
     const fn nanoseconds(self) -> u64 {
         match self {
-            Self::Operator => OPERATOR,
-            Self::Compiled => COMPILED,
-            Self::Call => CALL,
+            Self::Operator => OPERATOR_NANOSECONDS,
+            Self::Compiled => COMPILED_NANOSECONDS,
+            Self::Call => CALL_NANOSECONDS,
         }
     }
 }
 
-/// Nanoseconds since the device was made, on the host.
+/// Host time in nanoseconds since the device was created.
 static HOST: AtomicU64 = AtomicU64::new(1_000);
-/// The latest time that the host has waited for.
-static WAITED: AtomicU64 = AtomicU64::new(0);
-/// How often the host has asked since it queued anything.
-static ASKED: AtomicU64 = AtomicU64::new(0);
+/// Latest time that the host has waited for.
+static LAST_WAIT: AtomicU64 = AtomicU64::new(0);
+/// Completion queries since the host last queued work.
+static POLLS: AtomicU64 = AtomicU64::new(0);
 static MODE: AtomicU8 = AtomicU8::new(ESTIMATE);
 static MEASURED: AtomicU8 = AtomicU8::new(0);
-/// How much work was queued, by kind.
+/// Nanoseconds of work queued so far, by kind.
 static BUSY: [AtomicU64; WorkKind::ALL.len()] = [const { AtomicU64::new(0) }; WorkKind::ALL.len()];
 
 const ESTIMATE: u8 = 0;
 const INSTANT: u8 = 1;
 const NEVER: u8 = 2;
 
-/// How the clock goes in this run.
-pub(crate) fn set(mode: ClockMode, host: HostTime) {
+/// Sets the clock mode and the source of host time for this run.
+pub(crate) fn configure(mode: ClockMode, host: HostTime) {
     let mode = match mode {
         ClockMode::Estimate => ESTIMATE,
         ClockMode::Instant => INSTANT,
@@ -83,66 +82,67 @@ pub(crate) fn set(mode: ClockMode, host: HostTime) {
     MEASURED.store(u8::from(host == HostTime::Measured), Relaxed);
 }
 
-/// Whether work takes its time.
+/// Returns `true` if work takes time.
 #[inline]
 pub(crate) fn is_running() -> bool {
     MODE.load(Relaxed) != INSTANT
 }
 
-/// The host's time.
+/// Current host time.
 pub(crate) fn now() -> u64 {
     HOST.load(Relaxed)
 }
 
-/// The host asks whether what ends at a time is done: a program that asks in a loop comes to its end.
+/// Returns `true` if work that ends at `end` is complete. Each query advances host time, so a polling loop
+/// ends.
 #[inline]
 pub(crate) fn is_done(end: u64) -> bool {
-    let now = HOST.fetch_add(POLL, Relaxed) + POLL;
+    let now = HOST.fetch_add(POLL_NANOSECONDS, Relaxed) + POLL_NANOSECONDS;
     if MODE.load(Relaxed) != NEVER {
         return end <= now;
     }
-    if end <= WAITED.load(Relaxed) {
+    if end <= LAST_WAIT.load(Relaxed) {
         return true;
     }
-    if ASKED.fetch_add(1, Relaxed) >= PATIENCE {
+    if POLLS.fetch_add(1, Relaxed) >= MAX_POLLS {
         wait_until(end);
     }
     false
 }
 
-/// The host waits until a time; it does not go back.
+/// Makes the host wait until a time. Host time never goes back.
 #[inline]
 pub(crate) fn wait_until(time: u64) {
     HOST.fetch_max(time, Relaxed);
-    WAITED.fetch_max(time, Relaxed);
+    LAST_WAIT.fetch_max(time, Relaxed);
 }
 
-/// What was queued until now, by kind, in nanoseconds.
+/// Returns the nanoseconds of work queued so far, by kind.
 pub(crate) fn busy() -> [u64; WorkKind::ALL.len()] {
     std::array::from_fn(|kind| BUSY[kind].load(Relaxed))
 }
 
-/// Work that is about to be queued counts for its kind.
+/// Adds work that is about to be queued to the total of its kind.
 #[inline]
 pub(crate) fn count(work: Work) {
     BUSY[work.kind as usize].fetch_add(work.length, Relaxed);
 }
 
 thread_local! {
-    /// The processor time of this thread when it last called, in nanoseconds; 0 before its first call.
+    /// Processor time of this thread at its last call, in nanoseconds; 0 before its first call.
     static LAST: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The processor time that the calling thread has spent since its last call, where it counts.
+/// Processor time that the calling thread has spent since its last call; 0 unless host time is measured.
 #[inline]
-fn computing() -> u64 {
-    if MEASURED.load(Relaxed) == 0 { 0 } else { measured() }
+fn host_computation() -> u64 {
+    if MEASURED.load(Relaxed) == 0 { 0 } else { measured_computation() }
 }
 
 #[cold]
-fn measured() -> u64 {
+fn measured_computation() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer leads to a timespec of ours.
+    // SAFETY: the pointer leads to a local timespec.
     let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) } != 0;
     if failed {
         return 0;
@@ -152,41 +152,41 @@ fn measured() -> u64 {
     if last == 0 { 0 } else { now.saturating_sub(last) }
 }
 
-/// When the work that is queued will be done.
+/// The time at which a stream's queued work completes.
 #[derive(Debug, Default)]
 pub(crate) struct Timeline {
     end: AtomicU64,
-    /// Since when there has been work without a gap.
+    /// Start of the latest stretch of work without a gap.
     since: AtomicU64,
 }
 
 impl Timeline {
-    /// A timeline without work.
+    /// Creates an empty timeline.
     pub(crate) const fn new() -> Self {
         Self { end: AtomicU64::new(0), since: AtomicU64::new(0) }
     }
 
-    /// Forgets what was queued.
+    /// Forgets all queued work.
     pub(crate) fn clear(&self) {
         self.end.store(0, Relaxed);
         self.since.store(0, Relaxed);
     }
 
-    /// When everything queued until now is done.
+    /// Time at which all work queued so far completes.
     #[inline]
     pub(crate) fn end(&self) -> u64 {
         self.end.load(Relaxed)
     }
 
-    /// How much work there is from a time on, of what there is without a gap; nothing where that begins only
-    /// after `until`.
+    /// Work that remains after `time`, within the latest stretch without a gap; 0 if that starts only after
+    /// `until`.
     #[inline]
-    pub(crate) fn beyond(&self, time: u64, until: u64) -> u64 {
+    pub(crate) fn remaining_after(&self, time: u64, until: u64) -> u64 {
         let since = self.since.load(Relaxed);
         if since >= until { 0 } else { self.end().saturating_sub(time.max(since)) }
     }
 
-    /// Lets what is queued from here on begin no earlier than at a time.
+    /// Makes later work start no earlier than `time`.
     #[inline]
     pub(crate) fn wait_for(&self, time: u64) {
         if self.end.fetch_max(time, Relaxed) < time {
@@ -194,26 +194,26 @@ impl Timeline {
         }
     }
 
-    /// What is queued takes longer than was thought; gives the time when it will be done.
+    /// Extends the queued work by `by`; returns its new completion time.
     pub(crate) fn delay(&self, by: u64) -> u64 {
         self.end.fetch_add(by, Relaxed) + by
     }
 
-    /// Queues work of a length; gives the time when it will be done.
+    /// Queues work of a duration; returns its completion time.
     #[inline]
     pub(crate) fn queue(&self, length: u64, effort: Effort) -> u64 {
-        let spent = effort.nanoseconds() + computing();
+        let spent = effort.nanoseconds() + host_computation();
         let asked = HOST.fetch_add(spent, Relaxed) + spent;
-        ASKED.store(0, Relaxed);
+        POLLS.store(0, Relaxed);
         if MODE.load(Relaxed) == INSTANT {
-            // What it waits for is done at once, too.
+            // The work that it waits for completes at once, too.
             self.wait_for(asked);
             return asked;
         }
         self.append(asked, length)
     }
 
-    /// Puts work of a length behind what is there, no earlier than at a time.
+    /// Appends work of a duration that starts no earlier than `earliest`; returns its completion time.
     pub(crate) fn append(&self, earliest: u64, length: u64) -> u64 {
         let end = |tail: u64| tail.max(earliest).saturating_add(length);
         let tail = self.end.fetch_update(Relaxed, Relaxed, |tail| Some(end(tail))).unwrap_or(0);
@@ -259,10 +259,10 @@ mod tests {
     #[test]
     fn the_hosts_own_time_can_be_measured() {
         let spin = || (0..2_000_000_u64).fold(1_u64, |a, b| std::hint::black_box(a ^ b));
-        measured();
+        measured_computation();
         std::hint::black_box(spin());
-        let long = measured();
-        let short = measured();
+        let long = measured_computation();
+        let short = measured_computation();
         assert!(long > short, "computing takes time: {long} and {short}");
     }
 }

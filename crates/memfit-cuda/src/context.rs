@@ -1,6 +1,6 @@
-//! Contexts: each card has a primary one, which the runtime uses; the driver can make more.
+//! Contexts: each device has a primary one, which the runtime uses; the driver can create more.
 //!
-//! A context's handle says which card it is on; beyond that, contexts are interchangeable here.
+//! A context's handle encodes its device. Apart from that, contexts are interchangeable here.
 
 use std::{
     collections::BTreeMap,
@@ -19,21 +19,21 @@ use crate::{
     thread,
 };
 
-const PRIMARY: u64 = 0x7e02_0000_0000_0000;
-const MADE: u64 = 0x7e03_0000_0000_0000;
+const PRIMARY_HANDLES: u64 = 0x7e02_0000_0000_0000;
+const CREATED_HANDLES: u64 = 0x7e03_0000_0000_0000;
 
-/// Contexts made by `cuCtxCreate`, with the ordinal of their card and their flags.
+/// Contexts created by `cuCtxCreate`, with the ordinal of their device and their flags.
 static CONTEXTS: Mutex<BTreeMap<u64, (u32, u32)>> = Mutex::new(BTreeMap::new());
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// The handle of a card's primary context.
+/// Handle of a device's primary context.
 pub(crate) fn primary(card: &Card) -> u64 {
-    PRIMARY | u64::from(card.ordinal + 1) << 4
+    PRIMARY_HANDLES | u64::from(card.ordinal + 1) << 4
 }
 
-/// The card that a context is on.
+/// Returns the device of a context.
 pub(crate) fn card_of(context: u64) -> Outcome<&'static Card> {
-    let ordinal = if context >> 48 == PRIMARY >> 48 {
+    let ordinal = if context >> 48 == PRIMARY_HANDLES >> 48 {
         ((context & 0xffff_ffff) >> 4).checked_sub(1).ok_or(Status::INVALID_CONTEXT)? as i32
     } else {
         let contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -43,16 +43,16 @@ pub(crate) fn card_of(context: u64) -> Outcome<&'static Card> {
         .map_err(|status| if status == Status::INVALID_DEVICE { Status::INVALID_CONTEXT } else { status })
 }
 
-/// `cuCtxCreate`: the new context becomes current.
+/// Creates a context and makes it current (`cuCtxCreate`).
 pub(crate) fn create(card: &Card, flags: u32) -> Outcome<u64> {
     card.need_context()?;
-    let handle = MADE | NEXT.fetch_add(1, Relaxed) << 4;
+    let handle = CREATED_HANDLES | NEXT.fetch_add(1, Relaxed) << 4;
     CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, (card.ordinal, flags));
     push(handle)?;
     Ok(handle)
 }
 
-/// `cuCtxDestroy`: a current context is taken off first.
+/// Destroys a context (`cuCtxDestroy`). A current context is popped first.
 pub(crate) fn destroy(context: u64) -> Outcome {
     if !CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&context) {
         return Err(Status::INVALID_CONTEXT);
@@ -68,7 +68,7 @@ pub(crate) fn destroy(context: u64) -> Outcome {
         .ok_or(Status::INVALID_CONTEXT)
 }
 
-/// Makes a context current on top of the others.
+/// Pushes a context onto the calling thread's stack, which makes it current.
 pub(crate) fn push(context: u64) -> Outcome {
     let card = card_of(context)?;
     thread::with_contexts(|stack| stack.push(context));
@@ -76,7 +76,7 @@ pub(crate) fn push(context: u64) -> Outcome {
     Ok(())
 }
 
-/// Takes the current context off.
+/// Pops the current context.
 pub(crate) fn pop() -> Outcome<u64> {
     let (popped, now) = thread::with_contexts(|stack| (stack.pop(), stack.last().copied()));
     if let Some(context) = now {
@@ -85,7 +85,7 @@ pub(crate) fn pop() -> Outcome<u64> {
     popped.ok_or(Status::INVALID_CONTEXT)
 }
 
-/// `cuCtxSetCurrent`: replaces the top; 0 takes it off.
+/// Replaces the top of the context stack (`cuCtxSetCurrent`); 0 pops it.
 pub(crate) fn set_current(context: u64) -> Outcome {
     if context == 0 {
         return pop().map(drop).or(Ok(()));
@@ -99,8 +99,8 @@ pub(crate) fn set_current(context: u64) -> Outcome {
     Ok(())
 }
 
-/// The current context; 0 if there is none. Where the runtime has chosen a card and made its context, that
-/// one is current.
+/// Returns the current context; 0 if there is none. If the runtime has selected a device and created its
+/// context, that one is current.
 pub(crate) fn current() -> Outcome<u64> {
     if let Some(context) = thread::with_contexts(|stack| stack.last().copied())
         && card_of(context)?.ordinal == thread::device()
@@ -111,7 +111,7 @@ pub(crate) fn current() -> Outcome<u64> {
     Ok(if card.has_context() { primary(card) } else { 0 })
 }
 
-/// The flags a context was made with.
+/// Flags that a context was created with.
 pub(crate) fn flags(context: u64) -> Outcome<u32> {
     let made = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner).get(&context).copied();
     match made {
@@ -120,14 +120,14 @@ pub(crate) fn flags(context: u64) -> Outcome<u32> {
     }
 }
 
-/// `cudaDeviceReset`: everything on the card that belongs to this process is gone.
+/// Resets a device (`cudaDeviceReset`): releases everything on it that belongs to this process.
 pub(crate) fn reset(card: &Card) {
     crate::memory::device::free_all(card);
     card.peers.store(0, Relaxed);
     card.drop_context();
 }
 
-/// `cudaDeviceEnablePeerAccess`.
+/// Enables peer access (`cudaDeviceEnablePeerAccess`).
 pub(crate) fn enable_peer(card: &Card, peer: &Card) -> Outcome {
     if card.ordinal == peer.ordinal {
         return Err(Status::INVALID_DEVICE);
@@ -140,7 +140,7 @@ pub(crate) fn enable_peer(card: &Card, peer: &Card) -> Outcome {
     }
 }
 
-/// `cudaDeviceDisablePeerAccess`.
+/// Disables peer access (`cudaDeviceDisablePeerAccess`).
 pub(crate) fn disable_peer(card: &Card, peer: &Card) -> Outcome {
     let bit = 1 << peer.ordinal;
     if card.peers.fetch_and(!bit, AcqRel) & bit == 0 { Err(Status::PEER_ACCESS_NOT_ENABLED) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! Copies and fills between the memory of the host and of the cards.
+//! Copies and fills of host and device memory.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -18,7 +18,7 @@ use crate::{
 };
 use memfit_kernels::cost::Work;
 
-/// What the caller says the two sides are.
+/// Direction of a copy as the caller declares it (`cudaMemcpyKind`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// `cudaMemcpyHostToHost`.
@@ -29,12 +29,12 @@ pub(crate) enum Direction {
     DeviceToHost,
     /// `cudaMemcpyDeviceToDevice`.
     DeviceToDevice,
-    /// `cudaMemcpyDefault`: the addresses tell.
+    /// `cudaMemcpyDefault`: inferred from the addresses.
     Default,
 }
 
 impl Direction {
-    /// From CUDA's number.
+    /// Converts CUDA's number.
     pub(crate) fn new(number: i32) -> Outcome<Self> {
         Ok(match number {
             0 => Self::HostToHost,
@@ -46,7 +46,8 @@ impl Direction {
         })
     }
 
-    /// Whether the sides can be what they were said to be. Memory that both can use fits either.
+    /// Returns `true` if both sides agree with the declared direction. Memory that host and device share fits
+    /// either.
     fn fits(self, target: Side, source: Side) -> bool {
         let (to, from) = match self {
             Self::HostToHost => (false, false),
@@ -59,30 +60,30 @@ impl Direction {
     }
 }
 
-/// Over which way bytes are moved.
+/// Route that copied bytes take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Way {
-    /// Nowhere that takes a card's time.
+enum Route {
+    /// Within the host: takes no device time.
     #[default]
     None,
-    /// Between a card and page-locked memory of the host.
+    /// Between a device and page-locked host memory.
     Pinned,
-    /// From other memory of the host to a card.
+    /// From pageable host memory to a device.
     FromPageable,
-    /// From a card to other memory of the host.
+    /// From a device to pageable host memory.
     ToPageable,
-    /// Within a card.
+    /// Within a device.
     Within,
-    /// From one card to another.
+    /// From one device to another.
     Between,
     /// A fill.
     Fill,
 }
 
-/// What a call has moved, all its rows together.
+/// Bytes that a call has moved, over all its rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
-    way: Way,
+    way: Route,
     bytes: u64,
 }
 
@@ -96,34 +97,34 @@ impl Add for Moved {
 }
 
 impl Moved {
-    /// How long it takes on the current card.
+    /// Duration of the copy on the current device.
     fn work(self) -> Work {
         let Ok(card) = machine::current() else { return Work::none(WorkKind::Transfer) };
         let (bytes, speeds) = (self.bytes, &card.speeds);
         match self.way {
-            Way::None => Work::none(WorkKind::Transfer),
-            Way::Pinned => transfer::pinned(bytes, speeds),
-            Way::FromPageable | Way::ToPageable => transfer::pageable(bytes, speeds),
-            Way::Within => transfer::within(bytes, speeds),
-            Way::Between => transfer::between(bytes, speeds),
-            Way::Fill => transfer::fill(bytes, speeds),
+            Route::None => Work::none(WorkKind::Transfer),
+            Route::Pinned => transfer::pinned(bytes, speeds),
+            Route::FromPageable | Route::ToPageable => transfer::pageable(bytes, speeds),
+            Route::Within => transfer::within(bytes, speeds),
+            Route::Between => transfer::between(bytes, speeds),
+            Route::Fill => transfer::fill(bytes, speeds),
         }
     }
 
-    /// Whether even a call that should only queue the copy waits for it: the driver copies pageable memory
-    /// itself, but takes along what is small.
+    /// Returns `true` if even an asynchronous call waits for the copy: the driver stages pageable memory
+    /// itself, except for small host-to-device copies, which travel with the command.
     fn is_waited_for(self) -> bool {
-        const TAKEN_ALONG: u64 = 64 << 10;
+        const MAX_INLINE_BYTES: u64 = 64 << 10;
         match self.way {
-            Way::ToPageable => true,
-            Way::FromPageable => self.bytes > TAKEN_ALONG,
+            Route::ToPageable => true,
+            Route::FromPageable => self.bytes > MAX_INLINE_BYTES,
             _ => false,
         }
     }
 }
 
-/// Does work on a stream; the work tells what it moved.
-pub(crate) fn queued(stream: u64, work: impl FnOnce() -> Outcome<Moved>) -> Outcome {
+/// Does work on a stream. The closure returns what it moved.
+pub(crate) fn run_on_stream(stream: u64, work: impl FnOnce() -> Outcome<Moved>) -> Outcome {
     streams::resolve(stream)?;
     let moved = work()?;
     let stream = streams::queue(stream, moved.work(), Effort::Call)?;
@@ -133,21 +134,21 @@ pub(crate) fn queued(stream: u64, work: impl FnOnce() -> Outcome<Moved>) -> Outc
     Ok(())
 }
 
-/// Does work on the default stream and waits for it, as the calls without a stream do.
-pub(crate) fn at_once(work: impl FnOnce() -> Outcome<Moved>) -> Outcome {
-    queued(streams::LEGACY, work)?;
+/// Does work on the default stream and waits for it, as calls without a stream argument do.
+pub(crate) fn run_and_wait(work: impl FnOnce() -> Outcome<Moved>) -> Outcome {
+    run_on_stream(streams::LEGACY, work)?;
     clock::wait_until(streams::resolve(streams::LEGACY)?.end());
     Ok(())
 }
 
-/// Where one side of a copy is.
+/// Kind of memory on one side of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
-    /// Memory of a card.
+    /// Device memory.
     Device,
-    /// Memory of the host that CUDA knows: a device can use it too.
+    /// Host memory that CUDA knows: a device can use it too.
     Shared,
-    /// Any other memory of the host.
+    /// Any other host memory.
     Host,
 }
 
@@ -161,11 +162,12 @@ impl Side {
     }
 }
 
-/// Finds out what a range of addresses is. One that begins in a card's memory must lie in it whole.
+/// Returns the kind of memory of an address range. A range that begins in device memory must lie entirely in
+/// it.
 fn side(address: u64, size: u64) -> Outcome<Side> {
     match find(address) {
         Some(block) if block.is_device() => {
-            if within(&block, address, size) || space::read().covers(address, size) {
+            if block_contains(&block, address, size) || space::read().covers(address, size) {
                 Ok(Side::Device)
             } else {
                 Err(Status::INVALID_VALUE)
@@ -178,11 +180,11 @@ fn side(address: u64, size: u64) -> Outcome<Side> {
     }
 }
 
-fn within(block: &Block, address: u64, size: u64) -> bool {
+fn block_contains(block: &Block, address: u64, size: u64) -> bool {
     address.checked_add(size).is_some_and(|end| end <= block.end())
 }
 
-/// Copies a range; gives what was moved.
+/// Copies a range; returns what was moved.
 pub(crate) fn copy(target: u64, source: u64, size: u64, direction: Direction) -> Outcome<Moved> {
     if size == 0 {
         return Ok(Moved::default());
@@ -194,14 +196,14 @@ pub(crate) fn copy(target: u64, source: u64, size: u64, direction: Direction) ->
     if !direction.fits(to, from) {
         return Err(Status::INVALID_VALUE);
     }
-    // SAFETY: what is not a card's memory is the caller's own, lent for this copy; the sizes of the rest were
-    // checked.
+    // SAFETY: memory that is not a device's belongs to the caller, who lends it for this copy. The sizes of
+    // the other ranges were checked.
     unsafe {
         match (to, from) {
             (Side::Device, Side::Device) => values::device_to_device(target, source, size),
             (Side::Device, _) => {
                 values::host_to_device(target, source as *const u8, size);
-                watch::note(target, Category::Inputs);
+                watch::label_block(target, Category::Inputs);
             }
             (_, Side::Device) => {
                 let is_clear = host::clear(target, size);
@@ -211,33 +213,33 @@ pub(crate) fn copy(target: u64, source: u64, size: u64, direction: Direction) ->
         }
     }
     let way = match (to, from) {
-        (Side::Device, Side::Device) if card_of(target) == card_of(source) => Way::Within,
-        (Side::Device, Side::Device) => Way::Between,
-        (Side::Device, Side::Host) => Way::FromPageable,
-        (Side::Host, Side::Device) => Way::ToPageable,
-        (Side::Device, _) | (_, Side::Device) => Way::Pinned,
-        _ => Way::None,
+        (Side::Device, Side::Device) if card_ordinal(target) == card_ordinal(source) => Route::Within,
+        (Side::Device, Side::Device) => Route::Between,
+        (Side::Device, Side::Host) => Route::FromPageable,
+        (Side::Host, Side::Device) => Route::ToPageable,
+        (Side::Device, _) | (_, Side::Device) => Route::Pinned,
+        _ => Route::None,
     };
     Ok(Moved { way, bytes: size })
 }
 
-/// What a captured copy does to memory at each launch of its graph. The host's memory may be gone by then.
-pub(crate) fn again(target: u64, source: u64, size: u64) -> Act {
+/// Returns the effect of a captured copy on memory at each launch of its graph. The host memory may have been
+/// freed by then.
+pub(crate) fn replay_copy(target: u64, source: u64, size: u64) -> Act {
     Act::new(move || match (side(target, size), side(source, size)) {
         (Ok(Side::Device), Ok(Side::Device)) => values::device_to_device(target, source, size),
-        (Ok(Side::Device), _) => values::computed(target, size),
+        (Ok(Side::Device), _) => values::record_computed(target, size),
         _ => {}
     })
 }
 
-/// The card that an address is on.
-fn card_of(address: u64) -> Option<u32> {
+/// Ordinal of the device that owns an address.
+fn card_ordinal(address: u64) -> Option<u32> {
     find(address).map(|block| block.card)
 }
 
-/// Copies `height` rows of `width` bytes; each side is an address and the distance from row to row. Gives
-/// what was moved.
-pub(crate) fn rectangle(
+/// Copies `height` rows of `width` bytes. Each side is an address and its pitch. Returns what was moved.
+pub(crate) fn copy_rows(
     target: (u64, u64),
     source: (u64, u64),
     width: u64,
@@ -252,7 +254,7 @@ pub(crate) fn rectangle(
     })
 }
 
-/// Fills a range with `count` times the lowest `width` bytes of a pattern; gives what was moved.
+/// Fills a range with `count` copies of the lowest `width` bytes of a pattern; returns what was moved.
 pub(crate) fn fill(target: u64, pattern: u32, width: u32, count: u64) -> Outcome<Moved> {
     let size = count.checked_mul(u64::from(width)).ok_or(Status::INVALID_VALUE)?;
     if size == 0 {
@@ -262,7 +264,7 @@ pub(crate) fn fill(target: u64, pattern: u32, width: u32, count: u64) -> Outcome
         Side::Device => values::fill(target, pattern, width, count),
         Side::Shared => {
             let unit = &pattern.to_ne_bytes()[..width as usize];
-            // SAFETY: page-locked or managed memory of this process, whose size was asked for by the caller.
+            // SAFETY: page-locked or managed memory of this process; the caller vouches for its size.
             let bytes = unsafe { std::slice::from_raw_parts_mut(target as *mut u8, size as usize) };
             for chunk in bytes.chunks_mut(unit.len()) {
                 chunk.copy_from_slice(&unit[..chunk.len()]);
@@ -270,11 +272,11 @@ pub(crate) fn fill(target: u64, pattern: u32, width: u32, count: u64) -> Outcome
         }
         Side::Host => return Err(Status::INVALID_VALUE),
     }
-    Ok(Moved { way: Way::Fill, bytes: size })
+    Ok(Moved { way: Route::Fill, bytes: size })
 }
 
-/// Fills `height` rows of `width` units, `pitch` bytes apart; gives what was moved.
-pub(crate) fn fill_rectangle(
+/// Fills `height` rows of `width` units, `pitch` bytes apart; returns what was moved.
+pub(crate) fn fill_rows(
     target: u64,
     pitch: u64,
     pattern: u32,

@@ -1,6 +1,6 @@
-//! The CUDA driver's calls, but those that are declared together with the runtime's of the same meaning.
+//! Calls of the CUDA driver, except those declared together with the runtime call of the same meaning.
 //!
-//! As in [`crate::runtime`], each is a thin face over the module that owns the matter.
+//! As in [`crate::runtime`], each call is a thin wrapper around the module that implements it.
 
 mod basics;
 mod context;

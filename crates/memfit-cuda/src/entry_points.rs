@@ -1,20 +1,20 @@
-//! Which of the driver's functions is meant by a name and a version.
+//! Look-up of the driver's functions by name and version (`cuGetProcAddress`).
 
 use crate::{stubs, versions};
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
 const PER_THREAD: u64 = 2;
 
-/// Why there is no function.
+/// Reason why a function was not found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
-    /// No version of this driver has it.
+    /// No version of this driver exports it.
     NotFound,
-    /// It came later than the version asked for.
+    /// It was added after the requested version.
     TooNew,
 }
 
-/// The address of a function as it was in a release of CUDA.
+/// Returns the address of a function as exported by a release of CUDA.
 pub(crate) fn find(name: &str, version: i32, flags: u64) -> Result<u64, Missing> {
     if version > versions::driver() {
         return Err(Missing::TooNew);

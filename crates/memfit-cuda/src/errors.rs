@@ -1,6 +1,6 @@
-//! Names and texts of all error codes, of the runtime and of the driver.
+//! Names and texts of all error codes of the runtime and the driver.
 //!
-//! The two number their errors alike; where only one of them has a code, the other's name is empty.
+//! Both number their errors alike. If only one of them has a code, the other's name is empty.
 
 use std::ffi::CStr;
 
@@ -15,10 +15,10 @@ pub(crate) struct ErrorText {
     pub(crate) text: &'static CStr,
 }
 
-/// What the runtime answers for any other code.
+/// Text that the runtime returns for any other code.
 pub(crate) const UNRECOGNIZED: &CStr = c"unrecognized error code";
 
-/// The texts of a code.
+/// Looks up the texts of a code.
 pub(crate) fn find(code: i32) -> Option<&'static ErrorText> {
     TABLE.binary_search_by_key(&code, |error| error.code).ok().map(|index| &TABLE[index])
 }

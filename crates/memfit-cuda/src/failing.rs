@@ -1,8 +1,7 @@
-//! Allocations that fail on request: what a program does when memory runs out is tried at each of them in
-//! turn.
+//! Allocations that fail on request, to test how a program handles out-of-memory at each of them in turn.
 //!
-//! Asked for by the variable [`VARIABLE`] when the process starts, as `N` or `N:COUNT`, or at any time
-//! through [`memfit_vgpu_fail_allocations`]. Nothing else of the device changes: a failed allocation books
+//! Requested by the variable [`VARIABLE`] at process start, as `N` or `N:COUNT`, or at any time through
+//! [`memfit_vgpu_fail_allocations`]. Nothing else about the device changes: a failed allocation reserves
 //! nothing.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
@@ -14,16 +13,17 @@ use std::sync::{
 
 use crate::status::{Outcome, Status};
 
-/// Which allocations fail: the N-th of the process (from 1), and so many from there on.
+/// Environment variable `N:COUNT`: the N-th allocation of the process (from 1) and the following ones fail,
+/// COUNT in all.
 const VARIABLE: &str = "MEMFIT_FAIL_ALLOCATIONS";
 
-/// Which allocations of a process fail.
+/// Range of allocations that fail.
 struct Failing {
-    /// Allocations so far.
+    /// Number of allocations so far.
     seen: AtomicU64,
-    /// The first that fails; none where this is 0.
+    /// First allocation that fails; 0 if none does.
     first: AtomicU64,
-    /// The first after it that does not.
+    /// First allocation after the failing ones.
     end: AtomicU64,
 }
 
@@ -32,12 +32,12 @@ impl Failing {
         Self { seen: AtomicU64::new(0), first: AtomicU64::new(0), end: AtomicU64::new(0) }
     }
 
-    fn ask(&self, first: u64, count: u64) {
+    fn request(&self, first: u64, count: u64) {
         self.end.store(first.saturating_add(count), Relaxed);
         self.first.store(if count == 0 { 0 } else { first }, Relaxed);
     }
 
-    /// Counts one more; whether it fails.
+    /// Counts one allocation; returns `true` if it must fail.
     fn fails(&self) -> bool {
         let number = self.seen.fetch_add(1, Relaxed) + 1;
         let first = self.first.load(Relaxed);
@@ -45,17 +45,17 @@ impl Failing {
     }
 }
 
-static HERE: Failing = Failing::none();
+static FAILING: Failing = Failing::none();
 
-/// An allocation is asked for: whether it may be looked at further.
+/// Counts a requested allocation; an error if it must fail.
 pub(crate) fn check() -> Outcome {
     static READ: OnceLock<()> = OnceLock::new();
     READ.get_or_init(|| {
         if let Some((first, count)) = std::env::var(VARIABLE).ok().and_then(|text| parse(&text)) {
-            HERE.ask(first, count);
+            FAILING.request(first, count);
         }
     });
-    if HERE.fails() { Err(Status::OUT_OF_MEMORY) } else { Ok(()) }
+    if FAILING.fails() { Err(Status::OUT_OF_MEMORY) } else { Ok(()) }
 }
 
 /// `N` or `N:COUNT`.
@@ -64,12 +64,12 @@ fn parse(text: &str) -> Option<(u64, u64)> {
     Some((first.trim().parse().ok()?, count.trim().parse().ok()?))
 }
 
-/// Lets the `skip + 1`-th allocation from now on fail, and so many after it as make `count`; with a count of
-/// 0, none. Gives how many allocations there were so far in this process.
+/// Makes `count` allocations fail after the next `skip` ones; none if `count` is 0. Returns the number of
+/// allocations so far in this process.
 #[unsafe(no_mangle)]
 extern "C" fn memfit_vgpu_fail_allocations(skip: u64, count: u64) -> u64 {
-    let seen = HERE.seen.load(Relaxed);
-    HERE.ask(seen.saturating_add(skip).saturating_add(1), count);
+    let seen = FAILING.seen.load(Relaxed);
+    FAILING.request(seen.saturating_add(skip).saturating_add(1), count);
     seen
 }
 
@@ -96,10 +96,10 @@ mod tests {
     fn those_that_were_asked_for_fail_and_no_others() {
         let failing = Failing::none();
         assert!(!failing.fails());
-        failing.ask(4, 3);
+        failing.request(4, 3);
         let failed: Vec<bool> = (0..8).map(|_| failing.fails()).collect();
         assert_eq!(failed, [false, false, true, true, true, false, false, false]);
-        failing.ask(10, 0);
+        failing.request(10, 0);
         assert!(!failing.fails());
     }
 }

@@ -1,9 +1,9 @@
 //! Graphs, and the captures that fill them.
 //!
-//! Kernels do nothing, so a graph needs to know no more of its work than how many nodes it has, how long they
-//! take, and what they do to contents that are known, which each launch does again. What matters is that the
-//! calls around it behave: which are allowed while a stream is being captured, what a capture's status is,
-//! and that whatever a graph keeps alive lives as long as the graph.
+//! Kernels compute nothing, so a graph stores only the number of its nodes, their durations, and their
+//! effects on known contents, which each launch repeats. The calls around a graph must behave as CUDA's do:
+//! calls that a capture forbids fail, a capture reports its status, and user objects live as long as their
+//! graph.
 
 use std::{
     collections::BTreeMap,
@@ -18,21 +18,21 @@ use crate::status::{Outcome, Status};
 use memfit_abi::Ptr;
 use memfit_kernels::cost::Work;
 
-/// A capture that is under way.
+/// A stream capture in progress.
 #[derive(Debug)]
 struct Capture {
-    /// The stream it began on, where it has to end.
+    /// Stream that the capture began on and must end on.
     origin: u64,
     graph: u64,
     /// `cudaStreamCaptureModeGlobal`, `ThreadLocal`, `Relaxed`.
     mode: i32,
-    /// Something happened that a capture cannot bear.
+    /// Set by a call that a capture forbids.
     invalid: bool,
-    /// The call that began it named the graph, which stays its caller's.
+    /// The call that began the capture named the graph, which stays its caller's.
     into_existing: bool,
 }
 
-/// What a node does to the contents of memory, each time that its graph is launched.
+/// Effect of a node on the contents of memory, applied at each launch of its graph.
 #[derive(Clone)]
 pub(crate) struct Act(Arc<dyn Fn() + Send + Sync>);
 
@@ -41,7 +41,7 @@ impl Act {
         Self(Arc::new(act))
     }
 
-    /// Does it.
+    /// Applies the effect.
     pub(crate) fn run(&self) {
         self.0();
     }
@@ -53,7 +53,7 @@ impl fmt::Debug for Act {
     }
 }
 
-/// A graph.
+/// A graph under construction.
 #[derive(Debug, Default)]
 struct Graph {
     nodes: Vec<u64>,
@@ -62,14 +62,14 @@ struct Graph {
     objects: BTreeMap<u64, u32>,
 }
 
-/// What a graph's nodes do, all together.
+/// Combined work of a graph's nodes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GraphWork {
-    /// Nanoseconds of the longest way through it.
+    /// Nanoseconds of its critical path.
     pub(crate) length: u64,
-    /// For how long its kernels have the card, one after the other.
+    /// Nanoseconds for which its kernels occupy the device, one after the other.
     pub(crate) demand: u64,
-    /// How much there is of each kind.
+    /// Work of each kind.
     pub(crate) parts: Vec<Work>,
 }
 
@@ -84,7 +84,7 @@ impl GraphWork {
     }
 }
 
-/// Something that graphs keep alive.
+/// A user object that graphs keep alive.
 #[derive(Debug)]
 struct UserObject {
     address: usize,
@@ -92,7 +92,7 @@ struct UserObject {
     references: u32,
 }
 
-/// A graph as it was when it was instantiated.
+/// A graph in the state in which it was instantiated.
 #[derive(Debug)]
 struct Executable {
     objects: BTreeMap<u64, u32>,
@@ -115,7 +115,7 @@ static GRAPHS: Mutex<Graphs> = Mutex::new(Graphs {
     executables: BTreeMap::new(),
     objects: BTreeMap::new(),
 });
-/// Captures under way, so that the rest of the device need not look when there is none.
+/// Number of captures in progress, so that the rest of the device skips the lock when there is none.
 static ACTIVE: AtomicU64 = AtomicU64::new(0);
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
@@ -135,13 +135,13 @@ fn handle() -> u64 {
     0x7e04_0000_0000_0000 | NEXT.fetch_add(1, Relaxed) << 4
 }
 
-/// Whether any stream is being captured in a mode that forbids waiting for the card.
+/// Returns `true` if any stream is being captured in a mode that forbids synchronising with the device.
 pub(crate) fn any_capture() -> bool {
     ACTIVE.load(Relaxed) != 0 && lock().captures.values().any(|capture| capture.mode == 0)
 }
 
-/// Opens a capture that began on a stream, into a new graph or a given one; gives its number.
-pub(crate) fn open(origin: u64, mode: i32, into: Option<u64>) -> Outcome<u64> {
+/// Opens a capture that began on a stream, into a new graph or a given one; returns its id.
+pub(crate) fn open_capture(origin: u64, mode: i32, into: Option<u64>) -> Outcome<u64> {
     let mut all = lock();
     let graph = into.unwrap_or_else(handle);
     if into.is_none() {
@@ -155,8 +155,9 @@ pub(crate) fn open(origin: u64, mode: i32, into: Option<u64>) -> Outcome<u64> {
     Ok(id)
 }
 
-/// Closes a capture on the stream that it began on. Its graph; an error where the capture became invalid.
-pub(crate) fn close(id: u64, stream: u64) -> Outcome<Outcome<u64>> {
+/// Closes a capture on the stream that it began on. Returns its graph, or an inner error if the capture was
+/// invalidated.
+pub(crate) fn close_capture(id: u64, stream: u64) -> Outcome<Outcome<u64>> {
     let mut all = lock();
     let Some(capture) = all.captures.get(&id) else { return Err(Status::ILLEGAL_STATE) };
     if capture.origin != stream {
@@ -173,12 +174,12 @@ pub(crate) fn close(id: u64, stream: u64) -> Outcome<Outcome<u64>> {
     Ok(Err(Status::STREAM_CAPTURE_INVALIDATED))
 }
 
-/// Whether a capture is under way.
+/// Returns `true` if the capture is in progress.
 pub(crate) fn is_open(id: u64) -> bool {
     lock().captures.contains_key(&id)
 }
 
-/// The status of a capture, and its graph.
+/// Status and graph of a capture.
 pub(crate) fn status(id: u64) -> (CaptureStatus, u64) {
     match lock().captures.get(&id) {
         Some(capture) if capture.invalid => (CaptureStatus::Invalidated, 0),
@@ -187,15 +188,15 @@ pub(crate) fn status(id: u64) -> (CaptureStatus, u64) {
     }
 }
 
-/// A call was made on a capturing stream that a capture cannot bear.
-pub(crate) fn violate(capture: u64) -> Status {
+/// Invalidates a capture after a call that captures forbid; returns the error for that call.
+pub(crate) fn invalidate(capture: u64) -> Status {
     if let Some(capture) = lock().captures.get_mut(&capture) {
         capture.invalid = true;
     }
     Status::STREAM_CAPTURE_UNSUPPORTED
 }
 
-/// Work was queued on a capturing stream.
+/// Adds the work that was queued on a capturing stream.
 pub(crate) fn add_node(capture: u64, work: Work, end: u64) {
     if capture != 0 {
         let mut all = lock();
@@ -208,12 +209,12 @@ pub(crate) fn add_node(capture: u64, work: Work, end: u64) {
     }
 }
 
-/// The captures that are under way.
-pub(crate) fn under_way() -> Vec<u64> {
+/// Ids of the captures in progress.
+pub(crate) fn active_captures() -> Vec<u64> {
     if ACTIVE.load(Relaxed) == 0 { Vec::new() } else { lock().captures.keys().copied().collect() }
 }
 
-/// A node that is being captured does this to memory.
+/// Adds an effect on memory to the graph that is being captured.
 pub(crate) fn add_act(capture: u64, act: Act) {
     let mut all = lock();
     if let Some(graph) = all.captures.get(&capture).map(|capture| capture.graph)
@@ -223,39 +224,39 @@ pub(crate) fn add_act(capture: u64, act: Act) {
     }
 }
 
-/// The nodes of another graph were queued on a capturing stream.
+/// Adds the nodes of another graph that was launched on a capturing stream.
 pub(crate) fn add_nodes(capture: u64, parts: &[Work], end: u64) {
     for part in parts {
         add_node(capture, *part, end);
     }
 }
 
-/// `cudaGraphCreate`.
+/// Creates an empty graph (`cudaGraphCreate`).
 pub(crate) fn create() -> u64 {
     let graph = handle();
     lock().made.insert(graph, Graph::default());
     graph
 }
 
-/// A node without a meaning, in a graph.
+/// Adds an empty node to a graph.
 pub(crate) fn add_empty_node(graph: u64) -> Outcome<u64> {
     let node = handle();
     lock().made.get_mut(&graph).ok_or(Status::INVALID_VALUE)?.nodes.push(node);
     Ok(node)
 }
 
-/// A graph's nodes.
+/// Nodes of a graph.
 pub(crate) fn nodes(graph: u64) -> Outcome<Vec<u64>> {
     lock().made.get(&graph).map(|graph| graph.nodes.clone()).ok_or(Status::INVALID_VALUE)
 }
 
-/// `cudaGraphDestroy`.
+/// Destroys a graph (`cudaGraphDestroy`).
 pub(crate) fn destroy(graph: u64) -> Outcome {
     let removed = lock().made.remove(&graph).ok_or(Status::INVALID_VALUE)?;
     removed.objects.into_iter().try_for_each(|(object, count)| release(object, count))
 }
 
-/// `cudaGraphInstantiate`.
+/// Instantiates a graph (`cudaGraphInstantiate`).
 pub(crate) fn instantiate(graph: u64) -> Outcome<u64> {
     let mut all = lock();
     let made = all.made.get(&graph).ok_or(Status::INVALID_VALUE)?;
@@ -271,52 +272,53 @@ pub(crate) fn instantiate(graph: u64) -> Outcome<u64> {
     Ok(executable)
 }
 
-/// Whether an executable graph is alive.
-pub(crate) fn executable(executable: u64) -> Outcome {
+/// Checks that an executable graph is alive.
+pub(crate) fn check_executable(executable: u64) -> Outcome {
     if lock().executables.contains_key(&executable) { Ok(()) } else { Err(Status::INVALID_VALUE) }
 }
 
-/// The work of an executable graph, and its effects on memory.
-pub(crate) fn launched(executable: u64) -> Outcome<(GraphWork, Arc<[Act]>)> {
+/// Work of an executable graph and its effects on memory.
+pub(crate) fn work_and_effects(executable: u64) -> Outcome<(GraphWork, Arc<[Act]>)> {
     let all = lock();
     let found = all.executables.get(&executable).ok_or(Status::INVALID_VALUE)?;
     Ok((found.work.clone(), Arc::clone(&found.acts)))
 }
 
-/// `cudaGraphExecDestroy`.
+/// Destroys an executable graph (`cudaGraphExecDestroy`).
 pub(crate) fn destroy_executable(executable: u64) -> Outcome {
     let executable = lock().executables.remove(&executable).ok_or(Status::INVALID_VALUE)?;
     executable.objects.into_iter().try_for_each(|(object, count)| release(object, count))
 }
 
-/// `cudaUserObjectCreate`.
+/// Creates a user object (`cudaUserObjectCreate`).
 pub(crate) fn create_object(address: Ptr, destroy: extern "C" fn(Ptr), references: u32) -> u64 {
     let object = handle();
     lock().objects.insert(object, UserObject { address: address as usize, destroy, references });
     object
 }
 
-/// `cudaUserObjectRetain`.
+/// Adds references to a user object (`cudaUserObjectRetain`).
 pub(crate) fn retain(object: u64, count: u32) -> Outcome {
     lock().objects.get_mut(&object).ok_or(Status::INVALID_VALUE)?.references += count;
     Ok(())
 }
 
-/// `cudaUserObjectRelease`: the last reference takes the object with it.
+/// Releases references to a user object (`cudaUserObjectRelease`); the last one destroys it.
 pub(crate) fn release(object: u64, count: u32) -> Outcome {
     let mut all = lock();
     let found = all.objects.get_mut(&object).ok_or(Status::INVALID_VALUE)?;
     found.references = found.references.checked_sub(count).ok_or(Status::INVALID_VALUE)?;
     if found.references == 0 {
         let last = all.objects.remove(&object).ok_or(Status::INVALID_VALUE)?;
-        // The destructor is the program's own, and may call back.
+        // The destructor belongs to the program and may call back, so the lock is released first.
         drop(all);
         (last.destroy)(last.address as Ptr);
     }
     Ok(())
 }
 
-/// `cudaGraphRetainUserObject`; `moved` takes over references that the caller had.
+/// Makes a graph keep a user object alive (`cudaGraphRetainUserObject`). With `moved`, it takes over
+/// references that the caller held.
 pub(crate) fn graph_retain(graph: u64, object: u64, count: u32, moved: bool) -> Outcome {
     if !moved {
         retain(object, count)?;
@@ -326,7 +328,7 @@ pub(crate) fn graph_retain(graph: u64, object: u64, count: u32, moved: bool) -> 
     Ok(())
 }
 
-/// `cudaGraphReleaseUserObject`.
+/// Releases a graph's references to a user object (`cudaGraphReleaseUserObject`).
 pub(crate) fn graph_release(graph: u64, object: u64, count: u32) -> Outcome {
     {
         let mut all = lock();

@@ -1,6 +1,6 @@
-//! The boundary: what the modelled calls of the runtime and of the driver come to for their callers.
+//! The API boundary: converts outcomes of modelled calls into return codes of the runtime and the driver.
 //!
-//! The runtime's calls leave their error behind for `cudaGetLastError`.
+//! Runtime calls also store their error for `cudaGetLastError`.
 
 use memfit_abi::Api;
 
@@ -10,33 +10,33 @@ use crate::{
     thread,
 };
 
-/// The driver's calls.
+/// Calls of the driver.
 pub(crate) struct Driver;
 
 impl Api for Driver {
     type Outcome = Outcome;
 
     #[inline]
-    fn answer(self, outcome: Outcome) -> i32 {
+    fn to_status(self, outcome: Outcome) -> i32 {
         outcome.map_or_else(|status| status.0, |()| 0)
     }
 
     #[cold]
     fn panicked(self, name: &str) -> i32 {
-        machine::refused(&format!("{name} (internal error)"));
+        machine::count_unmodelled(&format!("{name} (internal error)"));
         Status::UNKNOWN.0
     }
 }
 
-/// The runtime's calls.
+/// Calls of the runtime.
 pub(crate) struct Runtime;
 
 impl Api for Runtime {
     type Outcome = Outcome;
 
     #[inline]
-    fn answer(self, outcome: Outcome) -> i32 {
-        let status = Driver.answer(outcome);
+    fn to_status(self, outcome: Outcome) -> i32 {
+        let status = Driver.to_status(outcome);
         if status != 0 {
             thread::set_last_error(status);
         }

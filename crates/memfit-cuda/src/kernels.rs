@@ -1,7 +1,7 @@
-//! Kernels: what a program registers, what the card could run of it, and what a launch does.
+//! Kernels: registration, the code that a device can run, and the effect of a launch.
 //!
-//! Nothing is computed. A launch is checked as CUDA checks it, and told to [`crate::values`], which knows
-//! what follows for the contents of memory.
+//! Kernels compute nothing. A launch is checked as CUDA checks it and passed to [`crate::values`], which
+//! tracks its effect on the contents of memory.
 
 mod attributes;
 mod errors;

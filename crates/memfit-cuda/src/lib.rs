@@ -5,7 +5,7 @@
 //! (written here by hand), *harmless* or *refused* (both generated from the lists). The libraries above the
 //! device know it through [`card`].
 //!
-//! It must not know Recordings or Python.
+//! This crate must not know Recordings or Python.
 
 mod attributes;
 mod capture;
@@ -39,8 +39,8 @@ mod watch;
 
 pub use machine::report_refusal;
 
-/// The names and offsets of the fields of `cudaDeviceProp` as a CUDA major has them, with the structure's
-/// size under an empty name; for the test that compares them with the headers. Nothing outside a run.
+/// Names and offsets of the fields of `cudaDeviceProp` in a CUDA major version, with the structure's size
+/// under an empty name; for the test that compares them with the headers. `None` outside a run.
 #[doc(hidden)]
 pub fn property_layout(cuda_major: i32) -> Option<Vec<(&'static str, usize)>> {
     properties::layout(cuda_major)

@@ -1,12 +1,13 @@
-//! `cudaDeviceSetLimit` and `cuCtxSetLimit`: numbers that are kept and given back.
+//! Device limits (`cudaDeviceSetLimit`, `cuCtxSetLimit`): values that are stored and returned.
 //!
-//! The context's size on a real card follows the stack and heap limits a little; that is within its interval.
+//! On a real device, the context's size depends slightly on the stack and heap limits; that is within its
+//! interval.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::status::{Outcome, Status};
 
-/// Stack, printf buffer, heap, nesting depth, pending launches, L2 fetch granularity, persisting L2: the
+/// Stack, printf buffer, heap, nesting depth, pending launches, L2 fetch granularity, persisting L2, with the
 /// driver's defaults.
 static LIMITS: [AtomicU64; 7] = [
     AtomicU64::new(1024),

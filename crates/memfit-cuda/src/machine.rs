@@ -1,7 +1,7 @@
-//! The machine: which cards there are, and whether this process may use them.
+//! The machine: the devices that exist and whether this process may use them.
 //!
-//! Everything is made at the first call that needs it. A process outside a run has no device; a child that
-//! was forked after its parent had made a machine has none that it may use, as with real CUDA.
+//! Everything is created at the first call that needs it. A process outside a run has no device. A child
+//! forked after its parent created a machine cannot use it, as with real CUDA.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -27,35 +27,35 @@ use crate::{
 };
 use memfit_kernels::cost::Speeds;
 
-/// The cards that this process sees, and the account of what they hold.
+/// The devices that this process sees, and the ledger of their memory.
 pub(crate) struct Machine {
     /// The run's set-up.
     pub(crate) setup: Setup,
-    /// Shared with all processes of the run.
+    /// Ledger shared by all processes of the run.
     pub(crate) ledger: Ledger,
     /// In the order of `CUDA_VISIBLE_DEVICES`.
     pub(crate) cards: Vec<Card>,
 }
 
-/// One visible card.
+/// A visible device.
 pub(crate) struct Card {
-    /// What this process calls it.
+    /// Ordinal in this process.
     pub(crate) ordinal: u32,
-    /// What the run calls it.
+    /// Index in the run.
     pub(crate) index: usize,
-    /// The card; its memory is the capacity of this run.
+    /// Catalogue entry, with the memory capacity of this run.
     pub(crate) device: Device,
-    /// The memory outside the allocator of one process.
+    /// Memory outside the allocator, for one process.
     pub(crate) overhead: Overhead,
-    /// How fast it is.
+    /// Speeds that durations are computed from.
     pub(crate) speeds: Speeds,
     context: AtomicBool,
     libraries: AtomicBool,
     /// Flags for the primary context, from `cudaSetDeviceFlags`.
     pub(crate) flags: AtomicU32,
-    /// `cuDevicePrimaryCtxRetain` less `Release`.
+    /// Number of `cuDevicePrimaryCtxRetain` calls minus `Release` calls.
     pub(crate) retained: AtomicU32,
-    /// One bit for each card to which access was enabled.
+    /// One bit per device to which peer access is enabled.
     pub(crate) peers: std::sync::atomic::AtomicU64,
 }
 
@@ -63,15 +63,15 @@ const UNTOUCHED: u8 = 0;
 const USED: u8 = 1;
 const FORKED: u8 = 2;
 
-/// Whether CUDA was used here, or in the process that this one was forked from.
+/// Use of CUDA in this process, or in the process that it was forked from.
 static STATE: AtomicU8 = AtomicU8::new(UNTOUCHED);
 static MACHINE: OnceLock<Result<Machine, Status>> = OnceLock::new();
 
-/// The machine, made at the first call.
+/// Returns the machine, created at the first call.
 #[inline]
 pub(crate) fn get() -> Outcome<&'static Machine> {
     if STATE.load(Acquire) != USED {
-        enter()?;
+        start()?;
     }
     match MACHINE.get_or_init(make) {
         Ok(machine) => Ok(machine),
@@ -79,13 +79,13 @@ pub(crate) fn get() -> Outcome<&'static Machine> {
     }
 }
 
-/// The machine if it is there, without making it.
+/// Returns the machine if it exists, without creating it.
 pub(crate) fn peek() -> Option<&'static Machine> {
     MACHINE.get()?.as_ref().ok()
 }
 
 #[cold]
-fn enter() -> Outcome {
+fn start() -> Outcome {
     static AT_FORK: OnceLock<()> = OnceLock::new();
     AT_FORK.get_or_init(|| {
         // SAFETY: the handler only stores to an atomic, which is safe in a child after fork.
@@ -105,10 +105,10 @@ extern "C" fn in_child() {
 
 fn make() -> Result<Machine, Status> {
     let run_dir = RunDir::from_env().ok_or(Status::NO_DEVICE)?;
-    let setup = Setup::read(&run_dir).map_err(|error| complain(&error))?;
-    clock::set(setup.clock, setup.host_time);
+    let setup = Setup::read(&run_dir).map_err(|error| report_unreadable_run(&error))?;
+    clock::configure(setup.clock, setup.host_time);
     let rank = env::var("RANK").ok().and_then(|rank| rank.parse().ok());
-    let ledger = Ledger::open(&run_dir, &setup, rank).map_err(|error| complain(&error))?;
+    let ledger = Ledger::open(&run_dir, &setup, rank).map_err(|error| report_unreadable_run(&error))?;
     let visible = visible(env::var("CUDA_VISIBLE_DEVICES").ok().as_deref(), setup.cards.len());
     let mut cards = Vec::new();
     for (ordinal, &index) in visible.iter().enumerate() {
@@ -116,7 +116,7 @@ fn make() -> Result<Machine, Status> {
         cards.push(Card {
             ordinal: ordinal as u32,
             index,
-            speeds: Speeds::of(&device),
+            speeds: Speeds::from_device(&device),
             device,
             overhead,
             context: AtomicBool::new(false),
@@ -129,22 +129,21 @@ fn make() -> Result<Machine, Status> {
     if cards.is_empty() {
         return Err(Status::NO_DEVICE);
     }
-    // What was refused before there was a ledger to say it in.
+    // Add the calls that were refused before the ledger existed.
     for (name, count) in tally::counts() {
         (0..count).for_each(|_| ledger.count(TallyKind::Unmodelled, &name));
     }
     Ok(Machine { setup, ledger, cards })
 }
 
-/// A run directory that cannot be read is a fault of the watcher's, which reads standard error.
-fn complain(error: &dyn std::fmt::Display) -> Status {
+/// Reports that the run directory cannot be read. The watcher, whose fault that is, reads standard error.
+fn report_unreadable_run(error: &dyn std::fmt::Display) -> Status {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "memfit: the virtual device cannot start: {error}");
     Status::NO_DEVICE
 }
 
-/// The cards that `CUDA_VISIBLE_DEVICES` leaves, in its order: the list ends at the first entry that is not a
-/// card.
+/// Devices that `CUDA_VISIBLE_DEVICES` selects, in its order. The list ends at the first invalid entry.
 fn visible(variable: Option<&str>, count: usize) -> Vec<usize> {
     let Some(list) = variable else { return (0..count).collect() };
     let mut cards = Vec::new();
@@ -165,7 +164,7 @@ fn visible(variable: Option<&str>, count: usize) -> Vec<usize> {
             break;
         }
         if cards.contains(&index) {
-            // CUDA takes a repeated card for a mistake, and shows none.
+            // CUDA treats a repeated device as an error and shows none.
             return Vec::new();
         }
         cards.push(index);
@@ -174,7 +173,7 @@ fn visible(variable: Option<&str>, count: usize) -> Vec<usize> {
 }
 
 impl Machine {
-    /// The card of an ordinal.
+    /// Returns the device with an ordinal.
     pub(crate) fn card(&self, ordinal: i32) -> Outcome<&Card> {
         usize::try_from(ordinal)
             .ok()
@@ -183,19 +182,19 @@ impl Machine {
     }
 }
 
-/// The card of an ordinal.
+/// Returns the device with an ordinal.
 pub(crate) fn card(ordinal: i32) -> Outcome<&'static Card> {
     get()?.card(ordinal)
 }
 
-/// The calling thread's current card, without making a context on it.
+/// Calling thread's current device, without creating a context on it.
 #[inline]
 pub(crate) fn current() -> Outcome<&'static Card> {
     let machine = get()?;
     machine.cards.get(thread::device() as usize).ok_or(Status::INVALID_DEVICE)
 }
 
-/// The calling thread's current card, with a context on it.
+/// Calling thread's current device, with a context on it.
 #[inline]
 pub(crate) fn current_context() -> Outcome<&'static Card> {
     let card = current()?;
@@ -203,39 +202,39 @@ pub(crate) fn current_context() -> Outcome<&'static Card> {
     Ok(card)
 }
 
-/// Counts something by name, in the run's ledger where there is one.
+/// Counts something by name in the run's ledger, if there is one.
 pub(crate) fn count(kind: TallyKind, name: &str) {
     if let Some(machine) = peek() {
         machine.ledger.count(kind, name);
     }
 }
 
-/// Reports a refused call: counts it in the run's ledger, where there is one.
+/// Reports a refused call by counting it in the run's ledger, if there is one.
 #[doc(hidden)]
 pub fn report_refusal(name: &str) {
     count(TallyKind::Unmodelled, name);
 }
 
-/// Counts something that a modelled call does not model, by name: `cudaMemcpy3D (arrays)`.
-pub(crate) fn refused(name: &str) {
-    tally::refused(name, report_refusal);
+/// Counts, by name, a feature that a modelled call does not model, such as `cudaMemcpy3D (arrays)`.
+pub(crate) fn count_unmodelled(name: &str) {
+    tally::count_partial(name, report_refusal);
 }
 
-/// A remark was about so many bytes.
-pub(crate) fn at_stake(remark: &str, bytes: u64) {
+/// Adds the bytes that a remark concerns.
+pub(crate) fn add_remark_bytes(remark: &str, bytes: u64) {
     if let Some(machine) = peek() {
-        machine.ledger.at_stake(remark, bytes);
+        machine.ledger.raise_remark_bytes(remark, bytes);
     }
 }
 
 impl Card {
-    /// Whether this process has a context here.
+    /// Returns `true` if this process has a context on the device.
     #[inline]
     pub(crate) fn has_context(&self) -> bool {
         self.context.load(Acquire)
     }
 
-    /// Makes the primary context if there is none: on a real card that takes some of its memory.
+    /// Creates the primary context if there is none; on a real device that takes some of its memory.
     #[inline]
     pub(crate) fn need_context(&self) -> Outcome {
         if self.has_context() {
@@ -245,7 +244,8 @@ impl Card {
         }
     }
 
-    /// Books what cuBLAS, cuDNN and the like take in this process; call it when one of them is first used.
+    /// Reserves the memory that cuBLAS, cuDNN and similar libraries take in this process, at the first use of
+    /// one.
     pub(crate) fn need_libraries(&self) -> Outcome {
         if self.libraries.load(Acquire) {
             return Ok(());
@@ -254,20 +254,20 @@ impl Card {
         self.book_once(&self.libraries, Outside::Libraries, self.overhead.libraries)
     }
 
-    /// Books buffers of a communicator.
+    /// Reserves communicator buffers.
     pub(crate) fn book_communication(&self, size: Interval) -> Outcome {
         self.need_context()?;
         get()?.ledger.book(self.index, Outside::Communication, size).map_err(ledger_status)
     }
 
-    /// Gives buffers of a communicator back.
+    /// Releases communicator buffers.
     pub(crate) fn unbook_communication(&self, size: Interval) {
         if let Some(machine) = peek() {
             machine.ledger.unbook(self.index, Outside::Communication, size);
         }
     }
 
-    /// `cudaDeviceReset`, `cuDevicePrimaryCtxReset`: whatever the context held is gone.
+    /// Drops the context with everything that it held (`cudaDeviceReset`, `cuDevicePrimaryCtxReset`).
     pub(crate) fn drop_context(&self) {
         let Some(machine) = peek() else { return };
         for (held, kind, size) in [
@@ -292,12 +292,12 @@ impl Card {
         Ok(())
     }
 
-    /// Books device memory.
+    /// Reserves device memory.
     pub(crate) fn allocate(&self, bytes: u64) -> Outcome {
         get()?.ledger.allocate(self.index, bytes).map_err(ledger_status)
     }
 
-    /// Gives back device memory.
+    /// Releases device memory.
     pub(crate) fn release(&self, bytes: u64) {
         if let Some(machine) = peek() {
             machine.ledger.release(self.index, bytes);
@@ -305,11 +305,11 @@ impl Card {
     }
 }
 
-/// What CUDA answers where the ledger refuses.
+/// CUDA error for a refusal by the ledger.
 fn ledger_status(why: Refused) -> Status {
     match why {
         Refused::NoCard { .. } => Status::INVALID_DEVICE,
-        // No lack of memory: the report must not say that the card is too small.
+        // Not an out-of-memory: the report must not say that the device is too small.
         Refused::TooManyProcesses => {
             report_refusal("more processes on the cards than memfit follows");
             Status::OPERATING_SYSTEM

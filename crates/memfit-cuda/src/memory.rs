@@ -1,8 +1,8 @@
-//! Memory as the device knows it: which addresses are whose.
+//! Memory of the device: allocations and their addresses.
 //!
-//! Device memory is address space without pages behind it: nothing on the host may follow a device pointer,
-//! as on a real machine. What it costs is booked in the run's ledger, in the driver's granularity.
-//! Page-locked and managed memory can be used on the host, so they have pages.
+//! Device memory is address space without pages behind it: host code must not dereference a device pointer,
+//! as on a real machine. Its bytes are reserved in the run's ledger, in the driver's granularity. Page-locked
+//! and managed memory is usable on the host, so it has pages.
 
 mod books;
 pub(crate) mod device;
@@ -12,5 +12,5 @@ pub(crate) mod physical;
 pub(crate) mod pool;
 pub(crate) mod small;
 
-/// The driver maps device memory in pieces of this size.
+/// Granularity in which the driver maps device memory, in bytes.
 pub(crate) const GRANULARITY: u64 = 2 << 20;

@@ -1,14 +1,13 @@
 //! `cudaDeviceProp`, in the layouts of CUDA 12 and CUDA 13.
 //!
-//! The two have most fields in common, in the same order. They are written one after the other, each aligned
-//! as a C compiler would, and a test compares the offsets with what a C compiler says of the installed
-//! headers.
+//! The two share most fields, in the same order. Fields are written one after the other, each aligned as a C
+//! compiler would, and a test compares the offsets with those a C compiler reports for the installed headers.
 
 use memfit_channel::identity;
 
 use crate::{attributes, machine::Card};
 
-/// Fields, one after the other.
+/// A structure under construction, field by field.
 #[derive(Default)]
 struct Record {
     bytes: Vec<u8>,
@@ -16,32 +15,32 @@ struct Record {
 }
 
 impl Record {
-    fn place(&mut self, name: &'static str, alignment: usize, bytes: &[u8]) {
+    fn push_field(&mut self, name: &'static str, alignment: usize, bytes: &[u8]) {
         self.bytes.resize(self.bytes.len().next_multiple_of(alignment), 0);
         self.offsets.push((name, self.bytes.len()));
         self.bytes.extend_from_slice(bytes);
     }
 
     fn int(&mut self, name: &'static str, value: i32) {
-        self.place(name, 4, &value.to_ne_bytes());
+        self.push_field(name, 4, &value.to_ne_bytes());
     }
 
     fn ints(&mut self, name: &'static str, values: &[i32]) {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
-        self.place(name, 4, &bytes);
+        self.push_field(name, 4, &bytes);
     }
 
     fn size(&mut self, name: &'static str, value: u64) {
-        self.place(name, 8, &value.to_ne_bytes());
+        self.push_field(name, 8, &value.to_ne_bytes());
     }
 }
 
-/// The bytes of the structure, for a CUDA major.
-pub(crate) fn of(card: &Card, major: i32) -> Vec<u8> {
+/// Bytes of the structure, for a CUDA major version.
+pub(crate) fn structure_bytes(card: &Card, major: i32) -> Vec<u8> {
     record(card, major).bytes
 }
 
-/// How much of CUDA 12's layout its unversioned `cudaGetDeviceProperties` fills: CUDA 11's structure ended
+/// Bytes of CUDA 12's layout that its unversioned `cudaGetDeviceProperties` fills: CUDA 11's structure ended
 /// there.
 pub(crate) const CUDA_11_SIZE: usize = 728;
 
@@ -55,9 +54,9 @@ fn record(card: &Card, major: i32) -> Record {
     name[..kept].copy_from_slice(&text[..kept]);
 
     let mut r = Record::default();
-    r.place("name", 1, &name);
-    r.place("uuid", 1, &identity::uuid(card.index));
-    r.place("luid", 1, &[0; 8]);
+    r.push_field("name", 1, &name);
+    r.push_field("uuid", 1, &identity::uuid(card.index));
+    r.push_field("luid", 1, &[0; 8]);
     r.int("luidDeviceNodeMask", 0);
     r.size("totalGlobalMem", card.device.memory.get());
     r.size("sharedMemPerBlock", size(8));
@@ -171,17 +170,17 @@ fn record(card: &Card, major: i32) -> Record {
         r.int("deviceNumaId", at(131));
         r.int("mpsEnabled", at(133));
         r.int("hostNumaId", at(134));
-        // The vendor's number stands in the lower half.
+        // The lower half holds the vendor's number.
         r.int("gpuPciDeviceID", i32::from(card.device.pci_device_id) << 16 | 0x10de);
         r.int("gpuPciSubsystemID", 0);
         r.int("hostNumaMultinodeIpcSupported", at(143));
         r.ints("reserved", &[0; 56]);
     }
-    r.place("", 8, &[]);
+    r.push_field("", 8, &[]);
     r
 }
 
-/// The names and offsets of the structure's fields, with its size under an empty name.
+/// Names and offsets of the structure's fields, with its size under an empty name.
 pub(crate) fn layout(major: i32) -> Option<Vec<(&'static str, usize)>> {
     let card = crate::machine::card(0).ok()?;
     Some(record(card, major).offsets)

@@ -1,7 +1,7 @@
-//! The CUDA runtime's calls.
+//! Calls of the CUDA runtime.
 //!
-//! Each is a thin face: it checks what its caller hands in, asks the module that owns the matter, and writes
-//! the answer.
+//! Each call is a thin wrapper: it checks its arguments, calls the module that implements it, and writes the
+//! result.
 
 mod copy;
 mod device;

@@ -1,10 +1,10 @@
-//! What the streams of a card share.
+//! Sharing of a device between streams.
 //!
-//! Kernels on different streams run side by side on the same multiprocessors and the same memory, so each has
-//! only its part of them: while two run, each takes twice as long. Ends of work are told when it is queued,
-//! and cannot be taken back; what is queued behind work that was slowed down later begins later.
+//! Kernels on different streams run side by side on the same multiprocessors and memory, so each gets a share
+//! of them: while two run, each takes twice as long. Completion times are reported when work is queued and
+//! cannot be revised; work queued behind a kernel that was slowed down later starts later.
 //!
-//! Must not know what the work is, only for how long it has the card to itself.
+//! This module must not know what the work is, only for how long it occupies the device.
 
 use std::{
     ptr,
@@ -16,24 +16,24 @@ use std::{
 
 use crate::clock::{self, Timeline};
 
-/// The streams of a card that have kernels.
+/// Streams of a device that have queued kernels.
 pub(crate) struct Shared {
-    /// When the last kernel that was queued on any of them is done.
+    /// Completion time of the last kernel on any of them.
     latest: Timeline,
-    /// Streams whose kernels may not be done, the one that was used last first.
+    /// Streams whose kernels may still run, most recently used first.
     busy: Mutex<Vec<&'static Timeline>>,
-    /// That one's address, which most launches find to be their own.
+    /// Address of the most recently used stream; most launches find that it is their own.
     last: AtomicUsize,
 }
 
 impl Shared {
-    /// Streams without work.
+    /// Creates the state without work.
     pub(crate) const fn new() -> Self {
         Self { latest: Timeline::new(), busy: Mutex::new(Vec::new()), last: AtomicUsize::new(0) }
     }
 
-    /// A kernel of a length was queued on a stream, so that it would be done at `end` if nothing else ran;
-    /// for `demand` of that it wants the whole card. Gives the time when it will be done.
+    /// Queues a kernel on a stream. It would end at `end` if nothing else ran, and occupies the whole device
+    /// for `demand` of its `length`. Returns its completion time.
     #[inline]
     pub(crate) fn take(&self, line: &'static Timeline, end: u64, length: u64, demand: u64) -> u64 {
         let begin = end.saturating_sub(length);
@@ -46,12 +46,12 @@ impl Shared {
         end
     }
 
-    /// When everything that was queued is done.
+    /// Completion time of everything queued.
     pub(crate) fn latest(&self) -> u64 {
         self.latest.end()
     }
 
-    /// Nothing else runs; but others have to find the stream.
+    /// Records a kernel that runs alone, so that other streams find it.
     fn alone(&self, line: &'static Timeline, end: u64) -> u64 {
         if self.last.load(Relaxed) != ptr::from_ref(line).addr() {
             self.remember(&mut self.busy.lock().unwrap_or_else(PoisonError::into_inner), line);
@@ -61,12 +61,12 @@ impl Shared {
 
     fn beside_others(&self, line: &'static Timeline, begin: u64, end: u64, demand: u64) -> u64 {
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        // When everything is done, the card has done just so much more; no single stream takes longer.
+        // Bound on every stream's end: the kernel adds exactly this much to the work of the device.
         let most = self.latest.end() + (end - begin);
         let mut longer = 0;
         for other in busy.iter().filter(|other| !ptr::eq(**other, line)) {
-            // As long as both run, each loses what the other gets.
-            let lost = other.beyond(begin, end).min(demand);
+            // While both run, each loses the share that the other gets.
+            let lost = other.remaining_after(begin, end).min(demand);
             let after = other.delay(lost.min(most.saturating_sub(other.end())));
             self.latest.wait_for(after);
             longer += lost;
@@ -75,7 +75,7 @@ impl Shared {
         line.delay(longer.min(most - end))
     }
 
-    /// Puts a stream first; those whose work is done are forgotten.
+    /// Moves a stream to the front and forgets those whose work is complete.
     fn remember(&self, busy: &mut Vec<&'static Timeline>, line: &'static Timeline) {
         let now = clock::now();
         busy.retain(|other| !ptr::eq(*other, line) && other.end() > now);
@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// Streams of one card on which kernels are queued.
+    /// Streams of one device on which kernels are queued.
     struct Card {
         shared: Shared,
         lines: Vec<&'static Timeline>,
@@ -102,7 +102,7 @@ mod tests {
             Self { shared: Shared::new(), lines: (0..streams).map(|_| line()).collect() }
         }
 
-        /// Queues a kernel far ahead of the host's clock.
+        /// Queues a kernel far ahead of host time.
         fn run(&self, stream: usize, length: u64) -> u64 {
             const START: u64 = 1 << 60;
             let line = self.lines[stream];
@@ -143,7 +143,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever runs where: the card does no more than it can, and is never idle while there is work.
+        /// On any mix of streams, the device does no more work than it can and is never idle while there is
+        /// work.
         #[test]
         fn work_is_neither_lost_nor_won(kernels in prop::collection::vec((0_usize..3, 1_u64..1_000), 1..60)) {
             let card = Card::new(3);

@@ -1,5 +1,5 @@
-//! Addresses: every range that means something to the device, by its start; the addresses that device memory
-//! is given; the blocks that an allocator above the device has made of it.
+//! Address space: every range known to the device, by its start; the addresses given to device memory; and
+//! the blocks that an allocator above the device has made of it.
 
 pub(crate) mod addresses;
 mod arena;
@@ -16,16 +16,16 @@ pub(crate) use arena::Arena;
 
 use crate::status::{Outcome, Status};
 
-/// What an address range is.
+/// Kind of an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// `cudaMalloc` and its relatives, with a share of a piece of its own or of the small heap's.
+    /// Memory of `cudaMalloc` and its relatives, in its own piece or in a piece of the small heap.
     Device,
     /// `cudaMallocAsync`, from a pool.
     Pooled(u64),
     /// `cudaMallocManaged`: device memory that the host can use.
     Managed,
-    /// Physical memory mapped by `cuMemMap`, by its handle.
+    /// Physical memory mapped by `cuMemMap`, with its handle.
     Mapped(u64),
     /// Another process's memory, opened by `cudaIpcOpenMemHandle`.
     Imported,
@@ -40,25 +40,25 @@ pub(crate) enum Kind {
 /// A range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
-    /// Its first address.
+    /// First address.
     pub(crate) start: u64,
-    /// Bytes that were asked for.
+    /// Bytes requested.
     pub(crate) size: u64,
-    /// What it is.
+    /// Kind of memory.
     pub(crate) kind: Kind,
-    /// The ordinal of the card it is on, or that was current when it was made.
+    /// Ordinal of its device, or of the device that was current when it was created.
     pub(crate) card: u32,
-    /// A number that no other block ever has.
+    /// Id that no other block ever has.
     pub(crate) id: u64,
 }
 
 impl Block {
-    /// One past its last address.
+    /// One past the last address.
     pub(crate) fn end(&self) -> u64 {
         self.start + self.size
     }
 
-    /// Whether it is memory of a card, which the host cannot use.
+    /// Returns `true` for device memory, which the host cannot use.
     pub(crate) fn is_device(&self) -> bool {
         matches!(
             self.kind,
@@ -66,7 +66,7 @@ impl Block {
         )
     }
 
-    /// Whether it is page-locked memory of the host.
+    /// Returns `true` for page-locked host memory.
     pub(crate) fn is_host(&self) -> bool {
         matches!(self.kind, Kind::HostAllocated(_) | Kind::HostRegistered(_))
     }
@@ -88,20 +88,20 @@ pub(crate) fn write() -> RwLockWriteGuard<'static, Space> {
     SPACE.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The block that an address is in.
+/// Finds the block that contains an address.
 pub(crate) fn find(address: u64) -> Option<Block> {
     read().find(address)
 }
 
 impl Space {
-    /// The block that an address is in.
+    /// Finds the block that contains an address.
     pub(crate) fn find(&self, address: u64) -> Option<Block> {
         let (_, block) = self.blocks.range(..=address).next_back()?;
-        // A block of no bytes still has its own address.
+        // An empty block still has its own address.
         (address < block.start + block.size.max(1)).then_some(*block)
     }
 
-    /// Whether a range touches any block.
+    /// Returns `true` if a range touches any block.
     pub(crate) fn overlaps(&self, start: u64, size: u64) -> bool {
         self.blocks
             .range(..start.saturating_add(size))
@@ -109,7 +109,7 @@ impl Space {
             .is_some_and(|(_, block)| block.end() > start)
     }
 
-    /// Enters a block.
+    /// Adds a block.
     pub(crate) fn insert(&mut self, start: u64, size: u64, kind: Kind, card: u32) -> Block {
         self.next_id += 1;
         let block = Block { start, size, kind, card, id: self.next_id };
@@ -117,7 +117,7 @@ impl Space {
         block
     }
 
-    /// Takes out the block that starts at an address, if it is of the right kind.
+    /// Removes the block that starts at an address, if `wanted` accepts it.
     pub(crate) fn remove(&mut self, start: u64, wanted: impl FnOnce(&Block) -> bool) -> Outcome<Block> {
         match self.blocks.get(&start) {
             Some(block) if wanted(block) => {
@@ -129,12 +129,12 @@ impl Space {
         }
     }
 
-    /// The blocks of some kind, in order of address.
+    /// All blocks, in order of address.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = &Block> {
         self.blocks.values()
     }
 
-    /// Whether every address of a range belongs to blocks, one after the other without a gap.
+    /// Returns `true` if adjacent blocks cover every address of a range.
     pub(crate) fn covers(&self, start: u64, size: u64) -> bool {
         let Some(end) = start.checked_add(size) else { return false };
         let mut at = start;

@@ -1,16 +1,16 @@
-//! The error codes that the device gives by itself.
+//! Error codes that the device itself returns.
 
-/// An error of the runtime or of the driver: they number them alike.
+/// An error of the runtime or of the driver, which number them alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status(pub(crate) i32);
 
-/// What every modelled call comes to.
+/// Result of a modelled call.
 pub(crate) type Outcome<T = ()> = Result<T, Status>;
 
 impl Status {
     pub(crate) const INVALID_VALUE: Self = Self(1);
     pub(crate) const OUT_OF_MEMORY: Self = Self(2);
-    /// Also what CUDA answers in a child that was forked after the parent had used it.
+    /// Also returned in a child forked after its parent used CUDA.
     pub(crate) const INITIALIZATION: Self = Self(3);
     pub(crate) const INVALID_MEMCPY_DIRECTION: Self = Self(21);
     pub(crate) const NO_DEVICE: Self = Self(100);

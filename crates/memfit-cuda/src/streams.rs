@@ -1,7 +1,7 @@
 //! Streams and events.
 //!
-//! Nothing is computed, so a stream keeps no queue, only the time when its work will be done (see
-//! [`crate::clock`]); beside that it has a card, flags and a priority, and may be capturing.
+//! Nothing is computed, so a stream keeps no queue, only the completion time of its work (see
+//! [`crate::clock`]), with its device, flags, priority and capture.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -18,26 +18,26 @@ use crate::{
 use memfit_abi::handles::Table;
 use memfit_kernels::cost::Work;
 
-/// The stream that synchronises with all others of the old kind; also 0.
+/// Handle of the legacy default stream, which synchronises with all blocking streams; 0 means the same.
 pub(crate) const LEGACY: u64 = 1;
-/// Each thread's own default stream.
+/// Handle of the per-thread default stream.
 pub(crate) const PER_THREAD: u64 = 2;
 /// `cudaStreamNonBlocking`.
 pub(crate) const NON_BLOCKING: u32 = 1;
-/// Least and greatest priority of a stream: lower numbers go first.
+/// Lowest and highest priority of a stream: lower numbers run first.
 pub(crate) const PRIORITIES: (i32, i32) = (0, -5);
 
-/// A stream that a program made.
+/// A stream created by the program.
 #[derive(Default)]
 pub(crate) struct Stream {
     pub(crate) card: AtomicU32,
     pub(crate) flags: AtomicU32,
     pub(crate) priority: AtomicI32,
     pub(crate) id: AtomicU64,
-    /// The capture it takes part in; 0 if in none.
+    /// Capture that it takes part in; 0 if none.
     pub(crate) capture: AtomicU64,
     line: Timeline,
-    /// When what it has captured is done, from the start of the graph.
+    /// Completion time of its captured work, from the start of the graph.
     captured: Timeline,
 }
 
@@ -46,37 +46,37 @@ pub(crate) const DISABLE_TIMING: u32 = 2;
 /// `cudaEventInterprocess`.
 pub(crate) const INTERPROCESS: u32 = 4;
 
-/// What recording takes on the stream.
-const RECORD: u64 = 500;
+/// Nanoseconds that recording an event takes on the stream.
+const RECORD_NANOSECONDS: u64 = 500;
 
 /// An event.
 #[derive(Default)]
 pub(crate) struct Event {
     pub(crate) card: AtomicU32,
     pub(crate) flags: AtomicU32,
-    /// When the work before its last record is done; 0 if it was never recorded.
+    /// Completion time of the work before its last record; 0 if it was never recorded.
     recorded: AtomicU64,
-    /// The capture it was last recorded in; 0 if in none.
+    /// Capture that it was last recorded in; 0 if none.
     pub(crate) capture: AtomicU64,
-    /// When what was captured before it is done, from the start of the graph.
+    /// Completion time of the work captured before it, from the start of the graph.
     captured: AtomicU64,
 }
 
 static STREAMS: Table<Stream> = Table::new(1);
 static EVENTS: Table<Event> = Table::new(2);
-/// What each card's streams share.
+/// State shared by the streams of each device.
 static CARDS: [CardLines; MAX_CARDS] = [const { CardLines::new() }; MAX_CARDS];
-/// Ids 1 and 2 are the default streams'.
+/// Ids 1 and 2 belong to the default streams.
 static NEXT_ID: AtomicU64 = AtomicU64::new(3);
 
 struct CardLines {
-    /// The default stream.
+    /// Timeline of the default stream.
     default: Timeline,
-    /// The latest end of any stream that waits for the default one, and that the default one waits for.
+    /// Latest end of all blocking streams: those that wait for the default stream, and that it waits for.
     blocking: Timeline,
-    /// The latest end of any stream.
+    /// Latest end of all streams.
     all: Timeline,
-    /// What kernels of all streams have between them.
+    /// Sharing of the device between kernels on different streams.
     shared: Shared,
 }
 
@@ -90,21 +90,21 @@ impl CardLines {
         }
     }
 
-    fn of(card: u32) -> &'static Self {
+    fn for_card(card: u32) -> &'static Self {
         &CARDS[card as usize % MAX_CARDS]
     }
 }
 
-/// What a stream handle stands for.
+/// A resolved stream handle.
 #[derive(Clone, Copy)]
 pub(crate) enum StreamRef {
-    /// A default stream of the current card.
+    /// A default stream of the current device.
     Default(u64),
-    /// A stream that a program made.
+    /// A stream created by the program.
     Made(&'static Stream),
 }
 
-/// Makes a stream on a card.
+/// Creates a stream on a device.
 pub(crate) fn create(card: &Card, flags: u32, priority: i32) -> Outcome<u64> {
     if flags & !NON_BLOCKING != 0 {
         return Err(Status::INVALID_VALUE);
@@ -117,19 +117,19 @@ pub(crate) fn create(card: &Card, flags: u32, priority: i32) -> Outcome<u64> {
             stream.priority.store(priority.clamp(PRIORITIES.1, PRIORITIES.0), Relaxed);
             stream.id.store(NEXT_ID.fetch_add(1, Relaxed), Relaxed);
             stream.capture.store(0, Relaxed);
-            // The slot may have had a tenant, whose work is not this stream's.
+            // The slot may have held an earlier stream, whose work is not this one's.
             stream.line.clear();
             stream.captured.clear();
         })
         .ok_or(Status::OUT_OF_MEMORY)
 }
 
-/// Destroys a stream. Its work goes on, and the card remembers when it will be done.
+/// Destroys a stream. Its work continues, and the device keeps its completion time.
 pub(crate) fn destroy(stream: u64) -> Outcome {
     if STREAMS.remove(stream) { Ok(()) } else { Err(Status::INVALID_HANDLE) }
 }
 
-/// What a handle stands for; a default stream also needs a context on the current card.
+/// Resolves a handle. A default stream also needs a context on the current device.
 #[inline]
 pub(crate) fn resolve(stream: u64) -> Outcome<StreamRef> {
     if stream <= PER_THREAD {
@@ -140,7 +140,7 @@ pub(crate) fn resolve(stream: u64) -> Outcome<StreamRef> {
     STREAMS.get(stream).map(StreamRef::Made).ok_or(Status::INVALID_HANDLE)
 }
 
-/// Work is queued on a stream: what is captured becomes a node, everything else takes its time.
+/// Queues work on a stream: in a capture it becomes a node, otherwise it takes its time.
 #[inline]
 pub(crate) fn queue(stream: u64, work: Work, effort: Effort) -> Outcome<StreamRef> {
     let stream = resolve(stream)?;
@@ -157,7 +157,7 @@ pub(crate) fn queue(stream: u64, work: Work, effort: Effort) -> Outcome<StreamRe
     Ok(stream)
 }
 
-/// A kernel is launched on a stream, which must be one of the current card's; gives the capture that the
+/// Queues a kernel launch on a stream, which must belong to the current device. Returns the capture that the
 /// stream takes part in.
 #[inline]
 pub(crate) fn launch(stream: u64, work: Work, effort: Effort) -> Outcome<u64> {
@@ -165,7 +165,7 @@ pub(crate) fn launch(stream: u64, work: Work, effort: Effort) -> Outcome<u64> {
     if stream.card() == thread::device() { Ok(stream.capture()) } else { Err(Status::INVALID_HANDLE) }
 }
 
-/// A graph of a length is launched on a stream, which has the card for `demand` of it.
+/// Launches a graph of `length` on a stream; it occupies the device for `demand` of that.
 pub(crate) fn launch_graph(stream: u64, length: u64, demand: u64, parts: &[Work]) -> Outcome {
     let stream = resolve(stream)?;
     match stream.capture() {
@@ -183,29 +183,29 @@ pub(crate) fn launch_graph(stream: u64, length: u64, demand: u64, parts: &[Work]
     Ok(())
 }
 
-/// When all work of all cards that is queued now will be done.
+/// Completion time of all work queued on all devices.
 pub(crate) fn all_end() -> u64 {
     CARDS.iter().map(|card| card.all.end()).max().unwrap_or(0)
 }
 
-/// When all work of a card that is queued now will be done.
+/// Completion time of all work queued on a device.
 pub(crate) fn card_end(card: u32) -> u64 {
-    CardLines::of(card).all.end()
+    CardLines::for_card(card).all.end()
 }
 
 impl StreamRef {
     fn line(&self) -> &'static Timeline {
         match self {
-            Self::Default(_) => &CardLines::of(self.card()).default,
+            Self::Default(_) => &CardLines::for_card(self.card()).default,
             Self::Made(stream) => &stream.line,
         }
     }
 
-    /// Queues work of a length, which has the card for `demand` of it. The default stream and streams of the
-    /// blocking kind wait for each other.
+    /// Queues work of a duration, which occupies the device for `demand` of it. The default stream and
+    /// blocking streams wait for each other.
     #[inline]
     fn work(&self, nanoseconds: u64, demand: u64, effort: Effort) {
-        let (line, card) = (self.line(), CardLines::of(self.card()));
+        let (line, card) = (self.line(), CardLines::for_card(self.card()));
         let is_blocking = self.flags() & NON_BLOCKING == 0;
         match self {
             Self::Default(_) => line.wait_for(card.blocking.end()),
@@ -215,7 +215,7 @@ impl StreamRef {
         let mut end = line.queue(nanoseconds, effort);
         if demand > 0 && clock::is_running() {
             end = card.shared.take(line, end, nanoseconds, demand);
-            // It may have held up others.
+            // It may have delayed other streams.
             card.all.wait_for(card.shared.latest());
         }
         if is_blocking && matches!(self, Self::Made(_)) {
@@ -224,17 +224,16 @@ impl StreamRef {
         card.all.wait_for(end);
     }
 
-    /// When its work will be done. The default stream's is done when that of the streams it waits for is,
-    /// too.
+    /// Completion time of its work. The default stream's includes that of the blocking streams it waits for.
     pub(crate) fn end(&self) -> u64 {
         match self {
-            Self::Default(_) => self.line().end().max(CardLines::of(self.card()).blocking.end()),
+            Self::Default(_) => self.line().end().max(CardLines::for_card(self.card()).blocking.end()),
             Self::Made(stream) => stream.line.end(),
         }
     }
 
-    /// What is queued from here on waits for an event. What is captured waits for what was captured:
-    /// everything else is over when the graph is launched.
+    /// Makes later work wait for an event. Captured work waits only for captured work: everything else is
+    /// complete when the graph is launched.
     pub(crate) fn wait_for(&self, event: &Event) {
         if event.capture.load(Relaxed) == 0 {
             self.line().wait_for(event.recorded.load(Relaxed));
@@ -243,7 +242,7 @@ impl StreamRef {
         }
     }
 
-    /// What it has captured.
+    /// Timeline of its captured work; `None` for default streams.
     fn captured(&self) -> Option<&Timeline> {
         match self {
             Self::Default(_) => None,
@@ -251,12 +250,12 @@ impl StreamRef {
         }
     }
 
-    /// A capture begins on it.
+    /// Starts a capture on the stream.
     pub(crate) fn begin_capture(&self) {
         self.captured().inspect(|line| line.clear());
     }
 
-    /// The ordinal of its card.
+    /// Ordinal of its device.
     pub(crate) fn card(&self) -> u32 {
         match self {
             Self::Default(_) => thread::device(),
@@ -264,7 +263,7 @@ impl StreamRef {
         }
     }
 
-    /// A number that no other stream of the process has.
+    /// Id that no other stream of the process has.
     pub(crate) fn id(&self) -> u64 {
         match self {
             Self::Default(stream) => *stream,
@@ -272,7 +271,7 @@ impl StreamRef {
         }
     }
 
-    /// Its flags.
+    /// Creation flags.
     pub(crate) fn flags(&self) -> u32 {
         match self {
             Self::Default(_) => 0,
@@ -280,7 +279,7 @@ impl StreamRef {
         }
     }
 
-    /// Its priority.
+    /// Priority.
     pub(crate) fn priority(&self) -> i32 {
         match self {
             Self::Default(_) => 0,
@@ -288,7 +287,7 @@ impl StreamRef {
         }
     }
 
-    /// The capture it takes part in; 0 if in none. The default streams cannot be captured.
+    /// Capture that it takes part in; 0 if none. The default streams cannot be captured.
     pub(crate) fn capture(&self) -> u64 {
         match self {
             Self::Default(_) => 0,
@@ -297,7 +296,7 @@ impl StreamRef {
     }
 }
 
-/// Every stream that is part of a capture leaves it.
+/// Removes every stream from a capture.
 pub(crate) fn end_capture(capture: u64) {
     for handle in STREAMS.alive() {
         if let Some(stream) = STREAMS.get(handle) {
@@ -306,7 +305,7 @@ pub(crate) fn end_capture(capture: u64) {
     }
 }
 
-/// Makes an event on the current card.
+/// Creates an event on the current device.
 pub(crate) fn create_event(flags: u32) -> Outcome<u64> {
     const KNOWN: u32 = 1 | DISABLE_TIMING | INTERPROCESS;
     if flags & !KNOWN != 0 || flags & INTERPROCESS != 0 && flags & DISABLE_TIMING == 0 {
@@ -329,7 +328,7 @@ pub(crate) fn destroy_event(event: u64) -> Outcome {
     if EVENTS.remove(event) { Ok(()) } else { Err(Status::INVALID_HANDLE) }
 }
 
-/// The event of a handle.
+/// Resolves an event handle.
 #[inline]
 pub(crate) fn event(event: u64) -> Outcome<&'static Event> {
     machine::get()?;
@@ -346,7 +345,7 @@ impl Event {
         let capture = stream.capture();
         self.capture.store(capture, Relaxed);
         if capture == 0 {
-            stream.work(RECORD, 0, Effort::Call);
+            stream.work(RECORD_NANOSECONDS, 0, Effort::Call);
             self.recorded.store(stream.end(), Relaxed);
         } else {
             self.captured.store(stream.captured().map_or(0, Timeline::end), Relaxed);
@@ -354,13 +353,13 @@ impl Event {
         Ok(())
     }
 
-    /// When the work before its last record will be done; 0 if it was never recorded.
+    /// Completion time of the work before its last record; 0 if it was never recorded.
     #[inline]
     pub(crate) fn end(&self) -> u64 {
         self.recorded.load(Relaxed)
     }
 
-    /// Milliseconds from one event to another.
+    /// Milliseconds between two events.
     pub(crate) fn elapsed(&self, end: &Self) -> Outcome<f32> {
         if (self.flags.load(Relaxed) | end.flags.load(Relaxed)) & DISABLE_TIMING != 0 {
             return Err(Status::INVALID_HANDLE);

@@ -1,5 +1,4 @@
-//! The entry points that are generated from the prototype lists: all that are harmless, refused or another's
-//! alias.
+//! Entry points generated from the prototype lists: all harmless and refused ones, and all aliases.
 
 #![allow(
     dead_code,
@@ -14,17 +13,17 @@
 
 include!(concat!(env!("OUT_DIR"), "/stubs.rs"));
 
-/// One version of a call of the driver, as `cuGetProcAddress` hands it out.
+/// One version of a driver call, as `cuGetProcAddress` returns it.
 pub(crate) struct EntryPoint {
-    /// The name without its version; with `_ptsz` or `_ptds` if it means each thread's own default stream.
+    /// Name without its version, with `_ptsz` or `_ptds` if it uses the per-thread default stream.
     pub(crate) name: &'static str,
-    /// The CUDA release from which it is the version meant, as 12040 is 12.4.
+    /// First CUDA release for which this version is returned; 12040 is 12.4.
     pub(crate) since: u32,
-    /// Where it is.
+    /// Address of the function.
     pub(crate) address: unsafe extern "C" fn(),
 }
 
-/// The versions of a call of the driver, the oldest first; none if there is no such call.
+/// Versions of a driver call, oldest first; empty if there is no such call.
 pub(crate) fn entry_points(name: &str) -> &'static [EntryPoint] {
     let first = ENTRY_POINTS.partition_point(|each| each.name < name);
     let count = ENTRY_POINTS[first..].partition_point(|each| each.name == name);

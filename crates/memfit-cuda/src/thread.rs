@@ -1,5 +1,4 @@
-//! What CUDA keeps for each thread: its last error, its current device, its stack of contexts, its capture
-//! mode.
+//! Per-thread state of CUDA: last error, current device, stack of contexts, capture mode.
 
 use std::cell::{Cell, RefCell};
 
@@ -13,22 +12,22 @@ thread_local! {
     static CONTEXTS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Remembers an error for `cudaGetLastError`.
+/// Stores an error for `cudaGetLastError`.
 pub(crate) fn set_last_error(status: i32) {
     LAST_ERROR.set(status);
 }
 
-/// `cudaPeekAtLastError`.
+/// Returns the last error (`cudaPeekAtLastError`).
 pub(crate) fn last_error() -> i32 {
     LAST_ERROR.get()
 }
 
-/// `cudaGetLastError`: none of the errors that the virtual device gives stays, so reading clears it.
+/// Returns and clears the last error (`cudaGetLastError`): none of the virtual device's errors is sticky.
 pub(crate) fn take_last_error() -> i32 {
     LAST_ERROR.replace(0)
 }
 
-/// The ordinal of the current device. A thread starts on device 0, and has no context until it needs one.
+/// Ordinal of the current device. A thread starts on device 0, and has no context until it needs one.
 #[inline]
 pub(crate) fn device() -> u32 {
     DEVICE.get()
@@ -39,17 +38,17 @@ pub(crate) fn set_device(ordinal: u32) {
     DEVICE.set(ordinal);
 }
 
-/// `cudaThreadExchangeStreamCaptureMode`.
+/// Replaces the capture mode (`cudaThreadExchangeStreamCaptureMode`).
 pub(crate) fn exchange_capture_mode(mode: i32) -> i32 {
     CAPTURE_MODE.replace(mode)
 }
 
-/// The driver's stack of current contexts, by handle; the last is current.
+/// Gives access to the driver's stack of current contexts, by handle; the last one is current.
 pub(crate) fn with_contexts<T>(use_stack: impl FnOnce(&mut Vec<u64>) -> T) -> T {
     CONTEXTS.with_borrow_mut(use_stack)
 }
 
-/// What launches of this thread prepare for each other.
+/// Gives access to this thread's cache of prepared launches.
 #[inline]
 pub(crate) fn with_prepared<T>(use_prepared: impl FnOnce(&Prepared) -> T) -> T {
     PREPARED.with(use_prepared)

@@ -1,34 +1,34 @@
-//! Copies and fills: over the card's memory, over the link to the host, between cards.
+//! Durations of copies and fills: in device memory, over the link to the host, between devices.
 
 use memfit_channel::WorkKind;
 
 use memfit_kernels::cost::{Speeds, Work};
 
-/// Nanoseconds that setting up a copy engine takes.
+/// Nanoseconds to set up a copy engine.
 const SET_UP: f64 = 4_000.0;
 
-/// Between a card and page-locked memory of the host.
+/// Copy between a device and page-locked host memory.
 pub(crate) fn pinned(bytes: u64, speeds: &Speeds) -> Work {
     Work::new(WorkKind::Transfer, SET_UP + bytes as f64 / speeds.host)
 }
 
-/// Between a card and any other memory of the host: through buffers of the driver's, one copy after the
+/// Copy between a device and pageable host memory: staged through the driver's buffers, one copy after the
 /// other.
 pub(crate) fn pageable(bytes: u64, speeds: &Speeds) -> Work {
     Work::new(WorkKind::Transfer, 2.0 * SET_UP + bytes as f64 * (1.0 / speeds.host + 1.0 / speeds.staging))
 }
 
-/// Within a card: each byte is read and written.
+/// Copy within a device: each byte is read and written.
 pub(crate) fn within(bytes: u64, speeds: &Speeds) -> Work {
     Work::new(WorkKind::Memory, speeds.launch + speeds.traffic(2.0 * bytes as f64, 1.0))
 }
 
-/// From a card to another.
+/// Copy from one device to another.
 pub(crate) fn between(bytes: u64, speeds: &Speeds) -> Work {
     Work::new(WorkKind::Transfer, SET_UP + bytes as f64 / speeds.peers)
 }
 
-/// A fill of a card's memory.
+/// Fill of device memory.
 pub(crate) fn fill(bytes: u64, speeds: &Speeds) -> Work {
     Work::new(WorkKind::Memory, speeds.launch + speeds.traffic(bytes as f64, 0.95))
 }
@@ -37,8 +37,8 @@ pub(crate) fn fill(bytes: u64, speeds: &Speeds) -> Work {
 mod tests {
     use super::*;
 
-    fn of_card(name: &str) -> Speeds {
-        Speeds::of(memfit_devices::Catalogue::builtin().unwrap().find(name).unwrap())
+    fn card_speeds(name: &str) -> Speeds {
+        Speeds::from_device(memfit_devices::Catalogue::builtin().unwrap().find(name).unwrap())
     }
 
     const GIB: u64 = 1 << 30;
@@ -54,22 +54,22 @@ mod tests {
             ("a100-80gb", 23.0..27.0, 7.0..9.5),
             ("h100", 48.0..56.0, 8.5..11.0),
         ] {
-            let speeds = of_card(card);
+            let speeds = card_speeds(card);
             let (fast, slow) = (gigabytes(pinned(GIB, &speeds)), gigabytes(pageable(GIB, &speeds)));
             assert!(locked.contains(&fast), "{card}: {fast} GB/s of page-locked memory");
             assert!(other.contains(&slow), "{card}: {slow} GB/s of pageable memory");
         }
-        let grace = of_card("gh200");
+        let grace = card_speeds("gh200");
         assert!(gigabytes(pinned(GIB, &grace)) > 300.0);
     }
 
     #[test]
     fn a_card_copies_at_half_its_bandwidth() {
-        let speeds = of_card("a100-80gb");
+        let speeds = card_speeds("a100-80gb");
         let ratio = within(GIB, &speeds).length as f64 / fill(GIB, &speeds).length as f64;
         assert!((1.8..2.1).contains(&ratio), "{ratio}");
         assert!(between(GIB, &speeds).length < pinned(GIB, &speeds).length / 5, "NVLink is no PCIe");
-        let geforce = of_card("rtx-4090");
+        let geforce = card_speeds("rtx-4090");
         assert!(
             between(GIB, &geforce).length > pinned(GIB, &geforce).length,
             "without it, there is only PCIe"

@@ -1,4 +1,4 @@
-//! Which CUDA this process was built for: the two majors that are supported differ in layouts and signatures.
+//! CUDA version that this process was built for: the two supported majors differ in layouts and signatures.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -7,15 +7,15 @@ use std::{
     sync::atomic::{AtomicI32, Ordering::Relaxed},
 };
 
-/// Taken where no runtime library is loaded, as in a program that only uses the driver.
-const NEWEST: i32 = 13_020;
+/// Version used if no runtime library is loaded, as in a program that only uses the driver.
+const NEWEST_RUNTIME: i32 = 13_020;
 
-/// The loaded CUDA runtime's version, as `cudaRuntimeGetVersion` counts: 12080 for 12.8.
+/// Version of the loaded CUDA runtime, in the encoding of `cudaRuntimeGetVersion`: 12080 for 12.8.
 pub(crate) fn runtime() -> i32 {
     static FOUND: AtomicI32 = AtomicI32::new(0);
     match FOUND.load(Relaxed) {
         0 => {
-            let Some(version) = loaded() else { return NEWEST };
+            let Some(version) = loaded() else { return NEWEST_RUNTIME };
             FOUND.store(version, Relaxed);
             version
         }
@@ -23,30 +23,29 @@ pub(crate) fn runtime() -> i32 {
     }
 }
 
-/// The CUDA major: 12 or 13.
+/// CUDA major version: 12 or 13.
 pub(crate) fn major() -> i32 {
     runtime() / 1000
 }
 
-/// The driver is as new as the newest runtime that is supported, or as the loaded one.
+/// Driver version: as new as the newest supported runtime, or as the loaded one if that is newer.
 pub(crate) fn driver() -> i32 {
-    runtime().max(NEWEST)
+    runtime().max(NEWEST_RUNTIME)
 }
 
 fn loaded() -> Option<i32> {
-    let path = path_of(b"libcudart")?;
-    ask(&path).or_else(|| from_name(path.to_bytes()))
+    let path = library_path(b"libcudart")?;
+    query_version(&path).or_else(|| version_from_name(path.to_bytes()))
 }
 
-/// The file name of the loaded library that an address lies in.
+/// File name of the loaded library that contains an address.
 pub(crate) fn file_at(address: u64) -> Option<String> {
     let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: the loader only compares the address, and fills in what it finds.
+    // SAFETY: the loader only compares the address, and fills in its result.
     if unsafe { libc::dladdr(address as *const c_void, found.as_mut_ptr()) } == 0 {
         return None;
     }
-    // SAFETY: filled with zeros before, and by the loader since; a name is null or a string that ends with
-    // NUL.
+    // SAFETY: zeroed before, and filled by the loader since; a name is null or a NUL-terminated string.
     let name = unsafe { found.assume_init().dli_fname };
     if name.is_null() {
         return None;
@@ -56,20 +55,20 @@ pub(crate) fn file_at(address: u64) -> Option<String> {
     path.rsplit('/').next().map(str::to_owned)
 }
 
-/// The path of a loaded library whose file name begins with these bytes.
-pub(crate) fn path_of(prefix: &'static [u8]) -> Option<CString> {
+/// Path of the loaded library whose file name begins with `prefix`.
+pub(crate) fn library_path(prefix: &'static [u8]) -> Option<CString> {
     struct Search {
         prefix: &'static [u8],
         found: Option<CString>,
     }
     unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
-        // SAFETY: the loader hands in a valid entry, and `search` is the value given to `dl_iterate_phdr`
+        // SAFETY: the loader passes a valid entry, and `search` is the value given to `dl_iterate_phdr`
         // below.
         let (info, search) = unsafe { (&*info, &mut *search.cast::<Search>()) };
         if info.dlpi_name.is_null() {
             return 0;
         }
-        // SAFETY: a loaded object's name is a string that ends with NUL.
+        // SAFETY: a loaded object's name is a NUL-terminated string.
         let name = unsafe { CStr::from_ptr(info.dlpi_name) };
         let file = name.to_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         if file.starts_with(search.prefix) {
@@ -84,8 +83,8 @@ pub(crate) fn path_of(prefix: &'static [u8]) -> Option<CString> {
     search.found
 }
 
-/// Asks the runtime library itself, past our own function of the same name.
-fn ask(path: &CStr) -> Option<i32> {
+/// Queries the runtime library itself, bypassing this library's function of the same name.
+fn query_version(path: &CStr) -> Option<i32> {
     // SAFETY: the library is loaded already and is not unloaded: no constructors run, and the function of
     // this name has this type.
     unsafe {
@@ -103,8 +102,8 @@ fn ask(path: &CStr) -> Option<i32> {
     }
 }
 
-/// From a name such as `libcudart.so.12` or `libcudart-9335f6a2.so.12.4.127`.
-fn from_name(path: &[u8]) -> Option<i32> {
+/// Parses a version from a name such as `libcudart.so.12` or `libcudart-9335f6a2.so.12.4.127`.
+fn version_from_name(path: &[u8]) -> Option<i32> {
     let text = std::str::from_utf8(path).ok()?;
     let mut numbers = text.rsplit_once(".so.")?.1.split('.').map(str::parse::<i32>);
     let major = numbers.next()?.ok()?;
@@ -133,7 +132,7 @@ mod tests {
             ("libcudart.so", None),
             ("libcudart.so.x", None),
         ] {
-            assert_eq!(from_name(name.as_bytes()), version, "{name}");
+            assert_eq!(version_from_name(name.as_bytes()), version, "{name}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the device tells the watcher library in the same process, where there is one.
+//! Reports from the device to the watcher library in the same process, if it is loaded.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -8,8 +8,8 @@ use memfit_vocabulary::Category;
 
 use crate::{machine::Card, versions::find_symbol};
 
-/// Says what the block at a device address is for.
-pub(crate) fn note(address: u64, category: Category) {
+/// Labels the block at a device address with a category.
+pub(crate) fn label_block(address: u64, category: Category) {
     static NOTE: OnceLock<Option<extern "C" fn(u64, u8)>> = OnceLock::new();
     let note = NOTE.get_or_init(|| {
         let symbol = find_symbol(c"memfit_watch_note")?;
@@ -21,9 +21,9 @@ pub(crate) fn note(address: u64, category: Category) {
     }
 }
 
-/// Says that a pool of a card handed out a block, or took one back where `bytes` is negative; and what the
-/// pool has in use and reserved now.
-pub(crate) fn block(card: &Card, address: u64, bytes: i64, (used, reserved): (u64, u64)) {
+/// Reports a block that a device's pool handed out (or took back, if `bytes` is negative), with the pool's
+/// used and reserved bytes.
+pub(crate) fn report_pool_block(card: &Card, address: u64, bytes: i64, (used, reserved): (u64, u64)) {
     type Block = extern "C" fn(u32, u64, i64, u64, u64);
     static BLOCK: OnceLock<Option<Block>> = OnceLock::new();
     let block = BLOCK.get_or_init(|| {

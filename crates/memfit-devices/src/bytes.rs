@@ -1,4 +1,4 @@
-//! A count of bytes, and the one grammar in which people write sizes.
+//! Byte counts, and the single grammar for sizes.
 //!
 //! `KiB`, `MiB`, `GiB`, `TiB` and the single letters `k`, `m`, `g`, `t` are powers of 1024; `KB`, `MB`, `GB`,
 //! `TB` are powers of 1000, as on a box. A bare number is refused: `--memory 24` could mean anything.
@@ -10,7 +10,7 @@ use std::str::FromStr;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A count of bytes.
+/// A byte count.
 ///
 /// Serialises as an integer; deserialises from an integer or from a size such as `"23.65 GiB"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -18,46 +18,46 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub struct Bytes(u64);
 
 impl Bytes {
-    /// No bytes at all.
+    /// Zero bytes.
     pub const ZERO: Self = Self(0);
 
-    /// `count` bytes.
+    /// Creates a count of `count` bytes.
     pub const fn new(count: u64) -> Self {
         Self(count)
     }
 
-    /// `count` KiB.
+    /// Creates a count of `count` KiB.
     pub const fn from_kib(count: u64) -> Self {
         Self(count << 10)
     }
 
-    /// `count` MiB.
+    /// Creates a count of `count` MiB.
     pub const fn from_mib(count: u64) -> Self {
         Self(count << 20)
     }
 
-    /// `count` GiB.
+    /// Creates a count of `count` GiB.
     pub const fn from_gib(count: u64) -> Self {
         Self(count << 30)
     }
 
-    /// The count.
+    /// Number of bytes.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The count in GiB, for display and for ratios.
+    /// Number of GiB, for display and for ratios.
     pub fn as_gib(self) -> f64 {
         self.0 as f64 / (1_u64 << 30) as f64
     }
 
-    /// The difference, or zero where `other` is greater.
+    /// Returns the difference, or zero if `other` is greater.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
     }
 
-    /// The sum, or nothing where it passes the range of 64 bits.
+    /// Returns the sum; `None` if it exceeds 64 bits.
     pub const fn checked_add(self, other: Self) -> Option<Self> {
         match self.0.checked_add(other.0) {
             Some(sum) => Some(Self(sum)),
@@ -69,7 +69,7 @@ impl Bytes {
 impl Add for Bytes {
     type Output = Self;
 
-    /// Saturates: a sum of sizes that passes 16 EiB is "too much", never a small number.
+    /// Adds with saturation: a sum of sizes beyond 16 EiB is "too much", never a small number.
     fn add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
@@ -78,7 +78,7 @@ impl Add for Bytes {
 impl Mul<u64> for Bytes {
     type Output = Self;
 
-    /// Saturates, as addition does.
+    /// Multiplies with saturation.
     fn mul(self, factor: u64) -> Self {
         Self(self.0.saturating_mul(factor))
     }
@@ -91,7 +91,7 @@ impl From<Bytes> for u64 {
 }
 
 impl fmt::Display for Bytes {
-    /// In the largest binary unit that keeps the number at or above one, with at most two decimals.
+    /// Formats in the largest binary unit with a number of at least one, with at most two decimals.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
         for (shift, unit) in UNITS {
@@ -147,31 +147,31 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// Why a text is not a size.
+/// Reason why a text is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SizeError {
     /// The text does not begin with a decimal number.
     #[error("`{0}` does not begin with a number")]
     Number(String),
-    /// A number stands alone.
+    /// The number has no unit.
     #[error("`{0}` has no unit")]
     NoUnit(String),
-    /// What follows the number is not a unit.
+    /// The text after the number is not a unit.
     #[error("`{unit}` in `{text}` is not a unit of memory")]
     Unit {
-        /// The whole text.
+        /// Whole text.
         text: String,
-        /// What stands where the unit should.
+        /// Text in place of the unit.
         unit: String,
     },
-    /// More than 64 bits can count.
+    /// The size exceeds 64 bits.
     #[error("`{0}` is more memory than 64 bits can address")]
     TooLarge(String),
 }
 
 impl SizeError {
-    /// What to write instead.
+    /// Suggests what to write instead.
     pub fn hint(&self) -> String {
         match self {
             Self::NoUnit(text) => format!("write `{text}GiB`, `{text}MiB` or `{text}B`"),
@@ -181,7 +181,7 @@ impl SizeError {
     }
 }
 
-/// Reads a size such as `14GiB`, `1.5 GiB`, `14336MiB`, `8g` or `15 GB`; a fraction of a byte is dropped.
+/// Parses a size such as `14GiB`, `1.5 GiB`, `14336MiB`, `8g` or `15 GB`; drops fractions of a byte.
 pub fn parse_size(text: &str) -> Result<Bytes, SizeError> {
     let trimmed = text.trim();
     let number_ends =
@@ -202,17 +202,17 @@ pub fn parse_size(text: &str) -> Result<Bytes, SizeError> {
         .ok_or_else(|| SizeError::TooLarge(trimmed.to_owned()))
 }
 
-/// `"23.65"` as (2365, 2): exact, where a float would round.
+/// Parses `"23.65"` as (2365, 2): exact, where a float would round.
 fn decimal(number: &str) -> Option<(u128, u32)> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let is_digits = |part: &str| part.bytes().all(|b| b.is_ascii_digit() || b == b'_');
     if !whole.starts_with(|c: char| c.is_ascii_digit()) || !is_digits(whole) || !is_digits(fraction) {
         return None;
     }
-    // Beyond 12 decimals even a TiB has no byte left to split, so the rest cannot matter.
+    // Beyond 12 decimals, even a TiB has no byte left to split, so further decimals do not matter.
     let fraction: String = fraction.bytes().filter(|b| *b != b'_').take(12).map(char::from).collect();
     let joined: String = whole.chars().filter(|c| *c != '_').chain(fraction.chars()).collect();
-    // 39 digits overflow 128 bits: such a number is too large for any unit, which the caller says.
+    // 39 digits overflow 128 bits; the caller reports such a number as too large for any unit.
     let digits = joined.parse().unwrap_or(u128::MAX);
     Some((digits, fraction.len() as u32))
 }
@@ -322,7 +322,7 @@ mod tests {
         fn what_is_printed_reads_back_within_its_two_decimals(count in any::<u64>()) {
             let printed = Bytes::new(count);
             let read = parse_size(&printed.to_string());
-            // The last TiB below 16 EiB rounds up to a number that has no 64-bit form.
+            // The last TiB below 16 EiB rounds up to a number that does not fit in 64 bits.
             if let Ok(read) = read {
                 prop_assert!(read.get().abs_diff(count) as f64 <= count as f64 * 0.005 + 1.0);
             } else {

@@ -1,5 +1,4 @@
-//! A calibration: what was measured on one card of one machine, and how it takes the place of the catalogue's
-//! figures.
+//! Calibrations: measurements on one GPU of one machine, which replace the catalogue's figures.
 
 use std::collections::BTreeMap;
 
@@ -10,52 +9,52 @@ use crate::device::{Device, Range};
 use crate::outside::{CalibratedOutside, MeasuredOutside};
 use crate::speed::{Measured, Share};
 
-/// What was measured on one card.
+/// Measurements on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// [`Calibration::SCHEMA`].
+    /// Schema, equal to [`Calibration::SCHEMA`].
     pub schema: String,
-    /// The card.
+    /// GPU that was measured.
     pub card: CalibratedCard,
-    /// Where, when, and with what.
+    /// Place, date and software of the measurement.
     pub with: CalibratedWith,
-    /// What lies outside PyTorch's allocator.
+    /// Memory outside PyTorch's allocator.
     pub outside: CalibratedOutside,
-    /// Products of large matrices, in operations a second, by the name of the type.
+    /// Rates of large matrix products in operations per second, by the name of the type.
     pub rates: BTreeMap<String, Spread>,
-    /// The card's memory, in bytes a second.
+    /// Memory bandwidth in bytes per second.
     pub memory_bandwidth: Option<Spread>,
-    /// Copies between host and card.
+    /// Bandwidth of copies between host and device.
     pub host_link: CalibratedLink,
-    /// Between cards in collective operations, in bytes a second of each card's link.
+    /// Bandwidth of each device's link in collective operations, in bytes per second.
     pub peer_link: Option<Spread>,
-    /// From one short kernel's start to the next one's, queued in one stream, in nanoseconds.
+    /// Time from one short kernel's start to the next one's, queued in one stream, in nanoseconds.
     pub launch_ns: Option<Spread>,
-    /// What could not be measured: the catalogue's figure stays.
+    /// Figures that could not be measured; the catalogue's are kept.
     pub not_measured: Vec<Gap>,
 }
 
-/// The card that was measured.
+/// GPU that was measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalibratedCard {
-    /// Its name in the catalogue.
+    /// Id in the catalogue.
     pub id: String,
-    /// The name that the driver reports.
+    /// Name that the driver reports.
     pub name: String,
     /// Total memory as PyTorch sees it.
     pub memory: Bytes,
-    /// Whether it is one of memfit's virtual cards.
+    /// `true` for one of memfit's virtual devices.
     pub is_virtual: bool,
 }
 
-/// Where, when, and with what a card was measured.
+/// Place, date and software of a measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalibratedWith {
-    /// The machine's name.
+    /// Name of the machine.
     pub machine: String,
-    /// The day, as in `2026-11-20`.
+    /// Date, as in `2026-11-20`.
     pub date: String,
-    /// The driver's version.
+    /// Version of the driver.
     pub driver: Option<String>,
     /// `torch.__version__`.
     pub torch: String,
@@ -64,47 +63,47 @@ pub struct CalibratedWith {
 }
 
 impl CalibratedWith {
-    /// CUDA's major version.
+    /// Major version of CUDA.
     fn cuda_major(&self) -> Option<u32> {
         self.cuda.split('.').next()?.parse().ok()
     }
 }
 
-/// A way between host and card, in bytes a second.
+/// Bandwidth of copies between host and device, in bytes per second.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalibratedLink {
-    /// From page-locked memory to the card.
+    /// From page-locked memory to the device.
     pub to_card_pinned: Option<Spread>,
-    /// From the card to page-locked memory.
+    /// From the device to page-locked memory.
     pub to_host_pinned: Option<Spread>,
-    /// From pageable memory to the card.
+    /// From pageable memory to the device.
     pub to_card_pageable: Option<Spread>,
-    /// From the card to pageable memory.
+    /// From the device to pageable memory.
     pub to_host_pageable: Option<Spread>,
 }
 
-/// Something that could not be measured.
+/// A figure that could not be measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
-    /// What.
+    /// Name of the figure.
     pub what: String,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 
-/// Several measurements of one thing: the least, the middle one, the greatest.
+/// Minimum, median and maximum of several measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "RawSpread")]
 pub struct Spread {
-    /// The least.
+    /// Minimum.
     pub low: u64,
-    /// The middle one.
+    /// Median.
     pub typical: u64,
-    /// The greatest.
+    /// Maximum.
     pub high: u64,
 }
 
-/// As it stands in a file, which people may have edited.
+/// Spread as read from a file, which may have been edited.
 #[derive(Deserialize)]
 struct RawSpread {
     low: u64,
@@ -126,8 +125,8 @@ impl TryFrom<RawSpread> for Spread {
 }
 
 impl Spread {
-    /// Of measurements; none of no measurements, and of none above zero.
-    pub fn of(measured: impl IntoIterator<Item = f64>) -> Option<Self> {
+    /// Computes the spread of measurements; `None` without measurements, or without any above zero.
+    pub fn from_measurements(measured: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<u64> = measured
             .into_iter()
             .filter(|value| value.is_finite() && (1.0..1e18).contains(value))
@@ -138,8 +137,8 @@ impl Spread {
         Some(Self { low, typical: sorted[sorted.len() / 2], high })
     }
 
-    /// Both as one: between their middles, from the least of either to the most.
-    fn with(self, other: Option<Self>) -> Self {
+    /// Merges two spreads: the mean of their medians, and the extremes of both.
+    fn merge(self, other: Option<Self>) -> Self {
         let Some(other) = other else { return self };
         Self {
             low: self.low.min(other.low),
@@ -148,18 +147,19 @@ impl Spread {
         }
     }
 
-    /// As shares of a peak. A peak that is far from what was measured is no peak of this card's.
-    fn of_peak(self, peak: u64) -> Option<Share> {
+    /// Converts to shares of a peak; `None` if the peak is too far from the measurements to belong to this
+    /// device.
+    fn as_share_of(self, peak: u64) -> Option<Share> {
         let share = |value: u64| u16::try_from(u128::from(value) * 1000 / u128::from(peak.max(1))).ok();
         Share::try_from([share(self.low)?, share(self.typical)?, share(self.high)?]).ok()
     }
 }
 
 impl Calibration {
-    /// The version of the document's shape.
+    /// Version of the document's schema.
     pub const SCHEMA: &'static str = "memfit.calibrate/1";
 
-    /// Who says so: what stands where the catalogue has a source.
+    /// Description of the calibration, used as the source of its figures.
     pub fn source(&self) -> String {
         let CalibratedWith { machine, date, driver, torch, .. } = &self.with;
         let driver = driver.as_ref().map(|driver| format!("driver {driver}, ")).unwrap_or_default();
@@ -169,11 +169,11 @@ impl Calibration {
     }
 }
 
-/// Bytes a second of a driver that need not move anything into buffers of its own.
-const UNSTAGED: f64 = 1e13;
+/// Staging bandwidth in bytes per second of a driver that need not copy into its own buffers.
+const UNSTAGED_BANDWIDTH: f64 = 1e13;
 
 impl Device {
-    /// The same card with what was measured in the place of what the catalogue says.
+    /// Returns the device with its catalogue figures replaced by measurements.
     #[must_use]
     pub fn calibrated(mut self, calibration: &Calibration) -> Self {
         let source = calibration.source();
@@ -194,7 +194,7 @@ impl Device {
         self
     }
 
-    /// Who calibrated it, if somebody did.
+    /// Source of the calibration, if the device was calibrated.
     pub fn calibrated_by(&self) -> Option<&str> {
         self.sources.get("calibration").map(String::as_str)
     }
@@ -216,24 +216,27 @@ impl Device {
         let peaks = &self.rates;
         let tensor = rate("bf16").zip(peaks.bf16).or_else(|| rate("fp16").map(|rate| (rate, peaks.fp16)));
         let share = |measured: Option<(Spread, u64)>, known: Share| {
-            measured.and_then(|(rate, peak)| rate.of_peak(peak)).unwrap_or(known)
+            measured.and_then(|(rate, peak)| rate.as_share_of(peak)).unwrap_or(known)
         };
         achieved.tensor = share(tensor, achieved.tensor);
         achieved.ordinary = share(rate("fp32").map(|rate| (rate, peaks.fp32)), achieved.ordinary);
         let bandwidth = calibration.memory_bandwidth.map(|rate| (rate, self.memory_bandwidth));
         achieved.memory = share(bandwidth, achieved.memory);
         let link = &calibration.host_link;
-        let both = |one: Option<Spread>, other: Option<Spread>| one.map(|one| one.with(other)).or(other);
+        let both = |one: Option<Spread>, other: Option<Spread>| one.map(|one| one.merge(other)).or(other);
         let pinned = both(link.to_card_pinned, link.to_host_pinned);
         achieved.host_link = share(pinned.map(|rate| (rate, self.host_link.bandwidth)), achieved.host_link);
         let pageable = both(link.to_card_pageable, link.to_host_pageable);
         if let (Some(pinned), Some(pageable)) = (pinned, pageable) {
-            // Pageable memory goes through the driver's own buffers: one copy after the other.
+            // Pageable memory is staged through the driver's own buffers: one copy after the other.
             let (fast, slow) = (pinned.typical as f64, pageable.typical as f64);
             let staging = 1.0 / (1.0 / slow - 1.0 / fast);
-            // Where pageable memory is no slower, nothing is staged.
-            achieved.staging =
-                if staging.is_finite() && staging > 0.0 { staging.min(UNSTAGED) } else { UNSTAGED } as u64;
+            // If pageable memory is no slower, nothing is staged.
+            achieved.staging = if staging.is_finite() && staging > 0.0 {
+                staging.min(UNSTAGED_BANDWIDTH)
+            } else {
+                UNSTAGED_BANDWIDTH
+            } as u64;
         }
         if let Some(launch) = calibration.launch_ns {
             achieved.launch_ns = u32::try_from(launch.typical).unwrap_or(achieved.launch_ns);
@@ -247,7 +250,7 @@ mod tests {
     use crate::{Catalogue, Interval};
 
     fn spread(typical: u64) -> Option<Spread> {
-        Spread::of([typical as f64 * 0.98, typical as f64, typical as f64 * 1.01])
+        Spread::from_measurements([typical as f64 * 0.98, typical as f64, typical as f64 * 1.01])
     }
 
     fn calibration() -> Calibration {
@@ -307,7 +310,7 @@ mod tests {
         let share = 262e15 / card.rates.bf16.unwrap() as f64;
         assert!((f64::from(card.achieved.tensor.typical) - share).abs() < 1.0, "{share}");
         assert_eq!(card.achieved.launch_ns, 2_300);
-        // Pageable memory arrives as fast as it was measured, by the way that it is said to go.
+        // The modelled speed of pageable memory equals the measured one.
         let fast = card.host_link.bandwidth as f64 * card.achieved.host_link.factor();
         let slow = 1.0 / (1.0 / fast + 1.0 / card.achieved.staging as f64);
         assert!((slow / 9e9 - 1.0).abs() < 0.01, "{slow}");
@@ -327,7 +330,7 @@ mod tests {
         assert_eq!(card.overhead(13).context, plain.overhead(13).context);
         assert_eq!(card.overhead(13).per_communicator, plain.overhead(13).per_communicator);
         assert_eq!(card.overhead(13).sources[0], plain.overhead(13).sources[0]);
-        // A context of another CUDA is another context.
+        // The context of another CUDA version differs.
         assert_eq!(card.overhead(12), plain.overhead(12));
     }
 
@@ -336,7 +339,7 @@ mod tests {
         let mut strange = calibration();
         strange.memory_bandwidth = spread(90_000_000_000_000);
         assert_eq!(card().calibrated(&strange).achieved.memory, card().achieved.memory);
-        assert_eq!(Spread::of([0.0, -1.0, f64::NAN, f64::INFINITY]), None);
+        assert_eq!(Spread::from_measurements([0.0, -1.0, f64::NAN, f64::INFINITY]), None);
         assert!(serde_json::from_str::<Spread>(r#"{"low":3,"typical":2,"high":4}"#).is_err());
     }
 

@@ -1,4 +1,4 @@
-//! The catalogue: the built-in cards, the user's own, and how a name finds one.
+//! The catalogue: the built-in devices, the user's own, and look-up by name.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,19 +16,19 @@ const CARDS: &[(&str, &str)] = &[
     ("hopper-to-blackwell.toml", include_str!("../data/hopper-to-blackwell.toml")),
 ];
 
-/// All the cards that are known, in the order of the data files and then the user's.
+/// All known devices, in the order of the data files and then the user's.
 #[derive(Debug)]
 pub struct Catalogue {
     architectures: Architectures,
-    /// Each card as it was written, which is what `based_on` starts from.
+    /// Each entry as written, for `based_on`.
     written: HashMap<String, toml::Table>,
     devices: Vec<Device>,
-    /// From the folded form of each name to the card's place in `devices`.
+    /// Index in `devices` by the folded form of each name.
     names: HashMap<String, usize>,
 }
 
 impl Catalogue {
-    /// The cards that come with memfit.
+    /// Loads the built-in devices.
     pub fn builtin() -> Result<Self, CatalogueError> {
         let architectures = toml::from_str(ARCHITECTURES)
             .map_err(|error| CatalogueError::syntax("architectures.toml", error))?;
@@ -40,8 +40,8 @@ impl Catalogue {
         Ok(catalogue)
     }
 
-    /// The built-in cards and those of a user's TOML file; a card there with a known `id` takes that card's
-    /// place.
+    /// Loads the built-in devices and those of a user's TOML file; a known `id` there replaces the built-in
+    /// device.
     pub fn with_user_file(path: &Path) -> Result<Self, CatalogueError> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| CatalogueError::Unreadable { file: path.to_owned(), source: error })?;
@@ -50,15 +50,15 @@ impl Catalogue {
         Ok(catalogue)
     }
 
-    /// Adds the cards of a TOML text; `file` names it in errors and sources.
+    /// Adds the devices of a TOML text; `file` names it in errors and sources.
     ///
-    /// Each `[[card]]` gives all fields, or `based_on = "rtx-4090"` and those that differ. A field that is
-    /// given has the file as its source, unless the card says otherwise under `sources`.
+    /// Each `[[card]]` gives all fields, or `based_on = "rtx-4090"` and those that differ. The source of a
+    /// given field is the file, unless the entry says otherwise under `sources`.
     pub fn add_user_cards(&mut self, file: &str, text: &str) -> Result<(), CatalogueError> {
         self.add(file, text)
     }
 
-    /// Puts what was measured on a card in the place of what is known of it. False if there is no such card.
+    /// Replaces a device's figures by measurements. Returns `false` if there is no such device.
     pub fn calibrate(&mut self, calibration: &Calibration) -> bool {
         let known = self.devices.iter_mut().find(|device| device.id == calibration.card.id);
         let Some(device) = known else { return false };
@@ -66,17 +66,17 @@ impl Catalogue {
         true
     }
 
-    /// All cards.
+    /// All devices.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
 
-    /// The card of that name: its id, the driver's name for it or an alias, whatever the case, spaces and
-    /// punctuation, with or without "NVIDIA", "GeForce", "Tesla", "RTX" and the like, and with or without
-    /// the number on its box ("RTX 4090 24GB").
+    /// Finds a device by its id, the driver's name for it or an alias. Ignores case, spaces and punctuation;
+    /// words like "NVIDIA", "GeForce", "Tesla" or "RTX" are optional, and so is the memory size on its box
+    /// ("RTX 4090 24GB").
     ///
-    /// A bare name that several variants share means the one with the least memory, so that what fits there
-    /// fits on its siblings.
+    /// A bare name shared by several variants means the one with the least memory: what fits there fits on
+    /// the others.
     pub fn find(&self, name: &str) -> Result<&Device, CatalogueError> {
         let wanted = keys(name);
         let plain = wanted.iter().find_map(|key| self.names.get(key).map(|&index| &self.devices[index]));
@@ -86,11 +86,11 @@ impl Catalogue {
         Err(CatalogueError::UnknownDevice { name: name.to_owned(), suggestions: self.suggestions(name) })
     }
 
-    /// The card of a name with its memory at the end ("rtx409024gb"), if it has that much.
+    /// Finds a device by a name that ends with its memory size ("rtx409024gb"), if it has that much.
     fn find_sized(&self, key: &str) -> Option<&Device> {
         let digits_end = key.trim_end_matches('b').strip_suffix('g')?;
         let rest = digits_end.trim_end_matches(|c: char| c.is_ascii_digit());
-        // Digits of the size may touch digits of the name: try each way to part them.
+        // Digits of the size may touch digits of the name: try each split.
         (rest.len()..digits_end.len()).find_map(|cut| {
             let (card, size) = digits_end.split_at(cut);
             let device = &self.devices[*self.names.get(card)?];
@@ -155,11 +155,11 @@ impl Catalogue {
         Ok(())
     }
 
-    /// Up to three ids whose names look most like the given one.
+    /// Returns up to three ids whose names are most similar to the given one.
     fn suggestions(&self, name: &str) -> Vec<String> {
-        const ENOUGH: f64 = 0.7;
+        const MIN_SIMILARITY: f64 = 0.7;
         let wanted = keys(name);
-        // "rtx-4090-48gb" means a 4090, though letter by letter it is as near to other cards with a size.
+        // "rtx-4090-48gb" means a 4090, though by edit distance it is as close to other names with a size.
         let has_size = name.trim_end().to_ascii_lowercase().trim_end_matches('b').ends_with('g');
         let alike = |key: &str, known: &str| {
             if has_size && known.len() >= 4 && key.starts_with(known) {
@@ -173,7 +173,7 @@ impl Catalogue {
             let entry = best.entry(index).or_default();
             *entry = entry.max(score(key));
         }
-        let mut ranked: Vec<_> = best.into_iter().filter(|(_, score)| *score >= ENOUGH).collect();
+        let mut ranked: Vec<_> = best.into_iter().filter(|(_, score)| *score >= MIN_SIMILARITY).collect();
         ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         ranked.into_iter().take(3).map(|(index, _)| self.devices[index].id.clone()).collect()
     }
@@ -189,8 +189,8 @@ fn card_tables(file: &str, text: &str) -> Result<Vec<toml::Table>, CatalogueErro
     toml::from_str::<File>(text).map(|file| file.card).map_err(|error| CatalogueError::syntax(file, error))
 }
 
-/// The base with what the card says put over it. Names are not inherited, and neither is the range in which
-/// the base's memory was seen once the card has memory of its own.
+/// Overrides the base with the fields that an entry gives. Names are not inherited, nor is the base's range
+/// of observed memory sizes if the entry has its own memory.
 fn derive(base: &toml::Table, over: toml::Table, file: &str) -> toml::Table {
     let mut derived = base.clone();
     derived.remove("aliases");
@@ -223,8 +223,8 @@ fn is_slug(id: &str) -> bool {
     !id.is_empty() && id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
-/// The folded forms under which a name is kept and looked up: without the maker's words, and also without the
-/// line's ("RTX", "GTX"), since people say "4090".
+/// Folded forms of a name for look-up: without the maker's words, and also without the product line's ("RTX",
+/// "GTX"), since people say "4090".
 fn keys(name: &str) -> Vec<String> {
     const MAKERS: [&str; 6] = ["nvidia", "geforce", "tesla", "quadro", "gpu", "generation"];
     let mut folded: String =

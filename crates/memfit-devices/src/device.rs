@@ -1,4 +1,4 @@
-//! `Device`: what one card is, as the CUDA driver and PyTorch see it.
+//! `Device`: properties of a GPU, as the CUDA driver and PyTorch see it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,65 +10,65 @@ use crate::bytes::Bytes;
 use crate::outside::MeasuredOutside;
 use crate::speed::Achieved;
 
-/// One GPU.
+/// A GPU.
 ///
-/// Every figure's origin is in [`Device::sources`], under the key that [`Device::source_of`] gives.
+/// [`Device::sources`] has the source of every figure, under the key that [`Device::source_of`] uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Device {
-    /// The name in this catalogue: lower case, words joined by hyphens.
+    /// Id in this catalogue: lower case, words joined by hyphens.
     pub id: String,
-    /// The name that the driver reports (`torch.cuda.get_device_name()`).
+    /// Name that the driver reports (`torch.cuda.get_device_name()`).
     pub name: String,
-    /// Other names that find this card.
+    /// Other names that find this device.
     pub aliases: Vec<String>,
-    /// The generation's name, such as "Ada Lovelace".
+    /// Name of the architecture, such as "Ada Lovelace".
     pub architecture: String,
-    /// What the card is built for.
+    /// Market segment.
     pub class: Class,
     /// Compute capability.
     pub compute_capability: ComputeCapability,
-    /// Total memory as the driver gives it (`torch.cuda.get_device_properties().total_memory`).
+    /// Total memory that the driver reports (`torch.cuda.get_device_properties().total_memory`).
     pub memory: Bytes,
-    /// What drivers and board makers have been seen to report for this card: from the least to the most.
+    /// Range of total memory that drivers and board makers have been observed to report.
     pub memory_seen: Range,
-    /// The number on the box, in binary units.
+    /// Memory size on the box, in binary units.
     pub box_memory: Bytes,
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub sm_count: u32,
-    /// What each multiprocessor has and allows.
+    /// Limits of each multiprocessor.
     pub sm: SmLimits,
-    /// L2 cache.
+    /// Size of the L2 cache.
     pub l2_cache: Bytes,
-    /// Highest clock of the multiprocessors in kHz (`cudaDevAttrClockRate`).
+    /// Maximum clock of the multiprocessors in kHz (`cudaDevAttrClockRate`).
     pub sm_clock_khz: u32,
-    /// Clock of the memory in kHz (`cudaDevAttrMemoryClockRate`): data moves twice in each cycle.
+    /// Memory clock in kHz (`cudaDevAttrMemoryClockRate`): data is transferred twice per cycle.
     pub memory_clock_khz: u32,
-    /// Width of the memory's bus in bits.
+    /// Width of the memory bus in bits.
     pub memory_bus_bits: u32,
-    /// Bandwidth of the memory in bytes a second.
+    /// Memory bandwidth in bytes per second.
     pub memory_bandwidth: u64,
-    /// How fast it multiplies dense matrices.
+    /// Rates of dense matrix products.
     pub rates: Rates,
-    /// What of its rates and bandwidths work achieves.
+    /// Shares of the rates and bandwidths that real work reaches.
     pub achieved: Achieved,
-    /// The way to the host's memory.
+    /// Link to host memory.
     pub host_link: HostLink,
-    /// The direct way to the other GPUs of the machine, where there is one beside the host link.
+    /// Direct link to the other GPUs of the machine, besides the host link; `None` if there is none.
     pub peer_link: Option<PeerLink>,
-    /// PCI device id (the vendor is 0x10de); 0 where it is not known.
+    /// PCI device id (the vendor is 0x10de); 0 if unknown.
     pub pci_device_id: u16,
-    /// Whether error correction is on as the card comes.
+    /// `true` if ECC is enabled by default.
     pub ecc: bool,
-    /// What was measured outside PyTorch's allocator, where the card was calibrated.
+    /// Measurements outside PyTorch's allocator, if the device was calibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outside: Option<MeasuredOutside>,
-    /// Where the figures come from, by the keys of [`Device::source_of`].
+    /// Sources of the figures, by the keys that [`Device::source_of`] uses.
     pub sources: BTreeMap<String, String>,
 }
 
 impl Device {
-    /// The same card with another amount of memory.
+    /// Returns the device with another amount of memory.
     #[must_use]
     pub fn with_memory(mut self, memory: Bytes) -> Self {
         self.memory = memory;
@@ -77,18 +77,18 @@ impl Device {
         self
     }
 
-    /// Where the figure in the named field comes from; nothing for the fields that only name the card.
+    /// Source of the figure in the named field; `None` for fields that only name the device.
     pub fn source_of(&self, field: &str) -> Option<&str> {
         self.sources.get(source_key(field)?).map(String::as_str)
     }
 
-    /// Threads that can be resident on the whole card.
+    /// Maximum resident threads on the whole device.
     pub fn resident_threads(&self) -> u64 {
         u64::from(self.sm_count) * u64::from(self.sm.max_threads)
     }
 }
 
-/// Which key of `sources` answers for a field of [`Device`].
+/// Key in `sources` for a field of [`Device`].
 pub(crate) fn source_key(field: &str) -> Option<&'static str> {
     Some(match field {
         "memory" | "memory_seen" => "memory",
@@ -103,18 +103,18 @@ pub(crate) fn source_key(field: &str) -> Option<&'static str> {
     })
 }
 
-/// What a card is built for; decides, among others, how fast tensor cores accumulate in fp32.
+/// Market segment of a GPU; decides, among others, how fast tensor cores accumulate in fp32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Class {
-    /// GeForce and TITAN cards for desktops.
+    /// GeForce and TITAN desktop cards.
     Desktop,
-    /// GPUs of laptops, whose clocks depend on the power that the maker allows.
+    /// Laptop GPUs, whose clocks depend on the power limit that the maker sets.
     Laptop,
-    /// RTX and Quadro cards for workstations.
+    /// RTX and Quadro workstation cards.
     Workstation,
-    /// Cards and modules for servers.
+    /// Server cards and modules.
     DataCenter,
 }
 
@@ -133,14 +133,14 @@ impl fmt::Display for Class {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ComputeCapability {
-    /// The number before the point.
+    /// Major version.
     pub major: u32,
-    /// The number after the point.
+    /// Minor version.
     pub minor: u32,
 }
 
 impl ComputeCapability {
-    /// Ten times the major number plus the minor: 89 for 8.9, as in `sm_89`.
+    /// Ten times the major version plus the minor: 89 for 8.9, as in `sm_89`.
     pub const fn sm_version(self) -> u32 {
         self.major * 10 + self.minor
     }
@@ -178,41 +178,41 @@ impl From<ComputeCapability> for String {
     }
 }
 
-/// What each streaming multiprocessor has and allows; the same for all cards of one compute capability.
+/// Limits of a streaming multiprocessor, the same for all devices of a compute capability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SmLimits {
-    /// Resident threads.
+    /// Maximum resident threads.
     pub max_threads: u32,
-    /// Resident blocks.
+    /// Maximum resident blocks.
     pub max_blocks: u32,
-    /// Threads of one block.
+    /// Maximum threads per block.
     pub max_threads_per_block: u32,
-    /// Threads of a warp.
+    /// Threads per warp.
     pub warp_size: u32,
-    /// 32-bit registers.
+    /// Number of 32-bit registers.
     pub registers: u32,
-    /// 32-bit registers that one block may use.
+    /// Maximum 32-bit registers per block.
     pub registers_per_block: u32,
     /// Shared memory of the multiprocessor.
     pub shared_memory: Bytes,
-    /// Shared memory that a block gets without asking.
+    /// Shared memory per block without opt-in.
     pub shared_memory_per_block: Bytes,
-    /// Shared memory that a block may have if the kernel opts in.
+    /// Shared memory per block with the kernel's opt-in.
     pub shared_memory_per_block_optin: Bytes,
-    /// Shared memory that the system keeps of each block's.
+    /// Shared memory that the system reserves in each block.
     pub reserved_shared_memory_per_block: Bytes,
 }
 
-/// Dense matrix multiplication, in operations a second (a multiply-add is two), accumulating in fp32, or in
-/// int32 for int8 and in fp64 for fp64. Nothing where the card has no path for the type that is faster than
+/// Rates of dense matrix products in operations per second (a multiply-add is two), accumulating in fp32, or
+/// in int32 for int8 and in fp64 for fp64. `None` if the device has no path for the type that is faster than
 /// converting it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rates {
-    /// Double precision, by tensor cores where they do it.
+    /// Double precision, on tensor cores if they support it.
     pub fp64: u64,
-    /// Single precision, by the ordinary cores.
+    /// Single precision, without tensor cores.
     pub fp32: u64,
     /// TF32.
     pub tf32: Option<u64>,
@@ -228,13 +228,14 @@ pub struct Rates {
     pub int8: Option<u64>,
 }
 
-/// The way between the card and the host's memory.
+/// Link between the device and host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostLink {
-    /// What kind of link it is.
+    /// Kind of link.
     #[serde(flatten)]
     pub kind: HostLinkKind,
-    /// Bytes a second in one direction, by the link's own specification (less arrives: see a measurement).
+    /// Bytes per second in one direction, by the link's specification (real transfers reach less: see
+    /// measurements).
     pub bandwidth: u64,
 }
 
@@ -245,9 +246,9 @@ pub struct HostLink {
 pub enum HostLinkKind {
     /// PCI Express.
     Pcie {
-        /// Generation.
+        /// PCIe generation.
         generation: u32,
-        /// Lanes.
+        /// Number of lanes.
         lanes: u32,
     },
     /// NVLink-C2C to a Grace CPU.
@@ -267,18 +268,18 @@ impl fmt::Display for HostLinkKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerLink {
-    /// NVLink's generation.
+    /// NVLink generation.
     pub generation: u32,
-    /// All links together, bytes a second in one direction.
+    /// Bytes per second in one direction, over all links together.
     pub bandwidth: u64,
 }
 
-/// From the least to the most.
+/// A range of sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Range {
-    /// The least.
+    /// Minimum.
     pub low: Bytes,
-    /// The most.
+    /// Maximum.
     pub high: Bytes,
 }

@@ -1,43 +1,43 @@
-//! What can go wrong with the catalogue, and what to do then.
+//! Errors of the catalogue, each with advice.
 
 use std::path::PathBuf;
 
-/// Why a card could not be had.
+/// Reason why a device could not be found or loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CatalogueError {
-    /// No card has that name.
+    /// No device has that name.
     #[error("no GPU named `{name}` is in the catalogue")]
     UnknownDevice {
-        /// The name that was asked for.
+        /// Requested name.
         name: String,
-        /// Ids of cards with names close to it, the closest first.
+        /// Ids of devices with similar names, the closest first.
         suggestions: Vec<String>,
     },
     /// The user's file could not be read.
     #[error("the file of cards `{}` cannot be read", file.display())]
     Unreadable {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Why.
+        /// Cause.
         source: std::io::Error,
     },
-    /// A file of cards is not TOML of the right form.
+    /// A file of devices is not TOML of the expected form.
     #[error("the file of cards `{file}` cannot be understood")]
     Syntax {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// Why, with the line.
+        /// Cause, with the line.
         source: Box<toml::de::Error>,
     },
-    /// A card's entry is incomplete or makes no sense.
+    /// An entry is incomplete or inconsistent.
     #[error("card `{card}` in `{file}` is not valid: {problem}")]
     InvalidCard {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// The card's id.
+        /// Id of the device.
         card: String,
-        /// What is wrong.
+        /// Problem with the entry.
         problem: String,
     },
 }
@@ -47,7 +47,7 @@ impl CatalogueError {
         Self::Syntax { file: file.to_owned(), source: Box::new(error) }
     }
 
-    /// What the user can do.
+    /// Advice for the user.
     pub fn hint(&self) -> String {
         match self {
             Self::UnknownDevice { suggestions, .. } if !suggestions.is_empty() => {

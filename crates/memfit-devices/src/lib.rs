@@ -1,9 +1,9 @@
 //! The catalogue of GPUs.
 //!
-//! Owns what each card is, as the CUDA driver and PyTorch see it ([`Device`]), what lies outside PyTorch's
-//! allocator on it ([`Overhead`]), where every figure comes from, how a name finds a card
-//! ([`Catalogue`]), and what a measurement on a real card puts in the place of all that ([`Calibration`]).
-//! It must not know of anything else: no other crate of memfit, no CUDA, no terminal.
+//! Owns the properties of each GPU as the CUDA driver and PyTorch see it ([`Device`]), the memory outside
+//! PyTorch's allocator on it ([`Overhead`]), the source of every figure, look-up by name ([`Catalogue`]), and
+//! the measurements on a real GPU that replace these figures ([`Calibration`]). It must not know of anything
+//! else: no other crate of memfit, no CUDA, no terminal.
 //!
 //! ```
 //! use memfit_devices::{Catalogue, parse_size};

@@ -1,4 +1,4 @@
-//! Amounts of memory outside PyTorch's allocator: an interval, and those that were measured on a card.
+//! Memory outside PyTorch's allocator: intervals, and measurements on a GPU.
 
 use std::ops::Add;
 
@@ -6,25 +6,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
 
-/// A modelled amount of memory: at least `low`, at most `high`, most often about `typical`.
+/// A modelled amount of memory: at least `low`, at most `high`, typically about `typical`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Interval {
-    /// The least.
+    /// Lower bound.
     pub low: Bytes,
-    /// What is most often seen.
+    /// Typical value.
     pub typical: Bytes,
-    /// The most.
+    /// Upper bound.
     pub high: Bytes,
 }
 
 impl Interval {
-    /// An interval of a single size.
+    /// Creates an interval of a single size.
     pub const fn exact(size: Bytes) -> Self {
         Self { low: size, typical: size, high: size }
     }
 
-    /// The interval with each of its sizes converted.
+    /// Converts each bound of the interval.
     #[must_use]
     pub fn map(self, convert: impl Fn(Bytes) -> Bytes) -> Self {
         Self { low: convert(self.low), typical: convert(self.typical), high: convert(self.high) }
@@ -34,7 +34,7 @@ impl Interval {
 impl Add for Interval {
     type Output = Self;
 
-    /// Adds end to end: the ends may all occur together.
+    /// Adds bounds: all extremes may occur together.
     fn add(self, other: Self) -> Self {
         Self {
             low: self.low + other.low,
@@ -44,26 +44,26 @@ impl Add for Interval {
     }
 }
 
-/// What lies outside PyTorch's allocator, as it was measured.
+/// Measured memory outside PyTorch's allocator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CalibratedOutside {
-    /// The CUDA context of one process.
+    /// CUDA context of one process.
     pub context: Option<Interval>,
-    /// Kernels and handles that are loaded on use.
+    /// Kernels and handles that are loaded on first use.
     pub libraries: Option<Interval>,
-    /// One NCCL communicator's buffers.
+    /// Buffers of one NCCL communicator.
     pub per_communicator: Option<Interval>,
-    /// What other processes held then.
+    /// Memory of other processes at that time.
     pub other_processes: Option<Bytes>,
 }
 
-/// What was measured outside PyTorch's allocator, as a device carries it along.
+/// Measured memory outside PyTorch's allocator, attached to a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeasuredOutside {
-    /// CUDA's major version of the torch that it was measured with.
+    /// Major CUDA version of the torch that it was measured with.
     pub cuda_major: Option<u32>,
-    /// Who says so.
+    /// Source of the measurement.
     pub source: String,
-    /// What was measured.
+    /// Measured parts.
     pub parts: CalibratedOutside,
 }

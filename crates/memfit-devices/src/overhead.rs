@@ -1,7 +1,7 @@
-//! What a process holds on a card outside PyTorch's allocator: context, libraries, communication buffers.
+//! Memory of a process on a device outside PyTorch's allocator: context, libraries, communication buffers.
 //!
-//! The driver does not publish these figures and they move with its release, so each is an interval with its
-//! source. A verdict uses the upper ends.
+//! The driver does not publish these figures and they change with its release, so each is an interval with
+//! its source. A verdict uses the upper bounds.
 
 use std::sync::LazyLock;
 
@@ -11,46 +11,45 @@ use crate::bytes::Bytes;
 use crate::device::{ComputeCapability, Device};
 use crate::outside::{Interval, MeasuredOutside};
 
-/// What lies outside PyTorch's allocator, for one process on one card.
+/// Memory outside PyTorch's allocator, for one process on one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Overhead {
-    /// The CUDA context: the driver's own, the local memory of all resident threads, PyTorch's modules as
-    /// far as they are loaded from the start.
+    /// CUDA context: the driver's own memory, the local memory of all resident threads, and the PyTorch
+    /// modules that are loaded at start.
     pub context: Interval,
-    /// Kernels and handles that are loaded on use, of PyTorch, cuBLAS, cuBLASLt and cuDNN.
+    /// Kernels and handles of PyTorch, cuBLAS, cuBLASLt and cuDNN that are loaded on first use.
     pub libraries: Interval,
-    /// Buffers of one NCCL communicator, with the first collective done. Multiply by the number of
-    /// communicators.
+    /// Buffers of one NCCL communicator after the first collective. Multiply by the number of communicators.
     pub per_communicator: Interval,
-    /// Where the three come from, in that order.
+    /// Sources of the three, in that order.
     pub sources: [String; 3],
-    /// CUDA's major versions, from and to, with which they were seen.
+    /// First and last major CUDA version that they were observed with.
     pub seen_with: [u32; 2],
-    /// CUDA's major version that they are asked for.
+    /// Major CUDA version that they were requested for.
     pub asked_for: u32,
 }
 
-/// How a figure came about.
+/// Origin of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Origin {
-    /// Seen by others on cards of this kind, and published.
+    /// Observed by others on such devices, and published.
     Published,
-    /// Concluded from what is known of other cards.
+    /// Derived from figures of other devices.
     Modelled,
-    /// Measured on this machine's own card.
+    /// Measured on this machine's own device.
     Calibrated,
-    /// Said by the user.
+    /// Stated by the user.
     Stated,
-    /// Counted while it ran.
+    /// Counted during the run.
     Counted,
 }
 
 impl Origin {
-    /// How the figure with this source came about.
-    pub fn of(source: &str) -> Self {
+    /// Origin of the figure with this source.
+    pub fn from_source(source: &str) -> Self {
         match source {
             _ if source.starts_with("calibrated") => Self::Calibrated,
             _ if source.starts_with("modelled") => Self::Modelled,
@@ -58,7 +57,7 @@ impl Origin {
         }
     }
 
-    /// As it is said.
+    /// Name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Published => "published",
@@ -71,25 +70,25 @@ impl Origin {
 }
 
 impl Device {
-    /// Memory outside PyTorch's allocator on this card, for a build of the given CUDA major version.
+    /// Memory outside PyTorch's allocator on this device, for a build of the given major CUDA version.
     pub fn overhead(&self, cuda_major: u32) -> Overhead {
-        Overhead::of(self, cuda_major)
+        Overhead::for_device(self, cuda_major)
     }
 }
 
 impl Overhead {
-    /// Whether the stack is one with which nobody saw what it holds.
+    /// Returns `true` if the figures were not observed with the requested CUDA version.
     pub fn is_of_another_stack(&self) -> bool {
         let [from, to] = self.seen_with;
         !(from..=to).contains(&self.asked_for)
     }
 
-    /// Context and libraries: what a process on one GPU has.
+    /// Context and libraries: the total of a process on one GPU.
     pub fn total(&self) -> Interval {
         self.context + self.libraries
     }
 
-    fn of(device: &Device, cuda_major: u32) -> Self {
+    fn for_device(device: &Device, cuda_major: u32) -> Self {
         let entry = TABLE.entry(device.compute_capability, cuda_major);
         let threads = device.resident_threads();
         let local = |per_thread: Bytes| per_thread * threads;
@@ -115,7 +114,7 @@ impl Overhead {
             asked_for: cuda_major,
         };
         match &device.outside {
-            // What a build of torch loads depends on its CUDA.
+            // The modules that a build of torch loads depend on its CUDA version.
             Some(measured) if measured.cuda_major.is_none_or(|major| major == cuda_major) => {
                 known.measured(measured)
             }
@@ -123,7 +122,7 @@ impl Overhead {
         }
     }
 
-    /// What was measured, and else what is known.
+    /// Replaces known figures by measured ones, if there are any.
     fn measured(mut self, measured: &MeasuredOutside) -> Self {
         let parts = &measured.parts;
         let places = [&mut self.context, &mut self.libraries, &mut self.per_communicator];
@@ -141,7 +140,7 @@ impl Overhead {
     }
 }
 
-/// `overhead.toml`.
+/// Contents of `overhead.toml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
@@ -151,18 +150,18 @@ struct Table {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    /// Compute capabilities, from and to, both included.
+    /// First and last compute capability.
     capability: [ComputeCapability; 2],
-    /// CUDA major versions, from and to, both included.
+    /// First and last major CUDA version.
     cuda_major: [u32; 2],
-    /// The part of the context that does not grow with the card.
+    /// Part of the context that does not depend on the size of the device.
     context: Interval,
-    /// The part that the driver sets aside for each thread that can be resident.
+    /// Part that the driver reserves for each thread that can be resident.
     context_per_thread: Interval,
     libraries: Interval,
-    /// On cards with NVLink.
+    /// On devices with NVLink.
     per_communicator_nvlink: Interval,
-    /// On cards that reach each other over PCI Express.
+    /// On devices that reach each other over PCI Express.
     per_communicator_pcie: Interval,
     sources: EntrySources,
 }
@@ -176,12 +175,12 @@ struct EntrySources {
 }
 
 impl Table {
-    /// The entry for a card and a CUDA version; for one that is not listed, the nearest that is.
+    /// Entry for a device and a CUDA version, or the nearest listed one.
     fn entry(&self, capability: ComputeCapability, cuda_major: u32) -> &Entry {
         let distance = |entry: &&Entry| {
             let [from, to] = entry.capability.map(ComputeCapability::sm_version);
             let [oldest, newest] = entry.cuda_major;
-            // How modules are loaded (CUDA's version) matters more than the generation of the card.
+            // The loading of modules (CUDA's version) matters more than the generation of the device.
             (outside(cuda_major, oldest, newest), outside(capability.sm_version(), from, to))
         };
         self.overhead
@@ -191,13 +190,13 @@ impl Table {
     }
 }
 
-/// How far a value lies outside a range.
+/// Distance of a value from a range.
 fn outside(value: u32, from: u32, to: u32) -> u32 {
     from.saturating_sub(value).max(value.saturating_sub(to))
 }
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
-    // The text is part of the program and a test reads it: that it cannot be read is a bug, not a condition.
+    // The text is part of the program and a test reads it: if it cannot be read, that is a bug.
     toml::from_str(include_str!("../data/overhead.toml"))
         .unwrap_or_else(|error| unreachable!("the built-in overhead table: {error}"))
 });
@@ -235,13 +234,14 @@ mod tests {
                 let overhead = device.overhead(cuda_major);
                 assert_eq!(overhead.is_of_another_stack(), !seen, "{} with CUDA {cuda_major}", device.id);
             }
-            // An older stack loads everything at once, or may: nobody takes the newer one's interval for it.
+            // An older stack loads everything at once, or may: the newer one's interval must not be used for
+            // it.
             let (older, newer) = (device.overhead(11).total(), device.overhead(12).total());
             assert!(older.high > newer.high && older.low <= newer.low, "{}", device.id);
         }
     }
 
-    /// Totals (context and libraries) that public out-of-memory messages show, each good to 15 MiB.
+    /// Totals (context and libraries) from public out-of-memory messages, each accurate to 15 MiB.
     #[test]
     fn published_totals_lie_within_the_interval() {
         let catalogue = Catalogue::builtin().unwrap();

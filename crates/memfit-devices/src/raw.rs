@@ -1,7 +1,7 @@
-//! The data files' own shapes, and how they become [`Device`]s.
+//! Formats of the data files, and their conversion to [`Device`]s.
 //!
-//! A card in a file says only what is peculiar to it. What all cards of a compute capability share, and how
-//! much arithmetic a multiprocessor does in a clock, stand once in `architectures.toml`.
+//! A device's entry has only its own figures. Figures shared by all devices of a compute capability, and the
+//! throughput of a multiprocessor per clock, are stated once in `architectures.toml`.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::device::{
 };
 use crate::speed::{Achieved, Measured, Share};
 
-/// `architectures.toml`.
+/// Contents of `architectures.toml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Architectures {
@@ -23,7 +23,7 @@ pub(crate) struct Architectures {
     pub(crate) references: BTreeMap<String, String>,
 }
 
-/// What all cards of one compute capability share.
+/// Figures shared by all devices of one compute capability.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Capability {
     pub(crate) version: ComputeCapability,
@@ -33,7 +33,7 @@ pub(crate) struct Capability {
     pub(crate) source: String,
 }
 
-/// Operations that one multiprocessor does in one clock, by type.
+/// Operations of one multiprocessor per clock, by type.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Throughput {
@@ -46,14 +46,14 @@ pub(crate) struct Throughput {
     fp4: Option<u64>,
     int8: Option<u64>,
     source: String,
-    /// What large work achieves of its peaks, in thousandths.
+    /// Shares of the peaks that large work reaches, in thousandths.
     tensor: Share,
     ordinary: Share,
     memory: Share,
     achieved_source: String,
 }
 
-/// What is alike on all cards, whatever they are.
+/// Figures shared by all devices.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Links {
@@ -64,7 +64,7 @@ pub(crate) struct Links {
     source: String,
 }
 
-/// One `[[card]]`.
+/// A `[[card]]` entry.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Card {
@@ -88,7 +88,8 @@ pub(crate) struct Card {
     peer_link: Option<CardPeerLink>,
     pci_device_id: u16,
     ecc: bool,
-    /// Published rates in units of 10¹² operations a second, where they are not what the clock gives.
+    /// Published rates in units of 10¹² operations per second, if they differ from those computed from the
+    /// clock.
     rates: Option<CardRates>,
     #[serde(default)]
     sources: BTreeMap<String, String>,
@@ -115,7 +116,7 @@ struct CardRates {
 }
 
 impl Card {
-    /// The whole device, or what is wrong with the entry.
+    /// Builds the device, or returns the problem with the entry.
     pub(crate) fn resolve(self, architectures: &Architectures) -> Result<Device, String> {
         let capability = architectures
             .capability
@@ -211,7 +212,7 @@ fn rates(throughput: &Throughput, clocks: u64, published: Option<&CardRates>) ->
     })
 }
 
-/// Sources are written as keys of the table of references, alone or before a colon and a remark.
+/// Expands sources: keys of the table of references, alone or before a colon and a remark.
 fn cite(
     sources: BTreeMap<String, String>,
     references: &BTreeMap<String, String>,
@@ -226,11 +227,11 @@ fn cite(
     sources.into_iter().map(|(key, text)| (key, expand(text))).collect()
 }
 
-/// `"pcie 4 x16"` or `"nvlink-c2c"`.
+/// Parses `"pcie 4 x16"` or `"nvlink-c2c"`.
 fn host_link(text: &str) -> Result<HostLink, String> {
     let malformed = || format!("host_link `{text}` is neither like \"pcie 4 x16\" nor \"nvlink-c2c\"");
     if text == "nvlink-c2c" {
-        // 900 GB/s in both directions together.
+        // 900 GB/s over both directions.
         return Ok(HostLink { kind: HostLinkKind::NvlinkC2c, bandwidth: 450_000_000_000 });
     }
     let mut words = text.split_whitespace();
@@ -248,7 +249,7 @@ fn host_link(text: &str) -> Result<HostLink, String> {
     Ok(HostLink { kind: HostLinkKind::Pcie { generation, lanes }, bandwidth: lane * u64::from(lanes) })
 }
 
-/// Bytes a second of one lane in one direction after line coding (8b/10b up to generation 2, 128b/130b from
+/// Bytes per second of one lane in one direction after line coding (8b/10b up to generation 2, 128b/130b from
 /// 3).
 fn pcie_lane_bandwidth(generation: u32) -> Option<u64> {
     Some(match generation {
@@ -257,15 +258,15 @@ fn pcie_lane_bandwidth(generation: u32) -> Option<u64> {
         3 => 984_615_385,
         4 => 1_969_230_769,
         5 => 3_938_461_538,
-        // Generation 6 moves flits; 64 GT/s of raw bits, 242 of 256 bytes of each flit.
+        // Generation 6 transfers flits: 64 GT/s of raw bits, 242 of 256 bytes of each flit.
         6 => 7_562_500_000,
         _ => return None,
     })
 }
 
 fn khz(field: &str, mhz: f64) -> Result<u32, String> {
-    const FASTEST_MHZ: f64 = 100_000.0;
-    if mhz > FASTEST_MHZ {
+    const MAX_MHZ: f64 = 100_000.0;
+    if mhz > MAX_MHZ {
         return Err(format!("{field} = {mhz} is not a clock in MHz"));
     }
     let khz = scaled(field, mhz, 1e3)?;

@@ -1,27 +1,26 @@
-//! How much of its peak a card achieves: what work really gets of the rates and bandwidths that its data
-//! sheet names.
+//! Efficiency of a device: the shares of the rates and bandwidths on its data sheet that real work reaches.
 
 use serde::{Deserialize, Serialize};
 
-/// A share of a peak in thousandths, as far as it is known.
+/// Share of a peak in thousandths, as an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "[u16; 3]", into = "[u16; 3]")]
 pub struct Share {
-    /// The least that was seen of work that should reach the peak.
+    /// Minimum observed for work that should reach the peak.
     pub low: u16,
-    /// The best single guess.
+    /// Typical share.
     pub typical: u16,
-    /// The most that was seen.
+    /// Maximum observed.
     pub high: u16,
 }
 
 impl Share {
-    /// The typical share as a factor.
+    /// Typical share as a factor.
     pub fn factor(self) -> f64 {
         f64::from(self.typical) / 1000.0
     }
 
-    /// By which factors the time of work changes at the most and at the least that was seen.
+    /// Factors of the typical duration at the maximum and the minimum share.
     pub fn time_range(self) -> (f64, f64) {
         let over = |share: u16| f64::from(self.typical) / f64::from(share.max(1));
         (over(self.high), over(self.low))
@@ -46,34 +45,34 @@ impl From<Share> for [u16; 3] {
     }
 }
 
-/// What a card achieves.
+/// Efficiency of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Achieved {
-    /// Of the rates of its tensor cores, in large products of matrices.
+    /// Share of the tensor cores' rates in large matrix products.
     pub tensor: Share,
-    /// Of the rates of its ordinary cores, in the same.
+    /// Share of the ordinary cores' rates in large matrix products.
     pub ordinary: Share,
-    /// Of its memory's bandwidth, in long copies.
+    /// Share of the memory bandwidth in long copies.
     pub memory: Share,
-    /// Of the link to the host, from and to page-locked memory.
+    /// Share of the host link, to and from page-locked memory.
     pub host_link: Share,
-    /// Of the link to the other cards, in collective operations.
+    /// Share of the link to other devices, in collective operations.
     pub peer_link: Share,
-    /// Bytes a second at which the driver moves pageable memory into its own page-locked buffers.
+    /// Bytes per second at which the driver copies pageable memory into its page-locked staging buffers.
     pub staging: u64,
     /// Nanoseconds from one short kernel's start to the next one's, queued in one stream.
     pub launch_ns: u32,
-    /// What was measured on the machine's own card, beside the shares.
+    /// Measurements on the machine's own device, besides the shares.
     #[serde(default, skip_serializing_if = "Measured::is_nothing")]
     pub measured: Measured,
 }
 
-/// What a calibrated card was seen to do, where shares of a peak would not say it of each type.
+/// Measurements on a calibrated device, if shares of a peak would not describe each type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Measured {
-    /// Operations a second in large products of matrices, double precision.
+    /// Double precision, in operations per second of large matrix products.
     pub fp64: Option<u64>,
     /// Single precision.
     pub fp32: Option<u64>,
@@ -87,12 +86,12 @@ pub struct Measured {
     pub fp8: Option<u64>,
     /// 8-bit integers.
     pub int8: Option<u64>,
-    /// Bytes a second between cards, in collective operations.
+    /// Bytes per second between devices, in collective operations.
     pub peers: Option<u64>,
 }
 
 impl Measured {
-    /// Whether nothing was measured.
+    /// Returns `true` if nothing was measured.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }

@@ -1,4 +1,4 @@
-//! Each entry of the built-in catalogue checked for sense, names and what users may add.
+//! Consistency checks of each entry in the built-in catalogue, name look-up, and user entries.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as the tests do")]
 
 use std::collections::{BTreeMap, HashSet};
@@ -66,7 +66,7 @@ fn capacity_is_below_the_number_on_the_box() {
         assert!((0.88..1.0).contains(&share), "{}: {} of {}", device.id, device.memory, device.box_memory);
         assert!(device.memory_seen.low <= device.memory && device.memory <= device.memory_seen.high);
         assert!(device.memory_seen.high < device.box_memory, "{}", device.id);
-        // What drivers and boards disagree by: firmware's share, and rows that a maker retires.
+        // Drivers and boards differ in the firmware's share, and in rows that a maker retires.
         let spread = device.memory_seen.high.saturating_sub(device.memory_seen.low);
         assert!(spread.as_gib() < 1.3, "{}: {spread}", device.id);
         assert!(device.memory > Bytes::from_gib(5), "{}", device.id);
@@ -82,7 +82,8 @@ fn bandwidth_follows_from_the_bus() {
     }
 }
 
-/// Multiplier units for fp32 in one multiprocessor; kept apart from the data so that a slip there shows here.
+/// Multiply-add units for fp32 per multiprocessor; kept apart from the data so that an error there is
+/// detected here.
 fn fp32_cores(device: &Device) -> f64 {
     match device.compute_capability.sm_version() {
         60 | 70 | 75 | 80 => 64.0,
@@ -112,7 +113,7 @@ fn rates_follow_from_cores_and_clock() {
     }
 }
 
-/// Rates that NVIDIA prints for the card, in 10¹² operations a second, against those that the table yields.
+/// Published rates, in 10¹² operations per second, against those computed from the table.
 #[test]
 fn computed_rates_meet_the_published_ones() {
     let catalogue = catalogue();
@@ -189,7 +190,8 @@ fn limits_make_sense() {
     }
 }
 
-/// Cards of one line in the order of their rank: each has at least as much of everything as the one before.
+/// Devices of one product line in the order of their rank: each has at least as much of everything as the
+/// previous one.
 #[test]
 fn variants_rise_with_their_rank() {
     let catalogue = catalogue();
@@ -258,7 +260,7 @@ fn every_figure_has_a_source() {
     }
 }
 
-/// A mistyped key would be left as it stands, and a citation that nothing cites has lost its card.
+/// A mistyped key would be left unresolved, and an uncited reference has lost its device.
 #[test]
 fn sources_cite_works_that_are_listed() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
@@ -283,7 +285,7 @@ fn sources_cite_works_that_are_listed() {
     assert!(unused.is_empty(), "{unused:?}");
 }
 
-/// "As that card" must be true.
+/// A source "as that card" must be true.
 #[test]
 fn derived_memory_equals_its_origin_s() {
     let catalogue = catalogue();
@@ -344,7 +346,7 @@ fn people_s_names_for_cards_are_understood() {
     finds("RTX 3050", "rtx-3050-6gb");
 }
 
-/// A verdict for a bare name must hold for whichever variant is meant.
+/// A verdict for a bare name must hold for every variant with that name.
 #[test]
 fn a_shared_name_means_the_variant_with_the_least_memory() {
     let catalogue = catalogue();
@@ -424,7 +426,7 @@ proptest::proptest! {
             "[[card]]\nbased_on = \"t4\"\nid = \"mine\"\nsm_count = {sm_count}\nsm_clock_mhz = {clock:?}\n\
              memory = {memory}\nhost_link = \"{link}\"\n"
         );
-        if let Ok(catalogue) = with(&text) {
+        if let Ok(catalogue) = catalogue_with(&text) {
             let card = catalogue.find("mine").unwrap();
             let overhead = card.overhead(13);
             proptest::prop_assert!(overhead.total().low <= overhead.total().high);
@@ -450,7 +452,7 @@ fn memory_can_be_overridden() {
     assert_eq!(device.box_memory, Bytes::from_gib(24));
 }
 
-fn with(text: &str) -> Result<Catalogue, CatalogueError> {
+fn catalogue_with(text: &str) -> Result<Catalogue, CatalogueError> {
     let mut catalogue = catalogue();
     catalogue.add_user_cards("cards.toml", text)?;
     Ok(catalogue)
@@ -458,7 +460,7 @@ fn with(text: &str) -> Result<Catalogue, CatalogueError> {
 
 #[test]
 fn a_user_s_card_starts_from_a_known_one() {
-    let catalogue = with(
+    let catalogue = catalogue_with(
         r#"
         [[card]]
         based_on = "4090"
@@ -511,7 +513,7 @@ fn a_user_s_mistakes_are_named() {
         ("[[crad]]\nid = \"mine\"", "cards.toml"),
         ("id = ", "cards.toml"),
     ] {
-        let error = with(text).unwrap_err();
+        let error = catalogue_with(text).unwrap_err();
         assert!(error.to_string().contains(expected), "{text}: {error}");
         assert!(!error.hint().is_empty());
     }

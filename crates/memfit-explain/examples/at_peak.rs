@@ -1,4 +1,4 @@
-//! Prints what filled each device at its peak, for the event logs that are named.
+//! Prints the memory breakdown at each device's peak for the given event logs.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example")]
 
 use memfit_channel::events;

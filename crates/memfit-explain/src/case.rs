@@ -1,59 +1,59 @@
-//! What is given to be explained: a track, and what is known of the card that it was recorded on.
+//! Input of an explanation: a track, and the known facts about the card.
 
-use memfit_allocator::Given;
+use memfit_allocator::ReplayConditions;
 use memfit_recording::Track;
 
 use crate::explanation::Line;
 
-/// What is given to be explained.
+/// Input of an explanation.
 pub struct Case<'given> {
-    /// What happened.
+    /// Allocator events.
     pub track: &'given Track,
-    /// The device that it is about.
+    /// Device to explain.
     pub device: u8,
-    /// What is known of the card.
+    /// Known facts about the card.
     pub card: Card,
-    /// The allocator's settings, and the release that it is of.
-    pub given: Given,
-    /// The settings as a text, where they were recorded.
+    /// Allocator settings, and the PyTorch release that they apply to.
+    pub given: ReplayConditions,
+    /// Settings as a text, if they were recorded.
     pub alloc_conf: String,
-    /// The text of a source file, where it is at hand.
+    /// Returns the text of a source file, if it is available.
     pub source: &'given dyn Fn(&str) -> Option<String>,
 }
 
-/// What is known of a card.
+/// Known facts about a card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Card {
-    /// Its name.
+    /// Name.
     pub name: Option<String>,
-    /// Its memory, as PyTorch sees it.
+    /// Total memory in bytes, as PyTorch reports it.
     pub capacity: Option<u64>,
-    /// What the allocator could get of it when memory ran out: what it held, and what was left.
+    /// Bytes that the allocator could use when memory ran out: its reserved bytes plus the free memory.
     pub limit: Option<u64>,
-    /// The process's own CUDA context and libraries.
+    /// Bytes of the process's own CUDA context and libraries.
     pub own_outside: Option<u64>,
-    /// What other processes held, where that is known.
+    /// Memory of other processes, if known.
     pub others: Vec<OtherProcess>,
-    /// What the card had no room for, where it was not a request of PyTorch's allocator.
+    /// Allocation outside of PyTorch's allocator that failed.
     pub refused: Option<Refused>,
 }
 
-/// A CUDA context, or what else CUDA itself needs beside any tensor, that the card had no room for in a
-/// process that is not the one whose memory is looked at.
+/// Failed creation of a CUDA context or another allocation by CUDA itself, in a process other than the one
+/// whose memory is explained.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refused {
-    /// Whether it was the process that trains, and another's memory is looked at; else it was a worker of
-    /// its loader.
+    /// `true` for the training process (another process's memory is explained), `false` for a worker of its
+    /// loader.
     pub trains: bool,
-    /// The number of the loader's worker, where it is told.
+    /// Number of the loader worker, if known.
     pub worker: Option<u32>,
-    /// The user's lines that touched the card there, innermost first.
+    /// User code lines that caused the allocation, innermost first.
     pub lines: Vec<Line>,
 }
 
 impl Refused {
-    /// Who it was, for a sentence.
-    pub(crate) fn who(&self) -> String {
+    /// Describes the process for a sentence.
+    pub(crate) fn describe(&self) -> String {
         match self.worker {
             _ if self.trains => "the process that trains".to_owned(),
             Some(number) => format!("DataLoader worker process {number}"),
@@ -62,36 +62,36 @@ impl Refused {
     }
 }
 
-/// What another process on the card has to do with the training.
+/// Relation of another process to the training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kin {
-    /// Nothing that anybody knows of.
+    /// No known relation.
     #[default]
     Stranger,
-    /// It belongs to the same script.
+    /// Started by the same script.
     OfScript,
-    /// It is a worker of the script's loader.
+    /// Worker of the script's loader.
     LoaderWorker,
 }
 
 /// Another process on the card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtherProcess {
-    /// Its id.
+    /// Process id.
     pub pid: u32,
-    /// What it is to the training.
+    /// Relation to the training.
     pub kin: Kin,
-    /// Where it got the largest block that it holds, innermost first, as far as that was recorded.
+    /// Lines that allocated its largest block, innermost first, if they were recorded.
     pub lines: Vec<Line>,
-    /// What its allocator held, where that is known.
+    /// Bytes reserved by its allocator, if known.
     pub reserved: u64,
-    /// What it held in all.
+    /// Bytes used in total.
     pub bytes: u64,
 }
 
 impl OtherProcess {
-    /// Which it is, for a sentence.
-    pub(crate) fn who(&self) -> String {
+    /// Describes the process for a sentence.
+    pub(crate) fn describe(&self) -> String {
         let kin = match self.kin {
             Kin::Stranger => "",
             Kin::OfScript => " of the same script",
@@ -102,7 +102,7 @@ impl OtherProcess {
 }
 
 impl Card {
-    /// What other processes held.
+    /// Total bytes of other processes.
     pub fn others_total(&self) -> u64 {
         self.others.iter().map(|other| other.bytes).sum()
     }

@@ -1,5 +1,5 @@
-//! What could have been different about a recorded run: what a line, a category or a module asked for is not
-//! asked for, has another size, or is given back with the step that it was made in.
+//! Overrides for a what-if run: blocks selected by line, category or module are dropped, scaled, or freed at
+//! the end of their step.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -9,39 +9,39 @@ use memfit_allocator::Edit;
 use memfit_recording::{StackId, Track};
 use memfit_vocabulary::Category;
 
-use crate::story::{Life, Story};
+use crate::timeline::{Life, Timeline};
 
-/// So many names are offered where one was not found.
-const OFFERED: usize = 6;
-/// What a module's name begins with where it must not be taken for a category's.
-const OF_MODULE: &str = "module:";
+/// Maximum number of suggestions for a name that was not found.
+const MAX_SUGGESTIONS: usize = 6;
+/// Prefix that marks a name as a module rather than a category.
+const MODULE_PREFIX: &str = "module:";
 
-/// Which blocks a change is about.
+/// Selection of blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selector {
-    /// Those that a line asked for, by itself or through what it called.
+    /// Blocks allocated by a line, directly or in a function that it calls.
     Line {
-        /// The file, or the end of its path.
+        /// File path, or the end of it.
         file: String,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: u32,
     },
-    /// Those that were for this.
+    /// Blocks of a category.
     Category(Category),
-    /// Those of a module and of the modules in it.
+    /// Blocks of a module and its submodules.
     Module(String),
 }
 
-/// A text that names no blocks.
+/// Error for a text that is no selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SelectorError {
-    /// There is nothing in it.
+    /// The text is empty.
     #[error(
         "it names nothing: write a line (`train.py:42`), a category (`activations`) or a module (`encoder.0`)"
     )]
     Empty,
-    /// The number behind the colon is none of a line.
+    /// The text after the colon is no line number.
     #[error("`{0}` is no line's number: lines are counted from 1")]
     Line(String),
 }
@@ -51,7 +51,7 @@ impl FromStr for Selector {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
-        if let Some(module) = text.strip_prefix(OF_MODULE) {
+        if let Some(module) = text.strip_prefix(MODULE_PREFIX) {
             return if module.is_empty() {
                 Err(SelectorError::Empty)
             } else {
@@ -82,93 +82,93 @@ impl fmt::Display for Selector {
     }
 }
 
-/// What is different about blocks.
+/// Effect on the selected blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Effect {
-    /// They are not asked for.
+    /// The blocks are not allocated.
     Drop,
-    /// So many times what was asked for is asked for.
+    /// Their requested size is multiplied by a factor.
     Scale(f64),
-    /// They are given back when the step ends that they were made in.
+    /// They are freed at the end of the step that allocated them.
     EachStep,
 }
 
-/// Something that could have been different.
+/// Override for a what-if run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// Which blocks it is about.
+    /// Selected blocks.
     pub of: Selector,
-    /// What is different about them.
+    /// Effect on them.
     pub effect: Effect,
 }
 
-/// What a change is about, in a recording.
+/// Blocks of a recording that a change selects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// How many blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// What those of them took that were there when memory was fullest, or ran out.
+    /// Bytes of those that were live at the peak, or when memory ran out.
     pub at_peak: u64,
 }
 
-/// What a change names is not in the recording.
+/// Error for a selector that matches no block.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no block of the recording is of `{what}`")]
-pub struct NothingNamed {
-    /// What was named.
+pub struct NoMatchingBlocks {
+    /// The selector.
     pub what: Selector,
-    /// What could be: those that held most, most first.
+    /// Selectors that match, largest first.
     pub known: Vec<String>,
 }
 
-/// Changes worked out for the blocks of a recording: what [`Program::run`](memfit_allocator::Program::run) is
-/// told of each.
+/// Changes resolved for a recording's blocks, as [`Program::run`](memfit_allocator::Program::run) needs them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Changes {
     edits: HashMap<u32, Edit>,
-    /// What each change is about, in the order in which they were given.
+    /// Reach of each change, in the order of the changes.
     pub reach: Vec<Reach>,
 }
 
-/// What several changes make of one block.
+/// Combined effect of several changes on a block.
 #[derive(Clone, Copy)]
-struct Mixed {
+struct CombinedEffect {
     drop: bool,
     factor: f64,
     until: Option<u32>,
 }
 
 impl Changes {
-    /// The changes, for the blocks of one device.
-    pub fn of(track: &Track, device: u8, wanted: &[Change]) -> Result<Self, NothingNamed> {
+    /// Resolves changes for the blocks of one device.
+    pub fn resolve(track: &Track, device: u8, wanted: &[Change]) -> Result<Self, NoMatchingBlocks> {
         let mut changes = Self::default();
         if wanted.is_empty() {
             return Ok(changes);
         }
-        let story = Story::of(track, device);
-        let lives = story.as_ref().map_or(&[][..], |story| &story.lives[..]);
-        let mut mixed: HashMap<u32, Mixed> = HashMap::new();
+        let timeline = Timeline::from_track(track, device);
+        let lives = timeline.as_ref().map_or(&[][..], |timeline| &timeline.lives[..]);
+        let mut mixed: HashMap<u32, CombinedEffect> = HashMap::new();
         for change in wanted {
-            let mut named = Named::new(&change.of, track);
+            let mut named = Matcher::new(&change.of, track);
             let mut reach = Reach::default();
             for life in lives.iter().filter(|life| named.holds(life)) {
-                let Some(story) = &story else { continue };
+                let Some(timeline) = &timeline else { continue };
                 reach.blocks += 1;
                 reach.at_peak +=
-                    if life.block.is_live_at(story.trouble.moment) { life.block.bytes } else { 0 };
+                    if life.block.is_live_at(timeline.trouble.moment) { life.block.bytes } else { 0 };
                 let entry = mixed.entry(life.index);
-                let entry = entry.or_insert(Mixed { drop: false, factor: 1.0, until: None });
+                let entry = entry.or_insert(CombinedEffect { drop: false, factor: 1.0, until: None });
                 match change.effect {
                     Effect::Drop => entry.drop = true,
                     Effect::Scale(factor) => entry.factor *= factor.max(0.0),
                     Effect::EachStep => {
-                        entry.until = story.periods().get(story.period_of(life.block.born)).copied();
+                        entry.until = timeline.periods().get(timeline.period_of(life.block.born)).copied();
                     }
                 }
             }
             if reach.blocks == 0 {
-                let known = story.as_ref().map(|story| offered(story, &change.of)).unwrap_or_default();
-                return Err(NothingNamed { what: change.of.clone(), known });
+                let known =
+                    timeline.as_ref().map(|timeline| suggestions(timeline, &change.of)).unwrap_or_default();
+                return Err(NoMatchingBlocks { what: change.of.clone(), known });
             }
             changes.reach.push(reach);
         }
@@ -177,16 +177,16 @@ impl Changes {
         Ok(changes)
     }
 
-    /// What is different about a block.
+    /// Edit of a block.
     pub fn edit(&self, block: u32) -> Edit {
         self.edits.get(&block).copied().unwrap_or(Edit::Keep)
     }
 }
 
-fn edit(life: &Life, Mixed { drop, factor, until }: Mixed) -> Edit {
+fn edit(life: &Life, CombinedEffect { drop, factor, until }: CombinedEffect) -> Edit {
     let same = (factor - 1.0).abs() < f64::EPSILON;
-    // Sizes are far below what a float holds exactly.
-    let bytes = (life.asked() as f64 * factor).round() as u64;
+    // Sizes are far below the limit of exact integers in a float.
+    let bytes = (life.requested_bytes() as f64 * factor).round() as u64;
     match until {
         _ if drop || bytes == 0 => Edit::Drop,
         Some(moment) if same => Edit::FreeAt(moment),
@@ -196,14 +196,14 @@ fn edit(life: &Life, Mixed { drop, factor, until }: Mixed) -> Edit {
     }
 }
 
-/// Whether blocks are among those that are named; of each stack this is worked out once.
-struct Named<'given> {
+/// Matches blocks against a selector, with the result for each stack cached.
+struct Matcher<'given> {
     selector: &'given Selector,
     track: &'given Track,
     stacks: HashMap<StackId, bool>,
 }
 
-impl<'given> Named<'given> {
+impl<'given> Matcher<'given> {
     fn new(selector: &'given Selector, track: &'given Track) -> Self {
         Self { selector, track, stacks: HashMap::new() }
     }
@@ -224,26 +224,26 @@ impl<'given> Named<'given> {
     }
 }
 
-/// Whether a path ends in these parts.
+/// Returns `true` if a path ends with these components.
 fn is_end_of(end: &str, path: &str) -> bool {
     path.strip_suffix(end).is_some_and(|before| before.is_empty() || before.ends_with('/'))
 }
 
-/// What could have been named instead: of the same kind, what held most when memory was fullest.
-fn offered(story: &Story<'_>, instead_of: &Selector) -> Vec<String> {
+/// Suggests selectors of the same kind, by their bytes at the peak.
+fn suggestions(timeline: &Timeline<'_>, instead_of: &Selector) -> Vec<String> {
     let mut held: BTreeMap<String, u64> = BTreeMap::new();
-    for life in story.live() {
+    for life in timeline.live() {
         let name = match instead_of {
             Selector::Category(_) => life.category.name().to_owned(),
-            Selector::Module(_) => story.track.texts.get(life.module()).to_owned(),
-            Selector::Line { .. } => life.site.map(|site| site.text(story.track)).unwrap_or_default(),
+            Selector::Module(_) => timeline.track.texts.get(life.module()).to_owned(),
+            Selector::Line { .. } => life.site.map(|site| site.text(timeline.track)).unwrap_or_default(),
         };
         *held.entry(name).or_default() += life.block.bytes;
     }
     held.remove("");
     let mut held: Vec<(String, u64)> = held.into_iter().collect();
     held.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
-    held.into_iter().take(OFFERED).map(|(name, _)| name).collect()
+    held.into_iter().take(MAX_SUGGESTIONS).map(|(name, _)| name).collect()
 }
 
 #[cfg(test)]
@@ -252,8 +252,8 @@ mod tests {
 
     use super::*;
 
-    /// Two steps; in each a line of `train.py` makes an input that stays and a module an activation that does
-    /// not.
+    /// Two steps; in each, a line of `train.py` allocates an input that stays, and a module an activation
+    /// that does not.
     fn track() -> Track {
         let mut track = Track::default();
         let file = track.texts.intern("/home/someone/project/train.py");
@@ -285,13 +285,13 @@ mod tests {
             allocated -= 1024;
             let totals = Totals { allocated, reserved: 2 << 20, time_us: None };
             track.free(activation, 0, StackId::NONE, totals);
-            track.tell(MomentKind::Step(step), 0, StackId::NONE, totals);
+            track.add_moment(MomentKind::Step(step), 0, StackId::NONE, totals);
         }
         track
     }
 
-    fn changes(of: &str, effect: Effect) -> Result<Changes, NothingNamed> {
-        Changes::of(&track(), 0, &[Change { of: of.parse().unwrap(), effect }])
+    fn changes(of: &str, effect: Effect) -> Result<Changes, NoMatchingBlocks> {
+        Changes::resolve(&track(), 0, &[Change { of: of.parse().unwrap(), effect }])
     }
 
     #[test]
@@ -317,7 +317,7 @@ mod tests {
         for (of, blocks) in [
             ("train.py:42", 2),
             ("project/train.py:43", 2),
-            // What a line calls is on its behalf.
+            // A line selects what the functions it calls allocate.
             ("train.py:7", 4),
             ("activations", 2),
             ("encoder", 2),
@@ -338,7 +338,7 @@ mod tests {
         let track = track();
         let change = |of: &str, effect| Change { of: of.parse().unwrap(), effect };
         let edits = |wanted: &[Change]| {
-            let changes = Changes::of(&track, 0, wanted).unwrap();
+            let changes = Changes::resolve(&track, 0, wanted).unwrap();
             (0..4).map(|block| changes.edit(block)).collect::<Vec<_>>()
         };
         let keep = Edit::Keep;

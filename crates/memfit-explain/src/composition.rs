@@ -1,4 +1,4 @@
-//! What filled a device at a moment.
+//! Breakdown of a device's memory at a moment.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,41 +7,40 @@ use memfit_vocabulary::{Category, Phase};
 
 use crate::category::{Lives, category_with};
 
-/// What filled a device at a moment. The categories' bytes sum to `reserved`.
+/// Breakdown of a device's memory at a moment. The categories' bytes sum to `reserved`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Composition {
-    /// The device.
+    /// Device index.
     pub device: u8,
-    /// The moment, as an index in the track.
+    /// Moment, as an index in the track.
     pub moment: u32,
-    /// The step that was under way, counted from 1.
+    /// Training step in progress, counted from 1.
     pub step: u64,
-    /// The phase that was under way.
+    /// Phase in progress.
     pub phase: Phase,
-    /// Bytes in blocks.
+    /// Allocated bytes.
     pub allocated: u64,
-    /// Bytes in segments.
+    /// Reserved bytes.
     pub reserved: u64,
-    /// Bytes by category, every category being there: tensors by what they asked for.
+    /// Bytes by category, including empty ones. Tensors count with their requested size.
     pub by_category: BTreeMap<Category, u64>,
-    /// Bytes by module, most first: what its tensors asked for, in forward and backward, its parameters and
-    /// what belongs to them.
+    /// Bytes by module, largest first: requested bytes of its tensors in the forward and backward pass, its
+    /// parameters, and their gradients and optimizer state.
     pub modules: Vec<ModuleBytes>,
-    /// Bytes in blocks of which it is not known what was asked for: they count whole, and add nothing to
-    /// `rounding`.
+    /// Bytes of blocks with an unknown requested size: they count fully, and add nothing to `rounding`.
     pub unmeasured: u64,
 }
 
-/// A module's share.
+/// Memory of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModuleBytes {
-    /// Its name, as in `layer3.5.conv2`.
+    /// Qualified name, such as `layer3.5.conv2`.
     pub name: String,
-    /// Its bytes.
+    /// Bytes.
     pub bytes: u64,
 }
 
-/// The first moment when the bytes in a device's blocks were greatest.
+/// First moment at which the allocated bytes of a device reached their maximum.
 pub fn peak_moment(track: &Track, device: u8) -> Option<u32> {
     let mut best: Option<(u32, u64)> = None;
     for (index, moment) in (0..).zip(track.moments()) {
@@ -53,15 +52,15 @@ pub fn peak_moment(track: &Track, device: u8) -> Option<u32> {
     best.map(|(index, _)| index)
 }
 
-/// What filled a device when its tensors first took the most; nothing where it was not used.
+/// Breakdown at the first peak of a device's allocated bytes; `None` if the device was not used.
 pub fn at_peak(track: &Track, device: u8) -> Option<Composition> {
-    Some(at(track, device, peak_moment(track, device)?))
+    Some(composition_at(track, device, peak_moment(track, device)?))
 }
 
-/// What filled a device right after a moment.
-pub fn at(track: &Track, device: u8, moment: u32) -> Composition {
-    let state = State::at(track, device, moment);
-    let lives = Lives::of(track);
+/// Breakdown of a device right after a moment.
+pub fn composition_at(track: &Track, device: u8, moment: u32) -> Composition {
+    let state = State::from_track(track, device, moment);
+    let lives = Lives::from_track(track);
     let mut by_category: BTreeMap<Category, u64> =
         Category::ALL.iter().map(|&category| (category, 0)).collect();
     let mut add = |category, bytes| *by_category.entry(category).or_default() += bytes;
@@ -76,8 +75,7 @@ pub fn at(track: &Track, device: u8, moment: u32) -> Composition {
         let owner = if block.owner == TextId::NONE { block.module } else { block.owner };
         *modules.entry(owner).or_default() += asked;
     }
-    // What the allocator counts and the recording has no block for, and the other way round, must not make
-    // the sum wrong.
+    // The allocator's totals and the recorded blocks may differ; the sum must be right nevertheless.
     add(Category::Unknown, state.allocated.saturating_sub(in_blocks));
     let allocated = state.allocated.max(in_blocks);
     let reserved = state.reserved.max(allocated);
@@ -90,23 +88,23 @@ pub fn at(track: &Track, device: u8, moment: u32) -> Composition {
         allocated,
         reserved,
         by_category,
-        modules: named(track, modules),
+        modules: named_modules(track, modules),
         unmeasured,
     }
 }
 
-/// Modules by name, most bytes first, those without a name left out.
-fn named(track: &Track, modules: HashMap<TextId, u64>) -> Vec<ModuleBytes> {
-    let mut named: Vec<ModuleBytes> = modules
+/// Named modules with their bytes, largest first.
+fn named_modules(track: &Track, modules: HashMap<TextId, u64>) -> Vec<ModuleBytes> {
+    let mut named_modules: Vec<ModuleBytes> = modules
         .into_iter()
         .filter(|(id, bytes)| *id != TextId::NONE && *bytes > 0)
         .map(|(id, bytes)| ModuleBytes { name: track.texts.get(id).to_owned(), bytes })
         .collect();
-    named.sort_by(|one, other| other.bytes.cmp(&one.bytes).then_with(|| one.name.cmp(&other.name)));
-    named
+    named_modules.sort_by(|one, other| other.bytes.cmp(&one.bytes).then_with(|| one.name.cmp(&other.name)));
+    named_modules
 }
 
-/// What the track's running totals were.
+/// Totals of the track at a moment.
 struct State {
     step: u64,
     phase: Phase,
@@ -115,7 +113,7 @@ struct State {
 }
 
 impl State {
-    fn at(track: &Track, device: u8, moment: u32) -> Self {
+    fn from_track(track: &Track, device: u8, moment: u32) -> Self {
         let mut state = Self { step: 1, phase: Phase::Other, allocated: 0, reserved: 0 };
         for passed in track.moments().iter().take(moment as usize + 1) {
             match passed.kind {

@@ -1,44 +1,44 @@
-//! From a case to its explanation.
+//! Explanation of a case.
 
 use std::cmp::Reverse;
 
 use memfit_vocabulary::{Cause, Lever};
 
-use crate::bench::Bench;
+use crate::analysis::Analysis;
 use crate::case::Case;
-use crate::explanation::{Apply, Explanation, Fix, LeakFacts, MomentFacts, Weighed};
+use crate::explanation::{Apply, ConsideredCause, Explanation, Fix, LeakFacts, MomentFacts};
 use crate::fragmentation::fragmentation;
 use crate::holders::holders;
 use crate::leaks::leaks;
 use crate::weigh::{Finding, findings};
 
-/// Why memory ran out on a device, or what there is to know where it did not; nothing where the device was
-/// not used.
+/// Explains why memory ran out on a device, or describes its peak if it did not. Returns `None` if the device
+/// was not used.
 pub fn explain(case: &Case<'_>) -> Option<Explanation> {
-    let bench = Bench::new(case)?;
-    let story = &bench.story;
-    let trouble = story.trouble;
-    let leaks = leaks(story, bench.limit);
-    let findings = findings(&bench, &leaks);
+    let analysis = Analysis::new(case)?;
+    let timeline = &analysis.timeline;
+    let trouble = timeline.trouble;
+    let leaks = leaks(timeline, analysis.limit);
+    let findings = findings(&analysis, &leaks);
     let cause =
         findings.first().filter(|finding| finding.enough).map_or(Cause::None, |finding| finding.cause);
     let moment = MomentFacts {
         moment: trouble.moment,
-        step: story.steps_at(trouble.moment) as u64 + 1,
+        step: timeline.steps_at(trouble.moment) as u64 + 1,
         phase: Some(trouble.phase),
         requested: trouble.requested,
         allocated: trouble.allocated,
         reserved: trouble.reserved,
-        limit: bench.limit,
-        missing: bench.short(),
+        limit: analysis.limit,
+        missing: analysis.short(),
     };
     let considered = findings
         .iter()
-        .map(|finding| Weighed { cause: finding.cause, bytes: finding.bytes, enough: finding.enough })
+        .map(|finding| ConsideredCause { cause: finding.cause, bytes: finding.bytes, enough: finding.enough })
         .collect();
     let leaks = leaks.iter().take(16).map(|leak| LeakFacts {
-        line: leak.site.map(|site| bench.line(site)),
-        module: Some(story.track.texts.get(leak.module).to_owned()).filter(|name| !name.is_empty()),
+        line: leak.site.map(|site| analysis.line(site)),
+        module: Some(timeline.track.texts.get(leak.module).to_owned()).filter(|name| !name.is_empty()),
         category: leak.category,
         per_step: leak.per_step,
         bytes: leak.bytes,
@@ -49,9 +49,9 @@ pub fn explain(case: &Case<'_>) -> Option<Explanation> {
         device: case.device,
         cause,
         moment,
-        holders: holders(story),
+        holders: holders(timeline),
         leaks: leaks.collect(),
-        fragmentation: fragmentation(story),
+        fragmentation: fragmentation(timeline),
         considered,
         unknown: case.track.unknown.iter().map(ToString::to_string).collect(),
         evidence: findings
@@ -59,16 +59,15 @@ pub fn explain(case: &Case<'_>) -> Option<Explanation> {
             .filter(|_| cause != Cause::None)
             .map(|first| first.facts.clone())
             .unwrap_or_default(),
-        fixes: ranked(findings, cause),
+        fixes: rank_fixes(findings, cause),
     })
 }
 
-/// The remedies of all findings, the best first: what would have been enough; what the cause itself asks for;
-/// what keeps the training the same; what can be applied as it is; what costs no other machine and little
-/// time; what saves most.
-fn ranked(findings: Vec<Finding>, cause: Cause) -> Vec<Fix> {
+/// Ranks the remedies of all findings. Criteria in order: sufficient; asked for by the cause; same training
+/// results; applicable automatically; no other machine and little time; largest savings.
+fn rank_fixes(findings: Vec<Finding>, cause: Cause) -> Vec<Fix> {
     let mut fixes: Vec<(bool, Fix)> = Vec::new();
-    // What grows from step to step fills any room that something else makes, only later.
+    // Memory that grows from step to step fills any freed space later.
     let grows = matches!(cause, Cause::Leaking | Cause::RetainedGraph | Cause::GrowingCache);
     for finding in findings {
         let of_cause = finding.cause == cause;
@@ -83,7 +82,7 @@ fn ranked(findings: Vec<Finding>, cause: Cause) -> Vec<Fix> {
     }
     fixes.sort_by_key(|(of_cause, fix)| {
         let enough = match fix.fits {
-            // Another card is always an answer, and the last one wherever there may be another.
+            // A larger card always helps, so it comes last where other remedies may exist.
             Some(true) if matches!(fix.apply, Apply::Card(_)) && cause != Cause::DoesNotFit => 2,
             Some(true) => 0,
             None => 1,

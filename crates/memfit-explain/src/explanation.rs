@@ -1,38 +1,38 @@
-//! What an explanation consists of.
+//! Result of an explanation.
 
 use memfit_patch::Change;
 use memfit_vocabulary::{Cause, Label, Lever, Phase, Proof};
 
 use crate::holders::Holder;
 
-/// Why memory ran out, or what there is to know where it did not.
+/// Cause of an out-of-memory error, or a description of the peak if memory did not run out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
-    /// The device.
+    /// Device index.
     pub device: u8,
-    /// The cause.
+    /// Cause.
     pub cause: Cause,
-    /// What speaks for it, the strongest first.
+    /// Evidence, strongest first.
     pub evidence: Vec<Fact>,
-    /// The moment that is explained.
+    /// Moment that is explained.
     pub moment: MomentFacts,
-    /// Who held the memory then.
+    /// Breakdown of the memory at that moment.
     pub holders: Vec<Holder>,
-    /// What would have helped, the best first.
+    /// Remedies, best first.
     pub fixes: Vec<Fix>,
-    /// What each step leaves behind.
+    /// Memory that each step leaves behind.
     pub leaks: Vec<LeakFacts>,
-    /// How much is reserved and cannot be used.
+    /// Reserved memory that cannot be used.
     pub fragmentation: Fragmentation,
-    /// The causes that were weighed, with what each accounts for.
-    pub considered: Vec<Weighed>,
-    /// What is not known.
+    /// Causes considered, with the bytes that each accounts for.
+    pub considered: Vec<ConsideredCause>,
+    /// Gaps in the available data.
     pub unknown: Vec<String>,
 }
 
 impl Explanation {
-    /// Of a device on which nothing happened.
-    pub fn of_nothing(device: u8) -> Self {
+    /// Explanation for a device without events.
+    pub fn without_events(device: u8) -> Self {
         Self {
             device,
             cause: Cause::None,
@@ -48,86 +48,86 @@ impl Explanation {
     }
 }
 
-/// Something that speaks for a cause.
+/// Evidence for a cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// A sentence.
+    /// Sentence that states it.
     pub text: String,
-    /// How many bytes it is about.
+    /// Bytes concerned.
     pub bytes: u64,
-    /// The lines of the user's code that it is about, innermost first.
+    /// User code lines concerned, innermost first.
     pub lines: Vec<Line>,
 }
 
-/// A line of the user's code.
+/// Line of user code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// The file, as it was recorded.
+    /// File path as recorded.
     pub file: String,
-    /// The line, from 1.
+    /// Line number, from 1.
     pub line: u32,
-    /// The function.
+    /// Function name.
     pub function: String,
-    /// What stands there, where the file is at hand.
+    /// Source text, if the file is available.
     pub text: Option<String>,
 }
 
-/// The moment that is explained.
+/// Moment that is explained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MomentFacts {
-    /// Its index in the track.
+    /// Index in the track.
     pub moment: u32,
-    /// The step that was under way, from 1.
+    /// Training step in progress, from 1.
     pub step: u64,
-    /// The phase that was under way.
+    /// Phase in progress.
     pub phase: Option<Phase>,
-    /// What could not be served.
+    /// Size of the failed request.
     pub requested: Option<u64>,
-    /// Bytes in blocks.
+    /// Allocated bytes.
     pub allocated: u64,
-    /// Bytes in segments.
+    /// Reserved bytes.
     pub reserved: u64,
-    /// What the allocator could get.
+    /// Bytes that the allocator could use.
     pub limit: Option<u64>,
-    /// What was missing: the request and what was in blocks, less what the allocator could get.
+    /// Missing bytes: request plus allocated bytes, minus the limit.
     pub missing: Option<u64>,
 }
 
 /// A remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fix {
-    /// What is done.
+    /// Change to make.
     pub lever: Lever,
-    /// The bytes that it would have saved at the moment that is explained.
+    /// Bytes saved at the explained moment.
     pub saves: u64,
-    /// How to do it.
+    /// Instructions.
     pub how: String,
-    /// How it is known.
+    /// Kind of proof.
     pub proof: Proof,
-    /// Whether the recorded run would have gone on; nothing where that cannot be told.
+    /// `true` if the recorded run would have continued; `None` if unknown.
     pub fits: Option<bool>,
-    /// What can be applied as it is.
+    /// Automatically applicable part.
     pub apply: Apply,
 }
 
 impl Fix {
-    /// How far the training stays the same. A recording does not show if a batch can be divided.
+    /// Effect on the training results. A recording does not show if a batch can be divided.
     pub const fn label(&self) -> Label {
         self.lever.label_unverified()
     }
 }
 
-/// What of a remedy can be applied as it is.
+/// Automatically applicable part of a remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Apply {
-    /// Nothing: it takes somebody who knows the program. The reason where a change of the source was
-    /// refused, as a sentence without its end.
+    /// Nothing: the change needs knowledge of the program. Holds the reason if a source edit was refused, as
+    /// a sentence without a final full stop.
     ByHand(Option<String>),
-    /// An environment variable and its value; an empty value takes it away.
+    /// Environment variable and value; an empty value unsets it.
     Environment(&'static str, String),
-    /// A change of a source file.
+    /// Edit of a source file.
     Edit(Change),
-    /// A card on which the allocator can get so much.
+    /// Card on which the allocator can use this many bytes.
     Card(u64),
 }
 
@@ -137,47 +137,47 @@ impl Default for Apply {
     }
 }
 
-/// What each step leaves behind, for people.
+/// Memory that each step leaves behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeakFacts {
-    /// The line that asked for it.
+    /// Line that allocated it.
     pub line: Option<Line>,
-    /// The module that it was made in.
+    /// Module in whose call it was allocated.
     pub module: Option<String>,
-    /// What it is.
+    /// Category.
     pub category: memfit_vocabulary::Category,
-    /// Bytes that stay of each step.
+    /// Bytes left by each step.
     pub per_step: u64,
-    /// Bytes that were there.
+    /// Total bytes left.
     pub bytes: u64,
-    /// Of how many steps.
+    /// Number of steps that they are from.
     pub steps: u64,
-    /// The step in which memory runs out.
+    /// Step in which memory runs out.
     pub dies_at: Option<u64>,
 }
 
-/// How much is reserved and cannot be used.
+/// Reserved memory that cannot be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Fragmentation {
-    /// Reserved, and in no block in use.
+    /// Reserved bytes that are in no used block.
     pub unused: u64,
-    /// The largest free block; absent where segments were not recorded.
+    /// Largest free block; `None` if segments were not recorded.
     pub largest_free: Option<u64>,
-    /// How many free blocks there are.
+    /// Number of free blocks.
     pub free_blocks: Option<u64>,
-    /// Free, and in pools of their own.
+    /// Free bytes in private pools.
     pub in_private_pools: u64,
-    /// The share of what is reserved that is not in use.
+    /// Unused share of the reserved bytes.
     pub share: f64,
 }
 
-/// A cause that was weighed.
+/// Cause that was considered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Weighed {
-    /// The cause.
+pub struct ConsideredCause {
+    /// Cause.
     pub cause: Cause,
-    /// The bytes that it accounts for.
+    /// Bytes that it accounts for.
     pub bytes: u64,
-    /// Whether without it there would have been enough.
+    /// `true` if its removal would have prevented the failure.
     pub enough: bool,
 }

@@ -1,27 +1,27 @@
-//! How much is reserved and cannot be used.
+//! Fragmentation at the explained moment.
 
 use std::collections::BTreeMap;
 
 use crate::explanation::Fragmentation;
-use crate::story::Story;
+use crate::timeline::Timeline;
 
-/// The gaps between blocks, at the moment that is explained.
-pub(crate) fn fragmentation(story: &Story<'_>) -> Fragmentation {
-    let trouble = story.trouble;
+/// Measures the gaps between blocks at the explained moment.
+pub(crate) fn fragmentation(timeline: &Timeline<'_>) -> Fragmentation {
+    let trouble = timeline.trouble;
     let unused = trouble.reserved.saturating_sub(trouble.allocated);
     let share = if trouble.reserved == 0 { 0.0 } else { unused as f64 / trouble.reserved as f64 };
     let mut figures = Fragmentation { unused, share, ..Fragmentation::default() };
-    let spans: Vec<_> = story
+    let spans: Vec<_> = timeline
         .track
         .spans
         .iter()
-        .filter(|span| span.device == story.device && span.is_live_at(trouble.moment))
+        .filter(|span| span.device == timeline.device && span.is_live_at(trouble.moment))
         .collect();
     if spans.is_empty() {
         return figures;
     }
     let blocks: BTreeMap<u64, u64> =
-        story.live().map(|life| (life.block.address, life.block.bytes)).collect();
+        timeline.live().map(|life| (life.block.address, life.block.bytes)).collect();
     let (mut largest, mut count) = (0, 0);
     for span in spans {
         let end = span.address.saturating_add(span.bytes);

@@ -1,26 +1,26 @@
-//! What the text of an out-of-memory error proves by itself, and what it does not.
+//! Explanation from the text of an out-of-memory error alone.
 
 use memfit_allocator::{LARGE_SEGMENT, SMALL_SEGMENT};
 use memfit_recording::{LogFrame, OomKind, OomText};
 use memfit_vocabulary::{Cause, Lever, Proof};
 
 use crate::case::{Card, OtherProcess, Refused};
-use crate::explanation::{Apply, Explanation, Fact, Fix, Fragmentation, Line, MomentFacts, Weighed};
-use crate::weigh::{VARIABLE, size};
+use crate::explanation::{Apply, ConsideredCause, Explanation, Fact, Fix, Fragmentation, Line, MomentFacts};
+use crate::weigh::{CONF_VARIABLE, size};
 
-/// What a text proves. Of a text alone no holder, no leak and no line of the model can be told; what to
-/// record to learn more is among the unknown.
+/// Explains a message. The text does not show what filled the memory, leaks, or lines of the model; the gaps
+/// name what to record to learn more.
 pub(crate) fn explain_text(text: &OomText) -> Explanation {
     let figures = &text.figures;
     let bytes = |amount: Option<memfit_recording::Amount>| amount.map(memfit_recording::Amount::bytes);
     let (requested, free) = (bytes(figures.requested), bytes(figures.free));
     let idle = bytes(figures.idle());
-    let card = card_of(text);
+    let card = card_from_text(text);
     let device = figures.device.and_then(|device| u8::try_from(device).ok()).unwrap_or(0);
-    let mut explanation = Explanation::of_nothing(device);
+    let mut explanation = Explanation::without_events(device);
     let allocated = bytes(figures.allocated).unwrap_or(0);
     let reserved = bytes(figures.total_reserved()).unwrap_or(allocated);
-    // Where the process may only have a part of the card, what is free beyond that part is not its own.
+    // Free memory beyond the process's memory fraction is not available to it.
     let free = free.map(|free| {
         bytes(figures.allowed).map_or(free, |allowed| free.min(allowed.saturating_sub(reserved)))
     });
@@ -41,7 +41,7 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
         in_private_pools: bytes(figures.private_pools).unwrap_or(0),
         ..Fragmentation::default()
     };
-    let lines = users_lines(text);
+    let lines = user_lines(text);
     let others = card.others_total();
     let room = free.unwrap_or(0) + unused;
     let wanted = requested.unwrap_or(u64::MAX);
@@ -109,7 +109,7 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
         fact(
             format!(
                 "CUDA ran out of memory before the first tensor, in {}: every process on the GPU needs a context of its own",
-                refused.who()
+                refused.describe()
             ),
             0,
         );
@@ -125,7 +125,8 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
         explanation.evidence.push(Fact { text: note, bytes: requested.unwrap_or(0), lines: Vec::new() });
     }
     explanation.cause = cause;
-    explanation.considered = vec![Weighed { cause, bytes: wanted.min(allocated.max(unused)), enough: true }];
+    explanation.considered =
+        vec![ConsideredCause { cause, bytes: wanted.min(allocated.max(unused)), enough: true }];
     explanation.fixes = fixes(cause, unused, others, requested.unwrap_or(0), text);
     if let Some(rank) = text.rank {
         explanation
@@ -139,8 +140,8 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
     explanation
 }
 
-/// What a text says of the card.
-pub(crate) fn card_of(text: &OomText) -> Card {
+/// Facts about the card in a message.
+pub(crate) fn card_from_text(text: &OomText) -> Card {
     let figures = &text.figures;
     let held = figures.total_reserved().map(memfit_recording::Amount::bytes);
     let free = figures.free.map(memfit_recording::Amount::bytes);
@@ -161,30 +162,30 @@ pub(crate) fn card_of(text: &OomText) -> Card {
         },
         own_outside: outside(text),
         others: others.collect(),
-        refused: refused(text),
+        refused: worker_refusal(text),
     }
 }
 
-/// Where the loop of a loader's workers stands in PyTorch, and the one that Python starts them with.
+/// Path suffix of the worker loop of PyTorch's loader.
 pub(crate) const WORKER_LOOP: &str = "torch/utils/data/_utils/worker.py";
 
-/// What the CUDA runtime itself refused to a loader's worker: PyTorch's allocator was not asked yet, and
-/// gives figures where it is.
-fn refused(text: &OomText) -> Option<Refused> {
+/// Refusal of a CUDA allocation in a loader worker. PyTorch's allocator was not involved, since it prints
+/// figures.
+fn worker_refusal(text: &OomText) -> Option<Refused> {
     let of_worker = text.frames.iter().any(|frame| frame.file.ends_with(WORKER_LOOP));
     let outside = text.kind == OomKind::Cuda && text.figures.requested.is_none();
-    (outside && of_worker).then(|| Refused { lines: users_lines(text), ..Refused::default() })
+    (outside && of_worker).then(|| Refused { lines: user_lines(text), ..Refused::default() })
 }
 
-/// The same of the process that trains, in a text of its own.
-pub(crate) fn refused_to_training(text: &OomText) -> Option<Refused> {
+/// Refusal of a CUDA allocation in the training process.
+pub(crate) fn training_refusal(text: &OomText) -> Option<Refused> {
     let outside = text.kind == OomKind::Cuda && text.figures.requested.is_none();
-    outside.then(|| Refused { trains: true, lines: users_lines(text), ..Refused::default() })
+    outside.then(|| Refused { trains: true, lines: user_lines(text), ..Refused::default() })
 }
 
-/// The user's lines of a message's traceback, innermost first.
-fn users_lines(text: &OomText) -> Vec<Line> {
-    let frames = text.frames.iter().rev().filter(|frame| crate::origins::is_users(&frame.file));
+/// User code lines of the traceback, innermost first.
+fn user_lines(text: &OomText) -> Vec<Line> {
+    let frames = text.frames.iter().rev().filter(|frame| crate::origins::is_user_file(&frame.file));
     let line = |frame: &LogFrame| Line {
         file: frame.file.clone(),
         line: frame.line,
@@ -194,19 +195,19 @@ fn users_lines(text: &OomText) -> Vec<Line> {
     frames.map(line).collect()
 }
 
-/// The number of the loader's worker that a log names as the one that an error was caught in.
-pub(crate) fn worker_in(log: &str) -> Option<u32> {
+/// Number of the loader worker that a log names as the source of an error.
+pub(crate) fn worker_number(log: &str) -> Option<u32> {
     let (_, behind) = log.rsplit_once("DataLoader worker process ")?;
     behind.split(|character: char| !character.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// What this process held beside PyTorch's allocator.
+/// Bytes that this process used outside of PyTorch's allocator.
 fn outside(text: &OomText) -> Option<u64> {
     let process = text.figures.this_process?.bytes();
     Some(process.saturating_sub(text.figures.total_reserved()?.bytes()))
 }
 
-/// "Tried to allocate" is the segment's size, which for small requests says nothing of theirs.
+/// "Tried to allocate" states the segment size, which hides the size of small requests.
 fn segment_note(text: &OomText, requested: Option<u64>) -> Option<String> {
     if text.kind != OomKind::CachingAllocator {
         return None;
@@ -229,7 +230,7 @@ fn fixes(cause: Cause, unused: u64, others: u64, requested: u64, text: &OomText)
     };
     let expandable = || {
         let on = text.advice == Some(memfit_recording::Advice::ExpandableAlreadyOn);
-        let apply = Apply::Environment(VARIABLE, "expandable_segments:True".to_owned());
+        let apply = Apply::Environment(CONF_VARIABLE, "expandable_segments:True".to_owned());
         (!on).then(|| fix(Lever::ExpandableSegments, unused, "set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before 2.9): most of the memory that is reserved but unallocated becomes usable", None, apply))
     };
     let mut fixes = Vec::new();
@@ -309,10 +310,10 @@ Search for `cudaErrorMemoryAllocation' in https://docs.nvidia.com for more infor
     #[test]
     fn a_worker_that_gets_no_context_is_outside_of_the_allocator() {
         let text = text_of(IN_WORKER);
-        let refused = card_of(&text).refused.expect("the worker was refused");
+        let refused = card_from_text(&text).refused.expect("the worker was refused");
         assert_eq!(refused.lines.len(), 1);
         assert_eq!((refused.lines[0].file.as_str(), refused.lines[0].line), ("/home/me/train.py", 11));
-        assert_eq!(worker_in(IN_WORKER), Some(1));
+        assert_eq!(worker_number(IN_WORKER), Some(1));
         let explanation = explain_text(&text);
         assert_eq!(explanation.cause, Cause::Outside);
         assert_eq!(explanation.fixes[0].lever, Lever::WorkersOffTheCard);
@@ -321,9 +322,9 @@ Search for `cudaErrorMemoryAllocation' in https://docs.nvidia.com for more infor
     #[test]
     fn the_runtime_alone_proves_nothing_of_workers_and_figures_say_more() {
         let bare = "RuntimeError: CUDA error: out of memory";
-        assert_eq!((card_of(&text_of(bare)).refused, worker_in(bare)), (None, None));
+        assert_eq!((card_from_text(&text_of(bare)).refused, worker_number(bare)), (None, None));
         let figures = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 3.00 GiB of which 1.00 GiB is free. Of the allocated memory 1.50 GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated.";
         let in_worker = IN_WORKER.replace("CUDA error: out of memory", figures);
-        assert_eq!(card_of(&text_of(&in_worker)).refused, None);
+        assert_eq!(card_from_text(&text_of(&in_worker)).refused, None);
     }
 }

@@ -1,36 +1,36 @@
-//! Who held the memory at a moment, as a tree that adds up: category, module, line.
+//! Memory at a moment as a tree of category, module and line.
 
 use std::collections::BTreeMap;
 
 use memfit_vocabulary::Category;
 
-use crate::story::{Life, Story};
+use crate::timeline::{Life, Timeline};
 
-/// A branch of the tree. What its children hold is what it holds.
+/// Node of the tree. The bytes of its children sum to its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// The category, the module or the line.
+    /// Category, module or line.
     pub name: String,
-    /// Its bytes.
+    /// Bytes.
     pub bytes: u64,
-    /// How many blocks that is.
+    /// Number of blocks.
     pub blocks: u64,
-    /// What it is made of, most first.
+    /// Children, largest first.
     pub children: Vec<Holder>,
 }
 
-/// Where nothing is known of a module or a line.
-const NOT_KNOWN: &str = "(not known)";
+/// Name for an unknown module or line.
+const UNKNOWN_NAME: &str = "(not known)";
 
-/// What was reserved at the trouble, by category, module and line. The branches add up to it.
-pub(crate) fn holders(story: &Story<'_>) -> Vec<Holder> {
+/// Builds the tree of the reserved memory at the explained moment. The leaves sum to the total.
+pub(crate) fn holders(timeline: &Timeline<'_>) -> Vec<Holder> {
     let mut tree: BTreeMap<(Category, String, String), (u64, u64)> = BTreeMap::new();
     let (mut in_blocks, mut rounding) = (0, 0);
-    for life in story.live() {
+    for life in timeline.live() {
         in_blocks += life.block.bytes;
-        rounding += life.block.bytes - life.asked();
-        let entry = tree.entry((life.category, module(story, life), line(story, life))).or_default();
-        entry.0 += life.asked();
+        rounding += life.block.bytes - life.requested_bytes();
+        let entry = tree.entry((life.category, module(timeline, life), line(timeline, life))).or_default();
+        entry.0 += life.requested_bytes();
         entry.1 += 1;
     }
     let mut holders: Vec<Holder> = Vec::new();
@@ -43,16 +43,16 @@ pub(crate) fn holders(story: &Story<'_>) -> Vec<Holder> {
         if bytes > 0 {
             let top = branch(&mut holders, category.name().to_owned(), bytes, 0);
             if !top.children.is_empty() {
-                let middle = branch(&mut top.children, NOT_KNOWN.to_owned(), bytes, 0);
-                branch(&mut middle.children, NOT_KNOWN.to_owned(), bytes, 0);
+                let middle = branch(&mut top.children, UNKNOWN_NAME.to_owned(), bytes, 0);
+                branch(&mut middle.children, UNKNOWN_NAME.to_owned(), bytes, 0);
             }
         }
     };
     rest(Category::Rounding, rounding);
-    rest(Category::Unknown, story.trouble.allocated.saturating_sub(in_blocks));
+    rest(Category::Unknown, timeline.trouble.allocated.saturating_sub(in_blocks));
     rest(
         Category::Fragmentation,
-        story.trouble.reserved.saturating_sub(story.trouble.allocated.max(in_blocks)),
+        timeline.trouble.reserved.saturating_sub(timeline.trouble.allocated.max(in_blocks)),
     );
     sort(&mut holders);
     holders
@@ -76,12 +76,12 @@ fn sort(holders: &mut [Holder]) {
     }
 }
 
-fn module(story: &Story<'_>, life: &Life) -> String {
-    let name = story.track.texts.get(life.module());
-    if name.is_empty() { NOT_KNOWN.to_owned() } else { name.to_owned() }
+fn module(timeline: &Timeline<'_>, life: &Life) -> String {
+    let name = timeline.track.texts.get(life.module());
+    if name.is_empty() { UNKNOWN_NAME.to_owned() } else { name.to_owned() }
 }
 
-/// The line that asked for a block, as people write it.
-pub(crate) fn line(story: &Story<'_>, life: &Life) -> String {
-    life.site.map_or_else(|| NOT_KNOWN.to_owned(), |site| site.text(story.track))
+/// Line that allocated a block, formatted for people.
+pub(crate) fn line(timeline: &Timeline<'_>, life: &Life) -> String {
+    life.site.map_or_else(|| UNKNOWN_NAME.to_owned(), |site| site.text(timeline.track))
 }

@@ -1,96 +1,96 @@
-//! What a stack tells: which of the user's lines asked, and on whose behalf the libraries above it were.
+//! Interpretation of call stacks: the user's lines, and the role of the library frames above them.
 
 use memfit_recording::{Frame, StackId, TextId, Track};
 
-/// A line of the user's own code.
+/// Line of user code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Site {
-    /// The file.
+    /// File.
     pub file: TextId,
-    /// The line, from 1.
+    /// Line number, from 1.
     pub line: u32,
-    /// The function.
+    /// Function.
     pub function: TextId,
 }
 
 impl Site {
-    /// `train.py:31`, with the path as it was recorded.
+    /// Formats the line as `train.py:31`, with the recorded path.
     pub(crate) fn text(self, track: &Track) -> String {
         format!("{}:{}", track.texts.get(self.file), self.line)
     }
 }
 
-/// What PyTorch was doing when it asked.
+/// Context in PyTorch of an allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Nothing is known.
+    /// Unknown.
     #[default]
     Unknown,
-    /// The user's code asked outside of any module.
+    /// User code outside of any module.
     Plain,
-    /// A module is being moved to the device, or made there.
+    /// Move of a module to the device, or its creation there.
     Placing,
-    /// Within a module's call.
+    /// Call of a module.
     Forward,
-    /// Within a backward.
+    /// Backward pass.
     Backward,
-    /// Within an optimizer's step.
+    /// Optimizer step.
     Optimizer,
 }
 
-/// Operations that are worth recognising.
+/// Recognised operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a question of its own, and several may be true")]
 pub(crate) struct Operation {
-    /// An optimizer's state is being made.
+    /// Creation of optimizer state.
     pub(crate) state: bool,
-    /// A library's handle gets its workspace.
+    /// Workspace of a library handle.
     pub(crate) workspace: bool,
-    /// A graph is being captured.
+    /// CUDA graph capture.
     pub(crate) capture: bool,
-    /// A loss over classes.
+    /// Classification loss.
     pub(crate) loss: bool,
 }
 
-/// What a stack tells.
+/// Interpretation of a stack.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origin {
-    /// The user's frames, innermost first.
+    /// User frames, innermost first.
     pub(crate) user: Vec<Site>,
-    /// The user's line that called the outermost module.
+    /// User line that called the outermost module.
     pub(crate) caller: Option<Site>,
     pub(crate) role: Role,
     pub(crate) operation: Operation,
 }
 
 impl Origin {
-    /// The innermost line of the user's.
+    /// Innermost user line.
     pub(crate) fn site(&self) -> Option<Site> {
         self.user.first().copied()
     }
 }
 
-/// All stacks of a track, read once.
+/// Interpretation of all stacks of a track.
 #[derive(Debug)]
 pub(crate) struct Origins(Vec<Origin>);
 
 impl Origins {
-    pub(crate) fn of(track: &Track) -> Self {
+    pub(crate) fn from_track(track: &Track) -> Self {
         let read = |id| read(track, track.stacks.get(StackId(id)));
         Self((0..track.stacks.len() as u32).map(read).collect())
     }
 
     pub(crate) fn get(&self, stack: StackId) -> &Origin {
-        // The empty stack is always there.
+        // The empty stack always exists.
         self.0.get(stack.0 as usize).unwrap_or(&self.0[0])
     }
 
-    /// All of them.
+    /// All interpretations.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Origin> {
         self.0.iter()
     }
 
-    /// Whether anything is known of any stack.
+    /// Returns `true` if any stack is known.
     pub(crate) fn any(&self) -> bool {
         self.0.iter().any(|origin| !origin.user.is_empty())
     }
@@ -99,20 +99,20 @@ impl Origins {
 fn read(track: &Track, frames: impl Iterator<Item = Frame>) -> Origin {
     let mut origin = Origin::default();
     let mut seen_any = false;
-    // Of the frames passed so far, from the inside: the last that was a module's call.
+    // `true` if the last library frame, from the inside, was a module's call.
     let mut in_module = false;
     for frame in frames {
         let (file, name) = (track.texts.get(frame.file), track.texts.get(frame.name));
         seen_any = true;
-        if !is_users(file) {
-            note(&mut origin, file, name);
+        if !is_user_file(file) {
+            apply_frame(&mut origin, file, name);
             in_module |= name == "_call_impl" && file.ends_with("module.py");
             continue;
         }
         let site = Site { file: frame.file, line: frame.line, function: frame.name };
         origin.user.push(site);
         if in_module {
-            // Overwritten further out, so that the outermost is left.
+            // Overwritten by outer frames, so that the outermost remains.
             origin.caller = Some(site);
             in_module = false;
         }
@@ -123,8 +123,9 @@ fn read(track: &Track, frames: impl Iterator<Item = Frame>) -> Origin {
     origin
 }
 
-/// What a library's frame tells. The strongest role wins: a backward may run modules, an optimizer a closure.
-fn note(origin: &mut Origin, file: &str, name: &str) {
+/// Applies a library frame. The strongest role wins: a backward pass may call modules, an optimizer a
+/// closure.
+fn apply_frame(origin: &mut Origin, file: &str, name: &str) {
     let role = if name.contains("autograd::Engine") || name == "_engine_run_backward" || name == "_make_grads"
     {
         Role::Backward
@@ -161,14 +162,14 @@ const fn strength(role: Role) -> u8 {
     }
 }
 
-/// Whether a file is the user's, and not a library's, Python's own or native code.
-pub(crate) fn is_users(file: &str) -> bool {
+/// Returns `true` if a file is user code, not a library, Python's own or native code.
+pub(crate) fn is_user_file(file: &str) -> bool {
     let of_library = [
         "/site-packages/",
         "/dist-packages/",
         "/lib/python3",
         "/memfit_probe/",
-        // What the compiler has written, and PyTorch where it runs from its sources.
+        // Compiler output, and PyTorch in a source checkout.
         "/torchinductor_",
         "/torch/_dynamo/",
         "/torch/_inductor/",
@@ -189,9 +190,9 @@ pub(crate) fn is_users(file: &str) -> bool {
         && !file.contains("frozen ")
 }
 
-/// Whether a file holds Python. Stacks may have native frames too (`stacks="all"` is PyTorch's default), with
-/// sources of every language, objects, libraries and the interpreter itself; a script of Python's that has no
-/// ending at all is told from these by its name.
+/// Returns `true` if a file contains Python. With `stacks="all"`, PyTorch's default, stacks also have native
+/// frames of source files, objects, libraries and the interpreter; a Python script without an extension is
+/// told from these by its name.
 fn is_python(file: &str) -> bool {
     const ENDINGS: [&str; 3] = ["py", "pyw", "ipynb"];
     let name = file.rsplit(['/', '\\']).next().unwrap_or_default();
@@ -285,7 +286,7 @@ mod tests {
             "/tmp/torchinductor_me/ab/cabcdefg.py",
             "/home/me/pytorch/torch/nn/modules/linear.py",
         ] {
-            assert!(!is_users(file), "{file}");
+            assert!(!is_user_file(file), "{file}");
         }
         for file in [
             "train.py",
@@ -297,7 +298,7 @@ mod tests {
             "<ipython-input-7-5c2ea9b3d1f0>",
             "/me/torchling/a.py",
         ] {
-            assert!(is_users(file), "{file}");
+            assert!(is_user_file(file), "{file}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a recorded process is to another one of the same run that found no room on their card.
+//! Description of a recorded process as another process on the same card.
 
 use memfit_recording::{NEVER, Track};
 
@@ -7,7 +7,7 @@ use crate::explanation::Line;
 use crate::from_text::WORKER_LOOP;
 use crate::origins::Origins;
 
-/// What the process of a track held of a device at the end, and where it got most of it.
+/// Memory that a track's process held on a device at its end, and the lines that allocated most of it.
 pub(crate) fn other_process(track: &Track, device: u8) -> OtherProcess {
     let last = track.moments().iter().rev().find(|moment| moment.device == device);
     let reserved = last.map_or(0, |moment| moment.reserved);
@@ -19,7 +19,7 @@ pub(crate) fn other_process(track: &Track, device: u8) -> OtherProcess {
             function: track.texts.get(site.function).to_owned(),
             text: None,
         };
-        Origins::of(track).get(largest.stack).user.iter().map(site).collect()
+        Origins::from_track(track).get(largest.stack).user.iter().map(site).collect()
     });
     let loops = track.stacks.frames().iter().any(|frame| track.texts.get(frame.file).ends_with(WORKER_LOOP));
     let kin = if loops { Kin::LoaderWorker } else { Kin::OfScript };

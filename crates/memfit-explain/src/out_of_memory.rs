@@ -1,23 +1,23 @@
-//! The moment when memory ran out.
+//! Failed requests of a track.
 
 use memfit_recording::{MomentKind, Track};
 
-/// A request that could not be served.
+/// Failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
-    /// The moment, as an index in the track.
+    /// Moment, as an index in the track.
     pub moment: u32,
-    /// The device.
+    /// Device index.
     pub device: u8,
-    /// What was asked for.
+    /// Requested bytes.
     pub requested: u64,
-    /// Bytes in blocks then.
+    /// Allocated bytes.
     pub allocated: u64,
-    /// Bytes in segments then.
+    /// Reserved bytes.
     pub reserved: u64,
 }
 
-/// The requests of a track that could not be served, in order.
+/// Failed requests of a track, in order.
 pub fn out_of_memory(track: &Track) -> Vec<OutOfMemory> {
     (0..)
         .zip(track.moments())

@@ -1,6 +1,6 @@
-//! Explanations of recordings: the case is put together from what the file, or the run, says of its card.
+//! Explanation of recordings: builds the case from the file's or the run's facts about the card.
 
-use memfit_allocator::{Given, Release, RestoreError, recording};
+use memfit_allocator::{Release, ReplayConditions, RestoreError, recording};
 use memfit_recording::{MomentKind, Recording, Snapshot, Source, Track};
 
 use crate::case::{Card, Case, OtherProcess};
@@ -9,57 +9,57 @@ use crate::explanation::Explanation;
 use crate::from_text::explain_text;
 use crate::others::other_process;
 
-/// Facts that the user knows better than the file.
+/// Facts given by the user, which override those of the file.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked {
-    /// Bytes that the allocator could get.
+pub struct ExplainOverrides {
+    /// Bytes that the allocator could use.
     pub limit: Option<u64>,
-    /// The device.
+    /// Device index.
     pub device: Option<u32>,
-    /// The release of PyTorch.
+    /// PyTorch release.
     pub torch: Option<Release>,
 }
 
-/// A recording could not be explained.
+/// Error while a recording is explained.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExplainError {
-    /// The recording has nothing of this device.
+    /// The recording has no events of this device.
     #[error("the recording has nothing of device {device}")]
     NoSuchDevice {
-        /// The requested device.
+        /// Requested device.
         device: u32,
-        /// The devices in the recording.
+        /// Devices in the recording.
         devices: Vec<u32>,
     },
-    /// The recording does not begin with a state that an allocator can be in.
+    /// The recording's first state is not a valid allocator state.
     #[error("the recording cannot be replayed: {0}")]
     Replay(#[from] RestoreError),
 }
 
-/// Reads the text of a source file, where it is at hand.
+/// Returns the text of a source file, if it is available.
 type ReadSource<'given> = &'given dyn Fn(&str) -> Option<String>;
 
 /// Explains the content of a file.
 pub fn explain_source(
-    asked: &Asked,
+    asked: &ExplainOverrides,
     input: &Source,
     source: ReadSource<'_>,
 ) -> Result<Explanation, ExplainError> {
     match input {
         Source::Snapshot(snapshot) => explain_snapshot(asked, snapshot, source),
         Source::Recording(recording) => explain_recording(asked, recording, source),
-        // The last is the one that ended it.
-        Source::Texts(texts) => Ok(texts.last().map_or_else(|| Explanation::of_nothing(0), explain_text)),
+        // The last error ended the run.
+        Source::Texts(texts) => Ok(texts.last().map_or_else(|| Explanation::without_events(0), explain_text)),
     }
 }
 
 fn explain_snapshot(
-    asked: &Asked,
+    asked: &ExplainOverrides,
     snapshot: &Snapshot,
     source: ReadSource<'_>,
 ) -> Result<Explanation, ExplainError> {
-    let given = Given::from_snapshot_of(snapshot, asked.torch);
+    let given = ReplayConditions::from_snapshot_of(snapshot, asked.torch);
     let recorded = recording(snapshot, &given)?;
     let tracks: Vec<(&Track, u8)> = recorded
         .recording
@@ -69,9 +69,9 @@ fn explain_snapshot(
         .map(|(track, device)| (track, device as u8))
         .collect();
     if tracks.is_empty() {
-        return Ok(Explanation::of_nothing(0));
+        return Ok(Explanation::without_events(0));
     }
-    let (track, device) = chosen(asked, &tracks)?;
+    let (track, device) = select_track(asked, &tracks)?;
     let limit = asked.limit.or_else(|| track.limit_at_oom(device));
     let card = Card { limit, ..Card::default() };
     let alloc_conf = snapshot.settings.as_ref().map(|settings| settings.text.clone()).unwrap_or_default();
@@ -80,7 +80,7 @@ fn explain_snapshot(
 
 /// Explains a recording.
 pub fn explain_recording(
-    asked: &Asked,
+    asked: &ExplainOverrides,
     recording: &Recording,
     source: ReadSource<'_>,
 ) -> Result<Explanation, ExplainError> {
@@ -90,26 +90,31 @@ pub fn explain_recording(
         .flat_map(|track| track.devices().into_iter().map(move |device| (track, device)))
         .collect();
     if tracks.is_empty() {
-        return Ok(Explanation::of_nothing(0));
+        return Ok(Explanation::without_events(0));
     }
-    let (track, device) = chosen(asked, &tracks)?;
+    let (track, device) = select_track(asked, &tracks)?;
     let origin = &recording.origin;
-    let Conditions { given, alloc_conf, card: told } = Conditions::of_track(origin, track, asked.torch);
+    let Conditions { given, alloc_conf, card: told } = Conditions::from_track(origin, track, asked.torch);
     let limit = asked.limit.or(told.limit).or_else(|| track.limit_at_oom(device));
     let others = if told.refused.as_ref().is_some_and(|refused| refused.trains) {
-        // The message has no figures: what was recorded has to do.
-        let others =
+        // The message has no figures, so the recorded totals are used.
+        let recorded =
             tracks.iter().filter(|(track, of)| Some(track.pid) != origin.oom_process && *of == device);
-        others.map(|(track, _)| other_process(track, device)).collect()
+        recorded.map(|(track, _)| other_process(track, device)).collect()
     } else {
-        others(track, device, &tracks, told.others)
+        merge_other_processes(track, device, &tracks, told.others)
     };
     let card = Card { name: origin.device.clone(), capacity: origin.capacity, limit, others, ..told };
     Ok(judged(&Case { track, device, card, given, alloc_conf, source }))
 }
 
-/// What the recording itself knows of the other processes' tensors.
-fn others(own: &Track, device: u8, tracks: &[(&Track, u8)], told: Vec<OtherProcess>) -> Vec<OtherProcess> {
+/// Adds recorded processes to those that the message names.
+fn merge_other_processes(
+    own: &Track,
+    device: u8,
+    tracks: &[(&Track, u8)],
+    told: Vec<OtherProcess>,
+) -> Vec<OtherProcess> {
     told.into_iter()
         .filter(|other| other.pid != own.pid)
         .map(|other| {
@@ -128,12 +133,12 @@ fn others(own: &Track, device: u8, tracks: &[(&Track, u8)], told: Vec<OtherProce
 }
 
 fn judged(case: &Case<'_>) -> Explanation {
-    crate::explain::explain(case).unwrap_or_else(|| Explanation::of_nothing(case.device))
+    crate::explain::explain(case).unwrap_or_else(|| Explanation::without_events(case.device))
 }
 
-/// The device that was asked for, else the one that ran out of memory, else the one that was fullest.
-fn chosen<'track>(
-    asked: &Asked,
+/// Selects the requested device, or else the one that ran out of memory, or else the fullest one.
+fn select_track<'track>(
+    asked: &ExplainOverrides,
     tracks: &[(&'track Track, u8)],
 ) -> Result<(&'track Track, u8), ExplainError> {
     if let Some(device) = asked.device {
@@ -152,27 +157,27 @@ fn chosen<'track>(
 
 #[cfg(test)]
 mod tests {
-    use memfit_channel::events::{Event, EventLog, Place};
+    use memfit_channel::events::{Event, EventContext, EventLog};
     use memfit_recording::Origin;
     use memfit_vocabulary::{Cause, Phase};
 
     use super::*;
 
     fn explained(recording: &Recording) -> Explanation {
-        explain_recording(&Asked::default(), recording, &|_| None).expect("it is explained")
+        explain_recording(&ExplainOverrides::default(), recording, &|_| None).expect("it is explained")
     }
 
-    /// A process that got one block and keeps it.
+    /// A process that allocates one block and keeps it.
     fn holder(pid: u32, bytes: u64) -> Track {
-        let place = Place { device: 0, phase: Phase::Other.code(), thread: 1, module: 0, step: 0 };
+        let place = EventContext { device: 0, phase: Phase::Other.code(), thread: 1, module: 0, step: 0 };
         let got = Event::Alloc { place, address: 1 << 32, bytes, allocated: bytes, reserved: bytes };
         Track::from_log(&EventLog { pid, truncated: false, events: vec![got] }, None)
     }
 
     #[test]
     fn a_training_without_a_track_was_kept_off_the_card_by_those_that_have_one() {
-        // What PyTorch says where the runtime itself has no room: no figures, and the allocator was never
-        // asked.
+        // PyTorch's message for a failure of the CUDA runtime itself: without figures, since its allocator
+        // was not involved.
         let message = "Traceback (most recent call last):\n  File \"/me/train.py\", line 5, in main\n    net.cuda()\n\
                        RuntimeError: CUDA error: out of memory\n";
         let origin = Origin { oom: Some(message.to_owned()), oom_process: Some(1), ..Origin::default() };
@@ -181,7 +186,7 @@ mod tests {
         assert_eq!(explanation.cause, Cause::OtherProcesses);
         assert!(explanation.evidence[0].text.contains("process 9 of the same script held 2.00 GiB"));
         assert_eq!(explanation.fixes[0].saves, 3 << 30);
-        // A process's own failure, and one of nobody knows whom, are another matter.
+        // Failures of the process itself and of an unknown one do not count.
         for process in [None, Some(9)] {
             recording.origin.oom_process = process;
             let explanation = explained(&recording);

@@ -1,5 +1,5 @@
-//! The kernels of a shared object with CUDA code, one a line: the mangled name, a tab, and the bytes of each
-//! parameter. `make symbols` makes the tables of PyTorch's releases with it.
+//! Lists the kernels of a shared object with CUDA code, one per line: the mangled name, a tab, and the bytes
+//! of each parameter. `make symbols` uses it to build the tables of PyTorch's releases.
 
 use std::{
     collections::BTreeMap,
@@ -13,10 +13,11 @@ use memfit_kernels::binary::{
     fatbin::{self, Image, Kind},
 };
 
-/// The card whose machine code is read where there is code for several; parameters are the same for all.
+/// Architecture whose machine code is preferred if there is code for several; parameters are the same for
+/// all.
 const CARD: u32 = 90;
 
-/// The containers of a section, each of which begins at a multiple of eight bytes.
+/// Splits a section into its containers, each of which begins at a multiple of eight bytes.
 fn containers(mut section: &[u8]) -> impl Iterator<Item = &[u8]> {
     const ALIGNMENT: usize = 8;
     std::iter::from_fn(move || {
@@ -35,7 +36,7 @@ fn containers(mut section: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The machine code of a container that says most.
+/// Selects the machine code of a container: for the preferred architecture, else the last.
 fn machine_code<'i, 'b>(images: &'i [Image<'b>]) -> Option<&'i Image<'b>> {
     let machine = || images.iter().filter(|image| image.kind == Kind::Machine);
     machine().find(|image| image.target.runs_on(CARD)).or_else(|| machine().next_back())

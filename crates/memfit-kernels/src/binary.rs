@@ -1,4 +1,4 @@
-//! What a program's images tell of its kernels: containers, machine code, and the cards that run it.
+//! Kernel images of a program: containers, machine code, and the devices that can run it.
 
 pub mod arch;
 pub mod code;

@@ -1,12 +1,11 @@
-//! How long work takes on the card: a roofline over the card's rates and bandwidths, and over what work
-//! achieves of them.
+//! Durations of work on the device: a roofline model over the device's rates and bandwidths, and the shares
+//! of them that kernels reach.
 //!
-//! Everything here is arithmetic on sizes: products of matrices ([`gemm`]), convolutions as such products
-//! ([`convolution`]), kernels by what their names and arguments tell ([`kernel`]), transforms and solvers
-//! ([`library`]), collectives ([`collective`]), copies ([`transfer`]). What a card achieves comes from its
-//! entry in the catalogue ([`speeds`]), or from a calibration.
+//! Everything here is arithmetic on sizes: matrix products ([`gemm`]), and kernels by their names and
+//! arguments ([`kernel`]). The rates that a device reaches come from its entry in the catalogue ([`speeds`]),
+//! or from a calibration.
 //!
-//! Must not know streams, clocks or calls: whoever queues work asks here how long it is.
+//! This module must not know streams, clocks or calls: code that queues work asks here for its duration.
 
 pub mod gemm;
 pub mod kernel;
@@ -20,28 +19,28 @@ pub use speeds::Speeds;
 /// A piece of work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Work {
-    /// Nanoseconds from its start to its end, if nothing else runs.
+    /// Nanoseconds from start to end if nothing else runs.
     pub length: u64,
-    /// What it is.
+    /// Kind of work.
     pub kind: WorkKind,
 }
 
 impl Work {
-    /// Work of a kind that takes so many nanoseconds; lengths that make no sense are cut.
+    /// Creates work of a duration, clamped to a sane range.
     pub fn new(kind: WorkKind, nanoseconds: f64) -> Self {
-        const LONGEST: f64 = 1e15;
-        Self { length: nanoseconds.clamp(0.0, LONGEST) as u64, kind }
+        const MAX_NANOSECONDS: f64 = 1e15;
+        Self { length: nanoseconds.clamp(0.0, MAX_NANOSECONDS) as u64, kind }
     }
 
-    /// How much of its time it has the card's multiprocessors and memory to itself: all but the launch.
-    /// Copies to the host have engines of their own, and collectives run on a few multiprocessors.
+    /// Nanoseconds for which it occupies the multiprocessors and memory: all but the launch latency. Copies
+    /// to the host use their own engines, and collectives run on a few multiprocessors.
     #[inline]
     pub fn demand(self) -> u64 {
-        /// What a launch takes without using the card.
-        const LATENCY: u64 = 2_000;
+        /// Nanoseconds of a launch that do not use the device.
+        const LAUNCH_NANOSECONDS: u64 = 2_000;
         match self.kind {
             WorkKind::Transfer | WorkKind::Communication => 0,
-            _ => self.length.saturating_sub(LATENCY),
+            _ => self.length.saturating_sub(LAUNCH_NANOSECONDS),
         }
     }
 

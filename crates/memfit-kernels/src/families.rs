@@ -1,8 +1,8 @@
-//! The families of kernels: which kernels belong to each, what a launch does to the known contents of memory,
-//! what it costs, and where the numbers come from.
+//! Families of kernels: the kernels in each, a launch's effect on the known contents of memory, its cost, and
+//! the source of the numbers.
 //!
 //! A kernel is described once, from its name: [`Descriptor::new`] takes the first family of [`FAMILIES`] that
-//! has it. What follows contents and what estimates durations read the same descriptor.
+//! contains it. The tracking of contents and the estimates of durations use the same descriptor.
 
 #![allow(unsafe_code, reason = "the arguments of a launch are addresses that a C caller hands in")]
 
@@ -25,50 +25,50 @@ pub use table::FAMILIES;
 
 /// A family of kernels.
 pub struct Family {
-    /// What reports and tests call it.
+    /// Name in reports and tests.
     pub name: &'static str,
     kernels: Kernels,
-    effect: EffectOf,
-    cost: CostOf,
-    /// Whether the family states how arguments are laid out; if not, the machine code is asked.
+    effect: EffectSource,
+    cost: CostSource,
+    /// `true` if the family states the layout of the arguments; otherwise it is read from the machine code.
     stated_layout: bool,
-    /// Where the layout of its arguments and the numbers of its cost come from.
+    /// Source of its argument layout and of the numbers in its cost.
     pub source: &'static str,
 }
 
-/// Which kernels belong to a family.
+/// Selection of a family's kernels.
 enum Kernels {
-    /// Those whose mangled name begins with one of these.
+    /// Kernels whose mangled name begins with one of these.
     Prefixed(&'static [&'static str]),
-    /// Those whose mangled name has one of these in it.
+    /// Kernels whose mangled name contains one of these.
     Mangled(&'static [&'static str]),
     /// C++ functions of these names.
     Named(&'static [&'static str]),
-    /// Functions whose name has one of these in it.
+    /// Functions whose name contains one of these.
     Containing(&'static [&'static str]),
-    /// Those that this accepts.
+    /// Kernels that a function accepts.
     Accepted(fn(&Name) -> bool),
 }
 
-/// How the effect of a family's kernels is found.
-enum EffectOf {
-    /// Forgets what the kernel writes: by its signature, by the text that Triton keeps, or else wherever its
-    /// arguments lead.
+/// Derivation of a kernel's effect.
+enum EffectSource {
+    /// Forgets the memory that the kernel writes: found from its signature, from the text that Triton keeps,
+    /// or else all memory that its arguments lead to.
     Writes,
-    /// By this; as [`EffectOf::Writes`] where it is `None`.
+    /// Derived from the signature by this function; as [`EffectSource::Writes`] if it returns `None`.
     Signature(fn(&Signature) -> Option<Effect>),
 }
 
-/// How the cost of a family's kernels is found.
-enum CostOf {
+/// Derivation of a kernel's cost.
+enum CostSource {
     /// The same for all of them.
     All(Cost),
-    /// By the name, or by the effect where both need the same.
+    /// Derived from the name, or from the effect if both need the same analysis.
     Each(fn(&Name, &Effect) -> Cost),
 }
 
 impl Family {
-    fn has(&self, name: &Name) -> bool {
+    fn contains(&self, name: &Name) -> bool {
         match &self.kernels {
             Kernels::Prefixed(prefixes) => prefixes.iter().any(|prefix| name.mangled.starts_with(prefix)),
             Kernels::Mangled(parts) => parts.iter().any(|part| name.mangled.contains(part)),
@@ -82,14 +82,14 @@ impl Family {
 
     fn effect(&self, name: &Name) -> Effect {
         let Some(signature) = &name.signature else {
-            let written = name.text.and_then(|text| triton::written(text, name.mangled));
+            let written = name.text.and_then(|text| triton::written_params(text, name.mangled));
             return written.map_or(Effect::Anything, Effect::Overwrites);
         };
         let own = match self.effect {
-            EffectOf::Writes => None,
-            EffectOf::Signature(effect) => effect(signature),
+            EffectSource::Writes => None,
+            EffectSource::Signature(effect) => effect(signature),
         };
-        own.unwrap_or_else(|| match Writes::of(signature) {
+        own.unwrap_or_else(|| match Writes::from_signature(signature) {
             writes if writes.is_nowhere() => Effect::None,
             writes => Effect::Writes(writes),
         })
@@ -97,31 +97,31 @@ impl Family {
 
     fn cost(&self, name: &Name, effect: &Effect) -> Cost {
         match &self.cost {
-            CostOf::All(cost) => cost.clone(),
-            CostOf::Each(cost) => cost(name, effect),
+            CostSource::All(cost) => cost.clone(),
+            CostSource::Each(cost) => cost(name, effect),
         }
     }
 }
 
-/// What is known of a kernel.
+/// Description of a kernel.
 pub struct Descriptor {
     family: &'static Family,
     effect: Effect,
     cost: Cost,
-    /// Whether the arguments are laid out as the family says. PyTorch's own kernels are: the tables of the
-    /// releases' kernels are checked for it.
+    /// `true` if the arguments are laid out as the family states. That holds for PyTorch's own kernels: the
+    /// tables of the releases' kernels are checked for it.
     own_layout: bool,
-    /// The parameters, as far as the signature tells, for kernels whose machine code is not at hand.
+    /// Parameters derived from the signature, for kernels whose machine code is unavailable.
     declared: Option<Vec<Param>>,
-    /// What the machine code says, once it was asked for.
+    /// Description in the machine code, once it was asked for.
     function: OnceLock<Function>,
 }
 
 impl Descriptor {
-    /// Describes the kernel of a mangled name, of which Triton perhaps kept a text.
+    /// Describes a kernel by its mangled name and the text that Triton may have kept.
     pub fn new(mangled: &str, text: Option<&str>) -> Self {
         let name = Name::new(mangled, text);
-        let family = FAMILIES.iter().find(|family| family.has(&name)).unwrap_or(&table::UNKNOWN);
+        let family = FAMILIES.iter().find(|family| family.contains(&name)).unwrap_or(&table::UNKNOWN);
         let effect = family.effect(&name);
         let cost = family.cost(&name, &effect);
         let own_layout = family.stated_layout && name.signature.as_ref().is_some_and(Signature::is_pytorch);
@@ -131,12 +131,12 @@ impl Descriptor {
         Self { family, effect, cost, own_layout, declared, function: OnceLock::new() }
     }
 
-    /// The launch, with its arguments read as far as the kernel is known to have them.
+    /// The launch, with its arguments bounded to the parameters that the kernel is known to have.
     #[inline]
-    fn bounded<'l>(&'l self, launch: Launch<'l>) -> Launch<'l> {
+    fn bound_arguments<'l>(&'l self, launch: Launch<'l>) -> Launch<'l> {
         let arguments = launch.arguments;
         let arguments = if self.own_layout {
-            // SAFETY: the family is of PyTorch's own kernels, whose layout it states.
+            // SAFETY: the family consists of PyTorch's own kernels, whose layout it states.
             unsafe { arguments.unchecked() }
         } else if let (None, Some(declared)) = (arguments.params(), &self.declared) {
             // SAFETY: the kernel has the parameters of its own signature.
@@ -147,28 +147,28 @@ impl Descriptor {
         Launch { arguments, ..launch }
     }
 
-    /// The family that the kernel belongs to.
+    /// Family of the kernel.
     pub fn family(&self) -> &'static Family {
         self.family
     }
 
-    /// Whether parameters have the sizes that the family's layout gives them; `None` where contents are not
-    /// followed through such kernels.
+    /// Returns `true` if parameters have the sizes of the family's layout; `None` if contents are not tracked
+    /// through such kernels.
     pub fn fits(&self, params: &[Param]) -> Option<bool> {
         self.effect.fits(params)
     }
 
-    /// Whether a launch leaves all known contents as they are.
+    /// Returns `true` if a launch changes no known contents.
     pub fn is_inert(&self) -> bool {
         matches!(self.effect, Effect::None)
     }
 
     /// Applies a launch to the known contents of memory.
     pub fn apply(&self, launch: Launch) {
-        self.effect.apply(self.bounded(launch));
+        self.effect.apply(self.bound_arguments(launch));
     }
 
-    /// How long a launch takes; `function` gives what the machine code says, which is only asked where it is
+    /// Duration of a launch. `function` returns the machine code's description, and is only called if it is
     /// needed.
     pub fn work(
         &self,
@@ -177,14 +177,14 @@ impl Descriptor {
         speeds: &Speeds,
         function: impl Fn() -> Function,
     ) -> Work {
-        let launch = self.bounded(launch);
+        let launch = self.bound_arguments(launch);
         self.cost.work(launch, prepared, speeds, || self.function.get_or_init(&function))
     }
 }
 
-/// The cost of a kernel over lists of tensors.
+/// Cost of a kernel over lists of tensors.
 fn foreach(name: &Name, _: &Effect) -> Cost {
-    name.signature.as_ref().and_then(Foreach::of).map_or(Cost::Unknown, Cost::Foreach)
+    name.signature.as_ref().and_then(Foreach::from_signature).map_or(Cost::Unknown, Cost::Foreach)
 }
 
 #[cfg(test)]

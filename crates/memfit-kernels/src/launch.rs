@@ -1,4 +1,4 @@
-//! One launch of a kernel: its grid, its arguments, and the memory that they lead to.
+//! A kernel launch: its grid, its arguments, and the memory that they lead to.
 
 #![allow(unsafe_code, reason = "the arguments of a launch are addresses that a C caller hands in")]
 
@@ -10,22 +10,22 @@ use crate::{binary::Param, memory::Memory};
 
 pub(crate) use operands::Operands;
 
-/// The arguments of a launch: the address of each, and how far each reaches.
+/// Arguments of a launch: the address and the size of each.
 ///
-/// What is read lies within the argument, by the sizes that the kernel's machine code states: another
-/// library's kernel of the same name, or another release's, is not read past its end.
+/// Reads stay within the argument, by the sizes that the kernel's machine code states: a kernel of the same
+/// name from another library, or another release, is not read past its end.
 #[derive(Clone, Copy)]
 pub struct Arguments<'a> {
     addresses: In<Ptr>,
     params: &'a dyn Parameters,
-    /// Whether reads are held to the sizes of the parameters.
+    /// `true` if reads are bounded by the sizes of the parameters.
     checked: bool,
 }
 
-/// What knows a kernel's parameters. It is asked only where they are needed, because the machine code of a
-/// whole module is read for it.
+/// A source of a kernel's parameters. It is only asked if they are needed, because that reads the machine
+/// code of a whole module.
 pub trait Parameters {
-    /// The kernel's parameters; `None` where nothing tells them.
+    /// Parameters of the kernel; `None` if they are unknown.
     fn parameters(&self) -> Option<&[Param]>;
 }
 
@@ -36,92 +36,91 @@ impl Parameters for Vec<Param> {
 }
 
 impl<'a> Arguments<'a> {
-    /// The arguments that a launch was handed.
+    /// Wraps the arguments passed to a launch.
     ///
     /// # Safety
-    /// `addresses` is null, or it has the address of each argument of the kernel whose parameters `params`
-    /// knows.
+    /// `addresses` must be null, or hold the address of each argument of the kernel that `params` describes.
     pub unsafe fn new(addresses: In<Ptr>, params: &'a dyn Parameters) -> Self {
         Self { addresses, params, checked: true }
     }
 
-    /// The same arguments, read as the kernel's family lays them out.
+    /// Returns the same arguments, read in the layout of the kernel's family.
     ///
     /// # Safety
-    /// The kernel has the parameters that whoever reads takes it to have.
+    /// The kernel must have the parameters that the reads assume.
     pub(crate) unsafe fn unchecked(self) -> Self {
         Self { checked: false, ..self }
     }
 
-    /// The same arguments of a kernel whose parameters are told by another source.
+    /// Returns the same arguments with parameters from another source.
     ///
     /// # Safety
-    /// The kernel has these parameters.
+    /// The kernel must have these parameters.
     pub(crate) unsafe fn with_params(self, params: &dyn Parameters) -> Arguments<'_> {
         Arguments { addresses: self.addresses, params, checked: true }
     }
 
-    /// The kernel's parameters; `None` where nothing tells them.
+    /// Parameters of the kernel; `None` if they are unknown.
     pub fn params(self) -> Option<&'a [Param]> {
         self.params.parameters()
     }
 
-    /// The argument at `index`, which the kernel's own signature says is a `T`.
+    /// Reads the argument at `index`, which the kernel's own signature says is a `T`.
     #[inline]
     pub fn get<T: Copy>(self, index: usize) -> Option<T> {
         self.get_at(index, 0)
     }
 
-    /// A field of the argument at `index`.
+    /// Reads a field of the argument at `index`.
     #[inline]
     pub fn get_at<T: Copy>(self, index: usize, offset: usize) -> Option<T> {
         let address = self.address(index, offset, size_of::<T>())?;
-        // SAFETY: the argument reaches as far as that, or the caller of `unchecked` vouches for it.
+        // SAFETY: the argument extends that far, or the caller of `unchecked` guarantees it.
         unsafe { In::<T>::from_address(address) }.get()
     }
 
-    /// The first `length` bytes of the argument at `index`.
+    /// Reads the first `length` bytes of the argument at `index`.
     pub fn bytes(self, index: usize, length: usize) -> Option<Vec<u8>> {
         let address = self.address(index, 0, length)?;
         // SAFETY: as above.
         Some(unsafe { In::<u8>::from_address(address) }.list(length))
     }
 
-    /// The aligned words of an argument: structures hold addresses too.
+    /// Reads the aligned words of an argument: structures hold addresses too.
     pub(crate) fn words(self, index: usize) -> impl Iterator<Item = u64> {
         let params = self.params().unwrap_or_default();
         let size = params.get(index).map_or(0, |param| param.size as usize);
         (0..size / 8).map_while(move |word| self.get_at(index, 8 * word))
     }
 
-    /// Where `length` bytes of an argument are, if it has as many.
+    /// Address of `length` bytes of an argument; `None` if it is shorter.
     #[inline]
     fn address(self, index: usize, offset: usize, length: usize) -> Option<u64> {
         if self.checked {
             let param = self.params()?.get(index)?;
             (offset.checked_add(length)? <= param.size as usize).then_some(())?;
         }
-        let address = self.addresses.at(index)? as u64;
+        let address = self.addresses.get_at(index)? as u64;
         (address != 0).then_some(address + offset as u64)
     }
 }
 
-/// The extents of a launch.
+/// Extents of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Blocks along each axis.
     pub blocks: [u32; 3],
-    /// Threads of a block.
+    /// Threads per block.
     pub threads: u32,
 }
 
 /// A launch.
 #[derive(Clone, Copy)]
 pub struct Launch<'a> {
-    /// Its extents.
+    /// Grid and block extents.
     pub grid: Grid,
     /// Its arguments.
     pub arguments: Arguments<'a>,
-    /// The memory that they lead to.
+    /// Memory that the arguments lead to.
     pub memory: &'a dyn Memory,
 }

@@ -1,12 +1,11 @@
-//! CUDA kernels: what their machine code and names tell, what a launch leaves in memory, and how long it
-//! takes.
+//! CUDA kernels: their machine code and names, the effect of a launch on memory, and its duration.
 //!
-//! [`binary`] reads the containers that compilers embed. A [`Descriptor`] says what is known of one kernel:
-//! it is found once, from the kernel's name, in the table of [`families`]. Its effect on the known contents
-//! of memory is in [`values`], its duration in [`cost`]. Both see a launch as [`launch`] has it, and the
-//! device's memory through the trait [`memory::Memory`].
+//! [`binary`] reads the containers that compilers embed. A [`Descriptor`] describes one kernel: it is found
+//! once, from the kernel's name, in the table of [`families`]. Its effect on the known contents of memory is
+//! in [`values`], its duration in [`cost`]. Both receive a [`launch`], and see the device's memory through
+//! the trait [`memory::Memory`].
 //!
-//! It must not know streams, calls, or the process that it runs in: there is no state in it.
+//! This crate must not know streams, calls, or the process that it runs in: it has no state.
 
 pub mod binary;
 pub mod cost;

@@ -1,22 +1,22 @@
-//! A kernel's name taken apart: what it is called, its template arguments, the types of its parameters.
+//! Parsing of kernel names: the function, its template arguments, the types of its parameters.
 
-/// What the compiler of a kernel left of its source.
+/// Name and text of a kernel, as its compiler left them.
 pub(crate) struct Name<'a> {
-    /// The name in the image.
+    /// Name in the image.
     pub(crate) mangled: &'a str,
-    /// The intermediate text that Triton keeps.
+    /// Intermediate text that Triton keeps.
     pub(crate) text: Option<&'a str>,
-    /// The name demangled; `None` if it is no C++ name.
+    /// Demangled name; `None` if it is no C++ name.
     pub(crate) signature: Option<Signature>,
 }
 
 impl<'a> Name<'a> {
     /// Demangles a name.
     pub(crate) fn new(mangled: &'a str, text: Option<&'a str>) -> Self {
-        Self { mangled, text, signature: Signature::of(mangled) }
+        Self { mangled, text, signature: Signature::demangle(mangled) }
     }
 
-    /// The function's own name: without namespaces and types where it is a C++ name.
+    /// Name of the function; for a C++ name, without namespaces and types.
     pub(crate) fn function(&self) -> &str {
         self.signature.as_ref().map_or(self.mangled, Signature::name)
     }
@@ -26,23 +26,23 @@ impl<'a> Name<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Signature {
     text: String,
-    /// Where the last part of the qualified name is.
+    /// Range of the last part of the qualified name.
     name: (usize, usize),
     templates: Vec<(usize, usize)>,
     params: Vec<(usize, usize)>,
 }
 
-/// Names of kernels run to some kilobytes; longer ones are not looked at.
-const LONGEST: usize = 1 << 16;
+/// Maximum bytes of a name that is parsed; kernels' names have up to some kilobytes.
+const MAX_NAME_BYTES: usize = 1 << 16;
 
 impl Signature {
-    /// Takes a mangled name apart; nothing if it is no C++ name.
-    pub(crate) fn of(mangled: &str) -> Option<Self> {
-        if mangled.len() > LONGEST {
+    /// Demangles and parses a name; `None` if it is no C++ name.
+    pub(crate) fn demangle(mangled: &str) -> Option<Self> {
+        if mangled.len() > MAX_NAME_BYTES {
             return None;
         }
         let text = cpp_demangle::Symbol::new(mangled).ok()?.demangle().ok()?;
-        // The one form in a name that breaks the nesting of brackets into words.
+        // The only form in a name in which brackets do not nest.
         Self::parse(text.replace("(anonymous namespace)::", ""))
     }
 
@@ -54,48 +54,48 @@ impl Signature {
         let mut templates = Vec::new();
         if text.as_bytes()[at] == b'<' {
             let end = closing(&text, at)?;
-            templates = pieces(&text, at + 1, end);
+            templates = split_at_commas(&text, at + 1, end);
             at = end + 1;
         }
         let params = match text.as_bytes().get(at) {
-            Some(b'(') => pieces(&text, at + 1, closing(&text, at)?),
+            Some(b'(') => split_at_commas(&text, at + 1, closing(&text, at)?),
             _ => Vec::new(),
         };
         Some(Self { text, name, templates, params })
     }
 
-    /// Whether it is one of PyTorch's own kernels.
+    /// Returns `true` for PyTorch's own kernels.
     pub(crate) fn is_pytorch(&self) -> bool {
         self.text[..self.name.0].rsplit(' ').next().is_some_and(|path| path.starts_with("at::native::"))
     }
 
-    /// The sizes of its parameters; `None` unless the types of all of them tell.
+    /// Sizes of its parameters; `None` unless all of their types are plain.
     pub(crate) fn sizes(&self) -> Option<Vec<u32>> {
         self.params().map(plain_size).collect()
     }
 
-    /// The types of all parameters.
+    /// Types of all parameters.
     pub(crate) fn params(&self) -> impl Iterator<Item = &str> {
         self.params.iter().map(|(start, end)| &self.text[*start..*end])
     }
 
-    /// The name without its namespaces.
+    /// Name without its namespaces.
     pub(crate) fn name(&self) -> &str {
         &self.text[self.name.0..self.name.1]
     }
 
-    /// One template argument.
+    /// Returns a template argument.
     pub(crate) fn template(&self, index: usize) -> Option<&str> {
         self.templates.get(index).map(|(start, end)| &self.text[*start..*end])
     }
 
-    /// The type of one parameter.
+    /// Returns the type of a parameter.
     pub(crate) fn param(&self, index: usize) -> Option<&str> {
         self.params.get(index).map(|(start, end)| &self.text[*start..*end])
     }
 }
 
-/// Bytes of a pointer, a number or a truth value.
+/// Bytes of a pointer, a number or a truth value; `None` for other types.
 pub(crate) fn plain_size(kind: &str) -> Option<u32> {
     Some(match kind.trim_end_matches("const").trim_end() {
         pointer if pointer.ends_with(['*', '&']) => 8,
@@ -107,20 +107,21 @@ pub(crate) fn plain_size(kind: &str) -> Option<u32> {
     })
 }
 
-/// A type taken apart: the last part of its qualified name, and its template arguments.
+/// Splits a type into the last part of its qualified name and its template arguments.
 pub(crate) fn type_parts(text: &str) -> (&str, Vec<&str>) {
     let opening = text.find('<').unwrap_or(text.len());
     let start = text[..opening].rfind(':').map_or(0, |index| index + 1);
     let arguments = match closing(text, opening) {
-        Some(end) => {
-            pieces(text, opening + 1, end).into_iter().map(|(start, end)| &text[start..end]).collect()
-        }
+        Some(end) => split_at_commas(text, opening + 1, end)
+            .into_iter()
+            .map(|(start, end)| &text[start..end])
+            .collect(),
         None => Vec::new(),
     };
     (text[start..opening].trim(), arguments)
 }
 
-/// Where the bracket that opens at `at` closes.
+/// Position of the bracket that closes the one at `at`.
 fn closing(text: &str, at: usize) -> Option<usize> {
     let mut depth = 0usize;
     for (index, byte) in text.bytes().enumerate().skip(at) {
@@ -138,8 +139,8 @@ fn closing(text: &str, at: usize) -> Option<usize> {
     None
 }
 
-/// What the commas outside all brackets separate.
-fn pieces(text: &str, start: usize, end: usize) -> Vec<(usize, usize)> {
+/// Ranges separated by the commas outside all brackets.
+fn split_at_commas(text: &str, start: usize, end: usize) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let (mut depth, mut from) = (0usize, start);
     let mut add = |from: usize, to: usize| {
@@ -171,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_template_is_taken_apart() {
-        let signature = Signature::of(
+        let signature = Signature::demangle(
             "_ZN2at6native29vectorized_elementwise_kernelILi2ENS0_11FillFunctorIlEESt5arrayIPcLm1EEEEviT0_T1_",
         )
         .unwrap();
@@ -185,14 +186,14 @@ mod tests {
 
     #[test]
     fn a_plain_function_is_taken_apart() {
-        let signature = Signature::of("_Z3addPKfPfi").unwrap();
+        let signature = Signature::demangle("_Z3addPKfPfi").unwrap();
         let params: Vec<_> = (0..4).map_while(|index| signature.param(index)).collect();
         assert_eq!((signature.name(), params), ("add", vec!["float const*", "float*", "int"]));
     }
 
     #[test]
     fn sizes_are_told_by_plain_types_only() {
-        let sizes = |mangled: &str| Signature::of(mangled).unwrap().sizes();
+        let sizes = |mangled: &str| Signature::demangle(mangled).unwrap().sizes();
         assert_eq!(sizes("_Z3addPKfPfi"), Some(vec![8, 8, 4]));
         assert_eq!(sizes("_Z3add7ComplexPf"), None, "nobody knows how large a structure is");
     }
@@ -200,10 +201,10 @@ mod tests {
     #[test]
     fn pytorchs_own_kernels_are_told_by_their_namespace() {
         let own = "_ZN2at6native29vectorized_elementwise_kernelILi2ENS0_11FillFunctorIlEESt5arrayIPcLm1EEEEviT0_T1_";
-        assert!(Signature::of(own).unwrap().is_pytorch());
+        assert!(Signature::demangle(own).unwrap().is_pytorch());
         let other = "_ZN5other29vectorized_elementwise_kernelILi2EN2at6native11FillFunctorIlEEEEviT0_";
-        assert!(!Signature::of(other).unwrap().is_pytorch());
-        assert!(!Signature::of("_Z3addPKfPfi").unwrap().is_pytorch());
+        assert!(!Signature::demangle(other).unwrap().is_pytorch());
+        assert!(!Signature::demangle("_Z3addPKfPfi").unwrap().is_pytorch());
     }
 
     #[test]
@@ -221,7 +222,7 @@ mod tests {
     #[test]
     fn what_is_no_name_is_none() {
         for text in ["", "triton_poi_fused_0", "_Z", "_ZN2at", &"_Z".repeat(1 << 16)] {
-            assert_eq!(Signature::of(text), None);
+            assert_eq!(Signature::demangle(text), None);
         }
         assert_eq!(type_parts("float"), ("float", vec![]));
         assert_eq!(type_parts(">>("), (">>(", vec![]));

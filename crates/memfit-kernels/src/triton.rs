@@ -1,55 +1,54 @@
-//! Which of its operands a kernel of Triton's writes, from the intermediate text that its compiler keeps
-//! beside the machine code.
+//! Finds the operands that a Triton kernel writes, from the intermediate text that its compiler keeps beside
+//! the machine code.
 //!
-//! The names of such kernels are no signatures, and machine code tells nothing of what a parameter is for.
-//! The text does: each address that is stored to was made of a parameter. Wherever the way from one to the
-//! other cannot be followed, the answer is that nobody knows.
+//! The names of such kernels are no signatures, and machine code does not tell how a parameter is used. The
+//! text does: each address that is stored to was derived from a parameter. If the path from one to the other
+//! cannot be followed, the answer is unknown.
 
 use std::collections::HashMap;
 
-/// Parameters that are told apart.
-const MOST_PARAMS: usize = 64;
-/// The text is gone through again until nothing is added: loops hand addresses on to themselves.
-const MOST_PASSES: usize = 8;
+/// Maximum parameters that are distinguished.
+const MAX_PARAMS: usize = 64;
+/// Maximum passes over the text until nothing changes: loops carry addresses into themselves.
+const MAX_PASSES: usize = 8;
 
-/// The parameters that an address may have been made of, one bit each.
+/// Parameters that an address may derive from, one bit each.
 type Origins = u64;
 
-/// The parameters of a kernel, by number, that lead to memory which it writes; nothing where the text does
-/// not tell.
-pub(crate) fn written(text: &str, kernel: &str) -> Option<Vec<usize>> {
+/// Indices of a kernel's parameters that lead to memory which it writes; `None` if the text does not tell.
+pub(crate) fn written_params(text: &str, kernel: &str) -> Option<Vec<usize>> {
     let (params, body) = function(text, kernel)?;
     let mut flow = Flow::default();
     for (index, param) in split(params).into_iter().enumerate() {
         let (name, kind) = param.split_once(':')?;
-        if kind.contains("tensordesc") || index >= MOST_PARAMS {
+        if kind.contains("tensordesc") || index >= MAX_PARAMS {
             return None;
         }
         if kind.trim_start().starts_with("!tt.ptr") {
             flow.values.insert(name.trim(), 1 << index);
         }
     }
-    for _ in 0..MOST_PASSES {
+    for _ in 0..MAX_PASSES {
         flow.changed = false;
         for line in body.lines().take_while(|line| !line.trim_start().starts_with("tt.func")) {
             flow.follow(without_location(line).trim())?;
         }
         flow.regions.clear();
         if !flow.changed {
-            return Some((0..MOST_PARAMS).filter(|index| flow.written >> index & 1 == 1).collect());
+            return Some((0..MAX_PARAMS).filter(|index| flow.written >> index & 1 == 1).collect());
         }
     }
     None
 }
 
-/// The parameters of a kernel and its body, as the text has them; nothing if the kernel is not in it.
+/// Parameters and body of a kernel, as in the text; `None` if it does not contain the kernel.
 pub(crate) fn function_parts<'t>(text: &'t str, kernel: &str) -> Option<(Vec<&'t str>, &'t str)> {
     let (params, body) = function(text, kernel)?;
     let params = split(params).into_iter().map(str::trim).collect();
     Some((params, body.split("tt.func").next().unwrap_or(body)))
 }
 
-/// The parameters and the body of a function.
+/// Finds the parameters and the body of a function.
 fn function<'t>(text: &'t str, kernel: &str) -> Option<(&'t str, &'t str)> {
     let start = text.match_indices(kernel).find(|(at, _)| {
         let (before, after) = (&text[..*at], &text[at + kernel.len()..]);
@@ -60,7 +59,7 @@ fn function<'t>(text: &'t str, kernel: &str) -> Option<(&'t str, &'t str)> {
     Some((&inside[..end], &inside[end + 1..]))
 }
 
-/// Where the parenthesis closes that was opened before the text.
+/// Position of the parenthesis that closes the one opened before the text.
 fn closing(text: &str) -> Option<usize> {
     let (mut depth, mut quoted) = (1_usize, false);
     for (at, character) in text.char_indices() {
@@ -78,7 +77,7 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-/// The parts between commas that stand in no bracket and no quotation.
+/// Splits at commas outside brackets and quotes.
 fn split(text: &str) -> Vec<&str> {
     let (mut depth, mut quoted, mut start) = (0_usize, false, 0);
     let mut parts = Vec::new();
@@ -100,12 +99,12 @@ fn split(text: &str) -> Vec<&str> {
     parts
 }
 
-/// A line without the place in the source at its end.
+/// Strips the source location at the end of a line.
 fn without_location(line: &str) -> &str {
     line.find(" loc(").map_or(line, |at| &line[..at])
 }
 
-/// The names of values in a text, without the number behind those of several results.
+/// Names of the values in a text, without the result number of those with several results.
 fn values(text: &str) -> impl Iterator<Item = &str> {
     text.match_indices('%').map(|(start, _)| {
         let rest = &text[start + 1..];
@@ -114,17 +113,17 @@ fn values(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What surrounds a line: what a loop hands on within, and the name of its or a branch's results.
+/// Surroundings of a line: the values that a loop carries, and the result name of the loop or branch.
 #[derive(Clone, Default)]
 struct Region<'t> {
     handed_on: Vec<&'t str>,
     result: Option<&'t str>,
 }
 
-/// What is known of the values of a function.
+/// Origins of a function's values.
 #[derive(Default)]
 struct Flow<'t> {
-    /// What each address was made of.
+    /// Origin of each address.
     values: HashMap<&'t str, Origins>,
     written: Origins,
     changed: bool,
@@ -132,12 +131,12 @@ struct Flow<'t> {
 }
 
 impl<'t> Flow<'t> {
-    fn of(&self, value: &str) -> Origins {
+    fn origins(&self, value: &str) -> Origins {
         self.values.get(value).copied().unwrap_or(0)
     }
 
     fn add(&mut self, value: &'t str, origins: Origins) {
-        if self.of(value) | origins != self.of(value) {
+        if self.origins(value) | origins != self.origins(value) {
             *self.values.entry(value).or_default() |= origins;
             self.changed = true;
         }
@@ -148,10 +147,10 @@ impl<'t> Flow<'t> {
         self.written |= origins;
     }
 
-    /// Follows addresses through a line; nothing where they are lost.
+    /// Follows addresses through a line; `None` if they are lost.
     fn follow(&mut self, line: &'t str) -> Option<()> {
         if line.starts_with("^bb") {
-            // Addresses among the parameters of a part come from nobody knows where.
+            // Addresses among the parameters of a basic block have unknown origins.
             return if line.contains("!tt.ptr") { None } else { Some(()) };
         }
         let left = if line.starts_with('}') { self.regions.pop() } else { None };
@@ -176,10 +175,10 @@ impl<'t> Flow<'t> {
         Some(())
     }
 
-    /// What an operation does with addresses.
+    /// Applies an operation to the origins of addresses.
     fn carry_out(&mut self, name: &str, operation: &'t str, result: Option<&'t str>) -> Option<()> {
         let operands = || values(operation);
-        let all = operands().fold(0, |all, value| all | self.of(value));
+        let all = operands().fold(0, |all, value| all | self.origins(value));
         let (dialect, what) = name.split_once('.').unwrap_or(("", name));
         match (dialect, what) {
             (
@@ -187,7 +186,7 @@ impl<'t> Flow<'t> {
                 "store" | "descriptor_store" | "descriptor_scatter" | "descriptor_reduce" | "atomic_rmw"
                 | "atomic_cas",
             ) => {
-                let address = operands().next().map_or(0, |address| self.of(address));
+                let address = operands().next().map_or(0, |address| self.origins(address));
                 if address == 0 {
                     return None;
                 }
@@ -199,23 +198,23 @@ impl<'t> Flow<'t> {
             ("scf", "yield") => {
                 let Region { handed_on, result } = self.regions.last().cloned().unwrap_or_default();
                 for (index, value) in operands().enumerate() {
-                    let origins = self.of(value);
+                    let origins = self.origins(value);
                     handed_on.get(index).into_iter().chain(&result).for_each(|to| self.add(to, origins));
                 }
             }
             ("scf" | "math" | "", _) => {}
-            // What else is told an address may do anything there.
+            // Any other operation with an address may write there.
             _ => self.write(all),
         }
         Some(())
     }
 
-    /// What a loop hands on to itself begins as what is given to it.
+    /// Initialises the values that a loop carries with those passed to it.
     fn enter(&mut self, operation: &'t str) -> Vec<&'t str> {
         let mut handed_on = Vec::new();
         for handed in split(operation.split_once("iter_args(").map_or("", |(_, rest)| rest)) {
             if let Some((inner, outer)) = handed.split_once(" = ") {
-                let origins = values(outer).next().map_or(0, |outer| self.of(outer));
+                let origins = values(outer).next().map_or(0, |outer| self.origins(outer));
                 self.add(inner.trim(), origins);
                 handed_on.push(inner.trim());
             }
@@ -236,7 +235,7 @@ mod tests {
     }
 
     fn check(body: &str, expected: Option<&[usize]>) {
-        assert_eq!(written(&kernel(body), "work").as_deref(), expected, "{body}");
+        assert_eq!(written_params(&kernel(body), "work").as_deref(), expected, "{body}");
     }
 
     #[test]
@@ -284,16 +283,16 @@ mod tests {
         check("  ^bb1(%p: !tt.ptr<f32>):\n    tt.store %p, %v : !tt.ptr<f32>", None);
         check("    tt.call @helper(%in, %n) : (!tt.ptr<f32>, i32) -> ()", Some(&[0]));
         check("    ttng.async_copy_out %out, %v : !tt.ptr<i64>", Some(&[2]));
-        assert_eq!(written(&kernel(""), "other"), None);
+        assert_eq!(written_params(&kernel(""), "other"), None);
         let described = kernel("").replace("%n: i32", "%n: !tt.tensordesc<tensor<8x8xf32>>");
-        assert_eq!(written(&described, "work"), None);
+        assert_eq!(written_params(&described, "work"), None);
     }
 
     proptest::proptest! {
         #[test]
         fn no_text_makes_it_fall(text in "(tt.func public @k\\(|%[a-c]|!tt.ptr|[(){}<>,:=\" ]|scf.for|iter_args\\(|tt.store|scf.yield|\n){0,40}") {
-            let _ = written(&text, "k");
-            let _ = written(&format!("tt.func public @k({text}"), "k");
+            let _ = written_params(&text, "k");
+            let _ = written_params(&format!("tt.func public @k({text}"), "k");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What launches mean for the contents of memory, as far as they are known.
+//! Effects of launches on the known contents of memory.
 
 mod arrange;
 mod effect;

@@ -1,4 +1,4 @@
-//! A check: from paths to findings.
+//! Checking of files: from paths to findings.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -15,118 +15,118 @@ use crate::modules::Library;
 use crate::rule::{Context, Finding, Findings, Project, Rule, Severity};
 use crate::{fix, rules, suppress};
 
-/// What was found in all files.
+/// Result of a check.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Each file with findings or problems, in order.
+    /// Files with findings or problems, in order.
     pub files: Vec<Source>,
-    /// How many files were read.
+    /// Number of files read.
     pub read: usize,
 }
 
-/// A file that was read.
+/// File that was checked.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// As it was named.
+    /// Path as given by the user.
     pub path: PathBuf,
-    /// Its text.
+    /// Text of the file.
     pub text: Arc<str>,
-    /// What was found, in order.
+    /// Findings in order.
     pub findings: Vec<Checked>,
-    /// What could not be read of it.
+    /// Parts that could not be parsed.
     pub problems: Vec<Problem>,
 }
 
-/// A finding where people see it.
+/// Finding with its position in the file.
 #[derive(Clone, Debug)]
 pub struct Checked {
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: &'static str,
-    /// By the rule, or by the settings.
+    /// Severity of the rule, or as configured.
     pub severity: Severity,
-    /// In the file's bytes, where it is in one piece there.
+    /// Span in the file, if it is contiguous there.
     pub span: Option<Span>,
-    /// Where it begins.
+    /// Start position.
     pub start: Location,
-    /// Where it ends.
+    /// End position.
     pub end: Location,
-    /// What it says.
+    /// Message.
     pub message: String,
-    /// Other places.
+    /// Related positions.
     pub labels: Vec<FileLabel>,
-    /// What to do.
+    /// Advice.
     pub help: Option<String>,
-    /// How to do it.
+    /// Fix.
     pub fix: Option<FileFix>,
-    /// Why a fix that there is cannot be made here, and whether it would be safe.
+    /// Reason why an existing fix cannot be applied here, and whether it would be safe.
     pub blocked: Option<(bool, EditError)>,
-    /// The text that it was found in, for those who show it: that of the file, or the code of a notebook.
+    /// Text for display that contains the finding: that of the file, or the code of a notebook.
     pub shown: Shown,
 }
 
-/// A text to show, and the finding's place in it.
+/// Text for display, with the finding's position.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    /// The text.
+    /// Text.
     pub text: Arc<str>,
-    /// The finding in it.
+    /// Span of the finding.
     pub span: Span,
 }
 
-/// Another place of a finding.
+/// Related position of a finding.
 #[derive(Clone, Debug)]
 pub struct FileLabel {
-    /// In the text that is shown.
+    /// Span in the displayed text.
     pub span: Span,
-    /// Where.
+    /// Start position.
     pub start: Location,
-    /// What is there.
+    /// Description.
     pub text: String,
 }
 
-/// A fix in the file's bytes.
+/// Fix in terms of the file.
 #[derive(Clone, Debug)]
 pub struct FileFix {
-    /// It changes nothing that the program computes.
+    /// `true` if the program's results stay the same.
     pub safe: bool,
-    /// What it does.
+    /// Description.
     pub title: String,
-    /// The changes.
+    /// Edits.
     pub edits: Vec<Edit>,
 }
 
-/// Something that could not be read.
+/// Part that could not be read.
 #[derive(Clone, Debug)]
 pub struct Problem {
-    /// Where, if it is one place.
+    /// Position, if there is a single one.
     pub start: Option<Location>,
-    /// What.
+    /// Message.
     pub message: String,
-    /// Nothing of the file was checked.
+    /// `true` if nothing of the file was checked.
     pub fatal: bool,
 }
 
-/// Why nothing was checked.
+/// Error that prevented the check.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A path leads nowhere.
+    /// A path could not be read.
     #[error("cannot read `{}`", path.display())]
     Path {
-        /// The path.
+        /// Path.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: std::io::Error,
     },
-    /// The settings cannot be meant.
+    /// Invalid settings.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
-    /// No thread could be started.
+    /// A thread could not be started.
     #[error("cannot start a thread to read with")]
     Thread(#[source] std::io::Error),
 }
 
-/// A file that is read and parsed, before its rules run.
+/// File that is read and parsed, before its rules run.
 struct Parsed {
     path: PathBuf,
     text: Arc<str>,
@@ -142,23 +142,23 @@ pub fn check_paths(paths: &[PathBuf], config: &Config) -> Result<Report, Error> 
         files::collect(paths, &excluded, threads).map_err(|(path, source)| Error::Path { path, source })?;
     let read = inputs.len();
     let library = Library::default();
-    let parsed = in_parallel(&inputs, threads, |input| parse_file(input, &library))?;
+    let parsed = parallel_map(&inputs, threads, |input| parse_file(input, &library))?;
     let parsed: Vec<Parsed> = parsed.into_iter().flatten().collect();
     let projects = Projects::of(&parsed);
-    let files = in_parallel(&parsed, threads, |file| judge(file, config, projects.of_file(&file.path)))?;
+    let files = parallel_map(&parsed, threads, |file| judge(file, config, projects.of_file(&file.path)))?;
     let files =
         files.into_iter().filter(|file| !file.findings.is_empty() || !file.problems.is_empty()).collect();
-    // Trees take their time to be taken down, and nobody has to wait for it.
+    // Dropping syntax trees takes time, so it is done on a thread that nothing waits for.
     let taken_down = std::thread::Builder::new().stack_size(STACK).spawn(move || drop((parsed, library)));
     drop(taken_down);
     Ok(Report { files, read })
 }
 
-/// Checks one text, which need not be in a file: `path` says where it would be.
+/// Checks a text that need not exist as a file: `path` is its nominal location.
 pub fn check_source(path: &Path, text: &str, config: &Config) -> Result<Source, Error> {
     let inputs = [(path.to_owned(), Arc::<str>::from(text))];
     let library = Library::default();
-    let mut found = in_parallel(&inputs, 1, |(path, text)| {
+    let mut found = parallel_map(&inputs, 1, |(path, text)| {
         let parsed = parse_text(path, text, &library);
         let mut project = Project::default();
         parsed.parts.iter().for_each(|(_, facts)| project.add(facts));
@@ -172,10 +172,10 @@ pub fn check_source(path: &Path, text: &str, config: &Config) -> Result<Source, 
     }))
 }
 
-/// What the files of each project say to one another.
+/// Facts that the files of each project share.
 #[derive(Default)]
 struct Projects {
-    /// The folder of the project that each folder is in; nothing stands for all that is in none.
+    /// Project root of each folder; empty for folders outside of any project.
     roots: HashMap<PathBuf, PathBuf>,
     by_root: HashMap<PathBuf, Project>,
     none: Project,
@@ -212,14 +212,14 @@ impl Projects {
     }
 }
 
-/// The folder of a file, from the root of all.
+/// Folder of a file as an absolute path.
 fn folder_of(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned())
 }
 
-/// Does the same with each of many things, on threads whose stacks hold a deep syntax tree.
-fn in_parallel<T: Sync, R: Send>(
+/// Maps items in parallel, on threads with a stack for deep syntax trees.
+fn parallel_map<T: Sync, R: Send>(
     items: &[T],
     threads: usize,
     work: impl Fn(&T) -> R + Sync,
@@ -257,7 +257,7 @@ fn parse_file(input: &Input, library: &Library) -> Option<Parsed> {
         Err(error) => return failed(format!("it cannot be read: {error}")),
     };
     let Ok(text) = String::from_utf8(bytes) else {
-        // What declares another encoding is rare, and seldom about training.
+        // A file with another declared encoding is rare, and seldom about training.
         return if input.named { failed("it is not UTF-8 text".to_owned()) } else { None };
     };
     if !is_relevant(&text) {
@@ -268,7 +268,7 @@ fn parse_file(input: &Input, library: &Library) -> Option<Parsed> {
 
 fn parse_text(path: &Path, text: &Arc<str>, library: &Library) -> Parsed {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let format = Format::of_name(name).unwrap_or_else(|| Format::of_text(text));
+    let format = Format::from_name(name).unwrap_or_else(|| Format::from_text(text));
     let mut parsed =
         Parsed { path: path.to_owned(), text: text.clone(), parts: Vec::new(), problems: Vec::new() };
     let found = match snippets(text, format) {
@@ -279,13 +279,13 @@ fn parse_text(path: &Path, text: &Arc<str>, library: &Library) -> Parsed {
         }
     };
     let folder = path.parent().unwrap_or(Path::new(""));
-    let modules = library.of(folder);
+    let modules = library.imports_from(folder);
     let known = if format == Format::Python { library.parsed(path, text) } else { None };
     for snippet in found {
         let before = parsed.problems.len();
         let known = known.as_ref().map(|known| known.source());
         let read = || parse_snippet(&mut parsed, snippet, known, &modules);
-        // A fault of ours in one file must not cost the others.
+        // A panic in one file must not affect the others.
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).is_err() {
             parsed.problems.truncate(before);
             parsed.problems.push(fault());
@@ -294,7 +294,7 @@ fn parse_text(path: &Path, text: &Arc<str>, library: &Library) -> Parsed {
     parsed
 }
 
-/// What is said where the check itself is at fault.
+/// Problem that reports a panic of the check itself.
 fn fault() -> Problem {
     let message =
         "the check failed on this file: this is a fault of memfit, please report it with the file".to_owned();
@@ -305,7 +305,7 @@ fn document_problem(error: &DocumentError) -> Problem {
     Problem { start: None, message: error.to_string(), fatal: true }
 }
 
-/// `known` is the text, parsed, where that has been done.
+/// `known` is the parsed text, if it exists already.
 fn parse_snippet(parsed: &mut Parsed, snippet: Snippet, known: Option<&Module>, modules: &dyn Modules) {
     if !is_relevant(&snippet.text) {
         return;
@@ -330,7 +330,7 @@ fn parse_snippet(parsed: &mut Parsed, snippet: Snippet, known: Option<&Module>, 
             let start = match too_much {
                 TooMuch::Deep { line, .. } => {
                     let index = LineIndex::new(&snippet.text);
-                    let at = index.start_of(line.saturating_sub(1), &snippet.text);
+                    let at = index.line_start(line.saturating_sub(1), &snippet.text);
                     Some(snippet.locate(at, &parsed.text, &LineIndex::new(&parsed.text)))
                 }
                 _ => None,
@@ -370,7 +370,7 @@ fn judge_snippet(
         severities.push((rule.name, severity));
         (rule.check)(&context, &mut Findings { rule, found: &mut found });
     }
-    // Most texts have nothing to tell, and nobody asks where their lines are.
+    // Most texts have no findings, so their lines need not be indexed.
     if found.is_empty() && facts.comments.is_empty() {
         return Vec::new();
     }
@@ -410,7 +410,7 @@ fn judge_snippet(
     checked
 }
 
-/// What stands for the rule of suppressions that are not needed.
+/// Pseudo-rule of unnecessary suppressions.
 static UNUSED_RULE: Rule = Rule {
     name: suppress::UNUSED,
     severity: Severity::Note,
@@ -439,7 +439,7 @@ fn place(
 ) -> Checked {
     let locate = |offset| snippet.locate(offset, &file.text, lines);
     let start = locate(finding.span.start);
-    // What is shown: the file itself, or a notebook's code.
+    // Displayed text: the file itself, or a notebook's code.
     let mapped = snippet.to_file(finding.span);
     let shown_in_file = start.cell.is_none();
     let show = |span: Span| if shown_in_file { snippet.to_file(span).unwrap_or(span) } else { span };

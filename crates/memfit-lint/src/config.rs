@@ -1,4 +1,4 @@
-//! Which rules run, and how much each finding counts: `select`, `ignore` and `severity` of `[tool.memfit]`.
+//! Selection of rules and severities: `select`, `ignore` and `severity` of `[tool.memfit]`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,61 +9,61 @@ use serde::{Deserialize, Serialize};
 use crate::rule::{Rule, Severity};
 use crate::{rules, suppress};
 
-/// The settings of `memfit check`.
+/// Settings of `memfit check`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// Only these run; `all` is all of them.
+    /// Rules that run exclusively; `all` selects all rules.
     pub select: Vec<String>,
-    /// These too, beside those that run anyway.
+    /// Rules that run in addition to the default ones.
     pub extend: Vec<String>,
-    /// These do not run.
+    /// Rules that do not run.
     pub ignore: Vec<String>,
-    /// Other severities.
+    /// Overridden severities.
     pub severity: BTreeMap<String, Level>,
-    /// What is passed over in folders, as in a `.gitignore`.
+    /// Patterns of ignored files and folders, as in a `.gitignore`.
     pub exclude: Vec<String>,
-    /// The folder that `exclude` speaks of; nothing stands for the current one.
+    /// Base folder of the `exclude` patterns; empty for the current one.
     pub root: PathBuf,
 }
 
-/// A severity, or none.
+/// Severity, or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As a note.
+    /// Note.
     Note,
-    /// As a warning.
+    /// Warning.
     Warning,
-    /// As an error.
+    /// Error.
     Error,
-    /// Not at all.
+    /// Disabled.
     Off,
 }
 
-/// A setting that cannot be meant.
+/// Invalid setting.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// No such rule.
+    /// Unknown rule.
     #[error("there is no rule `{name}`")]
     UnknownRule {
-        /// As it was written.
+        /// Name as written.
         name: String,
-        /// The rule that was probably meant.
+        /// Most similar rule name, if there is one.
         suggestion: Option<String>,
     },
-    /// A pattern of `exclude` is none.
+    /// Invalid `exclude` pattern.
     #[error("`{pattern}` is no pattern for files")]
     Pattern {
-        /// As it was written.
+        /// Pattern as written.
         pattern: String,
-        /// Why.
+        /// Cause.
         source: ignore::Error,
     },
 }
 
 impl ConfigError {
-    /// What to do.
+    /// Advice for the user.
     pub fn hint(&self) -> String {
         match self {
             Self::UnknownRule { suggestion: Some(name), .. } => format!("did you mean `{name}`?"),
@@ -74,23 +74,24 @@ impl ConfigError {
 }
 
 impl Config {
-    /// Whether all rules that are named exist, and all patterns can be read.
+    /// Checks that all named rules exist and all patterns are valid.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let named = self.select.iter().chain(&self.extend).chain(&self.ignore).chain(self.severity.keys());
         for name in named {
             if name != "all" && name != suppress::UNUSED {
-                known(name)?;
+                find_rule(name)?;
             }
         }
         self.excluded().map(drop)
     }
 
-    /// Whether a file is one of those that are passed over in folders.
+    /// Returns `true` if a file is excluded.
     pub fn excludes(&self, path: &Path) -> bool {
-        !self.exclude.is_empty() && self.excluded().is_ok_and(|excluded| excluded.holds_or_around(path))
+        !self.exclude.is_empty()
+            && self.excluded().is_ok_and(|excluded| excluded.matches_or_parent_matches(path))
     }
 
-    /// What is passed over in folders.
+    /// Compiles the `exclude` patterns.
     pub(crate) fn excluded(&self) -> Result<Excluded, ConfigError> {
         let root = std::path::absolute(&self.root)
             .or_else(|_| std::env::current_dir())
@@ -104,7 +105,7 @@ impl Config {
         Ok(Excluded(builder.build().map_err(broken)?))
     }
 
-    /// How a rule's findings count, if it runs.
+    /// Severity of a rule, or `None` if it does not run.
     pub fn severity(&self, rule: &Rule) -> Option<Severity> {
         self.severity_of(rule.name, rule.severity, rule.on)
     }
@@ -131,13 +132,13 @@ impl Config {
     }
 }
 
-/// What is passed over in folders.
+/// Compiled `exclude` patterns.
 #[derive(Clone, Debug)]
 pub(crate) struct Excluded(Gitignore);
 
 impl Excluded {
-    /// Whether a file or folder is passed over.
-    pub(crate) fn holds(&self, path: &Path, is_folder: bool) -> bool {
+    /// Returns `true` if a file or folder is excluded.
+    pub(crate) fn matches(&self, path: &Path, is_folder: bool) -> bool {
         if self.0.is_empty() {
             return false;
         }
@@ -145,15 +146,15 @@ impl Excluded {
         path.starts_with(self.0.path()) && self.0.matched(path, is_folder).is_ignore()
     }
 
-    /// Whether a file, or a folder that it is in, is passed over.
-    fn holds_or_around(&self, file: &Path) -> bool {
+    /// Returns `true` if a file or one of its folders is excluded.
+    fn matches_or_parent_matches(&self, file: &Path) -> bool {
         let Ok(file) = std::path::absolute(file) else { return false };
         file.starts_with(self.0.path()) && self.0.matched_path_or_any_parents(file, false).is_ignore()
     }
 }
 
-/// The rule of this name, or which one was meant.
-pub(crate) fn known(name: &str) -> Result<&'static Rule, ConfigError> {
+/// Finds a rule by name, or returns an error with a suggestion.
+pub(crate) fn find_rule(name: &str) -> Result<&'static Rule, ConfigError> {
     rules::find(name).ok_or_else(|| {
         let near = |rule: &&'static Rule| strsim::damerau_levenshtein(name, rule.name);
         let suggestion = rules::all().min_by_key(near).filter(|rule| near(rule) <= 4);
@@ -171,7 +172,7 @@ mod tests {
     #[test]
     fn what_runs_is_what_is_selected_and_not_ignored() {
         let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let severity = |config: &Config, name: &str| config.severity(known(name).unwrap());
+        let severity = |config: &Config, name: &str| config.severity(find_rule(name).unwrap());
         let plain = Config::default();
         assert_eq!(severity(&plain, "graph-in-container"), Some(Severity::Error));
         assert_eq!(severity(&plain, "late-zero-grad"), None);

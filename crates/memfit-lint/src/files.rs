@@ -1,5 +1,4 @@
-//! Which files are read: what is named, and what stands in the folders that are named, apart from what git
-//! ignores.
+//! Selection of files: given paths, and the contents of given folders except for files ignored by git.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -9,19 +8,19 @@ use memfit_source::document::Format;
 
 use crate::config::Excluded;
 
-/// A file to be read.
+/// File to be read.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Input {
-    /// Where it is.
+    /// Path.
     pub(crate) path: PathBuf,
-    /// It was named itself, not found in a folder.
+    /// `true` if it was given, `false` if it was found in a folder.
     pub(crate) named: bool,
 }
 
-/// Larger texts without a known name are not looked into for Python.
-const LARGEST_TEXT: u64 = 256 * 1024;
+/// Maximum size of a text with an unknown extension that is searched for Python.
+const MAX_TEXT_BYTES: u64 = 256 * 1024;
 
-/// The files that some paths lead to, in order, each once.
+/// Collects the files of the given paths in order, without duplicates.
 pub(crate) fn collect(
     paths: &[PathBuf],
     excluded: &Excluded,
@@ -42,7 +41,7 @@ pub(crate) fn collect(
 }
 
 fn in_folder(folder: &Path, excluded: &Excluded, threads: usize) -> Vec<Input> {
-    // Passed to the walker's own threads.
+    // Moved to the walker's own threads.
     let passed_over = excluded.clone();
     let found = Mutex::new(Vec::new());
     let walk = WalkBuilder::new(folder)
@@ -50,7 +49,7 @@ fn in_folder(folder: &Path, excluded: &Excluded, threads: usize) -> Vec<Input> {
         .threads(threads)
         .filter_entry(move |entry| {
             let is_folder = entry.file_type().is_some_and(|kind| kind.is_dir());
-            !(is_foreign(entry) || entry.depth() > 0 && passed_over.holds(entry.path(), is_folder))
+            !(is_foreign(entry) || entry.depth() > 0 && passed_over.matches(entry.path(), is_folder))
         })
         .build_parallel();
     walk.run(|| {
@@ -62,7 +61,7 @@ fn in_folder(folder: &Path, excluded: &Excluded, threads: usize) -> Vec<Input> {
                 && is_python(entry.path())
                 && let Ok(mut found) = found.lock()
             {
-                found.push(Input { path: plain(entry.into_path()), named: false });
+                found.push(Input { path: without_dot_prefix(entry.into_path()), named: false });
             }
             WalkState::Continue
         })
@@ -70,15 +69,15 @@ fn in_folder(folder: &Path, excluded: &Excluded, threads: usize) -> Vec<Input> {
     found.into_inner().unwrap_or_default()
 }
 
-/// Without the dot that a walk of the current folder puts in front: so do other programs name files.
-fn plain(path: PathBuf) -> PathBuf {
+/// Removes the leading `./` that a walk of the current folder adds, as other programs do.
+fn without_dot_prefix(path: PathBuf) -> PathBuf {
     match path.strip_prefix(".") {
         Ok(rest) if !rest.as_os_str().is_empty() => rest.to_owned(),
         _ => path,
     }
 }
 
-/// Folders of other people's code.
+/// Returns `true` for folders of third-party code.
 fn is_foreign(entry: &ignore::DirEntry) -> bool {
     const FOREIGN: &[&str] =
         &["node_modules", "__pycache__", "site-packages", "venv", ".venv", "__pypackages__"];
@@ -87,11 +86,11 @@ fn is_foreign(entry: &ignore::DirEntry) -> bool {
 
 fn is_python(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
-    if Format::of_name(name).is_some() {
+    if Format::from_name(name).is_some() {
         return true;
     }
-    // Texts may hold fenced blocks as Markdown does.
+    // Text files may contain fenced blocks like Markdown.
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("txt"))
-        && std::fs::metadata(path).is_ok_and(|metadata| metadata.len() <= LARGEST_TEXT)
+        && std::fs::metadata(path).is_ok_and(|metadata| metadata.len() <= MAX_TEXT_BYTES)
         && std::fs::read_to_string(path).is_ok_and(|text| memfit_source::document::has_python_fence(&text))
 }

@@ -1,32 +1,32 @@
-//! Fixes as changes of a file, kept only if the result still parses.
+//! Application of fixes to a file, with a check that the result parses.
 
 use memfit_source::document::{Location, Snippet};
 use memfit_source::{Edit, EditError, Span, edit};
 
-/// What came of a text.
+/// Result of fixing a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// The new text of the file.
+    /// New text of the file.
     pub text: String,
-    /// How many findings were fixed.
+    /// Number of fixed findings.
     pub fixed: usize,
-    /// What was to be fixed and could not be.
+    /// Fixes that could not be applied.
     pub refused: Vec<Refused>,
 }
 
-/// A fix that was not made.
+/// Fix that was not applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The rule's name.
+    /// Name of the rule.
     pub rule: &'static str,
-    /// Where, in the text as it is left.
+    /// Position in the new text.
     pub start: Location,
-    /// Why, as a clause.
+    /// Reason, as a clause.
     pub reason: String,
 }
 
-/// The edits of one snippet for a finding, as edits of its file; an error if the snippet would not parse any
-/// more, or if the file cannot hold them.
+/// Translates a finding's edits from the snippet to its file. Fails if the snippet would no longer parse, or
+/// if the file cannot represent the edits.
 pub(crate) fn in_file(
     snippet: &Snippet,
     edits: &[Edit],
@@ -37,7 +37,7 @@ pub(crate) fn in_file(
     snippet.file_edits(edits, about, file)
 }
 
-/// Does edits of a file.
+/// Applies edits to a file.
 pub fn apply(text: &str, edits: &[Edit], fixed: usize) -> Option<Applied> {
     Some(Applied { text: edit::apply(text, edits).ok()?, fixed, refused: Vec::new() })
 }

@@ -1,8 +1,8 @@
-//! Rules that query the facts of Python source, and the fixes they offer.
+//! Lint rules for PyTorch training code, and their fixes.
 //!
-//! Owns the rules, one file each ([`rules`](mod@rules)), their selection and suppression, fixes and how they
-//! come together, and which files of a project are read.
-//! It must not know the parser, the allocator, or how findings are shown.
+//! The crate contains the rules, one file each ([`rules`](mod@rules)), their selection and suppression, the
+//! combination of fixes, and the selection of a project's files. It does not know the parser, the allocator,
+//! or the presentation of findings.
 
 mod check;
 mod config;
@@ -23,5 +23,5 @@ pub use memfit_source::{Edit, LineIndex as Lines, Span, document::Location, edit
 pub use rule::{Finding, Fix, Fixes, Label, Rule, Severity};
 pub use rules::{all as rules, find as rule, page};
 
-/// The name of the finding that a suppression had nothing to suppress.
+/// Rule name of findings about unnecessary suppressions.
 pub use suppress::UNUSED;

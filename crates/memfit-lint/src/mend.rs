@@ -1,5 +1,5 @@
-//! Fixing a file: fixes are put together where they do not touch each other, and those that would do harm are
-//! left out and told.
+//! Fixing of a file: non-overlapping fixes are combined; fixes with side effects on other findings are left
+//! out and reported.
 
 use memfit_source::Edit;
 use memfit_source::edit::compose;
@@ -8,19 +8,19 @@ use crate::check::{Checked, Error, FileFix, Source, check_source};
 use crate::config::Config;
 use crate::fix::{Applied, Refused, apply};
 
-/// The most rounds of fixing: each does what did not touch what the one before did.
+/// Maximum number of rounds. Each round applies fixes that do not overlap with those of the round before.
 const MAX_ROUNDS: usize = 40;
 
-/// What is said of a fix that would do harm.
+/// Reason for refusing a fix with side effects.
 const BRINGS_OTHERS: &str = "its change would bring about another finding, or leave this one";
 
 impl Source {
-    /// The text with everything fixed that can be: the unsafe fixes too, if they are wanted. What a fix would
-    /// break, or what it would bring about, is left as it is, and told.
-    pub fn fixed(&self, with_unsafe: bool, config: &Config) -> Result<Applied, Error> {
+    /// Applies all possible fixes, including unsafe ones if `with_unsafe`. A fix that would break the code or
+    /// cause another finding is refused and reported.
+    pub fn fix_all(&self, with_unsafe: bool, config: &Config) -> Result<Applied, Error> {
         let mut now = self.clone();
         let mut fixed = 0;
-        // The edits that were tried alone and refused, as the text was then.
+        // Edits that were refused individually, with positions in the text of that time.
         let mut refused: Vec<(&'static str, Vec<Edit>)> = Vec::new();
         for _ in 0..MAX_ROUNDS {
             let wanted: Vec<(&Checked, &FileFix)> = now
@@ -34,11 +34,11 @@ impl Source {
             if fixes.is_empty() {
                 break;
             }
-            let mut next = now.with(&fixes, config)?;
+            let mut next = now.with_fixes(&fixes, config)?;
             if next.is_none() {
-                // One of them does harm: each is tried alone.
+                // One of the fixes has a side effect, so each is tried individually.
                 for (finding, fix) in &wanted {
-                    next = now.with(&[&fix.edits], config)?;
+                    next = now.with_fixes(&[&fix.edits], config)?;
                     if next.is_some() {
                         break;
                     }
@@ -61,16 +61,16 @@ impl Source {
         Ok(Applied { text: now.text.to_string(), fixed, refused })
     }
 
-    /// This with as many of the fixes made as go together, and how many these are; nothing if that is no
-    /// better.
-    fn with(&self, fixes: &[&[Edit]], config: &Config) -> Result<Option<(Self, usize)>, Error> {
+    /// Applies as many non-overlapping fixes as possible, and returns the result with their number. Returns
+    /// `None` if that is no improvement.
+    fn with_fixes(&self, fixes: &[&[Edit]], config: &Config) -> Result<Option<(Self, usize)>, Error> {
         let (edits, count) = compose(fixes);
         let Some(applied) = apply(&self.text, &edits, count).filter(|_| count > 0) else { return Ok(None) };
         let next = check_source(&self.path, &applied.text, config)?;
         Ok(next.is_better(self).then_some((next, count)))
     }
 
-    /// Nothing is found here that was not found there, and it parses no worse.
+    /// Returns `true` if there are no new findings and no new syntax errors.
     fn is_better(&self, before: &Self) -> bool {
         let count =
             |source: &Self, rule: &str| source.findings.iter().filter(|finding| finding.rule == rule).count();

@@ -1,29 +1,29 @@
-//! Imports within the project: from the name in an `import` to the file, and to what that offers.
+//! Resolution of imports within a project: from the name in an `import` to the file and its definitions.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use memfit_source::{Alone, Dialect, ImportedClass, ImportedFunction, Index, Modules, is_relevant};
+use memfit_source::{Dialect, ImportedClass, ImportedFunction, Index, Modules, NoModules, is_relevant};
 
-/// How far imports of imports are followed.
-const DEEPEST: u8 = 2;
+/// Maximum depth to which imports of imported modules are followed.
+const MAX_DEPTH: u8 = 2;
 
-/// How often a name may be passed on from module to module.
-const MOST_HOPS: u8 = 4;
+/// Maximum number of re-exports followed for a name.
+const MAX_REEXPORTS: u8 = 4;
 
 type Slot<T> = Arc<OnceLock<Option<T>>>;
 
-/// Everything that was imported so far.
+/// Cache of imported modules.
 #[derive(Debug, Default)]
 pub(crate) struct Library {
     modules: Mutex<HashMap<PathBuf, Slot<Arc<Module>>>>,
     functions: Mutex<HashMap<(PathBuf, String, u8), Slot<ImportedFunction>>>,
-    /// Where a name of a module leads, seen from a folder.
+    /// Resolved file of a module name, for each importing folder.
     found: Mutex<HashMap<(PathBuf, String), Option<PathBuf>>>,
 }
 
-/// A module that was imported.
+/// Imported module.
 #[derive(Debug)]
 pub(crate) struct Module {
     file: PathBuf,
@@ -32,27 +32,27 @@ pub(crate) struct Module {
 }
 
 impl Module {
-    /// The module itself.
+    /// Parsed source.
     pub(crate) fn source(&self) -> &memfit_source::Module {
         &self.source
     }
 }
 
-/// The imports of one file.
+/// Import resolver of one file.
 #[derive(Debug)]
-pub(crate) struct Of<'a> {
+pub(crate) struct FileImports<'a> {
     library: &'a Library,
     folder: &'a Path,
     level: u8,
 }
 
 impl Library {
-    /// The imports of a file in this folder.
-    pub(crate) fn of<'a>(&'a self, folder: &'a Path) -> Of<'a> {
-        Of { library: self, folder, level: DEEPEST }
+    /// Resolver for a file in this folder.
+    pub(crate) fn imports_from<'a>(&'a self, folder: &'a Path) -> FileImports<'a> {
+        FileImports { library: self, folder, level: MAX_DEPTH }
     }
 
-    /// A file with this text that was imported already, and so parsed.
+    /// Returns the parsed module if a file with this text was imported already.
     pub(crate) fn parsed(&self, file: &Path, text: &str) -> Option<Arc<Module>> {
         let known = self.modules.lock().ok()?.get(file)?.get()?.clone();
         known.filter(|known| known.source.text() == text)
@@ -86,15 +86,15 @@ impl Library {
         .clone()
     }
 
-    /// The module that defines a name, and the name there: packages pass on what their modules define.
+    /// Module that defines a name, and the name there; packages re-export names of their modules.
     fn defining(&self, folder: &Path, module: &str, name: &str) -> Option<(Arc<Module>, String)> {
         let mut found = self.module(self.file(folder, module)?)?;
         let (mut name, rest) = match name.split_once('.') {
             Some((class, rest)) => (class.to_owned(), Some(rest)),
             None => (name.to_owned(), None),
         };
-        for _ in 0..MOST_HOPS {
-            let Some((module, there)) = found.index.passed_on(&name) else { break };
+        for _ in 0..MAX_REEXPORTS {
+            let Some((module, there)) = found.index.reexported(&name) else { break };
             let (module, there) = (module.to_owned(), there.to_owned());
             found = self.module(self.file(found.file.parent()?, &module)?)?;
             name = there;
@@ -112,16 +112,16 @@ impl Library {
             let folder = module.file.parent()?;
             match level.checked_sub(1) {
                 Some(level) if level > 0 => {
-                    module.source.function(name, &Of { library: self, folder, level })
+                    module.source.function(name, &FileImports { library: self, folder, level })
                 }
-                _ => module.source.function(name, &Alone),
+                _ => module.source.function(name, &NoModules),
             }
         })
         .clone()
     }
 }
 
-impl Modules for Of<'_> {
+impl Modules for FileImports<'_> {
     fn function(&self, module: &str, name: &str) -> Option<ImportedFunction> {
         let (module, name) = self.library.defining(self.folder, module, name)?;
         self.library.function(&module, &name, self.level)
@@ -133,7 +133,7 @@ impl Modules for Of<'_> {
     }
 }
 
-/// The file of a module, seen from a folder of the project.
+/// Finds the file of a module, as imported from a folder of the project.
 fn find(folder: &Path, module: &str) -> Option<PathBuf> {
     let dots = module.bytes().take_while(|byte| *byte == b'.').count();
     let relative = module[dots..].replace('.', "/");
@@ -147,7 +147,7 @@ fn find(folder: &Path, module: &str) -> Option<PathBuf> {
         let base = folder.ancestors().nth(dots - 1)?;
         return in_folder(base, &relative);
     }
-    // Beside the file, or above the packages that it is in.
+    // Beside the file, or above the packages that contain it.
     let mut base = Some(folder);
     while let Some(here) = base {
         if let Some(file) = in_folder(here, &relative) {

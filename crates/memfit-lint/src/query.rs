@@ -1,4 +1,4 @@
-//! Questions that several rules ask of the facts.
+//! Queries on facts that several rules share.
 
 use memfit_source::{
     Backward, Facts, Flags, FunctionId, Handler, Kind, LoopId, Op, OpKind, Span, Store, Window,
@@ -7,12 +7,12 @@ use memfit_source::{
 use crate::rule::Context;
 
 impl Context<'_> {
-    /// The text of a span.
+    /// Text of a span.
     pub(crate) fn slice(&self, span: Span) -> &str {
         self.facts.slice(span)
     }
 
-    /// Whether a function may be called while gradients are off.
+    /// Returns `true` if a function may be called while gradients are off.
     pub(crate) fn may_be_without_grad(&self, id: FunctionId) -> bool {
         let function = self.facts.function(id);
         let name = function.name.rsplit('.').next().unwrap_or_default();
@@ -22,7 +22,7 @@ impl Context<'_> {
     }
 }
 
-/// The backward pass that an operation is.
+/// Backward pass of an operation, if it is one.
 pub(crate) fn backward(op: &Op) -> Option<&Backward> {
     match &op.kind {
         OpKind::Backward(backward) => Some(backward),
@@ -35,7 +35,8 @@ pub(crate) fn backwards(facts: &Facts) -> impl Iterator<Item = (&Op, &Backward)>
     facts.ops.iter().filter_map(|op| Some((op, backward(op)?)))
 }
 
-/// Whether a window's body of work is done by each round of its loop alone: what rules about windows look at.
+/// Returns `true` if a window is simple: each iteration of its loop does one micro-batch. Rules about windows
+/// only look at these.
 pub(crate) fn is_plain(facts: &Facts, window: &Window) -> bool {
     window
         .backwards
@@ -43,19 +44,19 @@ pub(crate) fn is_plain(facts: &Facts, window: &Window) -> bool {
         .all(|index| backward(&facts.ops[*index]).is_some_and(|backward| !backward.managed))
 }
 
-/// The step of a window.
+/// Optimizer step of a window.
 pub(crate) fn step_of<'a>(facts: &'a Facts, window: &Window) -> &'a Op {
     &facts.ops[window.step]
 }
 
-/// A store in a loop whose rounds add up in a container.
+/// Loop whose iterations accumulate a store's values in a container.
 pub(crate) fn grows<'a>(facts: &'a Facts, store: &'a Store) -> Option<LoopId> {
     let looped = store.grows?;
     if let Kind::Container { bounded: true } = store.target_value.kind {
         return None;
     }
     let bounded = facts
-        .enclosing(store.place.looped)
+        .enclosing(store.site.looped)
         .take_while(|id| Some(*id) != facts.looped(looped).parent)
         .any(|id| {
             let found = facts.looped(id);
@@ -64,12 +65,12 @@ pub(crate) fn grows<'a>(facts: &'a Facts, store: &'a Store) -> Option<LoopId> {
     (!bounded).then_some(looped)
 }
 
-/// An `except` that catches an out-of-memory error by its class.
+/// Returns `true` for an `except` clause that catches out-of-memory errors by their class.
 pub(crate) fn catches_memory(handler: &Handler) -> bool {
     handler.types.iter().any(|name| name.ends_with("OutOfMemoryError"))
 }
 
-/// An `except` that catches it along with others.
+/// Returns `true` for an `except` clause that catches them along with other errors.
 pub(crate) fn catches_all(handler: &Handler) -> bool {
     handler.types.is_empty()
         || handler
@@ -78,22 +79,22 @@ pub(crate) fn catches_all(handler: &Handler) -> bool {
             .any(|name| ["RuntimeError", "Exception", "BaseException"].contains(&name.as_str()))
 }
 
-/// Whether a loop goes over batches, or trains itself: not over epochs.
+/// Returns `true` if a loop iterates over batches or trains, rather than over epochs.
 pub(crate) fn is_batch_loop(facts: &Facts, looped: LoopId) -> bool {
     facts.over_batches(looped)
         || facts.ops.iter().any(|op| {
-            op.place.looped == Some(looped)
+            op.site.looped == Some(looped)
                 && !op.deep
                 && matches!(op.kind, OpKind::Backward(_) | OpKind::Forward)
         })
 }
 
-/// Whether a value is on a GPU and more than a number.
+/// Returns `true` if a value is on a GPU and is not a scalar.
 pub(crate) fn is_large_on_gpu(value: &memfit_source::Value) -> bool {
     value.device.is_gpu() && !value.is(Flags::SCALAR)
 }
 
-/// `x["last"] = v` is overwritten in each round.
+/// Returns `true` for `x["last"] = v`, which each iteration overwrites.
 pub(crate) fn has_constant_key(context: &Context<'_>, store: &Store) -> bool {
     let text = context.slice(store.span);
     let key = text.split('[').nth(1).unwrap_or_default();

@@ -1,23 +1,23 @@
-//! What a rule is, and what it says.
+//! Rules and findings.
 
 pub(crate) use memfit_source::Edit;
 use memfit_source::{Facts, OpKind, Span};
 use serde::{Deserialize, Serialize};
 
-/// What a finding means. Each means one thing, for every rule.
+/// Severity of a finding, with the same meaning for every rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Tuning: nothing is wrong.
+    /// Tuning advice: nothing is wrong.
     Note,
-    /// A real cost, and a bounded one.
+    /// A real but bounded cost.
     Warning,
-    /// The result is wrong, or the program dies.
+    /// The result is wrong, or the program fails.
     Error,
 }
 
 impl Severity {
-    /// As it is written everywhere.
+    /// Name in output and settings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Note => "note",
@@ -33,56 +33,56 @@ impl std::fmt::Display for Severity {
     }
 }
 
-/// Whether a rule can mend what it finds.
+/// Availability of fixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fixes {
-    /// It cannot.
+    /// No fix.
     Never,
-    /// Without a change to what the program computes.
+    /// Fixes keep the program's results.
     Safe,
-    /// It changes what the program does: someone must look.
+    /// Fixes change the program's behaviour and need a review.
     Unsafe,
 }
 
-/// A rule.
+/// Rule.
 #[derive(Debug)]
 pub struct Rule {
-    /// As in `memfit rule NAME`.
+    /// Name, as in `memfit rule NAME`.
     pub name: &'static str,
-    /// Unless the settings say otherwise.
+    /// Default severity.
     pub severity: Severity,
-    /// The best that it can do.
+    /// Best kind of fix.
     pub fixes: Fixes,
-    /// Whether it runs without being selected.
+    /// `true` if it runs by default.
     pub on: bool,
     pub(crate) check: fn(&Context<'_>, &mut Findings<'_>),
 }
 
-/// What a rule may query.
+/// Input of a rule.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
-    /// The facts of the text.
+    /// Facts of the text.
     pub(crate) facts: &'a Facts,
-    /// What the rest of the project says.
+    /// Facts of the rest of the project.
     pub(crate) project: &'a Project,
 }
 
-/// What the other files of the project say about this one.
+/// Facts of the project's other files about this one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Project {
     /// Names of functions that are called somewhere while gradients are off.
     pub(crate) called_without_grad: std::collections::HashSet<String>,
-    /// A model of it differentiates in its forward pass, as those do that give forces: it needs gradients to
-    /// evaluate too, and what it gives may have no graph any more.
+    /// `true` if a model of the project differentiates in its forward pass, such as one that predicts forces:
+    /// it needs gradients during evaluation too, and its output may have no graph.
     pub(crate) differentiates: bool,
 }
 
 impl Project {
-    /// What one file says.
+    /// Adds the facts of one file.
     pub(crate) fn add(&mut self, facts: &Facts) {
         self.called_without_grad.extend(facts.called_without_grad.iter().cloned());
         self.differentiates |= facts.ops.iter().any(|op| {
-            let function = facts.function(op.place.function);
+            let function = facts.function(op.site.function);
             op.kind == OpKind::AutogradGrad
                 && function.name.ends_with(".forward")
                 && function.class.is_some_and(|class| facts.class(class).is_module)
@@ -90,14 +90,14 @@ impl Project {
     }
 }
 
-/// How a finding is mended.
+/// Fix of a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fix {
-    /// It changes nothing that the program computes.
+    /// `true` if the program's results stay the same.
     pub safe: bool,
-    /// What it does, as a command.
+    /// Description in the imperative.
     pub title: String,
-    /// The changes, which belong together.
+    /// Edits, which must be applied together.
     pub edits: Vec<Edit>,
 }
 
@@ -112,33 +112,33 @@ impl Fix {
     }
 }
 
-/// Another place that belongs to a finding.
+/// Related position of a finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// Where.
+    /// Span.
     pub span: Span,
-    /// What is there.
+    /// Description.
     pub text: String,
 }
 
-/// What a rule found, in the text's own bytes.
+/// Finding, with offsets in the snippet.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// The rule.
+    /// Rule.
     pub rule: &'static Rule,
-    /// Where.
+    /// Span.
     pub span: Span,
-    /// What is wrong and what it does, as a sentence without its end.
+    /// Message: the fault and its effect, as a sentence without a final full stop.
     pub message: String,
-    /// Other places.
+    /// Related positions.
     pub labels: Vec<Label>,
-    /// What to do.
+    /// Advice.
     pub help: Option<String>,
-    /// How to do it.
+    /// Fix.
     pub fix: Option<Fix>,
 }
 
-/// Collects what one rule finds.
+/// Collector of a rule's findings.
 #[derive(Debug)]
 pub(crate) struct Findings<'a> {
     pub(crate) rule: &'static Rule,
@@ -146,8 +146,8 @@ pub(crate) struct Findings<'a> {
 }
 
 impl Findings<'_> {
-    /// Notes a finding.
-    pub(crate) fn at(&mut self, span: Span, message: impl Into<String>) -> &mut Finding {
+    /// Adds a finding.
+    pub(crate) fn report(&mut self, span: Span, message: impl Into<String>) -> &mut Finding {
         let finding = Finding {
             rule: self.rule,
             span,

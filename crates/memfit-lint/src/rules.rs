@@ -1,10 +1,10 @@
-//! The rules, one file each. A rule's page is its file's header.
+//! Lint rules, one file each. The header of a rule's file is its documentation page.
 
 macro_rules! rules {
     ($($module:ident),* $(,)?) => {
         $(mod $module;)*
 
-        /// Each rule, and the text of its file.
+        /// Each rule with the text of its file.
         static ALL: &[(&crate::rule::Rule, &str)] =
             &[$((&$module::RULE, include_str!(concat!("rules/", stringify!($module), ".rs")))),*];
     };
@@ -78,17 +78,17 @@ rules! {
 
 use crate::rule::Rule;
 
-/// All rules, by name.
+/// All rules by name.
 pub fn all() -> impl Iterator<Item = &'static Rule> {
     ALL.iter().map(|(rule, _)| *rule)
 }
 
-/// The rule of this name.
+/// Rule with a name.
 pub fn find(name: &str) -> Option<&'static Rule> {
     all().find(|rule| rule.name == name)
 }
 
-/// A rule's page, in Markdown.
+/// Documentation page of a rule in Markdown.
 pub fn page(rule: &Rule) -> String {
     let source = ALL.iter().find(|(known, _)| known.name == rule.name).map_or("", |(_, source)| *source);
     let lines = source.lines().map_while(|line| line.strip_prefix("//!"));

@@ -1,26 +1,26 @@
-//! `# memfit: ignore[rule] why`: findings that their author has looked at.
+//! Suppression comments: `# memfit: ignore[rule] reason`.
 
 use memfit_source::{Facts, LineIndex, Span};
 
 use crate::rule::Finding;
 
-/// The name under which a suppression without a finding is told.
+/// Rule name of findings about unnecessary suppressions.
 pub const UNUSED: &str = "unused-suppression";
 
-/// A comment that suppresses.
+/// Suppression comment.
 #[derive(Debug)]
 pub(crate) struct Suppression {
-    /// The comment, from its `#`.
+    /// Span from its `#`.
     pub(crate) span: Span,
-    /// The lines that it speaks of, from 0.
+    /// Lines that it applies to, from 0.
     lines: (usize, usize),
-    /// The rules; none means all.
+    /// Rules; empty for all.
     rules: Vec<String>,
     whole_file: bool,
     used: Vec<bool>,
 }
 
-/// The suppressions of a text.
+/// Suppressions of a text.
 pub(crate) fn suppressions(facts: &Facts, lines: &LineIndex) -> Vec<Suppression> {
     facts.comments.iter().filter_map(|comment| parse(facts, comment.span, comment.own_line, lines)).collect()
 }
@@ -49,7 +49,7 @@ fn parse(facts: &Facts, span: Span, own_line: bool, lines: &LineIndex) -> Option
         None => Vec::new(),
     };
     let line = lines.line_of(span.start);
-    // On a line of its own it speaks of the next statement.
+    // On a line of its own, it applies to the next statement.
     let last = if own_line { next_code_line(facts, lines, line) } else { line };
     let used = vec![false; rules.len().max(1)];
     Some(Suppression {
@@ -64,13 +64,13 @@ fn parse(facts: &Facts, span: Span, own_line: bool, lines: &LineIndex) -> Option
 fn next_code_line(facts: &Facts, lines: &LineIndex, line: usize) -> usize {
     (line + 1..lines.lines())
         .find(|next| {
-            let text = lines.text_of(*next, &facts.text).trim();
+            let text = lines.line_text(*next, &facts.text).trim();
             !text.is_empty() && !text.starts_with('#')
         })
         .unwrap_or(line)
 }
 
-/// Whether a finding is suppressed; the suppression that does it is marked as used.
+/// Returns `true` if a finding is suppressed, and marks the suppression as used.
 pub(crate) fn suppresses(all: &mut [Suppression], finding: &Finding, lines: &LineIndex) -> bool {
     let first = lines.line_of(finding.span.start);
     let last = lines.line_of(finding.span.end.saturating_sub(1).max(finding.span.start));
@@ -97,7 +97,7 @@ pub(crate) fn suppresses(all: &mut [Suppression], finding: &Finding, lines: &Lin
 }
 
 impl Suppression {
-    /// What of it suppressed nothing, as it is told; nothing if all of it did something.
+    /// Describes the unused part of the suppression. Returns `None` if all of it was used.
     pub(crate) fn unused(&self, runs: impl Fn(&str) -> bool) -> Option<String> {
         if self.rules.is_empty() {
             return (!self.used[0])
@@ -107,7 +107,7 @@ impl Suppression {
             .rules
             .iter()
             .zip(&self.used)
-            // What does not run cannot say whether it would find something.
+            // A rule that does not run may still have findings.
             .filter(|(rule, used)| !**used && (crate::rules::find(rule).is_none() || runs(rule)))
             .map(|(rule, _)| match crate::rules::find(rule) {
                 Some(_) => format!("`{rule}` is not found here"),
@@ -117,7 +117,7 @@ impl Suppression {
         (!idle.is_empty()).then(|| format!("{}: this suppression is not needed", idle.join(", ")))
     }
 
-    /// The suppression is idle as a whole: it can be taken out.
+    /// Returns `true` if the whole suppression is unused and can be removed.
     pub(crate) fn is_idle(&self) -> bool {
         self.used.iter().all(|used| !used)
     }

@@ -1,4 +1,4 @@
-//! Optimizers that take turns: what one of them accumulates, and what it does not.
+//! Training with several optimizers: detection of which of them accumulates gradients.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use memfit_lint::{Config, check_source};
 
-/// The rules that speak of windows.
+/// Rules about accumulation windows.
 const RULES: &[&str] = &[
     "batch-norm-under-accumulation",
     "no-sync-missing",
@@ -52,7 +52,7 @@ fn found(text: &str) -> Vec<(u32, String)> {
     source.findings.iter().map(|finding| (finding.start.line - first, finding.rule.to_owned())).collect()
 }
 
-/// Trainings in which nothing accumulates: each optimizer steps after a backward pass of its own.
+/// Training loops without accumulation: each optimizer steps after its own backward pass.
 const ALTERNATING: &[(&str, &str)] = &[
     (
         "a critic that is trained more often",
@@ -206,10 +206,10 @@ fn optimizers_that_take_turns_accumulate_nothing() {
     }
 }
 
-/// Lines, and the rules that find something there.
+/// Lines with the rules that report them.
 type Expected = &'static [(u32, &'static str)];
 
-/// Trainings of several optimizers in which one accumulates, and what is found.
+/// Training loops with several optimizers of which one accumulates, and the expected findings.
 const ACCUMULATING: &[(&str, &str, Expected)] = &[
     (
         "the generator's backward pass runs in each round",

@@ -1,4 +1,4 @@
-//! The list of rules in the documentation is that of the code. `MEMFIT_UPDATE_DOCS=1` writes it.
+//! The list of rules in the documentation matches the code. `MEMFIT_UPDATE_DOCS=1` rewrites it.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 

@@ -1,4 +1,4 @@
-//! The articles that the project was created from, where they are at hand: `MEMFIT_TEST_MISSION` names their
+//! The articles that the project is based on, if they are available: `MEMFIT_TEST_MISSION` names their
 //! folder.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
@@ -8,11 +8,10 @@ use std::path::{Path, PathBuf};
 
 use memfit_lint::{Config, check_paths, check_source};
 
-/// Blocks by number, and the rules that find something in them.
+/// Block numbers with the rules that report them.
 type Blocks = &'static [(usize, &'static [&'static str])];
 
-/// Each article's code blocks, from the first, with what is found in them; blocks without findings are left
-/// out.
+/// Code blocks of each article with findings, counted from the first.
 const TABLE: &[(&str, Blocks)] = &[
     ("000_", &[(2, &["partial-window-dropped", "zero-grad-inside-window"])]),
     (
@@ -42,7 +41,7 @@ fn folder() -> Option<PathBuf> {
     folder.is_dir().then_some(folder)
 }
 
-/// The number of the code block that a line is in.
+/// Number of the code block that contains a line.
 fn block_of(text: &str, line: u32) -> usize {
     text.lines().take(line as usize).filter(|line| line.trim() == "```python").count()
 }
@@ -70,7 +69,7 @@ fn every_sample_has_its_findings() {
     }
 }
 
-/// The code of each block of an article.
+/// Code of each block of an article.
 fn blocks(text: &str) -> Vec<String> {
     let parts = text.split("```python\n").skip(1);
     parts.map(|part| part.split("```").next().unwrap().to_owned()).collect()
@@ -98,7 +97,7 @@ fn corrected_samples_have_none() {
     }
 }
 
-/// Every sample in which something is found is corrected.
+/// Every sample with a finding is corrected.
 #[test]
 fn each_sample_with_a_finding_is_corrected() {
     let numbers = |of: &[usize]| of.to_vec();
@@ -110,10 +109,10 @@ fn each_sample_with_a_finding_is_corrected() {
     }
 }
 
-/// What a block has, and what it should have instead.
+/// Texts of a block and their replacements.
 type Changes = &'static [(&'static str, &'static str)];
 
-/// Each article's blocks with mistakes, and what corrects them.
+/// Blocks with mistakes in each article, and their corrections.
 const CORRECTIONS: &[(&str, &[(usize, Changes)])] = &[
     (
         "000_",
@@ -229,7 +228,7 @@ const CORRECTIONS: &[(&str, &[(usize, Changes)])] = &[
     ),
 ];
 
-/// An out-of-memory error that is caught as any other, and only printed.
+/// An out-of-memory error that is caught with others and only printed.
 const SWALLOWED: (&str, &str) = (
     "except RuntimeError as e:\n    print(f\"Error: {e}\")",
     "except torch.OutOfMemoryError as e:\n    raise SystemExit(f\"it does not fit: {e}\")",

@@ -1,4 +1,4 @@
-//! Fixes of notebooks: the code becomes what it becomes in a file of Python, and nothing else changes.
+//! Fixes in notebooks change the code as in a Python file, and nothing else.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -11,7 +11,7 @@ fn config() -> Config {
     Config { select: vec!["all".to_owned()], ..Config::default() }
 }
 
-/// The blocks of Python in the specifications.
+/// Python blocks of the specifications.
 fn blocks() -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("specs");
     let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -29,7 +29,7 @@ fn blocks() -> Vec<String> {
     blocks
 }
 
-/// A notebook whose cells hold these texts, without the line end that a cell does not have.
+/// Notebook with these cells, without the line end that a cell does not have.
 fn notebook(cells: &[&str], as_lists: bool) -> String {
     let cells: Vec<Value> = cells
         .iter()
@@ -69,12 +69,12 @@ fn a_notebook_is_fixed_as_a_file_of_python_is() {
     let mut changed = 0;
     for block in blocks() {
         let python = check_source(Path::new("train.py"), &block, &config()).unwrap();
-        let fixed = python.fixed(true, &config()).unwrap();
+        let fixed = python.fix_all(true, &config()).unwrap();
         for as_lists in [true, false] {
             let text = notebook(&[&block], as_lists);
             let source = check_source(Path::new("train.ipynb"), &text, &config()).unwrap();
             assert_eq!(source.findings.len(), python.findings.len(), "{block}");
-            let after = source.fixed(true, &config()).unwrap();
+            let after = source.fix_all(true, &config()).unwrap();
             assert_eq!(code(&after.text), fixed.text, "{block}");
             assert_eq!((after.fixed, after.refused.len()), (fixed.fixed, fixed.refused.len()), "{block}");
             // Another program that writes notebooks would write the same bytes.
@@ -97,10 +97,10 @@ for x, y in loader:
     criterion(model(x), y).backward()
     optimizer.step()
 ";
-    // What suppresses nothing goes, and the line before it is the last.
+    // An unused suppression is removed, and the line before it becomes the last.
     let idle = format!("{training}# memfit: ignore[empty-cache-in-loop]\n");
     let text = notebook(&[&idle, "print(1)\n"], true);
     let source = check_source(Path::new("idle.ipynb"), &text, &Config::default()).unwrap();
-    let after = source.fixed(false, &Config::default()).unwrap();
+    let after = source.fix_all(false, &Config::default()).unwrap();
     assert_eq!(after.text, notebook(&[training, "print(1)\n"], true));
 }

@@ -1,4 +1,4 @@
-//! What the files of a project say to one another, and not to those of another.
+//! Facts are shared between the files of a project, but not between projects.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -16,13 +16,13 @@ def evaluate(model, loader):
         print(out.mean().item())
 ";
 
-/// Files by name, and those of them in which an evaluation with gradients is found.
-fn found(files: &[(&str, &str)]) -> Vec<String> {
-    found_by("eval-without-no-grad", files)
+/// Returns the files in which an evaluation with gradients is found.
+fn files_with_eval_finding(files: &[(&str, &str)]) -> Vec<String> {
+    files_with_finding("eval-without-no-grad", files)
 }
 
-/// Files by name, and those of them in which a rule finds something.
-fn found_by(rule: &str, files: &[(&str, &str)]) -> Vec<String> {
+/// Returns the files in which a rule finds something.
+fn files_with_finding(rule: &str, files: &[(&str, &str)]) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
         let path = folder.path().join(name);
@@ -46,14 +46,14 @@ fn calls_without_gradients_count_in_the_project_that_makes_them() {
         ("two/setup.py", ""),
         ("two/evaluation.py", EVALUATION),
     ];
-    assert_eq!(found(&files), ["two/evaluation.py"]);
-    // Without a sign of where a project begins, all is one.
+    assert_eq!(files_with_eval_finding(&files), ["two/evaluation.py"]);
+    // Without a marker of a project root, all files form one project.
     let bare: Vec<_> = files
         .iter()
         .copied()
         .filter(|(name, _)| !name.ends_with("pyproject.toml") && !name.ends_with("setup.py"))
         .collect();
-    assert_eq!(found(&bare), [] as [&str; 0]);
+    assert_eq!(files_with_eval_finding(&bare), [] as [&str; 0]);
 }
 
 #[test]
@@ -75,12 +75,12 @@ def gradient(energy, x):
         ("two/setup.cfg", ""),
         ("two/evaluation.py", EVALUATION),
     ];
-    assert_eq!(found(&files), ["two/evaluation.py"]);
+    assert_eq!(files_with_eval_finding(&files), ["two/evaluation.py"]);
 }
 
 #[test]
 fn what_was_imported_already_is_checked_as_if_it_had_not_been() {
-    // Files are checked in order of their names: one is imported before its turn comes, the other after.
+    // Files are checked in the order of their names: one is imported before its own check, the other after.
     let broken = "import torch\nx = = 1  # memfit: ignore[retain-graph-in-loop] not needed\n";
     let caller = |module: &str| {
         format!(
@@ -112,8 +112,8 @@ fn what_was_imported_already_is_checked_as_if_it_had_not_been() {
     assert_eq!(told(&files.map(|(name, _)| name)), alone);
 }
 
-/// The passes of another file have numbers of their own: those of a tuple's parts must not be taken for
-/// passes of this file that were freed.
+/// Ids of another file's forward passes are local to it: those in a returned tuple must not be confused with
+/// freed passes of this file.
 #[test]
 fn what_another_file_returns_in_parts_hangs_on_passes_of_its_own() {
     let losses = "\
@@ -149,11 +149,11 @@ def train(rank, epoch, loader, net_g, net_d, optim_g, optim_d):
         last.mean().backward()
         optim_g.step()
 ";
-    // Passes are numbered in order: whatever number they have there, they are others.
+    // Ids are assigned in order; whatever ids they have there, they denote other passes.
     for count in 0..20 {
         let others = "    net(real)\n".repeat(count);
         let losses = losses.replace("    parts = []\n", &format!("    parts = []\n{others}"));
         let files = [("losses.py", losses.as_str()), ("train.py", train)];
-        assert_eq!(found_by("recurrent-state-not-detached", &files), [] as [&str; 0], "{count}");
+        assert_eq!(files_with_finding("recurrent-state-not-detached", &files), [] as [&str; 0], "{count}");
     }
 }

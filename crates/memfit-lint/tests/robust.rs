@@ -1,4 +1,4 @@
-//! No text makes the check fail: mutated Python, very long files, very deep nesting, broken documents.
+//! No input makes the check fail: mutated Python, very long files, very deep nesting, broken documents.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ fn check(name: &str, text: &str) -> Source {
     source
 }
 
-/// A generator that gives the same numbers everywhere.
+/// Random number generator with the same sequence everywhere.
 struct Numbers(u64);
 
 impl Numbers {
@@ -36,7 +36,7 @@ fn specifications() -> Vec<String> {
     paths.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect()
 }
 
-/// What breaks a line.
+/// Fragments that break a line.
 const PIECES: &[&str] = &[
     "(",
     ")",
@@ -59,7 +59,8 @@ const PIECES: &[&str] = &[
     "async ",
 ];
 
-/// Lines and pieces of lines, taken out, doubled, exchanged, indented, and put together from different rules.
+/// Mutates text: removes, duplicates, swaps and indents lines and fragments, and combines those of different
+/// rules.
 fn mutated(texts: &[String], numbers: &mut Numbers) -> String {
     let text = &texts[numbers.below(texts.len())];
     let mut lines: Vec<String> = text
@@ -104,7 +105,7 @@ fn mutated(texts: &[String], numbers: &mut Numbers) -> String {
     lines.join("\n")
 }
 
-/// How many: `MEMFIT_MUTATIONS` asks for more, and begins elsewhere.
+/// Number of mutations and the generator: `MEMFIT_MUTATIONS` increases the number and changes the seed.
 fn mutations() -> (usize, Numbers) {
     let asked = std::env::var("MEMFIT_MUTATIONS").ok().map(|count| count.parse().unwrap());
     asked.map_or((1500, Numbers(1)), |count| (count, Numbers(count as u64)))
@@ -131,7 +132,7 @@ fn fixes_of_mutated_python_are_held_to_what_they_promise() {
     for _ in 0..200 {
         let text = mutated(&texts, &mut numbers);
         let source = check("mutated.py", &text);
-        let applied = source.fixed(true, &config).unwrap();
+        let applied = source.fix_all(true, &config).unwrap();
         let after = check("mutated.py", &applied.text);
         assert!(after.findings.len() <= source.findings.len(), "{text}\n---\n{}", applied.text);
     }

@@ -1,5 +1,5 @@
-//! The specifications in `specs/`, one for each rule, carried out: a line that says `# error: [rule]` has
-//! that finding, and no other line has it.
+//! Runs the specifications in `specs/`, one for each rule: a line with `# error: [rule]` has that finding,
+//! and no other line has it.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use memfit_lint::{Config, check_source, page, rules};
 
-/// Where a block stands.
+/// Context of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Found,
@@ -25,7 +25,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("specs")
 }
 
-/// The blocks of a specification, each with what all of them begin with.
+/// Blocks of a specification, each with the common preamble.
 fn blocks(text: &str) -> Vec<Block> {
     let mut given = String::new();
     let mut blocks = Vec::new();
@@ -58,7 +58,7 @@ fn blocks(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// The lines that a block says the rule finds, with the severity.
+/// Lines with findings of the rule that a block expects, with the severity.
 fn expected(block: &Block, rule: &str) -> Vec<(u32, String)> {
     block
         .text
@@ -110,7 +110,8 @@ fn every_rule_does_what_its_specification_says() {
     assert!(wrong.is_empty(), "{} blocks are not as specified:\n\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Fixing what a rule finds leaves text that parses and in which the rule finds less and no other finds more.
+/// Fixing a rule's findings yields text that parses, with fewer findings of the rule and no more of any
+/// other.
 #[test]
 fn what_is_fixed_is_gone_and_nothing_new_is_there() {
     let config = Config { select: vec!["all".to_owned()], ..Config::default() };
@@ -119,7 +120,7 @@ fn what_is_fixed_is_gone_and_nothing_new_is_there() {
         let text = std::fs::read_to_string(folder().join(format!("{}.md", rule.name))).unwrap();
         for block in blocks(&text) {
             let source = check_source(Path::new("spec.py"), &block.text, &config).unwrap();
-            let applied = source.fixed(true, &config).unwrap();
+            let applied = source.fix_all(true, &config).unwrap();
             let after = check_source(Path::new("spec.py"), &applied.text, &config).unwrap();
             assert!(after.problems.is_empty(), "{} at {}:\n{}", rule.name, block.line, applied.text);
             for rule in rules() {
@@ -128,8 +129,8 @@ fn what_is_fixed_is_gone_and_nothing_new_is_there() {
                 };
                 assert!(count(&after) <= count(&source), "{} is new in\n{}", rule.name, applied.text);
             }
-            // What can be fixed has been: to fix again changes nothing.
-            let again = after.fixed(true, &config).unwrap();
+            // All possible fixes were applied, so fixing again changes nothing.
+            let again = after.fix_all(true, &config).unwrap();
             assert_eq!(again.text, applied.text, "{} at {}", rule.name, block.line);
             fixed += applied.fixed;
         }
@@ -145,8 +146,7 @@ fn no_specification_is_left_of_a_rule_that_is_gone() {
     }
 }
 
-/// The examples of a page, each with what its specification's blocks begin with: what the rule finds, and
-/// what to write instead.
+/// Examples of a page, with the preamble of its specification: the bad one and the corrected one.
 fn examples(rule: &memfit_lint::Rule) -> Vec<String> {
     let specification = std::fs::read_to_string(folder().join(format!("{}.md", rule.name))).unwrap();
     let given =

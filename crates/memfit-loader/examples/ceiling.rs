@@ -38,7 +38,7 @@ fn main() -> Result<(), Failure> {
     if inputs.is_empty() {
         return Err("there are no files in the folder".into());
     }
-    // Once for the buffers, and for pages that were never touched.
+    // One run to fill the buffers and to touch all pages.
     run(&inputs, settings.threads, &settings)?;
     let begin = Instant::now();
     run(&inputs, settings.images, &settings)?;

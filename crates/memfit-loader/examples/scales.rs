@@ -60,10 +60,10 @@ fn least(mut work: impl FnMut()) -> Duration {
         .unwrap_or_default()
 }
 
-/// The processor time of this thread.
+/// CPU time of this thread.
 fn now() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: there is room for the structure that the call writes.
+    // SAFETY: there is space for the structure that the call writes.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }

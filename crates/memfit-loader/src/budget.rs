@@ -1,35 +1,34 @@
-//! The byte budget: how it is shared out, and the gate that images pass before anything is allocated for
-//! them.
+//! Division of the byte budget, and the gate that admits images before memory is allocated for them.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::LoaderError;
 
-/// How a budget is shared out.
+/// Division of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// Batches that there is memory for, the one in the user's hands among them.
+    /// Number of batch slots, including the one that the user holds.
     pub slots: usize,
-    /// Bytes of one of them, as they are really taken.
+    /// Bytes of a slot as allocated.
     pub slot: u64,
-    /// Bytes that each thread may keep from image to image.
+    /// Bytes that each thread may keep in buffers between images.
     pub kept: u64,
-    /// Bytes that are left for images that need more than that.
+    /// Bytes that all threads share for images that need more.
     pub shared: u64,
 }
 
-/// A thread keeps at least this much: less would make it allocate for every thumbnail.
-const LEAST_KEPT: u64 = 1 << 20;
-/// And at most this much: a full decode of 12 megapixels fits.
-const MOST_KEPT: u64 = 48 << 20;
-/// Stacks, file handles and the like of one thread.
-const THREAD: u64 = 512 << 10;
+/// Minimum bytes of a thread's buffers. With less, every thumbnail would need an allocation.
+const MIN_KEPT_BYTES: u64 = 1 << 20;
+/// Maximum bytes of a thread's buffers: enough for a full decode of 12 megapixels.
+const MAX_KEPT_BYTES: u64 = 48 << 20;
+/// Overhead of a thread: stack, file handles and the like.
+const THREAD_OVERHEAD_BYTES: u64 = 512 << 10;
 
 impl Shares {
-    /// Shares out `memory` bytes: at most `prefetch` batches beside the one in the user's hands, less if they
-    /// do not fit.
+    /// Divides `memory` bytes. There are at most `prefetch` slots beside the user's, and fewer if they do not
+    /// fit.
     ///
-    /// `pinned` memory is taken in powers of two, as PyTorch's allocator of it does.
+    /// `pinned` slots are rounded up to powers of two, as PyTorch's pinned allocator does.
     pub fn new(
         memory: u64,
         batch: u64,
@@ -39,24 +38,24 @@ impl Shares {
     ) -> Result<Self, LoaderError> {
         let slot = if pinned { batch.next_power_of_two() } else { batch.next_multiple_of(4096) };
         let threads = threads as u64;
-        let least = 2 * slot + threads * (LEAST_KEPT + THREAD);
+        let least = 2 * slot + threads * (MIN_KEPT_BYTES + THREAD_OVERHEAD_BYTES);
         if memory < least {
             return Err(LoaderError::Settings(format!(
                 "memory= has to be at least {} bytes here: two batches of {slot}, and {} for each of {threads} threads",
                 least,
-                LEAST_KEPT + THREAD
+                MIN_KEPT_BYTES + THREAD_OVERHEAD_BYTES
             )));
         }
-        // Half of it at most goes to batches, so that large images find room.
-        let room = (memory - threads * (LEAST_KEPT + THREAD)).min(memory / 2);
+        // Batches get at most half of it, so that large images fit.
+        let room = (memory - threads * (MIN_KEPT_BYTES + THREAD_OVERHEAD_BYTES)).min(memory / 2);
         let slots = (room / slot.max(1)).clamp(2, prefetch.max(1) as u64 + 1);
-        let rest = memory - slots * slot - threads * THREAD;
-        let kept = (rest / (4 * threads)).clamp(LEAST_KEPT, MOST_KEPT);
+        let rest = memory - slots * slot - threads * THREAD_OVERHEAD_BYTES;
+        let kept = (rest / (4 * threads)).clamp(MIN_KEPT_BYTES, MAX_KEPT_BYTES);
         Ok(Self { slots: slots as usize, slot, kept, shared: rest - threads * kept })
     }
 }
 
-/// A count of bytes that is lent out, first come first served.
+/// Semaphore of bytes with first-come, first-served order.
 #[derive(Debug)]
 pub(crate) struct Gate {
     total: u64,
@@ -67,11 +66,11 @@ pub(crate) struct Gate {
 #[derive(Debug)]
 struct State {
     free: u64,
-    /// The ticket that is given out next, and the one whose turn it is.
+    /// Next ticket to issue, and the ticket that is served.
     next: u64,
     turn: u64,
     closed: bool,
-    /// The most that was lent at one time.
+    /// Maximum bytes lent at one time.
     peak: u64,
 }
 
@@ -81,18 +80,18 @@ impl Gate {
         Self { total, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// The most that can ever be lent.
+    /// Total bytes of the gate.
     pub(crate) fn total(&self) -> u64 {
         self.total
     }
 
-    /// The most that was lent at one time.
+    /// Maximum bytes lent at one time.
     pub(crate) fn peak(&self) -> u64 {
         self.lock().peak
     }
 
-    /// Waits for so many bytes; `None` when the gate was closed. A large image is not overtaken by small
-    /// ones.
+    /// Waits until `bytes` are available. Returns `None` if the gate was closed. Small images never overtake
+    /// a large one.
     pub(crate) fn enter(&self, bytes: u64) -> Option<Permit<'_>> {
         debug_assert!(bytes <= self.total, "more than there is would wait for ever");
         if bytes == 0 {
@@ -115,7 +114,7 @@ impl Gate {
         Some(Permit { gate: self, bytes })
     }
 
-    /// Sends everyone home who waits.
+    /// Closes the gate and wakes all waiting threads.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
@@ -126,7 +125,7 @@ impl Gate {
     }
 }
 
-/// Bytes that were lent; they go back when this goes.
+/// Lent bytes, returned on drop.
 #[derive(Debug)]
 pub(crate) struct Permit<'a> {
     gate: &'a Gate,
@@ -154,7 +153,7 @@ mod tests {
             memory in 1_u64 << 20..1 << 36, batch in 1_u64..1 << 30, pinned: bool, threads in 1_usize..64, prefetch in 0_usize..20
         ) {
             if let Ok(shares) = Shares::new(memory, batch, pinned, threads, prefetch) {
-                let all = shares.slots as u64 * shares.slot + threads as u64 * (shares.kept + THREAD) + shares.shared;
+                let all = shares.slots as u64 * shares.slot + threads as u64 * (shares.kept + THREAD_OVERHEAD_BYTES) + shares.shared;
                 prop_assert!(all <= memory);
                 prop_assert!(shares.slots >= 2 && shares.slot >= batch);
             }

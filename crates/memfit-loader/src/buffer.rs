@@ -1,16 +1,16 @@
-//! Memory for pixels that goes back to the system when it is let go.
+//! Pixel buffers whose memory returns to the operating system when they are dropped.
 //!
-//! What the C library frees may stay in its heaps: those of threads keep up to tens of megabytes each, which
-//! no budget sees. So large buffers are mapped by themselves.
+//! Memory freed to the C library may stay in its heaps, up to tens of megabytes in each thread's, which no
+//! budget accounts for. Large buffers are therefore mapped separately.
 
 use std::ops::{Deref, DerefMut};
 
 use memmap2::MmapMut;
 
-/// A buffer this large is mapped.
-const LARGE: usize = 256 << 10;
+/// Size from which a buffer is mapped.
+const MIN_MAPPED_BYTES: usize = 256 << 10;
 
-/// Bytes that are used again from image to image.
+/// Byte buffer that is reused between images.
 #[derive(Default)]
 pub(crate) struct Buffer(Memory);
 
@@ -46,12 +46,12 @@ impl DerefMut for Memory {
 }
 
 impl Buffer {
-    /// What it holds, in bytes.
+    /// Capacity in bytes.
     pub(crate) fn capacity(&self) -> usize {
         self.0.len()
     }
 
-    /// What of it stands in no heap, in bytes.
+    /// Mapped capacity in bytes, which is not on the heap.
     pub(crate) fn mapped(&self) -> usize {
         match &self.0 {
             Memory::Heap(_) => 0,
@@ -59,13 +59,13 @@ impl Buffer {
         }
     }
 
-    /// Its first bytes, whatever stands in them; it grows when it must.
+    /// Returns the first `bytes` bytes with unspecified content; grows if necessary.
     pub(crate) fn room(&mut self, bytes: usize) -> &mut [u8] {
         if self.0.len() < bytes {
-            // What is there is worth nothing, so it need not be moved, and is let go before there is more.
+            // The old content is not needed, so it is freed before a larger buffer is allocated.
             self.0 = Memory::default();
-            // Where a mapping is refused, the heap may still have room, or says that there is none.
-            let mapped = if bytes >= LARGE { MmapMut::map_anon(bytes).ok() } else { None };
+            // If mapping fails, the heap is tried, whose allocator reports the failure.
+            let mapped = if bytes >= MIN_MAPPED_BYTES { MmapMut::map_anon(bytes).ok() } else { None };
             self.0 = mapped.map_or_else(|| Memory::Heap(vec![0; bytes]), Memory::Mapped);
         }
         &mut self.0[..bytes]
@@ -79,9 +79,14 @@ mod tests {
     #[test]
     fn a_buffer_grows_and_is_used_again() {
         let mut buffer = Buffer::default();
-        for (asked, held) in
-            [(10, 10), (4, 10), (LARGE, LARGE), (10, LARGE), (LARGE + 5, LARGE + 5), (0, LARGE + 5)]
-        {
+        for (asked, held) in [
+            (10, 10),
+            (4, 10),
+            (MIN_MAPPED_BYTES, MIN_MAPPED_BYTES),
+            (10, MIN_MAPPED_BYTES),
+            (MIN_MAPPED_BYTES + 5, MIN_MAPPED_BYTES + 5),
+            (0, MIN_MAPPED_BYTES + 5),
+        ] {
             let room = buffer.room(asked);
             assert_eq!(room.len(), asked);
             room.fill(7);

@@ -1,9 +1,9 @@
-//! A cache of small copies on disk: large pictures decoded once, and read small from then on.
+//! Disk cache of downscaled copies: large images are decoded once, and read small afterwards.
 //!
-//! A copy is named by what the picture's file holds and by how it was made, so nothing in it is ever out of
-//! date. It is put in place whole, under a name of its own until then, so that a crash leaves no half of one,
-//! and two processes that make the same one do no harm. How much there is of it is counted in one file, under
-//! a lock that goes with its process.
+//! A copy's key is a hash of the image file's content and the parameters of the copy, so that no entry is
+//! ever stale. A copy is written under a temporary name and then linked, so that a crash leaves no partial
+//! entry, and two processes may create the same copy. The total size is stored in one file, under a lock that
+//! the kernel releases with the process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -19,39 +19,39 @@ use crate::pixels::{Bands, Sample};
 use crate::plan::Rendering;
 use crate::view::{Crop, Framing};
 
-/// What a copy's file begins with: a name and a version.
+/// Magic number and version of a copy's file.
 const MAGIC: &[u8; 8] = b"mfcopy\0\x01";
-/// Before the copy: the magic, and a digest of what follows.
-const HEAD: usize = MAGIC.len() + DIGEST;
-const DIGEST: usize = 16;
-/// Quality at which copies are stored, with colours in full.
-const QUALITY: u8 = 95;
-/// Unfinished files that are older than this are a dead process's.
-const STALE: Duration = Duration::from_hours(1);
-/// The file that counts the bytes of all copies.
-const COUNT: &str = "bytes";
-const UNFINISHED: &str = "unfinished";
+/// Header size: the magic number and a digest of the content.
+const HEADER_BYTES: usize = MAGIC.len() + DIGEST_BYTES;
+const DIGEST_BYTES: usize = 16;
+/// JPEG quality of copies, without chroma subsampling.
+const JPEG_QUALITY: u8 = 95;
+/// Age from which an unfinished file belongs to a dead process.
+const STALE_AFTER: Duration = Duration::from_hours(1);
+/// Name of the file that holds the total size.
+const TOTAL_FILE: &str = "bytes";
+const UNFINISHED_PREFIX: &str = "unfinished";
 
-/// What a cache has done so far.
+/// Statistics of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounts {
-    /// Copies that were found.
+    /// Copies found.
     pub found: u64,
-    /// Copies that were made and stored.
+    /// Copies created and stored.
     pub stored: u64,
-    /// Copies that were made and not stored: it is full, or the disk is.
+    /// Copies created but not stored, since the cache or the disk was full.
     pub refused: u64,
-    /// Copies that were damaged, and made again.
+    /// Damaged copies, which were created again.
     pub damaged: u64,
 }
 
-/// A cache of small copies.
+/// Disk cache of downscaled copies.
 #[derive(Debug)]
 pub struct Cache {
     folder: PathBuf,
     side: u32,
     most: u64,
-    /// The disk would take no more: that is asked once, and not for each picture.
+    /// `true` after the disk was full: it is not tried again for each image.
     full: AtomicBool,
     next: AtomicU64,
     found: AtomicU64,
@@ -60,12 +60,12 @@ pub struct Cache {
     damaged: AtomicU64,
 }
 
-/// Names a copy.
+/// Key of a copy.
 type Key = blake3::Hash;
 
 impl Cache {
-    /// A cache in a folder, which is made if it is not there: of copies whose short side is `side` pixels,
-    /// and which together take at most `most` bytes.
+    /// Opens a cache in a folder, which is created if necessary. Copies have a short side of `side` pixels,
+    /// and take at most `most` bytes together.
     pub fn open(folder: &Path, side: u32, most: u64) -> Result<Self, LoaderError> {
         let bad = |reason: String| LoaderError::BadSource { path: folder.to_owned(), reason };
         if side < 8 {
@@ -73,7 +73,7 @@ impl Cache {
                 "the short side of cached copies has to be at least 8".to_owned(),
             ));
         }
-        fs::create_dir_all(folder.join(UNFINISHED))
+        fs::create_dir_all(folder.join(UNFINISHED_PREFIX))
             .map_err(|error| bad(format!("it cannot hold a cache: {error}")))?;
         let cache = Self {
             folder: folder.to_owned(),
@@ -90,7 +90,7 @@ impl Cache {
         Ok(cache)
     }
 
-    /// What has been done so far.
+    /// Statistics so far.
     pub fn counts(&self) -> CacheCounts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         CacheCounts {
@@ -101,31 +101,31 @@ impl Cache {
         }
     }
 
-    /// Whether a copy would do: of a picture that is larger, of which it leaves at least the pixels that are
-    /// wanted.
+    /// Returns `true` if a copy can replace an image: the image is larger, and the copy has at least the
+    /// wanted pixels.
     ///
-    /// That is a function of the picture and the view alone, and never of what the cache holds.
+    /// The result depends on the image and the view alone, never on the content of the cache.
     pub(crate) fn serves(&self, image: &Prepared) -> bool {
         let header = image.header();
         let plain =
             header.layout.sample == Sample::U8 && matches!(header.layout.bands, Bands::Grey | Bands::Rgb);
-        plain && header.width.min(header.height) > self.side && image.enough_of(self.side)
+        plain && header.width.min(header.height) > self.side && image.has_enough_pixels(self.side)
     }
 
-    /// How a copy is made.
+    /// Framing and rendering of a copy.
     pub(crate) fn recipe(&self, upright: bool, page: u32) -> (Framing, Rendering) {
         let framing = Framing { crop: Crop::Short(self.side), size: None, flip: 0.0 };
         (framing, Rendering { mode: Mode::Keep, page, upright, ..Rendering::default() })
     }
 
-    /// The name of a picture's copy.
+    /// Computes the key of an image's copy.
     pub(crate) fn key(&self, input: &Input, upright: bool, page: u32) -> Result<Key, LoaderError> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(MAGIC);
         hasher.update(&self.side.to_le_bytes());
         hasher.update(&page.to_le_bytes());
-        // The two decoders of JPEG round otherwise.
-        hasher.update(&[upright.into(), QUALITY, crate::Backend::BEST as u8]);
+        // The two JPEG decoders round differently.
+        hasher.update(&[upright.into(), JPEG_QUALITY, crate::Backend::BEST as u8]);
         match input {
             Input::Memory(bytes) => {
                 hasher.update(bytes);
@@ -148,24 +148,25 @@ impl Cache {
         Ok(hasher.finalize())
     }
 
-    /// The copy of this name, if there is one that is whole.
+    /// Returns the copy with this key if there is an intact one.
     pub(crate) fn get(&self, key: Key) -> Option<Vec<u8>> {
         let path = self.path(key);
         let bytes = fs::read(&path).ok()?;
-        let whole = bytes.len() > HEAD
+        let whole = bytes.len() > HEADER_BYTES
             && bytes[..MAGIC.len()] == *MAGIC
-            && blake3::hash(&bytes[HEAD..]).as_bytes()[..DIGEST] == bytes[MAGIC.len()..HEAD];
+            && blake3::hash(&bytes[HEADER_BYTES..]).as_bytes()[..DIGEST_BYTES]
+                == bytes[MAGIC.len()..HEADER_BYTES];
         if !whole {
             self.damaged.fetch_add(1, Ordering::Relaxed);
-            // Where it cannot be taken away, it is made again each time.
+            // If it cannot be removed, it is created again each time.
             let _ = self.discard(&path, bytes.len() as u64);
             return None;
         }
         self.found.fetch_add(1, Ordering::Relaxed);
-        Some(bytes[HEAD..].to_vec())
+        Some(bytes[HEADER_BYTES..].to_vec())
     }
 
-    /// Makes a picture's copy. What this takes beyond the picture's own cost is [`Self::beside`].
+    /// Creates the copy of an image. Needs [`Self::beside`] bytes in addition to the image's own cost.
     pub(crate) fn make(decoder: &mut Decoder, image: &Prepared) -> Result<Vec<u8>, LoaderError> {
         let (width, height) = image.size();
         let colours = match image.layout().bands {
@@ -175,7 +176,7 @@ impl Cache {
         let mut pixels = vec![0; image.bytes()];
         decoder.decode(image, false, &mut pixels)?;
         let mut out = Vec::new();
-        let mut encoder = jpeg_encoder::Encoder::new(&mut out, QUALITY);
+        let mut encoder = jpeg_encoder::Encoder::new(&mut out, JPEG_QUALITY);
         encoder.set_sampling_factor(jpeg_encoder::SamplingFactor::R_4_4_4);
         let side =
             |side: u32| u16::try_from(side).map_err(|_| LoaderError::Bug(format!("a copy of {side} pixels")));
@@ -185,14 +186,14 @@ impl Cache {
         Ok(out)
     }
 
-    /// What making a copy takes beyond decoding, in bytes: its pixels, and what they are encoded to.
-    pub(crate) fn beside(image: &Prepared) -> u64 {
+    /// Bytes that creating a copy needs in addition to decoding: its pixels and their encoding.
+    pub(crate) fn creation_bytes(image: &Prepared) -> u64 {
         2 * image.bytes() as u64 + (64 << 10)
     }
 
-    /// Keeps a copy, if there is room for it.
-    pub(crate) fn put(&self, key: Key, copy: &[u8]) {
-        if !self.full.load(Ordering::Relaxed) && self.store(key, copy).unwrap_or(false) {
+    /// Stores a copy if there is space.
+    pub(crate) fn store(&self, key: Key, copy: &[u8]) {
+        if !self.full.load(Ordering::Relaxed) && self.store_locked(key, copy).unwrap_or(false) {
             self.stored.fetch_add(1, Ordering::Relaxed);
         } else {
             self.full.store(true, Ordering::Relaxed);
@@ -200,12 +201,12 @@ impl Cache {
         }
     }
 
-    /// Counts and writes a copy under one lock, so that no other process counts what is half done; whether it
-    /// fits.
-    fn store(&self, key: Key, copy: &[u8]) -> std::io::Result<bool> {
-        let bytes = (HEAD + copy.len()) as u64;
+    /// Counts and writes a copy under one lock, so that other processes see a consistent total. Returns
+    /// whether it fits.
+    fn store_locked(&self, key: Key, copy: &[u8]) -> std::io::Result<bool> {
+        let bytes = (HEADER_BYTES + copy.len()) as u64;
         let mut file = self.locked()?;
-        let used = Self::noted(&mut file)?;
+        let used = Self::read_total(&mut file)?;
         if used.saturating_add(bytes) > self.most {
             return Ok(false);
         }
@@ -215,25 +216,26 @@ impl Cache {
         Ok(true)
     }
 
-    /// Writes a copy under a name of its own, and then puts it in place; whether there was none yet.
+    /// Writes a copy under a temporary name and links it. Returns `false` if another process was first.
     fn write(&self, key: Key, copy: &[u8]) -> std::io::Result<bool> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let unfinished = self.folder.join(UNFINISHED).join(format!("{}-{number}-{key}", std::process::id()));
+        let unfinished =
+            self.folder.join(UNFINISHED_PREFIX).join(format!("{}-{number}-{key}", std::process::id()));
         let path = self.path(key);
         let written = (|| {
             let mut file = File::create(&unfinished)?;
             file.write_all(MAGIC)?;
-            file.write_all(&blake3::hash(copy).as_bytes()[..DIGEST])?;
+            file.write_all(&blake3::hash(copy).as_bytes()[..DIGEST_BYTES])?;
             file.write_all(copy)?;
             drop(file);
             if let Some(parent) = path.parent() {
                 fs::create_dir_all(parent)?;
             }
-            // A link fails where there is one already, and so tells who was first.
+            // A hard link fails if the name exists, which shows whether another process was first.
             match fs::hard_link(&unfinished, &path) {
                 Ok(()) => Ok(true),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
-                // Some file systems know no links.
+                // Fallback for file systems without hard links.
                 Err(_) => fs::rename(&unfinished, &path).map(|()| true),
             }
         })();
@@ -241,16 +243,16 @@ impl Cache {
         written
     }
 
-    /// Takes away a copy that is not whole.
+    /// Removes a damaged copy.
     fn discard(&self, path: &Path, bytes: u64) -> std::io::Result<()> {
         let mut file = self.locked()?;
         fs::remove_file(path)?;
-        let used = Self::noted(&mut file)?;
+        let used = Self::read_total(&mut file)?;
         Self::note(&mut file, used.saturating_sub(bytes))
     }
 
-    /// The count of bytes that all processes share, while it is locked.
-    fn noted(file: &mut File) -> std::io::Result<u64> {
+    /// Reads the shared total from the locked file.
+    fn read_total(file: &mut File) -> std::io::Result<u64> {
         let mut text = String::new();
         file.seek(SeekFrom::Start(0))?;
         file.read_to_string(&mut text)?;
@@ -258,7 +260,7 @@ impl Cache {
     }
 
     fn locked(&self) -> std::io::Result<File> {
-        let path = self.folder.join(COUNT);
+        let path = self.folder.join(TOTAL_FILE);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         file.lock()?;
         Ok(file)
@@ -266,20 +268,20 @@ impl Cache {
 
     fn note(file: &mut File, bytes: u64) -> std::io::Result<()> {
         file.seek(SeekFrom::Start(0))?;
-        // Of one length always, so that no rest of an older number stays behind it.
+        // The length is fixed, so that no digits of a longer number remain.
         file.write_all(format!("{bytes:020}\n").as_bytes())
     }
 
-    /// Counts what there is, and takes away what dead processes left half done.
+    /// Recounts the total, and removes unfinished files of dead processes.
     fn sweep(&self) -> std::io::Result<()> {
         let mut file = self.locked()?;
-        for entry in fs::read_dir(self.folder.join(UNFINISHED))?.flatten() {
+        for entry in fs::read_dir(self.folder.join(UNFINISHED_PREFIX))?.flatten() {
             let age = entry
                 .metadata()
                 .and_then(|about| about.modified())
                 .ok()
                 .and_then(|time| SystemTime::now().duration_since(time).ok());
-            if age.is_some_and(|age| age > STALE) {
+            if age.is_some_and(|age| age > STALE_AFTER) {
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -310,7 +312,7 @@ mod tests {
     }
 
     fn used(cache: &Cache) -> u64 {
-        fs::read_to_string(cache.folder.join(COUNT)).expect("a count").trim().parse().expect("a number")
+        fs::read_to_string(cache.folder.join(TOTAL_FILE)).expect("a count").trim().parse().expect("a number")
     }
 
     #[test]
@@ -318,10 +320,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let cache = Cache::open(folder.path(), 64, 1 << 20).expect("a cache");
         assert_eq!(cache.get(key("a")), None);
-        cache.put(key("a"), b"a copy");
-        cache.put(key("a"), b"a copy");
+        cache.store(key("a"), b"a copy");
+        cache.store(key("a"), b"a copy");
         assert_eq!(cache.get(key("a")).as_deref(), Some(&b"a copy"[..]));
-        assert_eq!(used(&cache), (HEAD + 6) as u64);
+        assert_eq!(used(&cache), (HEADER_BYTES + 6) as u64);
         let path = cache.path(key("a"));
         let whole = fs::read(&path).expect("an entry");
         for end in 0..whole.len() {
@@ -333,7 +335,7 @@ mod tests {
         *other.last_mut().expect("bytes") ^= 1;
         fs::write(&path, other).expect("it can be changed");
         assert_eq!(cache.get(key("a")), None);
-        cache.put(key("a"), b"a copy");
+        cache.store(key("a"), b"a copy");
         assert!(cache.get(key("a")).is_some());
     }
 
@@ -345,10 +347,10 @@ mod tests {
             for process in 0..4 {
                 let folder = folder.path();
                 scope.spawn(move || {
-                    // As another process would: a cache of its own over the same folder.
+                    // A cache of its own over the same folder, as in another process.
                     let cache = Cache::open(folder, 64, most).expect("a cache");
                     for number in 0..40 {
-                        cache.put(key(&format!("{}", number * (process + 1))), &[0; 100]);
+                        cache.store(key(&format!("{}", number * (process + 1))), &[0; 100]);
                     }
                 });
             }
@@ -362,13 +364,15 @@ mod tests {
     fn what_a_dead_process_left_is_taken_away_and_not_counted() {
         let folder = tempfile::tempdir().expect("a folder");
         drop(Cache::open(folder.path(), 64, 1 << 20).expect("a cache"));
-        let (old, new) =
-            (folder.path().join(UNFINISHED).join("old"), folder.path().join(UNFINISHED).join("new"));
+        let (old, new) = (
+            folder.path().join(UNFINISHED_PREFIX).join("old"),
+            folder.path().join(UNFINISHED_PREFIX).join("new"),
+        );
         fs::write(&old, [0; 50]).expect("a file");
         fs::write(&new, [0; 50]).expect("a file");
-        let long_ago = SystemTime::now() - 2 * STALE;
+        let long_ago = SystemTime::now() - 2 * STALE_AFTER;
         File::options().write(true).open(&old).and_then(|file| file.set_modified(long_ago)).expect("it ages");
-        fs::write(folder.path().join(COUNT), "99999999999").expect("a count that is wrong");
+        fs::write(folder.path().join(TOTAL_FILE), "99999999999").expect("a count that is wrong");
         let cache = Cache::open(folder.path(), 64, 1 << 20).expect("a cache");
         assert!(!old.exists() && new.exists());
         assert_eq!(used(&cache), 0);

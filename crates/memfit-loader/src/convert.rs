@@ -1,25 +1,25 @@
-//! From the values that a file has to those that a batch has: bands and sample types.
+//! Conversion of pixel values: bands and sample types.
 
 use crate::LoaderError;
 use crate::pixels::{Bands, Layout, Sample};
 
-/// Which bands a batch has.
+/// Bands of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Red, green, blue: every image can be turned into it.
+    /// Red, green, blue. Every image can be converted to it.
     #[default]
     Rgb,
     /// Brightness alone.
     Grey,
-    /// Red, green, blue and opacity.
+    /// Red, green, blue and alpha.
     Rgba,
-    /// Whatever the file has.
+    /// The bands of the file.
     Keep,
 }
 
 impl Mode {
-    /// The mode of this name, as Pillow has it.
-    pub fn named(name: &str) -> Option<Self> {
+    /// Mode with a name, as in Pillow.
+    pub fn from_name(name: &str) -> Option<Self> {
         match name.to_ascii_lowercase().as_str() {
             "rgb" => Some(Self::Rgb),
             "l" | "grey" | "gray" => Some(Self::Grey),
@@ -29,7 +29,7 @@ impl Mode {
         }
     }
 
-    /// The bands that an image of these is turned into.
+    /// Bands of the result for an image with bands `from`.
     pub fn bands(self, from: Bands) -> Bands {
         match self {
             Self::Rgb => Bands::Rgb,
@@ -40,7 +40,7 @@ impl Mode {
     }
 }
 
-/// Whether values can be turned from one layout into another; the reason if not.
+/// Checks whether values can be converted from one layout to another.
 pub(crate) fn possible(from: Layout, to: Layout) -> Result<(), LoaderError> {
     let bands = from.bands == to.bands
         || match (from.bands, to.bands) {
@@ -51,30 +51,30 @@ pub(crate) fn possible(from: Layout, to: Layout) -> Result<(), LoaderError> {
     if !bands {
         return Err(LoaderError::OtherBands { found: from.bands.count(), wanted: to.bands.count() });
     }
-    // Floats have no range of their own that could be squeezed into integers.
+    // Floats have no fixed range that could be mapped to integers.
     if from.sample == Sample::F32 && to.sample != Sample::F32 {
         return Err(LoaderError::OtherType { found: from.sample.name(), wanted: to.sample.name() });
     }
     Ok(())
 }
 
-/// One value that arithmetic is done on.
+/// Arithmetic on one sample.
 trait Value: Copy {
-    const MOST: Self;
+    const MAX: Self;
     fn luma(red: Self, green: Self, blue: Self) -> Self;
-    /// `paper` less what the ink takes of it.
+    /// White minus the colour that the ink and the black ink absorb.
     fn inked(ink: Self, black: Self) -> Self;
     fn read(bytes: &[u8]) -> Self;
     fn write(self, out: &mut [u8]);
 }
 
-// Weights of ITU-R 601-2 in parts of 65536, rounded as Pillow rounds them.
+// ITU-R 601-2 weights as fractions of 65536, rounded as in Pillow.
 const RED: u64 = 19595;
 const GREEN: u64 = 38470;
 const BLUE: u64 = 7471;
 
 impl Value for u8 {
-    const MOST: Self = u8::MAX;
+    const MAX: Self = u8::MAX;
 
     fn luma(red: Self, green: Self, blue: Self) -> Self {
         ((u64::from(red) * RED + u64::from(green) * GREEN + u64::from(blue) * BLUE + 0x8000) >> 16) as u8
@@ -96,7 +96,7 @@ impl Value for u8 {
 }
 
 impl Value for u16 {
-    const MOST: Self = u16::MAX;
+    const MAX: Self = u16::MAX;
 
     fn luma(red: Self, green: Self, blue: Self) -> Self {
         ((u64::from(red) * RED + u64::from(green) * GREEN + u64::from(blue) * BLUE + 0x8000) >> 16) as u16
@@ -117,7 +117,7 @@ impl Value for u16 {
 }
 
 impl Value for f32 {
-    const MOST: Self = 1.0;
+    const MAX: Self = 1.0;
 
     fn luma(red: Self, green: Self, blue: Self) -> Self {
         (red * RED as f32 + green * GREEN as f32 + blue * BLUE as f32) / 65536.0
@@ -136,9 +136,9 @@ impl Value for f32 {
     }
 }
 
-/// Turns pixels of one layout into another; `out` is as long as they take there.
+/// Converts pixels from one layout to another; `out` has the length of the result.
 ///
-/// Only what [`possible`] allows is asked for; anything else leaves `out` as it is.
+/// Conversions that [`possible`] does not allow leave `out` unchanged.
 pub(crate) fn convert(data: &[u8], from: Layout, to: Layout, out: &mut [u8]) {
     match (from.sample, to.sample) {
         (one, other) if one == other => match one {
@@ -146,18 +146,28 @@ pub(crate) fn convert(data: &[u8], from: Layout, to: Layout, out: &mut [u8]) {
             Sample::U16 => bands::<u16>(data, from.bands, to.bands, out),
             Sample::F32 => bands::<f32>(data, from.bands, to.bands, out),
         },
-        (Sample::U8, Sample::U16) => each(data, from, to, out, |value: u8| u16::from(value) * 257),
+        (Sample::U8, Sample::U16) => convert_bands(data, from, to, out, |value: u8| u16::from(value) * 257),
         (Sample::U16, Sample::U8) => {
-            each(data, from, to, out, |value: u16| ((u32::from(value) * 255 + 32_767) / 65_535) as u8);
+            convert_bands(data, from, to, out, |value: u16| {
+                ((u32::from(value) * 255 + 32_767) / 65_535) as u8
+            });
         }
-        (Sample::U8, Sample::F32) => each(data, from, to, out, |value: u8| f32::from(value) / 255.0),
-        (Sample::U16, Sample::F32) => each(data, from, to, out, |value: u16| f32::from(value) / 65_535.0),
+        (Sample::U8, Sample::F32) => convert_bands(data, from, to, out, |value: u8| f32::from(value) / 255.0),
+        (Sample::U16, Sample::F32) => {
+            convert_bands(data, from, to, out, |value: u16| f32::from(value) / 65_535.0);
+        }
         _ => {}
     }
 }
 
-/// Turns bands first, in the file's own precision, and then each value.
-fn each<A: Value, B: Value>(data: &[u8], from: Layout, to: Layout, out: &mut [u8], turn: impl Fn(A) -> B) {
+/// Converts the bands first, in the file's own precision, and then each value.
+fn convert_bands<A: Value, B: Value>(
+    data: &[u8],
+    from: Layout,
+    to: Layout,
+    out: &mut [u8],
+    turn: impl Fn(A) -> B,
+) {
     let (small, large) = (from.sample.bytes(), to.sample.bytes());
     let (before, after) = (from.pixel(), to.bands.count() as usize);
     let mut pixel = vec![0; after * small];
@@ -204,7 +214,7 @@ fn bands<V: Value>(data: &[u8], from: Bands, to: Bands, out: &mut [u8]) {
                     value.write(&mut target[band * size..][..size]);
                 }
                 if to == Bands::Rgba {
-                    let opacity = if from == Bands::GreyAlpha { get(source, 1) } else { V::MOST };
+                    let opacity = if from == Bands::GreyAlpha { get(source, 1) } else { V::MAX };
                     opacity.write(&mut target[3 * size..][..size]);
                 }
             }
@@ -227,7 +237,7 @@ mod tests {
         assert_eq!(out, wanted, "{from:?} {pixel:?} as {to:?}");
     }
 
-    /// The values are Pillow's: `Image.new(mode, (1, 1), pixel).convert(other).getpixel((0, 0))`.
+    /// The expected values are Pillow's: `Image.new(mode, (1, 1), pixel).convert(other).getpixel((0, 0))`.
     #[test]
     fn bands_are_turned_as_pillow_turns_them() {
         check(Bands::Rgb, &[255, 0, 0], Bands::Grey, &[76]);

@@ -1,4 +1,4 @@
-//! One image, from bytes to the pixels of a result: the only door to the decoders.
+//! Decoding of one image from bytes to the pixels of a result. All decoders are called from here.
 
 mod gif;
 #[cfg(feature = "jpeg2000")]
@@ -25,20 +25,20 @@ use crate::random::Stream;
 use crate::reduce::{Buffers, Reducer};
 use crate::view::{Framing, View};
 
-/// What decodes JPEG in this build.
+/// JPEG decoder of this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// libjpeg-turbo: at a smaller scale, and only a part, where that is all that is wanted.
+    /// libjpeg-turbo: can decode at a smaller scale, and only a part of the image.
     Turbo,
-    /// zune-jpeg, in Rust: always the whole image.
+    /// zune-jpeg, in Rust: always decodes the whole image.
     Rust,
 }
 
 impl Backend {
-    /// The best one that this build has.
+    /// The best decoder of this build.
     pub const BEST: Self = if cfg!(feature = "turbo") { Self::Turbo } else { Self::Rust };
 
-    /// Its name.
+    /// Name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Turbo if cfg!(turbo_simd) => "libjpeg-turbo with SIMD",
@@ -47,19 +47,19 @@ impl Backend {
         }
     }
 
-    /// Whether what is decoded in full comes faster from the decoder in Rust: libjpeg-turbo has no vector
-    /// code here.
+    /// Returns `true` if the Rust decoder is faster at full size, since this libjpeg-turbo has no vector
+    /// code.
     pub(crate) fn slow_in_full(self) -> bool {
         self == Self::Turbo && !cfg!(turbo_simd)
     }
 
-    /// Whether it can decode at a smaller scale, and parts.
+    /// Returns `true` if it can decode at a smaller scale, and parts.
     pub(crate) fn scales(self) -> bool {
         self == Self::Turbo
     }
 }
 
-/// A decoder with its buffers, which are used again from image to image. Each thread has its own.
+/// Decoder with its buffers, which are reused between images. Each thread has its own.
 #[derive(Default)]
 pub struct Decoder {
     file: Buffer,
@@ -69,12 +69,12 @@ pub struct Decoder {
     turbo: Option<turbo::Turbo>,
 }
 
-/// An image whose header was read: what decoding it will take is known, and nothing was allocated for it.
+/// Image whose header was read: the cost of decoding is known, and nothing was allocated for it.
 #[derive(Debug)]
 pub struct Prepared {
     input: Input,
     header: Header,
-    /// The overview that is decoded instead, if there is one.
+    /// Overview that is decoded instead, if there is one.
     overview: Option<Header>,
     view: View,
     plan: Plan,
@@ -82,9 +82,9 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Reads the header, and decides how to decode.
+    /// Reads the header and plans the decoding.
     ///
-    /// `place` is what random choices are a function of.
+    /// `place` seeds the random choices.
     pub fn new(
         input: Input,
         framing: &Framing,
@@ -98,7 +98,7 @@ impl Prepared {
         let turned = upright != (header.width, header.height);
         let stored = |(width, height)| if turned { (height, width) } else { (width, height) };
         let shown = if turned { (view.frame[3], view.frame[2]) } else { (view.frame[2], view.frame[3]) };
-        // A mask's values must not be those that someone has averaged.
+        // Values of a mask must not come from an averaged overview.
         let small = rendering
             .margin
             .filter(|_| rendering.filter != Filter::Nearest)
@@ -112,50 +112,50 @@ impl Prepared {
         Ok(Self { input, header, overview: Some(overview), view, plan, page })
     }
 
-    /// Whether a copy with this short side leaves the pixels that are wanted of what is shown.
-    pub(crate) fn enough_of(&self, side: u32) -> bool {
+    /// Returns `true` if a copy with this short side has at least the wanted pixels of the shown part.
+    pub(crate) fn has_enough_pixels(&self, side: u32) -> bool {
         let share = f64::from(side) / f64::from(self.header.width.min(self.header.height).max(1));
         let enough = |has: f64, wants: u32| has * share >= f64::from(wants) - 1e-9;
         enough(self.view.frame[2], self.view.size.0) && enough(self.view.frame[3], self.view.size.1)
     }
 
-    /// The same view of the same picture, out of a copy of it in another size that stands upright already.
-    pub(crate) fn out_of(&self, copy: Input, rendering: &Rendering) -> Result<Self, LoaderError> {
+    /// The same view of the same image, taken from an upright copy of another size.
+    pub(crate) fn view_of_copy(&self, copy: Input, rendering: &Rendering) -> Result<Self, LoaderError> {
         let header = Header::read(&mut BufReader::with_capacity(4096, copy.reader()), 0)?;
         let upright =
             if rendering.upright { self.header.upright() } else { (self.header.width, self.header.height) };
         let there = self.view.scaled(upright, (header.width, header.height));
         let plan = Plan::new(&header, &there, rendering, Backend::BEST, 0)?;
-        // What follows is told of the picture, and done to the copy.
+        // The header describes the original image, the plan applies to the copy.
         Ok(Self { input: copy, header, overview: None, view: self.view, plan, page: 0 })
     }
 
-    /// The image's bytes.
+    /// Bytes of the image.
     pub(crate) fn input(&self) -> &Input {
         &self.input
     }
 
-    /// The page that is decoded.
+    /// Page that is decoded.
     pub(crate) fn page(&self) -> u32 {
         self.page
     }
 
-    /// The header of what is decoded: of an overview, where that is large enough.
+    /// Header of the stored image that is decoded, which may be an overview.
     fn stored(&self) -> &Header {
         self.overview.as_ref().unwrap_or(&self.header)
     }
 
-    /// The header.
+    /// Header of the image.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// What decoding takes.
+    /// Cost of decoding.
     pub fn cost(&self) -> Cost {
         self.plan.cost
     }
 
-    /// The scale at which it is decoded is one over this, rounded down where an overview is.
+    /// Denominator of the decoding scale, rounded down for an overview.
     pub fn denominator(&self) -> u32 {
         self.overview.as_ref().map_or(self.plan.denominator, |small| self.header.width / small.width.max(1))
     }
@@ -165,40 +165,39 @@ impl Prepared {
         self.view.size
     }
 
-    /// What the result's values are.
+    /// Layout of the result.
     pub fn layout(&self) -> Layout {
         self.plan.to
     }
 
-    /// The size of the result in bytes.
+    /// Bytes of the result.
     pub fn bytes(&self) -> usize {
         self.plan.bytes()
     }
 
-    /// How points of the picture come to lie in the result: `x' = a x + b`, `y' = c y + d` as `[a, b, c, d]`.
+    /// Mapping of points of the image to the result: `x' = a x + b`, `y' = c y + d` as `[a, b, c, d]`.
     pub fn mapping(&self) -> [f64; 4] {
         self.view.mapping()
     }
 }
 
-/// A JPEG in all its width and height at one over `by`, by each of the decoders that can: for those who
-/// measure and compare them.
+/// Decoding of a whole JPEG at 1/`by` by each decoder that supports it, for benchmarks and comparisons.
 #[doc(hidden)]
 pub mod at_scale {
-    /// By the decoder in Rust, where it takes the file, of up to this many pixels.
+    /// Decodes with the Rust decoder if it accepts the file and the result has at most `most` pixels.
     pub fn in_rust(bytes: &[u8], by: usize, most: usize) -> Option<Vec<u8>> {
         super::scaled::whole(bytes, by, most)
     }
 
-    /// By libjpeg-turbo, into so many bands; `None` if it cannot be read at all.
+    /// Decodes with libjpeg-turbo to `bands` bands. Returns `None` if the file cannot be read.
     #[cfg(feature = "turbo")]
     pub fn by_library(bytes: &[u8], by: usize, bands: usize) -> Option<Vec<u8>> {
         super::turbo::whole(bytes, by, bands)
     }
 }
 
-/// What a decoder comes to; one that falls over is an error like any other.
-pub(crate) fn standing(decode: impl FnOnce() -> Result<(), LoaderError>) -> Result<(), LoaderError> {
+/// Runs a decoder and converts a panic into an error.
+pub(crate) fn catch_panic(decode: impl FnOnce() -> Result<(), LoaderError>) -> Result<(), LoaderError> {
     catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|panic| {
         let text = panic
             .downcast_ref::<String>()
@@ -210,21 +209,22 @@ pub(crate) fn standing(decode: impl FnOnce() -> Result<(), LoaderError>) -> Resu
 }
 
 impl Decoder {
-    /// A decoder without buffers.
+    /// Creates a decoder without buffers.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Decodes into `out`, which is as long as the result: band by band if `planar`, else pixel by pixel.
+    /// Decodes into `out`, which has the length of the result, band by band if `planar`, pixel by pixel
+    /// otherwise.
     ///
-    /// Whatever the bytes are, this returns: a decoder that falls over is an error like any other.
+    /// Returns for any input: a panic of a decoder becomes an error.
     pub fn decode(&mut self, image: &Prepared, planar: bool, out: &mut [u8]) -> Result<(), LoaderError> {
         if out.len() != image.bytes() {
             return Err(LoaderError::Bug(format!("{} bytes for an image of {}", out.len(), image.bytes())));
         }
-        if let Err(error) = standing(|| self.reduce(image)) {
+        if let Err(error) = catch_panic(|| self.reduce(image)) {
             if matches!(error, LoaderError::Bug(_)) {
-                // What it left half done is of no use to the next image.
+                // The decoder may be in an inconsistent state after a failure.
                 *self = Self::default();
             }
             return Err(error);
@@ -248,14 +248,15 @@ impl Decoder {
         match image.header.format {
             Format::Jpeg => {
                 let bytes = whole(&image.input, &mut self.file)?;
-                let pixels = self.decoded.room(image.plan.room());
+                let pixels = self.decoded.room(image.plan.region_bytes());
                 #[cfg(feature = "turbo")]
                 if scaled::decode(bytes, image, pixels).is_none()
                     && (!plan.in_rust || jpeg::decode(bytes, image, pixels).is_err())
                 {
                     let decoded = turbo::Turbo::ready(&mut self.turbo)?.decode(bytes, image, pixels);
                     if decoded.is_err() {
-                        // What failed within a header would be gone on with in the next image.
+                        // After a failure within a header, the library's decompressor would continue it in
+                        // the next image.
                         self.turbo = None;
                     }
                     decoded?;
@@ -268,14 +269,14 @@ impl Decoder {
             Format::WebP => webp::decode(buffered(), image, &mut self.decoded, &mut reducer)?,
             Format::Tiff => tiff::decode(buffered(), image, &mut self.decoded, &mut reducer)?,
             Format::Gif => gif::decode(image.input.reader(), image, &mut self.decoded, &mut reducer)?,
-            // Rows stand where they stand: what is read ahead of one would be thrown away.
+            // Rows are read at their positions, so read-ahead would be discarded.
             Format::Bmp | Format::Pnm => {
                 raw::decode(image.input.reader(), image, &mut self.decoded, &mut reducer)?;
             }
             #[cfg(feature = "jpeg2000")]
             Format::Jp2 => {
                 let bytes = whole(&image.input, &mut self.file)?;
-                let pixels = self.decoded.room(image.plan.room());
+                let pixels = self.decoded.room(image.plan.region_bytes());
                 jp2::decode(bytes, image, pixels)?;
                 reducer.rows(plan.region.height, pixels)?;
             }
@@ -285,17 +286,17 @@ impl Decoder {
         reducer.finish(image.header.format.name())
     }
 
-    /// What it holds for the next image, in bytes.
+    /// Bytes held for the next image.
     pub fn held(&self) -> usize {
         self.file.capacity() + self.decoded.capacity() + self.reduce.held()
     }
 
-    /// What of that was mapped by itself, and is seen by no allocator.
+    /// Mapped bytes of these, which no allocator counts.
     pub fn mapped(&self) -> usize {
         self.file.mapped() + self.decoded.mapped() + self.reduce.mapped()
     }
 
-    /// Gives back what it holds, if that is more than `most` bytes; whether it was.
+    /// Frees the buffers if they hold more than `most` bytes. Returns whether it did.
     pub fn trim(&mut self, most: usize) -> bool {
         let more = self.held() > most;
         if more {
@@ -306,7 +307,7 @@ impl Decoder {
         more
     }
 
-    /// Sees to it that what it holds and what an image takes are together no more than `most` bytes.
+    /// Frees buffers if they and the image's cost together exceed `most` bytes.
     pub(crate) fn make_room(&mut self, cost: Cost, most: u64) {
         let file = cost.file.max(self.file.capacity() as u64);
         let rest = cost.buffers.max((self.decoded.capacity() + self.reduce.held()) as u64);
@@ -316,7 +317,7 @@ impl Decoder {
     }
 }
 
-/// All bytes of an image: where they are, or read into a buffer.
+/// Returns all bytes of an image, in memory or read into a buffer.
 fn whole<'a>(input: &'a Input, buffer: &'a mut Buffer) -> Result<&'a [u8], LoaderError> {
     match input {
         Input::Memory(bytes) => Ok(bytes),

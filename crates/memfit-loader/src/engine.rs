@@ -1,8 +1,8 @@
-//! The threads that fill batches.
+//! Worker threads that fill batches.
 //!
-//! Samples are taken up in the order in which they are delivered, so the next batch is always the first to be
-//! ready. Nothing that a thread decides depends on when it runs: which samples, how they are cropped, and
-//! what becomes of a broken one are functions of (seed, epoch, index).
+//! Samples are processed in delivery order, so that the next batch is always completed first. No decision
+//! depends on timing: the selection of samples, crops, and the replacement of broken samples are functions of
+//! (seed, epoch, index).
 
 #![allow(unsafe_code, reason = "a C decoder is called, and memory filled that torch owns")]
 
@@ -24,29 +24,29 @@ use crate::slot::Slot;
 use crate::source::{Source, Target};
 use crate::view::{Crop, Framing};
 
-/// What makes streams of numbers for different purposes different.
+/// Tags that separate random streams for different purposes.
 const VIEW: u64 = 0x7669_6577;
 const REPLACE: u64 = 0x7265_706c;
-/// Other samples that are tried in place of a broken one.
-const REPLACEMENTS: usize = 16;
-/// After a decoder took this much for itself, what the C library holds back of it is given back.
-const LARGE: u64 = 4 << 20;
+/// Maximum number of samples tried in place of a broken one.
+const MAX_REPLACEMENTS: usize = 16;
+/// Decoder allocations from which free memory of the C library is returned to the system afterwards.
+const TRIM_THRESHOLD_BYTES: u64 = 4 << 20;
 
-/// What is done about a sample that cannot be had.
+/// Treatment of a sample that cannot be loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Stop, and name it.
+    /// Stop with an error that names it.
     #[default]
     Raise,
     /// Leave it out, and count it.
     Skip,
-    /// Take another one, and count it.
+    /// Take another sample, and count it.
     Replace,
 }
 
 impl Policy {
-    /// The policy of this name.
-    pub fn named(name: &str) -> Option<Self> {
+    /// Policy with a name.
+    pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "raise" => Some(Self::Raise),
             "skip" => Some(Self::Skip),
@@ -56,89 +56,89 @@ impl Policy {
     }
 }
 
-/// How batches are made.
+/// Settings for filling batches.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Threads that decode.
+    /// Number of decoding threads.
     pub threads: usize,
-    /// The part of each image, and its size.
+    /// Crop and size of each image.
     pub framing: Framing,
-    /// How its pixels are made.
+    /// Bands, sample type and filter of the pixels.
     pub rendering: Rendering,
-    /// The values of the batch.
+    /// Layout of the batch.
     pub layout: Layout,
-    /// Whether other types of values are turned into the batch's; else they are an error.
+    /// `true` if other sample types are converted to the batch's; otherwise they are an error.
     pub convert: bool,
     /// Width and height of every image of the batch.
     pub size: (u32, u32),
-    /// Band by band, or pixel by pixel.
+    /// `true` for band by band (`CHW`), `false` for pixel by pixel (`HWC`).
     pub planar: bool,
-    /// What is done about broken images.
+    /// Treatment of broken images.
     pub broken: Policy,
-    /// What is done about images that do not fit into the budget.
+    /// Treatment of images that exceed the budget.
     pub oversize: Policy,
-    /// What random choices depend on.
+    /// Seed of random choices.
     pub seed: u64,
-    /// The number of the pass.
+    /// Epoch number.
     pub epoch: u64,
-    /// Bytes that each thread may keep from image to image.
+    /// Bytes that each thread may keep in buffers between images.
     pub kept: u64,
-    /// Bytes that are left for images that need more than that.
+    /// Bytes that all threads share for images that need more.
     pub shared: u64,
-    /// Where small copies are kept, if they are.
+    /// Disk cache of downscaled copies, if there is one.
     pub cache: Option<Arc<Cache>>,
 }
 
 impl Job {
-    /// The size of one image in bytes.
+    /// Bytes of one image.
     pub fn bytes(&self) -> usize {
         self.size.0 as usize * self.size.1 as usize * self.layout.pixel()
     }
 }
 
-/// A sample of a batch that was filled.
+/// Sample of a filled batch.
 #[derive(Debug)]
 pub struct Filled {
-    /// Which sample it is.
+    /// Index of the sample.
     pub index: u64,
-    /// What belongs to it.
+    /// Target of the sample.
     pub target: Target,
-    /// How points of the picture come to lie in the image; see [`Prepared::mapping`].
+    /// Mapping of points of the original to the image; see [`Prepared::mapping`].
     pub mapping: [f64; 4],
 }
 
-/// A sample that was left out or replaced.
+/// Sample that was left out or replaced.
 #[derive(Debug)]
 pub struct Left {
-    /// What its source calls it.
+    /// Name given by its source.
     pub name: String,
-    /// Why.
+    /// Reason.
     pub error: LoaderError,
 }
 
-/// A batch that is ready.
+/// Finished batch.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// Its samples, in the order of its memory.
+    /// Samples in the order of its memory.
     pub filled: Vec<Filled>,
-    /// Those that were left out or replaced.
+    /// Samples that were left out or replaced.
     pub left: Vec<Left>,
 }
 
-/// What has been done so far.
+/// Statistics so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Images that were decoded.
+    /// Decoded images.
     pub images: u64,
-    /// Bytes of files that they came from.
+    /// Bytes of their files.
     pub bytes: u64,
     /// Samples that were left out or replaced.
     pub left: u64,
-    /// The most bytes that images took at one time, beyond what threads keep.
+    /// Maximum shared bytes in use at one time.
     pub shared_peak: u64,
-    /// The most bytes that one image took.
+    /// Maximum bytes that one image needed.
     pub largest: u64,
-    /// What the cache of small copies did, for all who share it.
+    /// Statistics of the disk cache, over all its users.
     pub cache: CacheCounts,
 }
 
@@ -161,9 +161,9 @@ struct Shared {
     job: Job,
     gate: Gate,
     state: Mutex<State>,
-    /// Work has come, or the end.
+    /// Signals new work, or the end.
     work: Condvar,
-    /// A batch is ready.
+    /// Signals a finished batch.
     ready: Condvar,
     images: AtomicU64,
     bytes: AtomicU64,
@@ -177,7 +177,7 @@ struct State {
     closed: bool,
 }
 
-/// Threads that fill batches, until it is dropped.
+/// Worker threads, which run until it is dropped.
 pub struct Engine {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -210,7 +210,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Gives the next batch its samples and its memory.
+    /// Queues a batch with its samples and its memory.
     pub fn offer(&self, samples: Vec<u64>, slot: Slot) -> Result<(), LoaderError> {
         if samples.is_empty() || samples.len() * self.shared.job.bytes() > slot.length() {
             return Err(LoaderError::Bug(format!("{} samples in {} bytes", samples.len(), slot.length())));
@@ -228,9 +228,9 @@ impl Engine {
         Ok(())
     }
 
-    /// The batch that was offered first, once it is ready; `None` if that takes longer than this.
+    /// Returns the first queued batch once it is ready, or `None` after `patience`.
     ///
-    /// Nothing was offered, or a sample failed that is not to be passed over: an error.
+    /// Fails if nothing is queued, or if a sample failed and the policy is to stop.
     pub fn take(&self, patience: Duration) -> Result<Option<Batch>, LoaderError> {
         let mut state = self.shared.lock();
         let Some(first) = state.batches.front().cloned() else {
@@ -252,12 +252,12 @@ impl Engine {
         self.gather(&first).map(Some)
     }
 
-    /// Whether the first batch is ready.
+    /// Returns `true` if the first batch is ready.
     pub fn ready(&self) -> bool {
         self.shared.lock().batches.front().is_some_and(|work| work.left.load(Ordering::Acquire) == 0)
     }
 
-    /// What has been done so far.
+    /// Statistics so far.
     pub fn counts(&self) -> Counts {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counts {
@@ -270,7 +270,7 @@ impl Engine {
         }
     }
 
-    /// Brings a batch's samples together, and closes the gaps of those that were left out.
+    /// Collects a batch's samples, and closes the gaps left by omitted ones.
     fn gather(&self, work: &Work) -> Result<Batch, LoaderError> {
         let outcomes = std::mem::take(&mut *work.outcomes.lock().unwrap_or_else(PoisonError::into_inner));
         let mut batch = Batch::default();
@@ -305,7 +305,7 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         if self.process != std::process::id() {
-            // After a fork the threads are not here, and their locks may be held for ever.
+            // After a fork, the threads do not exist in the child, and their locks may stay locked.
             std::mem::forget(self.shared.clone());
             std::mem::take(&mut self.threads).into_iter().for_each(std::mem::forget);
             return;
@@ -336,14 +336,14 @@ impl Shared {
             let outcome = self.sample(&mut decoder, &work, place);
             work.outcomes.lock().unwrap_or_else(PoisonError::into_inner)[place] = Some(outcome);
             if work.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-                // Under the lock, or who waits could miss it between looking and sleeping.
+                // The lock is held, since a waiting thread could otherwise miss the notification.
                 let _state = self.lock();
                 self.ready.notify_all();
             }
         }
     }
 
-    /// The first sample that no thread has taken up; `None` at the end.
+    /// Takes the next sample that no thread has taken. Returns `None` at the end.
     fn next(&self) -> Option<(Arc<Work>, usize)> {
         let mut state = self.lock();
         loop {
@@ -355,7 +355,7 @@ impl Shared {
                 if place < work.samples.len() {
                     return Some((work.clone(), place));
                 }
-                // It stays at the end, so that it cannot come round.
+                // Clamped, so that the counter cannot overflow.
                 work.next.store(work.samples.len(), Ordering::Relaxed);
             }
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -365,7 +365,7 @@ impl Shared {
     fn sample(&self, decoder: &mut Decoder, work: &Work, place: usize) -> Outcome {
         let index = work.samples[place];
         let Some(out) =
-            // SAFETY: `next` gives each place of a batch to one thread, once.
+            // SAFETY: `next` assigns each place of a batch to one thread, once.
             (unsafe { work.slot.part(place, self.job.bytes()) })
         else {
             return Outcome { filled: Err(LoaderError::Bug("a slot is too short".to_owned())), left: Vec::new() };
@@ -379,7 +379,7 @@ impl Shared {
                 Err(error) => error,
             };
             let name = self.source.name(asked);
-            if self.job.policy(&error) != Policy::Replace || left.len() >= REPLACEMENTS {
+            if self.job.policy(&error) != Policy::Replace || left.len() >= MAX_REPLACEMENTS {
                 return Outcome { filled: Err(LoaderError::Sample { name, error: Box::new(error) }), left };
             }
             left.push(Left { name, error });
@@ -421,17 +421,17 @@ impl Shared {
         }
         let mapping = image.mapping();
         let image = match &job.cache {
-            Some(cache) if cache.serves(&image) => self.copied(decoder, cache, &image)?,
+            Some(cache) if cache.serves(&image) => self.prepare_copy(decoder, cache, &image)?,
             _ => image,
         };
-        self.admitted(decoder, &image, 0, |decoder| decoder.decode(&image, job.planar, out))?;
+        self.run_admitted(decoder, &image, 0, |decoder| decoder.decode(&image, job.planar, out))?;
         self.images.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(length, Ordering::Relaxed);
         Ok(mapping)
     }
 
-    /// The same view out of a small copy, which is made if there is none.
-    fn copied(
+    /// Prepares the same view of a downscaled copy, which is created if necessary.
+    fn prepare_copy(
         &self,
         decoder: &mut Decoder,
         cache: &Cache,
@@ -441,20 +441,21 @@ impl Shared {
         let (upright, page) = (rendering.upright, image.page());
         let key = cache.key(image.input(), upright, page)?;
         if let Some(copy) = cache.get(key)
-            && let Ok(small) = image.out_of(Input::Memory(copy.into()), rendering)
+            && let Ok(small) = image.view_of_copy(Input::Memory(copy.into()), rendering)
         {
             return Ok(small);
         }
         let (framing, how) = cache.recipe(upright, page);
         let large = Prepared::new(image.input().clone(), &framing, &how, &[])?;
-        let copy =
-            self.admitted(decoder, &large, Cache::beside(&large), |decoder| Cache::make(decoder, &large))?;
-        cache.put(key, &copy);
-        image.out_of(Input::Memory(copy.into()), rendering)
+        let copy = self.run_admitted(decoder, &large, Cache::creation_bytes(&large), |decoder| {
+            Cache::make(decoder, &large)
+        })?;
+        cache.store(key, &copy);
+        image.view_of_copy(Input::Memory(copy.into()), rendering)
     }
 
-    /// Does what decodes an image once there is room for it, and for `beside` bytes more.
-    fn admitted<T>(
+    /// Runs `work` once the image's cost and `beside` bytes more are available.
+    fn run_admitted<T>(
         &self,
         decoder: &mut Decoder,
         image: &Prepared,
@@ -482,16 +483,17 @@ impl Shared {
         decoder.make_room(image.cost(), job.kept.saturating_add(beyond).saturating_sub(held));
         let result = work(decoder);
         let trimmed = decoder.trim(usize::try_from(job.kept).unwrap_or(usize::MAX));
-        if trimmed || image.cost().decoder > LARGE {
-            give_back();
+        if trimmed || image.cost().decoder > TRIM_THRESHOLD_BYTES {
+            trim_heap();
         }
         drop(permit);
         result
     }
 }
 
-/// Has the C library return what was freed: decoders' large blocks would stay in its heaps.
-fn give_back() {
+/// Makes the C library return freed memory to the system, since large blocks of decoders would stay in its
+/// heaps.
+fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes a number and touches free memory alone.
     unsafe {

@@ -1,126 +1,126 @@
-//! What can go wrong with an image, and what can be done about it.
+//! Errors of the loader, with advice.
 
 use std::path::PathBuf;
 
-/// Why an image, or a loader, could not be had.
+/// Error of an image or of a loader.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoaderError {
-    /// The file is none of the formats that are read.
+    /// The format of the file is not supported.
     #[error(
         "it is no image in a format that is read (JPEG, PNG, WebP, TIFF, GIF, BMP, PNM, JPEG 2000): it begins with {begins}"
     )]
     UnknownFormat {
-        /// Its first bytes.
+        /// First bytes of the file.
         begins: String,
     },
-    /// The file is cut off or damaged.
+    /// The file is truncated or damaged.
     #[error("the {format} is damaged: {reason}")]
     Damaged {
-        /// Its format.
+        /// Format.
         format: &'static str,
-        /// What the decoder said.
+        /// Message of the decoder.
         reason: String,
     },
-    /// A kind of image that its format allows and that is not read.
+    /// A variant of its format that is not supported.
     #[error("this kind of {format} is not read: {reason}")]
     Unsupported {
-        /// Its format.
+        /// Format.
         format: &'static str,
-        /// What is not.
+        /// Description of the variant.
         reason: String,
     },
-    /// An image that alone is larger than the budget.
+    /// A single image exceeds the budget.
     #[error(
         "decoding {width}x{height} {format} takes {}, more than the {} that are there for it",
         size(*needs),
         size(*has)
     )]
     Oversize {
-        /// Its format.
+        /// Format.
         format: &'static str,
-        /// Its width in pixels.
+        /// Width in pixels.
         width: u32,
-        /// Its height in pixels.
+        /// Height in pixels.
         height: u32,
-        /// What decoding it takes, in bytes.
+        /// Bytes needed for decoding.
         needs: u64,
-        /// What the budget leaves, in bytes.
+        /// Bytes available in the budget.
         has: u64,
     },
-    /// The image's values are of another type than the batch's.
+    /// The sample type differs from the batch's.
     #[error("its values are {found}, and the batch is of {wanted}")]
     OtherType {
-        /// The image's type.
+        /// Sample type of the image.
         found: &'static str,
-        /// The batch's.
+        /// Sample type of the batch.
         wanted: &'static str,
     },
-    /// The image has another number of bands than the batch.
+    /// The number of bands differs from the batch's.
     #[error("it has {found} bands, and the batch has {wanted}")]
     OtherBands {
-        /// The image's.
+        /// Number of bands of the image.
         found: u32,
-        /// The batch's.
+        /// Number of bands of the batch.
         wanted: u32,
     },
-    /// A crop that is not inside the image.
+    /// The crop is outside of the image.
     #[error("the crop {crop} is not inside the image of {width}x{height}")]
     CropOutside {
-        /// The crop as left, top, width, height.
+        /// Crop as left, top, width, height.
         crop: String,
-        /// The image's width.
+        /// Width of the image.
         width: u32,
-        /// The image's height.
+        /// Height of the image.
         height: u32,
     },
-    /// An image of which no tile can be cut.
+    /// The image is smaller than a tile.
     #[error("its {width}x{height} pixels are less than a tile of {}x{}", tile.0, tile.1)]
     SmallerThanTile {
-        /// The image's width.
+        /// Width of the image.
         width: u32,
-        /// The image's height.
+        /// Height of the image.
         height: u32,
         /// Width and height of a tile.
         tile: (u32, u32),
     },
-    /// The operating system would not give the bytes.
+    /// Reading failed.
     #[error("it cannot be read: {0}")]
     Read(#[from] std::io::Error),
-    /// What the source said, when it is not ours.
+    /// Error of a user-defined source.
     #[error("{0}")]
     Source(String),
-    /// One sample failed, and the policy is to stop.
+    /// A sample failed, and the policy is to stop.
     #[error("{name}: {error}")]
     Sample {
-        /// The sample, as its source calls it.
+        /// Name given by its source.
         name: String,
-        /// Why.
+        /// Reason.
         error: Box<LoaderError>,
     },
-    /// A folder or a shard that cannot be used as a source.
+    /// A folder or shard that is not usable as a source.
     #[error("{}: {reason}", path.display())]
     BadSource {
-        /// The folder or the file.
+        /// Path of the folder or file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         reason: String,
     },
     /// Settings that contradict each other or the data.
     #[error("{0}")]
     Settings(String),
-    /// A bug of the loader's own: a decoder fell over.
+    /// A bug of the loader: a decoder panicked.
     #[error("the decoder fell over, which is a bug: {0}")]
     Bug(String),
 }
 
 impl LoaderError {
-    /// Makes an error of what a decoder said about damaged input; for `map_err`.
+    /// Converts a decoder's error about damaged input; for `map_err`.
     pub(crate) fn damaged<E: std::fmt::Display>(format: &'static str) -> impl Fn(E) -> Self {
         move |reason| Self::Damaged { format, reason: reason.to_string() }
     }
 
-    /// What the user can do.
+    /// Advice for the user.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::UnknownFormat { .. } => {
@@ -147,7 +147,7 @@ impl LoaderError {
     }
 }
 
-/// A size with its binary unit.
+/// Formats a size with a binary unit.
 fn size(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "KiB", "MiB"] {

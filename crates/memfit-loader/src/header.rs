@@ -1,4 +1,4 @@
-//! What an image's header says: found from its first bytes, before anything of its size is allocated.
+//! Image headers, read from the first bytes of a file before memory of the image's size is allocated.
 
 mod exif;
 mod gif;
@@ -16,10 +16,10 @@ use std::io::{Read, Seek, SeekFrom};
 use crate::LoaderError;
 use crate::pixels::Layout;
 
-pub(crate) use indexed::Shown;
+pub(crate) use indexed::PatchedReader;
 pub use raw::{Packing, Rows};
 
-/// The formats that are read.
+/// Supported image formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Format {
     /// JPEG, baseline or progressive.
@@ -41,7 +41,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Its name, as people write it.
+    /// Name of the format, as people write it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Jpeg => "JPEG",
@@ -55,7 +55,7 @@ impl Format {
         }
     }
 
-    /// The format of what begins with these bytes, whatever the file is called.
+    /// Detects the format from the first bytes of a file, whatever its name.
     pub fn sniff(begin: &[u8]) -> Option<Self> {
         match begin {
             [0xff, 0xd8, 0xff, ..] => Some(Self::Jpeg),
@@ -63,7 +63,7 @@ impl Format {
             [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Self::WebP),
             [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Some(Self::Tiff),
             [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some(Self::Gif),
-            // Two letters alone would take much for a BMP: its header's length is one of a few.
+            // Two letters alone would match many files: the length in the BMP header is one of a few values.
             [b'B', b'M', .., 12 | 40 | 52 | 56 | 64 | 108 | 124, 0] if begin.len() == 16 => Some(Self::Bmp),
             [b'P', b'4'..=b'6', b' ' | b'\t' | b'\n' | b'\r' | b'#', ..] => Some(Self::Pnm),
             [0, 0, 0, 12, b'j', b'P', b' ', b' ', 0x0d, 0x0a, 0x87, 0x0a, ..]
@@ -72,112 +72,111 @@ impl Format {
         }
     }
 
-    /// Whether it holds several pictures, of which one is chosen.
+    /// Returns `true` if a file may contain several images, of which one is selected.
     fn paged(self) -> bool {
         matches!(self, Self::Tiff | Self::Gif | Self::WebP | Self::Png)
     }
 }
 
-/// What an image's header says.
+/// Header of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Its format.
+    /// Format.
     pub format: Format,
-    /// Its width in pixels, as stored.
+    /// Stored width in pixels.
     pub width: u32,
-    /// Its height in pixels, as stored.
+    /// Stored height in pixels.
     pub height: u32,
-    /// What its values are once decoded.
+    /// Layout of the decoded values.
     pub layout: Layout,
-    /// How it is to be turned to stand upright, as EXIF counts: 1 to 8, 1 for not at all.
+    /// EXIF orientation, 1 to 8; 1 is upright.
     pub orientation: u8,
-    /// How it is stored, as far as that decides what decoding takes.
+    /// Storage details that determine the cost of decoding.
     pub storage: Storage,
 }
 
-/// How an image is stored, as far as that decides what decoding takes.
+/// Storage details that determine the cost of decoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Storage {
     /// A JPEG.
     Jpeg {
-        /// In several scans, for which all coefficients are held.
+        /// `true` if it has several scans, so that the decoder holds all coefficients.
         progressive: bool,
-        /// Samples of all components for each 1,000 pixels: 1,000 for grey, 1,500 for 4:2:0, 3,000 for
-        /// 4:4:4.
+        /// Samples of all components in 1,000 pixels: 1,000 for grey, 1,500 for 4:2:0, 3,000 for 4:4:4.
         samples: u32,
-        /// Width and height of the blocks that it is coded in, in pixels.
+        /// Width and height in pixels of the blocks (MCUs).
         block: (u32, u32),
-        /// Inks are stored the other way round, as Adobe's programs do.
+        /// `true` if inks are stored inverted, as Adobe's programs do.
         inverted: bool,
-        /// Anything but eight bits a sample, in Huffman code.
+        /// Description of any coding other than eight-bit samples in Huffman code.
         unusual: Option<&'static str>,
     },
     /// A PNG.
     Png {
-        /// Coarse first, for which the whole image is held.
+        /// `true` if it is interlaced, so that the decoder holds the whole image.
         interlaced: bool,
-        /// More than one picture.
+        /// `true` if it has more than one frame.
         animated: bool,
-        /// It is drawn over those before it, for which whole pictures are held.
+        /// `true` if the frame is composed with those before it, so that whole frames are held.
         composed: bool,
     },
     /// A WebP.
     WebP {
-        /// More than one picture.
+        /// `true` if it has more than one frame.
         animated: bool,
-        /// What decoding takes for each pixel beside the pixel itself, in bytes.
+        /// Bytes that the decoder needs for each pixel in addition to the pixel itself.
         beside: u32,
     },
     /// A TIFF.
     Tiff {
-        /// Width and height of its strips or tiles.
+        /// Width and height of the strips or tiles.
         chunk: (u32, u32),
-        /// Each band in chunks of its own.
+        /// `true` if each band has chunks of its own.
         planar: bool,
-        /// Bits of a value that is a number of a colour or has fewer than eight; nothing for all others.
+        /// Palette indices, or samples of fewer than eight bits; `None` for all other images.
         packed: Option<Packed>,
-        /// The same picture in smaller sizes, the largest first.
+        /// Reduced versions of the image, the largest first.
         overviews: Vec<Overview>,
     },
     /// A GIF.
     Gif,
-    /// Rows of plain pixels.
+    /// Rows of uncompressed pixels.
     Rows(Rows),
     /// A JPEG 2000.
     Jp2 {
-        /// How many components it has.
+        /// Number of components.
         components: u16,
-        /// Bits of a value.
+        /// Bits of a sample.
         bits: u32,
-        /// It is stored at one over two to the power of each number up to this.
+        /// Number of resolution halvings.
         levels: u32,
     },
 }
 
-/// Values of a TIFF that are no values of the picture yet.
+/// Values of a TIFF that must be unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packed {
-    /// Bits of each.
+    /// Bits of a value.
     pub bits: u8,
-    /// Whether they are numbers of colours in a palette; else they are shades of grey.
+    /// `true` for palette indices, `false` for grey values.
     pub palette: bool,
 }
 
-/// The same picture in a smaller size, on another page of the file.
+/// Reduced version of an image, on another page of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overview {
-    /// The page.
+    /// Page.
     pub page: u32,
-    /// Its width in pixels.
+    /// Width in pixels.
     pub width: u32,
-    /// Its height in pixels.
+    /// Height in pixels.
     pub height: u32,
     /// Width and height of its strips or tiles.
     pub chunk: (u32, u32),
 }
 
 impl Header {
-    /// Whether it is a JPEG in several scans, or a PNG that begins coarse.
+    /// Returns `true` for a progressive JPEG or an interlaced PNG.
     pub fn progressive(&self) -> bool {
         matches!(
             self.storage,
@@ -185,16 +184,16 @@ impl Header {
         )
     }
 
-    /// Width and height as the picture is looked at.
+    /// Width and height in upright orientation.
     pub fn upright(&self) -> (u32, u32) {
         if self.orientation >= 5 { (self.height, self.width) } else { (self.width, self.height) }
     }
 
-    /// The smallest of its overviews that leaves `margin` times the pixels that are wanted, as a header of
-    /// its own with its page; `None` if that is the picture itself.
+    /// Selects the smallest overview that has at least `margin` times the wanted pixels, and returns it as a
+    /// header with its page. Returns `None` for the image itself.
     ///
-    /// `shown` and `size` are width and height of the part that is shown, and of what it becomes, both as
-    /// stored.
+    /// `shown` and `size` are width and height of the shown part and of the result, both in stored
+    /// orientation.
     pub(crate) fn overview(&self, shown: (f64, f64), size: (u32, u32), margin: f64) -> Option<(Self, u32)> {
         let Storage::Tiff { planar, packed, overviews, .. } = &self.storage else { return None };
         let enough = |has: f64, small: u32, large: u32, wants: u32| {
@@ -209,14 +208,14 @@ impl Header {
         Some((Self { width: found.width, height: found.height, storage, ..self.clone() }, found.page))
     }
 
-    /// How many pixels it has.
+    /// Number of pixels.
     pub fn pixels(&self) -> u64 {
         u64::from(self.width) * u64::from(self.height)
     }
 
-    /// Reads it, and nothing more of the file than is needed for it.
+    /// Reads the header and no more of the file than that needs.
     ///
-    /// `page` counts the pictures of a multi-page TIFF or an animation from 0.
+    /// `page` counts the images of a multi-page TIFF or an animation from 0.
     pub fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Self, LoaderError> {
         let mut begin = [0_u8; 16];
         let got = read_up_to(reader, &mut begin)?;
@@ -262,7 +261,7 @@ impl Header {
     }
 }
 
-/// As many bytes as there are, up to what the buffer takes.
+/// Reads until the buffer is full or the file ends.
 fn read_up_to(reader: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     let mut got = 0;
     while got < buffer.len() {
@@ -284,8 +283,8 @@ fn show(begin: &[u8]) -> String {
     hex.join(" ")
 }
 
-/// The next `N` bytes.
-fn take<const N: usize>(reader: &mut impl Read) -> std::io::Result<[u8; N]> {
+/// Reads the next `N` bytes.
+fn read_array<const N: usize>(reader: &mut impl Read) -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
     reader.read_exact(&mut bytes)?;
     Ok(bytes)

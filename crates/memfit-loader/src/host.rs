@@ -1,38 +1,38 @@
-//! What PyTorch's own `DataLoader` would take of the host's memory with given settings: a model.
+//! Model of the host memory that PyTorch's own `DataLoader` needs with given settings.
 
-/// Settings of a `DataLoader`, and what its samples are.
+/// Settings of a `DataLoader`, and sizes of its samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataLoader {
     /// `num_workers`.
     pub workers: u64,
-    /// `prefetch_factor`: batches that each worker is ahead.
+    /// `prefetch_factor`: batches that each worker prefetches.
     pub prefetch: u64,
-    /// Bytes of a batch, as its samples are stacked.
+    /// Bytes of a batch.
     pub batch: u64,
     /// `pin_memory`.
     pub pinned: bool,
-    /// What decoding the largest sample takes.
+    /// Bytes needed to decode the largest sample.
     pub decoding: u64,
 }
 
-/// What it takes, in bytes, at its most.
+/// Peak memory in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostMemory {
-    /// `/dev/shm`: batches that workers have finished and that were not taken.
+    /// `/dev/shm`: finished batches that were not taken yet.
     pub shared: u64,
-    /// Pinned: batches behind the thread that pins them, each rounded up to a power of two.
+    /// Pinned memory: batches pinned by the pinning thread, each rounded up to a power of two.
     pub pinned: u64,
-    /// In the workers: the samples of the batch that is being put together, and one image as it is decoded.
+    /// Memory in the workers: samples of the batch being collated, and one image being decoded.
     pub workers: u64,
 }
 
 impl DataLoader {
-    /// What it takes.
+    /// Computes the peak memory.
     pub fn host_memory(&self) -> HostMemory {
-        // Batches that were asked for and not taken; it asks for no more than this.
+        // Outstanding batches; the loader requests no more than this.
         let ahead = self.workers * self.prefetch;
         let building = self.workers.max(1) * (self.batch + self.decoding);
-        // What the thread has pinned waits in a queue without a bound; one more is in the user's hands.
+        // The queue of the pinning thread is unbounded; one more batch is held by the user.
         let pinned = if self.pinned { (ahead + 1) * self.batch.next_power_of_two() } else { 0 };
         let shared = if self.workers == 0 { 0 } else { (ahead + u64::from(!self.pinned)) * self.batch };
         HostMemory { shared, pinned, workers: building }
@@ -54,7 +54,7 @@ mod tests {
         };
         let taken = one.host_memory();
         assert_eq!(taken.shared, 8 * one.batch);
-        // 36.75 MiB become 64.
+        // 36.75 MiB are rounded up to 64 MiB.
         assert_eq!(taken.pinned, 9 * (64 << 20));
         let alone = DataLoader { workers: 0, pinned: false, ..one }.host_memory();
         assert_eq!((alone.shared, alone.pinned), (0, 0));

@@ -1,28 +1,28 @@
-//! Where an image's bytes come from: memory, or a part of an open file, which is read where it is needed.
+//! Source of an image's bytes: memory, or a range of an open file that is read on demand.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 
-/// An image's bytes.
+/// Bytes of an image.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// In memory.
+    /// Bytes in memory.
     Memory(Arc<[u8]>),
-    /// A part of a file.
+    /// Range of a file.
     File {
-        /// The file.
+        /// File.
         file: Arc<File>,
-        /// Where the image begins.
+        /// Offset of the image.
         start: u64,
-        /// How long it is.
+        /// Length of the image in bytes.
         length: u64,
     },
 }
 
 impl Input {
-    /// A whole file.
+    /// Opens a whole file.
     pub fn open(path: &std::path::Path) -> io::Result<Self> {
         let file = File::open(path)?;
         let about = file.metadata()?;
@@ -32,7 +32,7 @@ impl Input {
         Ok(Self::File { file: Arc::new(file), start: 0, length: about.len() })
     }
 
-    /// How many bytes there are.
+    /// Length in bytes.
     pub fn length(&self) -> u64 {
         match self {
             Self::Memory(bytes) => bytes.len() as u64,
@@ -40,18 +40,18 @@ impl Input {
         }
     }
 
-    /// Whether they are in memory already, and so not the loader's to count.
+    /// Returns `true` for bytes in memory, which are not part of the loader's budget.
     pub fn in_memory(&self) -> bool {
         matches!(self, Self::Memory(_))
     }
 
-    /// A reader of its own, from the beginning.
+    /// Returns an independent reader, positioned at the beginning.
     pub(crate) fn reader(&self) -> Reader<'_> {
         Reader { input: self, at: 0 }
     }
 }
 
-/// Reads an input; several may read the same.
+/// Reader of an input; several may read the same one.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader<'a> {
     input: &'a Input,

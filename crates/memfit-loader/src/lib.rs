@@ -1,8 +1,8 @@
-//! Decode, resize, batch: images into memory that someone else owns, within a byte budget.
+//! Image loading: decodes and resizes images into batches in caller-owned memory, within a byte budget.
 //!
-//! Owns the decoders and what is decided before them (which scale, which part, what it takes), the order of
-//! an epoch, the budget, the threads that fill batches, the cache of small copies, and volumes. It must not
-//! know torch, Python, or what a batch is used for.
+//! The crate contains the decoders and the plan for each image (scale, region, cost), the order of an epoch,
+//! the budget, the worker threads that fill batches, the disk cache of downscaled copies, and volumes. It
+//! does not know torch, Python, or the purpose of a batch.
 
 mod budget;
 mod buffer;

@@ -1,16 +1,16 @@
-//! Which sample comes when: a function of (seed, epoch, position), whatever the number of threads and
+//! Order of samples, as a function of (seed, epoch, position). It does not depend on the number of threads or
 //! processes.
 
 use crate::LoaderError;
 use crate::random::Shuffle;
 
-/// What makes streams of numbers for different purposes different.
+/// Tag that separates random streams for different purposes.
 const ORDER: u64 = 0x006f_7264_6572;
 
-/// The samples of one pass, as one rank of several gets them.
+/// Samples of one epoch for one of several ranks.
 ///
-/// A pass is known by the samples that all ranks together have had (`start`): another number of ranks can
-/// take over there, and what is left is the same.
+/// The position in an epoch is the number of samples that all ranks together have processed (`start`): a
+/// different number of ranks can resume there with the same remaining samples.
 #[derive(Clone, Debug)]
 pub struct Order {
     count: u64,
@@ -20,35 +20,35 @@ pub struct Order {
     rank: u64,
     world: u64,
     start: u64,
-    /// Samples from `start` on, of all ranks, those that stand in twice included.
+    /// Samples from `start` on for all ranks, including the padding duplicates.
     total: u64,
 }
 
-/// What a pass is made of.
+/// Parameters of an epoch.
 #[derive(Clone, Copy, Debug)]
 pub struct Pass {
-    /// How many samples there are.
+    /// Number of samples.
     pub count: u64,
-    /// What random choices depend on.
+    /// Seed of random choices.
     pub seed: u64,
-    /// The number of the pass.
+    /// Epoch number.
     pub epoch: u64,
-    /// In an order of its own each time, or as the source has them.
+    /// `true` to shuffle each epoch, `false` for the order of the source.
     pub shuffle: bool,
-    /// Samples in a batch.
+    /// Samples of a batch.
     pub batch: u64,
-    /// Leave out a last batch that is not full, and samples that not every rank gets as many of.
+    /// `true` to drop a last incomplete batch, and samples that cannot be divided evenly among ranks.
     pub drop_last: bool,
-    /// This process among those that share the samples.
+    /// Rank of this process.
     pub rank: u64,
-    /// How many processes share them.
+    /// Number of ranks.
     pub world: u64,
-    /// Samples that all ranks together have had in this pass.
+    /// Number of samples that all ranks together have processed in this epoch.
     pub start: u64,
 }
 
 impl Order {
-    /// The order of a pass.
+    /// Computes the order of an epoch.
     pub fn new(pass: Pass) -> Result<Self, LoaderError> {
         let wrong = |text: String| Err(LoaderError::Settings(text));
         if pass.batch == 0 {
@@ -79,28 +79,28 @@ impl Order {
         })
     }
 
-    /// How many batches this rank gets.
+    /// Number of batches of this rank.
     pub fn batches(&self) -> u64 {
         let own = self.total / self.world;
         if self.drop_last { own / self.batch } else { own.div_ceil(self.batch) }
     }
 
-    /// The samples of one of its batches.
+    /// Samples of one of its batches.
     pub fn batch(&self, number: u64) -> Vec<u64> {
         let own = self.total / self.world;
         let first = number * self.batch;
         (first..(first + self.batch).min(own)).map(|at| self.sample(at * self.world + self.rank)).collect()
     }
 
-    /// The samples that all ranks together have had, once each has had so many batches of this order.
+    /// Number of samples processed by all ranks together after `batches` batches of each.
     pub fn position(&self, batches: u64) -> u64 {
-        // What stands in twice comes last, and counts as nothing.
+        // Padding duplicates come last and are not counted.
         (self.start + (batches * self.batch * self.world).min(self.total)).min(self.count)
     }
 
     fn sample(&self, at: u64) -> u64 {
         let position = (self.start + at) % self.count;
-        self.shuffle.as_ref().map_or(position, |shuffle| shuffle.at(position))
+        self.shuffle.as_ref().map_or(position, |shuffle| shuffle.element(position))
     }
 }
 
@@ -118,8 +118,8 @@ mod tests {
         (0..order.batches()).map(|number| order.batch(number)).collect()
     }
 
-    /// The samples of all ranks, in the order in which they are had.
-    fn together(count: u64, batch: u64, world: u64, start: u64, batches: Option<u64>) -> Vec<u64> {
+    /// Samples of all ranks in the order of processing.
+    fn interleaved(count: u64, batch: u64, world: u64, start: u64, batches: Option<u64>) -> Vec<u64> {
         let orders: Vec<Order> = (0..world)
             .map(|rank| Order::new(pass(count, batch, rank, world, start)).expect("a pass"))
             .collect();
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn ranks_share_as_a_distributed_sampler_does() {
-        // DistributedSampler(range(10), num_replicas=4, shuffle=False): the first two stand in twice.
+        // DistributedSampler(range(10), num_replicas=4, shuffle=False): the first two samples are duplicated.
         let plain = |rank| Pass { shuffle: false, ..pass(10, 3, rank, 4, 0) };
         assert_eq!(all(plain(0)), [vec![0, 4, 8]]);
         assert_eq!(all(plain(1)), [vec![1, 5, 9]]);
@@ -160,11 +160,11 @@ mod tests {
             let whole = all(pass(count, 1, 0, 1, 0)).concat();
             let order = Order::new(pass(count, batch, 0, world, 0)).expect("a pass");
             let after = after.min(order.batches());
-            let mut found = together(count, batch, world, 0, Some(after));
+            let mut found = interleaved(count, batch, world, 0, Some(after));
             let start = order.position(after);
             found.truncate(count as usize);
             prop_assert_eq!(found.len() as u64, start);
-            found.extend(together(count, size, other, start, None));
+            found.extend(interleaved(count, size, other, start, None));
             found.truncate(count as usize);
             prop_assert_eq!(found, whole);
         }

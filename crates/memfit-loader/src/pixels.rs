@@ -1,18 +1,18 @@
 //! Decoded pixels: interleaved rows of one sample type.
 
-/// The type of one value.
+/// Type of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sample {
     /// Eight bits, 0 to 255.
     U8,
     /// Sixteen bits, 0 to 65535.
     U16,
-    /// Floating point, as it is in the file.
+    /// 32-bit floating point with the file's values.
     F32,
 }
 
 impl Sample {
-    /// Its size in bytes.
+    /// Size in bytes.
     pub fn bytes(self) -> usize {
         match self {
             Self::U8 => 1,
@@ -21,7 +21,7 @@ impl Sample {
         }
     }
 
-    /// Its name, as torch has it.
+    /// Name, as in torch.
     pub fn name(self) -> &'static str {
         match self {
             Self::U8 => "uint8",
@@ -30,31 +30,31 @@ impl Sample {
         }
     }
 
-    /// The type of this name.
-    pub fn named(name: &str) -> Option<Self> {
+    /// Type with a name.
+    pub fn from_name(name: &str) -> Option<Self> {
         [Self::U8, Self::U16, Self::F32].into_iter().find(|sample| sample.name() == name)
     }
 }
 
-/// What the values of a pixel are.
+/// Bands of a pixel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bands {
-    /// One value of brightness.
+    /// Brightness.
     Grey,
-    /// Brightness and opacity.
+    /// Brightness and alpha.
     GreyAlpha,
     /// Red, green, blue.
     Rgb,
-    /// Red, green, blue, opacity.
+    /// Red, green, blue, alpha.
     Rgba,
     /// Inks: cyan, magenta, yellow, black; 255 is full ink.
     Cmyk,
-    /// As many as the file has, with no meaning that is known here.
+    /// Any number of bands with unknown meaning.
     Many(u32),
 }
 
 impl Bands {
-    /// How many values a pixel has.
+    /// Number of bands.
     pub fn count(self) -> u32 {
         match self {
             Self::Grey => 1,
@@ -65,83 +65,83 @@ impl Bands {
         }
     }
 
-    /// Whether the last value is opacity.
+    /// Returns `true` if the last band is alpha.
     pub fn alpha(self) -> bool {
         matches!(self, Self::GreyAlpha | Self::Rgba)
     }
 }
 
-/// What an image's values are.
+/// Layout of an image's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
-    /// The values of a pixel.
+    /// Bands of a pixel.
     pub bands: Bands,
-    /// The type of each.
+    /// Type of a sample.
     pub sample: Sample,
 }
 
 impl Layout {
-    /// The size of a pixel in bytes.
+    /// Size of a pixel in bytes.
     pub fn pixel(self) -> usize {
         self.bands.count() as usize * self.sample.bytes()
     }
 }
 
-/// Rows of pixels, from the top, without gaps.
+/// Rows of pixels from the top, without gaps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pixels {
     /// Width in pixels.
     pub width: u32,
     /// Height in pixels.
     pub height: u32,
-    /// What the values are.
+    /// Layout of the values.
     pub layout: Layout,
-    /// The values, in the machine's byte order.
+    /// Values in native byte order.
     pub data: Vec<u8>,
 }
 
 impl Pixels {
-    /// The size of this many pixels in bytes, if it can be had at all.
+    /// Size in bytes of an image, or `None` if it overflows.
     pub(crate) fn size(width: u32, height: u32, layout: Layout) -> Option<usize> {
         (width as usize).checked_mul(height as usize)?.checked_mul(layout.pixel())
     }
 
-    /// An image of zeroes.
+    /// Creates an image of zeros.
     pub fn zeroed(width: u32, height: u32, layout: Layout) -> Option<Self> {
         Some(Self { width, height, layout, data: vec![0; Self::size(width, height, layout)?] })
     }
 }
 
-/// A part of an image: left, top, width, height in pixels.
+/// Rectangle in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rect {
-    /// The first column.
+    /// First column.
     pub left: u32,
-    /// The first row.
+    /// First row.
     pub top: u32,
-    /// How many columns.
+    /// Number of columns.
     pub width: u32,
-    /// How many rows.
+    /// Number of rows.
     pub height: u32,
 }
 
 impl Rect {
-    /// A whole image.
+    /// Rectangle of a whole image.
     pub fn whole(width: u32, height: u32) -> Self {
         Self { left: 0, top: 0, width, height }
     }
 
-    /// The column after the last.
+    /// Column after the last.
     pub fn right(&self) -> u32 {
         self.left.saturating_add(self.width)
     }
 
-    /// The row after the last.
+    /// Row after the last.
     pub fn bottom(&self) -> u32 {
         self.top.saturating_add(self.height)
     }
 
-    /// Whether it has pixels, all of them inside an image of this size.
+    /// Returns `true` if it is not empty and lies inside an image of this size.
     pub fn inside(&self, width: u32, height: u32) -> bool {
         self.width > 0
             && self.height > 0

@@ -1,6 +1,6 @@
-//! How one image is decoded: at which scale, which part, and what that takes.
+//! Decoding plan of one image: scale, region and cost.
 //!
-//! All of it is decided from the header, before anything of the image's size is allocated.
+//! The plan is computed from the header, before memory of the image's size is allocated.
 
 use fast_image_resize::FilterType;
 
@@ -12,25 +12,25 @@ use crate::turn::Turn;
 use crate::view::View;
 use crate::{Backend, Mode};
 
-/// How pixels are weighed when an image is made smaller.
+/// Resampling filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Filter {
-    /// A triangle over the pixels that become one.
+    /// Triangle filter.
     #[default]
     Bilinear,
-    /// A cubic, as Pillow's `BICUBIC`.
+    /// Cubic filter, as Pillow's `BICUBIC`.
     Bicubic,
-    /// A windowed sine over three lobes, the sharpest.
+    /// Windowed sinc with three lobes, the sharpest.
     Lanczos,
-    /// The mean.
+    /// Mean of the covered pixels.
     Box,
-    /// The nearest pixel: for masks, whose values must not be mixed.
+    /// Nearest neighbour, for masks, whose values must not be mixed.
     Nearest,
 }
 
 impl Filter {
-    /// The filter of this name.
-    pub fn named(name: &str) -> Option<Self> {
+    /// Filter with a name.
+    pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "bilinear" => Some(Self::Bilinear),
             "bicubic" => Some(Self::Bicubic),
@@ -41,7 +41,7 @@ impl Filter {
         }
     }
 
-    /// The curve, if there is one.
+    /// Filter of the resizing library, if there is one.
     pub(crate) fn curve(self) -> Option<FilterType> {
         match self {
             Self::Bilinear => Some(FilterType::Bilinear),
@@ -52,7 +52,7 @@ impl Filter {
         }
     }
 
-    /// How far it reaches, in pixels of the result.
+    /// Radius of the filter in pixels of the result.
     fn reach(self) -> f64 {
         match self {
             Self::Bilinear => 1.0,
@@ -63,21 +63,21 @@ impl Filter {
     }
 }
 
-/// How pixels are made out of a file's.
+/// Conversion of a file's pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rendering {
-    /// The bands of the result.
+    /// Bands of the result.
     pub mode: Mode,
-    /// The type of its values; `None` leaves the file's.
+    /// Sample type of the result; `None` keeps the file's.
     pub sample: Option<Sample>,
-    /// How pixels are weighed.
+    /// Resampling filter.
     pub filter: Filter,
-    /// Decode at a smaller scale while that leaves this many times the pixels that are wanted, in each
-    /// direction; `None` always decodes in full.
+    /// Decode at a smaller scale if that has at least this many times the wanted pixels in each direction;
+    /// `None` always decodes in full.
     pub margin: Option<f64>,
-    /// The picture of a multi-page TIFF.
+    /// Page of a multi-page TIFF.
     pub page: u32,
-    /// Turn pictures upright as EXIF says.
+    /// `true` to apply the EXIF orientation.
     pub upright: bool,
 }
 
@@ -94,56 +94,56 @@ impl Default for Rendering {
     }
 }
 
-/// What decoding takes while it lasts, in bytes.
+/// Memory needed during decoding, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// The file, where it is held.
+    /// File content, if it is held in memory.
     pub file: u64,
-    /// Buffers that the loader keeps for the next image: pixels as decoded, as converted, as resized.
+    /// Buffers that the loader keeps for the next image: decoded, converted and resized pixels.
     pub buffers: u64,
-    /// What the decoder allocates for itself and gives back.
+    /// Temporary allocations of the decoder.
     pub decoder: u64,
 }
 
 impl Cost {
-    /// All of it.
+    /// Sum of all parts.
     pub fn total(&self) -> u64 {
         self.file.saturating_add(self.buffers).saturating_add(self.decoder)
     }
 }
 
-/// How one image is decoded. Everything in it is in the coordinates of the stored image, at its scale.
+/// Decoding plan of one image, in coordinates of the stored image at the decoding scale.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Plan {
-    /// 1, 2, 4 or 8: the scale is one over this.
+    /// Denominator of the scale: 1, 2, 4 or 8.
     pub(crate) denominator: u32,
-    /// A JPEG that the decoder in Rust decodes whole, though there is another.
+    /// `true` if the Rust decoder decodes a JPEG in full although there is another decoder.
     pub(crate) in_rust: bool,
-    /// The pixels that are decoded.
+    /// Decoded pixels.
     pub(crate) region: Rect,
-    /// Those of them that may have a share in the result, counted from the region's corner.
+    /// Pixels that contribute to the result, relative to the region's corner.
     pub(crate) window: Rect,
-    /// What becomes the result, counted from the window's corner.
+    /// Part that becomes the result, relative to the window's corner.
     pub(crate) frame: [f64; 4],
-    /// Width and height of the result, not yet turned.
+    /// Width and height of the result before it is turned.
     pub(crate) size: (u32, u32),
-    /// How the result is turned.
+    /// Rotation and mirroring of the result.
     pub(crate) turn: Turn,
-    /// The file's values.
+    /// Layout of the file.
     pub(crate) from: Layout,
-    /// The result's.
+    /// Layout of the result.
     pub(crate) to: Layout,
-    /// How pixels are weighed.
+    /// Resampling filter.
     pub(crate) filter: Filter,
-    /// What it takes.
+    /// Memory needed.
     pub(crate) cost: Cost,
 }
 
-/// Rows that are decoded at once where a format comes in rows.
-pub(crate) const ROWS_AT_ONCE: u32 = 32;
+/// Rows decoded at once in formats that are decoded by rows.
+pub(crate) const STRIP_ROWS: u32 = 32;
 
 impl Plan {
-    /// Of an image with this header, in a file of this length.
+    /// Plans an image with this header, in a file of this length.
     pub(crate) fn new(
         header: &Header,
         view: &View,
@@ -171,15 +171,15 @@ impl Plan {
         let shrunk = f64::from(denominator);
         let mut frame = frame.map(|part| part / shrunk);
         if matches!(header.storage, Storage::Jp2 { .. }) {
-            // A level's first pixel stands where the picture's first stands, and not in the middle of those
-            // it is made of.
+            // The first pixel of a resolution level is aligned with the image's first pixel, not with the
+            // centre of the pixels that it represents.
             frame[0] += 0.5 - 0.5 / shrunk;
             frame[1] += 0.5 - 0.5 / shrunk;
         }
         let scaled = (header.width.div_ceil(denominator), header.height.div_ceil(denominator));
         let wanted = region(&clip, &frame, size, rendering.filter, denominator, scaled);
         let resized = (frame[2], frame[3]) != (f64::from(size.0), f64::from(size.1));
-        // Without a margin, or where nothing is resized, pixels are to be libjpeg's own.
+        // Without a margin, or without resizing, the pixels must be libjpeg's own.
         let in_rust = backend.slow_in_full()
             && denominator == 1
             && resized
@@ -221,41 +221,42 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The size of the result in bytes.
+    /// Bytes of the result.
     pub(crate) fn bytes(&self) -> usize {
         self.size.0 as usize * self.size.1 as usize * self.to.pixel()
     }
 
-    /// How many bytes the region takes as decoded.
-    pub(crate) fn room(&self) -> usize {
+    /// Bytes of the decoded region.
+    pub(crate) fn region_bytes(&self) -> usize {
         self.region.width as usize * self.region.height as usize * self.from.pixel()
     }
 
-    /// Whether pixels are copied before they are resized: into other values, or out of a wider strip.
+    /// Returns `true` if pixels are copied before they are resized: for a conversion, or to crop a wider
+    /// strip.
     pub(crate) fn copies(&self) -> bool {
         self.from != self.to || self.window.width != self.region.width
     }
 
-    /// Whether the image comes in several strips of rows.
+    /// Returns `true` if the image is decoded in several strips of rows.
     pub(crate) fn in_strips(&self, header: &Header) -> bool {
         match &header.storage {
             Storage::Png { interlaced, composed, .. } => {
-                !interlaced && !composed && self.region.height > ROWS_AT_ONCE
+                !interlaced && !composed && self.region.height > STRIP_ROWS
             }
             Storage::Tiff { chunk, .. } => chunk.1 < self.region.height,
-            Storage::Rows(_) => self.region.height > ROWS_AT_ONCE,
+            Storage::Rows(_) => self.region.height > STRIP_ROWS,
             _ => false,
         }
     }
 
-    /// What it takes; `None` where a machine cannot count that far.
+    /// Computes the cost. Returns `None` on overflow.
     fn price(&self, header: &Header, file: u64) -> Option<Cost> {
         let bytes = |width: u32, height: u32, layout: Layout| {
             Pixels::size(width, height, layout).map(|size| size as u64)
         };
         let (region, whole) = (self.region, header.pixels());
         let strips = self.in_strips(header);
-        // Resizing goes across first, and holds what that makes of all rows.
+        // Resizing is horizontal first, and holds the result for all rows.
         let across = bytes(self.size.0, self.window.height, self.to)?;
         let result = bytes(self.size.0, self.size.1, self.to)?;
         let held = |rows: u32| -> Option<u64> {
@@ -269,20 +270,20 @@ impl Plan {
                 cost.file = file;
                 cost.buffers = cost.buffers.checked_add(held(region.height)?)?;
                 let rows = u64::from(header.width) * u64::from(block.1) * 8;
-                // Two bytes a coefficient, held for all of the image; the blocks at its edges are whole.
+                // All coefficients are held, with two bytes each; blocks at the edges are whole.
                 let padded = u64::from(header.width.next_multiple_of(block.0))
                     * u64::from(header.height.next_multiple_of(block.1));
                 let coefficients = if *progressive { padded * 2 * u64::from(*samples) / 1000 } else { 0 };
-                // A decoder at such a scale has tables, and a row of blocks.
-                let small = if self.denominator >= 4 { SCALED_TABLES + rows / 16 } else { 0 };
+                // The scaled decoder holds tables and a row of blocks.
+                let small = if self.denominator >= 4 { SCALED_TABLE_BYTES + rows / 16 } else { 0 };
                 cost.decoder = rows + coefficients + small + (64 << 10);
             }
             Storage::Png { interlaced, composed, .. } => {
                 let line = u64::from(header.width) * 8;
                 cost.decoder = 4 * line + (256 << 10);
-                let rows = if strips { ROWS_AT_ONCE } else { region.height };
+                let rows = if strips { STRIP_ROWS } else { region.height };
                 cost.buffers = cost.buffers.checked_add(held(rows)?)?;
-                // An animation's screen, a picture of it, and what that was drawn over.
+                // For an animation: the canvas, the current frame, and the area that it covers.
                 let pictures = if *composed { 3 } else { u64::from(*interlaced) };
                 let held = whole.checked_mul(self.from.pixel() as u64)?.checked_mul(pictures)?;
                 cost.buffers = cost.buffers.checked_add(held)?;
@@ -293,29 +294,28 @@ impl Plan {
                 cost.buffers = cost.buffers.checked_add(held(region.height)?)?;
             }
             Storage::Gif => {
-                // The screen three times, in four values a pixel, and what the decoder reads ahead.
+                // The canvas three times with four values a pixel, and the decoder's read-ahead.
                 cost.buffers = cost.buffers.checked_add(held(region.height)?)?;
                 cost.buffers = cost.buffers.checked_add(whole.checked_mul(12)?)?;
                 cost.decoder = whole + (256 << 10);
             }
             Storage::Rows(stored) => {
-                let rows = if strips { ROWS_AT_ONCE } else { region.height };
+                let rows = if strips { STRIP_ROWS } else { region.height };
                 cost.buffers = cost.buffers.checked_add(held(rows)?)?.checked_add(stored.stride)?;
                 cost.decoder = 64 << 10;
             }
             Storage::Jp2 { components, .. } => {
                 cost.file = file;
                 cost.buffers = cost.buffers.checked_add(held(region.height)?)?;
-                // Each value as a float: as coefficients, as pixels, and once more while one becomes the
-                // other.
+                // Each value is a float: as coefficient, as pixel, and once more during the transform.
                 let pixels = u64::from(region.width) * u64::from(region.height);
-                let floats = pixels.checked_mul(u64::from(*components))?.checked_mul(JP2_VALUE)?;
+                let floats = pixels.checked_mul(u64::from(*components))?.checked_mul(JP2_VALUE_BYTES)?;
                 cost.decoder = floats.checked_add(file)?.checked_add(1 << 20)?;
             }
             Storage::Tiff { chunk, packed, .. } => {
                 // A palette is read as a list of values, each in a structure of its own.
                 let palette = packed.filter(|packed| packed.palette);
-                let colours = palette.map_or(0, |packed| (3_u64 << packed.bits) * PALETTE_VALUE);
+                let colours = palette.map_or(0, |packed| (3_u64 << packed.bits) * PALETTE_VALUE_BYTES);
                 let one = bytes(chunk.0, chunk.1, self.from)?.checked_mul(2)?;
                 cost.decoder = one.checked_add(256 << 10)?.checked_add(colours)?;
                 cost.buffers = cost.buffers.checked_add(held(chunk.1.min(header.height))?)?;
@@ -325,19 +325,19 @@ impl Plan {
     }
 }
 
-/// Bytes of the tables with which a JPEG is decoded at a quarter and an eighth: three for each of six codes.
-const SCALED_TABLES: u64 = 6 * 3 * (16 << 10);
+/// Bytes of the scaled JPEG decoder's tables: three for each of six codes.
+const SCALED_TABLE_BYTES: u64 = 6 * 3 * (16 << 10);
 
-/// Bytes that the decoder of TIFF holds for a value of a palette.
-const PALETTE_VALUE: u64 = 40;
+/// Bytes that the TIFF decoder holds for a palette value.
+const PALETTE_VALUE_BYTES: u64 = 40;
 
-/// What a decoder of JPEG 2000 holds for each value, in bytes.
-const JP2_VALUE: u64 = 12;
+/// Bytes that a JPEG 2000 decoder holds for each value.
+const JP2_VALUE_BYTES: u64 = 12;
 
-/// The smallest scale, of one over two to the power of at most `levels`, that leaves `margin` times the
-/// pixels that are wanted.
+/// Largest denominator, up to two to the power of `levels`, that leaves at least `margin` times the wanted
+/// pixels.
 fn denominator(frame: &[f64; 4], size: (u32, u32), margin: f64, levels: u32) -> u32 {
-    // Scales between these are slower to decode than the whole.
+    // Scales between these are slower to decode than the full size.
     (1..=levels)
         .rev()
         .map(|level| 1_u32 << level)
@@ -348,7 +348,7 @@ fn denominator(frame: &[f64; 4], size: (u32, u32), margin: f64, levels: u32) -> 
         .unwrap_or(1)
 }
 
-/// The pixels that have a share in the result.
+/// Pixels that contribute to the result.
 fn region(
     clip: &Rect,
     frame: &[f64; 4],
@@ -358,7 +358,7 @@ fn region(
     scaled: (u32, u32),
 ) -> Rect {
     let side = |start: f64, length: f64, wanted: u32, low: u32, high: u32, end: u32| {
-        // Of a pixel that is made larger, the filter reaches one pixel's width at least.
+        // When enlarging, the filter covers at least the width of one pixel.
         let reach = filter.reach() * (length / f64::from(wanted)).max(1.0) + 1.0;
         let low = f64::from(low / denominator);
         let high = f64::from(high.div_ceil(denominator).min(end));
@@ -371,11 +371,11 @@ fn region(
     Rect { left, top, width, height }
 }
 
-/// A region as a decoder can give it.
+/// Extends a region to one that the decoder can produce.
 fn widen(region: Rect, header: &Header, backend: Backend, denominator: u32, scaled: (u32, u32)) -> Rect {
     match (&header.storage, header.format) {
         (Storage::Jpeg { block, .. }, _) if backend.scales() => {
-            // It begins with a block; one more on each side, whose neighbours colour is interpolated from.
+            // Aligned to blocks; one more block on each side, since chroma upsampling needs neighbours.
             let step = (block.0 / denominator).max(1);
             let left = (region.left / step).saturating_sub(1) * step;
             let right = region.right().next_multiple_of(step).saturating_add(step).min(scaled.0);
@@ -383,7 +383,7 @@ fn widen(region: Rect, header: &Header, backend: Backend, denominator: u32, scal
         }
         (_, Format::Tiff) => region,
         (Storage::Png { composed: true, .. }, _) => Rect::whole(scaled.0, scaled.1),
-        // Rows come whole.
+        // Rows are decoded whole.
         (Storage::Png { .. } | Storage::Rows(_), _) => Rect { left: 0, width: scaled.0, ..region },
         _ => Rect::whole(scaled.0, scaled.1),
     }

@@ -1,7 +1,7 @@
-//! From decoded rows to a small image: values converted, columns and rows weighed together.
+//! Resizing of decoded rows to a small image, with conversion of values.
 //!
-//! An image that comes in strips is made narrow strip by strip, and low at the end; the result is that of the
-//! whole image at once, but for one step of rounding.
+//! An image in strips is resized horizontally strip by strip, and vertically at the end. The result is that
+//! of resizing the whole image at once, except for one rounding step.
 
 use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{PixelType, ResizeAlg, ResizeOptions, Resizer};
@@ -12,19 +12,19 @@ use crate::convert::convert;
 use crate::pixels::{Layout, Sample};
 use crate::plan::{Filter, Plan};
 
-/// Buffers that are kept for the next image.
+/// Buffers kept for the next image.
 #[derive(Default)]
 pub(crate) struct Buffers {
     copied: Buffer,
     across: Buffer,
-    /// The result, not yet turned.
+    /// Result, not yet turned.
     pub(crate) small: Vec<u8>,
     plane: [Buffer; 2],
     resizer: Resizer,
 }
 
 impl Buffers {
-    /// What they hold, in bytes.
+    /// Capacity in bytes.
     pub(crate) fn held(&self) -> usize {
         [&self.copied, &self.across, &self.plane[0], &self.plane[1]]
             .iter()
@@ -34,22 +34,22 @@ impl Buffers {
             + self.resizer.size_of_internal_buffers()
     }
 
-    /// What of that stands in no heap.
+    /// Mapped capacity in bytes.
     pub(crate) fn mapped(&self) -> usize {
         [&self.copied, &self.across, &self.plane[0], &self.plane[1]].map(Buffer::mapped).iter().sum()
     }
 
-    /// Gives everything back.
+    /// Frees all buffers.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 }
 
-/// Takes the rows of a plan's region, from the top, and makes the result of them.
+/// Accepts the rows of a plan's region from the top, and produces the result.
 pub(crate) struct Reducer<'a> {
     plan: &'a Plan,
     buffers: &'a mut Buffers,
-    /// Rows of the region that have come.
+    /// Number of rows received.
     seen: u32,
     done: bool,
 }
@@ -59,18 +59,18 @@ impl<'a> Reducer<'a> {
         Self { plan, buffers, seen: 0, done: false }
     }
 
-    /// Whether no more rows are needed.
+    /// Returns `true` if no more rows are needed.
     pub(crate) fn done(&self) -> bool {
         self.done || self.seen >= self.plan.window.bottom()
     }
 
-    /// The next rows of the region, as the file has them.
+    /// Accepts the next rows of the region, in the file's layout.
     pub(crate) fn rows(&mut self, rows: u32, data: &[u8]) -> Result<(), LoaderError> {
         let plan = self.plan;
         let (region, window) = (plan.region, plan.window);
         let first = self.seen;
         self.seen += rows;
-        // The part of these rows that lies in the window.
+        // Intersection of these rows with the window.
         let top = window.top.max(first);
         let bottom = window.bottom().min(self.seen);
         if top >= bottom {
@@ -122,7 +122,7 @@ impl<'a> Reducer<'a> {
         Ok(())
     }
 
-    /// That all rows have come.
+    /// Completes the result. Fails if rows are missing.
     pub(crate) fn finish(self, format: &'static str) -> Result<(), LoaderError> {
         if self.done {
             return Ok(());
@@ -155,7 +155,7 @@ impl Work<'_> {
         if let Some(kind) = pixel_type(self.layout) {
             return self.one(from, frame, to, kind, self.layout.bands.alpha());
         }
-        // More bands than a pixel of the resizer has: each by itself.
+        // More bands than a pixel of the resizer has: each band is resized separately.
         let bands = self.layout.bands.count() as usize;
         let sample = self.layout.sample.bytes();
         let kind = match self.layout.sample {

@@ -1,16 +1,16 @@
-//! Memory of someone else's that a batch is written into, sample by sample.
+//! Caller-owned memory that a batch is written to, sample by sample.
 
 #![allow(unsafe_code, reason = "a C decoder is called, and memory filled that torch owns")]
 
-/// A run of bytes that stays where it is, and that only one batch is written into.
+/// Memory range with a fixed address that only one batch is written to.
 #[derive(Debug)]
 pub struct Slot {
     address: *mut u8,
     length: usize,
 }
 
-// SAFETY: whoever makes one promises that nothing else uses the bytes until the batch is taken or the engine
-// is gone.
+// SAFETY: the caller of `new` promises that nothing else uses the bytes until the batch is taken or the
+// engine is dropped.
 unsafe impl Send for Slot {}
 // SAFETY: as above; threads write to places that do not overlap, see `part`.
 unsafe impl Sync for Slot {}
@@ -25,7 +25,7 @@ impl Slot {
         Self { address: std::ptr::with_exposed_provenance_mut(address), length }
     }
 
-    /// How many bytes there are.
+    /// Length in bytes.
     pub fn length(&self) -> usize {
         self.length
     }

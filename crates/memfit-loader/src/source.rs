@@ -1,4 +1,4 @@
-//! Where samples come from: a folder, a list, shards, or whatever else names and opens them.
+//! Sources of samples: a folder, a list, shards, or a user-defined one.
 
 mod folder;
 mod list;
@@ -18,56 +18,56 @@ pub use shards::Shards;
 pub use tiles::Tiles;
 pub use unpacked::is_shard;
 
-/// What belongs to an image.
+/// Target of an image.
 #[derive(Debug)]
 pub enum Target {
-    /// A class, or another number.
+    /// A class index, or another number.
     Label(i64),
-    /// Something that only the source knows.
+    /// A value that only the source can interpret.
     Other(Box<dyn Any + Send>),
 }
 
-/// Samples, each with an image and what belongs to it. Asked by several threads at once.
+/// Collection of samples, each an image with its target. Called by several threads at once.
 pub trait Source: Send + Sync {
-    /// How many there are.
+    /// Number of samples.
     fn count(&self) -> u64;
 
-    /// What a sample is called, for messages.
+    /// Name of a sample, for messages.
     fn name(&self, index: u64) -> String;
 
-    /// A sample's image, not yet read, and what belongs to it.
+    /// Opens a sample's image without reading it, and returns its target.
     fn open(&self, index: u64) -> Result<(Input, Target), LoaderError>;
 
-    /// The classes, in the order of their labels; empty where labels are no classes.
+    /// Class names in the order of their labels; empty if labels are not classes.
     fn classes(&self) -> &[String] {
         &[]
     }
 
-    /// The part of the image that a sample is, as it is looked at; `None` where it is what the crop says.
+    /// Rectangle of the upright image that forms the sample; `None` if the crop decides.
     fn part(&self, _index: u64) -> Result<Option<Rect>, LoaderError> {
         Ok(None)
     }
 
-    /// A sample's label, where it is known without opening it.
+    /// Label of a sample, if it is known without opening the sample.
     fn label(&self, _index: u64) -> Option<i64> {
         None
     }
 }
 
-/// The endings that torchvision's `ImageFolder` takes for images.
-const ENDINGS: [&str; 9] = ["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp"];
+/// File extensions of images for torchvision's `ImageFolder`.
+const EXTENSIONS: [&str; 9] = ["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp"];
 
-/// More that are read here; in a folder they are left out, as it leaves them out.
-const MORE_ENDINGS: [&str; 5] = ["gif", "jp2", "j2k", "jpx", "pbm"];
+/// Further extensions that are supported here. A folder ignores them, as torchvision does.
+const EXTRA_EXTENSIONS: [&str; 5] = ["gif", "jp2", "j2k", "jpx", "pbm"];
 
-/// Whether a file's name ends as an image's that torchvision's `ImageFolder` takes.
+/// Returns `true` for file names that torchvision's `ImageFolder` takes for images.
 pub(crate) fn is_image(name: &str) -> bool {
-    ends_in(name, &ENDINGS)
+    ends_in(name, &EXTENSIONS)
 }
 
-/// Whether a file's name ends as an image's that is read here.
+/// Returns `true` for file names of supported images.
 pub(crate) fn is_readable(name: &str) -> bool {
-    ends_in(name, &ENDINGS) || ends_in(name, &MORE_ENDINGS)
+    ends_in(name, &EXTENSIONS) || ends_in(name, &EXTRA_EXTENSIONS)
 }
 
 fn ends_in(name: &str, endings: &[&str]) -> bool {

@@ -1,4 +1,4 @@
-//! What is in a source: read from every image's header, and from a few that are decoded.
+//! Statistics of a source, from every image's header and a few decoded samples.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,24 +13,24 @@ use crate::plan::Rendering;
 use crate::source::Source;
 use crate::view::Framing;
 
-/// Broken files that are named; of more, the number is told.
-const NAMED: usize = 20;
+/// Maximum number of broken files that are named; further ones are counted.
+const MAX_NAMED: usize = 20;
 
-/// The least, the middle, and the greatest of some numbers.
+/// Minimum, median and maximum of numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spread {
-    /// The least.
+    /// Minimum.
     pub least: u64,
-    /// As many are below as above.
+    /// Median.
     pub median: u64,
-    /// The greatest.
+    /// Maximum.
     pub greatest: u64,
-    /// All together.
+    /// Sum.
     pub sum: u64,
 }
 
 impl Spread {
-    fn of(mut numbers: Vec<u64>) -> Self {
+    fn from_numbers(mut numbers: Vec<u64>) -> Self {
         numbers.sort_unstable();
         let (Some(&least), Some(&greatest)) = (numbers.first(), numbers.last()) else {
             return Self::default();
@@ -39,34 +39,34 @@ impl Spread {
     }
 }
 
-/// What is in a source.
+/// Statistics of a source.
 #[derive(Debug, Default)]
 pub struct Survey {
-    /// How many samples there are.
+    /// Number of samples.
     pub count: u64,
-    /// By format: how many, and their bytes.
+    /// Number of files and bytes by format.
     pub formats: BTreeMap<Format, (u64, u64)>,
-    /// By type of value.
+    /// Number of images by sample type.
     pub samples: BTreeMap<&'static str, u64>,
-    /// Progressive JPEGs, and interlaced PNGs.
+    /// Number of progressive JPEGs and interlaced PNGs.
     pub progressive: u64,
-    /// Images that EXIF says are to be turned.
+    /// Number of images with an EXIF orientation other than upright.
     pub turned: u64,
     /// Bytes of a file.
     pub bytes: Spread,
     /// Pixels of an image.
     pub pixels: Spread,
-    /// Width and height of the one with the most pixels.
+    /// Width and height of the image with the most pixels.
     pub largest: (u32, u32),
-    /// What decoding one takes, as the loader would decode it.
+    /// Bytes that the loader needs to decode an image.
     pub cost: Spread,
-    /// What decoding one takes in full, as programs do that know no other way.
+    /// Bytes that a program needs that always decodes in full.
     pub full: Spread,
-    /// Images for which the loader decodes fewer pixels than there are.
+    /// Number of images of which the loader decodes fewer pixels than there are.
     pub scaled: u64,
-    /// How many cannot be read, and some of them with the reasons.
+    /// Number of unreadable files, and some of them with the reasons.
     pub broken: (u64, Vec<(String, String)>),
-    /// By class: how many.
+    /// Number of samples by class.
     pub classes: Vec<(String, u64)>,
 }
 
@@ -115,12 +115,12 @@ impl Survey {
         let found = all.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut survey = found.survey;
         survey.count = source.count();
-        survey.bytes = Spread::of(found.bytes);
-        survey.pixels = Spread::of(found.pixels);
-        survey.cost = Spread::of(found.cost);
-        survey.full = Spread::of(found.full);
+        survey.bytes = Spread::from_numbers(found.bytes);
+        survey.pixels = Spread::from_numbers(found.pixels);
+        survey.cost = Spread::from_numbers(found.cost);
+        survey.full = Spread::from_numbers(found.full);
         survey.broken.1.sort();
-        survey.broken.1.truncate(NAMED);
+        survey.broken.1.truncate(MAX_NAMED);
         survey.classes = classes(source);
         survey
     }
@@ -168,7 +168,7 @@ impl Found {
         self.bytes.push(bytes);
         self.pixels.push(header.pixels());
         self.cost.push(image.cost().total());
-        self.full.push(in_full(header, bytes));
+        self.full.push(full_decode_bytes(header, bytes));
     }
 }
 
@@ -193,9 +193,9 @@ fn decode(decoder: &mut Decoder, image: &Prepared) -> Result<usize, LoaderError>
     Ok(out.len())
 }
 
-/// What programs take that read the file and decode it whole, to 8-bit RGB: file, pixels, and coefficients if
-/// any.
-fn in_full(header: &Header, bytes: u64) -> u64 {
+/// Bytes that a program needs that reads the file and decodes it whole to 8-bit RGB: file, pixels, and
+/// coefficients if any.
+fn full_decode_bytes(header: &Header, bytes: u64) -> u64 {
     let coefficients = match header.storage {
         Storage::Jpeg { progressive: true, samples, .. } => header.pixels() * 2 * u64::from(samples) / 1000,
         _ => 0,
@@ -220,18 +220,18 @@ fn classes(source: &dyn Source) -> Vec<(String, u64)> {
     counts.into_iter().map(|(label, count)| (name(label), count)).collect()
 }
 
-/// How fast images come.
+/// Throughput of decoding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Speed {
-    /// Images that were decoded.
+    /// Number of decoded images.
     pub images: u64,
-    /// How long that took.
+    /// Elapsed time.
     pub wall: Duration,
-    /// How many threads did it.
+    /// Number of threads.
     pub threads: usize,
 }
 
-/// Decodes images spread over the whole source, as the loader would, for about so long.
+/// Decodes images spread over the whole source, with the loader's plan, for about `most`.
 pub fn measure(
     source: &dyn Source,
     framing: &Framing,
@@ -243,7 +243,7 @@ pub fn measure(
     if count == 0 {
         return None;
     }
-    // A step that shares no factor with the count comes by every sample.
+    // A step that is coprime to the count reaches every sample.
     let step =
         (0..count).map(|more| count * 618 / 1000 + 1 + more).find(|&step| common_factor(step, count) == 1)?;
     let run = |limit: Duration, least: u64| {
@@ -271,7 +271,7 @@ pub fn measure(
         });
         (done.into_inner(), begin.elapsed())
     };
-    // The first ones fill buffers and the page cache.
+    // The first images fill buffers and the page cache.
     run(most / 8, threads as u64);
     let (images, wall) = run(most, threads as u64 * 2);
     (images > 0).then_some(Speed { images, wall, threads })

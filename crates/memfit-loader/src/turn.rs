@@ -1,20 +1,20 @@
-//! Turning and mirroring: between a picture as it is stored and as it is looked at.
+//! Rotation and mirroring between stored and upright orientation.
 
 use crate::pixels::{Pixels, Rect};
 
-/// How a picture that is looked at lies in what is stored.
+/// Orientation of an upright image in its stored form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Turn {
-    /// Its columns are the stored rows.
+    /// `true` if columns of the upright image are stored rows.
     swap: bool,
-    /// Stored columns count from the right.
+    /// `true` if stored columns count from the right.
     mirror_x: bool,
-    /// Stored rows count from below.
+    /// `true` if stored rows count from below.
     mirror_y: bool,
 }
 
 impl Turn {
-    /// As EXIF counts, 1 to 8.
+    /// From an EXIF orientation, 1 to 8.
     pub(crate) fn exif(orientation: u8) -> Self {
         let (swap, mirror_x, mirror_y) = match orientation {
             2 => (false, true, false),
@@ -29,7 +29,7 @@ impl Turn {
         Self { swap, mirror_x, mirror_y }
     }
 
-    /// The same, of the picture mirrored left to right.
+    /// The same for the image mirrored left to right.
     pub(crate) fn flipped(self) -> Self {
         if self.swap {
             Self { mirror_y: !self.mirror_y, ..self }
@@ -38,12 +38,12 @@ impl Turn {
         }
     }
 
-    /// Width and height as stored.
+    /// Stored width and height.
     pub(crate) fn size(self, (width, height): (u32, u32)) -> (u32, u32) {
         if self.swap { (height, width) } else { (width, height) }
     }
 
-    /// A part of the picture as looked at, in a stored image of this size.
+    /// Converts a rectangle of the upright image to the stored image of this size.
     pub(crate) fn rect(self, rect: Rect, stored: (u32, u32)) -> Rect {
         let mut part = if self.swap {
             Rect { left: rect.top, top: rect.left, width: rect.height, height: rect.width }
@@ -59,7 +59,7 @@ impl Turn {
         part
     }
 
-    /// The same for left, top, width and height that lie between pixels.
+    /// Converts fractional left, top, width and height.
     pub(crate) fn frame(self, [left, top, width, height]: [f64; 4], stored: (u32, u32)) -> [f64; 4] {
         let [mut left, mut top, width, height] =
             if self.swap { [top, left, height, width] } else { [left, top, width, height] };
@@ -72,9 +72,9 @@ impl Turn {
         [left, top, width, height]
     }
 
-    /// Lays out a stored image as it is looked at: band by band (`planar`), or pixel by pixel.
+    /// Writes a stored image in upright orientation, band by band if `planar`, pixel by pixel otherwise.
     ///
-    /// `out` is as long as the image.
+    /// `out` has the length of the image.
     pub(crate) fn place(self, stored: &Pixels, planar: bool, out: &mut [u8]) {
         let bands = stored.layout.bands.count() as usize;
         let sample = stored.layout.sample.bytes();
@@ -84,7 +84,7 @@ impl Turn {
         }
         let (width, height) = self.size((stored.width, stored.height));
         let (width, height) = (width as usize, height as usize);
-        // Steps in pixels for one column and one row of the picture, and where its first pixel lies.
+        // Offsets in pixels for one column and one row of the upright image, and of its first pixel.
         let row = stored.width as isize;
         let step_x: isize = if self.mirror_x { -1 } else { 1 };
         let step_y = if self.mirror_y { -row } else { row };
@@ -101,7 +101,7 @@ impl Turn {
                 let mut places = out.chunks_exact_mut(size);
                 for y in 0..height {
                     for x in 0..width {
-                        let at = walk.at(x, y) * size;
+                        let at = walk.offset(x, y) * size;
                         if let Some(place) = places.next() {
                             place.copy_from_slice(&stored.data[at..at + size]);
                         }
@@ -121,7 +121,7 @@ struct Walk {
 }
 
 impl Walk {
-    fn at(&self, x: usize, y: usize) -> usize {
+    fn offset(&self, x: usize, y: usize) -> usize {
         (self.first + x as isize * self.across + y as isize * self.down) as usize
     }
 }
@@ -131,14 +131,14 @@ fn planes<const SIZE: usize>(data: &[u8], bands: usize, walk: &Walk, out: &mut [
     for (band, plane) in out.chunks_exact_mut(plane).take(bands).enumerate() {
         for (y, row) in plane.chunks_exact_mut(walk.width * SIZE).enumerate() {
             if walk.across == 1 {
-                let from = walk.at(0, y) * bands * SIZE;
+                let from = walk.offset(0, y) * bands * SIZE;
                 let pixels = data[from..].chunks_exact(bands * SIZE);
                 for (place, pixel) in row.chunks_exact_mut(SIZE).zip(pixels) {
                     place.copy_from_slice(&pixel[band * SIZE..][..SIZE]);
                 }
             } else {
                 for (x, place) in row.chunks_exact_mut(SIZE).enumerate() {
-                    let at = (walk.at(x, y) * bands + band) * SIZE;
+                    let at = (walk.offset(x, y) * bands + band) * SIZE;
                     place.copy_from_slice(&data[at..at + SIZE]);
                 }
             }
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use crate::pixels::{Bands, Layout, Sample};
 
-    /// 2 rows of 3 pixels, and how each orientation shows them, as EXIF 2.32 draws it.
+    /// 2 rows of 3 pixels in each orientation, as shown in EXIF 2.32.
     #[test]
     fn each_orientation_shows_the_picture_as_exif_says() {
         let stored = Pixels {
@@ -180,7 +180,7 @@ mod tests {
             let mirrored: Vec<u8> =
                 out.chunks(width as usize).flat_map(|row| row.iter().rev().copied()).collect();
             assert_eq!(flipped, mirrored, "orientation {orientation}, mirrored");
-            // The pixel at the top left of the picture, found again.
+            // The stored position of the top left pixel of the upright image.
             let corner = turn.rect(Rect { left: 0, top: 0, width: 1, height: 1 }, (3, 2));
             assert_eq!(stored.data[(corner.top * 3 + corner.left) as usize], out[0]);
         }

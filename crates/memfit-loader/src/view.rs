@@ -1,46 +1,46 @@
-//! Which part of a picture is wanted, and how large: from what a user asks for to numbers.
+//! Crop, size and flip: from the user's settings to coordinates of one image.
 
 use crate::LoaderError;
 use crate::pixels::Rect;
 use crate::random::Stream;
 
-/// How the part of the picture is chosen.
+/// Selection of a part of the image.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Crop {
-    /// All of it; what it is resized to may have another shape.
+    /// The whole image, resized without regard to its aspect ratio.
     All,
-    /// All of it, its shape kept: its short side becomes this long.
+    /// The whole image with its aspect ratio; the short side gets this length.
     Short(u32),
-    /// This part of it.
+    /// This rectangle.
     Part(Rect),
-    /// Its middle, after its short side has become `resize` long; without that, as much of it as the shape
-    /// allows.
+    /// The centre, after the short side is resized to `resize`; without that, as much of it as the aspect
+    /// ratio allows.
     Center {
-        /// The length of the short side before the middle is taken.
+        /// Length of the short side before the centre is cropped.
         resize: Option<u32>,
     },
-    /// A random part: its area as a share of the whole, and its width as a multiple of its height.
+    /// A random part, with its area as a share of the whole and its aspect ratio.
     Random {
-        /// The least and the greatest share of the area.
+        /// Minimum and maximum share of the area.
         scale: (f64, f64),
-        /// The least and the greatest ratio of width to height.
+        /// Minimum and maximum ratio of width to height.
         ratio: (f64, f64),
     },
 }
 
-/// What is done to every picture.
+/// Geometric transformation of every image.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Framing {
-    /// The part.
+    /// Crop.
     pub crop: Crop,
-    /// Width and height of what comes out; `None` leaves the part's own.
+    /// Width and height of the result; `None` keeps those of the crop.
     pub size: Option<(u32, u32)>,
-    /// How often it is mirrored left to right, from 0 to 1.
+    /// Probability of a horizontal flip.
     pub flip: f64,
 }
 
 impl Framing {
-    /// Whether it is what it says it is.
+    /// Checks the settings.
     pub fn check(&self) -> Result<(), LoaderError> {
         let wrong = |text: String| Err(LoaderError::Settings(text));
         if self.size.is_some_and(|(width, height)| width == 0 || height == 0) {
@@ -72,16 +72,17 @@ impl Framing {
         }
     }
 
-    /// Of a picture of this width and height, as it is looked at.
+    /// Computes the view of an upright image of this size.
     ///
-    /// `random` is this picture's own stream of numbers; it is asked only where something is random.
+    /// `random` is the image's own random stream, used only for random settings.
     pub(crate) fn view(&self, width: u32, height: u32, random: &mut Stream) -> Result<View, LoaderError> {
         let whole = Rect::whole(width, height);
         let mut view = match self.crop {
-            Crop::All => View::of(whole, self.size.unwrap_or((width, height))),
-            Crop::Short(side) => {
-                View { size: self.size.unwrap_or(short_side(width, height, side)), ..View::of(whole, (0, 0)) }
-            }
+            Crop::All => View::from_part(whole, self.size.unwrap_or((width, height))),
+            Crop::Short(side) => View {
+                size: self.size.unwrap_or(short_side(width, height, side)),
+                ..View::from_part(whole, (0, 0))
+            },
             Crop::Part(part) => {
                 if !part.inside(width, height) {
                     return Err(LoaderError::CropOutside {
@@ -90,12 +91,12 @@ impl Framing {
                         height,
                     });
                 }
-                View::of(part, self.size.unwrap_or((part.width, part.height)))
+                View::from_part(part, self.size.unwrap_or((part.width, part.height)))
             }
             Crop::Center { resize } => center(width, height, resize, self.size),
             Crop::Random { scale, ratio } => {
                 let part = random_part(width, height, scale, ratio, random);
-                View::of(part, self.size.unwrap_or((part.width, part.height)))
+                View::from_part(part, self.size.unwrap_or((part.width, part.height)))
             }
         };
         view.flip = self.flip > 0.0 && random.unit() < self.flip;
@@ -103,26 +104,26 @@ impl Framing {
     }
 }
 
-/// A part of one picture, as it is looked at, and what it becomes.
+/// Part of an upright image, and the size of the result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct View {
-    /// The pixels that may have a share in it.
+    /// Pixels that may contribute to the result.
     pub(crate) clip: Rect,
-    /// Left, top, width and height of what it shows, which may lie between pixels.
+    /// Left, top, width and height of the shown part, which may be fractional.
     pub(crate) frame: [f64; 4],
-    /// Width and height of what it becomes.
+    /// Width and height of the result.
     pub(crate) size: (u32, u32),
-    /// Mirrored left to right.
+    /// `true` if flipped horizontally.
     pub(crate) flip: bool,
 }
 
 impl View {
-    fn of(part: Rect, size: (u32, u32)) -> Self {
+    fn from_part(part: Rect, size: (u32, u32)) -> Self {
         let frame = [part.left, part.top, part.width, part.height].map(f64::from);
         Self { clip: part, frame, size, flip: false }
     }
 
-    /// The same view of the same picture in another size; both sizes are width and height.
+    /// The same view of the image in another size; both sizes are width and height.
     pub(crate) fn scaled(&self, from: (u32, u32), to: (u32, u32)) -> Self {
         let across = f64::from(to.0) / f64::from(from.0);
         let down = f64::from(to.1) / f64::from(from.1);
@@ -140,7 +141,7 @@ impl View {
         }
     }
 
-    /// How points of the picture are mapped: `x' = a x + b`, `y' = c y + d` as `[a, b, c, d]`.
+    /// Mapping of points of the image: `x' = a x + b`, `y' = c y + d` as `[a, b, c, d]`.
     pub(crate) fn mapping(&self) -> [f64; 4] {
         let [left, top, width, height] = self.frame;
         let (across, down) = (f64::from(self.size.0) / width, f64::from(self.size.1) / height);
@@ -152,7 +153,7 @@ impl View {
     }
 }
 
-/// Width and height once the short side is this long; the long one is rounded down.
+/// Width and height for a short side of this length; the long side is rounded down.
 fn short_side(width: u32, height: u32, side: u32) -> (u32, u32) {
     let long = |long: u32, short: u32| {
         (u64::from(side) * u64::from(long) / u64::from(short)).clamp(1, u64::from(u32::MAX)) as u32
@@ -163,16 +164,16 @@ fn short_side(width: u32, height: u32, side: u32) -> (u32, u32) {
 fn center(width: u32, height: u32, resize: Option<u32>, size: Option<(u32, u32)>) -> View {
     let whole = Rect::whole(width, height);
     let Some(size) = size else {
-        // Without a size, the middle is the largest square.
+        // Without a size, the centre is the largest square.
         let side = width.min(height);
         let part = Rect { left: (width - side) / 2, top: (height - side) / 2, width: side, height: side };
-        return View::of(part, (side, side));
+        return View::from_part(part, (side, side));
     };
     let resize = resize.or((size.0 == size.1).then_some(size.0));
     let frame = if let Some(resize) = resize {
         let (wide, tall) = short_side(width, height, resize);
         let (across, down) = (f64::from(width) / f64::from(wide), f64::from(height) / f64::from(tall));
-        // Half of an odd rest goes to the even side, as `round` has it in Python.
+        // Half of an odd remainder is rounded to even, as by Python's `round`.
         let left = (f64::from(wide - size.0) / 2.0).round_ties_even();
         let top = (f64::from(tall - size.1) / 2.0).round_ties_even();
         [left * across, top * down, f64::from(size.0) * across, f64::from(size.1) * down]
@@ -184,7 +185,7 @@ fn center(width: u32, height: u32, resize: Option<u32>, size: Option<(u32, u32)>
     View { clip: whole, frame, size, flip: false }
 }
 
-/// As torchvision's `RandomResizedCrop` draws it: ten tries, then the middle in a ratio that is allowed.
+/// Follows torchvision's `RandomResizedCrop`: ten tries, then the centre with an allowed ratio.
 fn random_part(width: u32, height: u32, scale: (f64, f64), ratio: (f64, f64), random: &mut Stream) -> Rect {
     let area = f64::from(width) * f64::from(height);
     let (narrow, wide) = (ratio.0.ln(), ratio.1.ln());
@@ -229,8 +230,8 @@ mod tests {
     #[test]
     #[expect(clippy::float_cmp, reason = "the same operations on the same numbers")]
     fn the_middle_is_where_torchvision_finds_it() {
-        // Resize(256) of 500x375 makes 341x256, of which CenterCrop(224) takes columns 58 (of 58.5) and rows
-        // from 16.
+        // Resize(256) of 500x375 yields 341x256, of which CenterCrop(224) takes columns from 58 (58.5) and
+        // rows from 16.
         let found = view(Crop::Center { resize: Some(256) }, Some((224, 224)), 500, 375);
         let (across, down) = (500.0 / 341.0, 375.0 / 256.0);
         assert_eq!(found.frame, [58.0 * across, 16.0 * down, 224.0 * across, 224.0 * down]);

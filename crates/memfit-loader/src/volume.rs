@@ -1,5 +1,5 @@
-//! Volumes: what a file or a series of files holds in three dimensions, read in blocks and never whole
-//! unasked.
+//! Three-dimensional volumes in a file or a series of files, read in blocks; a volume is never read whole
+//! unless that is requested.
 
 mod coded;
 mod dicom;
@@ -12,9 +12,9 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::LoaderError;
-use coded::{Coding, Stored};
+use coded::{Coding, SliceLayout};
 
-/// The type of a volume's values.
+/// Type of a volume's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Voxel {
     /// Eight bits.
@@ -29,14 +29,14 @@ pub enum Voxel {
     U32,
     /// Thirty-two bits with a sign.
     I32,
-    /// Floating point.
+    /// 32-bit floating point.
     F32,
-    /// Floating point of sixty-four bits.
+    /// 64-bit floating point.
     F64,
 }
 
 impl Voxel {
-    /// Its size in bytes.
+    /// Size in bytes.
     pub fn bytes(self) -> usize {
         match self {
             Self::U8 | Self::I8 => 1,
@@ -46,7 +46,7 @@ impl Voxel {
         }
     }
 
-    /// Its name, as torch has it.
+    /// Name, as in torch.
     pub fn name(self) -> &'static str {
         match self {
             Self::U8 => "uint8",
@@ -79,14 +79,14 @@ impl Voxel {
     }
 }
 
-/// A part of a volume.
+/// Part of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     /// Slices.
     pub depth: Range<u64>,
-    /// Rows of each.
+    /// Rows of each slice.
     pub rows: Range<u64>,
-    /// Columns of each.
+    /// Columns of each slice.
     pub columns: Range<u64>,
 }
 
@@ -96,28 +96,28 @@ impl Block {
     }
 }
 
-/// How the values of one slice are stored.
+/// Storage of one slice.
 #[derive(Clone, Debug)]
 enum Slice {
-    /// One after the other, from this byte of a file on.
+    /// Contiguous values from this offset of a file.
     Plain { file: usize, start: u64 },
-    /// Compressed, in parts that begin at a byte of a file and are so many bytes long.
+    /// Compressed, in fragments given by offset and length.
     Coded { file: usize, coding: Coding, parts: Vec<(u64, u64)> },
 }
 
-/// A volume, of which nothing but the headers was read.
+/// Volume of which only the headers were read.
 #[derive(Debug)]
 pub struct Volume {
     files: Vec<PathBuf>,
-    /// The file is compressed as a whole, and is read from its beginning each time.
+    /// `true` if the file is compressed as a whole, so that it is read from its beginning each time.
     gzip: bool,
     slices: Vec<Slice>,
     height: u64,
     width: u64,
     voxel: Voxel,
-    /// The high byte comes first.
+    /// `true` for big-endian values.
     big_endian: bool,
-    /// Bits that hold the value; others may hold anything.
+    /// Bits that hold the value; other bits are unspecified.
     bits: u32,
     slope: f64,
     intercept: f64,
@@ -125,8 +125,8 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// A NIfTI file, a DICOM file, or a folder with a series of these; of several series, the one with this
-    /// identifier.
+    /// Opens a NIfTI file, a DICOM file, or a folder with a DICOM series; of several series, the one with
+    /// this identifier.
     ///
     /// `frame` counts the volumes of a NIfTI file that has several.
     pub fn open(path: &Path, series: Option<&str>, frame: u64) -> Result<Self, LoaderError> {
@@ -143,35 +143,34 @@ impl Volume {
         nifti::open(path, frame)
     }
 
-    /// Several DICOM files as one series.
-    pub fn of(paths: &[PathBuf], series: Option<&str>) -> Result<Self, LoaderError> {
+    /// Opens several DICOM files as one series.
+    pub fn from_series(paths: &[PathBuf], series: Option<&str>) -> Result<Self, LoaderError> {
         let first = paths.first().ok_or_else(|| LoaderError::Settings("there are no files".to_owned()))?;
         dicom::series(paths, first, series)
     }
 
-    /// Slices, rows, columns.
+    /// Number of slices, rows and columns.
     pub fn shape(&self) -> [u64; 3] {
         [self.slices.len() as u64, self.height, self.width]
     }
 
-    /// The type of its values, as stored.
+    /// Type of the stored values.
     pub fn voxel(&self) -> Voxel {
         self.voxel
     }
 
-    /// What a stored value is multiplied by, and what is then added.
+    /// Scale factor and offset of stored values.
     pub fn scale(&self) -> (f64, f64) {
         (self.slope, self.intercept)
     }
 
-    /// From one slice, row and column to the next, in the file's unit (millimetres, nearly always); zero
-    /// where it says nothing.
+    /// Distance between slices, rows and columns in the file's unit (usually millimetres); zero if unknown.
     pub fn spacing(&self) -> [f64; 3] {
         self.spacing
     }
 
-    /// Reads a block, slice by slice, as stored values in the machine's byte order; `out` is as long as
-    /// these.
+    /// Reads a block of stored values in native byte order, slice by slice; `out` has the length of the
+    /// result.
     pub fn read(&self, block: &Block, out: &mut [u8]) -> Result<(), LoaderError> {
         let shape = self.shape();
         let wanted = block.shape();
@@ -196,7 +195,7 @@ impl Volume {
             let stored = &self.slices[number as usize];
             if let Slice::Coded { file, coding, parts } = stored {
                 let coded = source.parts(*file, parts)?;
-                let form = Stored { width: self.width, height: self.height, size };
+                let form = SliceLayout { width: self.width, height: self.height, size };
                 coding.decode(&coded, form, &mut whole).map_err(|error| LoaderError::Sample {
                     name: self.files[*file].display().to_string(),
                     error: Box::new(error),
@@ -214,18 +213,18 @@ impl Volume {
                 }
             }
         }
-        self.native(out);
+        self.to_native_order(out);
         Ok(())
     }
 
-    /// Reads a block as what its values stand for: multiplied, and added to.
+    /// Reads a block with the scale factor and offset applied.
     pub fn read_scaled(&self, block: &Block, out: &mut [f32]) -> Result<(), LoaderError> {
         let size = self.voxel.bytes();
         let [depth, rows, columns] = block.shape();
         if depth.saturating_mul(rows).saturating_mul(columns) != out.len() as u64 {
             return Err(LoaderError::Bug("a block and its memory differ".to_owned()));
         }
-        // Slice by slice, so that no more than one is held as stored.
+        // Slice by slice, so that only one is held as stored.
         let each = rows as usize * columns as usize;
         let mut stored = vec![0; each * size];
         for (number, out) in block.depth.clone().zip(out.chunks_exact_mut(each.max(1))) {
@@ -237,8 +236,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Turns values into the machine's byte order, and clears bits that hold nothing.
-    fn native(&self, out: &mut [u8]) {
+    /// Converts values to native byte order, and clears unspecified bits.
+    fn to_native_order(&self, out: &mut [u8]) {
         let size = self.voxel.bytes();
         if self.big_endian != cfg!(target_endian = "big") && size > 1 {
             out.chunks_exact_mut(size).for_each(<[u8]>::reverse);
@@ -262,13 +261,13 @@ impl Volume {
                     };
                 }
             }
-            // Wider ones hold what they hold.
+            // Wider types have no unspecified bits.
             _ => {}
         }
     }
 }
 
-/// The files of a volume, opened when they are first read and kept open one at a time.
+/// Files of a volume, opened at their first use; one is kept open at a time.
 struct Source<'a> {
     volume: &'a Volume,
     open: Option<(usize, File)>,
@@ -305,7 +304,7 @@ impl<'a> Source<'a> {
         if !self.volume.gzip {
             return self.file(number)?.read_exact_at(out, at).map_err(short);
         }
-        // What is compressed is read from front to back, and begun again where that goes backwards.
+        // A compressed file is read forwards, and from the beginning again for an earlier position.
         if self.stream.as_ref().is_none_or(|(_, place)| *place > at) {
             let file = File::open(&path).map_err(short)?;
             self.stream = Some((Box::new(nifti::unzipped(file)), 0));

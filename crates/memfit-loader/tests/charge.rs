@@ -1,6 +1,6 @@
-//! What decoding is charged is what it takes: counted by an allocator that notes the most that was out.
+//! Tests that the cost charged for decoding covers the memory needed, measured by a counting allocator.
 //!
-//! What a C decoder allocates is not seen here; `benches/data_memory.py` sees it, by the process's own peak.
+//! It does not see allocations of C decoders; `benches/data_memory.py` measures them by the process's peak.
 
 #![allow(unsafe_code, reason = "the test counts allocations")]
 
@@ -16,21 +16,21 @@ struct Counting;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
-/// One measurement at a time.
+/// Serialises measurements.
 static TURN: Mutex<()> = Mutex::new(());
 
-// SAFETY: hands everything on to the system's allocator, and only counts.
+// SAFETY: forwards to the system's allocator and only counts.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::SeqCst) + layout.size();
         MOST.fetch_max(now, Ordering::SeqCst);
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is forwarded.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         NOW.fetch_sub(layout.size(), Ordering::SeqCst);
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller's promise is forwarded.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -38,7 +38,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Pixels with edges and gradients, so that decoders have something to do.
+/// Pixels with edges and gradients, for realistic compression.
 fn pixels(width: u32, height: u32, bands: u32) -> Vec<u8> {
     let mut out = Vec::new();
     for y in 0..height {
@@ -116,8 +116,8 @@ fn ppm() -> Vec<u8> {
     out
 }
 
-/// The most that was allocated while this image was decoded by a new decoder, and what it was charged.
-fn taken(path: &Path, bytes: &[u8], framing: &Framing) -> (u64, u64) {
+/// Peak allocation while a new decoder decodes the image, and the cost that was charged.
+fn measure(path: &Path, bytes: &[u8], framing: &Framing) -> (u64, u64) {
     std::fs::write(path, bytes).expect("a file");
     let rendering = Rendering { mode: Mode::Rgb, ..Rendering::default() };
     let image =
@@ -152,8 +152,8 @@ fn decoding_takes_what_it_is_charged() {
     let mut wrong = Vec::new();
     for (name, bytes) in &files {
         for (how, framing) in &framings {
-            let (took, charged) = taken(&folder.path().join(name), bytes, framing);
-            // Decoders have tables of their own, of a size that has nothing to do with the image's.
+            let (took, charged) = measure(&folder.path().join(name), bytes, framing);
+            // Decoders have tables whose size does not depend on the image.
             let little = 512 << 10;
             if took > charged + little || charged > 4 * took + little {
                 wrong.push(format!("{name}, {how}: took {took}, charged {charged}"));

@@ -1,5 +1,5 @@
-//! Files that lie, end early, or are noise: each is an error with its reason, and takes no memory beyond its
-//! charge.
+//! False headers, truncated files and noise: each yields an error with its reason, and memory stays within
+//! the charge.
 
 use std::sync::Arc;
 
@@ -150,7 +150,7 @@ fn an_image_that_ends_early_is_named_as_damaged() {
     }
 }
 
-/// A header that says 65,500 x 65,500 is told from its file's size before anything is allocated for it.
+/// A header that claims 65,500 x 65,500 pixels is compared with the file size before memory is allocated.
 #[test]
 fn a_header_that_lies_costs_what_it_says_and_not_more() {
     let mut bytes = jpeg(97, 61, false);
@@ -173,8 +173,8 @@ fn a_huge_png_is_charged_for_rows_and_not_for_pixels() {
     assert!(decoder.held() as u64 <= image.cost().buffers, "{} of {}", decoder.held(), image.cost().buffers);
 }
 
-/// Strips give what the whole image at once gives, but for rounding: a PNG and a TIFF come in rows, a WebP at
-/// once.
+/// Decoding in strips yields the result of the whole image, except for rounding: PNG and TIFF are decoded by
+/// rows, WebP whole.
 #[test]
 fn strips_give_what_the_whole_gives() {
     let rows: Vec<u8> =
@@ -209,7 +209,7 @@ fn strips_give_what_the_whole_gives() {
         for (format, bytes) in [("PNG", one.as_slice()), ("TIFF", tiff_bytes.get_ref())] {
             let strips = decode(bytes, &framing).expect("it can be decoded");
             assert_eq!(strips.len(), whole.len());
-            // Across and down are rounded in another order.
+            // Horizontal and vertical passes round in another order.
             let apart = strips.iter().zip(&whole).map(|(one, other)| one.abs_diff(*other)).max();
             assert!(apart <= Some(1), "{format}, {framing:?}: {apart:?} apart");
         }
@@ -229,7 +229,7 @@ fn png_of(rows: &[u8], width: u32, height: u32) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Whatever is changed, there is an answer, and it is no panic of a decoder's.
+    /// Any change yields a result or an error, and no panic of a decoder.
     #[test]
     fn changed_files_give_an_answer(
         which in 0_usize..9, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20), cut in 0.2_f64..1.0
@@ -242,7 +242,7 @@ proptest! {
         bytes.truncate((bytes.len() as f64 * cut) as usize);
         let rendering = Rendering { mode: Mode::Keep, ..Rendering::default() };
         if let Ok(image) = Prepared::new(Input::Memory(bytes.into()), &SMALL, &rendering, &[]) {
-            // As the loader would: what does not fit is not tried.
+            // As in the loader, an image that exceeds the budget is not decoded.
             if image.cost().total() < 64 << 20 {
                 let mut out = vec![0; image.bytes()];
                 let result = Decoder::new().decode(&image, true, &mut out);

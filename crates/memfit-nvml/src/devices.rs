@@ -1,11 +1,11 @@
-//! The cards: finding them, their names, what they are.
+//! Device look-up, names and properties.
 
 use std::ffi::c_char;
 
 use memfit_channel::identity;
 use memfit_devices::{Class, HostLinkKind};
 
-use crate::boundary::{Checked, Nvml, give_text, text_of};
+use crate::boundary::{Checked, Nvml, read_text, write_text};
 use crate::cards::{self, Card, Handle};
 use crate::status::{Outcome, Status};
 use memfit_abi::{In, Out, entry_points};
@@ -39,12 +39,12 @@ fn pci_info(card: Card) -> PciInfo {
     }
 }
 
-/// The card's PCI address as NVML writes it.
+/// PCI address of the device in NVML's format.
 pub(crate) fn bus_id(card: Card) -> String {
     format!("00000000:{:02X}:00.0", identity::pci_bus(card.index))
 }
 
-/// The card's UUID as text.
+/// UUID of the device as text.
 pub(crate) fn uuid(card: Card) -> String {
     identity::uuid_text(card.index)
 }
@@ -55,7 +55,7 @@ fn text<const N: usize>(text: &str) -> [u8; N] {
     bytes
 }
 
-/// A PCI address: domain, bus, device. NVML takes it with a domain of any width or none, with or without a
+/// Parses a PCI address: domain, bus, device. NVML accepts a domain of any width or none, with or without a
 /// function.
 fn parse_bus_id(text: &str) -> Option<(u32, u32, u32)> {
     let address = text.trim().split('.').next()?;
@@ -68,17 +68,17 @@ fn parse_bus_id(text: &str) -> Option<(u32, u32, u32)> {
     }
 }
 
-/// The card at a PCI address.
+/// Finds the device at a PCI address.
 pub(crate) fn by_bus_id(text: &str) -> Outcome<Card> {
     let (domain, bus, device) = parse_bus_id(text).ok_or(Status::INVALID_ARGUMENT)?;
-    let mut cards = cards::all()?;
+    let mut cards = cards::all_cards()?;
     let found = cards.find(|card| domain == 0 && device == 0 && bus == identity::pci_bus(card.index));
     found.ok_or(Status::NOT_FOUND)
 }
 
-/// The card of a UUID.
+/// Finds the device with a UUID.
 pub(crate) fn by_uuid(text: &str) -> Outcome<Card> {
-    let found = cards::all()?.find(|card| uuid(*card).eq_ignore_ascii_case(text.trim()));
+    let found = cards::all_cards()?.find(|card| uuid(*card).eq_ignore_ascii_case(text.trim()));
     found.ok_or(Status::NOT_FOUND)
 }
 
@@ -96,7 +96,7 @@ fn architecture(card: Card) -> u32 {
     }
 }
 
-/// `NVML_BRAND_…` by what the card is built for.
+/// `NVML_BRAND_…` of the device's market segment.
 fn brand(card: Card) -> i32 {
     match card.device.class {
         Class::Desktop | Class::Laptop if card.device.name.contains("TITAN") => 6,
@@ -108,7 +108,7 @@ fn brand(card: Card) -> i32 {
     }
 }
 
-/// A clock in MHz: `NVML_CLOCK_GRAPHICS`, `_SM` and `_MEM` are known.
+/// Clock in MHz: `NVML_CLOCK_GRAPHICS`, `_SM` and `_MEM` are known.
 pub(crate) fn clock(card: Card, kind: i32) -> Outcome<u32> {
     match kind {
         0 | 1 => Ok(card.device.sm_clock_khz / 1000),
@@ -118,7 +118,7 @@ pub(crate) fn clock(card: Card, kind: i32) -> Outcome<u32> {
     }
 }
 
-/// Generation and lanes of the card's PCIe link.
+/// Generation and lanes of the device's PCIe link.
 pub(crate) fn pcie(card: Card) -> Outcome<(u32, u32)> {
     match card.device.host_link.kind {
         HostLinkKind::Pcie { generation, lanes } => Ok((generation, lanes)),
@@ -126,21 +126,21 @@ pub(crate) fn pcie(card: Card) -> Outcome<(u32, u32)> {
     }
 }
 
-fn count(count: Out<u32>) -> Outcome {
-    count.give(cards::all()?.count() as u32)
+fn write_device_count(count: Out<u32>) -> Outcome {
+    count.write_value(cards::all_cards()?.count() as u32)
 }
 
 fn by_index(index: u32, handle: Out<Handle>) -> Outcome {
-    handle.give(Handle::of(cards::at(index as usize)?))
+    handle.write_value(Handle::new(cards::card_at(index as usize)?))
 }
 
 entry_points! { Nvml;
     fn nvmlDeviceGetCount(number: Out<u32>) {
-        count(number)
+        write_device_count(number)
     }
 
     fn nvmlDeviceGetCount_v2(number: Out<u32>) {
-        count(number)
+        write_device_count(number)
     }
 
     fn nvmlDeviceGetHandleByIndex(index: u32, handle: Out<Handle>) {
@@ -152,112 +152,112 @@ entry_points! { Nvml;
     }
 
     fn nvmlDeviceGetHandleByPciBusId(address: In<c_char>, handle: Out<Handle>) {
-        handle.give(Handle::of(by_bus_id(&text_of(address)?)?))
+        handle.write_value(Handle::new(by_bus_id(&read_text(address)?)?))
     }
 
     fn nvmlDeviceGetHandleByPciBusId_v2(address: In<c_char>, handle: Out<Handle>) {
-        handle.give(Handle::of(by_bus_id(&text_of(address)?)?))
+        handle.write_value(Handle::new(by_bus_id(&read_text(address)?)?))
     }
 
     fn nvmlDeviceGetHandleByUUID(uuid: In<c_char>, handle: Out<Handle>) {
-        handle.give(Handle::of(by_uuid(&text_of(uuid)?)?))
+        handle.write_value(Handle::new(by_uuid(&read_text(uuid)?)?))
     }
 
     fn nvmlDeviceGetIndex(handle: Handle, index: Out<u32>) {
-        index.give(handle.card()?.index as u32)
+        index.write_value(handle.card()?.index as u32)
     }
 
     fn nvmlDeviceGetMinorNumber(handle: Handle, number: Out<u32>) {
-        number.give(handle.card()?.index as u32)
+        number.write_value(handle.card()?.index as u32)
     }
 
     fn nvmlDeviceGetName(handle: Handle, name: Out<u8>, length: u32) {
-        give_text(name, &handle.card()?.device.name, length)
+        write_text(name, &handle.card()?.device.name, length)
     }
 
     fn nvmlDeviceGetUUID(handle: Handle, place: Out<u8>, length: u32) {
-        give_text(place, &uuid(handle.card()?), length)
+        write_text(place, &uuid(handle.card()?), length)
     }
 
     fn nvmlDeviceGetPciInfo(handle: Handle, info: Out<PciInfo>) {
-        info.give(pci_info(handle.card()?))
+        info.write_value(pci_info(handle.card()?))
     }
 
     fn nvmlDeviceGetPciInfo_v2(handle: Handle, info: Out<PciInfo>) {
-        info.give(pci_info(handle.card()?))
+        info.write_value(pci_info(handle.card()?))
     }
 
     fn nvmlDeviceGetPciInfo_v3(handle: Handle, info: Out<PciInfo>) {
-        info.give(pci_info(handle.card()?))
+        info.write_value(pci_info(handle.card()?))
     }
 
     fn nvmlDeviceGetCudaComputeCapability(handle: Handle, major: Out<i32>, minor: Out<i32>) {
         let capability = handle.card()?.device.compute_capability;
-        major.give(capability.major as i32)?;
-        minor.give(capability.minor as i32)
+        major.write_value(capability.major as i32)?;
+        minor.write_value(capability.minor as i32)
     }
 
     fn nvmlDeviceGetArchitecture(handle: Handle, value: Out<u32>) {
-        value.give(architecture(handle.card()?))
+        value.write_value(architecture(handle.card()?))
     }
 
     fn nvmlDeviceGetBrand(handle: Handle, value: Out<i32>) {
-        value.give(brand(handle.card()?))
+        value.write_value(brand(handle.card()?))
     }
 
     fn nvmlDeviceGetClockInfo(handle: Handle, kind: i32, value: Out<u32>) {
-        value.give(clock(handle.card()?, kind)?)
+        value.write_value(clock(handle.card()?, kind)?)
     }
 
     fn nvmlDeviceGetMaxClockInfo(handle: Handle, kind: i32, value: Out<u32>) {
-        value.give(clock(handle.card()?, kind)?)
+        value.write_value(clock(handle.card()?, kind)?)
     }
 
     fn nvmlDeviceGetMemoryBusWidth(handle: Handle, bits: Out<u32>) {
-        bits.give(handle.card()?.device.memory_bus_bits)
+        bits.write_value(handle.card()?.device.memory_bus_bits)
     }
 
     fn nvmlDeviceGetCurrPcieLinkGeneration(handle: Handle, generation: Out<u32>) {
-        generation.give(pcie(handle.card()?)?.0)
+        generation.write_value(pcie(handle.card()?)?.0)
     }
 
     fn nvmlDeviceGetMaxPcieLinkGeneration(handle: Handle, generation: Out<u32>) {
-        generation.give(pcie(handle.card()?)?.0)
+        generation.write_value(pcie(handle.card()?)?.0)
     }
 
     fn nvmlDeviceGetCurrPcieLinkWidth(handle: Handle, lanes: Out<u32>) {
-        lanes.give(pcie(handle.card()?)?.1)
+        lanes.write_value(pcie(handle.card()?)?.1)
     }
 
     fn nvmlDeviceGetMaxPcieLinkWidth(handle: Handle, lanes: Out<u32>) {
-        lanes.give(pcie(handle.card()?)?.1)
+        lanes.write_value(pcie(handle.card()?)?.1)
     }
 
-    /// The default mode: any number of processes.
+    /// Returns the default mode: any number of processes.
     fn nvmlDeviceGetComputeMode(handle: Handle, mode: Out<i32>) {
         handle.card()?;
-        mode.give(0)
+        mode.write_value(0)
     }
 
     fn nvmlDeviceGetPersistenceMode(handle: Handle, mode: Out<i32>) {
         handle.card()?;
-        mode.give(1)
+        mode.write_value(1)
     }
 
     fn nvmlDeviceGetEccMode(handle: Handle, now: Out<i32>, pending: Out<i32>) {
         let ecc = i32::from(handle.card()?.device.ecc);
-        now.give(ecc)?;
-        pending.give(ecc)
+        now.write_value(ecc)?;
+        pending.write_value(ecc)
     }
 
     fn nvmlDeviceIsMigDeviceHandle(handle: Handle, answer: Out<u32>) {
         handle.card()?;
-        answer.give(0)
+        answer.write_value(0)
     }
 
     fn nvmlDeviceGetMultiGpuBoard(handle: Handle, answer: Out<u32>) {
         handle.card()?;
-        answer.give(0)
+        answer.write_value(0)
     }
 }
 

@@ -1,14 +1,13 @@
-//! The virtual device as NVML shows it: `libnvidia-ml.so.1`.
+//! NVML for the virtual device: `libnvidia-ml.so.1`.
 //!
-//! It owns NVML's view of a run: which cards there are, what the run's ledger says is used on them and by
-//! whom. Every name that the real library exports is in the prototype list (`api/nvml.api`); what the list
-//! does not call modelled is refused as "not supported", and counted.
+//! It owns NVML's view of a run: its devices, and the ledger's memory and processes on them. Every name that
+//! the real library exports is in the prototype list (`api/nvml.api`); calls that the list does not mark as
+//! modelled are refused as "not supported", and counted.
 //!
-//! The command `nvidia-smi` of a run is `memfit_nvidia_smi` of this library: what it prints is what NVML
-//! answers.
+//! The command `nvidia-smi` of a run is `memfit_nvidia_smi` of this library: it prints NVML's answers.
 //!
-//! It must not know how memory is simulated: it reads the set-up and the ledger of the run, and nothing else.
-//! Outside a run there is no driver, as on a machine without a card.
+//! This crate must not know how memory is simulated: it reads the set-up and the ledger of the run, and
+//! nothing else. Outside a run there is no driver, as on a machine without a GPU.
 
 mod boundary;
 mod cards;

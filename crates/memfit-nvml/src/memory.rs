@@ -1,4 +1,4 @@
-//! What is used on a card, and by whom: the ledger's figures in NVML's structures.
+//! Memory and processes of a device: the ledger's figures in NVML's structures.
 
 use memfit_channel::ledger::{ProcessView, ShareView};
 
@@ -21,7 +21,7 @@ pub(crate) struct Memory {
 #[derive(Clone, Copy)]
 pub(crate) struct MemoryV2 {
     version: u32,
-    /// Written, so that nothing of this process's memory gets out by it.
+    /// Written, so that none of this process's memory leaks through it.
     padding: u32,
     total: u64,
     reserved: u64,
@@ -57,15 +57,15 @@ pub(crate) struct Utilization {
     memory: u32,
 }
 
-/// The instance ids of a card that is not divided.
+/// Instance id of a device that is not partitioned.
 const NO_INSTANCE: u32 = u32::MAX;
 
-/// What a structure's `version` field holds: its size and its number.
+/// Value of a structure's `version` field: its size and its number.
 const fn structure_version<T>(number: u32) -> u32 {
     size_of::<T>() as u32 | number << 24
 }
 
-/// Used and free are those of `cudaMemGetInfo`.
+/// Memory of a device; used and free bytes equal those of `cudaMemGetInfo`.
 pub(crate) fn memory(card: Card) -> Outcome<Memory> {
     let (view, _) = cards::usage(card)?;
     let total = card.device.memory.get();
@@ -73,7 +73,7 @@ pub(crate) fn memory(card: Card) -> Outcome<Memory> {
     Ok(Memory { total, free: total - used, used })
 }
 
-/// The live processes that have something on the card, and how much.
+/// Live processes with memory on the device, and their bytes.
 pub(crate) fn processes(card: Card) -> Outcome<Vec<(u32, u64)>> {
     let held = |share: &ShareView| share.used + share.outside.total();
     let (_, processes) = cards::usage(card)?;
@@ -82,15 +82,15 @@ pub(crate) fn processes(card: Card) -> Outcome<Vec<(u32, u64)>> {
     Ok(live.filter_map(|process| Some((process.pid, on_card(process)?))).collect())
 }
 
-/// Writes a list by NVML's rule: `count` says how much room there is, and is told how much is needed.
+/// Writes a list by NVML's convention: `count` is the capacity on entry, and the required number on return.
 fn list<T: Copy>(count: Out<u32>, room: Out<T>, items: &[T]) -> Outcome {
-    let space = count.given()? as usize;
-    count.give(items.len() as u32)?;
+    let space = count.read_value()? as usize;
+    count.write_value(items.len() as u32)?;
     if space < items.len() {
         return Err(Status::INSUFFICIENT_SIZE);
     }
     for (index, item) in items.iter().enumerate() {
-        room.give_at(index, *item)?;
+        room.write_value_at(index, *item)?;
     }
     Ok(())
 }
@@ -113,24 +113,24 @@ fn compute_v2(handle: Handle, count: Out<u32>, infos: Out<ProcessV2>) -> Outcome
     list(count, infos, &items)
 }
 
-fn none<T: Copy>(handle: Handle, count: Out<u32>, infos: Out<T>) -> Outcome {
+fn empty_list<T: Copy>(handle: Handle, count: Out<u32>, infos: Out<T>) -> Outcome {
     handle.card()?;
     list(count, infos, &[])
 }
 
 entry_points! { Nvml;
     fn nvmlDeviceGetMemoryInfo(handle: Handle, info: Out<Memory>) {
-        info.give(memory(handle.card()?)?)
+        info.write_value(memory(handle.card()?)?)
     }
 
     fn nvmlDeviceGetMemoryInfo_v2(handle: Handle, info: Out<MemoryV2>) {
         let card = handle.card()?;
-        let version = info.given()?.version;
+        let version = info.read_value()?.version;
         if version != structure_version::<MemoryV2>(2) {
             return Err(Status::VERSION_MISMATCH);
         }
         let Memory { total, free, used } = memory(card)?;
-        info.give(MemoryV2 { version, padding: 0, total, reserved: 0, free, used })
+        info.write_value(MemoryV2 { version, padding: 0, total, reserved: 0, free, used })
     }
 
     fn nvmlDeviceGetComputeRunningProcesses(handle: Handle, count: Out<u32>, infos: Out<ProcessV1>) {
@@ -146,33 +146,33 @@ entry_points! { Nvml;
     }
 
     fn nvmlDeviceGetGraphicsRunningProcesses(handle: Handle, count: Out<u32>, infos: Out<ProcessV1>) {
-        none(handle, count, infos)
+        empty_list(handle, count, infos)
     }
 
     fn nvmlDeviceGetGraphicsRunningProcesses_v2(handle: Handle, count: Out<u32>, infos: Out<ProcessV2>) {
-        none(handle, count, infos)
+        empty_list(handle, count, infos)
     }
 
     fn nvmlDeviceGetGraphicsRunningProcesses_v3(handle: Handle, count: Out<u32>, infos: Out<ProcessV2>) {
-        none(handle, count, infos)
+        empty_list(handle, count, infos)
     }
 
     fn nvmlDeviceGetMPSComputeRunningProcesses(handle: Handle, count: Out<u32>, infos: Out<ProcessV1>) {
-        none(handle, count, infos)
+        empty_list(handle, count, infos)
     }
 
     fn nvmlDeviceGetMPSComputeRunningProcesses_v2(handle: Handle, count: Out<u32>, infos: Out<ProcessV2>) {
-        none(handle, count, infos)
+        empty_list(handle, count, infos)
     }
 
     fn nvmlDeviceGetMPSComputeRunningProcesses_v3(handle: Handle, count: Out<u32>, infos: Out<ProcessV2>) {
-        none(handle, count, infos)
+        empty_list(handle, count, infos)
     }
 
-    /// Kernels take no time here, so the card is never busy.
+    /// Returns 0: kernels run instantly here, so the device is never busy.
     fn nvmlDeviceGetUtilizationRates(handle: Handle, rates: Out<Utilization>) {
         handle.card()?;
-        rates.give(Utilization { gpu: 0, memory: 0 })
+        rates.write_value(Utilization { gpu: 0, memory: 0 })
     }
 }
 

@@ -1,4 +1,4 @@
-//! `nvidia-smi` on the virtual machine: what NVML answers, in the layouts that scripts read.
+//! `nvidia-smi` on the virtual machine: NVML's answers, in the layouts that scripts parse.
 
 #![allow(
     unsafe_code,
@@ -19,12 +19,12 @@ use crate::devices;
 use crate::status::{Outcome, Status};
 use arguments::{Arguments, Wanted};
 
-/// The exit status of a usage error.
+/// Exit status of a usage error.
 const USAGE: i32 = 2;
-/// The exit status where an answer could not be written.
+/// Exit status if the output could not be written.
 const UNWRITTEN: i32 = 1;
 
-/// A failure as the command tells it.
+/// A failure with its message and exit status.
 #[derive(Debug, PartialEq, Eq)]
 struct Failure {
     status: i32,
@@ -52,13 +52,13 @@ impl From<Status> for Failure {
 /// Runs `nvidia-smi` with these arguments, without the program's own name, and returns its exit status.
 ///
 /// # Safety
-/// `argv` leads to `argc` strings that end with NUL.
+/// `argv` must lead to `argc` NUL-terminated strings.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn memfit_nvidia_smi(argc: i32, argv: *const *const c_char) -> i32 {
     let count = usize::try_from(argc).unwrap_or(0);
     let mut words = Vec::new();
     for index in 0..count {
-        // SAFETY: the caller vouches for so many strings.
+        // SAFETY: the caller guarantees this many strings.
         let word = unsafe { CStr::from_ptr(*argv.add(index)) };
         words.push(word.to_string_lossy().into_owned());
     }
@@ -75,7 +75,7 @@ fn run(words: &[String]) -> i32 {
         Err(failure) => return failed(failure),
     };
     loop {
-        let text = match answer(&arguments) {
+        let text = match write_output(&arguments) {
             Ok(text) => text,
             Err(failure) => return failed(failure),
         };
@@ -91,33 +91,33 @@ fn run(words: &[String]) -> i32 {
     }
 }
 
-fn answer(arguments: &Arguments) -> Result<String, Failure> {
+fn write_output(arguments: &Arguments) -> Result<String, Failure> {
     cards::initialize()?;
-    let text = told(arguments);
+    let text = output(arguments);
     cards::shut_down()?;
     text
 }
 
-fn told(arguments: &Arguments) -> Result<String, Failure> {
-    let cards = chosen(arguments)?;
+fn output(arguments: &Arguments) -> Result<String, Failure> {
+    let cards = selected_cards(arguments)?;
     match &arguments.wanted {
         Wanted::Table => Ok(table::table(&cards)?),
         Wanted::List => Ok(report::list(&cards)),
         Wanted::Report { sections } => Ok(report::report(&cards, sections)?),
-        Wanted::Cards { fields } => fields::of_cards(&cards, fields, arguments.style),
-        Wanted::Processes { fields } => fields::of_processes(&cards, fields, arguments.style),
+        Wanted::Cards { fields } => fields::card_lines(&cards, fields, arguments.style),
+        Wanted::Processes { fields } => fields::process_lines(&cards, fields, arguments.style),
         Wanted::Help => Ok(arguments::HELP.to_owned()),
     }
 }
 
-/// The cards that `-i` names, by index, UUID or PCI address; without it all of them.
-fn chosen(arguments: &Arguments) -> Result<Vec<Card>, Failure> {
+/// Devices that `-i` selects, by index, UUID or PCI address; all of them without it.
+fn selected_cards(arguments: &Arguments) -> Result<Vec<Card>, Failure> {
     if arguments.cards.is_empty() {
-        return Ok(cards::all()?.collect());
+        return Ok(cards::all_cards()?.collect());
     }
     let by_name = |name: &String| -> Result<Card, Failure> {
         let found: Outcome<Card> = match name.parse::<usize>() {
-            Ok(index) => cards::at(index),
+            Ok(index) => cards::card_at(index),
             Err(_) if name.contains(':') => devices::by_bus_id(name),
             Err(_) => devices::by_uuid(name),
         };

@@ -1,32 +1,32 @@
-//! NVML's status codes, as far as the library answers them.
+//! NVML's status codes that the library returns.
 
-/// An answer other than success.
+/// A status other than success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status(pub(crate) i32);
 
-/// What a call comes to.
+/// Result of a call.
 pub(crate) type Outcome<T = ()> = Result<T, Status>;
 
 impl Status {
     /// `nvmlInit` was not called, or `nvmlShutdown` was.
     pub(crate) const UNINITIALIZED: Self = Self(1);
-    /// An argument is null, or names no card.
+    /// An argument is null, or denotes no device.
     pub(crate) const INVALID_ARGUMENT: Self = Self(2);
-    /// The card has no such thing.
+    /// The device lacks the feature.
     pub(crate) const NOT_SUPPORTED: Self = Self(3);
-    /// There is no such card.
+    /// There is no such device.
     pub(crate) const NOT_FOUND: Self = Self(6);
-    /// The room for the answer is too small.
+    /// The output buffer is too small.
     pub(crate) const INSUFFICIENT_SIZE: Self = Self(7);
-    /// There is no run, and so no card.
+    /// There is no run, and so no device.
     pub(crate) const DRIVER_NOT_LOADED: Self = Self(9);
-    /// The structure's `version` is another one.
+    /// The structure's `version` is not supported.
     pub(crate) const VERSION_MISMATCH: Self = Self(25);
-    /// An error of this library's own.
+    /// An internal error of this library.
     pub(crate) const UNKNOWN: Self = Self(999);
 }
 
-/// Every code and what `nvmlErrorString` says of it.
+/// Every code with its text in `nvmlErrorString`.
 const TEXTS: &[(i32, &std::ffi::CStr)] = &[
     (0, c"Success"),
     (1, c"Uninitialized"),
@@ -61,7 +61,7 @@ const TEXTS: &[(i32, &std::ffi::CStr)] = &[
     (30, c"Reset type not supported"),
 ];
 
-/// What `nvmlErrorString` answers.
+/// Text of a code in `nvmlErrorString`.
 pub(crate) fn text(code: i32) -> &'static std::ffi::CStr {
     TEXTS.iter().find(|(each, _)| *each == code).map_or(c"Unknown Error", |(_, text)| text)
 }

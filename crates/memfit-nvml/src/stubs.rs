@@ -1,5 +1,4 @@
-//! The entry points that are generated from the prototype list: all that are harmless, refused or another's
-//! alias.
+//! Entry points generated from the prototype list: all harmless and refused ones, and all aliases.
 
 #![allow(
     dead_code,

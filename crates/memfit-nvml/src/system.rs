@@ -1,4 +1,4 @@
-//! Starting, stopping, and what is true of the machine rather than of a card.
+//! Initialisation, shutdown, and facts about the machine as a whole.
 
 #![allow(unsafe_code, reason = "calls are exported under NVML's names")]
 
@@ -6,18 +6,18 @@ use std::ffi::c_char;
 
 use memfit_channel::proc;
 
-use crate::boundary::{Checked, Nvml, give_text};
+use crate::boundary::{Checked, Nvml, write_text};
 use crate::cards;
 use crate::status::{self, Outcome, Status};
 use memfit_abi::{Out, entry_points};
 
-/// The newest CUDA release whose lists this build has: the driver is as new.
+/// Newest CUDA release whose lists this build has: the driver is as new.
 pub(crate) const CUDA_VERSION: i32 = 13_020;
 
-/// The branch of the driver that came with that release; no driver of this number was ever published.
+/// Driver branch of that release; no driver with this number was ever published.
 pub(crate) const DRIVER_VERSION: &str = "595.00";
 
-/// The program that a process runs.
+/// Path of the program that a process runs.
 pub(crate) fn process_name(pid: u32) -> Outcome<String> {
     let line = proc::command_line(pid).map_err(|_| Status::NOT_FOUND)?;
     Ok(line.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default())
@@ -48,25 +48,25 @@ entry_points! { Nvml;
     }
 
     fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) {
-        version.give(CUDA_VERSION)
+        version.write_value(CUDA_VERSION)
     }
 
     fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) {
-        version.give(CUDA_VERSION)
+        version.write_value(CUDA_VERSION)
     }
 
     fn nvmlSystemGetDriverVersion(text: Out<u8>, length: u32) {
         cards::check()?;
-        give_text(text, DRIVER_VERSION, length)
+        write_text(text, DRIVER_VERSION, length)
     }
 
     fn nvmlSystemGetNVMLVersion(text: Out<u8>, length: u32) {
         cards::check()?;
-        give_text(text, &format!("{}.{DRIVER_VERSION}", CUDA_VERSION / 1000), length)
+        write_text(text, &format!("{}.{DRIVER_VERSION}", CUDA_VERSION / 1000), length)
     }
 
     fn nvmlSystemGetProcessName(pid: u32, text: Out<u8>, length: u32) {
         cards::check()?;
-        give_text(text, &process_name(pid)?, length)
+        write_text(text, &process_name(pid)?, length)
     }
 }

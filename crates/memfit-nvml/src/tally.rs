@@ -1,4 +1,4 @@
-//! Refused calls, counted by name in the run's ledger, where a report finds them.
+//! Refused calls, counted by name in the run's ledger, from which the report takes them.
 
 #![allow(unsafe_code, reason = "calls are exported under NVML's names")]
 
@@ -15,21 +15,21 @@ pub(crate) fn report(name: &str) {
     }
 }
 
-/// Counts something by name.
+/// Counts a name.
 pub(crate) fn count(name: &str) {
-    memfit_abi::tally::refused(name, report);
+    memfit_abi::tally::count_partial(name, report);
 }
 
-/// The number of times that the call of a name was refused in this process; for tests and debuggers.
+/// Number of times that the named call was refused in this process; for tests and debuggers.
 ///
 /// # Safety
-/// `name` is a string that ends with NUL.
+/// `name` must be a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn memfit_nvml_refused(name: *const c_char) -> u64 {
     if name.is_null() {
         return 0;
     }
-    // SAFETY: the caller vouches for the string.
+    // SAFETY: the caller guarantees a valid string.
     let name = unsafe { CStr::from_ptr(name) };
-    name.to_str().map_or(0, memfit_abi::tally::count)
+    name.to_str().map_or(0, memfit_abi::tally::refusal_count)
 }

@@ -1,6 +1,6 @@
-//! Every listed call does what its class says, and the exports are the list.
+//! Tests that every listed call keeps the promises of its class, and that the exports equal the list.
 //!
-//! The calls are one test, since it forks: a second test's thread would be in the children's way.
+//! The calls are one test, since it forks: a second test's thread would interfere with the children.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use memfit_channel::{CardSetup, Ledger, RunDir, Setup};
 use memfit_devices::{Bytes, Catalogue, Interval, Overhead};
 use memfit_prototypes::testing::fork::in_child;
-use memfit_prototypes::testing::recipe::{Kitchen, Recipes};
+use memfit_prototypes::testing::recipe::{RecipeRunner, Recipes};
 use memfit_prototypes::testing::{self, Loaded, dynamic_symbols, library_path, promises, soname};
 use memfit_prototypes::{Class, Library};
 
@@ -55,15 +55,18 @@ fn every_call_keeps_its_promise() {
         }
     };
     for list in &lists {
-        check(&list.name, in_child(|| promises::refused(&loaded, &callers, list, "memfit_nvml_refused")));
+        check(
+            &list.name,
+            in_child(|| promises::check_refused(&loaded, &callers, list, "memfit_nvml_refused")),
+        );
         for entry in &list.entries {
             match entry.class {
                 Class::Modelled => check(
                     &entry.name,
-                    in_child(|| Kitchen::new(&loaded, &callers, &lists, &recipes).cook(entry)),
+                    in_child(|| RecipeRunner::new(&loaded, &callers, &lists, &recipes).run(entry)),
                 ),
                 Class::Harmless => {
-                    check(&entry.name, in_child(|| promises::harmless(&loaded, &callers, entry)));
+                    check(&entry.name, in_child(|| promises::check_harmless(&loaded, &callers, entry)));
                 }
                 Class::Refused | Class::Alias => {}
             }
@@ -78,7 +81,7 @@ fn every_call_keeps_its_promise() {
     );
 }
 
-/// A run with two cards.
+/// Creates a run with two devices.
 fn run_directory() -> PathBuf {
     let folder = std::env::temp_dir().join(format!("memfit-nvml-calls-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();

@@ -1,4 +1,4 @@
-//! What NVML shows is what the ledger says. One test for each state of a process, each in a child: the
+//! Tests that NVML shows the ledger's state. Each state of a process has a test in a child process, since the
 //! library reads its run once.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
@@ -17,7 +17,7 @@ const CAPACITY: u64 = 8 << 30;
 const CONTEXT: Interval =
     Interval { low: Bytes::from_mib(100), typical: Bytes::from_mib(200), high: Bytes::from_mib(300) };
 
-/// The library's functions, by the types that its callers give them.
+/// The library's functions, by the types of their arguments.
 struct Nvml(Loaded);
 
 impl Nvml {
@@ -25,22 +25,22 @@ impl Nvml {
         Self(Loaded::new(&library_path("libmemfit_nvml.so")))
     }
 
-    fn none(&self, name: &str) -> i32 {
+    fn call_0(&self, name: &str) -> i32 {
         // SAFETY: the functions called by this have no parameters.
         unsafe { std::mem::transmute::<*const c_void, extern "C" fn() -> i32>(self.0.symbol(name))() }
     }
 
-    fn one<A>(&self, name: &str, a: A) -> i32 {
-        // SAFETY: the functions called by this have one parameter, of the type that the test gives.
+    fn call_1<A>(&self, name: &str, a: A) -> i32 {
+        // SAFETY: the functions called by this have one parameter, of the type that the test passes.
         unsafe { std::mem::transmute::<*const c_void, extern "C" fn(A) -> i32>(self.0.symbol(name))(a) }
     }
 
-    fn two<A, B>(&self, name: &str, a: A, b: B) -> i32 {
+    fn call_2<A, B>(&self, name: &str, a: A, b: B) -> i32 {
         // SAFETY: as above, with two.
         unsafe { std::mem::transmute::<*const c_void, extern "C" fn(A, B) -> i32>(self.0.symbol(name))(a, b) }
     }
 
-    fn three<A, B, C>(&self, name: &str, a: A, b: B, c: C) -> i32 {
+    fn call_3<A, B, C>(&self, name: &str, a: A, b: B, c: C) -> i32 {
         // SAFETY: as above, with three.
         unsafe {
             std::mem::transmute::<*const c_void, extern "C" fn(A, B, C) -> i32>(self.0.symbol(name))(a, b, c)
@@ -49,13 +49,13 @@ impl Nvml {
 
     fn device(&self, index: u32) -> *mut c_void {
         let mut device = std::ptr::null_mut();
-        assert_eq!(self.two("nvmlDeviceGetHandleByIndex_v2", index, &raw mut device), 0);
+        assert_eq!(self.call_2("nvmlDeviceGetHandleByIndex_v2", index, &raw mut device), 0);
         device
     }
 
     fn memory(&self, device: *mut c_void) -> [u64; 3] {
         let mut memory = [0_u64; 3];
-        assert_eq!(self.two("nvmlDeviceGetMemoryInfo", device, memory.as_mut_ptr()), 0);
+        assert_eq!(self.call_2("nvmlDeviceGetMemoryInfo", device, memory.as_mut_ptr()), 0);
         memory
     }
 }
@@ -67,10 +67,10 @@ struct Run {
 
 impl Run {
     fn new(name: &str) -> Self {
-        Self::of(name, &["rtx-4090", "t4"])
+        Self::with_cards(name, &["rtx-4090", "t4"])
     }
 
-    fn of(name: &str, cards: &[&str]) -> Self {
+    fn with_cards(name: &str, cards: &[&str]) -> Self {
         Self::make(name, cards, Bytes::ZERO)
     }
 
@@ -102,7 +102,7 @@ impl Run {
         Ledger::open(&RunDir::new(&self.folder), &self.setup, None).unwrap()
     }
 
-    /// Runs a test in a child process that is part of the run.
+    /// Runs a test in a child process that belongs to the run.
     fn enter(&self, test: impl FnOnce(&Nvml)) {
         let outcome = in_child(|| {
             // SAFETY: the child has one thread.
@@ -126,9 +126,9 @@ fn outside_a_run_there_is_no_driver() {
         // SAFETY: the child has one thread.
         unsafe { std::env::remove_var(memfit_channel::env::RUN_DIR) };
         let nvml = Nvml::load();
-        assert_eq!(nvml.none("nvmlInit_v2"), 9, "driver not loaded");
+        assert_eq!(nvml.call_0("nvmlInit_v2"), 9, "driver not loaded");
         let mut count = 7_u32;
-        assert_eq!(nvml.one("nvmlDeviceGetCount_v2", &raw mut count), 1, "uninitialized");
+        assert_eq!(nvml.call_1("nvmlDeviceGetCount_v2", &raw mut count), 1, "uninitialized");
         assert_eq!(count, 7, "nothing is written on failure");
         Ok(())
     });
@@ -138,15 +138,15 @@ fn outside_a_run_there_is_no_driver() {
 #[test]
 fn users_are_counted() {
     Run::new("users").enter(|nvml| {
-        assert_eq!(nvml.none("nvmlShutdown"), 1);
-        assert_eq!(nvml.none("nvmlInit_v2"), 0);
-        assert_eq!(nvml.none("nvmlInit_v2"), 0);
-        assert_eq!(nvml.none("nvmlShutdown"), 0);
+        assert_eq!(nvml.call_0("nvmlShutdown"), 1);
+        assert_eq!(nvml.call_0("nvmlInit_v2"), 0);
+        assert_eq!(nvml.call_0("nvmlInit_v2"), 0);
+        assert_eq!(nvml.call_0("nvmlShutdown"), 0);
         let mut count = 0_u32;
-        assert_eq!(nvml.one("nvmlDeviceGetCount_v2", &raw mut count), 0);
+        assert_eq!(nvml.call_1("nvmlDeviceGetCount_v2", &raw mut count), 0);
         assert_eq!(count, 2);
-        assert_eq!(nvml.none("nvmlShutdown"), 0);
-        assert_eq!(nvml.one("nvmlDeviceGetCount_v2", &raw mut count), 1);
+        assert_eq!(nvml.call_0("nvmlShutdown"), 0);
+        assert_eq!(nvml.call_1("nvmlDeviceGetCount_v2", &raw mut count), 1);
     });
 }
 
@@ -154,30 +154,30 @@ fn users_are_counted() {
 fn memory_is_the_ledgers() {
     let run = Run::new("memory");
     run.enter(|nvml| {
-        assert_eq!(nvml.none("nvmlInit_v2"), 0);
+        assert_eq!(nvml.call_0("nvmlInit_v2"), 0);
         assert_eq!(nvml.memory(nvml.device(0)), [CAPACITY, CAPACITY, 0], "nothing is used yet");
         let ledger = run.ledger();
         ledger.book(0, Outside::Context, CONTEXT).unwrap();
         ledger.allocate(0, 1 << 30).unwrap();
-        // Used is judged with what lies outside the allocator at its upper bound, as an allocation is.
+        // Used memory includes the memory outside the allocator at its upper bound, as for an allocation.
         let used = (1 << 30) + CONTEXT.high.get();
         assert_eq!(nvml.memory(nvml.device(0)), [CAPACITY, CAPACITY - used, used]);
         assert_eq!(nvml.memory(nvml.device(1)), [CAPACITY, CAPACITY, 0], "the other card");
         let mut v2 = [0_u64; 5];
         v2[0] = 0x0200_0028;
-        assert_eq!(nvml.two("nvmlDeviceGetMemoryInfo_v2", nvml.device(0), v2.as_mut_ptr()), 0);
+        assert_eq!(nvml.call_2("nvmlDeviceGetMemoryInfo_v2", nvml.device(0), v2.as_mut_ptr()), 0);
         assert_eq!(v2, [0x0200_0028, CAPACITY, 0, CAPACITY - used, used]);
         v2[0] = 1;
-        assert_eq!(nvml.two("nvmlDeviceGetMemoryInfo_v2", nvml.device(0), v2.as_mut_ptr()), 25, "version");
+        assert_eq!(nvml.call_2("nvmlDeviceGetMemoryInfo_v2", nvml.device(0), v2.as_mut_ptr()), 25, "version");
     });
 }
 
-/// `cudaMemGetInfo` answers with [`Ledger::free`], and a script may ask either.
+/// `cudaMemGetInfo` returns [`Ledger::free`], and a script may query either.
 #[test]
 fn memory_of_other_programs_is_used_and_not_free() {
     let run = Run::with_other_processes("others", Bytes::from_gib(2));
     run.enter(|nvml| {
-        assert_eq!(nvml.none("nvmlInit_v2"), 0);
+        assert_eq!(nvml.call_0("nvmlInit_v2"), 0);
         let ledger = run.ledger();
         ledger.book(0, Outside::Context, CONTEXT).unwrap();
         let (free, total) = ledger.free(0).unwrap();
@@ -190,24 +190,24 @@ fn memory_of_other_programs_is_used_and_not_free() {
 fn processes_are_the_ledgers() {
     let run = Run::new("processes");
     run.enter(|nvml| {
-        assert_eq!(nvml.none("nvmlInit_v2"), 0);
+        assert_eq!(nvml.call_0("nvmlInit_v2"), 0);
         let name = "nvmlDeviceGetComputeRunningProcesses_v3";
         let mut count = 0_u32;
-        assert_eq!(nvml.three(name, nvml.device(0), &raw mut count, std::ptr::null_mut::<u64>()), 0);
+        assert_eq!(nvml.call_3(name, nvml.device(0), &raw mut count, std::ptr::null_mut::<u64>()), 0);
         assert_eq!(count, 0);
         let ledger = run.ledger();
         ledger.book(0, Outside::Context, CONTEXT).unwrap();
         ledger.allocate(0, 64 << 20).unwrap();
         assert_eq!(
-            nvml.three(name, nvml.device(0), &raw mut count, std::ptr::null_mut::<u64>()),
+            nvml.call_3(name, nvml.device(0), &raw mut count, std::ptr::null_mut::<u64>()),
             7,
             "no room"
         );
         assert_eq!(count, 1, "says how much is needed");
         let mut infos = [0_u64; 3];
-        assert_eq!(nvml.three(name, nvml.device(0), &raw mut count, infos.as_mut_ptr()), 0);
+        assert_eq!(nvml.call_3(name, nvml.device(0), &raw mut count, infos.as_mut_ptr()), 0);
         assert_eq!(infos, [u64::from(std::process::id()), CONTEXT.typical.get() + (64 << 20), u64::MAX]);
-        assert_eq!(nvml.three(name, nvml.device(1), &raw mut count, infos.as_mut_ptr()), 0);
+        assert_eq!(nvml.call_3(name, nvml.device(1), &raw mut count, infos.as_mut_ptr()), 0);
         assert_eq!(count, 0, "the other card");
     });
 }
@@ -215,19 +215,19 @@ fn processes_are_the_ledgers() {
 #[test]
 fn cards_are_found_by_every_name() {
     Run::new("names").enter(|nvml| {
-        assert_eq!(nvml.none("nvmlInit_v2"), 0);
+        assert_eq!(nvml.call_0("nvmlInit_v2"), 0);
         let device = nvml.device(1);
         let mut text = [0_u8; 96];
         let read = |text: &[u8]| CStr::from_bytes_until_nul(text).unwrap().to_str().unwrap().to_owned();
-        assert_eq!(nvml.three("nvmlDeviceGetName", device, text.as_mut_ptr(), 96_u32), 0);
+        assert_eq!(nvml.call_3("nvmlDeviceGetName", device, text.as_mut_ptr(), 96_u32), 0);
         assert_eq!(read(&text), "Tesla T4");
-        assert_eq!(nvml.three("nvmlDeviceGetName", device, text.as_mut_ptr(), 8_u32), 7, "no room");
-        assert_eq!(nvml.three("nvmlDeviceGetUUID", device, text.as_mut_ptr(), 96_u32), 0);
+        assert_eq!(nvml.call_3("nvmlDeviceGetName", device, text.as_mut_ptr(), 8_u32), 7, "no room");
+        assert_eq!(nvml.call_3("nvmlDeviceGetUUID", device, text.as_mut_ptr(), 96_u32), 0);
         assert_eq!(read(&text), memfit_channel::identity::uuid_text(1));
         let found = |name: &str, text: &str| {
             let text = CString::new(text).unwrap();
             let mut found = std::ptr::null_mut::<c_void>();
-            match nvml.two(name, text.as_ptr(), &raw mut found) {
+            match nvml.call_2(name, text.as_ptr(), &raw mut found) {
                 0 => Ok(found),
                 status => Err(status),
             }
@@ -238,14 +238,14 @@ fn cards_are_found_by_every_name() {
         assert_eq!(found("nvmlDeviceGetHandleByPciBusId_v2", "00000000:03:00.0"), Err(6));
         assert_eq!(found("nvmlDeviceGetHandleByPciBusId_v2", "nonsense"), Err(2));
         let mut index = 9_u32;
-        assert_eq!(nvml.two("nvmlDeviceGetIndex", device, &raw mut index), 0);
+        assert_eq!(nvml.call_2("nvmlDeviceGetIndex", device, &raw mut index), 0);
         assert_eq!(index, 1);
         for stray in [0_usize, 1, usize::MAX] {
-            assert_eq!(nvml.two("nvmlDeviceGetIndex", stray, &raw mut index), 2, "{stray:#x} is no card");
+            assert_eq!(nvml.call_2("nvmlDeviceGetIndex", stray, &raw mut index), 2, "{stray:#x} is no card");
         }
-        assert_eq!(nvml.two("nvmlDeviceGetHandleByIndex_v2", 2_u32, &raw mut index), 2);
+        assert_eq!(nvml.call_2("nvmlDeviceGetHandleByIndex_v2", 2_u32, &raw mut index), 2);
         assert_eq!(
-            nvml.two("nvmlDeviceGetIndex", device, std::ptr::null_mut::<u32>()),
+            nvml.call_2("nvmlDeviceGetIndex", device, std::ptr::null_mut::<u32>()),
             2,
             "nowhere to write"
         );
@@ -254,23 +254,23 @@ fn cards_are_found_by_every_name() {
 
 #[test]
 fn only_cards_with_a_fabric_tell_of_it() {
-    let run = Run::of("fabric", &["h100", "rtx-4090"]);
+    let run = Run::with_cards("fabric", &["h100", "rtx-4090"]);
     run.enter(|nvml| {
-        assert_eq!(nvml.none("nvmlInit_v2"), 0);
+        assert_eq!(nvml.call_0("nvmlInit_v2"), 0);
         let mut info = [u32::MAX; 10];
         for (version, words) in [(0x0200_0024, 9), (0x0300_0028, 10)] {
             info.fill(u32::MAX);
             info[0] = version;
-            assert_eq!(nvml.two("nvmlDeviceGetGpuFabricInfoV", nvml.device(0), info.as_mut_ptr()), 0);
+            assert_eq!(nvml.call_2("nvmlDeviceGetGpuFabricInfoV", nvml.device(0), info.as_mut_ptr()), 0);
             assert!(info[1..words].iter().all(|word| *word == 0), "not part of one: {info:x?}");
             assert!(
                 info[words..].iter().all(|word| *word == u32::MAX),
                 "version {version:#x} is {words} words long"
             );
         }
-        assert_eq!(nvml.two("nvmlDeviceGetGpuFabricInfoV", nvml.device(1), info.as_mut_ptr()), 3);
+        assert_eq!(nvml.call_2("nvmlDeviceGetGpuFabricInfoV", nvml.device(1), info.as_mut_ptr()), 3);
         info[0] = 0x0100_0024;
-        assert_eq!(nvml.two("nvmlDeviceGetGpuFabricInfoV", nvml.device(0), info.as_mut_ptr()), 25);
+        assert_eq!(nvml.call_2("nvmlDeviceGetGpuFabricInfoV", nvml.device(0), info.as_mut_ptr()), 25);
     });
 }
 
@@ -281,7 +281,7 @@ fn errors_have_texts() {
     let text: extern "C" fn(i32) -> *const c_char =
         unsafe { std::mem::transmute(nvml.0.symbol("nvmlErrorString")) };
     for (code, expected) in [(0, c"Success"), (3, c"Not Supported"), (12345, c"Unknown Error")] {
-        // SAFETY: the answer is a string that ends with NUL.
+        // SAFETY: the result is a NUL-terminated string.
         assert_eq!(unsafe { CStr::from_ptr(text(code)) }, expected);
     }
 }
@@ -290,10 +290,10 @@ fn errors_have_texts() {
 fn what_is_refused_is_counted_in_the_ledger() {
     let run = Run::new("refused");
     run.enter(|nvml| {
-        assert_eq!(nvml.none("nvmlInit_v2"), 0);
+        assert_eq!(nvml.call_0("nvmlInit_v2"), 0);
         let mut celsius = 0_u32;
         for _ in 0..2 {
-            assert_eq!(nvml.three("nvmlDeviceGetTemperature", nvml.device(0), 0, &raw mut celsius), 3);
+            assert_eq!(nvml.call_3("nvmlDeviceGetTemperature", nvml.device(0), 0, &raw mut celsius), 3);
         }
         let tally = run.ledger().view().tally;
         let counted = tally.iter().find(|each| each.name == "nvmlDeviceGetTemperature");
@@ -301,7 +301,7 @@ fn what_is_refused_is_counted_in_the_ledger() {
     });
 }
 
-/// `nvidia-smi` of the run with these arguments: its exit status and what it wrote to the file of `-f`.
+/// Runs `nvidia-smi` with these arguments; returns its exit status and its output in the file of `-f`.
 fn smi(nvml: &Nvml, folder: &Path, line: &str) -> (i32, String) {
     let file = folder.join("smi.txt");
     let _ = fs::remove_file(&file);
@@ -311,7 +311,7 @@ fn smi(nvml: &Nvml, folder: &Path, line: &str) -> (i32, String) {
         .map(|word| CString::new(word).unwrap())
         .collect();
     let pointers: Vec<*const c_char> = words.iter().map(|word| word.as_ptr()).collect();
-    let status = nvml.two("memfit_nvidia_smi", i32::try_from(pointers.len()).unwrap(), pointers.as_ptr());
+    let status = nvml.call_2("memfit_nvidia_smi", i32::try_from(pointers.len()).unwrap(), pointers.as_ptr());
     (status, fs::read_to_string(&file).unwrap_or_default())
 }
 
@@ -343,7 +343,7 @@ fn nvidia_smi_answers_as_nvml_does() {
         let pid = std::process::id();
         check(
             "--query-compute-apps=pid,used_memory --format=csv",
-            // What lies outside the allocator is no bound here: it is what the process is shown to hold.
+            // The process is shown with the typical memory outside the allocator, not with its upper bound.
             &format!("pid, used_memory [MiB]\n{pid}, {} MiB\n", 1024 + (CONTEXT.typical.get() >> 20)),
         );
         let (_, list) = smi(nvml, &run.folder, "-L");

@@ -1,7 +1,7 @@
-//! The C library's functions with a path, and those that write, as the layer has them.
+//! Interposed functions of the C library that take a path.
 //!
-//! Each asks the layer where its call goes ([`crate::decide`], [`crate::moves`]), and makes the system call
-//! that the C library's own function would make.
+//! Each asks the overlay for the target of its call ([`crate::decide`], [`crate::moves`]), and makes the
+//! system call that the C library's own function would make.
 
 #![allow(unsafe_code, reason = "functions of the C library are interposed")]
 #![allow(clippy::missing_safety_doc, reason = "each is called as the C library's own function would be")]
@@ -23,31 +23,31 @@ use crate::{
     next::{next, set_errno},
 };
 
-/// Decides a call, without letting a mistake of this library's reach the script.
-fn decided(path: *const c_char, decide: impl FnOnce(&'static Layer, &[u8]) -> Route) -> Route {
+/// Decides a call; a panic in this library must not reach the script.
+fn decide_call(path: *const c_char, decide: impl FnOnce(&'static Layer, &[u8]) -> Route) -> Route {
     if path.is_null() {
         return Route::Pass;
     }
     panic::catch_unwind(AssertUnwindSafe(|| {
         let Some(layer) = Layer::get() else { return Route::Pass };
-        // SAFETY: the caller's string; null was looked for above.
+        // SAFETY: the caller's string, which is not null.
         decide(layer, unsafe { CStr::from_ptr(path) }.to_bytes())
     }))
     .unwrap_or(Route::Pass)
 }
 
-/// Makes a call with a path where it goes.
+/// Makes a call with a path on the route that was decided.
 fn call(
     folder: c_int,
     path: *const c_char,
     decide: impl FnOnce(&'static Layer, Name<'_>) -> Route,
     make: impl Fn(c_int, *const c_char) -> c_long,
 ) -> c_long {
-    match decided(path, |layer, path| decide(layer, Name { folder, path })) {
+    match decide_call(path, |layer, path| decide(layer, Name { folder, path })) {
         Route::Pass => make(folder, path),
-        Route::Make => noted(make(folder, path), folder, path),
+        Route::Make => record_created(make(folder, path), folder, path),
         Route::At(place) => make(AT_FDCWD, place.as_ptr()),
-        Route::MakeAt(place) => noted(make(AT_FDCWD, place.as_ptr()), AT_FDCWD, place.as_ptr()),
+        Route::MakeAt(place) => record_created(make(AT_FDCWD, place.as_ptr()), AT_FDCWD, place.as_ptr()),
         Route::Done => 0,
         Route::Fail(error) => fail(error),
     }
@@ -58,8 +58,8 @@ fn fail(error: Errno) -> c_long {
     -1
 }
 
-/// Notes what a successful call has made.
-fn noted(result: c_long, folder: c_int, path: *const c_char) -> c_long {
+/// Records the file that a successful call has created.
+fn record_created(result: c_long, folder: c_int, path: *const c_char) -> c_long {
     if result >= 0
         && let Some(layer) = Layer::get()
     {
@@ -72,7 +72,7 @@ fn noted(result: c_long, folder: c_int, path: *const c_char) -> c_long {
     result
 }
 
-/// A system call.
+/// Makes a system call.
 macro_rules! system {
     ($number:ident $(, $argument:expr)*) => {
         // SAFETY: the caller's own arguments, or paths of this library's, passed on to the kernel.
@@ -100,7 +100,7 @@ fn open_at(folder: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_
 const CREATE: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 
 functions! {
-    // A variadic function is called as any other here: the mode stands where a third argument does.
+    // A variadic function is called like any other here: the mode is passed as a third argument.
     fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { open_at(AT_FDCWD, path, flags, mode) }
     fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { open_at(AT_FDCWD, path, flags, mode) }
     fn __open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int { open_at(AT_FDCWD, path, flags, mode) }
@@ -121,7 +121,7 @@ functions! {
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut libc::FILE { open_stream(path, mode) }
 }
 
-/// `fopen`: through a descriptor where the script belongs to a run.
+/// `fopen`: opens through a descriptor if the script belongs to a run.
 fn open_stream(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     if path.is_null() || mode.is_null() || Layer::get().is_none() {
         return next!(c"fopen64" as fn(*const c_char, *const c_char) -> *mut libc::FILE, path, mode; else ptr::null_mut());
@@ -151,21 +151,22 @@ fn open_stream(path: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     if file < 0 {
         return ptr::null_mut();
     }
-    // SAFETY: an open descriptor and the caller's own mode, which allows no more than it was opened for.
+    // SAFETY: an open descriptor and the caller's own mode, which allows no more access than it was opened
+    // with.
     let stream = unsafe { libc::fdopen(file, mode) };
     if stream.is_null() {
-        // SAFETY: the descriptor is this function's.
+        // SAFETY: the descriptor belongs to this function.
         unsafe { libc::close(file) };
     }
     stream
 }
 
-// Looking
+// Reading metadata
 
 fn stat_at(folder: c_int, path: *const c_char, stat: *mut Stat, flags: c_int) -> c_int {
     let follow = flags & AT_SYMLINK_NOFOLLOW == 0;
     let make = |folder: c_int, path: *const c_char| system!(SYS_newfstatat, folder, path, stat, flags);
-    call(folder, path, |layer, name| layer.look(name, follow), make) as c_int
+    call(folder, path, |layer, name| layer.route_read(name, follow), make) as c_int
 }
 
 fn access_at(folder: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
@@ -174,12 +175,12 @@ fn access_at(folder: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c
         0 => system!(SYS_faccessat, folder, path, mode),
         _ => system!(SYS_faccessat2, folder, path, mode, flags),
     };
-    call(folder, path, |layer, name| layer.look(name, follow), make) as c_int
+    call(folder, path, |layer, name| layer.route_read(name, follow), make) as c_int
 }
 
 fn read_link_at(folder: c_int, path: *const c_char, buffer: *mut c_char, size: size_t) -> ssize_t {
     let make = |folder: c_int, path: *const c_char| system!(SYS_readlinkat, folder, path, buffer, size);
-    call(folder, path, |layer, name| layer.look(name, false), make) as ssize_t
+    call(folder, path, |layer, name| layer.route_read(name, false), make) as ssize_t
 }
 
 functions! {
@@ -214,7 +215,7 @@ functions! {
     fn statx(folder: c_int, path: *const c_char, flags: c_int, mask: c_uint, buffer: *mut c_void) -> c_int {
         let follow = flags & AT_SYMLINK_NOFOLLOW == 0;
         let make = |folder: c_int, path: *const c_char| system!(SYS_statx, folder, path, flags, mask, buffer);
-        call(folder, path, |layer, name| layer.look(name, follow), make) as c_int
+        call(folder, path, |layer, name| layer.route_read(name, follow), make) as c_int
     }
     fn access(path: *const c_char, mode: c_int) -> c_int { access_at(AT_FDCWD, path, mode, 0) }
     fn eaccess(path: *const c_char, mode: c_int) -> c_int { access_at(AT_FDCWD, path, mode, libc::AT_EACCESS) }
@@ -244,12 +245,12 @@ functions! {
 
 fn real_path(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
     let mut found = None;
-    let route = decided(path, |layer, path| {
+    let route = decide_call(path, |layer, path| {
         if !layer.is_live() {
             return Route::Pass;
         }
         match layer.find(Name { folder: AT_FDCWD, path }, true) {
-            Some(Ok(end)) if layer.look_at(&end) != Route::Pass && end.is_there() => {
+            Some(Ok(end)) if layer.route_found(&end) != Route::Pass && end.is_there() => {
                 found = Some(end.path.as_os_str().as_bytes().to_vec());
                 Route::Done
             }
@@ -261,7 +262,7 @@ fn real_path(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
         return next!(c"realpath" as fn(*const c_char, *mut c_char) -> *mut c_char, path, resolved; else ptr::null_mut());
     };
     found.push(0);
-    // SAFETY: a buffer of the caller's has room for a path of this length; another is made here.
+    // SAFETY: a buffer from the caller has space for a path of this length; another is allocated here.
     unsafe {
         let target = if resolved.is_null() { libc::malloc(found.len()).cast() } else { resolved };
         if !target.is_null() {
@@ -271,70 +272,70 @@ fn real_path(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
     }
 }
 
-// What a file is like
+// Attributes of files
 
-/// A call that looks at, or changes, what a file is like.
-fn about(
+/// Makes a call that reads or changes a file's attributes.
+fn change_attributes(
     folder: c_int,
     path: *const c_char,
     follow: bool,
     make: impl Fn(c_int, *const c_char) -> c_long,
 ) -> c_long {
-    call(folder, path, |layer, name| layer.look(name, follow), make)
+    call(folder, path, |layer, name| layer.route_read(name, follow), make)
 }
 
 functions! {
     fn chmod(path: *const c_char, mode: mode_t) -> c_int {
-        about(AT_FDCWD, path, true, |folder, path| system!(SYS_fchmodat, folder, path, mode)) as c_int
+        change_attributes(AT_FDCWD, path, true, |folder, path| system!(SYS_fchmodat, folder, path, mode)) as c_int
     }
     fn fchmodat(folder: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
-        about(folder, path, flags & AT_SYMLINK_NOFOLLOW == 0, |folder, path| {
+        change_attributes(folder, path, flags & AT_SYMLINK_NOFOLLOW == 0, |folder, path| {
             c_long::from(next!(
                 c"fchmodat" as fn(c_int, *const c_char, mode_t, c_int) -> c_int, folder, path, mode, flags; else -1
             ))
         }) as c_int
     }
     fn chown(path: *const c_char, owner: c_uint, group: c_uint) -> c_int {
-        about(AT_FDCWD, path, true, |folder, path| system!(SYS_fchownat, folder, path, owner, group, 0)) as c_int
+        change_attributes(AT_FDCWD, path, true, |folder, path| system!(SYS_fchownat, folder, path, owner, group, 0)) as c_int
     }
     fn lchown(path: *const c_char, owner: c_uint, group: c_uint) -> c_int {
-        about(AT_FDCWD, path, false, |folder, path| {
+        change_attributes(AT_FDCWD, path, false, |folder, path| {
             system!(SYS_fchownat, folder, path, owner, group, AT_SYMLINK_NOFOLLOW)
         }) as c_int
     }
     fn fchownat(folder: c_int, path: *const c_char, owner: c_uint, group: c_uint, flags: c_int) -> c_int {
-        about(folder, path, flags & AT_SYMLINK_NOFOLLOW == 0, |folder, path| {
+        change_attributes(folder, path, flags & AT_SYMLINK_NOFOLLOW == 0, |folder, path| {
             system!(SYS_fchownat, folder, path, owner, group, flags)
         }) as c_int
     }
     fn utimensat(folder: c_int, path: *const c_char, times: *const c_void, flags: c_int) -> c_int {
-        about(folder, path, flags & AT_SYMLINK_NOFOLLOW == 0, |folder, path| {
+        change_attributes(folder, path, flags & AT_SYMLINK_NOFOLLOW == 0, |folder, path| {
             system!(SYS_utimensat, folder, path, times, flags)
         }) as c_int
     }
     fn utimes(path: *const c_char, times: *const c_void) -> c_int {
-        about(AT_FDCWD, path, true, |_, path| system!(SYS_utimes, path, times)) as c_int
+        change_attributes(AT_FDCWD, path, true, |_, path| system!(SYS_utimes, path, times)) as c_int
     }
     fn utime(path: *const c_char, times: *const c_void) -> c_int {
-        about(AT_FDCWD, path, true, |_, path| system!(SYS_utime, path, times)) as c_int
+        change_attributes(AT_FDCWD, path, true, |_, path| system!(SYS_utime, path, times)) as c_int
     }
     fn getxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t {
-        about(AT_FDCWD, path, true, |_, path| system!(SYS_getxattr, path, name, value, size)) as ssize_t
+        change_attributes(AT_FDCWD, path, true, |_, path| system!(SYS_getxattr, path, name, value, size)) as ssize_t
     }
     fn lgetxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t {
-        about(AT_FDCWD, path, false, |_, path| system!(SYS_lgetxattr, path, name, value, size)) as ssize_t
+        change_attributes(AT_FDCWD, path, false, |_, path| system!(SYS_lgetxattr, path, name, value, size)) as ssize_t
     }
     fn listxattr(path: *const c_char, list: *mut c_char, size: size_t) -> ssize_t {
-        about(AT_FDCWD, path, true, |_, path| system!(SYS_listxattr, path, list, size)) as ssize_t
+        change_attributes(AT_FDCWD, path, true, |_, path| system!(SYS_listxattr, path, list, size)) as ssize_t
     }
     fn llistxattr(path: *const c_char, list: *mut c_char, size: size_t) -> ssize_t {
-        about(AT_FDCWD, path, false, |_, path| system!(SYS_llistxattr, path, list, size)) as ssize_t
+        change_attributes(AT_FDCWD, path, false, |_, path| system!(SYS_llistxattr, path, list, size)) as ssize_t
     }
     fn setxattr(path: *const c_char, name: *const c_char, value: *const c_void, size: size_t, flags: c_int) -> c_int {
-        about(AT_FDCWD, path, true, |_, path| system!(SYS_setxattr, path, name, value, size, flags)) as c_int
+        change_attributes(AT_FDCWD, path, true, |_, path| system!(SYS_setxattr, path, name, value, size, flags)) as c_int
     }
     fn lsetxattr(path: *const c_char, name: *const c_char, value: *const c_void, size: size_t, flags: c_int) -> c_int {
-        about(AT_FDCWD, path, false, |_, path| system!(SYS_lsetxattr, path, name, value, size, flags)) as c_int
+        change_attributes(AT_FDCWD, path, false, |_, path| system!(SYS_lsetxattr, path, name, value, size, flags)) as c_int
     }
     fn truncate(path: *const c_char, length: i64) -> c_int {
         call(AT_FDCWD, path, Layer::truncate, |_, path| system!(SYS_truncate, path, length)) as c_int
@@ -343,7 +344,7 @@ functions! {
         call(AT_FDCWD, path, Layer::truncate, |_, path| system!(SYS_truncate, path, length)) as c_int
     }
     fn chdir(path: *const c_char) -> c_int {
-        about(AT_FDCWD, path, true, |_, path| system!(SYS_chdir, path)) as c_int
+        change_attributes(AT_FDCWD, path, true, |_, path| system!(SYS_chdir, path)) as c_int
     }
     fn getcwd(buffer: *mut c_char, size: size_t) -> *mut c_char {
         let result = next!(c"getcwd" as fn(*mut c_char, size_t) -> *mut c_char, buffer, size; else ptr::null_mut());
@@ -352,7 +353,7 @@ functions! {
             let path = unsafe { CStr::from_ptr(result) }.to_bytes();
             let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
             if let Some(outside) = layer.outside(path).map(<[u8]>::to_vec) {
-                // SAFETY: the path outside is shorter than the one that was written.
+                // SAFETY: the outside path is shorter than the one that was written.
                 unsafe {
                     ptr::copy_nonoverlapping(outside.as_ptr().cast(), result, outside.len());
                     *result.add(outside.len()) = 0;
@@ -363,7 +364,7 @@ functions! {
     }
 }
 
-// Entries of folders
+// Directory entries
 
 fn unlink_at(folder: c_int, path: *const c_char) -> c_int {
     call(folder, path, Layer::unlink, |folder, path| system!(SYS_unlinkat, folder, path, 0)) as c_int
@@ -384,21 +385,21 @@ fn symlink_at(target: *const c_char, folder: c_int, path: *const c_char) -> c_in
     if target.is_null() {
         return make(folder, path) as c_int;
     }
-    // SAFETY: the caller's string; null was looked for above.
+    // SAFETY: the caller's string, which is not null.
     let words = unsafe { CStr::from_ptr(target) }.to_bytes();
     call(folder, path, |layer, name| layer.symlink(words, name), make) as c_int
 }
 
-/// Makes a call with two paths, of which the second one's folder decides.
-fn two(
+/// Makes a call with two paths, routed by the second one's folder.
+fn call_with_two_paths(
     from: (c_int, *const c_char),
     to: (c_int, *const c_char),
     decide: impl FnOnce(&'static Layer, Name<'_>, Name<'_>) -> Route,
     make: impl Fn() -> c_long,
 ) -> c_int {
-    let route = decided(from.1, |layer, path| {
+    let route = decide_call(from.1, |layer, path| {
         let from = Name { folder: from.0, path };
-        decided(to.1, |_, path| decide(layer, from, Name { folder: to.0, path }))
+        decide_call(to.1, |_, path| decide(layer, from, Name { folder: to.0, path }))
     });
     match route {
         Route::Done => 0,
@@ -408,7 +409,7 @@ fn two(
 }
 
 fn rename_at(from: (c_int, *const c_char), to: (c_int, *const c_char), flags: c_uint) -> c_int {
-    two(
+    call_with_two_paths(
         from,
         to,
         |layer, from, to| layer.rename_to(from, to, flags),
@@ -421,7 +422,7 @@ fn rename_at(from: (c_int, *const c_char), to: (c_int, *const c_char), flags: c_
 
 fn link_at(from: (c_int, *const c_char), to: (c_int, *const c_char), flags: c_int) -> c_int {
     let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
-    two(
+    call_with_two_paths(
         from,
         to,
         |layer, from, to| layer.link(from, to, follow),

@@ -1,7 +1,7 @@
 //! Checkpoints that are written to a file which the script has opened itself.
 //!
-//! When such a file is opened, nothing tells that it will be a checkpoint. So it is led to the layer when the
-//! first bytes come: the descriptor is exchanged, and the file on the user's disk is taken away again.
+//! When such a file is opened, nothing shows that it will be a checkpoint. So it is redirected to the overlay
+//! when the first bytes are written: the descriptor is exchanged, and the file on the user's disk is removed.
 
 use std::{
     os::{
@@ -19,28 +19,28 @@ use rustix::{
 
 use crate::{layer::Layer, next};
 
-/// The first bytes of a zip archive, as PyTorch's checkpoints are.
+/// First bytes of a zip archive, as PyTorch's checkpoints are.
 const ZIP: &[u8] = b"PK\x03\x04";
-/// The end of the name of its first entry.
+/// End of the name of its first entry.
 const FIRST_ENTRY: &[u8] = b"/data.pkl";
-/// Where that name ends at the latest.
+/// Maximum offset of the end of that name.
 const MAX_NAME_END: usize = 30 + 256;
-/// The longest header of a safetensors file.
+/// Maximum bytes of a safetensors header.
 const MAX_HEADER: u64 = 100_000_000;
-/// More than this was not written before a checkpoint: such a file is left as it is.
+/// Maximum bytes before a checkpoint in a file; with more, the file is left unchanged.
 const MAX_BYTES_BEFORE: u64 = 64 << 20;
 
-/// Whether this process has put a checkpoint together in memory, to write it by itself. Otherwise bytes that
+/// `true` if this process has serialised a checkpoint in memory, to write it itself. Otherwise bytes that
 /// look like one are a download, which stays where it is.
 static IN_MEMORY: AtomicBool = AtomicBool::new(false);
 
-/// This process puts a checkpoint together in memory, or reads one of the layer's.
-pub fn expect() {
+/// Records that this process serialises a checkpoint in memory, or reads one from the overlay.
+pub fn expect_checkpoint() {
     IN_MEMORY.store(true, Ordering::Relaxed);
 }
 
-/// Whether bytes are the beginning of a checkpoint that this process has put together in memory.
-pub(crate) fn begins(bytes: &[u8]) -> bool {
+/// Returns `true` if bytes are the beginning of a checkpoint that this process has serialised in memory.
+pub(crate) fn begins_checkpoint(bytes: &[u8]) -> bool {
     IN_MEMORY.load(Ordering::Relaxed) && (is_zip(bytes) || is_safetensors(bytes))
 }
 
@@ -51,15 +51,15 @@ fn is_zip(bytes: &[u8]) -> bool {
             .any(|window| window == FIRST_ENTRY)
 }
 
-/// Such a file begins with the length of its header, which is a JSON object.
+/// Detects a safetensors file: it begins with the length of its header, which is a JSON object.
 fn is_safetensors(bytes: &[u8]) -> bool {
     let Some((length, header)) = bytes.split_first_chunk() else { return false };
     u64::from_le_bytes(*length) <= MAX_HEADER && header.starts_with(b"{\"")
 }
 
 impl Layer {
-    /// Leads an open file to the layer, if the run has made it on the user's disk. Where that fails, it stays
-    /// as it is.
+    /// Redirects an open file to the overlay, if the run has created it on the user's disk. If that fails, it
+    /// stays.
     pub fn divert(&self, file: BorrowedFd<'_>) -> bool {
         self.try_divert(file).is_ok()
     }
@@ -75,8 +75,8 @@ impl Layer {
         let path = fs::readlink(format!("/proc/self/fd/{}", file.as_raw_fd()), Vec::new())?;
         let path = PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes()));
         if self.outside(&path).is_some() {
-            // It is there already.
-            self.tell_checkpoint();
+            // It is in the overlay already.
+            self.record_checkpoint();
             return Ok(());
         }
         let here = fs::lstat(&path)?;
@@ -93,7 +93,7 @@ impl Layer {
         let own = fs::open(&place, wanted, Mode::empty())?;
         fs::seek(&own, SeekFrom::Start(at))?;
         next::exchange(own.as_fd(), file)?;
-        self.tell_checkpoint();
+        self.record_checkpoint();
         self.forget_made(&stat);
         fs::unlink(&path)
     }
@@ -111,8 +111,8 @@ mod tests {
         let tensors = [&64_u64.to_le_bytes()[..], b"{\"weight\":"].concat();
         assert!(is_zip(&zip) && !is_zip(b"PK\x03\x04 of another program") && !is_zip(b"PK"));
         assert!(is_safetensors(&tensors) && !is_safetensors(b"{\"weight\": {}}"));
-        assert!(!begins(&zip), "a download");
-        expect();
-        assert!(begins(&zip) && begins(&tensors) && !begins(b"step,loss"));
+        assert!(!begins_checkpoint(&zip), "a download");
+        expect_checkpoint();
+        assert!(begins_checkpoint(&zip) && begins_checkpoint(&tensors) && !begins_checkpoint(b"step,loss"));
     }
 }

@@ -1,4 +1,4 @@
-//! Where a call with a path goes: to the user's disk, as it was made, or to the layer.
+//! Routing of calls with a path: to the user's disk unchanged, or to the overlay.
 
 use std::{
     cell::Cell,
@@ -19,52 +19,52 @@ use crate::{
     walk::{Found, Lost},
 };
 
-/// What becomes of a call.
+/// Route of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Route {
-    /// It goes on as it was made.
+    /// Unchanged.
     Pass,
-    /// It goes on as it was made, and what it makes is noted as the run's own.
+    /// Unchanged; the created file is recorded as the run's own.
     Make,
-    /// It goes on with this path.
+    /// With this path.
     At(CString),
-    /// It is made with this path, and what it makes is noted as the run's own.
+    /// With this path; the created file is recorded as the run's own.
     MakeAt(CString),
-    /// It has been carried out.
+    /// Already carried out.
     Done,
-    /// It fails.
+    /// Fails with this error.
     Fail(Errno),
 }
 
-/// A path as a call names it: a folder's descriptor, and the path from there.
+/// A path as a call names it: a folder's descriptor, and a path relative to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Name<'path> {
-    /// The folder's descriptor, or `AT_FDCWD`.
+    /// Descriptor of the folder, or `AT_FDCWD`.
     pub folder: c_int,
-    /// The path.
+    /// Relative or absolute path.
     pub path: &'path [u8],
 }
 
 thread_local! {
-    /// How many writers of checkpoints are at work on this thread, one within the other.
+    /// Nesting depth of checkpoint writers on this thread.
     static SAVING: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A writer of checkpoints begins, or ends, on this thread.
-pub fn save(begins: bool) {
+/// Records the begin or end of a checkpoint writer on this thread.
+pub fn count_writer(begins: bool) {
     // A thread that is ending writes no checkpoint.
     let _ = SAVING.try_with(|depth| {
         depth.set(if begins { depth.get() + 1 } else { depth.get().saturating_sub(1) });
     });
 }
 
-/// Whether a writer of checkpoints is at work on this thread.
+/// Returns `true` if a checkpoint writer is active on this thread.
 fn is_saving() -> bool {
     SAVING.try_with(|depth| depth.get() > 0).unwrap_or(false)
 }
 
 impl Layer {
-    /// Follows a name. `None` where the call is none of the layer's business.
+    /// Resolves a name. `None` if the overlay does not concern the call.
     pub(crate) fn find(&self, name: Name<'_>, follow: bool) -> Option<Result<Found, Lost>> {
         let path = Path::new(OsStr::from_bytes(name.path));
         if name.path.is_empty() || (path.is_absolute() && self.is_exempt(path)) {
@@ -85,38 +85,38 @@ impl Layer {
         }
     }
 
-    /// A call that only looks, or that changes no more than what a file is like.
-    pub fn look(&self, name: Name<'_>, follow: bool) -> Route {
+    /// Routes a call that only reads, or changes only a file's attributes.
+    pub fn route_read(&self, name: Name<'_>, follow: bool) -> Route {
         if !self.is_live() {
             return Route::Pass;
         }
         match self.find(name, follow) {
             None => Route::Pass,
-            Some(found) => found.map_or_else(Route::lost, |found| self.look_at(&found)),
+            Some(found) => found.map_or_else(Route::lost, |found| self.route_found(&found)),
         }
     }
 
-    pub(crate) fn look_at(&self, found: &Found) -> Route {
+    pub(crate) fn route_found(&self, found: &Found) -> Route {
         match &found.entry {
-            // A folder that both have is the user's.
+            // A folder that exists in both is the user's.
             Entry::There(FileType::Directory) if found.is_merged(self) => found.below_route(),
-            Entry::There(_) => Route::at(&self.place(&found.path)),
-            Entry::Renamed(from) => Route::at(from),
+            Entry::There(_) => Route::to_path(&self.overlay_path(&found.path)),
+            Entry::Renamed(from) => Route::to_path(from),
             Entry::Removed => Route::Fail(Errno::NOENT),
             Entry::Absent => found.below_route(),
         }
     }
 
-    /// `open`, with any flags.
+    /// Routes `open`, with any flags.
     pub fn open(&self, name: Name<'_>, flags: c_int) -> Route {
         let flags = OFlags::from_bits_retain(flags as u32);
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC);
         let follow = !flags.contains(OFlags::NOFOLLOW) && !flags.contains(OFlags::CREATE | OFlags::EXCL);
         if !writes || flags.contains(OFlags::PATH) {
-            let route = self.look(name, follow);
+            let route = self.route_read(name, follow);
             if let Route::At(_) = route {
-                // What is read may be written elsewhere.
-                checkpoints::expect();
+                // The data may be written elsewhere.
+                checkpoints::expect_checkpoint();
             }
             return route;
         }
@@ -133,8 +133,8 @@ impl Layer {
 
     fn open_found(&self, found: &Found, flags: OFlags) -> Result<Route, Errno> {
         match (&found.entry, &found.below) {
-            (Entry::There(FileType::Directory), _) => Ok(self.look_at(found)),
-            (Entry::There(_), _) => Ok(Route::at(&self.place(&found.path))),
+            (Entry::There(FileType::Directory), _) => Ok(self.route_found(found)),
+            (Entry::There(_), _) => Ok(Route::to_path(&self.overlay_path(&found.path))),
             (Entry::Renamed(_), _) if flags.contains(OFlags::CREATE | OFlags::EXCL) => Err(Errno::EXIST),
             (Entry::Renamed(from), _) => {
                 let place = self.prepare(&found.path)?;
@@ -143,17 +143,17 @@ impl Layer {
                 } else if !flags.contains(OFlags::CREATE) {
                     touch(&place)?;
                 }
-                Ok(Route::at(&place))
+                Ok(Route::to_path(&place))
             }
             (Entry::Removed, _) | (Entry::Absent, None) if !flags.contains(OFlags::CREATE) => {
-                Ok(if found.bent || matches!(found.entry, Entry::Removed) || !found.parent_below {
+                Ok(if found.redirected || matches!(found.entry, Entry::Removed) || !found.parent_below {
                     Route::Fail(Errno::NOENT)
                 } else {
                     Route::Pass
                 })
             }
-            (Entry::Removed, _) => Ok(Route::at(&self.prepare(&found.path)?)),
-            (Entry::Absent, None) if !found.parent_below => Ok(Route::at(&self.prepare(&found.path)?)),
+            (Entry::Removed, _) => Ok(Route::to_path(&self.prepare(&found.path)?)),
+            (Entry::Absent, None) if !found.parent_below => Ok(Route::to_path(&self.prepare(&found.path)?)),
             (Entry::Absent, None) if is_saving() => {
                 let parent = found.path.parent().unwrap_or(Path::new("/"));
                 self.save_at(&found.path, parent, flags)
@@ -167,26 +167,26 @@ impl Layer {
                 }
                 if regular && replaces && stat.st_size > 0 && self.is_users(stat, &found.path) {
                     allow_writing(&found.path)?;
-                    self.tell_kept();
-                    return Ok(Route::at(&self.prepare_file(&found.path, stat)?));
+                    self.record_protected();
+                    return Ok(Route::to_path(&self.prepare_file(&found.path, stat)?));
                 }
                 Ok(found.below_route())
             }
         }
     }
 
-    /// Leads a checkpoint to the layer, if the user could have written it at its path.
+    /// Redirects a checkpoint to the overlay, if the user could have written it at its path.
     fn save_at(&self, path: &Path, writable: &Path, flags: OFlags) -> Result<Route, Errno> {
         allow_writing(writable)?;
         let place = self.prepare(path)?;
         if !flags.contains(OFlags::CREATE) {
             touch(&place)?;
         }
-        self.tell_checkpoint();
-        Ok(Route::at(&place))
+        self.record_checkpoint();
+        Ok(Route::to_path(&place))
     }
 
-    /// Makes an empty file in the layer in the place of the user's.
+    /// Creates an empty file in the overlay in place of the user's.
     pub(crate) fn prepare_file(&self, path: &Path, stat: &Stat) -> Result<PathBuf, Errno> {
         let place = self.prepare(path)?;
         let mode = Mode::from_raw_mode(stat.st_mode & 0o777) | Mode::RUSR | Mode::WUSR;
@@ -194,7 +194,7 @@ impl Layer {
         Ok(place)
     }
 
-    /// `truncate`: the user's own file stays as long as it is.
+    /// Routes `truncate`: the user's own file keeps its length.
     pub fn truncate(&self, name: Name<'_>) -> Route {
         let found = match self.find(name, true) {
             None => return Route::Pass,
@@ -203,30 +203,30 @@ impl Layer {
         };
         match (&found.entry, &found.below) {
             (Entry::Renamed(from), _) => {
-                self.copy_up(from, &found.path).map_or_else(Route::Fail, |place| Route::at(&place))
+                self.copy_up(from, &found.path).map_or_else(Route::Fail, |place| Route::to_path(&place))
             }
             (Entry::Absent, Some(stat))
                 if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
                     && self.is_users(stat, &found.path) =>
             {
                 let from = found.path.clone();
-                self.copy_up(&from, &found.path).map_or_else(Route::Fail, |place| Route::at(&place))
+                self.copy_up(&from, &found.path).map_or_else(Route::Fail, |place| Route::to_path(&place))
             }
-            _ => self.look_at(&found),
+            _ => self.route_found(&found),
         }
     }
 
-    /// Copies a file of the user's to the layer.
+    /// Copies a user's file to the overlay.
     pub(crate) fn copy_up(&self, from: &Path, path: &Path) -> Result<PathBuf, Errno> {
         allow_writing(from)?;
-        self.tell_kept();
+        self.record_protected();
         let place = self.prepare(path)?;
         copy(from, &place)?;
         Ok(place)
     }
 
-    /// Whether a file, folder or link on the user's disk must stay as it is: the run did not make it. What
-    /// the kernel and the loader open themselves is replaced in its place.
+    /// Returns `true` if a file, folder or link on the user's disk must not be changed because the run did
+    /// not create it. Files that the kernel and the loader open themselves are replaced in place.
     pub(crate) fn is_users(&self, stat: &Stat, path: &Path) -> bool {
         let kind = FileType::from_raw_mode(stat.st_mode);
         matches!(kind, FileType::RegularFile | FileType::Directory | FileType::Symlink)
@@ -236,25 +236,25 @@ impl Layer {
 }
 
 impl Found {
-    /// Whether it is a folder both in the layer and on the user's disk.
+    /// Returns `true` if it is a folder both in the overlay and on the user's disk.
     pub(crate) fn is_merged(&self, layer: &Layer) -> bool {
         matches!(self.entry, Entry::There(FileType::Directory))
             && self.below.as_ref().is_some_and(crate::walk::is_folder)
             && !layer.hides(&self.path)
     }
 
-    /// The call on the user's disk.
+    /// Route of the call on the user's disk.
     pub(crate) fn below_route(&self) -> Route {
-        match (self.bent, self.below.is_some() || self.parent_below) {
+        match (self.redirected, self.below.is_some() || self.parent_below) {
             (false, true) => Route::Pass,
-            (true, true) => Route::at(&self.path),
+            (true, true) => Route::to_path(&self.path),
             (_, false) => Route::Fail(Errno::NOENT),
         }
     }
 
-    /// The same for a call that makes something new there.
+    /// Route of a call that creates something there.
     pub(crate) fn make_route(&self) -> Route {
-        if self.bent {
+        if self.redirected {
             CString::new(self.path.as_os_str().as_bytes()).map_or(Route::Fail(Errno::INVAL), Route::MakeAt)
         } else {
             Route::Make
@@ -263,7 +263,7 @@ impl Found {
 }
 
 impl Route {
-    pub(crate) fn at(path: &Path) -> Self {
+    pub(crate) fn to_path(path: &Path) -> Self {
         CString::new(path.as_os_str().as_bytes()).map_or(Self::Fail(Errno::INVAL), Self::At)
     }
 
@@ -275,7 +275,7 @@ impl Route {
     }
 }
 
-/// The path of an open folder, or of the current one.
+/// Path of an open folder, or of the current one.
 pub(crate) fn folder_path(folder: c_int) -> Result<PathBuf, Errno> {
     let path = if folder == libc::AT_FDCWD {
         rustix::process::getcwd(Vec::new())?
@@ -286,12 +286,12 @@ pub(crate) fn folder_path(folder: c_int) -> Result<PathBuf, Errno> {
     if path.is_absolute() { Ok(path) } else { Err(Errno::NOTDIR) }
 }
 
-/// Fails as the kernel would where the user may not write there.
+/// Fails as the kernel would if the user may not write there.
 pub(crate) fn allow_writing(path: &Path) -> Result<(), Errno> {
     fs::access(path, Access::WRITE_OK)
 }
 
-/// Whether it is a compiled program or library.
+/// Returns `true` for a compiled program or library.
 fn is_compiled(path: &Path) -> bool {
     let mut start = [0; 4];
     fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())

@@ -1,4 +1,5 @@
-//! The C library's functions that list folders: entries of the layer are added, those that it hides left out.
+//! Interposed functions of the C library that list folders: they add entries of the overlay, and omit those
+//! it hides.
 
 #![allow(unsafe_code, reason = "functions of the C library are interposed")]
 #![allow(clippy::missing_safety_doc, reason = "each is called as the C library's own function would be")]
@@ -23,19 +24,19 @@ use crate::{
     next::{next, set_errno},
 };
 
-/// Folders that can be listed at the same time with a change.
+/// Maximum modified folders that can be listed at the same time.
 const MAX_OPEN: usize = 256;
 
-/// A folder that is being listed with a change of the layer's.
+/// A folder that is being listed with the overlay's changes.
 struct Open {
     listing: Listing,
-    /// The added entry that comes next.
+    /// Index of the next added entry.
     next: usize,
-    /// What the last call returned a pointer to.
+    /// Storage for the entry that the last call returned.
     entry: dirent64,
 }
 
-/// The open folders with a change: each one's stream, and what belongs to it. A stream is one thread's.
+/// Open modified folders, by stream. A stream belongs to one thread.
 struct Slot {
     stream: AtomicPtr<DIR>,
     open: AtomicPtr<Open>,
@@ -44,34 +45,34 @@ struct Slot {
 static SLOTS: [Slot; MAX_OPEN] =
     [const { Slot { stream: AtomicPtr::new(ptr::null_mut()), open: AtomicPtr::new(ptr::null_mut()) } };
         MAX_OPEN];
-/// How many of them are taken: mostly none.
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// Number of slots in use; usually 0.
+static OPEN_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn slot(stream: *mut DIR) -> Option<&'static Slot> {
-    if TAKEN.load(Ordering::Acquire) == 0 || stream.is_null() {
+    if OPEN_COUNT.load(Ordering::Acquire) == 0 || stream.is_null() {
         return None;
     }
     SLOTS.iter().find(|slot| slot.stream.load(Ordering::Acquire) == stream)
 }
 
-/// Notes that a stream is listed with a change. Where there is no room, it is listed without.
-fn take(stream: *mut DIR, listing: Listing) {
-    // SAFETY: a `dirent64` of zeros is one.
+/// Registers a stream for a modified listing. If no slot is free, the listing is unmodified.
+fn register_stream(stream: *mut DIR, listing: Listing) {
+    // SAFETY: a zeroed `dirent64` is valid.
     let open = Box::new(Open { listing, next: 0, entry: unsafe { mem::zeroed() } });
     let free = SLOTS.iter().find(|slot| {
         slot.stream.compare_exchange(ptr::null_mut(), stream, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     });
     if let Some(slot) = free {
         slot.open.store(Box::into_raw(open), Ordering::Release);
-        TAKEN.fetch_add(1, Ordering::AcqRel);
+        OPEN_COUNT.fetch_add(1, Ordering::AcqRel);
     }
 }
 
-fn give_back(stream: *mut DIR) {
+fn unregister_stream(stream: *mut DIR) {
     if let Some(slot) = slot(stream) {
         let open = slot.open.swap(ptr::null_mut(), Ordering::AcqRel);
         slot.stream.store(ptr::null_mut(), Ordering::Release);
-        TAKEN.fetch_sub(1, Ordering::AcqRel);
+        OPEN_COUNT.fetch_sub(1, Ordering::AcqRel);
         if !open.is_null() {
             // SAFETY: it came from a box, and only this stream's owner has it.
             drop(unsafe { Box::from_raw(open) });
@@ -79,8 +80,8 @@ fn give_back(stream: *mut DIR) {
     }
 }
 
-/// What the layer changes about a folder, and the path to list where it is not the caller's.
-fn changed(name: Name<'_>) -> (Route, Option<Listing>) {
+/// Changes of a folder's entries by the overlay, and the route to list it.
+fn folder_changes(name: Name<'_>) -> (Route, Option<Listing>) {
     let decide = || {
         let Some(layer) = Layer::get().filter(|layer| layer.is_live()) else { return (Route::Pass, None) };
         let found = match layer.find(name, true) {
@@ -88,14 +89,14 @@ fn changed(name: Name<'_>) -> (Route, Option<Listing>) {
             Some(Err(lost)) => return (Route::lost(lost), None),
             Some(Ok(found)) => found,
         };
-        (layer.look_at(&found), layer.listing(&found.path).ok())
+        (layer.route_found(&found), layer.listing(&found.path).ok())
     };
     panic::catch_unwind(AssertUnwindSafe(decide)).unwrap_or((Route::Pass, None))
 }
 
 fn opened(stream: *mut DIR, listing: Option<Listing>) -> *mut DIR {
     if let Some(listing) = listing.filter(|_| !stream.is_null()) {
-        take(stream, listing);
+        register_stream(stream, listing);
     }
     stream
 }
@@ -108,7 +109,7 @@ pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
     }
     // SAFETY: the caller's string.
     let name = Name { folder: libc::AT_FDCWD, path: unsafe { CStr::from_ptr(path) }.to_bytes() };
-    match changed(name) {
+    match folder_changes(name) {
         (Route::At(place), listing) => opened(next(place.as_ptr()), listing),
         (Route::Fail(error), _) => {
             set_errno(error);
@@ -125,7 +126,7 @@ pub unsafe extern "C" fn fdopendir(folder: c_int) -> *mut DIR {
         .ok()
         .and_then(|path: PathBuf| CString::new(path.into_os_string().into_encoded_bytes()).ok());
     let Some(path) = path.filter(|_| !stream.is_null()) else { return stream };
-    let (_, listing) = changed(Name { folder: libc::AT_FDCWD, path: path.to_bytes() });
+    let (_, listing) = folder_changes(Name { folder: libc::AT_FDCWD, path: path.to_bytes() });
     opened(stream, listing)
 }
 
@@ -136,7 +137,7 @@ fn read(stream: *mut DIR) -> *mut dirent64 {
     if open.is_null() {
         return next();
     }
-    // SAFETY: only the stream's owner has it, and the C library allows one call for a stream at a time.
+    // SAFETY: only the stream's owner has it, and the C library allows one call per stream at a time.
     let open = unsafe { &mut *open };
     loop {
         let entry = next();
@@ -152,7 +153,7 @@ fn read(stream: *mut DIR) -> *mut dirent64 {
 }
 
 impl Open {
-    /// The next entry that the layer adds.
+    /// Returns the next added entry.
     fn add(&mut self) -> *mut dirent64 {
         let Some((name, kind)) = self.listing.added.get(self.next) else { return ptr::null_mut() };
         self.next += 1;
@@ -198,6 +199,6 @@ pub unsafe extern "C" fn rewinddir(stream: *mut DIR) {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closedir(stream: *mut DIR) -> c_int {
-    give_back(stream);
+    unregister_stream(stream);
     next!(c"closedir" as fn(*mut DIR) -> c_int, stream; else -1)
 }

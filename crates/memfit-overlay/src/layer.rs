@@ -1,10 +1,10 @@
-//! The layer on disk, and what is in it.
+//! The overlay on disk, and its contents.
 //!
-//! `tree/` has the files at their own absolute paths. Two kinds of entries stand for something else, as
-//! symbolic links with targets that no script writes: a removed file, and a user's file that the script has
-//! renamed. A folder that hides the user's folder of the same path has a marker in it. `made/` has an empty
-//! file for each file, folder or link that the run itself made on the user's disk, by device and inode:
-//! these the script may remove, as without memfit.
+//! `tree/` has the files at their own absolute paths. Two kinds of entries are markers, stored as symbolic
+//! links with targets that no script writes: a removed file, and a user's file that the script has renamed. A
+//! folder that hides the user's folder of the same path has a marker in it. `made/` has an empty file for
+//! each file, folder or link that the run itself created on the user's disk, by device and inode: these the
+//! script may remove, as without memfit.
 
 use std::{
     ffi::OsStr,
@@ -22,17 +22,17 @@ use rustix::{
     io::Errno,
 };
 
-/// The target of a link that stands for a removed file.
+/// Target of a link that marks a removed file.
 const REMOVED: &[u8] = b"memfit: removed";
-/// What the target of a link begins with that stands for a renamed file of the user's.
+/// Prefix of the target of a link that marks a renamed user's file.
 const RENAMED: &[u8] = b"memfit: renamed from ";
-/// The entry of a folder that hides the user's folder of the same path.
+/// Marker in a folder that hides the user's folder of the same path.
 pub(crate) const HIDES: &[u8] = b".memfit: hides what is below";
 
-/// The layer of a run.
+/// Overlay of a run.
 #[derive(Debug)]
 pub struct Layer {
-    /// The run directory, which belongs to memfit itself.
+    /// Run directory, which belongs to memfit itself.
     run: PathBuf,
     folder: PathBuf,
     tree: PathBuf,
@@ -43,10 +43,10 @@ pub struct Layer {
     is_live: AtomicBool,
 }
 
-/// An entry of the layer.
+/// An entry of the overlay.
 #[derive(Debug)]
 pub(crate) enum Entry {
-    /// There is none: the user's disk decides.
+    /// No entry: the user's disk decides.
     Absent,
     /// The script has removed the user's file.
     Removed,
@@ -57,14 +57,14 @@ pub(crate) enum Entry {
 }
 
 impl Layer {
-    /// The layer of the run that this process belongs to.
+    /// Overlay of the run that this process belongs to.
     pub fn get() -> Option<&'static Self> {
         let run = RUN.load(Ordering::Acquire).min(LAYERS.len() - 1);
-        LAYERS[run].get_or_init(|| RunDir::from_env().as_ref().and_then(Self::of)).as_ref()
+        LAYERS[run].get_or_init(|| RunDir::from_env().as_ref().and_then(Self::from_run_dir)).as_ref()
     }
 
-    /// This process belongs to another run from here on: a forked child becomes a run of its own, which goes
-    /// on with the files as they are.
+    /// Moves this process to another run: a forked child becomes a run of its own, which continues with the
+    /// current files.
     pub fn become_another() {
         let before = Self::get();
         RUN.fetch_add(1, Ordering::AcqRel);
@@ -76,8 +76,8 @@ impl Layer {
         }
     }
 
-    /// The layer in a run directory, if the run has one.
-    pub fn of(run: &RunDir) -> Option<Self> {
+    /// Opens the overlay in a run directory, if the run has one.
+    pub fn from_run_dir(run: &RunDir) -> Option<Self> {
         let folder = run.overlay();
         fs::access(&folder, Access::EXISTS).ok()?;
         Some(Self {
@@ -92,7 +92,7 @@ impl Layer {
         })
     }
 
-    /// Whether anything is in the layer yet. Until then, reading needs no look at it.
+    /// Returns `true` if the overlay has any entries. Until then, reads need not consult it.
     pub(crate) fn is_live(&self) -> bool {
         if self.is_live.load(Ordering::Relaxed) {
             return true;
@@ -104,14 +104,14 @@ impl Layer {
         live
     }
 
-    /// The place of an absolute path in the layer.
-    pub(crate) fn place(&self, path: &Path) -> PathBuf {
+    /// Path in the overlay for an absolute path.
+    pub(crate) fn overlay_path(&self, path: &Path) -> PathBuf {
         let mut place = self.tree.clone().into_os_string().into_vec();
         place.extend_from_slice(path.as_os_str().as_bytes());
         PathBuf::from(OsStr::from_bytes(&place))
     }
 
-    /// The path that a path in the layer stands for; any other is itself.
+    /// Path that a path in the overlay stands for; `None` for other paths.
     pub(crate) fn outside<'path>(&self, path: &'path Path) -> Option<&'path [u8]> {
         let rest = path.as_os_str().as_bytes().strip_prefix(self.tree.as_os_str().as_bytes())?;
         match rest {
@@ -121,16 +121,16 @@ impl Layer {
         }
     }
 
-    /// Whether calls with this absolute path are not the script's affair: memfit's own files, and what the
-    /// kernel shows as files.
+    /// Returns `true` for absolute paths that the overlay ignores: memfit's own files, and the kernel's
+    /// virtual file systems.
     pub(crate) fn is_exempt(&self, path: &Path) -> bool {
         (path.starts_with(&self.run) && !path.starts_with(&self.tree))
             || ["/proc", "/sys", "/dev"].iter().any(|kernel| path.starts_with(kernel))
     }
 
-    /// The entry at an absolute path.
+    /// Entry at an absolute path.
     pub(crate) fn entry(&self, path: &Path) -> Entry {
-        let place = self.place(path);
+        let place = self.overlay_path(path);
         let Ok(stat) = fs::lstat(&place) else { return Entry::Absent };
         let kind = FileType::from_raw_mode(stat.st_mode);
         if kind == FileType::Symlink
@@ -147,19 +147,19 @@ impl Layer {
         Entry::There(kind)
     }
 
-    /// Whether the folder at this path hides the user's folder there.
+    /// Returns `true` if the folder at this path hides the user's folder there.
     pub(crate) fn hides(&self, path: &Path) -> bool {
-        fs::access(self.place(path).join(OsStr::from_bytes(HIDES)), Access::EXISTS).is_ok()
+        fs::access(self.overlay_path(path).join(OsStr::from_bytes(HIDES)), Access::EXISTS).is_ok()
     }
 
-    /// Lets the folder at this path hide the user's.
+    /// Makes the folder at this path hide the user's.
     pub(crate) fn hide(&self, path: &Path) -> Result<(), Errno> {
-        touch(&self.place(path).join(OsStr::from_bytes(HIDES)))
+        touch(&self.overlay_path(path).join(OsStr::from_bytes(HIDES)))
     }
 
-    /// Makes the folders above a path, and takes away a link there that stands for something else.
+    /// Creates the folders above a path, and removes a marker there.
     pub(crate) fn prepare(&self, path: &Path) -> Result<PathBuf, Errno> {
-        let place = self.place(path);
+        let place = self.overlay_path(path);
         if let Some(parent) = place.parent() {
             make_folders(parent)?;
         }
@@ -172,44 +172,44 @@ impl Layer {
         Ok(place)
     }
 
-    /// Notes that the script has removed the user's file at this path.
+    /// Marks the user's file at this path as removed.
     pub(crate) fn remove(&self, path: &Path) -> Result<(), Errno> {
         let place = self.prepare(path)?;
         fs::symlink(OsStr::from_bytes(REMOVED), place)
     }
 
-    /// Notes that the user's file at `from` is at `path` for the script.
+    /// Marks the user's file at `from` as renamed to `path`.
     pub(crate) fn rename(&self, from: &Path, path: &Path) -> Result<(), Errno> {
         let place = self.prepare(path)?;
-        // A file that was written there before gives way.
+        // A file that was written there before is replaced.
         let _ = fs::unlink(&place);
         let target = [RENAMED, from.as_os_str().as_bytes()].concat();
         fs::symlink(OsStr::from_bytes(&target), place)
     }
 
-    /// Says that a file of the user's has been kept from the script, for the report.
-    pub(crate) fn tell_kept(&self) {
+    /// Records for the report that a user's file was protected from the script.
+    pub(crate) fn record_protected(&self) {
         let _ = touch(&self.kept);
     }
 
-    /// Says that a checkpoint has been written, for the report.
-    pub(crate) fn tell_checkpoint(&self) {
+    /// Records for the report that a checkpoint was written.
+    pub(crate) fn record_checkpoint(&self) {
         let _ = touch(&self.saved);
     }
 
-    // What the run made itself
+    // Files that the run created itself
 
-    /// Whether the run made this file, folder or link on the user's disk.
+    /// Returns `true` if the run created this file, folder or link on the user's disk.
     pub(crate) fn has_made(&self, stat: &Stat) -> bool {
         fs::access(self.mark(stat), Access::EXISTS).is_ok()
     }
 
-    /// Notes that the run made it.
+    /// Records that the run created it.
     pub(crate) fn note_made(&self, stat: &Stat) {
         let _ = touch(&self.mark(stat));
     }
 
-    /// It is about to go: its inode may be another file's next.
+    /// Forgets a file that is about to be removed: its inode may be reused.
     pub(crate) fn forget_made(&self, stat: &Stat) {
         let _ = fs::unlink(self.mark(stat));
     }
@@ -219,18 +219,18 @@ impl Layer {
     }
 }
 
-/// The layers of the runs that this process has belonged to, one after the other.
+/// Overlays of the runs that this process has belonged to, in order.
 static LAYERS: [OnceLock<Option<Layer>>; 4] = [const { OnceLock::new() }; 4];
-/// The one that it belongs to now.
+/// Index of the current one.
 static RUN: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes an empty file, unless it is there.
+/// Creates an empty file, unless it exists.
 pub(crate) fn touch(path: &Path) -> Result<(), Errno> {
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
     fs::open(path, flags, Mode::RUSR | Mode::WUSR).map(drop)
 }
 
-/// The names in a folder, without `.` and `..`.
+/// Names in a folder, without `.` and `..`.
 pub(crate) fn names(folder: &Path) -> Result<Vec<Vec<u8>>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = Dir::new(fs::open(folder, flags, Mode::empty())?)?;
@@ -244,7 +244,7 @@ pub(crate) fn names(folder: &Path) -> Result<Vec<Vec<u8>>, Errno> {
     Ok(names)
 }
 
-/// Copies a folder with all that is in it.
+/// Copies a folder recursively.
 fn copy_folder(from: &Path, to: &Path) -> Result<(), Errno> {
     make_folders(to)?;
     for name in names(from)? {
@@ -262,7 +262,7 @@ fn copy_folder(from: &Path, to: &Path) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Copies a file's contents, leaving out the holes.
+/// Copies a file's contents, preserving holes.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), Errno> {
     let source = fs::open(from, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let stat = fs::fstat(&source)?;
@@ -292,7 +292,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes a folder with those above it.
+/// Creates a folder and its parents.
 fn make_folders(folder: &Path) -> Result<(), Errno> {
     match fs::mkdir(folder, Mode::RWXU) {
         Err(Errno::NOENT) => {

@@ -1,4 +1,4 @@
-//! The entries of a folder in both layers.
+//! Entries of a folder in both layers.
 
 use std::{
     collections::HashSet,
@@ -15,20 +15,20 @@ use crate::{
     walk::Found,
 };
 
-/// What the layer changes about a folder's entries.
+/// Changes of a folder's entries by the overlay.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    /// Entries of the user's disk that are not shown.
+    /// Entries on the user's disk that are hidden.
     pub(crate) hidden: HashSet<Vec<u8>>,
-    /// Entries that the layer adds.
+    /// Entries that the overlay adds.
     pub(crate) added: Vec<(Vec<u8>, FileType)>,
 }
 
 impl Layer {
-    /// What the layer changes about the entries of a folder.
+    /// Changes of the entries of a folder by the overlay.
     pub(crate) fn listing(&self, path: &Path) -> Result<Listing, Errno> {
         let mut listing = Listing::default();
-        for name in names(&self.place(path))? {
+        for name in names(&self.overlay_path(path))? {
             match self.entry(&join(path, &name)) {
                 Entry::There(kind) if name != HIDES => listing.added.push((name.clone(), kind)),
                 Entry::Renamed(_) => listing.added.push((name.clone(), FileType::RegularFile)),
@@ -39,7 +39,7 @@ impl Layer {
         Ok(listing)
     }
 
-    /// Whether the script sees an empty folder there.
+    /// Returns `true` if the script sees an empty folder there.
     pub(crate) fn is_empty(&self, found: &Found) -> Result<bool, Errno> {
         let mut listing = Listing::default();
         if matches!(found.entry, Entry::There(_)) {
@@ -55,9 +55,9 @@ impl Layer {
         Ok(!below || names(&found.path)?.iter().all(|name| listing.hidden.contains(name)))
     }
 
-    /// Takes away a folder of the layer that the script sees as empty.
-    pub(crate) fn take_away(&self, path: &Path) -> Result<(), Errno> {
-        let place = self.place(path);
+    /// Removes a folder of the overlay that the script sees as empty.
+    pub(crate) fn remove_empty(&self, path: &Path) -> Result<(), Errno> {
+        let place = self.overlay_path(path);
         for name in names(&place)? {
             fs::unlink(join(&place, &name))?;
         }
@@ -65,7 +65,7 @@ impl Layer {
     }
 }
 
-/// A folder's entry.
+/// Path of a folder's entry.
 pub(crate) fn join(folder: &Path, name: &[u8]) -> PathBuf {
     use std::os::unix::ffi::OsStrExt as _;
     folder.join(std::ffi::OsStr::from_bytes(name))

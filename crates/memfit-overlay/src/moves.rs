@@ -1,4 +1,4 @@
-//! Calls that make, remove and rename entries of folders.
+//! Routing of calls that create, remove and rename directory entries.
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, path::Path};
 
@@ -13,8 +13,8 @@ use crate::{
     walk::{Found, Lost},
 };
 
-/// Follows a name within a function that returns a `Result<Route, Errno>`: returns from it where the layer
-/// has no part in the call.
+/// Resolves a name within a function that returns a `Result<Route, Errno>`; returns from it if the overlay
+/// does not concern the call.
 macro_rules! found {
     ($layer:expr, $name:expr, $follow:expr) => {
         match $layer.find($name, $follow) {
@@ -26,7 +26,7 @@ macro_rules! found {
 }
 
 impl Layer {
-    /// `unlink`.
+    /// Routes `unlink`.
     pub fn unlink(&self, name: Name<'_>) -> Route {
         self.try_unlink(name).unwrap_or_else(Route::Fail)
     }
@@ -34,17 +34,17 @@ impl Layer {
     fn try_unlink(&self, name: Name<'_>) -> Result<Route, Errno> {
         let found = found!(self, name, false);
         if found.is_folder() {
-            return Ok(self.look_at(&found));
+            return Ok(self.route_found(&found));
         }
         match (&found.entry, &found.below) {
             (Entry::There(_) | Entry::Renamed(_), _) => {
-                fs::unlink(self.place(&found.path))?;
+                fs::unlink(self.overlay_path(&found.path))?;
                 self.stay_removed(&found)?;
                 Ok(Route::Done)
             }
             (Entry::Absent, Some(stat)) if self.is_users(stat, &found.path) => {
                 allow_writing(parent(&found.path))?;
-                self.tell_kept();
+                self.record_protected();
                 self.remove(&found.path)?;
                 Ok(Route::Done)
             }
@@ -52,11 +52,11 @@ impl Layer {
                 self.forget_made(stat);
                 Ok(found.below_route())
             }
-            _ => Ok(self.look_at(&found)),
+            _ => Ok(self.route_found(&found)),
         }
     }
 
-    /// What the layer had at a path is gone: what it hid there does not come back.
+    /// Keeps a path removed after its overlay entry is gone: the user's file that it hid does not reappear.
     fn stay_removed(&self, found: &Found) -> Result<(), Errno> {
         match &found.below {
             Some(stat) if self.is_users(stat, &found.path) => self.remove(&found.path),
@@ -68,7 +68,7 @@ impl Layer {
         }
     }
 
-    /// `rmdir`.
+    /// Routes `rmdir`.
     pub fn rmdir(&self, name: Name<'_>) -> Route {
         self.try_rmdir(name).unwrap_or_else(Route::Fail)
     }
@@ -76,14 +76,14 @@ impl Layer {
     fn try_rmdir(&self, name: Name<'_>) -> Result<Route, Errno> {
         let found = found!(self, name, false);
         if !found.is_folder() {
-            return Ok(self.look_at(&found));
+            return Ok(self.route_found(&found));
         }
         if !self.is_empty(&found)? {
             return Err(Errno::NOTEMPTY);
         }
         let merged = found.is_merged(self);
         if matches!(found.entry, Entry::There(_)) {
-            self.take_away(&found.path)?;
+            self.remove_empty(&found.path)?;
         }
         match &found.below {
             Some(stat) if matches!(found.entry, Entry::Absent) || merged => {
@@ -91,7 +91,7 @@ impl Layer {
                 if !self.is_users(stat, &found.path) && fs::rmdir(&found.path).is_ok() {
                     self.forget_made(stat);
                 } else {
-                    self.tell_kept();
+                    self.record_protected();
                     self.remove(&found.path)?;
                 }
             }
@@ -101,13 +101,13 @@ impl Layer {
         Ok(Route::Done)
     }
 
-    /// `mkdir`.
+    /// Routes `mkdir`.
     pub fn mkdir(&self, name: Name<'_>, mode: u32) -> Route {
         self.try_mkdir(name, mode).unwrap_or_else(Route::Fail)
     }
 
     fn try_mkdir(&self, name: Name<'_>, mode: u32) -> Result<Route, Errno> {
-        // `mkdir("new/")` is the folder itself, and a link there is in the way.
+        // `mkdir("new/")` means the folder itself, and fails on a link there.
         let path = name.path.strip_suffix(b"/").filter(|path| !path.is_empty()).unwrap_or(name.path);
         let found = found!(self, Name { path, ..name }, false);
         match (&found.entry, &found.below) {
@@ -125,7 +125,7 @@ impl Layer {
         }
     }
 
-    /// `symlink`.
+    /// Routes `symlink`.
     pub fn symlink(&self, target: &[u8], name: Name<'_>) -> Route {
         self.try_symlink(target, name).unwrap_or_else(Route::Fail)
     }
@@ -135,7 +135,7 @@ impl Layer {
         if found.is_there() {
             return Err(Errno::EXIST);
         }
-        // A link to what only the layer has would lead nowhere on the user's disk.
+        // A link to a file that exists only in the overlay would be broken on the user's disk.
         let leads_here = self.is_live()
             && self.walk(parent(&found.path), target, true).is_ok_and(|end| {
                 matches!(end.entry, Entry::There(_) | Entry::Renamed(_)) && !end.is_merged(self)
@@ -147,7 +147,7 @@ impl Layer {
         Ok(Route::Done)
     }
 
-    /// `link`.
+    /// Routes `link`.
     pub fn link(&self, from: Name<'_>, to: Name<'_>, follow: bool) -> Route {
         self.try_link(from, to, follow).unwrap_or_else(Route::Fail)
     }
@@ -160,7 +160,7 @@ impl Layer {
         match (&from.entry, &from.below) {
             (Entry::There(FileType::Directory), _) => Err(Errno::PERM),
             (Entry::There(_), _) => {
-                fs::link(self.place(&from.path), self.prepare(&to.path)?)?;
+                fs::link(self.overlay_path(&from.path), self.prepare(&to.path)?)?;
                 Ok(Route::Done)
             }
             (Entry::Renamed(origin), _) => {
@@ -168,7 +168,8 @@ impl Layer {
                 Ok(Route::Done)
             }
             (Entry::Absent, Some(_)) => {
-                if from.bent || to.bent || matches!(to.entry, Entry::Removed) || !to.parent_below {
+                if from.redirected || to.redirected || matches!(to.entry, Entry::Removed) || !to.parent_below
+                {
                     copy(&from.path, &self.prepare(&to.path)?)?;
                     return Ok(Route::Done);
                 }
@@ -178,7 +179,7 @@ impl Layer {
         }
     }
 
-    /// `rename`.
+    /// Routes `rename`.
     pub fn rename_to(&self, from: Name<'_>, to: Name<'_>, flags: u32) -> Route {
         self.try_rename(from, to, flags).unwrap_or_else(Route::Fail)
     }
@@ -227,7 +228,7 @@ impl Layer {
                 allow_writing(parent(&end.path))?;
             }
             if self.keeps(end.below.as_ref(), &end.path) {
-                self.tell_kept();
+                self.record_protected();
             }
         }
         if a.is_folder() {
@@ -238,13 +239,13 @@ impl Layer {
         Ok(Route::Done)
     }
 
-    /// Whether something on the user's disk must stay.
+    /// Returns `true` if a file on the user's disk must not be changed.
     fn keeps(&self, stat: Option<&Stat>, path: &Path) -> bool {
         stat.is_some_and(|stat| self.is_users(stat, path))
     }
 
     fn rename_file(&self, a: &Found, b: &Found) -> Result<(), Errno> {
-        // The run's own file there gives way, as it would.
+        // The run's own file there is replaced, as without memfit.
         if let (Entry::Absent, Some(stat)) = (&b.entry, &b.below)
             && !self.is_users(stat, &b.path)
         {
@@ -253,12 +254,12 @@ impl Layer {
         }
         match (&a.entry, &a.below) {
             (Entry::There(_), _) => {
-                fs::rename(self.place(&a.path), self.prepare(&b.path)?)?;
+                fs::rename(self.overlay_path(&a.path), self.prepare(&b.path)?)?;
                 self.stay_removed(a)
             }
             (Entry::Renamed(origin), _) => {
                 self.rename(origin, &b.path)?;
-                fs::unlink(self.place(&a.path))?;
+                fs::unlink(self.overlay_path(&a.path))?;
                 self.stay_removed(a)
             }
             (Entry::Absent, Some(stat)) if self.is_users(stat, &a.path) => {
@@ -284,21 +285,21 @@ impl Layer {
     fn rename_folder(&self, a: &Found, b: &Found) -> Result<(), Errno> {
         let below = a.below.as_ref().filter(|_| matches!(a.entry, Entry::Absent) || a.is_merged(self));
         if let Some(stat) = below {
-            // A folder of the user's would have to be copied, and so it would to a folder that only the
-            // layer has. Callers do that, as between file systems.
+            // A user's folder would have to be copied, as would one that moves to a folder that exists only
+            // in the overlay. Callers do that, as between file systems.
             if self.is_users(stat, &a.path) || !b.parent_below || self.keeps(b.below.as_ref(), &b.path) {
                 return Err(Errno::XDEV);
             }
         }
         if let Entry::There(_) = b.entry {
-            self.take_away(&b.path)?;
+            self.remove_empty(&b.path)?;
         }
         if below.is_some() {
             fs::rename(&a.path, &b.path)?;
         }
         if let Entry::There(_) = a.entry {
             let place = self.prepare(&b.path)?;
-            fs::rename(self.place(&a.path), place)?;
+            fs::rename(self.overlay_path(&a.path), place)?;
             if below.is_none() && b.below.is_some() {
                 self.hide(&b.path)?;
             }
@@ -310,9 +311,9 @@ impl Layer {
     }
 }
 
-/// Whether the layer has no part in it.
+/// Returns `true` if the overlay does not concern it.
 fn is_plain(found: &Found) -> bool {
-    matches!(found.entry, Entry::Absent) && found.parent_below && !found.bent
+    matches!(found.entry, Entry::Absent) && found.parent_below && !found.redirected
 }
 
 fn parent(path: &Path) -> &Path {

@@ -1,4 +1,4 @@
-//! The functions that this library stands in front of, and system calls without a safe face.
+//! The C library's functions behind the interposed ones, and system calls without a safe wrapper.
 
 #![allow(unsafe_code, reason = "functions of the C library are interposed")]
 
@@ -11,7 +11,7 @@ use std::{
 
 use rustix::io::Errno;
 
-/// A function of the C library that one of ours stands in front of, found once.
+/// A function of the C library that an interposed one hides, looked up once.
 pub(crate) struct Next {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -22,7 +22,7 @@ impl Next {
         Self { name, found: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Its address; null where the C library has none of this name.
+    /// Address of the function; null if the C library has none of this name.
     pub(crate) fn find(&self) -> *mut c_void {
         let known = self.found.load(Ordering::Relaxed);
         if !known.is_null() {
@@ -53,17 +53,17 @@ macro_rules! next {
 }
 pub(crate) use next;
 
-/// Lets the calling C code know why a call fails.
+/// Sets `errno` for the calling C code.
 pub(crate) fn set_errno(error: Errno) {
     // SAFETY: the address of this thread's `errno`.
     unsafe { *libc::__errno_location() = error.raw_os_error() };
 }
 
-/// Lets the descriptor `file` be what `own` is. Whether it stays open in another program stays as it was.
+/// Makes the descriptor `file` refer to the file behind `own`. Its close-on-exec flag is kept.
 pub(crate) fn exchange(own: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<(), Errno> {
     let closes = rustix::io::fcntl_getfd(file)?.contains(rustix::io::FdFlags::CLOEXEC);
     let flags = if closes { libc::O_CLOEXEC } else { 0 };
-    // SAFETY: both descriptors are open; the second one's owner goes on with it.
+    // SAFETY: both descriptors are open; the second one's owner continues with it.
     let done = unsafe { libc::dup3(own.as_raw_fd(), file.as_raw_fd(), flags) };
     if done < 0 { Err(Errno::BADF) } else { Ok(()) }
 }

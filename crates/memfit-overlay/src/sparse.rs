@@ -1,4 +1,4 @@
-//! Leaves out the zeros that a checkpoint of a dry run consists of.
+//! Sparse writing: stores the zeros that a dry run's checkpoints consist of as holes.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,15 +9,16 @@ use rustix::{
 
 use crate::layer::Layer;
 
-/// Writes below this are made as they are.
+/// Minimum bytes of a write; smaller ones are made unchanged.
 const MIN_WRITE: usize = 64 << 10;
-/// The unit in which zeros are left out.
+/// Block size for the detection of zeros.
 const BLOCK: usize = 64 << 10;
 
 static ZEROS: [u8; BLOCK] = [0; BLOCK];
 
 impl Layer {
-    /// Whether writing `length` bytes to an open file is worth leaving out zeros: a file of the layer.
+    /// Returns `true` if a write of `length` bytes to an open file should be sparse: it is long, and to a
+    /// file of the overlay.
     pub(crate) fn leaves_out_zeros(&self, file: BorrowedFd<'_>, length: usize) -> bool {
         use std::os::fd::AsRawFd as _;
         length >= MIN_WRITE
@@ -40,9 +41,9 @@ pub(crate) fn write(file: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> 
     written
 }
 
-/// Writes at an offset, with holes for zeros. The file's position is anywhere after that.
+/// Writes at an offset, with holes for zeros. The file's position afterwards is unspecified.
 fn write_at(file: BorrowedFd<'_>, bytes: &[u8], start: u64) -> Result<usize, Errno> {
-    // The hole that was found last: up to there nothing has been written yet.
+    // End of the last hole: up to there nothing has been written yet.
     let mut hole_until = 0;
     let mut done = 0;
     while done < bytes.len() {
@@ -78,7 +79,7 @@ fn write_at(file: BorrowedFd<'_>, bytes: &[u8], start: u64) -> Result<usize, Err
     Ok(done)
 }
 
-/// Writes at an offset, with holes for zeros, and leaves the file's position where it is.
+/// Writes at an offset, with holes for zeros, and keeps the file's position.
 pub(crate) fn write_elsewhere(file: BorrowedFd<'_>, bytes: &[u8], start: u64) -> Result<usize, Errno> {
     let position = fs::seek(file, SeekFrom::Current(0))?;
     let written = write_at(file, bytes, start);
@@ -102,7 +103,7 @@ mod tests {
         let mut bytes = vec![0_u8; 40 * BLOCK + 17];
         bytes[100] = 1;
         bytes[30 * BLOCK + 5] = 2;
-        // Behind a header that is not aligned, as formats have it.
+        // After a header that is not aligned, as in file formats.
         assert_eq!(write(file.as_fd(), b"header").unwrap(), 6);
         assert_eq!(write(file.as_fd(), &bytes).unwrap(), bytes.len());
         assert_eq!(write(file.as_fd(), b"end").unwrap(), 3);

@@ -1,4 +1,4 @@
-//! Follows a path through the layer and the user's disk below it, link by link.
+//! Path resolution through the overlay and the user's disk below it, link by link.
 
 use std::{
     collections::VecDeque,
@@ -14,26 +14,26 @@ use rustix::{
 
 use crate::layer::{Entry, Layer};
 
-/// Links that are followed in one path, as the kernel follows them.
+/// Maximum links that are followed in one path, as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// The end of a path.
+/// Result of resolving a path.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// Its absolute path, without links before the last name.
+    /// Absolute path, without links before the last name.
     pub(crate) path: PathBuf,
-    /// What the layer has there.
+    /// Entry in the overlay.
     pub(crate) entry: Entry,
-    /// What the user's disk has there and the layer does not hide.
+    /// File on the user's disk that the overlay does not hide.
     pub(crate) below: Option<Stat>,
-    /// Whether the folder that it is in is on the user's disk, and visible.
+    /// `true` if its folder is on the user's disk, and visible.
     pub(crate) parent_below: bool,
-    /// Whether the layer led here, so that the kernel would not find it by the same path.
-    pub(crate) bent: bool,
+    /// `true` if the overlay led here, so that the kernel would not find it by the same path.
+    pub(crate) redirected: bool,
 }
 
 impl Found {
-    /// Whether the script sees something there.
+    /// Returns `true` if the script sees something there.
     pub(crate) fn is_there(&self) -> bool {
         match self.entry {
             Entry::There(_) | Entry::Renamed(_) => true,
@@ -42,7 +42,7 @@ impl Found {
         }
     }
 
-    /// Whether the script sees a folder there.
+    /// Returns `true` if the script sees a folder there.
     pub(crate) fn is_folder(&self) -> bool {
         match self.entry {
             Entry::There(kind) => kind == FileType::Directory,
@@ -52,51 +52,51 @@ impl Found {
     }
 }
 
-/// Whether it is a folder.
+/// Returns `true` for a folder.
 pub(crate) fn is_folder(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
-/// A path cannot be followed.
+/// Reason why a path cannot be resolved.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lost {
-    /// The kernel will say why: the layer has no part in it.
+    /// The kernel will report it: the overlay does not concern the path.
     Below,
-    /// The layer says why.
+    /// The overlay reports this error.
     Here(Errno),
 }
 
 /// A folder on the way.
 #[derive(Clone, Copy, Debug)]
 struct Level {
-    /// The layer has it.
+    /// It exists in the overlay.
     here: bool,
-    /// The user's disk has it, and the layer does not hide it.
+    /// It exists on the user's disk, and the overlay does not hide it.
     below: bool,
 }
 
 impl Layer {
-    /// Follows `path`, which begins at the folder `base` unless it is absolute. The last name is followed
-    /// where it is a link and `follow` is set.
+    /// Resolves `path`, which begins at the folder `base` unless it is absolute. Follows a link as the last
+    /// name if `follow` is set.
     pub(crate) fn walk(&self, base: &Path, path: &[u8], follow: bool) -> Result<Found, Lost> {
         let mut walk = Walk {
             layer: self,
             path: PathBuf::from("/"),
             levels: vec![Level { here: self.is_live(), below: true }],
             names: VecDeque::new(),
-            bent: false,
+            redirected: false,
             links: 0,
         };
         let follow = follow || path.ends_with(b"/");
         let start = Path::new(OsStr::from_bytes(path));
         if let Some(outside) = self.outside(start) {
-            walk.bent = true;
+            walk.redirected = true;
             walk.push(outside);
         } else {
             walk.push(path);
             if start.is_relative() {
                 if let Some(outside) = self.outside(base) {
-                    walk.bent = true;
+                    walk.redirected = true;
                     walk.push(outside);
                 } else {
                     walk.push(base.as_os_str().as_bytes());
@@ -112,12 +112,12 @@ struct Walk<'layer> {
     path: PathBuf,
     levels: Vec<Level>,
     names: VecDeque<OsString>,
-    bent: bool,
+    redirected: bool,
     links: usize,
 }
 
 impl Walk<'_> {
-    /// Puts a path's names in front of those that are still to follow.
+    /// Puts a path's names in front of those still to resolve.
     fn push(&mut self, path: &[u8]) {
         for name in path.split(|byte| *byte == b'/').rev() {
             if !name.is_empty() && name != b"." {
@@ -144,20 +144,20 @@ impl Walk<'_> {
             let below = if parent.below { fs::lstat(&next).ok() } else { None };
             let is_last = self.names.is_empty();
             let link = match (&entry, &below) {
-                (Entry::There(FileType::Symlink), _) => Some(self.layer.place(&next)),
+                (Entry::There(FileType::Symlink), _) => Some(self.layer.overlay_path(&next)),
                 (Entry::Absent, Some(stat)) if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink => {
                     Some(next.clone())
                 }
                 _ => None,
             };
             if let Some(link) = link.filter(|_| !is_last || follow) {
-                self.bent |= !matches!(entry, Entry::Absent);
+                self.redirected |= !matches!(entry, Entry::Absent);
                 self.follow(&link)?;
                 continue;
             }
             if is_last {
-                let (path, bent) = (next, self.bent);
-                return Ok(Found { path, entry, below, parent_below: parent.below, bent });
+                let (path, redirected) = (next, self.redirected);
+                return Ok(Found { path, entry, below, parent_below: parent.below, redirected });
             }
             let level = match (&entry, &below) {
                 (Entry::There(FileType::Directory), below) => Level {
@@ -165,7 +165,7 @@ impl Walk<'_> {
                     below: below.as_ref().is_some_and(is_folder) && !self.layer.hides(&next),
                 },
                 (Entry::Absent, Some(stat)) if is_folder(stat) => Level { here: false, below: true },
-                (Entry::Absent, _) if !self.bent && parent.below => return Err(Lost::Below),
+                (Entry::Absent, _) if !self.redirected && parent.below => return Err(Lost::Below),
                 (Entry::Removed, _) | (Entry::Absent, None) => return Err(Lost::Here(Errno::NOENT)),
                 (Entry::There(_) | Entry::Renamed(_) | Entry::Absent, _) => {
                     return Err(Lost::Here(Errno::NOTDIR));
@@ -178,16 +178,16 @@ impl Walk<'_> {
         let level = self.level();
         let below = if level.below { fs::lstat(&self.path).ok() } else { None };
         let entry = if level.here { Entry::There(FileType::Directory) } else { Entry::Absent };
-        Ok(Found { path: self.path, entry, below, parent_below: true, bent: self.bent })
+        Ok(Found { path: self.path, entry, below, parent_below: true, redirected: self.redirected })
     }
 
-    /// Goes on at the target of a link.
+    /// Continues at the target of a link.
     fn follow(&mut self, link: &Path) -> Result<(), Lost> {
         self.links += 1;
         if self.links > MAX_LINKS {
             return Err(Lost::Here(Errno::LOOP));
         }
-        let lost = |error| if self.bent { Lost::Here(error) } else { Lost::Below };
+        let lost = |error| if self.redirected { Lost::Here(error) } else { Lost::Below };
         let target = fs::readlink(link, Vec::new()).map_err(lost)?;
         let target = target.to_bytes();
         if target.starts_with(b"/") {

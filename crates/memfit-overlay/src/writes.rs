@@ -1,4 +1,4 @@
-//! The C library's functions that write to open files, and what the probe tells of checkpoints.
+//! Interposed functions of the C library that write to open files, and the probe's reports of checkpoints.
 
 #![allow(unsafe_code, reason = "functions of the C library are interposed")]
 #![allow(clippy::missing_safety_doc, reason = "each is called as the C library's own function would be")]
@@ -19,11 +19,11 @@ use rustix::{
 
 use crate::{checkpoints, decide, layer::Layer, next::set_errno, sparse};
 
-/// Below so many bytes nothing is the beginning of a checkpoint.
+/// Minimum bytes that can begin a checkpoint.
 const MIN_BEGINNING: usize = 32;
 
-/// Carries out a call in the layer's way, if the layer has a part in it.
-fn own(work: impl FnOnce(&'static Layer) -> Option<Result<usize, Errno>>) -> Option<ssize_t> {
+/// Carries out a call in the overlay; `None` if the overlay does not concern it.
+fn call_layer(work: impl FnOnce(&'static Layer) -> Option<Result<usize, Errno>>) -> Option<ssize_t> {
     let result = panic::catch_unwind(AssertUnwindSafe(|| work(Layer::get()?))).unwrap_or(None)?;
     Some(match result {
         Ok(count) => count as ssize_t,
@@ -34,29 +34,29 @@ fn own(work: impl FnOnce(&'static Layer) -> Option<Result<usize, Errno>>) -> Opt
     })
 }
 
-/// The bytes of a buffer of the caller's.
+/// Bytes of a caller's buffer.
 ///
 /// # Safety
-/// It must have them.
+/// The buffer must hold `count` bytes.
 unsafe fn bytes<'a>(buffer: *const c_void, count: size_t) -> &'a [u8] {
     if buffer.is_null() {
         return &[];
     }
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { slice::from_raw_parts(buffer.cast(), count) }
 }
 
-/// A descriptor, if it can be one.
+/// Borrows a descriptor; `None` if it is negative.
 fn descriptor<'a>(file: c_int) -> Option<BorrowedFd<'a>> {
-    // SAFETY: it is used within one call; one that is not open fails as it would have.
+    // SAFETY: it is used within one call; a closed one fails as it would have.
     (file >= 0).then(|| unsafe { BorrowedFd::borrow_raw(file) })
 }
 
-/// The layer's way to write; `None` where the kernel's will do.
+/// Writes sparsely if the overlay does so for this file; `None` if the kernel should write.
 fn write_here(file: c_int, parts: &[&[u8]], at: Option<u64>) -> Option<ssize_t> {
-    own(|layer| {
+    call_layer(|layer| {
         let file = descriptor(file)?;
-        if at.unwrap_or(0) == 0 && parts.first().is_some_and(|part| checkpoints::begins(part)) {
+        if at.unwrap_or(0) == 0 && parts.first().is_some_and(|part| checkpoints::begins_checkpoint(part)) {
             layer.divert(file);
         }
         if !layer.leaves_out_zeros(file, parts.iter().map(|part| part.len()).sum()) {
@@ -78,8 +78,8 @@ fn write_here(file: c_int, parts: &[&[u8]], at: Option<u64>) -> Option<ssize_t> 
     })
 }
 
-/// Copies a hole of a file of the layer's, or lets the file that it is copied to be one as well. Returns how
-/// many bytes to ask the kernel for, or how many were a hole.
+/// Skips a hole of an overlay file, or makes the file that it is copied to have one as well. Returns the
+/// number of bytes to request from the kernel, or as an error the number of bytes that were a hole.
 fn copy_here(from: c_int, to: c_int, at: Option<u64>, count: usize) -> Result<usize, usize> {
     let hole = || -> Option<Result<usize, usize>> {
         let layer = Layer::get().filter(|layer| layer.is_live())?;
@@ -119,12 +119,12 @@ fn copy_here(from: c_int, to: c_int, at: Option<u64>, count: usize) -> Result<us
     panic::catch_unwind(AssertUnwindSafe(hole)).unwrap_or(None).unwrap_or(Ok(count))
 }
 
-/// An offset that the caller keeps.
+/// Reads an offset that the caller keeps.
 ///
 /// # Safety
-/// It must be null or point to one.
+/// The pointer must be null or valid.
 unsafe fn offset(at: *mut i64) -> Option<u64> {
-    // SAFETY: by the caller's promise.
+    // SAFETY: guaranteed by the caller.
     (!at.is_null()).then(|| unsafe { *at } as u64)
 }
 
@@ -235,15 +235,15 @@ pub unsafe extern "C" fn copy_file_range(
     }
 }
 
-// The probe
+// Calls from the probe
 
-/// A writer of checkpoints begins on this thread, or ends where `begins` is 0.
+/// Records that a checkpoint writer begins on this thread, or ends if `begins` is 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn memfit_overlay_save(begins: c_int) {
-    decide::save(begins != 0);
+    decide::count_writer(begins != 0);
 }
 
-/// A checkpoint is about to be written to an open file.
+/// Records that a checkpoint is about to be written to an open file.
 #[unsafe(no_mangle)]
 pub extern "C" fn memfit_overlay_divert(file: c_int) {
     if let (Some(layer), Some(file)) = (Layer::get(), descriptor(file)) {
@@ -254,7 +254,7 @@ pub extern "C" fn memfit_overlay_divert(file: c_int) {
 /// This process puts a checkpoint together in memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn memfit_overlay_expect() {
-    checkpoints::expect();
+    checkpoints::expect_checkpoint();
 }
 
 /// This process belongs to another run from here on.

@@ -1,5 +1,5 @@
-//! What a process sees of its files, and what stays on the user's disk. Each test runs in a process of its
-//! own that belongs to a run; there, the standard library's calls go through the layer.
+//! Tests of the files that a process sees, and of those that stay on the user's disk. Each test runs in a
+//! process of its own that belongs to a run; there, the standard library's calls go through the overlay.
 
 #![allow(clippy::unwrap_used, clippy::exit, reason = "a test that fails, and a child that has done its part")]
 
@@ -12,9 +12,9 @@ use std::{
 };
 
 use memfit_channel::{RunDir, env::RUN_DIR};
-use memfit_overlay::{decide::save, layer::Layer};
+use memfit_overlay::{decide::count_writer, layer::Layer};
 
-/// Where the process of a run finds the user's files.
+/// Variable with the folder of the user's files, for the process of a run.
 const USER: &str = "MEMFIT_TEST_USER";
 
 /// Runs `script` in a run over the files that `before` makes, then `after` outside of it.
@@ -44,11 +44,11 @@ fn run(name: &str, before: fn(&Path), script: fn(&Path), after: fn(&Path)) {
     after(&user);
 }
 
-/// Writes a checkpoint as a library does that has been told of.
+/// Writes a checkpoint as a library with announced writers does.
 fn checkpoint(path: impl AsRef<Path>) {
-    save(true);
+    count_writer(true);
     let written = fs::write(&path, vec![0; 1 << 20]);
-    save(false);
+    count_writer(false);
     written.unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! What is done to a model once, before its training begins.
+//! Changes made to a model once, before its training begins.
 
 use memfit_plan::Plan;
 use memfit_vocabulary::{ModelChange, Value};
@@ -7,7 +7,7 @@ use crate::Why;
 use crate::draft::Draft;
 use crate::training::Training;
 
-/// Statements that need no more than `torch`.
+/// Adds statements that need only `torch`.
 pub(crate) fn statements(draft: &mut Draft<'_>, statements: &[&str]) -> Result<(), Why> {
     draft.round()?;
     draft.before.extend(statements.iter().map(|statement| (*statement).to_owned()));
@@ -15,8 +15,8 @@ pub(crate) fn statements(draft: &mut Draft<'_>, statements: &[&str]) -> Result<(
     Ok(())
 }
 
-/// Writes the change that takes this value. A module of another model than the first begins with that
-/// model's name.
+/// Writes the statements for a lever's value. Names of modules of a model other than the first begin with
+/// that model's name.
 pub(crate) fn write(
     draft: &mut Draft<'_>,
     changes: &[ModelChange],
@@ -31,7 +31,7 @@ pub(crate) fn write(
         return Err(why.to_owned());
     }
     let training = draft.round()?;
-    Training::alone(draft.facts)?;
+    Training::check_only_backward(draft.facts)?;
     let model = training.model.clone().ok_or("the model has no name of its own where it is called")?;
     let others = &plan.made_for.models;
     let taken = changes.iter().find_map(|change| match (change, value) {
@@ -69,7 +69,7 @@ fn each<'a>(model: &'a str, others: &'a [String]) -> impl Iterator<Item = &'a st
     std::iter::once(model).chain(others.iter().map(String::as_str))
 }
 
-/// A call for each model that has some of these modules.
+/// One call for each model that has some of these modules.
 fn calls(function: &str, model: &str, names: &[String], others: &[String]) -> Vec<String> {
     let of = |name: &str| {
         others
@@ -91,7 +91,7 @@ fn calls(function: &str, model: &str, names: &[String], others: &[String]) -> Ve
     calls
 }
 
-/// A list of names as Python, rows of modules as a comprehension.
+/// Formats names as a Python list, with a comprehension for consecutive numbers.
 pub(crate) fn listed(names: &[String]) -> String {
     let mut parts: Vec<Part> = Vec::new();
     for name in names {
@@ -109,18 +109,18 @@ pub(crate) fn listed(names: &[String]) -> String {
         }
     }
     let alone = parts.len() == 1;
-    let told: Vec<String> = parts.iter().map(|part| part.told(alone)).collect();
+    let told: Vec<String> = parts.iter().map(|part| part.to_python(alone)).collect();
     format!("[{}]", told.join(", "))
 }
 
-/// A part of a list of names.
+/// Part of a list of names.
 enum Part {
     Name(String),
     Row { before: String, after: String, first: u64, last: u64 },
 }
 
 impl Part {
-    fn told(&self, alone: bool) -> String {
+    fn to_python(&self, alone: bool) -> String {
         match self {
             Self::Name(name) => format!("\"{name}\""),
             Self::Row { before, after, first, last } if first == last => {
@@ -134,7 +134,7 @@ impl Part {
     }
 }
 
-/// What stands before a name's last number, the number, and what stands behind it.
+/// Splits a name at its last number into prefix, number and suffix.
 fn numbered(name: &str) -> Option<(String, u64, String)> {
     let parts: Vec<&str> = name.split('.').collect();
     let at =

@@ -1,4 +1,4 @@
-//! Source files that were parsed: each once, when it is first asked for.
+//! Parsed source files, each parsed once when it is first needed.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -7,24 +7,24 @@ use std::sync::Arc;
 
 use crate::Why;
 use memfit_source::{
-    Alone, Dialect, Facts, LineIndex, STACK, Span, Statement, StatementKind, facts, is_deep, statements,
+    Dialect, Facts, LineIndex, NoModules, STACK, Span, Statement, StatementKind, facts, is_deep, statements,
 };
 
-/// A source file that was parsed.
+/// Parsed source file.
 #[derive(Debug)]
 pub(crate) struct Script {
     pub(crate) text: Arc<str>,
     pub(crate) lines: LineIndex,
     pub(crate) facts: Facts,
     pub(crate) statements: Vec<Statement>,
-    /// The full names of what calls call, where it is imported.
+    /// Full names of imported callees, by call.
     called: HashMap<Span, Arc<str>>,
 }
 
 impl Script {
-    /// Parses a text; the error is a sentence without its end.
+    /// Parses a text. The error is a sentence without a final full stop.
     pub(crate) fn read(text: &str) -> Result<Self, &'static str> {
-        // Deep expressions need a deep stack to be read.
+        // Deep expressions need a large stack.
         std::thread::scope(|scope| {
             let reader = std::thread::Builder::new().stack_size(STACK);
             let reading = reader.spawn_scoped(scope, || Self::parse(text));
@@ -36,7 +36,7 @@ impl Script {
     fn parse(text: &str) -> Result<Self, &'static str> {
         const TOO_LARGE: &str = "the script is too large to be changed";
         let text: Arc<str> = Arc::from(text);
-        let facts = facts(&text, Dialect::Python, &Alone).map_err(|_| TOO_LARGE)?;
+        let facts = facts(&text, Dialect::Python, &NoModules).map_err(|_| TOO_LARGE)?;
         if !facts.problems.is_empty() {
             return Err("the script could not be read as Python");
         }
@@ -49,39 +49,39 @@ impl Script {
         Ok(Self { lines: LineIndex::new(&text), text, facts, statements, called })
     }
 
-    /// The text of a span.
+    /// Text of a span.
     pub(crate) fn slice(&self, span: Span) -> &str {
-        span.of(&self.text)
+        span.slice(&self.text)
     }
 
-    /// The line of a byte, from 1.
+    /// Line of an offset, from 1.
     pub(crate) fn line_of(&self, offset: u32) -> u32 {
         self.lines.line_of(offset) as u32 + 1
     }
 
-    /// The first and the last line of a span, from 1.
+    /// First and last line of a span, from 1.
     pub(crate) fn lines_of(&self, span: Span) -> (u32, u32) {
         (self.line_of(span.start), self.line_of(span.end.max(span.start + 1) - 1))
     }
 
-    /// Whether a line, from 1, is one of a span's.
+    /// Returns `true` if a span covers a line (from 1).
     pub(crate) fn is_on(&self, span: Span, line: u32) -> bool {
         let (first, last) = self.lines_of(span);
         (first..=last).contains(&line)
     }
 
-    /// The full name of what a call calls, where it is imported.
+    /// Full name of an imported callee.
     pub(crate) fn called(&self, call: Span) -> Option<&str> {
         self.called.get(&call).map(|path| &**path)
     }
 
-    /// The innermost statement on a line.
-    pub(crate) fn at_line(&self, line: u32) -> Option<Path<'_>> {
+    /// Innermost statement on a line.
+    pub(crate) fn statement_at_line(&self, line: u32) -> Option<Path<'_>> {
         self.path(|span| self.is_on(span, line))
     }
 
-    /// The innermost statement around a span.
-    pub(crate) fn around(&self, inner: Span) -> Option<Path<'_>> {
+    /// Innermost statement that contains a span.
+    pub(crate) fn statement_around(&self, inner: Span) -> Option<Path<'_>> {
         self.path(|span| span.contains(inner))
     }
 
@@ -99,10 +99,10 @@ impl Script {
     }
 }
 
-/// A statement and those around it, the outermost first.
+/// Path from the module to a statement, the outermost first.
 #[derive(Clone, Debug)]
 pub(crate) struct Path<'s> {
-    /// Lists of statements, and the number of the one in it that leads on.
+    /// Lists of statements, each with the index of the next step.
     steps: Vec<(&'s [Statement], usize)>,
 }
 
@@ -113,34 +113,34 @@ impl<'s> Path<'s> {
         &suite[index]
     }
 
-    /// The list of statements that it stands in, and its number there.
+    /// List that contains the statement, and its index there.
     pub(crate) fn suite(&self) -> (&'s [Statement], usize) {
         self.steps[self.steps.len() - 1]
     }
 
-    /// The statements around it, the innermost first.
+    /// Enclosing statements, the innermost first.
     pub(crate) fn above(&self) -> impl Iterator<Item = &'s Statement> + '_ {
         self.steps[..self.steps.len() - 1].iter().rev().map(|(suite, index)| &suite[*index])
     }
 
-    /// The function around it.
+    /// Enclosing function.
     pub(crate) fn function(&self) -> Option<&'s Statement> {
         self.above().find(|statement| statement.kind == StatementKind::Function)
     }
 
-    /// The statements of its function, or of the module.
+    /// Statements of the enclosing function, or of the module.
     pub(crate) fn scope(&self) -> &'s [Statement] {
         self.function().map_or(self.steps[0].0, |function| &function.body)
     }
 
-    /// The loops of its function around it, the innermost first.
+    /// Enclosing loops within the function, the innermost first.
     pub(crate) fn loops(&self) -> impl Iterator<Item = &'s Statement> + '_ {
         self.above()
             .take_while(|statement| !matches!(statement.kind, StatementKind::Function | StatementKind::Class))
             .filter(|statement| statement.kind == StatementKind::Loop)
     }
 
-    /// Whether each round of a loop comes by it: only `with` stands between.
+    /// Returns `true` if every iteration of a loop runs the statement: only `with` statements are between.
     pub(crate) fn is_in_each_round(&self, looped: &Statement) -> bool {
         let between = self.above().take_while(|statement| statement.span != looped.span);
         let first = self.steps.iter().position(|(suite, index)| suite[*index].span == looped.span);
@@ -151,18 +151,18 @@ impl<'s> Path<'s> {
     }
 }
 
-/// A line of a source file, as a recording has it.
+/// Recorded source line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Site {
-    /// The file.
+    /// File.
     pub file: String,
-    /// The line, from 1.
+    /// Line number, from 1.
     pub line: u32,
-    /// The function.
+    /// Function.
     pub function: String,
 }
 
-/// The lines that a recording shows to have run.
+/// Lines that a recording shows to have run.
 #[derive(Clone, Debug, Default)]
 pub struct Ran {
     lines: BTreeMap<String, BTreeSet<u32>>,
@@ -170,7 +170,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// These lines; `main` is the script itself, which no other file imports.
+    /// Collects the lines; `main` is the script itself, which no other file imports.
     pub fn new(sites: impl IntoIterator<Item = Site>, main: Option<String>) -> Self {
         let mut lines: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
         for site in sites {
@@ -180,13 +180,13 @@ impl Ran {
     }
 }
 
-/// The lines that ran of a file that nothing ran of.
+/// Empty set, for files without recorded lines.
 static NO_LINES: BTreeSet<u32> = BTreeSet::new();
 
-/// Reads the text of a source file, where it is at hand.
+/// Returns the text of a source file, if it is available.
 pub type Read<'given> = &'given dyn Fn(&str) -> Option<String>;
 
-/// The source of a recorded program, as far as it is at hand: asked for what it says, and changed.
+/// Source of a recorded program, as far as it is available, with queries and edits.
 pub struct Code<'given> {
     read: Read<'given>,
     ran: Ran,
@@ -195,7 +195,7 @@ pub struct Code<'given> {
 }
 
 impl<'given> Code<'given> {
-    /// The source of a program of which these lines ran.
+    /// Creates the source of a program of which these lines ran.
     pub fn new(read: Read<'given>, ran: Ran) -> Self {
         Self { read, ran, texts: RefCell::default(), scripts: RefCell::default() }
     }
@@ -209,14 +209,14 @@ impl<'given> Code<'given> {
         text
     }
 
-    /// A line, from 1, for people; nothing where it is not at hand, or empty.
+    /// Text of a line (from 1) for people; `None` if it is not available or empty.
     pub fn line(&self, file: &str, line: u32) -> Option<String> {
         let text = self.text(file)?;
         let line = text.lines().nth(line.checked_sub(1)? as usize)?.trim();
         (!line.is_empty()).then(|| line.to_owned())
     }
 
-    /// A file that was parsed, with what is known of its run.
+    /// Parsed file with the facts about its run.
     pub(crate) fn scene<'c>(&'c self, file: &'c str) -> Option<Scene<'c>> {
         let known = self.scripts.borrow().get(file).cloned();
         let script = if let Some(known) = known {
@@ -230,30 +230,30 @@ impl<'given> Code<'given> {
         Some(Scene { file, script, ran, is_main: self.ran.main.as_deref() == Some(file) })
     }
 
-    /// The recorded files that are at hand.
+    /// Recorded files that are available.
     pub(crate) fn scenes(&self) -> impl Iterator<Item = Scene<'_>> {
         self.ran.lines.keys().filter_map(|file| self.scene(file))
     }
 }
 
-/// A parsed file, and what is known of its run.
+/// Parsed file with the facts about its run.
 #[derive(Clone, Debug)]
 pub(crate) struct Scene<'c> {
     pub(crate) file: &'c str,
     pub(crate) script: Rc<Script>,
-    /// The lines that ran.
+    /// Lines that ran.
     pub(crate) ran: &'c BTreeSet<u32>,
-    /// Whether it is the script itself, and no module that others import.
+    /// `true` for the script itself, `false` for a module that others import.
     pub(crate) is_main: bool,
 }
 
 impl Scene<'_> {
-    /// Whether a recorded line is still one of its function: the file may have changed since.
+    /// Checks that a recorded line still belongs to its function, since the file may have changed.
     pub(crate) fn is_current(&self, site: &Site) -> Result<(), Why> {
-        let path = self.script.at_line(site.line);
+        let path = self.script.statement_at_line(site.line);
         let function = path.as_ref().and_then(Path::function).and_then(|function| function.name.as_deref());
         let recorded = site.function.rsplit('.').next().unwrap_or_default();
-        // A lambda or a comprehension is part of any function, and a class has a body of its own.
+        // A lambda or comprehension is part of any function, and a class has a body of its own.
         let class =
             path.as_ref().and_then(|path| path.above().find(|each| each.kind == StatementKind::Class));
         let same = match recorded {
@@ -271,14 +271,15 @@ impl Scene<'_> {
         ))
     }
 
-    /// Whether the recording shows that a statement was come by: another of its list, or one within, ran.
-    pub(crate) fn shows(&self, path: &Path<'_>) -> bool {
+    /// Returns `true` if the recording shows that a statement was reached: another one of its list, or a
+    /// nested one, ran.
+    pub(crate) fn was_reached(&self, path: &Path<'_>) -> bool {
         let mut owners = path.above();
         for (suite, _) in path.steps.iter().rev() {
             match owners.next().map(|owner| owner.kind) {
-                // A module that has lines that ran was executed.
+                // A module with recorded lines was executed.
                 None => return !self.ran.is_empty(),
-                // Its body is come by where it is.
+                // Its body is reached whenever it is.
                 Some(StatementKind::With | StatementKind::Class) => {}
                 Some(_) => {
                     let (first, last) = (suite[0].span.start, suite[suite.len() - 1].span.end);

@@ -1,4 +1,4 @@
-//! A change while it is being made: what each lever adds, and the text that comes of all of them.
+//! Draft of a change: collects the edits of each lever and renders the resulting text.
 
 use std::fmt::Write as _;
 
@@ -6,31 +6,31 @@ use memfit_source::edit::{apply_checked, apply_within};
 use memfit_source::{Dialect, Edit, Facts, Span, Statement, StatementKind};
 use memfit_vocabulary::Lever;
 
-use crate::round::{Place, Round};
+use crate::round::{Placement, Round};
 use crate::training::{Training, is_name};
 use crate::{Left, Why};
 
-/// The round of the training in pieces.
+/// Loop over micro-batches within an iteration of the training loop.
 #[derive(Clone, Debug)]
 pub(crate) struct Pieces {
-    /// Which statements a piece has.
+    /// Statements that belong to the micro-batch.
     pub(crate) round: Round,
-    /// The loop's first line, without its colon.
+    /// Header of the loop, without its colon.
     pub(crate) header: String,
-    /// What a piece counts in the whole, as an expression.
+    /// Weight of a micro-batch in the batch, as an expression.
     pub(crate) share: String,
-    /// What is remembered before the pieces, and put back after them.
+    /// Statements that save values before the loop.
     pub(crate) before: Vec<String>,
-    /// What a piece does after its backward.
+    /// Statements after each micro-batch's backward pass.
     pub(crate) after_each: Vec<String>,
-    /// What is done after the last.
+    /// Statements after the loop.
     pub(crate) after: Vec<String>,
-    /// Names that have the whole batch again after the last.
+    /// Names that are reset to the whole batch after the loop.
     pub(crate) restored: Vec<String>,
 }
 
 impl Pieces {
-    /// Pieces around which nothing is done yet.
+    /// Creates a loop without additional statements.
     pub(crate) fn new(round: Round, header: String, share: String) -> Self {
         Self {
             round,
@@ -43,7 +43,7 @@ impl Pieces {
         }
     }
 
-    /// An expression times the share of a piece.
+    /// Multiplies an expression by the weight of a micro-batch.
     pub(crate) fn weighted(&self, value: &str) -> String {
         match self.share.strip_prefix("1 / ") {
             Some(count) => format!("{value} / {count}"),
@@ -52,27 +52,27 @@ impl Pieces {
     }
 }
 
-/// A change of a script.
+/// Draft of a change to a script.
 #[derive(Debug)]
 pub(crate) struct Draft<'a> {
     pub(crate) text: &'a str,
     pub(crate) facts: &'a Facts,
     pub(crate) statements: &'a [Statement],
     pub(crate) training: Option<&'a Training<'a>>,
-    /// Small changes, anywhere.
+    /// Small edits anywhere.
     pub(crate) edits: Vec<Edit>,
-    /// Lines before the training begins, once the model is there.
+    /// Statements before the training, after the model was created.
     pub(crate) before: Vec<String>,
-    /// Functions behind the imports.
+    /// Functions to be added after the imports.
     pub(crate) helpers: Vec<&'static str>,
-    /// Modules that these and the lines need.
+    /// Modules that the added code needs.
     pub(crate) imports: Vec<&'static str>,
-    /// Variables of the environment, set before torch is imported.
+    /// Environment variables to be set before torch is imported.
     pub(crate) environment: Vec<(&'static str, &'static str)>,
-    /// The context of the forward and its loss.
+    /// Context manager for the forward pass and the loss.
     pub(crate) context: Option<String>,
     pub(crate) pieces: Option<Pieces>,
-    /// The name of a scaler that the loss goes through on its way to the backward.
+    /// Name of the gradient scaler for the loss.
     pub(crate) scaler: Option<String>,
     pub(crate) done: Vec<Lever>,
     pub(crate) left: Vec<Left>,
@@ -105,15 +105,15 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The training loop.
+    /// Training loop.
     pub(crate) fn round(&self) -> Result<&'a Training<'a>, Why> {
         self.training.ok_or_else(|| {
             "no loop of the script's was found in which a loss is computed and goes backward".to_owned()
         })
     }
 
-    /// A name that the script does not use, as near to this one as can be.
-    pub(crate) fn fresh(&self, name: &str) -> String {
+    /// Unused name, as close to `name` as possible.
+    pub(crate) fn unused_name(&self, name: &str) -> String {
         let used = |name: &str| words(self.text).any(|word| word == name);
         let mut fresh = name.to_owned();
         while used(&fresh) {
@@ -134,10 +134,10 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The changed text.
+    /// Renders the changed text.
     pub(crate) fn render(mut self) -> Result<String, Why> {
         self.edits.extend(self.backward_of());
-        let round = self.rewritten()?;
+        let round = self.wrap_iteration()?;
         let mut edits: Vec<Edit> = self
             .edits
             .iter()
@@ -145,15 +145,15 @@ impl<'a> Draft<'a> {
             .cloned()
             .collect();
         edits.extend(round);
-        edits.extend(self.ahead()?);
-        edits.extend(self.on_top());
+        edits.extend(self.insert_before_training()?);
+        edits.extend(self.insert_at_top());
         apply_checked(self.text, &edits, Dialect::Python).map_err(|error| error.to_string())
     }
 
-    /// What the backward begins with: the loss by its piece's share, and scaled.
+    /// Edit of the backward pass's operand: the loss, weighted and scaled.
     fn backward_of(&self) -> Option<Edit> {
         let training = self.training?;
-        let loss = training.loss.of(self.text);
+        let loss = training.loss.slice(self.text);
         let product = self.pieces.as_ref().map(|pieces| pieces.weighted(&self.factor(training)));
         let text = match (product, &self.scaler) {
             (None, None) => return None,
@@ -170,9 +170,9 @@ impl<'a> Draft<'a> {
         Some(Edit { span: training.loss, text })
     }
 
-    /// The loss as a factor of a product: in parentheses, unless it binds more tightly than one.
+    /// Loss as a factor of a product, in parentheses if necessary.
     fn factor(&self, training: &Training<'_>) -> String {
-        let text = training.loss.of(self.text);
+        let text = training.loss.slice(self.text);
         let mut binds_tightly = false;
         training.suite[training.backward].visit(&mut |statement| {
             for expression in statement.expressions() {
@@ -186,8 +186,8 @@ impl<'a> Draft<'a> {
         if binds_tightly { text.to_owned() } else { format!("({text})") }
     }
 
-    /// The statements of a round that are put into a context or into pieces.
-    fn rewritten(&self) -> Result<Option<Edit>, Why> {
+    /// Moves the statements of an iteration into a context or a micro-batch loop.
+    fn wrap_iteration(&self) -> Result<Option<Edit>, Why> {
         let Some(training) = self.training.filter(|_| self.context.is_some() || self.pieces.is_some()) else {
             return Ok(None);
         };
@@ -195,14 +195,15 @@ impl<'a> Draft<'a> {
         let from = from.min(training.forward);
         let place = |index: usize| match &self.pieces {
             Some(pieces) => pieces.round.place(index),
-            None if training.clears.contains(&index) => Place::Before,
-            None => Place::Each,
+            None if training.clears.contains(&index) => Placement::Before,
+            None => Placement::Each,
         };
-        let placed = |wanted: Place| (from..=training.backward).filter(move |index| place(*index) == wanted);
+        let placed =
+            |wanted: Placement| (from..=training.backward).filter(move |index| place(*index) == wanted);
         let mut lines = String::new();
         let indent = self.indent(&training.suite[from]);
         let unit = if indent.contains('\t') { "\t" } else { "    " };
-        for index in placed(Place::Before) {
+        for index in placed(Placement::Before) {
             lines.push_str(&self.chunk(training.suite, index)?);
         }
         let mut inner = indent.to_owned();
@@ -215,8 +216,9 @@ impl<'a> Draft<'a> {
         }
         let deeper = |text: &str, levels: usize| indented(text, &unit.repeat(levels));
         let piece_level = usize::from(self.pieces.is_some());
-        let each: Vec<usize> = placed(Place::Each).collect();
-        // The forward and its loss: up to the statement before the backward, where that stands alone.
+        let each: Vec<usize> = placed(Placement::Each).collect();
+        // The forward pass and the loss: up to the statement before the backward pass if that is a statement
+        // of its own.
         let before_backward =
             each.iter().rev().find(|index| (training.forward..training.backward).contains(index));
         let last = before_backward.copied().unwrap_or(training.backward);
@@ -237,7 +239,7 @@ impl<'a> Draft<'a> {
                 let _ = writeln!(lines, "{indent}{line}");
             }
         }
-        for index in placed(Place::After) {
+        for index in placed(Placement::After) {
             lines.push_str(&self.chunk(training.suite, index)?);
         }
         let start = self.begins(training.suite, from);
@@ -245,7 +247,7 @@ impl<'a> Draft<'a> {
         Ok(Some(Edit { span: Span::new(start, end), text: lines }))
     }
 
-    /// A statement with its lines, the comments above it among them, and the small changes within.
+    /// Text of a statement with its lines, the comments above it, and the small edits within.
     fn chunk(&self, suite: &[Statement], index: usize) -> Result<String, Why> {
         let span = Span::new(self.begins(suite, index), self.line_end(suite[index].span.end));
         let (start, end) = (suite[index].span.start, suite[index].span.end);
@@ -261,7 +263,7 @@ impl<'a> Draft<'a> {
         Ok(text)
     }
 
-    /// Where the lines of a statement begin: behind the statement before it.
+    /// Start of a statement's lines: after the statement before it.
     fn begins(&self, suite: &[Statement], index: usize) -> u32 {
         match index.checked_sub(1) {
             Some(before) => self.line_end(suite[before].span.end),
@@ -269,7 +271,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Where the comments right above a line begin.
+    /// Start of the comments directly above a line.
     fn with_comments(&self, mut start: u32) -> u32 {
         while let Some(above) = start.checked_sub(1).map(|end| self.line_start(end)) {
             let line = self.text[above as usize..start as usize].trim();
@@ -285,24 +287,24 @@ impl<'a> Draft<'a> {
         self.text[..at as usize].rfind('\n').map_or(0, |newline| newline as u32 + 1)
     }
 
-    /// Behind the end of a line.
+    /// Offset after the end of a line.
     pub(crate) fn line_end(&self, at: u32) -> u32 {
         self.text[at as usize..].find('\n').map_or(self.text.len() as u32, |newline| at + newline as u32 + 1)
     }
 
-    /// The blanks before a statement.
+    /// Indentation of a statement.
     pub(crate) fn indent(&self, statement: &Statement) -> &'a str {
         let line = &self.text[self.line_start(statement.span.start) as usize..];
         &line[..line.len() - line.trim_start_matches([' ', '\t']).len()]
     }
 
-    /// The lines before the training.
-    fn ahead(&self) -> Result<Option<Edit>, Why> {
+    /// Edit that inserts the statements before the training.
+    fn insert_before_training(&self) -> Result<Option<Edit>, Why> {
         if self.before.is_empty() {
             return Ok(None);
         }
         let training = self.round()?;
-        // The model has to be there by then: it may be made within the outermost loop.
+        // The model must exist by then; it may be created within the outermost loop.
         let root = training.model.as_deref().and_then(|model| model.split('.').next()).unwrap_or_default();
         let made_in = |looped: &Statement| {
             let text = &self.text[looped.span.start as usize..training.suite[0].span.start as usize];
@@ -321,22 +323,22 @@ impl<'a> Draft<'a> {
         for line in &self.before {
             let _ = writeln!(text, "{indent}{line}");
         }
-        Ok(Some(Edit { span: Span::at(start), text }))
+        Ok(Some(Edit { span: Span::empty(start), text }))
     }
 
-    /// Variables, imports and functions, at the top of the file.
-    fn on_top(&self) -> Vec<Edit> {
+    /// Edits that insert environment variables, imports and functions at the top of the file.
+    fn insert_at_top(&self) -> Vec<Edit> {
         let imported = |module: &str| {
             let wanted = format!("import {module}");
             self.statements.iter().any(|statement| {
-                statement.kind == StatementKind::Import && statement.span.of(self.text) == wanted
+                statement.kind == StatementKind::Import && statement.span.slice(self.text) == wanted
             })
         };
         let mut edits = Vec::new();
         let imports: Vec<&Statement> =
             self.statements.iter().filter(|each| each.kind == StatementKind::Import).collect();
         let torch = imports.iter().find(|each| {
-            words(each.span.of(self.text)).any(|word| word.starts_with("torch") || word == "transformers")
+            words(each.span.slice(self.text)).any(|word| word.starts_with("torch") || word == "transformers")
         });
         if !self.environment.is_empty() {
             let mut text = String::new();
@@ -348,9 +350,9 @@ impl<'a> Draft<'a> {
             }
             text.push('\n');
             let place = torch.or(imports.first()).map_or(0, |each| self.line_start(each.span.start));
-            edits.push(Edit { span: Span::at(place), text });
+            edits.push(Edit { span: Span::empty(place), text });
         }
-        // The imports at the top end where another statement follows.
+        // The leading imports end where another statement follows.
         let last = self
             .statements
             .iter()
@@ -371,18 +373,18 @@ impl<'a> Draft<'a> {
             text.push_str(&"\n".repeat(2_usize.saturating_sub(behind)));
         }
         if !text.is_empty() {
-            edits.push(Edit { span: Span::at(place), text });
+            edits.push(Edit { span: Span::empty(place), text });
         }
         edits
     }
 }
 
-/// The names in a text.
+/// Identifiers in a text.
 pub(crate) fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|letter: char| !(letter.is_alphanumeric() || letter == '_')).filter(|word| is_name(word))
 }
 
-/// Lines further to the right.
+/// Indents lines.
 fn indented(text: &str, by: &str) -> String {
     text.lines().fold(String::with_capacity(text.len() + 64), |mut out, line| {
         if !line.trim().is_empty() {

@@ -1,9 +1,9 @@
-//! Levers as changes of a program's source: plain PyTorch, where plain PyTorch can do it.
+//! Source edits for levers, in plain PyTorch where possible.
 //!
-//! Owns how each lever looks in a script: of a plan ([`patch`]), and of a remedy for memory that ran out
-//! ([`Code::change`]). A change that the source does not prove right is refused with a reason.
-//! It must not know how a plan or a remedy was found, files, or how a change is shown; nor the Python
-//! parser, which only `memfit-source` uses.
+//! The crate contains the edits of each lever for plans ([`patch`]) and for remedies against running out of
+//! memory ([`Code::change`]). An edit that the source does not prove correct is refused with a reason. The
+//! crate does not know how a plan or a remedy was found, files, or the presentation of a change; only
+//! `memfit-source` uses the Python parser.
 
 mod before;
 mod code;
@@ -22,39 +22,39 @@ use memfit_vocabulary::{Lever, Script, Value};
 pub use code::{Code, Ran, Read, Site};
 pub use memfit_source::edit::unified_diff;
 pub use pieces::with_batch;
-pub use remedy::{BlockCall, Change, Known, Refusal, Wanted};
+pub use remedy::{BlockCall, Change, RecordedFacts, Refusal, RemedyRequest};
 
 use draft::Draft;
 use training::Training;
 
-/// A script with a plan in it.
+/// Script with a plan applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Patched {
-    /// Its text; the script's own where nothing could be done.
+    /// New text; the original if no lever could be applied.
     pub text: String,
-    /// The levers that are in it.
+    /// Applied levers.
     pub done: Vec<Lever>,
-    /// Those that are not, and why.
+    /// Levers that were not applied, with reasons.
     pub left: Vec<Left>,
-    /// What somebody who applies it has to know.
+    /// Remarks for the user who applies the change.
     pub remarks: Vec<String>,
-    /// The levers in it that are settings of the library that trains.
+    /// Applied levers that are settings of the training library.
     pub by_library: Vec<Lever>,
 }
 
-/// A lever that is not in a change.
+/// Lever that was not applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Which.
+    /// Lever.
     pub lever: Lever,
-    /// Why, as a sentence without its end.
+    /// Reason, as a sentence without a final full stop.
     pub why: String,
 }
 
-/// Why a lever cannot be written into a script.
+/// Reason why a lever cannot be applied to a script.
 type Why = String;
 
-/// Puts a plan into a script's text.
+/// Applies a plan to a script.
 pub fn patch(text: &str, plan: &Plan) -> Patched {
     let unread = |why: &str| {
         let left = wanted(plan).into_iter().map(|(lever, _)| Left { lever, why: why.to_owned() }).collect();
@@ -91,7 +91,7 @@ pub fn patch(text: &str, plan: &Plan) -> Patched {
     }
 }
 
-/// Writes a lever into a script, in the way in which it says that plain PyTorch spells it.
+/// Applies a lever to a script, with its PyTorch spelling.
 fn write(draft: &mut Draft<'_>, lever: Lever, value: &Value, plan: &Plan) -> Result<(), Why> {
     match lever.declaration().script {
         Script::None => {
@@ -109,7 +109,7 @@ fn write(draft: &mut Draft<'_>, lever: Lever, value: &Value, plan: &Plan) -> Res
     }
 }
 
-/// What a plan asks for, the levers that change the loop first: they may find that they cannot.
+/// Levers of a plan, those that change the loop first, since they may fail.
 fn wanted(plan: &Plan) -> Vec<(Lever, Value)> {
     let mut levers: Vec<(Lever, Value)> = plan
         .levers

@@ -1,4 +1,4 @@
-//! The kernel of an optimizer, where it is made.
+//! Optimizer implementations (`fused`, `foreach`), set where the optimizer is created.
 
 use memfit_source::{Call, Edit, Facts};
 use memfit_vocabulary::{Lever, Script};
@@ -6,10 +6,10 @@ use memfit_vocabulary::{Lever, Script};
 use crate::Why;
 use crate::draft::Draft;
 
-/// Modules of torch.optim that make no optimizer.
-const OTHERS: &[&str] = &["torch.optim.lr_scheduler", "torch.optim.swa_utils"];
+/// Modules of torch.optim that contain no optimizers.
+const NON_OPTIMIZER_MODULES: &[&str] = &["torch.optim.lr_scheduler", "torch.optim.swa_utils"];
 
-/// A keyword of each optimizer's constructor, such as `fused=True`, in the place of another one.
+/// Adds a keyword such as `fused=True` to each optimizer's constructor, or replaces it.
 pub(crate) fn kernel(draft: &mut Draft<'_>, lever: Lever) -> Result<(), Why> {
     let made: Vec<&Call> = draft.facts.calls.iter().filter(|call| makes_optimizer(call)).collect();
     if made.is_empty() {
@@ -21,16 +21,16 @@ pub(crate) fn kernel(draft: &mut Draft<'_>, lever: Lever) -> Result<(), Why> {
     Ok(())
 }
 
-/// Whether a call makes an optimizer of torch.optim.
+/// Returns `true` if a call creates an optimizer of torch.optim.
 pub(crate) fn makes_optimizer(call: &Call) -> bool {
     let path = call.path.as_deref().unwrap_or_default();
     let class = path.rsplit('.').next().unwrap_or_default();
     path.starts_with("torch.optim.")
-        && !OTHERS.iter().any(|other| path.starts_with(other))
+        && !NON_OPTIMIZER_MODULES.iter().any(|other| path.starts_with(other))
         && class.starts_with(char::is_uppercase)
 }
 
-/// The call that makes an optimizer, with the keyword that a lever declares.
+/// Edit that gives the call of an optimizer the keyword of a lever.
 pub(crate) fn with_kernel(facts: &Facts, call: &Call, lever: Lever) -> Result<Edit, Why> {
     let Script::OptimizerKeyword { keyword, name, instead_of } = lever.declaration().script else {
         return Err(format!("`{lever}` is no keyword of an optimizer"));

@@ -1,5 +1,5 @@
-//! The batch in pieces: the loader's batch is cut, or, where the script makes its batches itself, it makes
-//! smaller ones, and more of them in a step.
+//! Micro-batches: the loader's batch is split; a script that creates its batches itself creates smaller ones,
+//! and several in a step.
 
 use memfit_plan::{MadeFor, Plan};
 use memfit_source::{Edit, Span};
@@ -10,7 +10,7 @@ use crate::draft::{Draft, Pieces, words};
 use crate::round::{Read, Round};
 use crate::training::{Training, is_name, is_path};
 
-const PIECES: &str = r#"def pieces(batch, size):
+const PIECES_HELPER: &str = r#"def pieces(batch, size):
     """The batch in pieces of at most `size` samples, each with its share of the whole, by which its loss is weighted."""
 
     def sizes(part):
@@ -31,7 +31,7 @@ const PIECES: &str = r#"def pieces(batch, size):
         yield piece if isinstance(batch, (list, tuple)) else piece[0], share
 "#;
 
-const DETACHED: &str = r#"def detached(value):
+const DETACHED_HELPER: &str = r#"def detached(value):
     """The same without its graph, which goes with the piece that it belongs to."""
     if hasattr(value, "items"):
         return type(value)({key: detached(entry) for key, entry in value.items()})
@@ -40,7 +40,7 @@ const DETACHED: &str = r#"def detached(value):
     return value.detach() if isinstance(value, torch.Tensor) else value
 "#;
 
-const JOINED: &str = r#"def joined(pieces):
+const JOINED_HELPER: &str = r#"def joined(pieces):
     """A value of the whole batch, of its pieces' values and shares: tensors end to end, counts added, means weighted."""
     values = [value for value, _ in pieces]
     first = values[0]
@@ -57,11 +57,11 @@ const JOINED: &str = r#"def joined(pieces):
     return values[-1]
 "#;
 
-/// Puts the round into pieces.
+/// Divides an iteration into micro-batches.
 pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Result<(), Why> {
     let training = draft.round()?;
     let micro_batch = plan.micro_batch.ok_or("the plan says no number of samples")?;
-    Training::alone(draft.facts)?;
+    Training::check_only_backward(draft.facts)?;
     if training.steps.iter().any(|step| training.suite[training.backward].span.contains(step.span)) {
         return Err("the optimizer steps in the statement of the backward".to_owned());
     }
@@ -72,45 +72,45 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Result<(), Why> {
     let batch: Vec<&String> =
         training.looped.targets.iter().filter(|name| Some(*name) != index && is_name(name)).collect();
     let of_loader = plan.made_for.batch_names.is_empty();
-    let round = Round::of(training, if of_loader { &batch } else { &[] })?;
+    let round = Round::classify(training, if of_loader { &batch } else { &[] })?;
     leaves_by_itself(draft, training, round.from)?;
     let mut pieces = if of_loader {
         if batch.is_empty() {
             return Err("the loop gives no batch a name".to_owned());
         }
-        of_the_loader(draft, training, round, micro_batch, &batch)
+        split_loader_batches(draft, training, round, micro_batch, &batch)
     } else {
-        of_its_own(draft, training, round, micro_batch, plan)?
+        shrink_own_batches(draft, training, round, micro_batch, plan)?
     };
     values_after(draft, training, &mut pieces);
     draft.pieces = Some(pieces);
     Ok(())
 }
 
-/// A script that makes smaller batches, by the names that hold their size.
+/// Changes the batch size of a script, given the names that hold it.
 pub fn with_batch(text: &str, made_for: &MadeFor, batch: u64) -> Option<String> {
     let script = Script::read(text).ok()?;
     let mut draft = Draft::new(text, &script.facts, &script.statements, None);
     let before = made_for.batch?;
     let mut found = false;
     for name in &made_for.batch_names {
-        found |= set(&mut draft, name, before, batch);
+        found |= set_number(&mut draft, name, before, batch);
     }
     if found { draft.render().ok() } else { None }
 }
 
-/// A statement that leaves the loop would leave the pieces alone.
+/// Refuses a statement that leaves the loop, since it would only leave the loop over micro-batches.
 fn leaves_by_itself(draft: &Draft<'_>, training: &Training<'_>, from: usize) -> Result<(), Why> {
     for statement in &training.suite[from..=training.backward] {
-        if words(statement.span.of(draft.text)).any(|word| matches!(word, "break" | "continue")) {
+        if words(statement.span.slice(draft.text)).any(|word| matches!(word, "break" | "continue")) {
             return Err("a `break` or `continue` stands between the batch and its backward".to_owned());
         }
     }
     Ok(())
 }
 
-/// The loader's batches are cut.
-fn of_the_loader(
+/// Splits the batches of the loader.
+fn split_loader_batches(
     draft: &mut Draft<'_>,
     training: &Training<'_>,
     round: Round,
@@ -118,27 +118,27 @@ fn of_the_loader(
     batch: &[&String],
 ) -> Pieces {
     let names = batch.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
-    let share = draft.fresh("share");
+    let share = draft.unused_name("share");
     let targets = if batch.len() > 1 { format!("({names})") } else { names.clone() };
     let header = format!("for {targets}, {share} in pieces({targets}, {micro_batch})");
     let mut pieces = Pieces::new(round, header, share);
-    // Behind the parts, the names have the whole batch again.
+    // After the loop, the names refer to the whole batch again.
     let bound = |name: &String| pieces.round.bound.contains(name);
     let read = pieces.round.read_after(training, batch.iter().copied());
     if read.iter().any(|(name, how)| *how == Read::Size || !bound(name)) {
-        let whole = draft.fresh("whole");
+        let whole = draft.unused_name("whole");
         pieces.before.push(format!("{whole} = {names}"));
         pieces.after.push(format!("{names} = {whole}"));
     }
-    // What the parts have made of it is joined.
+    // Results of the micro-batches are concatenated.
     pieces.restored =
         read.into_iter().filter(|(_, how)| *how == Read::Size).map(|(name, _)| name.clone()).collect();
-    draft.helpers.push(PIECES);
+    draft.helpers.push(PIECES_HELPER);
     pieces
 }
 
-/// The script makes smaller batches, and goes through several of them in a step.
-fn of_its_own(
+/// Makes the script create smaller batches, and several of them in a step.
+fn shrink_own_batches(
     draft: &mut Draft<'_>,
     training: &Training<'_>,
     round: Round,
@@ -153,12 +153,12 @@ fn of_its_own(
     let count = batch / micro_batch;
     let targets = &training.looped.targets;
     let made = Span::new(training.suite[round.from].span.start, training.suite[training.backward].span.end);
-    if targets.iter().any(|target| words(made.of(draft.text)).any(|word| word == target)) {
+    if targets.iter().any(|target| words(made.slice(draft.text)).any(|word| word == target)) {
         return Err("each round's batch depends on the loop's own counter".to_owned());
     }
     let mut found = false;
     for name in &plan.made_for.batch_names {
-        found |= set(draft, name, batch, micro_batch);
+        found |= set_number(draft, name, batch, micro_batch);
     }
     if !found {
         return Err(format!("no line was found that sets {}", plan.made_for.batch_names.join(" or ")));
@@ -166,16 +166,16 @@ fn of_its_own(
     Ok(Pieces::new(round, format!("for _ in range({count})"), format!("1 / {count}")))
 }
 
-/// What the script uses of the parts behind them is the whole batch's: its loss, and whatever else it reads.
+/// Values that the script reads after the loop become those of the whole batch: the loss and others.
 fn values_after(draft: &mut Draft<'_>, training: &Training<'_>, pieces: &mut Pieces) {
-    let written = training.loss.of(draft.text);
+    let written = training.loss.slice(draft.text);
     let loss = written.split_once(".scale(").map_or(written, |(_, inner)| inner.trim_end_matches(')'));
     let bound = pieces.round.bound.clone();
     for (name, _) in pieces.round.read_after(training, bound.iter()) {
         if pieces.restored.contains(name) {
             continue;
         }
-        let total = draft.fresh(&format!("whole_{name}"));
+        let total = draft.unused_name(&format!("whole_{name}"));
         if name.as_str() == loss {
             pieces.before.push(format!("{total} = 0"));
             let part = pieces.weighted(&format!("{name}.detach()"));
@@ -185,9 +185,9 @@ fn values_after(draft: &mut Draft<'_>, training: &Training<'_>, pieces: &mut Pie
         }
         pieces.before.push(format!("{total} = []"));
         pieces.after_each.push(format!("{total}.append((detached({name}), {}))", pieces.share));
-        // The pieces' own values go with their list.
+        // The values of the micro-batches are freed with their list.
         pieces.after.push(format!("{name}, {total} = joined({total}), None"));
-        for helper in [DETACHED, JOINED] {
+        for helper in [DETACHED_HELPER, JOINED_HELPER] {
             if !draft.helpers.contains(&helper) {
                 draft.helpers.push(helper);
             }
@@ -196,8 +196,8 @@ fn values_after(draft: &mut Draft<'_>, training: &Training<'_>, pieces: &mut Pie
     }
 }
 
-/// Sets a number of the script's by its name: where it is assigned, or once the arguments are read.
-fn set(draft: &mut Draft<'_>, name: &str, batch: u64, micro_batch: u64) -> bool {
+/// Sets a number by the name that holds it: at its assignment, or after the arguments were parsed.
+fn set_number(draft: &mut Draft<'_>, name: &str, batch: u64, micro_batch: u64) -> bool {
     let mut found = false;
     let mut waiting: Vec<&memfit_source::Statement> = draft.statements.iter().collect();
     let mut edits = Vec::new();
@@ -206,7 +206,7 @@ fn set(draft: &mut Draft<'_>, name: &str, batch: u64, micro_batch: u64) -> bool 
         if !statement.body.is_empty() {
             continue;
         }
-        let text = statement.span.of(draft.text);
+        let text = statement.span.slice(draft.text);
         let Some((left, right)) = text.split_once('=').filter(|(_, right)| !right.starts_with('=')) else {
             continue;
         };
@@ -221,7 +221,7 @@ fn set(draft: &mut Draft<'_>, name: &str, batch: u64, micro_batch: u64) -> bool 
             let end = statement.span.end;
             let comment = format!("  # {batch} in a step");
             edits.push(Edit {
-                span: Span::at(end),
+                span: Span::empty(end),
                 text: format!("\n{line}{target}.{name} = {micro_batch}{comment}"),
             });
             found = true;

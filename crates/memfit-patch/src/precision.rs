@@ -1,4 +1,4 @@
-//! Fewer bits: autocast around the forward and its loss, and a scaler where fp16 needs one.
+//! Mixed precision: autocast for the forward pass and the loss, and a gradient scaler for fp16.
 
 use memfit_source::{Call, Edit, OpKind};
 
@@ -6,14 +6,14 @@ use crate::Why;
 use crate::draft::Draft;
 use crate::training::Training;
 
-/// `torch.autocast` around the forward and its loss.
+/// Wraps the forward pass and the loss in `torch.autocast`.
 pub(crate) fn autocast(draft: &mut Draft<'_>, dtype: &str, scaled: bool) -> Result<(), Why> {
     let training = draft.round()?;
-    Training::alone(draft.facts)?;
+    Training::check_only_backward(draft.facts)?;
     if scaled {
         scaler(draft)?;
     }
-    if written(draft, training, dtype) {
+    if change_own_autocast(draft, training, dtype) {
         draft.import("torch");
         return Ok(());
     }
@@ -25,10 +25,10 @@ pub(crate) fn autocast(draft: &mut Draft<'_>, dtype: &str, scaled: bool) -> Resu
     Ok(())
 }
 
-/// Changes the round's own autocast, which would decide within one around it; false where there is none.
-fn written(draft: &mut Draft<'_>, training: &Training<'_>, dtype: &str) -> bool {
+/// Changes the script's own autocast, which would override an outer one. Returns `false` if there is none.
+fn change_own_autocast(draft: &mut Draft<'_>, training: &Training<'_>, dtype: &str) -> bool {
     let facts = draft.facts;
-    // One within the block may be there to keep a part of it out.
+    // An autocast within the block may exclude a part of it.
     let round = &training.suite[..=training.backward];
     let of_round = |call: &&Call| {
         let path = call.path.as_deref().unwrap_or_default();
@@ -50,11 +50,11 @@ fn written(draft: &mut Draft<'_>, training: &Training<'_>, dtype: &str) -> bool 
     found
 }
 
-/// A loss is scaled before its backward, and gradients are scaled back before they are used.
+/// Scales the loss before its backward pass, and unscales gradients before they are used.
 fn scaler(draft: &mut Draft<'_>) -> Result<(), Why> {
     let training = draft.round()?;
     if let Some(made) = draft.facts.scalers.first().and_then(|index| draft.facts.calls.get(*index)) {
-        // The script has one, which it may have switched off.
+        // The script has one, which may be disabled.
         if let Some(enabled) = made.keyword("enabled") {
             draft.edits.push(Edit { span: enabled.value_span, text: "True".to_owned() });
         }
@@ -67,7 +67,7 @@ fn scaler(draft: &mut Draft<'_>) -> Result<(), Why> {
     if !training.steps.iter().all(|step| plain(&step.kind)) {
         return Err("the optimizer steps with a closure, which no scaler takes".to_owned());
     }
-    let name = draft.fresh("scaler");
+    let name = draft.unused_name("scaler");
     draft.before.push(format!("{name} = torch.amp.GradScaler(\"cuda\")"));
     for step in &training.steps {
         let line = &draft.text[draft.line_start(step.span.start) as usize..step.span.start as usize];
@@ -85,7 +85,7 @@ fn scaler(draft: &mut Draft<'_>) -> Result<(), Why> {
         let line = &draft.text[start as usize..];
         let indent = &line[..line.len() - line.trim_start_matches([' ', '\t']).len()];
         draft.edits.push(Edit {
-            span: memfit_source::Span::at(start),
+            span: memfit_source::Span::empty(start),
             text: format!("{indent}{name}.unscale_({optimizer})\n"),
         });
     }

@@ -1,5 +1,5 @@
-//! A remedy as a change of the source: made through the parser, where the source and the recording prove that
-//! it does what its lever says, and refused with a reason where they do not.
+//! Remedies as source edits, made where the source and the recording prove that the edit does what its lever
+//! says, and refused with a reason otherwise.
 
 mod around;
 mod attention;
@@ -21,62 +21,63 @@ use memfit_vocabulary::Lever;
 use crate::Why;
 use crate::code::{Code, Scene, Script, Site};
 
-/// A remedy that is wanted, and the place where the recording says that it is needed.
+/// Requested remedy, with the recorded lines that need it.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
-    /// What is to be done.
+pub struct RemedyRequest<'a> {
+    /// Lever.
     pub lever: Lever,
-    /// The lines that it is about, the most telling first.
+    /// Lines concerned, the most relevant first.
     pub sites: &'a [Site],
-    /// What else the recording says of it.
-    pub known: Known<'a>,
+    /// Further facts from the recording.
+    pub known: RecordedFacts<'a>,
 }
 
-/// What a recording says of a remedy beside its lines.
+/// Facts from a recording in addition to the lines.
 #[derive(Clone, Copy, Debug)]
-pub enum Known<'a> {
-    /// Nothing more.
+pub enum RecordedFacts<'a> {
+    /// None.
     Nothing,
-    /// Of what stays from step to step: where backward passes began.
+    /// For memory that stays across steps: lines where backward passes began.
     Backwards(&'a [Site]),
-    /// Of what a step leaves to the next.
+    /// For memory that a step leaves to the next.
     Leftovers {
-        /// Where the optimizer steps.
+        /// Line of the optimizer step.
         step: Option<&'a Site>,
-        /// Whether gradients are among it.
+        /// `true` if it includes gradients.
         gradients: bool,
     },
-    /// Of a call of the model: a backward pass followed calls of other lines, and none of this one.
+    /// For a model call: `true` if backward passes followed calls on other lines, but none on this one.
     NeverTrained(bool),
-    /// Of the allocator's settings: the text that was in force, and the one that is wanted.
+    /// For allocator settings: the current text and the new one.
     Settings {
-        /// In force.
+        /// Current settings.
         now: &'a str,
-        /// Wanted.
+        /// New settings.
         then: &'a str,
     },
 }
 
-/// A change of a source file.
+/// Change of a source file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The file.
+    /// File.
     pub file: String,
-    /// The first line that changes, from 1.
+    /// First changed line, from 1.
     pub line: u32,
-    /// The change as a unified diff.
+    /// Unified diff.
     pub diff: String,
-    /// What the file says with it.
+    /// Changed text.
     pub after: String,
 }
 
-/// Why there is no change.
+/// Reason for the absence of a change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// No source is at hand, or nothing in it is what the remedy is about.
+    /// The source is not available, or contains nothing that the remedy applies to.
     #[error("nothing of the kind is in the source that is at hand")]
     NotHere,
-    /// The source does not prove that the change would do what its lever says: a sentence without its end.
+    /// The source does not prove that the edit does what its lever says. A sentence without a final full
+    /// stop.
     #[error("{0}")]
     Unproven(Why),
 }
@@ -94,19 +95,19 @@ impl From<&str> for Refusal {
 }
 
 impl Code<'_> {
-    /// The change that makes a remedy, or why there is none.
-    pub fn change(&self, wanted: &Wanted<'_>) -> Result<Change, Refusal> {
+    /// Returns the edit for a remedy, or the reason why there is none.
+    pub fn change(&self, wanted: &RemedyRequest<'_>) -> Result<Change, Refusal> {
         match (wanted.lever, wanted.known) {
-            (Lever::ReleaseGraph | Lever::KeepOffTheCard, Known::Backwards(backwards)) => {
+            (Lever::ReleaseGraph | Lever::KeepOffTheCard, RecordedFacts::Backwards(backwards)) => {
                 kept::change(self, wanted, backwards)
             }
-            (Lever::DropVariables | Lever::ZeroGradEarlier, Known::Leftovers { step, gradients }) => {
+            (Lever::DropVariables | Lever::ZeroGradEarlier, RecordedFacts::Leftovers { step, gradients }) => {
                 batches::change(self, wanted.sites, step, gradients)
             }
-            (Lever::NoGrad, Known::NeverTrained(never)) => {
+            (Lever::NoGrad, RecordedFacts::NeverTrained(never)) => {
                 self.first(wanted.sites, |scene, site| around::no_grad(scene, site, never).map(Some))
             }
-            (Lever::DropSetting, Known::Settings { now, then }) => options::settings(self, now, then),
+            (Lever::DropSetting, RecordedFacts::Settings { now, then }) => options::settings(self, now, then),
             (Lever::Sdpa, _) => self.first(wanted.sites, attention::change),
             (Lever::ResizeBeforeUpload, _) => {
                 self.first(wanted.sites, |scene, site| Ok(upload::change(scene, site)))
@@ -128,8 +129,8 @@ impl Code<'_> {
         }
     }
 
-    /// The change of the first line where there is one; else the first reason. `None` stands for a line that
-    /// has nothing of the kind.
+    /// Returns the edit of the first line that has one, or else the first reason. `None` stands for a line
+    /// without a match.
     fn first(
         &self,
         sites: &[Site],
@@ -152,7 +153,7 @@ impl Code<'_> {
     }
 }
 
-/// Edits of one file, while they are being collected.
+/// Collected edits of one file.
 #[derive(Debug, Default)]
 struct Edits(Vec<Edit>);
 
@@ -163,13 +164,13 @@ impl Edits {
         }
     }
 
-    /// A line of its own before the line of a byte, as far in.
+    /// Inserts a line before the line of an offset, with the same indentation.
     fn line_before(&mut self, script: &Script, at: u32, text: &str) {
         let (start, blank) = script.facts.line_start(at);
         self.push(Edit::insert(start, format!("{blank}{text}{}", newline(script))));
     }
 
-    /// A line of its own behind the line on which a span ends, as far in as that begins.
+    /// Inserts a line after the last line of a span, with the indentation of its first line.
     fn line_behind(&mut self, script: &Script, span: Span, text: &str) {
         let (_, blank) = script.facts.line_start(span.start);
         let rest = &script.text[span.end as usize..];
@@ -181,10 +182,10 @@ impl Edits {
         self.push(edit);
     }
 
-    /// `import MODULE` at the top of the file, unless it is there.
+    /// Adds `import MODULE` at the top of the file if it is missing.
     fn import(&mut self, script: &Script, module: &str) {
         let imports = || script.statements.iter().filter(|each| each.kind == StatementKind::Import);
-        // `import torch.nn` binds `torch` as well; a submodule has to be named itself.
+        // `import torch.nn` also binds `torch`; a submodule must be imported itself.
         let binds = |known: &String| {
             known == module
                 || !module.contains('.')
@@ -222,7 +223,7 @@ fn newline(script: &Script) -> &'static str {
     if script.text.contains("\r\n") { "\r\n" } else { "\n" }
 }
 
-/// A span as an operand: in parentheses, unless it needs none.
+/// Text of an expression as an operand, in parentheses if necessary.
 fn operand(script: &Script, of: &memfit_source::Expression) -> String {
     use memfit_source::ExpressionKind as Kind;
     let text = script.slice(of.span);

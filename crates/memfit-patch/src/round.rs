@@ -1,4 +1,4 @@
-//! What each statement of a round is to its backward: computed for each part of the batch, or once.
+//! Role of each statement of a training iteration: computed for each micro-batch, or once.
 
 use std::collections::BTreeSet;
 
@@ -7,32 +7,33 @@ use memfit_source::{Expression, ExpressionKind, Statement, StatementKind};
 use crate::Why;
 use crate::training::Training;
 
-/// Where a statement goes when the batch is divided.
+/// Placement of a statement relative to the micro-batch loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// Once, before the parts.
+pub(crate) enum Placement {
+    /// Once, before the loop.
     Before,
-    /// In each part.
+    /// For each micro-batch.
     Each,
-    /// Once, after the parts.
+    /// Once, after the loop.
     After,
 }
 
-/// The statements of a round from the first that is computed for each part.
+/// Statements of an iteration from the first that belongs to the micro-batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Round {
-    /// The number of the first.
+    /// Index of the first statement.
     pub(crate) from: usize,
-    /// The place of that one and of each behind it, up to the backward.
-    pub(crate) places: Vec<Place>,
-    /// The names that the parts bind.
+    /// Placement of that statement and of each later one up to the backward pass.
+    pub(crate) places: Vec<Placement>,
+    /// Names that the micro-batches bind.
     pub(crate) bound: BTreeSet<String>,
 }
 
 impl Round {
-    /// Sorts the statements of a round. `batch` are the names of the loader's batch; none where the script
-    /// makes its batches itself, and everything that the backward needs belongs to a part.
-    pub(crate) fn of(training: &Training<'_>, batch: &[&String]) -> Result<Self, Why> {
+    /// Classifies the statements of an iteration. `batch` are the names of the loader's batch; without them
+    /// the script creates its batches itself, and everything that the backward pass needs belongs to the
+    /// micro-batch.
+    pub(crate) fn classify(training: &Training<'_>, batch: &[&String]) -> Result<Self, Why> {
         let suite = &training.suite[..=training.backward];
         let feeds = feeding(suite, training);
         let mut of_batch: BTreeSet<String> = batch.iter().map(|name| (*name).clone()).collect();
@@ -59,25 +60,25 @@ impl Round {
             places.push(if in_part[index] {
                 counts_up(statement, &bound)?;
                 bound.extend(binds(statement));
-                Place::Each
+                Placement::Each
             } else if feeds[index]
                 || training.clears.contains(&index)
                 || (index < training.forward && !bound.iter().any(|name| statement.mentions(name)))
             {
-                Place::Before
+                Placement::Before
             } else {
-                Place::After
+                Placement::After
             });
         }
         Ok(Self { from, places, bound })
     }
 
-    /// The place of a statement of the round.
-    pub(crate) fn place(&self, index: usize) -> Place {
-        index.checked_sub(self.from).and_then(|at| self.places.get(at)).copied().unwrap_or(Place::Before)
+    /// Placement of a statement of the iteration.
+    pub(crate) fn place(&self, index: usize) -> Placement {
+        index.checked_sub(self.from).and_then(|at| self.places.get(at)).copied().unwrap_or(Placement::Before)
     }
 
-    /// Which of these names are read behind the parts before they are bound anew, and how.
+    /// Names that are read after the loop before they are bound again, with the kind of use.
     pub(crate) fn read_after<'n>(
         &self,
         training: &Training<'_>,
@@ -85,12 +86,12 @@ impl Round {
     ) -> Vec<(&'n String, Read)> {
         let end = training.suite[training.backward].span.end;
         let start = training.suite[self.from].span.start;
-        let put_off = (self.from..training.backward).filter(|index| self.place(*index) == Place::After);
+        let put_off = (self.from..training.backward).filter(|index| self.place(*index) == Placement::After);
         let scope = flat(training.scope);
         let mut later: Vec<&Statement> =
             put_off.flat_map(|index| flat(std::slice::from_ref(&training.suite[index]))).collect();
         later.extend(scope.iter().filter(|statement| statement.span.start >= end));
-        // What comes before the parts in the next round.
+        // Statements before the loop in the next iteration.
         let in_loop = |statement: &&&Statement| training.looped.span.contains(statement.span);
         let next: Vec<&Statement> =
             scope.iter().filter(in_loop).filter(|statement| statement.span.end <= start).copied().collect();
@@ -104,16 +105,16 @@ impl Round {
     }
 }
 
-/// How a name is read.
+/// Kind of use of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Read {
-    /// Only for its size.
+    /// Only its size.
     Size,
-    /// For what it holds.
+    /// Its value.
     Value,
 }
 
-/// Which statements the forward and the backward need.
+/// Marks the statements that the forward and backward pass need.
 fn feeding(suite: &[Statement], training: &Training<'_>) -> Vec<bool> {
     let mut needed: BTreeSet<String> = BTreeSet::new();
     let mut feeds = vec![false; suite.len()];
@@ -131,7 +132,7 @@ fn feeding(suite: &[Statement], training: &Training<'_>) -> Vec<bool> {
     feeds
 }
 
-/// The names that a statement and those in it bind.
+/// Names bound by a statement and nested ones.
 fn binds(statement: &Statement) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for each in flat(std::slice::from_ref(statement)) {
@@ -164,7 +165,7 @@ fn targets(of: &Expression, found: &mut BTreeSet<String>) {
                 targets(part, found);
             }
         }
-        // What is put into an object or a container changes it.
+        // A store to an attribute or element changes the object.
         ExpressionKind::Item { of, .. } | ExpressionKind::Attribute { of, .. } => {
             found.extend(of.root().map(str::to_owned));
         }
@@ -183,7 +184,7 @@ fn names(statement: &Statement) -> BTreeSet<String> {
     found
 }
 
-/// The name of what a call such as `images.mul_(2)` changes.
+/// Name that a call such as `images.mul_(2)` changes in place.
 fn changed_in_place(statement: &Statement) -> Option<&str> {
     if statement.kind != StatementKind::Expression {
         return None;
@@ -195,7 +196,7 @@ fn changed_in_place(statement: &Statement) -> Option<&str> {
     }
 }
 
-/// Refuses a statement that counts something up which began before the parts: each part would count.
+/// Refuses a counter that began before the loop, since each micro-batch would increment it.
 fn counts_up(statement: &Statement, bound: &BTreeSet<String>) -> Result<(), Why> {
     let own = binds_anew(statement);
     for each in flat(std::slice::from_ref(statement)) {
@@ -212,7 +213,7 @@ fn counts_up(statement: &Statement, bound: &BTreeSet<String>) -> Result<(), Why>
     Ok(())
 }
 
-/// The names that a statement binds other than by counting up.
+/// Names that a statement binds other than by incrementing.
 fn binds_anew(statement: &Statement) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for each in flat(std::slice::from_ref(statement)) {
@@ -225,7 +226,7 @@ fn binds_anew(statement: &Statement) -> BTreeSet<String> {
     found
 }
 
-/// Statements and those in them in the order of the text, without the bodies of functions and classes.
+/// Statements and nested ones in text order, without bodies of functions and classes.
 fn flat(suite: &[Statement]) -> Vec<&Statement> {
     let mut found = Vec::new();
     for statement in suite {
@@ -239,7 +240,7 @@ fn flat(suite: &[Statement]) -> Vec<&Statement> {
     found
 }
 
-/// How a name is read in these statements before it is bound; nothing where it is not.
+/// Use of a name in these statements before it is bound; `None` if there is none.
 fn first_read(statements: &[&Statement], name: &str) -> Option<Read> {
     let mut how = None;
     for statement in statements {
@@ -260,7 +261,7 @@ fn first_read(statements: &[&Statement], name: &str) -> Option<Read> {
     how
 }
 
-/// How an expression reads a name.
+/// Use of a name in an expression.
 fn reading(of: &Expression, name: &str) -> Option<Read> {
     const SIZES: [&str; 5] = ["shape", "size", "ndim", "dim", "numel"];
     let is_it = |part: &Expression| part.name() == Some(name);
@@ -282,7 +283,7 @@ fn reading(of: &Expression, name: &str) -> Option<Read> {
     }
 }
 
-/// Whether a target binds a name, and does not read it.
+/// Returns `true` if a target binds a name without reading it.
 fn binds_it(target: &Expression, name: &str) -> bool {
     match &target.kind {
         ExpressionKind::Name(bound) => bound == name,

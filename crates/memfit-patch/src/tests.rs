@@ -1,4 +1,4 @@
-//! Scripts with plans in them.
+//! Plans applied to scripts.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -66,7 +66,7 @@ fn plan(text: &str) -> Plan {
     Plan::parse(text, Path::new("memfit.plan.toml")).unwrap()
 }
 
-/// A plan with these levers.
+/// Plan with these levers.
 fn levers(micro_batch: Option<u64>, levers: &[(&str, &str)]) -> Plan {
     let mut text = micro_batch.map_or(String::new(), |size| format!("micro_batch = {size}\n"));
     for (name, value) in levers {
@@ -134,7 +134,8 @@ fn what_is_not_understood_is_left_alone() {
     }
 }
 
-/// What a plan becomes in each of the reference workloads, which were not written for it.
+/// Each reference workload, none of which was written for this test, takes a plan or states the reason why
+/// not.
 #[test]
 fn workloads_take_a_plan_or_say_why_not() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workloads");
@@ -241,14 +242,14 @@ fn a_librarys_trainer_takes_the_plan_through_its_own_settings() {
     assert!(changed.remarks.iter().any(|remark| remark.contains("every block")));
     let inside = "    per_device_train_batch_size=4,\n    num_train_epochs=1, gradient_accumulation_steps=8, bf16=True, gradient_checkpointing=True,\n)";
     assert!(changed.text.contains(inside), "{}", changed.text);
-    // Lightning's loader is the script's own, so its batch is.
+    // Lightning's loader belongs to the script, and so does its batch.
     let changed = patch(LIGHTNING, &plan);
     assert_eq!(changed.done, [Lever::AutocastBf16]);
     assert!(changed.text.contains("L.Trainer(precision=\"bf16-mixed\", max_steps=3)"), "{}", changed.text);
     let left: Vec<Lever> = changed.left.iter().map(|left| left.lever).collect();
     assert_eq!(left, [Lever::MicroBatch, Lever::Checkpointing, Lever::ChunkedLoss]);
     assert!(changed.left[0].why.contains("accumulate_grad_batches=8"));
-    // Two sets of settings: which of them the training takes is not told by the source.
+    // With two sets of settings, the source does not show which one the training uses.
     let twice = format!("{TRAINER}other = TrainingArguments(output_dir=\"b\")\n");
     assert_eq!(patch(&twice, &plan).text, twice);
 }

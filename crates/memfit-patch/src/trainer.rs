@@ -1,4 +1,4 @@
-//! A plan in the settings of a library's trainer, where the script hands its training loop to one.
+//! Plans as settings of a training library, for scripts that use its trainer.
 
 use memfit_plan::{Plan, in_its_words};
 use memfit_source::{Call, Edit};
@@ -7,18 +7,18 @@ use memfit_vocabulary::{Framework, Lever};
 use crate::draft::Draft;
 use crate::{Left, Why};
 
-/// Where the settings of a library's trainer are given.
-struct Place<'a> {
+/// Call that creates the trainer's settings.
+struct SettingsCall<'a> {
     framework: Framework,
     call: &'a Call,
 }
 
-/// Writes what the library has settings for; the levers that are told thereby, done or left.
+/// Writes the levers that the library has settings for. Returns the levers handled, applied or not.
 pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
-    // A loop of the script's own is changed itself. Accelerate's stands in the script, and what wraps model
-    // and optimizer is told.
+    // A loop in the script is edited itself. With Accelerate the loop is in the script, but model and
+    // optimizer are wrapped by its settings.
     let own_loop = draft.training.is_some();
-    let place = match place(draft) {
+    let place = match settings_call(draft) {
         Some(Ok(place)) if !own_loop || place.framework == Framework::Accelerate => place,
         Some(Err(why)) if !own_loop => {
             draft.remark(&why);
@@ -61,14 +61,13 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
     told
 }
 
-/// The one place where a trainer's settings are given; why there is none that could be changed, where there
-/// are several.
-fn place<'a>(draft: &Draft<'a>) -> Option<Result<Place<'a>, Why>> {
-    let mut found: Vec<Place<'a>> = draft
+/// The single call that creates the settings. With several calls, returns the reason why none can be changed.
+fn settings_call<'a>(draft: &Draft<'a>) -> Option<Result<SettingsCall<'a>, Why>> {
+    let mut found: Vec<SettingsCall<'a>> = draft
         .facts
         .calls
         .iter()
-        .filter_map(|call| Some(Place { framework: framework(call.path.as_deref()?)?, call }))
+        .filter_map(|call| Some(SettingsCall { framework: framework(call.path.as_deref()?)?, call }))
         .collect();
     found.dedup_by_key(|place| place.call.span);
     let place = found.pop()?;
@@ -78,12 +77,12 @@ fn place<'a>(draft: &Draft<'a>) -> Option<Result<Place<'a>, Why>> {
     Some(Err(format!("the script gives `{}` in several places", place.framework.taker())))
 }
 
-/// The library whose trainer takes its settings by a call of this.
+/// Library whose trainer takes its settings from this class.
 fn framework(path: &str) -> Option<Framework> {
     let (package, class) = (path.split('.').next()?, path.rsplit('.').next()?);
     match (package, class) {
         ("transformers", class) if class.ends_with("TrainingArguments") => Some(Framework::Transformers),
-        // Its settings are those of transformers, and more.
+        // Its settings extend those of transformers.
         ("trl", class) if class.ends_with("Config") => Some(Framework::Transformers),
         ("lightning" | "pytorch_lightning", "Trainer") => Some(Framework::Lightning),
         ("accelerate", "Accelerator") => Some(Framework::Accelerate),

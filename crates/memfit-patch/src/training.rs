@@ -1,4 +1,4 @@
-//! Where a script trains: the statements of a round, and which of them does what.
+//! The training loop of a script: the statements of an iteration and their roles.
 
 use std::collections::BTreeSet;
 
@@ -6,37 +6,37 @@ use memfit_source::{Facts, Loop, Op, OpKind, Span, Statement, StatementKind};
 
 use crate::Why;
 
-/// The round of a training loop.
+/// Iteration of a training loop.
 #[derive(Debug)]
 pub(crate) struct Training<'a> {
-    /// The statements of the round: those that compute and those that update are all among them.
+    /// Statements of the iteration, from computation to update.
     pub(crate) suite: &'a [Statement],
-    /// What is known of the loop.
+    /// Facts about the loop.
     pub(crate) looped: &'a Loop,
-    /// The first of the statements in which a model is called.
+    /// Index of the first statement that calls a model.
     pub(crate) forward: usize,
-    /// The one with the backward pass.
+    /// Index of the statement with the backward pass.
     pub(crate) backward: usize,
-    /// Those that clear gradients and do nothing else.
+    /// Indices of statements that only clear gradients.
     pub(crate) clears: Vec<usize>,
-    /// What the backward begins with.
+    /// Span of the loss, on which the backward pass is called.
     pub(crate) loss: Span,
-    /// The model, as the loop names it; nothing where it is called elsewhere.
+    /// Name of the model in the loop; `None` if it is called elsewhere.
     pub(crate) model: Option<String>,
-    /// The steps of optimizers, within the round.
+    /// Optimizer steps within the iteration.
     pub(crate) steps: Vec<&'a Op>,
-    /// Where gradients are clipped, within the round.
+    /// Gradient clipping within the iteration.
     pub(crate) clips: Vec<&'a Op>,
-    /// The loops of the function around the round, the outermost first.
+    /// Enclosing loops in the function, the outermost first.
     pub(crate) around: Vec<&'a Statement>,
-    /// The statements of its function, or of the module.
+    /// Statements of the function, or of the module.
     pub(crate) scope: &'a [Statement],
 }
 
 impl<'a> Training<'a> {
-    /// The first loop of a text that computes a loss and its gradients where it can be seen.
+    /// Finds the first loop of a text with a visible loss and backward pass.
     pub(crate) fn find(facts: &'a Facts, statements: &'a [Statement]) -> Option<Self> {
-        let backward = facts.ops.iter().filter(|op| op.via.is_none() && op.place.looped.is_some());
+        let backward = facts.ops.iter().filter(|op| op.via.is_none() && op.site.looped.is_some());
         backward
             .filter_map(|op| match &op.kind {
                 OpKind::Backward(backward) if !backward.managed => Some((op, backward.loss_span)),
@@ -69,7 +69,7 @@ impl<'a> Training<'a> {
         let within = |op: &&Op| op.via.is_none() && place(op.span).is_some();
         let of = |wanted: fn(&OpKind) -> bool| -> Vec<&Op> {
             let mut found: Vec<&Op> = facts.ops.iter().filter(|op| wanted(&op.kind)).filter(within).collect();
-            // A function is walked for each of its callers, and tells the same place each time.
+            // A function is walked once for each caller, with the same position each time.
             found.sort_by_key(|op| op.span);
             found.dedup_by_key(|op| op.span);
             found
@@ -95,9 +95,8 @@ impl<'a> Training<'a> {
         })
     }
 
-    /// Whether this is the only place of the script that goes backward: what is done to one of several would
-    /// be half a plan.
-    pub(crate) fn alone(facts: &Facts) -> Result<(), Why> {
+    /// Checks that the script has no other backward pass: a change of one of several would be incomplete.
+    pub(crate) fn check_only_backward(facts: &Facts) -> Result<(), Why> {
         let backwards =
             facts.ops.iter().filter(|op| matches!(op.kind, OpKind::Backward(_)) && op.via.is_none());
         let places: BTreeSet<Span> = backwards.map(|op| op.span).collect();
@@ -110,29 +109,29 @@ impl<'a> Training<'a> {
     }
 }
 
-/// The calls of models in the function of an operation, with the models' names where they are called by them.
-/// What is no model by itself is one where its parameters are asked for.
+/// Model calls in the function of an operation, with the models' names if they are called by them. An object
+/// counts as a model if its parameters are requested.
 fn forwards<'a>(facts: &'a Facts, op: &Op) -> Vec<(Span, Option<&'a str>)> {
-    let here = |function| function == op.place.function;
+    let here = |function| function == op.site.function;
     let told = facts
         .ops
         .iter()
-        .filter(|forward| matches!(forward.kind, OpKind::Forward) && here(forward.place.function))
+        .filter(|forward| matches!(forward.kind, OpKind::Forward) && here(forward.site.function))
         .map(|forward| (forward.span, forward.via.is_none().then_some(forward.receiver.as_str())));
     let models: Vec<&str> = facts
         .calls
         .iter()
         .filter(|call| ["parameters", "named_parameters"].iter().any(|name| call.is_method(name)))
-        .filter_map(|call| call.receiver.as_ref().map(|receiver| receiver.span.of(&facts.text)))
+        .filter_map(|call| call.receiver.as_ref().map(|receiver| receiver.span.slice(&facts.text)))
         .collect();
-    let called = facts.calls.iter().filter(|call| here(call.place.function)).filter_map(|call| {
-        let name = call.callee.of(&facts.text);
+    let called = facts.calls.iter().filter(|call| here(call.site.function)).filter_map(|call| {
+        let name = call.callee.slice(&facts.text);
         models.contains(&name).then_some((call.span, Some(name)))
     });
     told.chain(called).collect()
 }
 
-/// The innermost list of statements with all of these places in it, and the statements on the way there.
+/// Innermost list of statements that contains all of these spans, and the statements on the way to it.
 fn deepest<'a>(
     statements: &'a [Statement],
     spans: &[Span],
@@ -154,12 +153,12 @@ fn deepest<'a>(
     spans.iter().all(one_each).then_some(statements)
 }
 
-/// Whether a text is a name, or names joined by dots.
+/// Returns `true` if a text is a name, or names joined by dots.
 pub(crate) fn is_path(text: &str) -> bool {
     text.split('.').all(is_name)
 }
 
-/// Whether a text is a name.
+/// Returns `true` if a text is a name.
 pub(crate) fn is_name(text: &str) -> bool {
     let mut letters = text.chars();
     letters.next().is_some_and(|letter| letter.is_alphabetic() || letter == '_')

@@ -1,13 +1,13 @@
-//! Writes the generated entry points as Rust.
+//! Generates the entry points as Rust source.
 
 use std::fmt::Write;
 
 use crate::list::{Class, Entry, Flow, Kind, Library, Parameter};
 
-/// What the generated entry points are written with.
+/// Source that precedes the generated entry points.
 const PRELUDE: &str = include_str!("prelude.rs.in");
 
-/// The generated file: one module a library, and the table of refused calls.
+/// Generates the file: one module per library, and the table of refused calls.
 pub(crate) fn stubs(libraries: &[Library]) -> String {
     let mut table = String::new();
     let mut text = String::new();
@@ -20,7 +20,7 @@ pub(crate) fn stubs(libraries: &[Library]) -> String {
                 Class::Alias => alias(&mut text, entry),
                 Class::Harmless => harmless(&mut text, library, entry),
                 Class::Refused => {
-                    refused(&mut text, entry, index);
+                    refused_call(&mut text, entry, index);
                     let _ = writeln!(table, "    Refusal::new({:?}, {}),", entry.name, library.refusal);
                     index += 1;
                 }
@@ -32,7 +32,7 @@ pub(crate) fn stubs(libraries: &[Library]) -> String {
     format!("{PRELUDE}static REFUSALS: [Refusal; {index}] = [\n{table}];\n\n{text}")
 }
 
-/// An alias jumps: whatever the arguments are, they stay where they are.
+/// Generates an alias as a jump, which leaves all arguments in place.
 fn alias(text: &mut String, entry: &Entry) {
     let target = entry.target.as_deref().unwrap_or_default();
     let _ = writeln!(
@@ -43,8 +43,8 @@ fn alias(text: &mut String, entry: &Entry) {
     );
 }
 
-/// The table behind `cuGetProcAddress`: every name of the driver without its version, with each version's
-/// address.
+/// Generates the table behind `cuGetProcAddress`: every name of the driver without its version, with each
+/// version's address.
 fn entry_points(text: &mut String, libraries: &[Library]) {
     let Some(driver) = libraries.iter().find(|library| library.name == "driver") else {
         return;
@@ -70,7 +70,8 @@ fn entry_points(text: &mut String, libraries: &[Library]) {
     text.push_str("];\n");
 }
 
-/// `cuMemAlloc_v2` is asked for as `cuMemAlloc`, `cuMemcpy_v2_ptds` as `cuMemcpy_ptds`.
+/// Removes the version from a symbol: `cuMemAlloc_v2` is looked up as `cuMemAlloc`, `cuMemcpy_v2_ptds` as
+/// `cuMemcpy_ptds`.
 fn unversioned(symbol: &str) -> String {
     let (rest, stream) = match symbol.rfind("_ptds").or_else(|| symbol.rfind("_ptsz")) {
         Some(at) => symbol.split_at(at),
@@ -83,13 +84,13 @@ fn unversioned(symbol: &str) -> String {
     format!("{base}{stream}")
 }
 
-/// A refused call needs no parameters: the caller cleans up after itself.
-fn refused(text: &mut String, entry: &Entry, index: usize) {
+/// Generates a refused call, which needs no parameters: in C, the caller cleans up the arguments.
+fn refused_call(text: &mut String, entry: &Entry, index: usize) {
     let call = format!("refuse({index})");
     let (result, body) = match &entry.result {
         Kind::Status => (" -> u64".to_owned(), call),
         Kind::Void => (String::new(), format!("{call};")),
-        other => (format!(" -> {}", abi_type(other)), format!("{call}; {}", answer(entry))),
+        other => (format!(" -> {}", abi_type(other)), format!("{call}; {}", default_result(entry))),
     };
     let _ = writeln!(text, "    #[unsafe(no_mangle)] extern \"C\" fn {}(){result} {{ {body} }}", entry.name);
 }
@@ -107,9 +108,9 @@ fn harmless(text: &mut String, library: &Library, entry: &Entry) {
         let kind =
             if parameter.flow == Flow::In { abi_type(&parameter.kind) } else { "*mut c_void".to_owned() };
         let used = parameter.flow == Flow::Out;
-        // Which of its operands a call writes is not in the list: none is known afterwards.
+        // The list does not say which operands a call writes, so the contents of all become unknown.
         let computed = if library.computes && parameter.flow == Flow::In {
-            overwriting(entry, &parameter.kind)
+            forget_function(entry, &parameter.kind)
         } else {
             None
         };
@@ -128,7 +129,7 @@ fn harmless(text: &mut String, library: &Library, entry: &Entry) {
     let (result, value) = match &entry.result {
         Kind::Status => (" -> u64".to_owned(), "0".to_owned()),
         Kind::Void => (String::new(), String::new()),
-        other => (format!(" -> {}", abi_type(other)), answer(entry)),
+        other => (format!(" -> {}", abi_type(other)), default_result(entry)),
     };
     let body = if writes.is_empty() {
         format!("{computes}{value}")
@@ -145,16 +146,16 @@ fn harmless(text: &mut String, library: &Library, entry: &Entry) {
     );
 }
 
-/// What is to be called with an operand of work on the device, so that what it leads to is known no more.
-fn overwriting(entry: &Entry, kind: &Kind) -> Option<&'static str> {
+/// Function to call with an operand of device work, so that its contents become unknown.
+fn forget_function(entry: &Entry, kind: &Kind) -> Option<&'static str> {
     match kind {
         Kind::Ptr if entry.name.contains("Batched") && !entry.name.contains("Strided") => {
             Some("overwritten::list")
         }
         Kind::Ptr => Some("overwritten::address"),
         Kind::Handle(name) => match name.as_str() {
-            "cusparseDnMatDescr" => Some("overwritten::dense_matrix"),
-            "cusparseDnVecDescr" => Some("overwritten::dense_vector"),
+            "cusparseDnMatDescr" => Some("overwritten::forget_dense_matrix"),
+            "cusparseDnVecDescr" => Some("overwritten::forget_dense_vector"),
             _ => None,
         },
         _ => None,
@@ -174,15 +175,15 @@ fn write_out(index: usize, parameter: &Parameter) -> String {
         (kind, Some(value)) => (abi_type(kind), value.clone()),
         (kind, None) => (abi_type(kind), zero(kind)),
     };
-    format!("put::<{kind}>({target}, {value});")
+    format!("write_out::<{kind}>({target}, {value});")
 }
 
-/// What a call returns that has no status to return.
-fn answer(entry: &Entry) -> String {
+/// Value returned by a call that has no status to return.
+fn default_result(entry: &Entry) -> String {
     entry.answer.clone().unwrap_or_else(|| zero(&entry.result))
 }
 
-/// The Rust type that the C ABI passes like a value of this kind.
+/// Rust type that the C ABI passes like a value of this kind.
 pub(crate) fn abi_type(kind: &Kind) -> String {
     match kind {
         Kind::Int => "i32",
@@ -206,7 +207,7 @@ pub(crate) fn abi_type(kind: &Kind) -> String {
     .to_owned()
 }
 
-/// A structure's bytes in words as large as its size allows, so that it is aligned as the real one.
+/// A structure's bytes in words as large as its size allows, so that it is aligned like the real one.
 fn array(size: usize) -> String {
     match size {
         _ if size.is_multiple_of(8) => format!("[u64; {}]", size / 8),

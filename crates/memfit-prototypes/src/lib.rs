@@ -1,14 +1,14 @@
-//! The prototype lists of the device libraries: what a line means, and the entry points made from it.
+//! Prototype lists of the device libraries: their format, and the entry points generated from them.
 //!
-//! It owns the format of the lists (the folders `api/` of the device crates), the generator that their build
-//! scripts call, and, behind the feature `testing`, the means to call each
-//! listed name as its prototype says. It must not know what any of the calls does.
+//! This crate owns the format of the lists (the folders `api/` of the device crates), the generator that
+//! their build scripts call, and, behind the feature `testing`, callers for each listed name by its
+//! prototype. It must not know what any of the calls does.
 //!
 //! # The format
 //!
-//! A list begins with settings: `library`, `soname` and `prefix` (which names belong to it), `status` (the
-//! type that its calls return), `invalid` (the status for a missing out-parameter) and `refusal` (the status
-//! of a refused call). After them each line is one call:
+//! A list begins with settings: `library`, `soname` and `prefix` (of the names that belong to it), `status`
+//! (the type that its calls return), `invalid` (the status for a missing out-parameter) and `refusal` (the
+//! status of a refused call). After the settings, each line is one call:
 //!
 //! ```text
 //! modelled cudaMalloc(out ptr, size)
@@ -17,11 +17,11 @@
 //! alias    pncclAllReduce = ncclAllReduce
 //! ```
 //!
-//! A parameter is a [`Kind`], with `out` or `inout` before it where the call writes through a pointer, `opt`
-//! where that pointer may be null, and `=value` where a harmless call writes something else than zero. A call
-//! without a status says what it returns: `-> cstr`, or `-> int=-1` where a refusal is not zero. A line ends
-//! with `@12` if only that CUDA release has the name, `>=12040` if `cuGetProcAddress` hands it out from that
-//! release on, and `#` before a remark.
+//! A parameter is a [`Kind`], preceded by `out` or `inout` if the call writes through a pointer and by `opt`
+//! if that pointer may be null, and followed by `=value` if a harmless call writes another value than zero. A
+//! call without a status states its result: `-> cstr`, or `-> int=-1` if a refusal is not zero. A line ends
+//! with `@12` if only that CUDA release has the name, with `>=12040` if `cuGetProcAddress` returns it since
+//! that release, and with `#` before a remark.
 
 mod emit;
 mod list;
@@ -36,26 +36,25 @@ use std::path::PathBuf;
 
 pub use list::{Class, Entry, Flow, Kind, Library, Parameter, Problem, read, read_folder};
 
-/// The body of a build script that has lists of its own: reads `api/` and writes their entry points,
-/// `stubs.rs`, to `OUT_DIR`.
+/// Generates entry points from a build script: reads the lists in `api/` and writes `stubs.rs` to `OUT_DIR`.
 ///
 /// # Panics
-/// If a list cannot be read or two lists have the same name: the message says where.
+/// Panics if a list cannot be read or two lists contain the same name; the message says where.
 pub fn generate() {
     let libraries = lists(&["api"]);
     write("stubs.rs", &emit::stubs(&libraries));
 }
 
-/// The same for tests that call listed names: reads folders beside the build script and writes `shapes.rs`,
-/// the callers that [`testing`] uses.
+/// Generates callers for tests from a build script: reads the lists in folders beside the script and writes
+/// `shapes.rs`, which [`testing`] uses, to `OUT_DIR`.
 ///
 /// # Panics
-/// As [`generate`].
+/// Panics in the same cases as [`generate`].
 pub fn generate_callers(folders: &[&str]) {
     write("shapes.rs", &shapes::shapes(&lists(folders)));
 }
 
-/// The lists of some folders, no name of which is in two of them.
+/// Reads the lists of several folders; panics if two of them contain the same name.
 fn lists(folders: &[&str]) -> Vec<Library> {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     let mut libraries = Vec::new();

@@ -1,4 +1,4 @@
-//! What a line of a list means.
+//! Parser for prototype lists.
 
 use std::fmt;
 use std::fs;
@@ -6,28 +6,28 @@ use std::path::Path;
 
 /// One list: a shadowed library and all its names.
 pub struct Library {
-    /// The name of the list.
+    /// Name of the list.
     pub name: String,
-    /// The sonames of the libraries whose names these are.
+    /// Sonames of the libraries that export these names.
     pub sonames: Vec<String>,
-    /// How the names of their public surface begin.
+    /// Prefixes of the names in their public interface.
     pub prefixes: Vec<String>,
-    /// What a call answers when a required out-parameter is null.
+    /// Status of a call with a null out-parameter that is required.
     pub invalid: u32,
-    /// What a refused call answers.
+    /// Status of a refused call.
     pub refusal: u32,
-    /// Whether harmless calls stand for work on the device: what they are led to may be written.
+    /// `true` if harmless calls stand for work on the device, which may write their operands.
     pub computes: bool,
-    /// The names.
+    /// Names in the list.
     pub entries: Vec<Entry>,
 }
 
-/// What the device does with a call.
+/// Treatment of a call by the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Written by hand in `src/`.
     Modelled,
-    /// Success, every out-parameter written, nothing else.
+    /// Returns success and writes every out-parameter, nothing else.
     Harmless,
     /// Counted by name, and answered with the library's own "not supported".
     Refused,
@@ -37,49 +37,49 @@ pub enum Class {
 
 /// One line of a list.
 pub struct Entry {
-    /// The exported name.
+    /// Exported name.
     pub name: String,
-    /// What is done with a call.
+    /// Class of the call.
     pub class: Class,
-    /// The parameters; `None` where no header tells them.
+    /// Parameters; `None` if no header declares them.
     pub parameters: Option<Vec<Parameter>>,
-    /// What it returns.
+    /// Kind of the result.
     pub result: Kind,
-    /// What it returns instead of zero, where that is no status.
+    /// Result in place of zero, if it is no status.
     pub answer: Option<String>,
-    /// The call that an alias stands for.
+    /// Call that an alias stands for.
     pub target: Option<String>,
-    /// The CUDA release that brought it, as `cuGetProcAddress` counts them.
+    /// CUDA release that introduced it, in the encoding of `cuGetProcAddress`.
     pub since: Option<u32>,
-    /// Whether another CUDA release gives it other parameters: the remark tells which.
+    /// `true` if another CUDA release gives it other parameters; the remark tells which.
     pub varies: bool,
 }
 
-/// One parameter.
+/// A parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// In, out, or both.
+    /// Direction: in, out, or both.
     pub flow: Flow,
-    /// What is passed, or what an out-parameter points to.
+    /// Kind of the value, or of the value that an out-parameter points to.
     pub kind: Kind,
-    /// Whether an out-parameter may be null.
+    /// `true` if an out-parameter may be null.
     pub optional: bool,
-    /// What a harmless call writes instead of zero (instead of a fresh token, for a handle).
+    /// Value that a harmless call writes in place of zero (or of a fresh token, for a handle).
     pub default: Option<String>,
 }
 
-/// Which way a parameter's value goes.
+/// Direction of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
-    /// The value is passed.
+    /// Passed by value.
     In,
-    /// A pointer is passed, and the call writes there.
+    /// A pointer through which the call writes.
     Out,
-    /// A pointer is passed to a value that the call reads, and may change.
+    /// A pointer to a value that the call reads, and may change.
     InOut,
 }
 
-/// What a value is, and so how the ABI passes it.
+/// Kind of a value, which decides how the ABI passes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The library's status type; only as a result.
@@ -108,13 +108,13 @@ pub enum Kind {
     Complex32,
     /// `cuDoubleComplex`.
     Complex64,
-    /// A device address as the driver writes it.
+    /// A device address in the driver's type.
     DevPtr,
-    /// A pointer to memory of the host or the device that the call may read, or fill by work on the device.
+    /// A pointer to host or device memory that the call may read, or fill by work on the device.
     Ptr,
-    /// A string that ends with NUL.
+    /// A NUL-terminated string.
     CStr,
-    /// A function.
+    /// A function pointer.
     Fn,
     /// A stream.
     Stream,
@@ -130,7 +130,7 @@ pub enum Kind {
     Variadic,
 }
 
-/// A line that cannot be read.
+/// Error on a line that cannot be parsed.
 #[derive(Debug)]
 pub struct Problem {
     place: String,
@@ -161,7 +161,7 @@ pub fn read_folder(folder: &Path) -> Result<Vec<Library>, Problem> {
         .collect()
 }
 
-/// Reads one list.
+/// Parses one list.
 pub fn read(place: &str, text: &str) -> Result<Library, Problem> {
     let mut library = Library {
         name: String::new(),

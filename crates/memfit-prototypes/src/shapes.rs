@@ -1,5 +1,4 @@
-//! Writes, for the tests, a caller for each shape of prototype: the C ABI's own way of calling, not one made
-//! by hand.
+//! Generates, for the tests, a caller for each shape of prototype, so that calls use the real C ABI.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,7 +6,7 @@ use std::fmt::Write;
 use crate::emit::abi_type;
 use crate::list::{Entry, Flow, Kind, Library, Parameter};
 
-/// A function for each distinct shape, and the table of which call has which.
+/// Generates a function for each distinct shape, and the table of the calls with their shapes.
 pub(crate) fn shapes(libraries: &[Library]) -> String {
     let mut numbers: BTreeMap<String, usize> = BTreeMap::new();
     let mut callers = String::new();

@@ -1,4 +1,4 @@
-//! What the tests of a device library share: the library as built, its symbols, and calling them.
+//! Shared test support for the device libraries: the built library, its symbols, and calls to them.
 
 #![allow(unsafe_code, reason = "the test bench calls C functions")]
 
@@ -17,7 +17,7 @@ use object::{Object, ObjectSymbol, SymbolSection};
 
 use crate::{Library, read_folder};
 
-/// The shared object that was built together with the calling test: `libmemfit_vgpu.so`.
+/// Path of a shared object that was built together with the calling test, such as `libmemfit_vgpu.so`.
 pub fn library_path(file: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let folders = test.ancestors().skip(1).take(2);
@@ -25,14 +25,14 @@ pub fn library_path(file: &str) -> PathBuf {
     found.expect("cargo builds the cdylib with its tests")
 }
 
-/// The lists of crates beside the calling test's.
+/// Reads the lists of crates beside the calling test's.
 pub fn lists(crates: &[&str]) -> Vec<Library> {
     let own = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     let read = |name: &&str| read_folder(&own.with_file_name(name).join("api"));
     crates.iter().flat_map(|name| read(name).unwrap_or_else(|problem| panic!("{problem}"))).collect()
 }
 
-/// The names that a shared object exports (`defined`), or imports.
+/// Names that a shared object exports (`defined`), or imports.
 pub fn dynamic_symbols(path: &Path, defined: bool) -> BTreeSet<String> {
     let file = fs::File::open(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let cache = object::ReadCache::new(file); // libtorch_cuda has a gigabyte: only its symbols are read.
@@ -46,11 +46,11 @@ pub fn dynamic_symbols(path: &Path, defined: bool) -> BTreeSet<String> {
         .collect()
 }
 
-/// The library, loaded into this process as a program loads it.
+/// A library that is loaded into this process as a program loads it.
 pub struct Loaded(*mut c_void);
 
 impl Loaded {
-    /// Loads it; nothing of CUDA is initialised by that.
+    /// Loads the library, which initialises nothing of CUDA.
     pub fn new(path: &Path) -> Self {
         let path = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path has no NUL");
         // SAFETY: the path ends with NUL, and loading the library runs no code of consequence.
@@ -59,7 +59,7 @@ impl Loaded {
         Self(handle)
     }
 
-    /// The address of a name.
+    /// Address of a name.
     pub fn symbol(&self, name: &str) -> *const c_void {
         let text = CString::new(name).expect("a name has no NUL");
         // SAFETY: the handle is open, the name ends with NUL.
@@ -69,8 +69,8 @@ impl Loaded {
     }
 }
 
-/// The environments to compare with, from `MEMFIT_TEST_SITE_PACKAGES` (separated by colons); none if it is
-/// not set.
+/// Environments to compare with, from `MEMFIT_TEST_SITE_PACKAGES` (separated by colons); empty if it is not
+/// set.
 pub fn environments() -> Vec<PathBuf> {
     let Some(value) = std::env::var_os("MEMFIT_TEST_SITE_PACKAGES") else {
         return Vec::new();
@@ -83,7 +83,7 @@ pub fn environments() -> Vec<PathBuf> {
     folders
 }
 
-/// The shared objects of NVIDIA's wheels in an environment.
+/// Shared objects of NVIDIA's wheels in an environment.
 pub fn nvidia_libraries(environment: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for package in fs::read_dir(environment.join("nvidia")).into_iter().flatten().flatten() {
@@ -93,7 +93,7 @@ pub fn nvidia_libraries(environment: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The shared objects in a folder.
+/// Shared objects in a folder.
 pub fn shared_objects(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
@@ -107,7 +107,7 @@ pub fn shared_objects(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The name under which the loader knows a shared object.
+/// Soname of a shared object.
 pub fn soname(path: &Path) -> Option<String> {
     use object::read::elf::{Dyn, ElfFile64, FileHeader};
 

@@ -1,4 +1,4 @@
-//! Images, sources and batches as Python sees them.
+//! Python classes for images, sources and batches.
 
 #![allow(unsafe_code, reason = "memory is handed over that torch owns")]
 #![expect(clippy::needless_pass_by_value, reason = "arguments from Python arrive as values of their own")]
@@ -24,17 +24,17 @@ pub(crate) use self::source::{Samples, TileSamples};
 pub(crate) use self::volume::Volume;
 
 thread_local! {
-    /// Buffers for `Image.decode_into`, one set for each thread that calls it.
+    /// Decoder buffers for `Image.decode_into`, one set per calling thread.
     static DECODER: RefCell<Decoder> = RefCell::new(Decoder::new());
 }
 
-/// What a thread of the user's keeps between calls of `decode`.
-const KEPT: usize = 48 << 20;
+/// Bytes of buffers that a user's thread keeps between calls of `decode`.
+const KEPT_BYTES: usize = 48 << 20;
 
-/// What one image may take that is decoded by itself, in bytes: more is what a lying header says.
-const MOST_ALONE: u64 = 4 << 30;
+/// Maximum bytes to decode a single image; a header that claims more is wrong.
+const MAX_SINGLE_BYTES: u64 = 4 << 30;
 
-/// How images are framed and rendered; see `memfit.data`, whose arguments these are.
+/// Framing and rendering of images; `memfit.data` describes the arguments.
 #[pyclass(module = "memfit._core", frozen)]
 pub(crate) struct Recipe {
     framing: Framing,
@@ -94,14 +94,14 @@ impl Recipe {
             ));
         }
         let rendering = Rendering {
-            mode: Mode::named(mode)
+            mode: Mode::from_name(mode)
                 .ok_or_else(|| unknown("mode", mode, "\"rgb\", \"l\", \"rgba\" and \"keep\""))?,
             sample: dtype
                 .map(|name| {
-                    Sample::named(name).ok_or_else(|| unknown("dtype", name, "uint8, uint16 and float32"))
+                    Sample::from_name(name).ok_or_else(|| unknown("dtype", name, "uint8, uint16 and float32"))
                 })
                 .transpose()?,
-            filter: Filter::named(filter).ok_or_else(|| {
+            filter: Filter::from_name(filter).ok_or_else(|| {
                 unknown("filter", filter, "\"bilinear\", \"bicubic\", \"lanczos\", \"box\" and \"nearest\"")
             })?,
             margin,
@@ -112,7 +112,7 @@ impl Recipe {
     }
 }
 
-/// One image, of which the header was read.
+/// An image whose header was read.
 #[pyclass(module = "memfit._core", frozen)]
 pub(crate) struct Image {
     inner: Prepared,
@@ -120,7 +120,7 @@ pub(crate) struct Image {
 
 #[pymethods]
 impl Image {
-    /// `data` is the image's bytes, or a path.
+    /// Creates an image; `data` is the image's bytes, or a path.
     #[new]
     #[pyo3(signature = (data, recipe, place = Vec::new()))]
     fn new(py: Python<'_>, data: &Bound<'_, PyAny>, recipe: &Recipe, place: Vec<u64>) -> PyResult<Self> {
@@ -136,7 +136,7 @@ impl Image {
         Ok(Self { inner })
     }
 
-    /// Width and height of the picture, upright.
+    /// Width and height of the upright source image.
     #[getter]
     fn source_size(&self) -> (u32, u32) {
         self.inner.header().upright()
@@ -168,13 +168,13 @@ impl Image {
         self.inner.layout().sample.name()
     }
 
-    /// It is decoded at one over this.
+    /// Denominator of the scale at which it is decoded.
     #[getter]
     fn denominator(&self) -> u32 {
         self.inner.denominator()
     }
 
-    /// What decoding takes, in bytes.
+    /// Bytes that decoding needs.
     #[getter]
     fn cost(&self) -> u64 {
         self.inner.cost().total()
@@ -185,7 +185,7 @@ impl Image {
         self.inner.mapping()
     }
 
-    /// Decodes into memory that is as long as the result.
+    /// Decodes into memory of exactly the result's size.
     fn decode_into(&self, py: Python<'_>, address: usize, length: usize, planar: bool) -> PyResult<()> {
         if address == 0 || length != self.inner.bytes() {
             return Err(PyValueError::new_err(format!(
@@ -194,25 +194,25 @@ impl Image {
             )));
         }
         let needs = self.inner.cost().total();
-        if needs > MOST_ALONE {
+        if needs > MAX_SINGLE_BYTES {
             let header = self.inner.header();
             return Err(raise(LoaderError::Oversize {
                 format: header.format.name(),
                 width: header.width,
                 height: header.height,
                 needs,
-                has: MOST_ALONE,
+                has: MAX_SINGLE_BYTES,
             }));
         }
         py.detach(|| {
-            // SAFETY: Python's face passes a tensor's own memory, which it has just made and shows to no one
-            // else, with its length, and holds the tensor until this returns.
+            // SAFETY: the Python layer passes the memory and length of a tensor that it has just created and
+            // shared with no one, and holds the tensor until this returns.
             let out = unsafe {
                 std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut::<u8>(address), length)
             };
             DECODER.with_borrow_mut(|decoder| {
                 let result = decoder.decode(&self.inner, planar, out);
-                let _ = decoder.trim(KEPT);
+                let _ = decoder.trim(KEPT_BYTES);
                 result
             })
         })
@@ -227,10 +227,10 @@ pub(crate) struct Batches {
     source: Arc<dyn Source>,
     order: Order,
     job: Job,
-    /// The folder of small copies, the length of their short side, and how many bytes they may take.
+    /// Folder of downscaled copies, the length of their short side, and the maximum bytes that they may use.
     cache: Option<(PathBuf, u32, u64)>,
     shares: Shares,
-    /// The next batch that is offered, and how far it is to the one after.
+    /// Next batch to offer, and the distance to the one after it.
     next: AtomicU64,
     step: u64,
 }
@@ -270,13 +270,14 @@ impl Batches {
         cache: Option<(PathBuf, u32, u64)>,
     ) -> PyResult<Self> {
         let policy = |name: &str, value: &str| {
-            Policy::named(value).ok_or_else(|| {
+            Policy::from_name(value).ok_or_else(|| {
                 PyValueError::new_err(format!(
                     "{name}={value:?} is none of \"raise\", \"skip\" and \"replace\""
                 ))
             })
         };
-        let sample = Sample::named(dtype).ok_or_else(|| PyValueError::new_err(format!("dtype={dtype:?}")))?;
+        let sample =
+            Sample::from_name(dtype).ok_or_else(|| PyValueError::new_err(format!("dtype={dtype:?}")))?;
         let order = Order::new(Pass {
             count: samples.inner.count(),
             seed,
@@ -323,25 +324,25 @@ impl Batches {
         })
     }
 
-    /// How many batches the pass has, those of other workers included.
+    /// Number of batches in the pass, including those of other workers.
     #[getter]
     fn batches(&self) -> u64 {
         self.order.batches()
     }
 
-    /// How many batches there is memory for, the one in the user's hands among them.
+    /// Number of batches that fit in memory, including the one in the user's hands.
     #[getter]
     fn slots(&self) -> usize {
         self.shares.slots
     }
 
-    /// The samples that all ranks together have had after so many batches.
+    /// Number of samples that all ranks together have consumed after `batches` batches.
     fn position(&self, batches: u64) -> u64 {
         self.order.position(batches)
     }
 
-    /// Gives the next batch memory that is not touched until it is taken; the batch's number, or None at the
-    /// end.
+    /// Offers memory for the next batch, which is not touched until the batch is taken. Returns the batch's
+    /// number, or None at the end.
     fn offer(&self, address: usize, length: usize) -> PyResult<Option<u64>> {
         let number = self.next.load(Ordering::Relaxed);
         if number >= self.order.batches() {
@@ -351,17 +352,18 @@ impl Batches {
             return Err(PyValueError::new_err("a batch without memory"));
         }
         let engine = self.engine()?;
-        // SAFETY: Python's face passes a tensor's memory with its length, holds the tensor, and shows it to
-        // no one until `take` returns the batch or `close` has ended the threads.
+        // SAFETY: the Python layer passes a tensor's memory with its length, holds the tensor, and shares it
+        // with no one until `take` returns the batch or `close` has ended the threads.
         let slot = unsafe { Slot::new(address, length) };
         engine.offer(self.order.batch(number), slot).map_err(raise)?;
         self.next.store(number + self.step, Ordering::Relaxed);
         Ok(Some(number))
     }
 
-    /// The batch that was offered first: indices, targets, mappings, and what was left out with the reasons.
+    /// Takes the batch that was offered first: indices, targets, mappings, and the samples left out with the
+    /// reasons.
     ///
-    /// None if it is not ready after so many milliseconds.
+    /// Returns None if it is not ready after `milliseconds`.
     #[expect(clippy::type_complexity, reason = "a tuple that Python takes apart at once")]
     fn take<'py>(
         &self,
@@ -389,23 +391,23 @@ impl Batches {
         Ok(Some((indices, targets, mappings, left)))
     }
 
-    /// Images and bytes so far, samples left out, the most bytes at one time (beyond what threads keep), the
-    /// largest image's.
+    /// Images and bytes so far, samples left out, peak bytes (beyond those that threads keep), the largest
+    /// image's bytes.
     fn counts(&self) -> PyResult<(u64, u64, u64, u64, u64)> {
         let counts = self.engine()?.counts();
         Ok((counts.images, counts.bytes, counts.left, counts.shared_peak, counts.largest))
     }
 
-    /// Copies that the cache had, made and stored, made and could not store, found damaged.
+    /// Cache counts: copies found, stored, not stored for an error, found damaged.
     fn cached(&self) -> PyResult<(u64, u64, u64, u64)> {
         let counts = self.engine()?.counts().cache;
         Ok((counts.found, counts.stored, counts.refused, counts.damaged))
     }
 
-    /// Ends the threads. Memory that was offered is nobody's but the caller's afterwards.
+    /// Ends the threads. Afterwards, offered memory belongs to the caller alone.
     fn close(&self, py: Python<'_>) {
         let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // A thread may be waiting for the interpreter.
+        // A thread may be waiting for the interpreter's lock.
         py.detach(|| drop(engine));
     }
 }
@@ -433,13 +435,13 @@ impl Drop for Batches {
             return;
         }
         if Python::try_attach(|py| py.detach(|| drop(engine.take()))).is_none() {
-            // The interpreter is going, and the process with it: a thread that waits for it would never end.
+            // The interpreter is shutting down with the process: a thread that waits for it would never end.
             std::mem::forget(engine);
         }
     }
 }
 
-/// An error of the loader's as Python has it, with what to do about it.
+/// Converts an error of the loader, with its advice.
 fn raise(error: LoaderError) -> PyErr {
     let text = match error.hint() {
         Some(hint) => format!("{error}\nhint: {hint}"),

@@ -1,34 +1,33 @@
-//! The vocabulary of levers as Python asks for it.
+//! Python functions for the vocabulary of levers.
 
 use std::collections::BTreeMap;
 
 use memfit_vocabulary::Lever;
 use pyo3::{exceptions::PyValueError, prelude::*};
 
-/// What is wrong with a set of levers, by their names: two that exclude each other, or one without what it
-/// needs.
+/// Describes a conflict in a set of levers, by their names: two that exclude each other, or one without a
+/// lever that it requires. Returns None without a conflict.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "arguments from Python are owned")]
 pub(crate) fn lever_conflict(names: Vec<String>) -> PyResult<Option<String>> {
-    let chosen = names.iter().map(|name| known(name)).collect::<PyResult<Vec<Lever>>>()?;
+    let chosen = names.iter().map(|name| find_lever(name)).collect::<PyResult<Vec<Lever>>>()?;
     Ok(Lever::conflict(&chosen))
 }
 
-/// When each lever is applied, by its name: "environment", "data", "model", "optimizer" or "step"; "by-hand"
-/// where a plan never applies it.
+/// Stage at which each lever is applied, by its name: "environment", "data", "model", "optimizer" or "step";
+/// "by-hand" if a plan never applies it.
 #[pyfunction]
 pub(crate) fn lever_stages() -> BTreeMap<&'static str, &'static str> {
     Lever::ALL.iter().map(|lever| (lever.name(), lever.stage().name())).collect()
 }
 
-/// How far a training with a lever is the same training: "exact", "rounding", "precision" or
-/// "changes-training".
+/// Effect of a lever on training results: "exact", "rounding", "precision" or "changes-training".
 #[pyfunction]
 pub(crate) fn lever_label(name: &str) -> PyResult<&'static str> {
-    Ok(known(name)?.label().name())
+    Ok(find_lever(name)?.label().name())
 }
 
-fn known(name: &str) -> PyResult<Lever> {
+fn find_lever(name: &str) -> PyResult<Lever> {
     Lever::from_name(name).ok_or_else(|| {
         let close = Lever::ALL.iter().map(|lever| lever.name()).filter(|other| alike(other, name));
         let close: Vec<String> = close.map(|other| format!("`{other}`")).collect();
@@ -38,7 +37,7 @@ fn known(name: &str) -> PyResult<Lever> {
     })
 }
 
-/// Whether two names share a word.
+/// Returns `true` if two names share a word.
 fn alike(one: &str, other: &str) -> bool {
     one.split('-').any(|word| word.len() > 2 && other.split(['-', '_']).any(|part| part == word))
 }

@@ -1,7 +1,7 @@
 //! The Python module `memfit._core`: conversions only.
 //!
 //! Owns the types that cross between Python and Rust. It must not know how anything is done: each function
-//! converts its arguments, lets go of the interpreter's lock, and calls one function of another crate.
+//! converts its arguments, releases the interpreter's lock, and calls one function of another crate.
 
 mod data;
 mod levers;
@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use memfit_cli::Home;
 use pyo3::pymodule;
 
-/// memfit's native half.
+/// Native part of memfit.
 #[pymodule(gil_used = false)]
 mod _core {
     use super::{Home, OsString, PathBuf};

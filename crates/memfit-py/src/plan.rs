@@ -1,4 +1,4 @@
-//! A plan file as Python sees it: a dict.
+//! Plan files as Python dicts.
 
 use std::path::{Path, PathBuf};
 
@@ -8,9 +8,10 @@ use pyo3::{
     prelude::*,
 };
 
-/// Reads a plan file: a dict with `micro_batch` and `micro_batches_per_step` (where the plan has them),
+/// Reads a plan file: a dict with `micro_batch` and `micro_batches_per_step` (if the plan has them),
 /// `accumulate`, `lever` (a list of dicts with `name`, `value` and `label`), `made_for`, `expected`, and
-/// `warnings`: in what this place differs from the one that it was made for, as far as it is told here.
+/// `warnings`: differences between this environment and the one that the plan was made for, as far as the
+/// arguments describe it.
 #[pyfunction]
 #[pyo3(signature = (path, *, torch = None, gpu = None, capacity = None))]
 #[expect(clippy::needless_pass_by_value, reason = "arguments from Python are owned")]

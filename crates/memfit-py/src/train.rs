@@ -1,4 +1,4 @@
-//! The training controller as Python sees it.
+//! Python class for the training controller.
 #![expect(clippy::needless_pass_by_value, reason = "arguments from Python arrive as values of their own")]
 
 use memfit_train::{
@@ -26,7 +26,7 @@ impl Controller {
         Ok(Self { inner: memfit_train::Controller::new(settings).map_err(value_error)? })
     }
 
-    /// A batch arrives; whether it begins a window.
+    /// Records a new batch; returns true if it begins a window.
     #[pyo3(signature = (shape, elements, items, expected, costs = None))]
     fn arrive(
         &mut self,
@@ -39,10 +39,10 @@ impl Controller {
         self.inner.arrive(shape, elements, items, costs, expected).map_err(value_error)
     }
 
-    /// The next part of a batch: where it begins and ends, whether the allocator's cache is to be emptied
-    /// before it, and whether what it needs is to be looked at; None when all of it was run. `space` is
-    /// called only where that matters, and gives what the allocator may take, and what it has taken and
-    /// is in no tensor; or None where nothing is known.
+    /// Next micro-batch of a batch: its begin and end, whether to empty the allocator's cache before it, and
+    /// whether to measure its memory; None after the last one. `space` is called only if needed, and returns
+    /// the bytes that the allocator may use, and those that it holds without a tensor in them; or None if
+    /// unknown.
     #[pyo3(signature = (batch, space = None))]
     fn next(
         &mut self,
@@ -67,30 +67,30 @@ impl Controller {
         }
     }
 
-    /// A part ran to its end.
+    /// Records that a micro-batch has completed.
     #[pyo3(signature = (batch, size, need = None))]
     fn passed(&mut self, batch: usize, size: u32, need: Option<u64>) {
         self.inner.passed(batch, size, need);
     }
 
-    /// Bytes that all gradients take.
+    /// Sets the bytes of all gradients.
     fn gradients_take(&mut self, size: u64) {
         self.inner.gradients_take(size);
     }
 
-    /// What a part is foreseen to need beyond what is live, from above; `first` where it is alone in its
+    /// Predicted upper bound of a micro-batch's memory beyond the live tensors; `first` if it is alone in its
     /// window.
     #[pyo3(signature = (shape, elements, size, first = false))]
     fn foreseen(&self, shape: &str, elements: u64, size: u32, first: bool) -> Option<u64> {
         self.inner.foreseen(shape, elements, size, first)
     }
 
-    /// The largest part of at most so many samples that is foreseen to need no more than a room.
+    /// Largest micro-batch of at most `most` samples that is predicted to need no more than `room` bytes.
     fn largest(&self, shape: &str, elements: u64, most: u32, room: u64) -> Option<u32> {
         self.inner.largest(shape, elements, most, room)
     }
 
-    /// What an optimizer's step needs: bytes of states that it makes, and of temporaries.
+    /// Memory that an optimizer step needs: bytes of new optimizer state, and of temporaries.
     #[staticmethod]
     #[pyo3(signature = (kind, *, together, fused, momentum, extra, decays, moved, largest, new))]
     #[expect(
@@ -113,12 +113,13 @@ impl Controller {
         (need.states, need.temporaries)
     }
 
-    /// What a part counted.
+    /// Adds the count (such as tokens) of a micro-batch.
     fn count(&mut self, count: f64) -> PyResult<()> {
         self.inner.count(count).map_err(value_error)
     }
 
-    /// A part failed with an exception of these types and this message: "again", or why not.
+    /// Records that a micro-batch failed with an exception of these types and this message; returns "again",
+    /// or the reason not to retry.
     fn failed(
         &mut self,
         batch: usize,
@@ -137,81 +138,81 @@ impl Controller {
         }
     }
 
-    /// The window begins again.
+    /// Restarts the window.
     fn restart(&mut self) {
         self.inner.restart();
     }
 
-    /// The window is dropped.
+    /// Abandons the window.
     fn abandon(&mut self) {
         self.inner.abandon();
     }
 
-    /// Sets what losses are divided by.
+    /// Sets the divisor of losses.
     fn divide_by(&mut self, divisor: f64) -> PyResult<()> {
         self.inner.divide_by(divisor).map_err(value_error)
     }
 
-    /// What losses are divided by.
+    /// Divisor of losses.
     #[getter]
     fn divisor(&self) -> f64 {
         self.inner.window().divisor()
     }
 
-    /// What the window's parts counted so far.
+    /// Sum of the counts of the window's micro-batches so far.
     #[getter]
     fn counted(&self) -> f64 {
         self.inner.window().counted()
     }
 
-    /// Whether the window has all its batches.
+    /// True if the window has all its batches.
     #[getter]
     fn whole(&self) -> bool {
         self.inner.window().is_whole()
     }
 
-    /// Whether the window has no batch.
+    /// True if the window has no batch.
     #[getter]
     fn empty(&self) -> bool {
         self.inner.window().is_empty()
     }
 
-    /// Batches of the window that this process was given.
+    /// Number of the window's batches that this process received.
     #[getter]
     fn held(&self) -> usize {
         self.inner.held()
     }
 
-    /// Parts of the window that were run.
+    /// Number of the window's micro-batches that were run.
     #[getter]
     fn parts(&self) -> usize {
         self.inner.parts()
     }
 
-    /// Failures so far in this window.
+    /// Number of failures so far in this window.
     #[getter]
     fn attempt(&self) -> u32 {
         self.inner.attempt().attempt
     }
 
-    /// Optimizer steps so far.
+    /// Number of optimizer steps so far.
     #[getter]
     fn windows(&self) -> u64 {
         self.inner.windows()
     }
 
-    /// Failures that a later attempt made good.
+    /// Number of failures that a later attempt overcame.
     #[getter]
     fn survived(&self) -> u64 {
         self.inner.survived()
     }
 
-    /// What the gradients have to be multiplied by, if all ranks' parts counted so much together.
+    /// Factor for the gradients if the counts of all ranks add up to `total`.
     fn correction(&self, total: f64) -> PyResult<f64> {
         self.inner.window().correction(total).map_err(value_error)
     }
 
-    /// The numbers to tell the other ranks: `outcome` is "done", "again" or "over".
+    /// Numbers to send to the other ranks: `outcome` is "done", "again" or "over".
     fn status(&self, outcome: &str) -> PyResult<Vec<f64>> {
         let outcome = match outcome {
             "done" => Outcome::Done,
@@ -222,7 +223,7 @@ impl Controller {
         Ok(self.inner.status(outcome).encode().to_vec())
     }
 
-    /// What all ranks do, given what all told: ("step", total), ("again", 0) or ("over", rank).
+    /// Decision of all ranks from the statuses of all: ("step", total), ("again", 0) or ("over", rank).
     #[staticmethod]
     fn agree(statuses: Vec<[f64; Status::NUMBERS]>, own: usize) -> PyResult<(&'static str, f64)> {
         let statuses: Vec<Status> = statuses.into_iter().map(Status::decode).collect();
@@ -234,13 +235,13 @@ impl Controller {
         }
     }
 
-    /// The optimizer stepped.
+    /// Records an optimizer step.
     fn stepped(&mut self, flushed: bool) {
         self.inner.stepped(flushed);
     }
 
-    /// So many bytes are live between two steps: (bytes a step, steps left) if they keep growing. `budget` is
-    /// called only then, and gives what there may be.
+    /// Records the bytes that are live between two steps. Returns (bytes per step, steps left) if they keep
+    /// growing. `budget` is called only then, and returns the available bytes.
     fn live(&mut self, live: u64, budget: Bound<'_, PyAny>) -> PyResult<Option<(u64, Option<u64>)>> {
         let growth = self.inner.growth();
         growth.after_step(live);
@@ -251,13 +252,13 @@ impl Controller {
         Ok(growth.leak(budget).map(|leak| (leak.per_step, leak.steps_left)))
     }
 
-    /// Whether the last steps each added to what is live, so that it is worth to look at who holds it.
+    /// True if each of the last steps increased the live bytes, so that their owners are worth finding.
     #[getter]
     fn suspects_growth(&mut self) -> bool {
         self.inner.growth().suspects()
     }
 
-    /// A window ended with this loss scale: what is wrong with it, if something is.
+    /// Records the loss scale at the end of a window; returns a description of the problem, if there is one.
     fn scaled(&mut self, scale: f64, skipped: bool) -> Option<String> {
         let history = self.inner.scale();
         history.window(scale, skipped);
@@ -271,20 +272,20 @@ impl Controller {
         })
     }
 
-    /// The loss scales of the last windows, one after the other.
+    /// Loss scales of the last windows, in order.
     #[getter]
     fn scales(&mut self) -> Vec<f64> {
         self.inner.scale().path()
     }
 
-    /// Optimizer steps that the scaler skipped.
+    /// Number of optimizer steps that the scaler skipped.
     #[getter]
     fn skipped(&mut self) -> u64 {
         self.inner.scale().skipped()
     }
 
-    /// The levers that would make room for a sample that does not fit, with the bytes that each would save,
-    /// and whether that is more than what was missing. `message` is the allocator's, `free` what was free
+    /// Levers that would make room for a sample that does not fit, with the bytes that each would save, and
+    /// whether that exceeds the missing bytes. `message` is the allocator's, `free` the bytes that were free
     /// then.
     #[staticmethod]
     fn remedies(
@@ -303,21 +304,20 @@ impl Controller {
         (missing, found.into_iter().map(|each| (each.lever.name(), each.saves, each.suffices)).collect())
     }
 
-    /// What to remember from one process to the next.
+    /// State to keep for the next process, as JSON.
     fn memory(&self) -> PyResult<String> {
         serde_json::to_string(&self.inner.memory())
             .map_err(|error| PyRuntimeError::new_err(error.to_string()))
     }
 
-    /// Takes up what was remembered.
+    /// Restores the state of an earlier process.
     fn remember(&mut self, memory: &str) -> PyResult<()> {
         self.inner
             .remember(&mut serde_json::Deserializer::from_str(memory))
             .map_err(|error| PyValueError::new_err(format!("this is no state of memfit's: {error}")))
     }
 
-    /// Whether an exception of these types and this message means memory: "device", "host", "sticky" or
-    /// "other".
+    /// Classifies an exception by its types and message: "device", "host", "sticky" or "other".
     #[staticmethod]
     fn judge(types: Vec<String>, message: &str, free: u64, capacity: u64) -> &'static str {
         match judge(&types, message, free, capacity) {

@@ -1,7 +1,6 @@
-//! How fast a snapshot is read, beside CPython's own `pickle.load` on the same file and core.
+//! Benchmark of the snapshot reader against CPython's own `pickle.load` on the same file and core.
 //!
-//! `cargo bench -p memfit-recording --bench pickle -- [FILE…]`; without files, on a snapshot that is made for
-//! it.
+//! `cargo bench -p memfit-recording --bench pickle -- [FILE…]`; without files, a snapshot is generated.
 
 #![allow(clippy::print_stdout)] // Printing figures is what a benchmark is for.
 
@@ -12,20 +11,20 @@ use std::process::Command;
 
 use memfit_recording::{PickleLimits, Snapshot};
 
-/// Best of so many.
+/// Number of rounds; the best counts.
 const ROUNDS: u32 = 7;
 
-/// Each time, so many bytes are read in all: a thread's running time is told in steps of some milliseconds.
-const AT_ONCE: usize = 192 << 20;
+/// Minimum number of bytes read in a round, since a thread's CPU time has a resolution of some milliseconds.
+const MIN_BYTES_PER_ROUND: usize = 192 << 20;
 
-/// Nanoseconds that this thread has been running for: a busy machine must not look like a slow reader.
+/// CPU time of this thread in nanoseconds, which does not depend on the machine's load.
 fn processor_time() -> u64 {
     let spent = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     spent.split(' ').next().and_then(|time| time.parse().ok()).unwrap_or_default()
 }
 
 fn ours(bytes: &[u8]) -> f64 {
-    let times = AT_ONCE.div_ceil(bytes.len().max(1));
+    let times = MIN_BYTES_PER_ROUND.div_ceil(bytes.len().max(1));
     let best = (0..ROUNDS).map(|_| {
         let begun = processor_time();
         for _ in 0..times {
@@ -39,7 +38,7 @@ fn ours(bytes: &[u8]) -> f64 {
     best.min().unwrap_or_default() as f64 / 1e9 / times as f64
 }
 
-/// The most memory, in MiB, that this process has used while it read a file that was not in memory before.
+/// Peak memory in MiB of this process while it reads a file that was not in memory before.
 fn peak_memory(file: &Path) -> Option<f64> {
     let reader = fs::File::open(file).expect("the file can be read");
     let snapshot = Snapshot::read(reader, PickleLimits::default()).expect("it is a snapshot");
@@ -51,7 +50,7 @@ fn peak_memory(file: &Path) -> Option<f64> {
 }
 
 /// Seconds of `pickle.load` in CPython, from memory too.
-fn theirs(file: &Path) -> Option<f64> {
+fn cpython_seconds(file: &Path) -> Option<f64> {
     let program = "import gc, io, pickle, sys, time\n\
         data = open(sys.argv[1], 'rb').read()\n\
         best = 1e9\n\
@@ -67,8 +66,8 @@ fn theirs(file: &Path) -> Option<f64> {
     String::from_utf8(output.stdout).ok()?.trim().parse().ok()
 }
 
-/// A snapshot such as PyTorch writes: a few thousand places in a program, stacks of some thirty frames.
-fn made() -> Option<PathBuf> {
+/// Generates a snapshot such as PyTorch writes: a few thousand call sites, stacks of some thirty frames.
+fn generate_snapshot() -> Option<PathBuf> {
     let file = std::env::temp_dir().join(format!("memfit-bench-{}.pickle", std::process::id()));
     let program = "import pickle, random, sys\n\
         random.seed(1)\n\
@@ -81,20 +80,20 @@ fn made() -> Option<PathBuf> {
             trace.append({'action': action, 'addr': base + i // 3 % 5000 * 512, 'size': 512, 'stream': 0,\n        \
                 'time_us': 1757253255215904 + i, 'compile_context': 'N/A', 'user_metadata': '', 'frames': list(random.choice(stacks))})\n\
         pickle.dump({'segments': [], 'device_traces': [trace]}, open(sys.argv[1], 'wb'), protocol=4)";
-    let made = Command::new("python3")
+    let generate_snapshot = Command::new("python3")
         .args(["-c", program])
         .arg(&file)
         .status()
         .is_ok_and(|status| status.success());
-    made.then_some(file)
+    generate_snapshot.then_some(file)
 }
 
 fn main() {
     let mut files: Vec<PathBuf> =
         std::env::args().skip(1).filter(|arg| arg != "--bench").map(PathBuf::from).collect();
-    let temporary = if files.is_empty() { made() } else { None };
+    let temporary = if files.is_empty() { generate_snapshot() } else { None };
     files.extend(temporary.clone());
-    // The first is read first, before anything else has used memory.
+    // Measured first, before anything else has used memory.
     if let Some((file, peak)) = files.first().and_then(|file| Some((file, peak_memory(file)?))) {
         println!("{}: {peak:.0} MiB of memory at the most", file.display());
     }
@@ -104,9 +103,13 @@ fn main() {
         let size = bytes.len() as f64 / f64::from(1 << 20);
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         print!("{name}: {size:.1} MiB, {:.0} MiB/s", size / seconds);
-        match theirs(file) {
-            Some(theirs) => {
-                println!(", pickle.load {:.0} MiB/s, ratio {:.1}", size / theirs, theirs / seconds);
+        match cpython_seconds(file) {
+            Some(cpython_seconds) => {
+                println!(
+                    ", pickle.load {:.0} MiB/s, ratio {:.1}",
+                    size / cpython_seconds,
+                    cpython_seconds / seconds
+                );
             }
             None => println!(", no python3 to compare with"),
         }

@@ -1,5 +1,5 @@
-//! Columns of numbers in a file: a count, then the numbers in seven-bit groups. Numbers that grow are kept as
-//! differences.
+//! Column encoding of the file format: a count, then variable-length integers of seven-bit groups. Growing
+//! numbers are stored as differences.
 
 use std::io::{self, Read, Write};
 
@@ -9,14 +9,14 @@ const fn damaged(why: &'static str) -> RecordingError {
     RecordingError::Damaged { why, at: None }
 }
 
-/// Most rows that a table may have.
+/// Largest number of rows in a table.
 const MAX_ROWS: u64 = 1 << 30;
 
-/// Writes columns.
+/// Writer of columns.
 pub(crate) struct ColumnWriter<W>(pub(crate) W);
 
 impl<W: Write> ColumnWriter<W> {
-    /// One number.
+    /// Writes one number.
     pub(crate) fn number(&mut self, mut value: u64) -> io::Result<()> {
         let mut bytes = [0; 10];
         let mut length = 0;
@@ -31,19 +31,19 @@ impl<W: Write> ColumnWriter<W> {
         }
     }
 
-    /// Bytes with their count.
+    /// Writes a byte string with its length.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.number(bytes.len() as u64)?;
         self.0.write_all(bytes)
     }
 
-    /// A column, without its count: all columns of a table have the same.
+    /// Writes a column without its length, since all columns of a table have the same.
     pub(crate) fn column(&mut self, values: impl Iterator<Item = u64>) -> io::Result<()> {
         values.into_iter().try_for_each(|value| self.number(value))
     }
 
-    /// A column of numbers that lie near each other, as differences.
-    pub(crate) fn near(&mut self, values: impl Iterator<Item = u64>) -> io::Result<()> {
+    /// Writes a column of nearby numbers as differences.
+    pub(crate) fn deltas(&mut self, values: impl Iterator<Item = u64>) -> io::Result<()> {
         let mut before = 0_u64;
         values.into_iter().try_for_each(|value| {
             let difference = value.wrapping_sub(before).cast_signed();
@@ -57,34 +57,35 @@ impl<W: Write> ColumnWriter<W> {
 /// Reads columns, within a limit.
 pub(crate) struct ColumnReader<R> {
     inner: R,
-    left: u64,
+    remaining: u64,
     limit: u64,
 }
 
 impl<R: Read> ColumnReader<R> {
     pub(crate) fn new(inner: R, limit: u64) -> Self {
-        Self { inner, left: limit, limit }
+        Self { inner, remaining: limit, limit }
     }
 
     fn exact(&mut self, buffer: &mut [u8]) -> Result<(), RecordingError> {
         let length = buffer.len() as u64;
-        let left = self.left.checked_sub(length).ok_or(RecordingError::TooLarge { limit: self.limit })?;
+        let remaining =
+            self.remaining.checked_sub(length).ok_or(RecordingError::TooLarge { limit: self.limit })?;
         self.inner.read_exact(buffer).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => damaged("it ends too early"),
-            // What the operating system did not say, the decompressor did.
+            // An error without an operating system code comes from the decompressor.
             _ if error.raw_os_error().is_none() => damaged("its compression is broken"),
             _ => RecordingError::Io(error),
         })?;
-        self.left = left;
+        self.remaining = remaining;
         Ok(())
     }
 
-    /// How many bytes have been read.
+    /// Number of bytes read so far.
     pub(crate) const fn position(&self) -> u64 {
-        self.limit - self.left
+        self.limit - self.remaining
     }
 
-    /// One number.
+    /// Reads one number.
     pub(crate) fn number(&mut self) -> Result<u64, RecordingError> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
@@ -102,30 +103,30 @@ impl<R: Read> ColumnReader<R> {
         Err(damaged("a number is too large"))
     }
 
-    /// How many bytes may still be read.
-    pub(crate) const fn left(&self) -> u64 {
-        self.left
+    /// Number of bytes that may still be read.
+    pub(crate) const fn remaining(&self) -> u64 {
+        self.remaining
     }
 
-    /// A number that fits into 32 bits.
+    /// Reads a number that fits into 32 bits.
     pub(crate) fn small(&mut self) -> Result<u32, RecordingError> {
         u32::try_from(self.number()?).map_err(|_| damaged("a number is too large"))
     }
 
-    /// A count of rows, of which each takes at least one byte of what is left.
+    /// Reads a row count. Each row takes at least one byte, so the count is limited by the bytes that remain.
     pub(crate) fn count(&mut self) -> Result<usize, RecordingError> {
         let count = self.number()?;
-        if count > MAX_ROWS || count > self.left {
+        if count > MAX_ROWS || count > self.remaining {
             return Err(damaged("a table has too many rows"));
         }
         Ok(count as usize)
     }
 
-    /// Bytes with their count.
+    /// Reads a byte string with its length.
     pub(crate) fn bytes(&mut self) -> Result<Vec<u8>, RecordingError> {
         let count = self.count()?;
         let mut bytes = Vec::new();
-        // In parts, so that a count that lies does not take memory that the file cannot fill.
+        // Read in parts, so that a false length allocates no more memory than the file can fill.
         let mut part = [0; 4096];
         while bytes.len() < count {
             let wanted = (count - bytes.len()).min(part.len());
@@ -135,13 +136,13 @@ impl<R: Read> ColumnReader<R> {
         Ok(bytes)
     }
 
-    /// A column of `count` numbers.
+    /// Reads a column of `count` numbers.
     pub(crate) fn column(&mut self, count: usize) -> Result<Vec<u64>, RecordingError> {
         (0..count).map(|_| self.number()).collect()
     }
 
-    /// A column that was written as differences.
-    pub(crate) fn near(&mut self, count: usize) -> Result<Vec<u64>, RecordingError> {
+    /// Reads a column that was written as differences.
+    pub(crate) fn deltas(&mut self, count: usize) -> Result<Vec<u64>, RecordingError> {
         let mut before = 0_u64;
         (0..count)
             .map(|_| {
@@ -165,11 +166,11 @@ mod tests {
         fn columns_go_both_ways(values: Vec<u64>, text: Vec<u8>) {
             let mut writer = ColumnWriter(Vec::new());
             writer.column(values.iter().copied()).unwrap();
-            writer.near(values.iter().copied()).unwrap();
+            writer.deltas(values.iter().copied()).unwrap();
             writer.bytes(&text).unwrap();
             let mut reader = ColumnReader::new(&writer.0[..], u64::MAX);
             prop_assert_eq!(reader.column(values.len()).unwrap(), values.clone());
-            prop_assert_eq!(reader.near(values.len()).unwrap(), values);
+            prop_assert_eq!(reader.deltas(values.len()).unwrap(), values);
             prop_assert_eq!(reader.bytes().unwrap(), text);
         }
 

@@ -1,10 +1,10 @@
-//! Recordings without the user's names: for whoever they are shared with.
+//! Removal of the user's names from recordings and snapshots, so that they can be shared.
 
 use crate::{Recording, Snapshot, Texts};
 
 impl Recording {
-    /// Replaces paths and the names of functions, modules and ranges by numbers, and forgets the command.
-    /// What happened, when and how large it was stays.
+    /// Replaces paths and the names of functions, modules and ranges by numbers, and removes the command.
+    /// Events, times and sizes stay.
     pub fn make_confidential(&mut self) {
         self.origin.command.clear();
         for track in &mut self.tracks {
@@ -14,20 +14,20 @@ impl Recording {
 }
 
 impl Snapshot {
-    /// The same for a snapshot.
+    /// Replaces the user's names in a snapshot by numbers, as [`Recording::make_confidential`] does.
     pub fn make_confidential(&mut self) {
         self.texts = numbered(&self.texts);
     }
 }
 
-/// As many texts, each of them the number of the old one: unlike hashes, they cannot be tried against
-/// guesses. PyTorch's own files are no secret.
+/// Replaces each text by its number. Unlike hashes, numbers cannot be checked against guesses. The paths of
+/// PyTorch's own files are kept, since they are no secret.
 fn numbered(texts: &Texts) -> Texts {
     let mut named = Texts::default();
     for (number, text) in texts.iter().enumerate().skip(1) {
         let torch = text.rfind("/torch/").filter(|_| text.contains("-packages/torch/"));
         match torch {
-            // Two installations may have the same file, and each text is kept once.
+            // Two installations may contain the same file, and interned texts must differ.
             Some(at) => named.intern(&format!("{}#{number}", &text[at + 1..])),
             None => named.intern(&format!("name {number}")),
         };

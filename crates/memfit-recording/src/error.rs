@@ -4,37 +4,37 @@ use std::{fmt, io};
 
 use crate::SnapshotError;
 
-/// How many times over a file may be compressed.
+/// Maximum number of nested compression layers.
 pub(crate) const MAX_LAYERS: u32 = 3;
 
-/// Why a recording could not be written or read.
+/// Error while a recording is written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordingError {
-    /// The file could not be written or read.
+    /// Reading or writing the file failed.
     #[error("the recording could not be written or read")]
     Io(#[from] io::Error),
-    /// It does not begin as a recording does.
+    /// The file does not begin with [`MAGIC`](crate::MAGIC).
     #[error("this is not a memfit recording")]
     NotARecording,
-    /// It was written by a later memfit.
+    /// The recording was written by a later version of memfit.
     #[error(
         "this recording has format version {found}, and this memfit reads up to version {}",
         crate::VERSION
     )]
     Version {
-        /// The version found.
+        /// Format version found in the file.
         found: u32,
     },
-    /// It is damaged.
-    #[error("this recording is damaged{}: {why}", Place(*.at))]
+    /// The file is damaged.
+    #[error("this recording is damaged{}: {why}", AtByte(*.at))]
     Damaged {
-        /// What is wrong with it.
+        /// Description of the damage.
         why: &'static str,
-        /// The byte of what it unpacks to at which that was seen, where it is known.
+        /// Offset in the uncompressed data at which the damage was found, if known.
         at: Option<u64>,
     },
-    /// It is larger than the reader was told to accept.
+    /// The recording exceeds the reader's size limit.
     #[error("this recording is larger than {limit} bytes once unpacked")]
     TooLarge {
         /// The limit in bytes.
@@ -42,17 +42,17 @@ pub enum RecordingError {
     },
 }
 
-/// Where in what a recording unpacks to.
-struct Place(Option<u64>);
+/// Offset in the uncompressed data of a recording; printed as part of an error message.
+struct AtByte(Option<u64>);
 
-impl fmt::Display for Place {
+impl fmt::Display for AtByte {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.map_or(Ok(()), |at| write!(formatter, " at byte {at} of what it unpacks to"))
     }
 }
 
 impl RecordingError {
-    /// The same error, seen at this byte of what the recording unpacks to.
+    /// Adds the offset in the uncompressed data at which the error was found.
     #[must_use]
     pub(crate) fn seen_at(self, place: u64) -> Self {
         match self {
@@ -61,7 +61,7 @@ impl RecordingError {
         }
     }
 
-    /// What the user can do about it.
+    /// Advice for the user, if there is any.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NotARecording => Some("`memfit run -o FILE.memfit` writes recordings"),
@@ -74,49 +74,49 @@ impl RecordingError {
     }
 }
 
-/// Why a file could not be opened.
+/// Error while a file of any kind is opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// It cannot be read.
+    /// Reading the file failed.
     #[error("the file cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// It is empty.
+    /// The file is empty.
     #[error("the file is empty")]
     Empty,
-    /// It is a snapshot, or looks like one, and nothing of it can be read.
+    /// The file is or looks like a snapshot, but nothing of it can be read.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// It is a recording, and nothing of it can be read.
+    /// The file is a recording, but nothing of it can be read.
     #[error(transparent)]
     Recording(#[from] RecordingError),
-    /// It is compressed in a way that is not read.
+    /// The compression format is not supported.
     #[error("the file is {0}, which memfit does not read")]
     Packed(&'static str),
-    /// It is compressed again and again.
+    /// The file has more nested compression layers than are allowed.
     #[error("the file is compressed more than {MAX_LAYERS} times over")]
     Layers,
-    /// It claims to be what it is not.
+    /// The file looks like a known format but cannot be read as one.
     #[error("this {format} cannot be read: {why}")]
     Broken {
-        /// What it looks like.
+        /// Name of the format that the file seems to have.
         format: &'static str,
-        /// What is wrong with it, with the place.
+        /// Description of the fault and its position.
         why: String,
     },
-    /// It is a text without an out-of-memory error.
+    /// The file is a text without an out-of-memory error.
     #[error("there is no out-of-memory error in this text of {lines} lines")]
     NoError {
-        /// How many lines were searched.
+        /// Number of lines searched.
         lines: u64,
     },
-    /// It is nothing that is known.
+    /// The format is unknown.
     #[error("this is no file that memfit knows")]
     Unknown,
 }
 
 impl OpenError {
-    /// What the user can do about it.
+    /// Advice for the user, if there is any.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Snapshot(error) => error.hint(),

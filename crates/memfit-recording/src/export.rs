@@ -1,7 +1,7 @@
-//! Recordings in the formats of other programs: PyTorch's snapshots, Chrome's and Perfetto's traces, tables
-//! of rows.
+//! Exports to the formats of other programs: PyTorch's snapshots, Chrome's and Perfetto's traces, tables of
+//! rows.
 //!
-//! It writes what is there. It works nothing out that a replay would have to.
+//! Exports write only recorded data; they compute nothing that would need a replay.
 
 mod chrome;
 mod from_track;

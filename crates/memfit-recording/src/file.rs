@@ -1,9 +1,10 @@
-//! The file format: a magic, a version, and one zstd stream of sections, so that it can be written while a
-//! run goes on and read without ever being whole in memory.
+//! File format of recordings: a magic number, a version, and one zstd stream of sections. A file can be
+//! written while a run goes on and read without being held in memory whole.
 //!
-//! Each section is a tag, and what it brings is new: texts, stacks, calls, blocks, moments, in the order in
-//! which they came about, column by column, which is what compresses best. What was told of a block after it
-//! had been written comes as an amendment. A file that breaks off is good up to there.
+//! Each section is a tag followed by new rows: texts, stacks, calls, blocks, moments, in the order in which
+//! they arose. Rows are stored column by column, which compresses best. A block's value that became known
+//! after the block was written follows as an amendment. A truncated file is valid up to its last complete
+//! section.
 
 mod parts;
 mod read;
@@ -18,12 +19,12 @@ use std::io::{Read, Write};
 use crate::snapshot::Problem;
 use crate::{NEVER, Recording, RecordingError};
 
-/// The first bytes of a recording. The control character keeps text tools away from it.
+/// First bytes of a recording. The control character makes text tools treat the file as binary.
 pub const MAGIC: [u8; 8] = *b"MEMFIT\x1a\n";
-/// The version of the format that is written, and the last that is read.
+/// Format version that is written, and the latest that can be read.
 pub const VERSION: u32 = 2;
 
-/// The tags of sections. They are part of the format.
+/// Tags of sections. They are part of the format.
 mod tag {
     pub(super) const END: u64 = 0;
     pub(super) const BEGIN: u64 = 1;
@@ -41,13 +42,13 @@ mod tag {
     pub(super) const FACTS: u64 = 13;
 }
 
-/// Most rows of one section that is written. Readers hold one section at a time.
-const ROWS: u32 = 1 << 16;
+/// Maximum number of rows in a section that is written. Readers hold one section at a time.
+const MAX_SECTION_ROWS: u32 = 1 << 16;
 
-/// What a reader accepts.
+/// Limits of a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes once unpacked.
+    /// Maximum uncompressed size in bytes.
     pub bytes: u64,
 }
 
@@ -70,13 +71,13 @@ impl Recording {
         Ok(())
     }
 
-    /// Reads a recording, trusting nothing. Anything wrong with it is an error.
+    /// Reads an untrusted recording. Any fault in it is an error.
     pub fn read(from: impl Read, limits: Limits) -> Result<Self> {
         let (recording, error) = Self::read_on(from, limits)?;
         error.map_or(Ok(recording), Err)
     }
 
-    /// Reads a recording as far as it goes: what is wrong behind that is among the problems.
+    /// Reads a recording up to its first fault, which is returned among the problems.
     pub fn read_far(from: impl Read, limits: Limits) -> Result<(Self, Vec<Problem>)> {
         let (mut recording, error) = Self::read_on(from, limits)?;
         if let Some(error) = &error {
@@ -92,12 +93,12 @@ fn damaged(why: &'static str) -> RecordingError {
     RecordingError::Damaged { why, at: None }
 }
 
-/// `None` as 0, everything else moved up by one.
+/// Encodes `None` as 0, every other value plus one.
 fn optional(value: Option<u64>) -> u64 {
     value.map_or(0, |value| value.saturating_add(1))
 }
 
-/// [`NEVER`] as 0, every other index moved up by one.
+/// Encodes [`NEVER`] as 0, every other index plus one.
 fn index(value: u32) -> u64 {
     optional((value != NEVER).then_some(u64::from(value)))
 }

@@ -1,8 +1,8 @@
-//! A track from a process's event log.
+//! Builds a track from a process's event log.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use memfit_channel::events::{Event, EventLog, Place, REFUSED, SegmentChange};
+use memfit_channel::events::{Event, EventContext, EventLog, REFUSED_FLAG, SegmentChange};
 use memfit_vocabulary::{Category, Phase};
 
 use crate::{
@@ -11,11 +11,11 @@ use crate::{
 };
 
 impl Track {
-    /// What the process did whose log this is. What makes no sense (a block given back that was never handed
-    /// out) is left out: the totals that the allocator itself gave stay true.
+    /// Builds the track of one process. Inconsistent events, such as a free of an unknown block, are dropped;
+    /// totals stay correct, since they are the allocator's own.
     pub fn from_log(log: &EventLog, rank: Option<u32>) -> Self {
         let mut builder = Builder::default();
-        builder.look_ahead(log);
+        builder.index_later_events(log);
         for event in &log.events {
             builder.event(event);
         }
@@ -35,7 +35,7 @@ impl Track {
     }
 }
 
-/// A category that was told twice is the one that says more: what comes first here wins.
+/// Priority of categories for a block that was given two: the earlier entry wins.
 const STRONGEST_FIRST: [Category; 6] = [
     Category::Parameters,
     Category::Buffers,
@@ -53,24 +53,24 @@ fn strength(category: Category) -> usize {
 #[derive(Default)]
 struct Builder {
     track: Track,
-    /// The log's numbers of texts, as the track's.
+    /// Track ids of the log's texts.
     texts: HashMap<u32, TextId>,
     /// Live blocks by address.
     live: BTreeMap<u64, u32>,
     /// Open calls by thread, innermost last.
     open: HashMap<u32, Vec<u32>>,
-    /// Blocks by device, in the order in which they were handed out.
+    /// Blocks by device, in order of allocation.
     handed_out: HashMap<u8, Vec<u32>>,
-    /// The log's numbers of stacks, as the track's.
+    /// Track ids of the log's stacks.
     stacks: HashMap<u32, StackId>,
-    /// What was told of allocations after they were logged, by device and number.
+    /// Details of allocations that were logged later, by device and allocation number.
     traced: HashMap<(u8, u64), Traced>,
-    /// What became of segments and is not in the track yet, by device, each with the allocation that it
-    /// comes after.
+    /// Segment events that are not in the track yet, by device, each with the number of the allocation that
+    /// it follows.
     segments: BTreeMap<u8, VecDeque<(u64, SegmentEvent)>>,
     /// Live spans by device and address.
     spans: BTreeMap<(u8, u64), u32>,
-    /// Each device's totals, and the time, as they were last.
+    /// Last known totals of each device.
     last: HashMap<u8, Totals>,
 }
 
@@ -90,9 +90,9 @@ struct SegmentEvent {
 }
 
 impl Builder {
-    /// What the allocator's own history tells comes after the events that it is about: at the end of each
-    /// step.
-    fn look_ahead(&mut self, log: &EventLog) {
+    /// Collects the allocator's own trace, which the log holds after the events that it describes: at the end
+    /// of each step.
+    fn index_later_events(&mut self, log: &EventLog) {
         let (mut texts, mut frames) = (HashMap::new(), HashMap::<u32, FrameId>::new());
         for event in &log.events {
             match *event {
@@ -156,13 +156,13 @@ impl Builder {
             Event::Frame { .. } | Event::Stack { .. } | Event::Traced { .. } | Event::Segment { .. } => {}
             Event::Oom { place, bytes, allocated, reserved } => {
                 let number = self.handed_out.get(&place.device).map_or(0, Vec::len) as u64 + 1;
-                let traced = self.traced.get(&(place.device, REFUSED | number)).copied();
+                let traced = self.traced.get(&(place.device, REFUSED_FLAG | number)).copied();
                 if let Some(refused) = traced {
                     self.segments_until(place.device, number, refused);
                 }
                 let stack = traced.map_or(StackId::NONE, |traced| self.stack(traced.stack));
                 let totals = self.totals(place.device, allocated, reserved, None);
-                self.track.tell(MomentKind::Oom(bytes), place.device, stack, totals);
+                self.track.add_moment(MomentKind::Oom(bytes), place.device, stack, totals);
             }
             Event::Requested { device, number, address, bytes } => {
                 self.requested(device, number, address, bytes);
@@ -171,17 +171,17 @@ impl Builder {
     }
 
     fn moment(&mut self, kind: MomentKind) {
-        self.track.tell(kind, 0, StackId::NONE, Totals::default());
+        self.track.add_moment(kind, 0, StackId::NONE, Totals::default());
     }
 
-    /// A device's totals after an event. What has no time of its own has that of what came before it.
+    /// Returns a device's totals after an event. An event without a time gets that of the event before it.
     fn totals(&mut self, device: u8, allocated: u64, reserved: u64, time_us: Option<u64>) -> Totals {
         let last = self.last.entry(device).or_default();
         *last = Totals { allocated, reserved, time_us: time_us.or(last.time_us) };
         *last
     }
 
-    /// What became of segments before a device's allocation with this number.
+    /// Adds the segment events that precede a device's allocation with this number.
     fn segments_before(&mut self, device: u8, number: u64) {
         while let Some(segments) = self.segments.get_mut(&device)
             && let Some((_, segment)) = segments.pop_front_if(|(after, _)| *after < number)
@@ -190,9 +190,9 @@ impl Builder {
         }
     }
 
-    /// What became of segments while a request was tried that failed: what it gave back comes before its
-    /// failure, and what is given back after that, before the next allocation, does not. Releases that
-    /// write no times have the line that asked.
+    /// Adds the segment events of a failed request. Segments released by its attempts come before the
+    /// failure; segments released after it, before the next allocation, do not. In releases that write no
+    /// times, the requesting line tells them apart.
     fn segments_until(&mut self, device: u8, number: u64, refused: Traced) {
         let tried = |segment: &SegmentEvent| {
             let timed = segment.traced.time_us != 0 && refused.time_us != 0;
@@ -233,7 +233,7 @@ impl Builder {
             stream: self.track.stream(traced.stream),
             pool: PoolRef::default(),
             device,
-            // Segments for small blocks have exactly this size, and those for others more.
+            // Segments of the small pool have exactly this size, all others are larger.
             small: (change == SegmentChange::Alloc).then_some(bytes <= 2 << 20),
             expandable: matches!(change, SegmentChange::Map | SegmentChange::Unmap),
         };
@@ -255,10 +255,17 @@ impl Builder {
         self.texts.get(&id).copied().unwrap_or_default()
     }
 
-    fn alloc(&mut self, place: Place, address: u64, bytes: u64, traced: Option<Traced>, totals: Totals) {
+    fn alloc(
+        &mut self,
+        place: EventContext,
+        address: u64,
+        bytes: u64,
+        traced: Option<Traced>,
+        totals: Totals,
+    ) {
         let index = self.track.blocks.len() as u32;
         if let Some(lost) = self.live.insert(address, index) {
-            // Handed out twice: its return was not logged.
+            // The address was allocated twice: the free between was not logged.
             self.track.lose(lost);
         }
         self.handed_out.entry(place.device).or_default().push(index);
@@ -277,8 +284,8 @@ impl Builder {
         self.track.alloc(&block, totals);
     }
 
-    /// The live block that holds an address.
-    fn holding(&self, address: u64) -> Option<u32> {
+    /// Returns the live block that contains an address.
+    fn live_block_at(&self, address: u64) -> Option<u32> {
         let (_, &index) = self.live.range(..=address).next_back()?;
         let (start, bytes) = self.track.blocks.extent(index)?;
         (address - start < bytes).then_some(index)
@@ -287,7 +294,7 @@ impl Builder {
     fn note(&mut self, address: u64, category: u8, owner: u32) {
         let owner = self.text(owner);
         let Some(category) = Category::from_code(category) else { return };
-        let Some(block) = self.holding(address) else { return };
+        let Some(block) = self.live_block_at(address) else { return };
         let known = self.track.blocks.noted(block).map_or(0, strength);
         if strength(category) > known {
             self.track.set_noted(block, Some(category));
@@ -297,7 +304,7 @@ impl Builder {
         }
     }
 
-    fn enter(&mut self, place: Place) {
+    fn enter(&mut self, place: EventContext) {
         let index = self.track.calls.len() as u32;
         let began = self.track.now();
         let module = self.text(place.module);
@@ -308,7 +315,7 @@ impl Builder {
         self.moment(MomentKind::Enter(index));
     }
 
-    fn exit(&mut self, place: Place) {
+    fn exit(&mut self, place: EventContext) {
         let Some(index) = self.open.get_mut(&place.thread).and_then(Vec::pop) else { return };
         self.track.calls[index as usize].ended = self.track.now();
         self.moment(MomentKind::Exit(index));
@@ -335,12 +342,12 @@ impl Builder {
 mod tests {
     use super::*;
 
-    /// What a failing request gives back comes before its failure, and what goes back later comes after, with
-    /// times or without.
+    /// Segments released by a failed request's attempts come before the failure, and later releases come
+    /// after it, with or without times.
     #[test]
     fn a_failure_comes_behind_what_was_given_back_for_it() {
         for times in [[5, 6, 9], [0, 0, 0]] {
-            let place = Place { device: 0, phase: 0, thread: 1, module: 0, step: 0 };
+            let place = EventContext { device: 0, phase: 0, thread: 1, module: 0, step: 0 };
             let segment = |change, number, address, stack, time_us| Event::Segment {
                 device: 0,
                 change,
@@ -374,7 +381,7 @@ mod tests {
                 free(second),
                 segment(SegmentChange::Alloc, 0, first, 0, 1),
                 segment(SegmentChange::Alloc, 1, second, 0, 2),
-                Event::Traced { device: 0, number: REFUSED | 3, stack: 1, stream: 0, time_us: failed },
+                Event::Traced { device: 0, number: REFUSED_FLAG | 3, stack: 1, stream: 0, time_us: failed },
                 segment(SegmentChange::Free, 2, first, 1, given_back),
                 segment(SegmentChange::Free, 2, second, 0, later),
             ];

@@ -1,15 +1,16 @@
-//! The Recording: what PyTorch's allocator did in the processes of a run, and for whom.
+//! The Recording: events of PyTorch's caching allocator in the processes of a run, with the modules and
+//! phases that caused them.
 //!
 //! A [`Recording`] has an [`Origin`] and one [`Track`] for each process. A track is a sequence of [`Moment`]s
-//! (blocks handed out and taken back, phases, steps, failures), with a table of [`Block`]s and their lives,
-//! and a table of module [`Call`]s. Texts are interned. It is made from a process's event log
-//! ([`Track::from_log`]), and kept in a file of its own format ([`Recording::write`], [`Recording::read`]).
+//! (allocations, frees, phases, steps, failures), with a table of [`Block`]s and their lifetimes, and a table
+//! of module [`Call`]s. Texts are interned. A track is built from a process's event log
+//! ([`Track::from_log`]); a recording is stored in a file format of its own ([`Recording::write`],
+//! [`Recording::read`]).
 //!
-//! A [`Snapshot`] is what a memory snapshot of PyTorch's says; it is read from a pickle, of which nothing is
-//! executed.
+//! A [`Snapshot`] holds the content of a PyTorch memory snapshot. It is read from a pickle, of which nothing
+//! is executed.
 //!
-//! This crate knows what happened. It does not judge it: not what filled the memory, and not what would have
-//! saved it.
+//! This crate holds facts and does not judge them: neither causes of a failure nor remedies are found here.
 
 mod columns;
 mod confidential;

@@ -1,7 +1,7 @@
-//! The SQLite export of Nsight Systems: what a process got from CUDA, and its NVTX ranges.
+//! Reader of SQLite exports of Nsight Systems: CUDA memory events and NVTX ranges of a process.
 //!
-//! The file is read as data: pages, trees, records. No SQL is carried out, nothing is written, and what the
-//! file claims about itself is believed only as far as its bytes go.
+//! The file is parsed as pages, trees and records. No SQL is executed and nothing is written. Sizes and
+//! offsets in the file are checked against its length.
 
 mod sqlite;
 #[cfg(test)]
@@ -17,18 +17,19 @@ use crate::error::OpenError;
 use crate::snapshot::Problem;
 use crate::{Block, MomentKind, Origin, OriginKind, RangeSource, Recording, StackId, Totals, Track, Unknown};
 
-/// Largest file that is read: it is held in memory, since its pages refer to one another.
-const LARGEST: u64 = 4 << 30;
-/// Most rows of all tables together.
-const MOST_ROWS: usize = 100_000_000;
+/// Largest file that is read. It is held in memory, since its pages refer to one another.
+const MAX_FILE_BYTES: u64 = 4 << 30;
+/// Maximum number of rows of all tables together.
+const MAX_ROWS: usize = 100_000_000;
 
-/// `memKind` of what lies on the device in `CUDA_GPU_MEMORY_USAGE_EVENTS`: plain memory, arrays, what modules
-/// declare.
+/// Values of `memKind` in `CUDA_GPU_MEMORY_USAGE_EVENTS` for device memory: plain memory, arrays, module
+/// globals.
 const DEVICE_MEMORY: [i64; 3] = [2, 3, 5];
-/// `memoryOperationType`: got, and given back.
+/// Values of `memoryOperationType`.
 const ALLOCATION: i64 = 0;
 const DEALLOCATION: i64 = 1;
-/// `eventType` of NVTX ranges: of a thread's stack, and of a process; and the same read from texts.
+/// Values of `eventType` for NVTX ranges: push/pop of a thread and start/end of a process, and both with
+/// registered strings.
 const NVTX_RANGES: [i64; 4] = [59, 60, 70, 71];
 
 #[derive(Clone, Copy)]
@@ -55,13 +56,13 @@ enum What {
     Memory(usize),
 }
 
-/// Reads an export. What is damaged is left out and told.
+/// Reads an export. Damaged parts are skipped and reported among the problems.
 pub(crate) fn read(file: impl Read) -> Result<(Recording, Vec<Problem>), OpenError> {
     let broken = |why: String| OpenError::Broken { format: "SQLite file", why };
     let mut bytes = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(broken(format!("it is larger than {} GiB", LARGEST >> 30)));
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(broken(format!("it is larger than {} GiB", MAX_FILE_BYTES >> 30)));
     }
     let database = Database::open(&bytes).map_err(|error| broken(error.to_string()))?;
     let mut errors = Vec::new();
@@ -88,7 +89,7 @@ pub(crate) fn read(file: impl Read) -> Result<(Recording, Vec<Problem>), OpenErr
 fn usages(database: &Database<'_>, malformed: &mut u64, errors: &mut Vec<SqliteError>) -> Option<Vec<Usage>> {
     let columns = ["start", "globalPid", "deviceId", "address", "bytes", "memKind", "memoryOperationType"];
     let mut usages = Vec::new();
-    let found = database.rows("CUDA_GPU_MEMORY_USAGE_EVENTS", &columns, MOST_ROWS, |row| {
+    let found = database.rows("CUDA_GPU_MEMORY_USAGE_EVENTS", &columns, MAX_ROWS, |row| {
         let number = |column: usize| row[column].as_i64();
         if number(5).is_some_and(|kind| !DEVICE_MEMORY.contains(&kind)) {
             return;
@@ -126,7 +127,7 @@ fn usages(database: &Database<'_>, malformed: &mut u64, errors: &mut Vec<SqliteE
 
 fn nvtx(database: &Database<'_>, errors: &mut Vec<SqliteError>) -> Vec<Range> {
     let mut texts: HashMap<i64, String> = HashMap::new();
-    let strings = database.rows("StringIds", &["id", "value"], MOST_ROWS, |row| {
+    let strings = database.rows("StringIds", &["id", "value"], MAX_ROWS, |row| {
         if let (Some(id), Cell::Text(value)) = (row[0].as_i64(), &row[1]) {
             texts.insert(id, String::from_utf8_lossy(value).into_owned());
         }
@@ -134,7 +135,7 @@ fn nvtx(database: &Database<'_>, errors: &mut Vec<SqliteError>) -> Vec<Range> {
     errors.extend(strings.err());
     let columns = ["start", "end", "eventType", "text", "textId", "globalTid"];
     let mut ranges = Vec::new();
-    let events = database.rows("NVTX_EVENTS", &columns, MOST_ROWS, |row| {
+    let events = database.rows("NVTX_EVENTS", &columns, MAX_ROWS, |row| {
         let number = |column: usize| row[column].as_i64();
         if !number(2).is_some_and(|kind| NVTX_RANGES.contains(&kind)) {
             return;
@@ -164,8 +165,8 @@ fn origin(database: &Database<'_>, errors: &mut Vec<SqliteError>) -> Origin {
     origin
 }
 
-/// A track for each process. What it gets from CUDA stands for both blocks and segments: nothing between is
-/// recorded.
+/// Builds a track for each process. A CUDA allocation stands for both a block and its segment, since the
+/// caching allocator's blocks are not recorded.
 fn recording(origin: Origin, mut usages: Vec<Usage>, ranges: &[Range]) -> Recording {
     usages.sort_by_key(|usage| usage.time_ns);
     let mut processes: Vec<i64> = usages.iter().map(|usage| usage.process).collect();
@@ -176,7 +177,7 @@ fn recording(origin: Origin, mut usages: Vec<Usage>, ranges: &[Range]) -> Record
     Recording { origin, tracks }
 }
 
-/// The process's own id: Nsight Systems puts machine and session above it.
+/// Extracts the process id: Nsight Systems stores machine and session in the higher bits.
 const fn pid(global: i64) -> u32 {
     ((global >> 24) & 0xff_ffff) as u32
 }
@@ -213,7 +214,7 @@ fn track(process: i64, usages: &[Usage], ranges: &[Range]) -> Track {
                 if ranges[index].name.starts_with("Optimizer.step") {
                     steps += 1;
                     let at = Totals { time_us, ..Totals::default() };
-                    track.tell(MomentKind::Step(steps), 0, StackId::NONE, at);
+                    track.add_moment(MomentKind::Step(steps), 0, StackId::NONE, at);
                 }
             }
             What::Memory(index) => {

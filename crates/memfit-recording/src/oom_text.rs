@@ -1,7 +1,6 @@
-//! What out-of-memory errors say: the texts of every release of PyTorch, and those of the libraries under it,
-//! as they are found in logs.
+//! Out-of-memory messages in logs: those of every release of PyTorch and of the libraries below it.
 //!
-//! It owns the grammar of the messages and the search for them. It must not know what they prove.
+//! This module knows the grammar of the messages and how to find them. It does not know their causes.
 
 mod amount;
 mod log;
@@ -13,28 +12,28 @@ pub use amount::Amount;
 pub use log::find;
 pub(crate) use log::find_counting;
 
-/// An out-of-memory error that was found in a text.
+/// Out-of-memory error found in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OomText {
-    /// Who says it.
+    /// Library that reported the error, and how.
     pub kind: OomKind,
-    /// The message, without colours and prefixes.
+    /// Message without colours and prefixes.
     pub message: String,
-    /// The line of the text on which it begins, counted from 1.
+    /// Line of the text on which it begins, counted from 1.
     pub line: u64,
-    /// The rank of the process that it came from, where the log names it.
+    /// Rank of the process that printed it, if the log names it.
     pub rank: Option<u32>,
-    /// How often the same message came from that rank.
+    /// Number of times that the same rank printed the same message.
     pub count: u64,
-    /// The figures that it gives.
+    /// Figures of the message.
     pub figures: Figures,
-    /// The advice that it ends in.
+    /// Advice at the end of the message.
     pub advice: Option<Advice>,
-    /// The traceback before it, the outermost frame first.
+    /// Traceback that precedes the message, the outermost frame first.
     pub frames: Vec<LogFrame>,
 }
 
-/// Who reports that memory ran out, and how.
+/// Library and call that reported the lack of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OomKind {
@@ -64,8 +63,8 @@ pub enum OomKind {
 }
 
 impl OomKind {
-    /// Whether the text alone proves that memory ran out. The others are often that, and sometimes something
-    /// else.
+    /// Returns `true` if the text alone proves that memory ran out. The other kinds often mean that, and
+    /// sometimes something else.
     pub const fn is_certain(self, message: &str) -> bool {
         match self {
             Self::Cublas | Self::Cudnn | Self::OtherLibrary | Self::Nccl => {
@@ -76,53 +75,54 @@ impl OomKind {
     }
 }
 
-/// The figures of a message, as far as it gives them.
+/// Figures of a message. A figure that the message does not state is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// The device.
+    /// Device index.
     pub device: Option<u32>,
-    /// What could not be had: of the caching allocator, the size of the segment, not that of the request.
+    /// Bytes that could not be allocated. The caching allocator reports the size of the segment, not that of
+    /// the request.
     pub requested: Option<Amount>,
-    /// The device's memory.
+    /// Total memory of the device.
     pub capacity: Option<Amount>,
-    /// What the device had left.
+    /// Free memory of the device.
     pub free: Option<Amount>,
-    /// What the process's memory fraction allows.
+    /// Limit set by the process's memory fraction.
     pub allowed: Option<Amount>,
-    /// What the tensors had. Free blocks of private pools count, too.
+    /// Bytes allocated to tensors. Free blocks of private pools count as well.
     pub allocated: Option<Amount>,
-    /// What of it is in private pools.
+    /// Bytes of `allocated` in private pools.
     pub private_pools: Option<Amount>,
-    /// All that the allocator had reserved. Releases 1.5 to 2.0 say this one, those before and after the
-    /// next.
+    /// Bytes reserved by the allocator. Stated by releases 1.5 to 2.0; earlier and later ones state
+    /// `unallocated`.
     pub reserved: Option<Amount>,
-    /// What was reserved and in no tensor.
+    /// Bytes reserved by the allocator but not allocated to tensors.
     pub unallocated: Option<Amount>,
-    /// What this process had on the device, the context and libraries included.
+    /// Bytes used by this process on the device, including the context and libraries.
     pub this_process: Option<Amount>,
-    /// What other processes had, by their ids.
+    /// Bytes used by other processes, by their ids.
     pub other_processes: Vec<(u32, Amount)>,
 }
 
 impl Figures {
-    /// What the allocator had reserved, said or added up.
+    /// Bytes reserved by the allocator, as stated or summed from other figures.
     pub fn total_reserved(&self) -> Option<Amount> {
         self.reserved.or_else(|| Some(self.allocated? + self.unallocated?))
     }
 
-    /// What was reserved and in no tensor, said or taken from the others.
+    /// Bytes reserved but not allocated, as stated or as the difference of other figures.
     pub fn idle(&self) -> Option<Amount> {
-        self.unallocated.or_else(|| Some(self.reserved?.less(self.allocated?)))
+        self.unallocated.or_else(|| Some(self.reserved?.saturating_sub(self.allocated?)))
     }
 }
 
-/// The advice that a message ends in.
+/// Advice at the end of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Advice {
-    /// To set `max_split_size_mb` (1.10 to 2.1).
+    /// Set `max_split_size_mb` (1.10 to 2.1).
     MaxSplitSize,
-    /// To turn on expandable segments (2.2 and later; up to 2.14 also where they are on).
+    /// Turn on expandable segments (2.2 and later; up to 2.14 it is printed even if they are on).
     ExpandableSegments,
     /// Expandable segments are on already.
     ExpandableAlreadyOn,
@@ -130,13 +130,13 @@ pub enum Advice {
     ExpandableReserve,
 }
 
-/// A frame of a traceback in a log.
+/// Frame of a traceback in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFrame {
-    /// The file, or a notebook's cell.
+    /// File, or a notebook cell.
     pub file: String,
-    /// The line, where it is given.
+    /// Line number, or 0 if it is missing.
     pub line: u32,
-    /// The function, where it is given.
+    /// Function name, or empty if it is missing.
     pub function: String,
 }

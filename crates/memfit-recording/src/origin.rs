@@ -1,63 +1,63 @@
-//! A recording as a whole.
+//! Recording and its origin.
 
 use serde::{Deserialize, Serialize};
 
 use crate::Track;
 
-/// What the allocators of a run's processes did.
+/// Allocator events of all processes of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recording {
-    /// Where it comes from.
+    /// Source of the recording.
     pub origin: Origin,
     /// One track for each process that used a device.
     pub tracks: Vec<Track>,
 }
 
-/// Where a recording comes from.
+/// Source of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// What kind of source it was made from.
+    /// Kind of source.
     pub kind: OriginKind,
-    /// The version of memfit that made it.
+    /// Version of memfit that wrote it.
     #[serde(default)]
     pub memfit: String,
     /// `torch.__version__`.
     #[serde(default)]
     pub torch: Option<String>,
-    /// The name of the card.
+    /// Name of the GPU.
     #[serde(default)]
     pub device: Option<String>,
-    /// The card's memory in bytes, as PyTorch sees it.
+    /// Total memory of the GPU in bytes, as PyTorch reports it.
     #[serde(default)]
     pub capacity: Option<u64>,
-    /// PyTorch's message, where memory ran out.
+    /// PyTorch's message if memory ran out.
     #[serde(default)]
     pub oom: Option<String>,
-    /// The process that it is of, where several were recorded.
+    /// Process that ran out of memory, if several were recorded.
     #[serde(default)]
     pub oom_process: Option<u32>,
-    /// The allocator's settings, as the environment gave them.
+    /// Allocator settings from the environment.
     #[serde(default)]
     pub alloc_conf: Option<String>,
-    /// The command that was run.
+    /// Command line of the run.
     #[serde(default)]
     pub command: Vec<String>,
 }
 
-/// The kinds of sources that a recording can be made from.
+/// Kinds of sources of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum OriginKind {
-    /// A run on a virtual card.
+    /// Run on a virtual GPU.
     #[default]
     VirtualRun,
-    /// A run on a real card.
+    /// Run on a real GPU.
     RealRun,
-    /// A memory snapshot that PyTorch wrote.
+    /// Memory snapshot written by PyTorch.
     Snapshot,
-    /// A trace of PyTorch's profiler.
+    /// Trace of PyTorch's profiler.
     ProfilerTrace,
-    /// An export of NVIDIA Nsight Systems.
+    /// Export of NVIDIA Nsight Systems.
     NsightSystems,
 }

@@ -1,12 +1,12 @@
-//! A reader of pickles that executes nothing.
+//! Pickle reader that executes nothing.
 //!
-//! A pickle is a program for a small stack machine. The one here knows the two dozen operations that plain
-//! data needs (lists, dicts, tuples, texts, numbers) in protocols 2 to 5, and refuses those that name or call
-//! anything. It reads a stream once, keeps each text once, and hands each dict to a [`Shape`] as soon as that
-//! is complete, which may keep it as a row of a table of its own: so a file of gigabytes never stands in
-//! memory as a tree of objects.
+//! A pickle is a program for a small stack machine. This one implements the two dozen operations that plain
+//! data needs (lists, dicts, tuples, texts, numbers) in protocols 2 to 5, and refuses those that import or
+//! call anything. It reads a stream once, interns texts, and hands each dict to a [`Shape`] as soon as it is
+//! complete, which may store it as a table row. A file of gigabytes is therefore never held in memory as a
+//! tree of objects.
 //!
-//! It knows pickles. It does not know what is in them.
+//! The reader does not know the meaning of the data.
 
 mod common;
 mod error;
@@ -21,17 +21,17 @@ pub use error::{PickleError, PickleErrorKind};
 pub(crate) use heap::{Heap, Object, Row, RowKind, Shape, Value};
 pub(crate) use machine::Machine;
 
-/// How much a file may ask of the reader.
+/// Limits on the resources that a file may consume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PickleLimits {
-    /// Bytes of memory, roughly.
+    /// Approximate memory in bytes.
     pub memory: u64,
-    /// Bytes of memory for each byte that was read, beside [`PickleLimits::FLOOR`]: so a small file that asks
-    /// for much is refused, whatever the machine has.
+    /// Bytes of memory for each byte read, in addition to [`PickleLimits::FLOOR`]. A small file that needs
+    /// much memory is refused even on a large machine.
     pub for_each_byte: u64,
-    /// Bytes of one text.
+    /// Maximum bytes of one text.
     pub text: u64,
-    /// Containers within containers.
+    /// Maximum nesting of containers.
     pub depth: usize,
 }
 
@@ -42,10 +42,10 @@ impl Default for PickleLimits {
 }
 
 impl PickleLimits {
-    /// Bytes of memory that every file may ask for, however small.
+    /// Bytes of memory that any file may use, however small.
     pub const FLOOR: u64 = 64 << 20;
 
-    /// Bytes of memory that may be in use once so many of the file were read.
+    /// Maximum memory in bytes after `read` bytes of the file.
     pub(crate) fn memory_after(&self, read: u64) -> u64 {
         self.memory.min(Self::FLOOR.saturating_add(self.for_each_byte.saturating_mul(read)))
     }

@@ -1,8 +1,8 @@
-//! PyTorch's memory snapshots: what is in them, read from pickles of every release.
+//! PyTorch memory snapshots, read from pickles of every release.
 //!
-//! A [`Snapshot`] is what the file says, in tables: the allocator's events as far as they were recorded, the
-//! segments and blocks at the end, stacks, settings and annotations. It can be replayed event by event, and
-//! made into a [`Recording`](crate::Recording).
+//! A [`Snapshot`] holds the content of the file in tables: allocator events as far as they were recorded,
+//! segments and blocks at the end, stacks, settings and annotations. It can be replayed event by event and
+//! converted to a [`Recording`](crate::Recording).
 
 mod keys;
 mod read;
@@ -20,59 +20,59 @@ use serde::{Deserialize, Serialize};
 
 use crate::{TextId, Texts};
 
-/// What a memory snapshot says.
+/// Content of a memory snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// The texts that the rest refers to.
+    /// Texts that other tables refer to.
     pub texts: Texts,
-    /// Stacks of calls.
+    /// Call stacks.
     pub stacks: Stacks,
-    /// All devices' events, each device's in order.
+    /// Events of all devices, each device's in order.
     pub events: Vec<TraceEvent>,
-    /// Each device's part of the events.
+    /// Range of each device's events.
     pub traces: Vec<Range<usize>>,
-    /// The handles of streams.
+    /// Stream handles.
     pub streams: Vec<u64>,
-    /// The identities of pools. The first is the default pool.
+    /// Pool ids. The first is the default pool.
     pub pools: Vec<(u64, u64)>,
-    /// The segments at the end, as they were listed.
+    /// Segments at the end, in the order of the file.
     pub segments: Vec<Segment>,
-    /// All segments' blocks.
+    /// Blocks of all segments.
     pub blocks: Vec<SegmentBlock>,
-    /// What the program said about its own progress.
+    /// Annotations of the program's progress.
     pub annotations: Vec<Annotation>,
-    /// The allocator's settings, where the release wrote them.
+    /// Allocator settings, if the release wrote them.
     pub settings: Option<TracedSettings>,
 }
 
-/// What an event of a trace says happened.
+/// Kind of a trace event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum TraceAction {
-    /// A block was handed out.
+    /// A block was allocated.
     Alloc,
-    /// A block was given back.
+    /// A block's free was requested.
     FreeRequested,
     /// A block became free.
     FreeCompleted,
-    /// The device gave a segment.
+    /// A segment was allocated on the device.
     SegmentAlloc,
-    /// A segment went back to the device.
+    /// A segment was released to the device.
     SegmentFree,
-    /// A part of an expandable segment was given memory.
+    /// Memory was mapped into an expandable segment.
     SegmentMap,
-    /// A part of an expandable segment lost its memory.
+    /// Memory was unmapped from an expandable segment.
     SegmentUnmap,
     /// A snapshot was taken; the size is that of the active blocks.
     Snapshot,
-    /// A request failed; the address is what the device had left.
+    /// An allocation failed; the address field holds the free memory of the device.
     Oom,
-    /// A tensor was given a name.
+    /// A tensor was annotated with a name.
     Annotate,
 }
 
 impl TraceAction {
-    /// What PyTorch calls it.
+    /// PyTorch's name of the action.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Alloc => "alloc",
@@ -89,37 +89,37 @@ impl TraceAction {
     }
 }
 
-/// One event of a trace.
+/// Event of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceEvent {
-    /// Where.
+    /// Address.
     pub address: u64,
-    /// How many bytes: as requested for blocks, real ones for segments, rounded for failures.
+    /// Size in bytes: the requested one for blocks, the real one for segments, the rounded one for failures.
     pub size: u64,
-    /// When, in microseconds, or zero where the release did not write it.
+    /// Time in microseconds, or zero if the release did not write it.
     pub time_us: u64,
-    /// From where in the program.
+    /// Call stack.
     pub stack: StackId,
-    /// What the program had set as metadata.
+    /// User metadata (`_set_memory_metadata`).
     pub metadata: TextId,
-    /// The stream: its place in [`Snapshot::streams`].
+    /// Index of the stream in [`Snapshot::streams`].
     pub stream: u16,
-    /// The pool, where the release wrote it: its place in [`Snapshot::pools`].
+    /// Index of the pool in [`Snapshot::pools`], if the release wrote it.
     pub pool: Option<std::num::NonZeroU16>,
-    /// What it is for, where the writer judged that.
+    /// Category, if the writer assigned one.
     pub category: Option<Category>,
-    /// What happened.
+    /// Kind of event.
     pub action: TraceAction,
 }
 
 impl TraceEvent {
-    /// The pool's place in [`Snapshot::pools`], where the release wrote it.
+    /// Index of the pool in [`Snapshot::pools`], if the release wrote it.
     pub fn pool_index(&self) -> Option<usize> {
         self.pool.map(|pool| usize::from(pool.get()) - 1)
     }
 }
 
-/// The names that PyTorch's memory profiler gives to categories, and ours.
+/// Category names of PyTorch's memory profiler, and the categories that they stand for here.
 const CATEGORIES: [(&str, Category); 7] = [
     ("parameter", Category::Parameters),
     ("gradient", Category::Gradients),
@@ -130,99 +130,99 @@ const CATEGORIES: [(&str, Category); 7] = [
     ("autograd_detail", Category::Activations),
 ];
 
-/// The name that PyTorch's memory profiler gives to a category.
+/// Name of a category in PyTorch's memory profiler.
 pub(crate) fn category_name(category: Category) -> &'static str {
     CATEGORIES.iter().find(|(_, known)| *known == category).map_or("unknown", |(name, _)| name)
 }
 
-/// The category that PyTorch's memory profiler gives this name.
+/// Category with this name in PyTorch's memory profiler.
 fn category_named(name: &str) -> Option<Category> {
     CATEGORIES.iter().find(|(known, _)| *known == name).map(|(_, category)| *category)
 }
 
-/// A segment at the end.
+/// Segment at the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The device.
+    /// Device index.
     pub device: u32,
-    /// Where it begins.
+    /// Start address.
     pub address: u64,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub size: u64,
-    /// The stream's handle.
+    /// Stream handle.
     pub stream: u64,
-    /// Whether it is in a pool of small blocks.
+    /// `true` if it belongs to a pool of small blocks.
     pub small: bool,
-    /// The pool.
+    /// Pool id.
     pub pool: (u64, u64),
-    /// Whether it can grow.
+    /// `true` if it is an expandable segment.
     pub expandable: bool,
-    /// Its blocks' places in [`Snapshot::blocks`].
+    /// Range of its blocks in [`Snapshot::blocks`].
     pub blocks: Range<usize>,
 }
 
-/// What a block is doing at the end.
+/// State of a block at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentBlockState {
-    /// Handed out.
+    /// Allocated.
     Allocated,
-    /// Given back, and waiting for other streams.
+    /// Freed, but still in use on other streams.
     Pending,
     /// Free.
     Inactive,
 }
 
-/// A block at the end.
+/// Block at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentBlock {
-    /// Where it begins.
+    /// Start address.
     pub address: u64,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub size: u64,
-    /// How many were asked for; stale where it is free.
+    /// Requested bytes; stale if the block is free.
     pub requested: u64,
-    /// What it is doing.
+    /// State.
     pub state: SegmentBlockState,
-    /// Where in the program it was asked for.
+    /// Call stack of the allocation.
     pub stack: StackId,
 }
 
-/// A beginning or an end that the program announced (`record_function`).
+/// Begin or end of a `record_function` range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Annotation {
-    /// Its name.
+    /// Name of the range.
     pub name: TextId,
-    /// Whether it began, or ended.
+    /// `true` at the begin, `false` at the end.
     pub begins: bool,
-    /// The device, where one was named.
+    /// Device, if one was named.
     pub device: Option<u32>,
-    /// When, in microseconds.
+    /// Time in microseconds.
     pub time_us: u64,
 }
 
-/// The settings that a snapshot repeats. Not among them: the memory fraction, the segment size for large
+/// Allocator settings that a snapshot contains. It lacks the memory fraction, the segment size for large
 /// requests, and the rounding of unsplit blocks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TracedSettings {
-    /// The text that they were last set from.
+    /// Text that the settings were last parsed from.
     pub text: String,
-    /// In bytes, where there is a limit.
+    /// `max_split_size` in bytes, if there is a limit.
     pub max_split_size: Option<u64>,
-    /// The share above which garbage is collected.
+    /// Fraction of the memory above which garbage collection starts.
     pub garbage_collection_threshold: f64,
-    /// Whether segments grow.
+    /// `true` if expandable segments are on.
     pub expandable_segments: bool,
-    /// Divisions of powers of two, by the power in MiB.
+    /// Divisions of `roundup_power2_divisions`, by the power of two in MiB.
     pub roundup_power2_divisions: BTreeMap<u64, u64>,
 }
 
 impl Snapshot {
-    /// The events of a device.
+    /// Events of a device.
     pub fn trace(&self, device: usize) -> &[TraceEvent] {
         self.traces.get(device).map_or(&[], |range| &self.events[range.clone()])
     }
 
-    /// The devices that have events or segments.
+    /// Devices that have events or segments.
     pub fn devices(&self) -> Vec<usize> {
         let count = self.segments.iter().map(|segment| segment.device as usize + 1).max().unwrap_or(0);
         (0..self.traces.len().max(count))
@@ -233,7 +233,7 @@ impl Snapshot {
             .collect()
     }
 
-    /// A segment's blocks.
+    /// Blocks of a segment.
     pub fn blocks_of(&self, segment: &Segment) -> &[SegmentBlock] {
         &self.blocks[segment.blocks.clone()]
     }

@@ -1,4 +1,4 @@
-//! Whatever file somebody has: what it is, told by its first bytes, and what it holds.
+//! Opening of files of any supported kind, which is detected from the first bytes.
 
 mod compressed;
 mod html;
@@ -14,31 +14,31 @@ use crate::snapshot::Problem;
 use crate::{Limits, MAGIC, PickleLimits, Recording, Snapshot};
 use crate::{nsight, trace};
 
-/// How much of a file is looked at to tell what it is.
-const LOOK: usize = 64 << 10;
+/// Number of bytes examined to detect the format.
+const DETECTION_BYTES: usize = 64 << 10;
 
-/// What a file holds.
+/// Content of a file.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// A recording, of memfit's own or made from a trace that needs no replay.
+    /// A recording, written by memfit or converted from a trace that needs no replay.
     Recording(Box<Recording>),
-    /// A memory snapshot of PyTorch's: a replay makes it a recording.
+    /// A memory snapshot of PyTorch. A replay converts it to a recording.
     Snapshot(Box<Snapshot>),
     /// Out-of-memory errors in a text, at least one.
     Texts(Vec<OomText>),
 }
 
-/// What a file may ask of its reader.
+/// Limits on the resources that a file may consume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenLimits {
-    /// Of a pickle.
+    /// Limits for pickles.
     pub pickle: PickleLimits,
-    /// Of a recording.
+    /// Limits for recordings.
     pub recording: Limits,
 }
 
-/// Opens a file, whatever it is; `-` is what comes in. What was read before something went wrong is there,
-/// and what went wrong is among the problems.
+/// Opens a file of any kind; `-` is standard input. Content before an error is returned, and the error is
+/// among the problems.
 pub fn open(path: &Path) -> Result<(Source, Vec<Problem>), OpenError> {
     if path.as_os_str() == "-" {
         return read(io::stdin().lock(), OpenLimits::default());
@@ -46,7 +46,7 @@ pub fn open(path: &Path) -> Result<(Source, Vec<Problem>), OpenError> {
     read(File::open(path)?, OpenLimits::default())
 }
 
-/// Reads a file, whatever it is.
+/// Reads a file of any kind.
 pub fn read(reader: impl Read, limits: OpenLimits) -> Result<(Source, Vec<Problem>), OpenError> {
     layer(Box::new(reader), limits, 0)
 }
@@ -56,12 +56,12 @@ fn layer(
     limits: OpenLimits,
     depth: u32,
 ) -> Result<(Source, Vec<Problem>), OpenError> {
-    let mut reader = BufReader::with_capacity(LOOK, reader);
-    let (start, failed) = look(&mut reader);
+    let mut reader = BufReader::with_capacity(DETECTION_BYTES, reader);
+    let (start, failed) = read_start(&mut reader);
     if start.is_empty() {
         return Err(failed.map_or(OpenError::Empty, OpenError::Io));
     }
-    // Where reading failed, it fails again behind what was read: that much can be used.
+    // A read error is returned again after the bytes that were read, so that these can be used.
     let reader = Failed(failed).chain(reader);
     if let Some(format) = compressed::format(&start) {
         if depth == MAX_LAYERS {
@@ -70,8 +70,8 @@ fn layer(
         let whole = Cursor::new(start).chain(reader);
         return layer(compressed::unpack(format, Box::new(whole))?, limits, depth + 1);
     }
-    let whole = BufReader::with_capacity(LOOK, Cursor::new(start.clone()).chain(reader));
-    match Format::of(&start) {
+    let whole = BufReader::with_capacity(DETECTION_BYTES, Cursor::new(start.clone()).chain(reader));
+    match Format::detect(&start) {
         Format::Recording => {
             let (recording, problems) = Recording::read_far(whole, limits.recording)?;
             Ok((Source::Recording(Box::new(recording)), problems))
@@ -106,15 +106,14 @@ fn layer(
     }
 }
 
-/// The first bytes, as many as are looked at or as there are, and why there are no more where that is an
-/// error.
-fn look(reader: &mut impl Read) -> (Vec<u8>, Option<io::Error>) {
+/// Reads the first bytes, up to [`DETECTION_BYTES`] or the end, and returns the error if one stopped it.
+fn read_start(reader: &mut impl Read) -> (Vec<u8>, Option<io::Error>) {
     let mut start = Vec::new();
-    let failed = reader.take(LOOK as u64).read_to_end(&mut start).err();
+    let failed = reader.take(DETECTION_BYTES as u64).read_to_end(&mut start).err();
     (start, failed)
 }
 
-/// Fails once, if there is something to fail with.
+/// Reader that returns its error once, if it has one.
 struct Failed(Option<io::Error>);
 
 impl Read for Failed {
@@ -131,7 +130,7 @@ fn texts(text: impl BufRead) -> Result<(Source, Vec<Problem>), OpenError> {
     Ok((Source::Texts(found), Vec::new()))
 }
 
-/// What a file is.
+/// Format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Recording,
@@ -146,7 +145,7 @@ enum Format {
 }
 
 impl Format {
-    fn of(start: &[u8]) -> Self {
+    fn detect(start: &[u8]) -> Self {
         let trimmed = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start();
         let has = |part: &[u8]| start.windows(part.len()).any(|window| window == part);
         if start.starts_with(&MAGIC[..6]) {
@@ -175,7 +174,7 @@ impl Format {
     }
 }
 
-/// Whether bytes may be the beginning of a text: logs are not always UTF-8, and never have zeros.
+/// Returns `true` if the bytes may begin a text: logs are not always UTF-8, but never contain zero bytes.
 fn is_text(start: &[u8]) -> bool {
     let odd = start.iter().filter(|byte| **byte < 0x20 && !b"\n\r\t\x1b\x07\x08\x0c".contains(*byte)).count();
     !start.contains(&0) && odd * 100 <= start.len()

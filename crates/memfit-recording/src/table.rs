@@ -1,14 +1,12 @@
-//! The tables of a track, column by column: a long run has millions of rows, and most of their numbers are
-//! small.
+//! Column-oriented tables of a track: a long run has millions of rows, and most of their numbers are small.
 //!
-//! Whoever reads them sees rows by value ([`Moment`](crate::Moment), [`Block`](crate::Block)), never the
-//! columns.
+//! Callers see rows by value ([`Moment`](crate::Moment), [`Block`](crate::Block)), never the columns.
 
 mod blocks;
 mod moments;
 mod packed;
 
+pub(crate) use blocks::{BlockChange, Blocks};
 pub use blocks::{BlockIter, BlockTable};
-pub(crate) use blocks::{Blocks, Told};
 pub use moments::{MomentIter, Moments};
 pub(crate) use moments::{decode, encode};

@@ -4,37 +4,37 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-/// The number of a text in a track; 0 is the empty text, which stands for "none".
+/// Id of a text in a track; 0 is the empty text, which stands for "none".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TextId(pub u32);
 
 impl TextId {
-    /// No text.
+    /// The empty text.
     pub const NONE: Self = Self(0);
 }
 
-/// Texts, each kept once.
+/// Table of texts, each stored once.
 #[derive(Clone, Debug)]
 pub struct Texts {
-    /// All texts, one behind the other.
+    /// All texts, concatenated.
     bytes: String,
-    /// Where each text ends.
+    /// End offset of each text.
     ends: Vec<usize>,
-    /// The numbers of texts by their hashes.
+    /// Ids of texts by their hashes.
     numbers: HashTable<u32>,
-    /// With a secret, so that no file can bring texts that all have the same.
+    /// Randomly keyed, so that a hostile file cannot cause collisions.
     hasher: DefaultHashBuilder,
 }
 
 impl Default for Texts {
     fn default() -> Self {
-        Self::with_room(0)
+        Self::with_capacity(0)
     }
 }
 
 impl PartialEq for Texts {
     fn eq(&self, other: &Self) -> bool {
-        // The rest is only how they are found.
+        // The other fields are lookup tables.
         self.bytes == other.bytes && self.ends == other.ends
     }
 }
@@ -42,8 +42,8 @@ impl PartialEq for Texts {
 impl Eq for Texts {}
 
 impl Texts {
-    /// None but the empty text, and room for about so many.
-    pub(crate) fn with_room(count: usize) -> Self {
+    /// Creates a table of the empty text alone, with capacity for about `count` texts.
+    pub(crate) fn with_capacity(count: usize) -> Self {
         let mut texts = Self {
             bytes: String::new(),
             ends: Vec::new(),
@@ -54,7 +54,7 @@ impl Texts {
         texts
     }
 
-    /// The number of a text, which is kept if it is new.
+    /// Interns a text.
     pub fn intern(&mut self, text: &str) -> TextId {
         let Self { bytes, ends, numbers, hasher } = self;
         let hash = hasher.hash_one(text);
@@ -68,27 +68,27 @@ impl Texts {
         TextId(number)
     }
 
-    /// The text with this number; empty where there is none.
+    /// Text with this id; empty if there is none.
     pub fn get(&self, id: TextId) -> &str {
         text_at(&self.bytes, &self.ends, id.0)
     }
 
-    /// How many texts there are, the empty one included.
+    /// Number of texts, including the empty one.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there is no text but the empty one.
+    /// Returns `true` if there is no text but the empty one.
     pub fn is_empty(&self) -> bool {
         self.ends.len() <= 1
     }
 
-    /// The texts in the order of their numbers.
+    /// Texts in the order of their ids.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         (0..self.ends.len() as u32).map(|number| self.get(TextId(number)))
     }
 
-    /// Roughly how many bytes this holds.
+    /// Approximate memory in bytes.
     pub(crate) fn memory(&self) -> u64 {
         (self.bytes.len() + self.ends.len() * (size_of::<usize>() + 2 * size_of::<u32>())) as u64
     }

@@ -1,7 +1,7 @@
-//! Traces of PyTorch's profiler (Kineto) and others in Chrome's format, as far as they tell of memory.
+//! Memory events of traces by PyTorch's profiler (Kineto) and other writers of Chrome's format.
 //!
-//! The file is read in one pass: of millions of events, those that say `[memory]` and those that the program
-//! announced are kept. A trace has the allocator's totals, so no replay is needed; it has no segments.
+//! The file is read in one pass. Of millions of events, those named `[memory]` and the ranges announced by
+//! the program are kept. A trace contains the allocator's totals, so no replay is needed; it has no segments.
 
 mod read;
 #[cfg(test)]
@@ -17,7 +17,7 @@ use crate::{
 };
 pub(crate) use read::read;
 
-/// An event of the device's allocator: bytes are negative where a block was given back.
+/// Event of the device's allocator; bytes are negative for a free.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct MemoryEvent {
     time_ns: i64,
@@ -29,7 +29,7 @@ struct MemoryEvent {
     reserved: u64,
 }
 
-/// Something that the program announced.
+/// Range that the program announced.
 #[derive(Clone, Debug, PartialEq)]
 struct RangeEvent {
     time_ns: i64,
@@ -39,45 +39,45 @@ struct RangeEvent {
     name: String,
 }
 
-/// What is kept of a trace.
+/// Events kept from a trace.
 #[derive(Debug, Default)]
 struct Kept {
     memory: Vec<MemoryEvent>,
     ranges: Vec<RangeEvent>,
-    /// Name and memory of the first device, where they are told.
+    /// Name and memory of the first device, if the trace has them.
     device: Option<(String, Option<u64>)>,
     rank: Option<u32>,
-    /// Events that say `[memory]` and lack something.
+    /// Number of `[memory]` events with missing fields.
     malformed: u64,
-    /// Whether there were any events at all.
+    /// `true` if there were any events at all.
     any: bool,
 }
 
-/// Ranges that a profiler's own steps make: each is one training step.
+/// Prefix of the ranges of a profiler's steps, each one training step.
 const STEP: &str = "ProfilerStep#";
-/// What optimizers announce.
+/// Prefix of the ranges of optimizers.
 const OPTIMIZER: &str = "Optimizer.step";
 
-/// What is done at a time, in the order of these.
+/// Kind of event, in the order in which simultaneous events are applied.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+enum EventKind {
     End(usize),
     Begin(usize),
     Memory(usize),
 }
 
-/// A recording of what was kept: one track for each process.
+/// Builds a recording of the kept events, with one track for each process.
 fn recording(mut kept: Kept, problems: &mut Vec<Problem>) -> Recording {
     if kept.malformed > 0 {
         problems.push(Problem::Malformed(kept.malformed));
     }
-    // Some writers put several devices' events one behind the other.
+    // Some writers store the events of several devices one device after another.
     kept.memory.sort_by_key(|event| event.time_ns);
     kept.ranges.sort_by_key(|range| (range.time_ns, -range.length_ns));
     let mut processes: Vec<u64> = kept.memory.iter().map(|event| event.process).collect();
     processes.sort_unstable();
     processes.dedup();
-    // A file may name any number of processes, but no machine has so many that use a device.
+    // Limited, since a hostile file may name any number of processes.
     processes.truncate(256);
     let (device, capacity) =
         kept.device.clone().map_or((None, None), |(name, capacity)| (Some(name), capacity));
@@ -89,13 +89,13 @@ fn recording(mut kept: Kept, problems: &mut Vec<Problem>) -> Recording {
 fn track(kept: &Kept, process: u64) -> Track {
     let mut track = Track { pid: process as u32, rank: kept.rank, ..Track::default() };
     let of_process = |other: u64| other == process;
-    let mut order: Vec<(i64, What)> = Vec::new();
+    let mut order: Vec<(i64, EventKind)> = Vec::new();
     for (index, event) in kept.memory.iter().enumerate().filter(|(_, event)| of_process(event.process)) {
-        order.push((event.time_ns, What::Memory(index)));
+        order.push((event.time_ns, EventKind::Memory(index)));
     }
     for (index, range) in kept.ranges.iter().enumerate().filter(|(_, range)| of_process(range.process)) {
-        order.push((range.time_ns, What::Begin(index)));
-        order.push((range.time_ns.saturating_add(range.length_ns), What::End(index)));
+        order.push((range.time_ns, EventKind::Begin(index)));
+        order.push((range.time_ns.saturating_add(range.length_ns), EventKind::End(index)));
     }
     order.sort_unstable();
     let mut threads: HashMap<u64, u32> = HashMap::new();
@@ -103,14 +103,14 @@ fn track(kept: &Kept, process: u64) -> Track {
     let mut live: HashMap<(u8, u64), u32> = HashMap::new();
     let (mut steps, mut before) = (0, 0_u64);
     let (mut phase, mut lost) = (Phase::Other, 0_u64);
-    // Where the profiler counts steps, it is believed; else optimizers are.
+    // The profiler's own steps take precedence over optimizer steps.
     let counts = kept.ranges.iter().any(|range| range.name.starts_with(STEP));
     for (time, what) in order {
-        // Times of the profiler are nanoseconds since 1970, or since the machine was started.
+        // The profiler's times are nanoseconds since 1970 or since the machine started.
         let time_us = u64::try_from(time / 1000).ok().filter(|time| *time != 0);
         let at = Totals { time_us, ..Totals::default() };
         match what {
-            What::Begin(index) => {
+            EventKind::Begin(index) => {
                 let range = &kept.ranges[index];
                 let next = threads.len() as u32 + 1;
                 let thread = *threads.entry(range.thread).or_insert(next);
@@ -118,23 +118,23 @@ fn track(kept: &Kept, process: u64) -> Track {
                 open.insert(index, track.begin_range(name, RangeSource::Annotation, thread, time_us));
                 if range.name.starts_with(OPTIMIZER) {
                     phase = Phase::Optimizer;
-                    track.tell(MomentKind::Phase(phase), 0, StackId::NONE, at);
+                    track.add_moment(MomentKind::Phase(phase), 0, StackId::NONE, at);
                 }
             }
-            What::End(index) => {
+            EventKind::End(index) => {
                 let Some(range) = open.remove(&index) else { continue };
                 track.end_range(range, time_us);
                 let name = &kept.ranges[index].name;
                 if name.starts_with(OPTIMIZER) {
                     phase = Phase::Other;
-                    track.tell(MomentKind::Phase(phase), 0, StackId::NONE, at);
+                    track.add_moment(MomentKind::Phase(phase), 0, StackId::NONE, at);
                 }
                 if name.starts_with(STEP) || (!counts && name.starts_with(OPTIMIZER)) {
                     steps += 1;
-                    track.tell(MomentKind::Step(steps), 0, StackId::NONE, at);
+                    track.add_moment(MomentKind::Step(steps), 0, StackId::NONE, at);
                 }
             }
-            What::Memory(index) => {
+            EventKind::Memory(index) => {
                 let event = kept.memory[index];
                 let totals = Totals { allocated: event.allocated, reserved: event.reserved, time_us };
                 let key = (event.device, event.address);
@@ -143,7 +143,7 @@ fn track(kept: &Kept, process: u64) -> Track {
                         Some(block) => {
                             track.free(block, event.device, StackId::NONE, totals);
                         }
-                        // It was there before the trace began.
+                        // The block was allocated before the trace began.
                         None => {
                             (lost, before) = (lost + 1, before.saturating_add(event.bytes.unsigned_abs()));
                         }

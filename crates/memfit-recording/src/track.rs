@@ -1,4 +1,4 @@
-//! What one process's allocator did.
+//! Allocator events of one process.
 
 use std::collections::BTreeMap;
 
@@ -8,41 +8,40 @@ use serde::{Deserialize, Serialize};
 use crate::table::{BlockTable, Blocks, Moments};
 use crate::{StackId, Stacks, TextId, Texts, TracedSettings, Unknown};
 
-/// The index of a moment that did not come: a block that was never given back, a call that did not end.
+/// Index of a moment that never came: for a block that was never freed, or a call that did not end.
 pub const NEVER: u32 = u32::MAX;
 
-/// What one process's allocator did, in order. Indices of moments are its clock.
+/// Allocator events of one process, in order. Indices of moments serve as its clock.
 ///
-/// It is filled from the front: [`Track::alloc`], [`Track::free`] and the like add a moment and what belongs
-/// to it.
+/// It is filled in order of time: [`Track::alloc`], [`Track::free`] and the like add a moment and update the
+/// tables.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Track {
-    /// The process.
+    /// Process id.
     pub pid: u32,
-    /// The process's rank, where it is one of several.
+    /// Rank, if the process is one of several.
     pub rank: Option<u32>,
-    /// Whether the end is missing.
+    /// `true` if the end is missing.
     pub truncated: bool,
-    /// The texts that the rest refers to.
+    /// Texts that other tables refer to.
     pub texts: Texts,
-    /// The stacks that the rest refers to.
+    /// Stacks that other tables refer to.
     pub stacks: Stacks,
-    /// The handles of streams. The first is the default stream.
+    /// Stream handles. The first is the default stream.
     pub streams: Vec<u64>,
-    /// The identities of pools. The first is the default pool.
+    /// Pool ids. The first is the default pool.
     pub pools: Vec<(u64, u64)>,
-    /// The modules' calls, in the order in which they began.
+    /// Module calls in the order in which they began.
     pub calls: Vec<Call>,
-    /// Reserved memory, in the order in which it was got. Empty where the source does not tell of it.
+    /// Reserved memory in the order of its allocation. Empty if the source does not report it.
     pub spans: Vec<Span>,
-    /// What the program said about its own progress.
+    /// Ranges that the program announced.
     pub ranges: Vec<NamedRange>,
-    /// The allocator's settings, where the source has them.
+    /// Allocator settings, if the source has them.
     pub settings: Option<TracedSettings>,
-    /// Requests that could not be served, by their moments, where the source tells more of them than what
-    /// was asked for.
+    /// Failed requests by their moments, if the source reports more of them than the requested size.
     pub refusals: BTreeMap<u32, Refusal>,
-    /// What this track does not say, or may say wrongly.
+    /// Aspects that this track does not cover, or may state wrongly.
     pub unknown: Vec<Unknown>,
     pub(crate) moments: Moments,
     pub(crate) blocks: Blocks,
@@ -70,61 +69,60 @@ impl Default for Track {
     }
 }
 
-/// Something that happened.
+/// Event at a point of the track's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// What.
+    /// Kind of event.
     pub kind: MomentKind,
-    /// The device, for what concerns one.
+    /// Device, for kinds that concern one.
     pub device: u8,
-    /// Bytes in blocks on the device after it; zero for what concerns no device.
+    /// Allocated bytes on the device after the event; zero for kinds that concern no device.
     pub allocated: u64,
-    /// Bytes in segments on the device after it; zero for what concerns no device.
+    /// Reserved bytes on the device after the event; zero for kinds that concern no device.
     pub reserved: u64,
-    /// When, in microseconds of the source's own clock, where it tells.
+    /// Time in microseconds of the source's clock, if it has one.
     pub time_us: Option<u64>,
-    /// From where in the program.
+    /// Call stack.
     pub stack: StackId,
 }
 
-/// What happened.
+/// Kind of a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MomentKind {
-    /// A block was handed out: its index in [`Track::blocks`].
+    /// A block was allocated: its index in [`Track::blocks`].
     Alloc(u32),
-    /// A block was given back. It may still wait for other streams.
+    /// A block's free was requested. The block may still be in use on other streams.
     Free(u32),
-    /// A block that was given back became free. Only where the source tells it apart from
-    /// [`MomentKind::Free`].
+    /// A freed block became available. Present only if the source reports it apart from [`MomentKind::Free`].
     FreeCompleted(u32),
     /// A phase began.
     Phase(Phase),
-    /// So many steps were complete.
+    /// The number of completed steps reached this value.
     Step(u32),
-    /// A module's call began: its index in [`Track::calls`].
+    /// A module call began: its index in [`Track::calls`].
     Enter(u32),
-    /// A module's call ended.
+    /// A module call ended.
     Exit(u32),
-    /// A request for so many bytes could not be served.
+    /// A request for this many bytes failed.
     Oom(u64),
-    /// The device gave a segment: its index in [`Track::spans`].
+    /// A segment was allocated on the device: its index in [`Track::spans`].
     SegmentAlloc(u32),
-    /// A segment went back to the device.
+    /// A segment was released to the device.
     SegmentFree(u32),
-    /// A part of an expandable segment was given memory: its index in [`Track::spans`].
+    /// Memory was mapped into an expandable segment: its index in [`Track::spans`].
     SegmentMap(u32),
-    /// A part of an expandable segment lost its memory: a span of that extent, which lives no longer.
+    /// Memory was unmapped from an expandable segment: a span of that extent, which is no longer live.
     SegmentUnmap(u32),
-    /// A range of the program's own began: its index in [`Track::ranges`].
+    /// A range of the program began: its index in [`Track::ranges`].
     RangeBegin(u32),
-    /// A range of the program's own ended.
+    /// A range of the program ended.
     RangeEnd(u32),
     /// A memory snapshot was taken.
     Snapshot,
 }
 
 impl MomentKind {
-    /// Whether a moment of this kind concerns a device, and has its totals.
+    /// Returns `true` if moments of this kind concern a device and have its totals.
     pub const fn has_totals(self) -> bool {
         !matches!(
             self,
@@ -138,51 +136,51 @@ impl MomentKind {
     }
 }
 
-/// A place in [`Track::streams`]. Zero is the default stream, and stands where the source tells of none.
+/// Index in [`Track::streams`]. Zero is the default stream, and also stands for an unknown one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StreamRef(pub u16);
 
-/// A place in [`Track::pools`]. Zero is the default pool, and stands where the source tells of none.
+/// Index in [`Track::pools`]. Zero is the default pool, and also stands for an unknown one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PoolRef(pub u16);
 
-/// A block of memory, from when it was handed out to when it was given back.
+/// Block of memory, from its allocation to its free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Where it was.
+    /// Address.
     pub address: u64,
-    /// Its size.
+    /// Size in bytes, as rounded by the allocator.
     pub bytes: u64,
-    /// What was asked for, where that is known.
+    /// Requested size, if known.
     pub requested: Option<u64>,
-    /// The moment when it was handed out.
+    /// Moment of the allocation.
     pub born: u32,
-    /// The moment when it was given back, or [`NEVER`].
+    /// Moment at which the free was requested, or [`NEVER`].
     pub freed: u32,
-    /// The moment when it became free, or [`NEVER`]; [`NEVER`] too where the source does not tell it apart
-    /// from `freed`.
+    /// Moment at which the block became free, or [`NEVER`]; also [`NEVER`] if the source does not report it
+    /// apart from `freed`.
     pub completed: u32,
-    /// The innermost module call that it was made in: its index in [`Track::calls`], or [`NEVER`].
+    /// Innermost module call during the allocation: its index in [`Track::calls`], or [`NEVER`].
     pub call: u32,
-    /// The innermost module that it was made for, in the forward or in the backward.
+    /// Innermost module that the allocation was made for, in the forward or backward pass.
     pub module: TextId,
-    /// The module that its tensor belongs to, where that was told.
+    /// Module that owns the tensor, if known.
     pub owner: TextId,
-    /// Steps that were complete when it was made.
+    /// Number of completed steps at the allocation.
     pub step: u32,
-    /// The thread that asked for it; 0 where that is not known.
+    /// Thread of the allocation; 0 if unknown.
     pub thread: u32,
-    /// The device.
+    /// Device index.
     pub device: u8,
-    /// The stream that it was asked for on.
+    /// Stream of the allocation.
     pub stream: StreamRef,
-    /// The pool that it came from.
+    /// Pool of the block.
     pub pool: PoolRef,
-    /// From where in the program it was asked for: in [`Track::stacks`].
+    /// Call stack of the allocation, in [`Track::stacks`].
     pub stack: StackId,
-    /// The phase in which it was made.
+    /// Phase of the allocation.
     pub phase: Phase,
-    /// What it was told to be for.
+    /// Category that the probe assigned.
     pub noted: Option<Category>,
 }
 
@@ -211,132 +209,132 @@ impl Default for Block {
 }
 
 impl Block {
-    /// Whether it was in use right after the moment with this index.
+    /// Returns `true` if the block was in use right after the moment with this index.
     pub fn is_live_at(&self, moment: u32) -> bool {
         self.born <= moment && moment < self.freed
     }
 }
 
-/// A module's call.
+/// Call of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// The module's name.
+    /// Module name.
     pub module: TextId,
-    /// The thread that it ran on.
+    /// Thread.
     pub thread: u32,
-    /// The call around it, or [`NEVER`].
+    /// Enclosing call, or [`NEVER`].
     pub parent: u32,
-    /// The moment when it began.
+    /// Moment of its begin.
     pub began: u32,
-    /// The moment when it ended, or [`NEVER`].
+    /// Moment of its end, or [`NEVER`].
     pub ended: u32,
 }
 
-/// Reserved memory, from when the device gave it to when it went back: a segment, or a mapped part of an
-/// expandable one. Where only a part is unmapped, the span ends and what is left of it goes on as others.
+/// Reserved memory, from its allocation on the device to its release: a segment, or a mapped part of an
+/// expandable one. If only a part is unmapped, the span ends and its remainders continue as new spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Where it begins.
+    /// Start address.
     pub address: u64,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// The moment when it was got.
+    /// Moment of the allocation.
     pub born: u32,
-    /// The moment when it went back, or [`NEVER`].
+    /// Moment of the release, or [`NEVER`].
     pub freed: u32,
-    /// The stream that it is for.
+    /// Stream.
     pub stream: StreamRef,
-    /// The pool that it is in.
+    /// Pool.
     pub pool: PoolRef,
-    /// The device.
+    /// Device index.
     pub device: u8,
-    /// Whether it is for small blocks, where that is known.
+    /// `true` if it holds small blocks; `None` if unknown.
     pub small: Option<bool>,
-    /// Whether it belongs to an expandable segment.
+    /// `true` if it belongs to an expandable segment.
     pub expandable: bool,
 }
 
 impl Span {
-    /// Whether it was reserved right after the moment with this index.
+    /// Returns `true` if the memory was reserved right after the moment with this index.
     pub const fn is_live_at(&self, moment: u32) -> bool {
         self.born <= moment && moment < self.freed
     }
 }
 
-/// A request that could not be served.
+/// Failed request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// What the device had left.
+    /// Free memory of the device in bytes.
     pub left: u64,
-    /// The stream that it was for.
+    /// Stream of the request.
     pub stream: StreamRef,
-    /// The pool that it was for.
+    /// Pool of the request.
     pub pool: PoolRef,
 }
 
-/// Something that the program announced: a `record_function`, an NVTX range.
+/// Range that the program announced: a `record_function` or an NVTX range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedRange {
-    /// Its name.
+    /// Name.
     pub name: TextId,
-    /// Where it was announced.
+    /// API that announced it.
     pub source: RangeSource,
-    /// The thread, where that is known, else 0.
+    /// Thread, or 0 if unknown.
     pub thread: u32,
-    /// The moment when it began.
+    /// Moment of its begin.
     pub began: u32,
-    /// The moment when it ended, or [`NEVER`].
+    /// Moment of its end, or [`NEVER`].
     pub ended: u32,
 }
 
-/// Where a range was announced.
+/// API that announced a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RangeSource {
-    /// `torch.profiler.record_function`, or the like.
+    /// `torch.profiler.record_function` or similar.
     Annotation = 0,
     /// NVTX.
     Nvtx = 1,
 }
 
-/// A device's totals at a moment, and when it was.
+/// Totals of a device at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Bytes in blocks.
+    /// Allocated bytes.
     pub allocated: u64,
-    /// Bytes in segments.
+    /// Reserved bytes.
     pub reserved: u64,
-    /// In microseconds, where that is known.
+    /// Time in microseconds, if known.
     pub time_us: Option<u64>,
 }
 
 impl Track {
-    /// One row per event, in order.
+    /// Events in order.
     pub const fn moments(&self) -> &Moments {
         &self.moments
     }
 
-    /// The blocks, in the order in which they were handed out.
+    /// Blocks in order of allocation.
     pub const fn blocks(&self) -> BlockTable<'_> {
         BlockTable { blocks: &self.blocks, moments: &self.moments }
     }
 
-    /// The block with this index.
+    /// Block with this index.
     pub fn block(&self, index: u32) -> Option<Block> {
         self.blocks().get(index)
     }
 
-    /// The moment with this index.
+    /// Moment with this index.
     pub fn moment(&self, index: u32) -> Option<Moment> {
         self.moments.get(index)
     }
 
-    /// The index of the moment that comes next.
+    /// Index of the next moment.
     pub const fn now(&self) -> u32 {
         self.moments.len() as u32
     }
 
-    /// The devices that blocks were on, in ascending order.
+    /// Devices with allocations, in ascending order.
     pub fn devices(&self) -> Vec<u8> {
         let mut seen = [false; 256];
         for moment in &self.moments {
@@ -347,7 +345,7 @@ impl Track {
         (0..=u8::MAX).filter(|&device| seen[usize::from(device)]).collect()
     }
 
-    /// The moments when phases began, with the phase.
+    /// Moments at which phases began, with the phase.
     pub fn phases(&self) -> impl Iterator<Item = (u32, Phase)> + '_ {
         (0..).zip(&self.moments).filter_map(|(index, moment)| match moment.kind {
             MomentKind::Phase(phase) => Some((index, phase)),
@@ -355,52 +353,51 @@ impl Track {
         })
     }
 
-    /// Adds a block that is handed out now: its index is returned. Its step follows from the moments before
-    /// it.
+    /// Adds a block that is allocated now and returns its index. Its step follows from the moments before it.
     pub fn alloc(&mut self, block: &Block, totals: Totals) -> u32 {
         let index = self.blocks.push(&Block { born: self.now(), ..*block });
-        self.tell(MomentKind::Alloc(index), block.device, block.stack, totals);
+        self.add_moment(MomentKind::Alloc(index), block.device, block.stack, totals);
         index
     }
 
-    /// A block is given back now.
+    /// Adds the free of a block.
     pub fn free(&mut self, index: u32, device: u8, stack: StackId, totals: Totals) -> u32 {
         self.blocks.set_freed(index, self.now());
-        self.tell(MomentKind::Free(index), device, stack, totals)
+        self.add_moment(MomentKind::Free(index), device, stack, totals)
     }
 
-    /// A block that was given back is free now.
+    /// Adds the completion of a block's free.
     pub fn complete(&mut self, index: u32, device: u8, totals: Totals) -> u32 {
         self.blocks.set_completed(index, self.now());
-        self.tell(MomentKind::FreeCompleted(index), device, StackId::NONE, totals)
+        self.add_moment(MomentKind::FreeCompleted(index), device, StackId::NONE, totals)
     }
 
-    /// A block must have been given back by now, though nothing told when: no moment is added.
+    /// Ends the lifetime of a block whose free was not logged. Adds no moment.
     pub fn lose(&mut self, index: u32) {
         self.blocks.set_freed(index, self.now());
     }
 
-    /// The device gives memory now: the span's index is returned.
+    /// Adds reserved memory and returns the span's index.
     pub fn reserve(&mut self, span: Span, stack: StackId, totals: Totals) -> u32 {
         let index = self.spans.len() as u32;
         let kind =
             if span.expandable { MomentKind::SegmentMap(index) } else { MomentKind::SegmentAlloc(index) };
         self.spans.push(Span { born: self.now(), freed: NEVER, ..span });
-        self.tell(kind, span.device, stack, totals);
+        self.add_moment(kind, span.device, stack, totals);
         index
     }
 
-    /// A segment goes back to the device now.
+    /// Adds the release of a segment.
     pub fn release(&mut self, index: u32, device: u8, stack: StackId, totals: Totals) {
         let now = self.now();
         if let Some(span) = self.spans.get_mut(index as usize) {
             span.freed = now;
         }
-        self.tell(MomentKind::SegmentFree(index), device, stack, totals);
+        self.add_moment(MomentKind::SegmentFree(index), device, stack, totals);
     }
 
-    /// A part of an expandable segment loses its memory now: what is left of the spans that it was part of
-    /// goes on as others. `live` has the places of the spans that live, by device and address.
+    /// Unmaps a part of an expandable segment. The remainders of the affected spans continue as new spans.
+    /// `live` holds the indices of live spans by device and address.
     pub fn unmap(&mut self, live: &mut BTreeMap<(u8, u64), u32>, gone: Span, stack: StackId, totals: Totals) {
         let (device, start, now) = (gone.device, gone.address, self.now());
         let end = start.saturating_add(gone.bytes);
@@ -431,10 +428,10 @@ impl Track {
         }
         let index = self.spans.len() as u32;
         self.spans.push(Span { born: now, freed: now, ..gone });
-        self.tell(MomentKind::SegmentUnmap(index), device, stack, totals);
+        self.add_moment(MomentKind::SegmentUnmap(index), device, stack, totals);
     }
 
-    /// A range of the program's own begins now: its index is returned.
+    /// Begins a range of the program and returns its index.
     pub fn begin_range(
         &mut self,
         name: TextId,
@@ -444,27 +441,37 @@ impl Track {
     ) -> u32 {
         let index = self.ranges.len() as u32;
         self.ranges.push(NamedRange { name, source, thread, began: self.now(), ended: NEVER });
-        self.tell(MomentKind::RangeBegin(index), 0, StackId::NONE, Totals { time_us, ..Totals::default() });
+        self.add_moment(
+            MomentKind::RangeBegin(index),
+            0,
+            StackId::NONE,
+            Totals { time_us, ..Totals::default() },
+        );
         index
     }
 
-    /// A range of the program's own ends now.
+    /// Ends a range of the program.
     pub fn end_range(&mut self, index: u32, time_us: Option<u64>) {
         let now = self.now();
         if let Some(range) = self.ranges.get_mut(index as usize) {
             range.ended = now;
         }
-        self.tell(MomentKind::RangeEnd(index), 0, StackId::NONE, Totals { time_us, ..Totals::default() });
+        self.add_moment(
+            MomentKind::RangeEnd(index),
+            0,
+            StackId::NONE,
+            Totals { time_us, ..Totals::default() },
+        );
     }
 
-    /// Adds a moment to which nothing else belongs: its index is returned.
-    pub fn tell(&mut self, kind: MomentKind, device: u8, stack: StackId, totals: Totals) -> u32 {
+    /// Adds a moment that changes no table and returns its index.
+    pub fn add_moment(&mut self, kind: MomentKind, device: u8, stack: StackId, totals: Totals) -> u32 {
         let Totals { allocated, reserved, time_us } = totals;
         self.moments.push(Moment { kind, device, allocated, reserved, time_us, stack })
     }
 
-    /// What the allocator could have had when the last request on a device failed: what it held, and what the
-    /// device had left.
+    /// Memory that the allocator could use when the last request on a device failed: its reserved bytes plus
+    /// the free memory of the device.
     pub fn limit_at_oom(&self, device: u8) -> Option<u64> {
         let failed = |(place, refusal): (&u32, &Refusal)| {
             let moment = self.moment(*place).filter(|moment| moment.device == device)?;
@@ -473,37 +480,37 @@ impl Track {
         self.refusals.iter().rev().find_map(failed)
     }
 
-    /// What was asked for, for a block.
+    /// Sets the requested size of a block.
     pub fn set_requested(&mut self, index: u32, requested: Option<u64>) {
         self.blocks.set_requested(index, requested);
     }
 
-    /// What a block is for.
+    /// Sets the category of a block.
     pub fn set_noted(&mut self, index: u32, noted: Option<Category>) {
         self.blocks.set_noted(index, noted);
     }
 
-    /// The module that a block's tensor belongs to.
+    /// Sets the module that owns a block's tensor.
     pub fn set_owner(&mut self, index: u32, owner: TextId) {
         self.blocks.set_owner(index, owner);
     }
 
-    /// What a block has, where it turns out to be something else than was thought when it was handed out.
+    /// Corrects the size of a block after its allocation.
     pub fn set_bytes(&mut self, index: u32, bytes: u64) {
         self.blocks.set_bytes(index, bytes);
     }
 
-    /// The place of a stream's handle among the track's streams.
+    /// Index of a stream handle; a new handle is added.
     pub fn stream(&mut self, handle: u64) -> StreamRef {
-        StreamRef(place_of(&mut self.streams, handle))
+        StreamRef(index_of(&mut self.streams, handle))
     }
 
-    /// The place of a pool among the track's pools.
+    /// Index of a pool; a new pool is added.
     pub fn pool(&mut self, pool: (u64, u64)) -> PoolRef {
-        PoolRef(place_of(&mut self.pools, pool))
+        PoolRef(index_of(&mut self.pools, pool))
     }
 
-    /// Gives back room that was kept for more.
+    /// Releases unused capacity.
     pub fn shrink(&mut self) {
         self.moments.shrink();
         self.blocks.shrink();
@@ -512,7 +519,7 @@ impl Track {
         self.ranges.shrink_to_fit();
     }
 
-    /// How many bytes it takes, apart from its texts and stacks.
+    /// Memory in bytes, without texts and stacks.
     pub fn memory(&self) -> usize {
         self.moments.memory()
             + self.blocks.memory()
@@ -522,8 +529,8 @@ impl Track {
     }
 }
 
-/// The place of an element among the few that there are; the first where there are too many to count.
-fn place_of<T: PartialEq>(known: &mut Vec<T>, element: T) -> u16 {
+/// Returns the index of an element in a short list and adds it if it is new; 0 if there are too many.
+fn index_of<T: PartialEq>(known: &mut Vec<T>, element: T) -> u16 {
     let place = known.iter().position(|other| *other == element).unwrap_or_else(|| {
         if known.len() < 4096 {
             known.push(element);

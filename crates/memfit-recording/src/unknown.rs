@@ -1,50 +1,50 @@
-//! What a recording does not say, said aloud.
+//! Gaps of a recording, which reports state.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Something that a track does not say, or may say wrongly.
+/// Aspect that a track does not cover, or may state wrongly.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Unknown {
-    /// The recording began while memory was in use already: of those blocks it is not known when and for what
-    /// they were handed out.
+    /// The recording began while memory was in use; the time and purpose of these blocks' allocations are
+    /// unknown.
     Before {
-        /// How many blocks were there.
+        /// Number of these blocks.
         blocks: u64,
         /// Their bytes.
         bytes: u64,
     },
-    /// Blocks whose exact size cannot be worked out: up to 1 MiB more each.
+    /// Blocks whose exact size cannot be computed: up to 1 MiB more each.
     Sizes {
-        /// How many.
+        /// Number of these blocks.
         blocks: u64,
     },
-    /// The trace does not follow from the allocator's rules here and there; the state was worked out anew
+    /// The trace deviates from the allocator's rules in places; the replay was reset to a consistent state
     /// each time.
     Resumed {
-        /// How often.
+        /// Number of deviations.
         times: u64,
     },
-    /// What reserved memory consists of was not recorded.
+    /// Segments were not recorded.
     Segments,
-    /// From where in the program blocks were asked for was not recorded.
+    /// Call stacks were not recorded.
     Stacks,
-    /// When things happened was not recorded.
+    /// Times were not recorded.
     Times,
-    /// Where training steps begin and end was not recorded.
+    /// Step boundaries were not recorded.
     Steps,
-    /// Which modules were running was not recorded.
+    /// Module calls were not recorded.
     Modules,
-    /// What was asked for was not recorded: sizes are those of blocks.
+    /// Requested sizes were not recorded: sizes are those of blocks.
     Requests,
-    /// Only what CUDA gave was recorded: segments stand where blocks would.
+    /// Only CUDA allocations were recorded: segments stand in for blocks.
     Blocks,
-    /// What was read before the file broke off or made no sense is here; the rest is not.
+    /// The file was damaged or truncated; its rest is missing.
     Rest {
-        /// Why.
+        /// Description of the damage.
         why: String,
     },
 }

@@ -1,7 +1,7 @@
-//! Files made to do harm, each with what must be said of it, and files of every format cut off at every byte.
+//! Hostile files, each with its expected message, and files of every format cut off at every byte.
 //!
-//! `tests/hostile/` holds the files and `make.py`, which makes them; `expected.txt` there has a line for
-//! each. After a change that is meant, `UPDATE_EXPECT=1` writes it anew, to be read before it is committed.
+//! `tests/hostile/` holds the files and `make.py`, which generates them; `expected.txt` there has a line for
+//! each. After an intended change, `UPDATE_EXPECT=1` rewrites it; review the difference before committing it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 
 use memfit_recording::{Limits, OpenLimits, PickleLimits, Recording, Source, read};
 
-/// What these files may ask for. Each asks for more if it is let.
+/// Limits for these files. Each would ask for more if it could.
 const LIMITS: OpenLimits = OpenLimits {
     pickle: PickleLimits { memory: 64 << 20, for_each_byte: 64, text: 16 << 20, depth: 512 },
     recording: Limits { bytes: 64 << 20 },
 };
 
-/// The most memory that reading all of them may take: what one may ask for, a few times over.
+/// Maximum memory for reading all of them: a few times the limit of one.
 const MEMORY_MIB: u64 = 640;
 
 fn folder(name: &str) -> PathBuf {
@@ -28,8 +28,8 @@ fn open(bytes: &[u8]) -> Result<(Source, Vec<String>), String> {
     Ok((source, problems.iter().map(ToString::to_string).collect()))
 }
 
-/// How much of it can be used: events, segments, errors. A block counts with its segment, or with the moment
-/// that handed it out.
+/// Counts the usable content: events, segments, errors. A block counts with its segment, or with the moment
+/// of its allocation.
 fn amount(source: &Source) -> Vec<usize> {
     match source {
         Source::Snapshot(snapshot) => {
@@ -43,7 +43,7 @@ fn amount(source: &Source) -> Vec<usize> {
     }
 }
 
-/// One line on what came of a file.
+/// Describes the result of reading a file in one line.
 fn outcome(bytes: &[u8]) -> String {
     let (source, problems) = match open(bytes) {
         Ok(read) => read,
@@ -65,7 +65,7 @@ fn outcome(bytes: &[u8]) -> String {
     line
 }
 
-/// The most memory that this process has had, in MiB.
+/// Peak memory of this process in MiB.
 fn peak_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("the system tells");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("it tells of memory");
@@ -153,7 +153,7 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// What is said of a file of which too little is there to tell what it is.
+/// Possible messages for a file that is too short for its format to be recognised.
 const TOO_SHORT: [&str; 7] = [
     "the file is empty",
     "this is no file that memfit knows",
@@ -182,7 +182,7 @@ fn a_file_of_any_format_cut_off_at_any_byte_gives_what_comes_before_and_the_plac
                         in_part += usize::from(now != whole);
                         most = now;
                     }
-                    // What only closes the file may be missing unnoticed.
+                    // Only the closing bytes may be missing without a problem being reported.
                     if problems.is_empty() && most == whole {
                         continue;
                     }
@@ -200,24 +200,24 @@ fn a_file_of_any_format_cut_off_at_any_byte_gives_what_comes_before_and_the_plac
             assert!(told, "{name} at {length}: {said}");
         }
         println!("{name}: {} bytes, {in_part} lengths of which a part can be used", bytes.len());
-        // A compressed or encoded file gives nothing before its first whole block; every other gives parts.
+        // A compressed or encoded file yields nothing before its first whole block; every other yields parts.
         let packed = ["zstd", "xz", "notebook", "version 1", "version 2"].contains(&name);
         assert!(in_part > 0 || packed, "{name} gives nothing of what is there");
     }
 }
 
-/// A text of a pickle.
+/// Encodes a text in a pickle.
 fn text(text: &str) -> Vec<u8> {
     [&[0x8c, text.len() as u8], text.as_bytes()].concat()
 }
 
-/// A dict of a pickle, of keys and what makes their values.
+/// Encodes a dict in a pickle, from keys and the operations that build their values.
 fn dict(pairs: &[(&str, &[u8])]) -> Vec<u8> {
     let pairs: Vec<u8> = pairs.iter().flat_map(|(key, value)| [&text(key)[..], value].concat()).collect();
     [b"}(", &pairs[..], b"u"].concat()
 }
 
-/// A pickle that lists one thing of its memo two hundred thousand times.
+/// A pickle that lists one object of its memo two hundred thousand times.
 fn listed_again_and_again(key: &str, shared: &[u8]) -> Vec<u8> {
     let start = [b"\x80\x04}(", &text(key)[..], b"]("].concat();
     [start, shared.to_vec(), b"r\x00\x00\x00\x00".to_vec(), b"h\x00".repeat(200_000), b"eu.".to_vec()]
@@ -239,7 +239,7 @@ fn what_is_listed_again_and_again_is_read_once() {
         ("segment_type", &text("large")),
         ("blocks", &blocks),
     ]);
-    // A list with a hole is no run of rows, and one without is.
+    // A list with a gap is no run of rows, and one without is.
     let (run, holed) =
         ([b"](", &event.repeat(1000)[..], b"e"].concat(), [b"](N", &event.repeat(1000)[..], b"e"].concat());
     for (key, shared, most) in [
@@ -264,7 +264,7 @@ fn what_is_listed_again_and_again_is_read_once() {
 
 #[test]
 fn a_small_file_gets_no_more_memory_than_a_multiple_of_it() {
-    // Each byte makes a list of its own, which takes sixteen and more.
+    // Each byte makes a list, which takes sixteen bytes and more.
     let file = [b"\x80\x04](", &b"]".repeat(4 << 20)[..], b"e."].concat();
     let mean = PickleLimits { for_each_byte: 1, ..PickleLimits::default() };
     let error =

@@ -1,6 +1,8 @@
-//! Snapshots from real GPUs, as far as a folder of them is at hand.
+//! PyTorch's snapshots, with the counts that Python's own pickle finds in them.
 //!
-//! `MEMFIT_TEST_SNAPSHOTS` names a folder of pickles with a `manifest.json` that says what is in each.
+//! `tests/programs` has one of each allocator setting, made by `scripts/replay/random_programs.py` on a
+//! virtual card. `MEMFIT_TEST_SNAPSHOTS` names another folder; `scripts/replay/manifest.py` writes its
+//! `manifest.json`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,16 +11,14 @@ use std::path::PathBuf;
 use memfit_recording::{PickleLimits, Snapshot};
 use serde_json::Value;
 
-fn folder() -> Option<PathBuf> {
-    std::env::var_os("MEMFIT_TEST_SNAPSHOTS").map(PathBuf::from)
+fn folder() -> PathBuf {
+    let programs = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+    std::env::var_os("MEMFIT_TEST_SNAPSHOTS").map_or_else(programs, PathBuf::from)
 }
 
 #[test]
 fn every_file_holds_what_its_manifest_says() {
-    let Some(folder) = folder() else {
-        println!("skipped: MEMFIT_TEST_SNAPSHOTS names no folder of snapshots");
-        return;
-    };
+    let folder = folder();
     let manifest = fs::read_to_string(folder.join("manifest.json")).expect("the folder has a manifest");
     let manifest: Vec<Value> = serde_json::from_str(&manifest).expect("the manifest is a list");
     assert!(!manifest.is_empty());

@@ -1,4 +1,4 @@
-//! What snapshots say, whole, cut off and hostile.
+//! Reading snapshots: complete, truncated and hostile.
 
 use memfit_recording::{
     PickleError, PickleErrorKind, PickleLimits, Problem, SegmentBlockState, Snapshot, SnapshotError, StackId,
@@ -21,7 +21,7 @@ fn read(bytes: &[u8]) -> Result<(Snapshot, Vec<Problem>), SnapshotError> {
     Snapshot::read(bytes, PickleLimits::default())
 }
 
-/// The error of bytes that are not a snapshot.
+/// Returns the error for bytes that are not a snapshot.
 fn error(bytes: &[u8]) -> PickleError {
     match read(bytes) {
         Err(SnapshotError::Pickle(error)) => error,
@@ -29,7 +29,7 @@ fn error(bytes: &[u8]) -> PickleError {
     }
 }
 
-/// Gives one byte at a time, so that no operation is ever whole in the reader's buffer, let alone several.
+/// Reader that returns one byte at a time, so that no operation is ever complete in the buffer.
 struct Drip<'a>(&'a [u8]);
 
 impl std::io::Read for Drip<'_> {
@@ -41,7 +41,7 @@ impl std::io::Read for Drip<'_> {
     }
 }
 
-/// However the bytes arrive, and so whichever of its ways the reader takes, they say the same.
+/// Checks that the result does not depend on how the bytes arrive, and so not on the reader's code path.
 fn check_any_way_of_arriving(bytes: &[u8]) {
     let once = read(bytes);
     let dripped = Snapshot::read(Drip(bytes), PickleLimits::default());
@@ -59,7 +59,7 @@ fn check_any_way_of_arriving(bytes: &[u8]) {
     assert!(once.texts == dripped.texts && once.stacks == dripped.stacks);
 }
 
-/// A pickle of protocol 4 with these operations.
+/// Builds a pickle of protocol 4 from operations.
 fn pickle(operations: &[u8]) -> Vec<u8> {
     [&[0x80, 4], operations].concat()
 }
@@ -243,7 +243,7 @@ fn operations_that_do_not_fit_are_errors_with_their_place() {
 fn depth_and_memory_are_bounded() {
     let deep = pickle(&b"](".repeat(10_000));
     assert!(matches!(error(&deep).kind, PickleErrorKind::TooDeep(512)));
-    // Each list holds the one before twice: doubling, not a tree.
+    // Each list holds the one before twice: exponential growth, not a tree.
     let laughs: Vec<u8> = (0..200).flat_map(|_| *b"](h\x00h\x00e\x94").collect();
     let laughs = pickle(&[b"]\x94".as_slice(), &laughs, b"."].concat());
     assert!(matches!(read(&laughs), Err(SnapshotError::NotASnapshot(_))));
@@ -255,7 +255,8 @@ fn depth_and_memory_are_bounded() {
         }
         other => panic!("{other:?}"),
     }
-    // A stack that grows frame by frame would make a stack of each length; none has more than a program's.
+    // A stack that grows frame by frame would create a stack of each length; none may be longer than a
+    // program's.
     let frame = b"}(\x8c\x04nameX\x01\x00\x00\x00f\x8c\x08filenameh\x00\x8c\x04lineK\x01u";
     let mut growing = b"\x8c\x01f\x940".to_vec();
     growing.extend_from_slice(frame);
@@ -311,7 +312,7 @@ fn entries_of_the_wrong_type_are_counted_and_left_out() {
         read(&whole(&[good.clone(), entry("action", b"\x8c\x03new")])).expect("it is whole");
     assert_eq!(snapshot.trace(0).len(), 1);
     assert!(matches!(problems[..], [Problem::UnknownActions(1)]), "{problems:?}");
-    // Greater than any signed number, but not than an address may be.
+    // Larger than any signed number, but valid as an address.
     let large = entry("addr", b"\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x80\x00");
     let (snapshot, problems) = read(&whole(&[large])).expect("it is whole");
     assert!(problems.is_empty());
@@ -349,7 +350,7 @@ proptest! {
             bytes[place] = byte;
         }
         if let Ok((snapshot, _)) = read(&bytes) {
-            // Whatever came out, it hangs together.
+            // The result is consistent even after an error.
             for segment in &snapshot.segments {
                 let sum: u64 = snapshot.blocks_of(segment).iter().map(|block| block.size).sum();
                 prop_assert_eq!(sum, segment.size);

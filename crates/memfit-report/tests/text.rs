@@ -137,7 +137,7 @@ fn calibration() -> Calibration {
         let [low, typical, high] = mib.map(Bytes::from_mib);
         Some(Interval { low, typical, high })
     };
-    let spread = |typical: f64| Spread::of([0.97 * typical, typical, 1.01 * typical]);
+    let spread = |typical: f64| Spread::from_measurements([0.97 * typical, typical, 1.01 * typical]);
     let rates = [("fp32", 7.1e12), ("fp16", 26.4e12)];
     Calibration {
         schema: Calibration::SCHEMA.to_owned(),

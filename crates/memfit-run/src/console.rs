@@ -1,10 +1,10 @@
-//! The interface through which a run talks to the person who waits for it.
+//! Interface through which a run talks to the user.
 
 use std::fmt::Debug;
 
 /// Receives remarks, the script's output and progress while a run lasts.
 pub trait Console: Debug {
-    /// Shows a line worth knowing beside the answer.
+    /// Shows a line of information besides the result.
     fn remark(&self, text: &str);
 
     /// Shows bytes that the script printed, unchanged.
@@ -16,7 +16,7 @@ pub trait Console: Debug {
 
 /// A single line that is redrawn in place and removed when dropped.
 pub trait Progress: Debug {
-    /// Whether drawing has any effect; callers may skip composing the text otherwise.
+    /// Returns `true` if drawing has any effect; callers may skip composing the text otherwise.
     fn is_shown(&self) -> bool;
 
     /// Replaces the line.

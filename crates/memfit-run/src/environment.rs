@@ -1,4 +1,4 @@
-//! What the user's command means: which program, which interpreter, which script.
+//! Resolution of the user's command: its program, its interpreter, its script.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
@@ -11,13 +11,13 @@ use crate::{Home, RunError, preflight, script};
 /// A command that can be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// The program.
+    /// Path of the program.
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<OsString>,
-    /// The interpreter that will import torch, where that can be told.
+    /// Interpreter that will import torch, if it can be determined.
     pub python: Option<PathBuf>,
-    /// What stands on `PATH` under the same name, and was passed over because it has no torch.
+    /// Program of the same name on `PATH` that was skipped because it has no torch.
     pub skipped: Option<PathBuf>,
 }
 
@@ -32,12 +32,12 @@ impl Command {
     }
 }
 
-/// Finds what the words mean. A path is taken as it is. A name means the activated environment's program;
-/// else the one on `PATH`, unless it is Python's and has no torch; else the one beside memfit. A Python file
-/// that cannot be executed is given to `python`.
+/// Resolves the words of a command. A path is used as given. A name means the program of the activated
+/// environment; else the one on `PATH`, unless it is Python's and has no torch; else the one beside memfit. A
+/// Python file that is not executable is passed to `python`.
 pub fn resolve(words: &[OsString], home: &Home) -> Result<Command, RunError> {
     let has_torch = |python: &Path| preflight::interpreter(python).is_ok_and(|found| found.has_torch());
-    resolve_in(words, &Folders::here(home), &has_torch)
+    resolve_in(words, &Folders::find(home), &has_torch)
 }
 
 fn resolve_in(
@@ -63,12 +63,12 @@ fn resolve_in(
     };
     let args = rest.to_vec();
     let python = if is_python(&program) {
-        if let Some(script) = script::of_interpreter(&args).filter(|script| !script.exists()) {
+        if let Some(script) = script::from_interpreter_args(&args).filter(|script| !script.exists()) {
             return Err(RunError::ScriptNotFound { path: script });
         }
         Some(program.clone())
     } else {
-        interpreter_of(&program, folders)
+        program_interpreter(&program, folders)
     };
     Ok(Command { program, args, python, skipped })
 }
@@ -77,19 +77,19 @@ fn not_found(name: &OsStr, looked: Vec<PathBuf>) -> RunError {
     RunError::CommandNotFound { name: name.to_string_lossy().into_owned(), looked }
 }
 
-/// Where programs are looked for.
+/// Folders that are searched for programs.
 #[derive(Clone, Debug, Default)]
 struct Folders {
-    /// Those of an activated environment.
+    /// Folders of an activated environment.
     activated: Vec<PathBuf>,
-    /// Those of `PATH`.
+    /// Folders on `PATH`.
     path: Vec<PathBuf>,
-    /// Beside memfit: the folder of the interpreter that it is installed in, and its own.
+    /// Folders beside memfit: that of the interpreter that it is installed in, and its own.
     beside: Vec<PathBuf>,
 }
 
 impl Folders {
-    fn here(home: &Home) -> Self {
+    fn find(home: &Home) -> Self {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let installed = home.python.as_deref().and_then(Path::parent).map(Path::to_owned);
         // A stand-alone memfit that is on no path can still run itself.
@@ -106,12 +106,12 @@ impl Folders {
     }
 
     /// All of them, in order.
-    fn all(&self) -> Vec<PathBuf> {
+    fn in_order(&self) -> Vec<PathBuf> {
         [&self.activated, &self.path, &self.beside].into_iter().flatten().cloned().collect()
     }
 
-    /// The program of a name. One of Python's on `PATH` that has no torch gives way to one beside memfit, and
-    /// is `skipped`.
+    /// Finds a program by name. A Python program on `PATH` without torch yields to one beside memfit, and is
+    /// `skipped`.
     fn choose(
         &self,
         name: &OsStr,
@@ -122,9 +122,10 @@ impl Folders {
             return Ok(program);
         }
         let (on_path, beside) = (find(name, &self.path), find(name, &self.beside));
-        let Some(on_path) = on_path else { return beside.ok_or_else(|| not_found(name, self.all())) };
+        let Some(on_path) = on_path else { return beside.ok_or_else(|| not_found(name, self.in_order())) };
         let Some(beside) = beside.filter(|beside| *beside != on_path) else { return Ok(on_path) };
-        let python = if is_python(&on_path) { Some(on_path.clone()) } else { interpreter_of(&on_path, self) };
+        let python =
+            if is_python(&on_path) { Some(on_path.clone()) } else { program_interpreter(&on_path, self) };
         if python.is_none_or(|python| has_torch(&python)) {
             return Ok(on_path);
         }
@@ -141,7 +142,7 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// Whether a program's name is an interpreter's: `python`, `python3`, `python3.14`, `python3.14t`.
+/// Returns `true` for an interpreter's name: `python`, `python3`, `python3.14`, `python3.14t`.
 fn is_python(program: &Path) -> bool {
     let name = program.file_name().unwrap_or_default().to_string_lossy();
     name.strip_prefix("python").is_some_and(|version| {
@@ -149,12 +150,12 @@ fn is_python(program: &Path) -> bool {
     })
 }
 
-/// The interpreter of a program written in Python (`torchrun`, `accelerate`): the one its first line names,
-/// else the one that stands beside it.
-fn interpreter_of(program: &Path, folders: &Folders) -> Option<PathBuf> {
+/// Interpreter of a program written in Python (`torchrun`, `accelerate`): the one in its shebang, else the
+/// one beside it.
+fn program_interpreter(program: &Path, folders: &Folders) -> Option<PathBuf> {
     let named = first_line(program).and_then(|line| interpreter_in_shebang(&line));
     if let Some(named) = named {
-        let path = if named.is_absolute() { named } else { find(named.as_os_str(), &folders.all())? };
+        let path = if named.is_absolute() { named } else { find(named.as_os_str(), &folders.in_order())? };
         return is_python(&path).then_some(path);
     }
     let beside = program.with_file_name("python");
@@ -169,7 +170,7 @@ fn first_line(program: &Path) -> Option<Vec<u8>> {
     line.strip_prefix(b"#!").map(<[u8]>::to_vec)
 }
 
-/// `/usr/bin/python3 -E`, `/usr/bin/env python3`, `/usr/bin/env -S python3 -u`.
+/// Parses `/usr/bin/python3 -E`, `/usr/bin/env python3`, `/usr/bin/env -S python3 -u`.
 fn interpreter_in_shebang(line: &[u8]) -> Option<PathBuf> {
     let mut words = line
         .split(u8::is_ascii_whitespace)

@@ -1,4 +1,4 @@
-//! What came of a run: everything that the verdict and the report are made of.
+//! Facts of a completed run: the input of the verdict and the report.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,15 +25,15 @@ use crate::secrets::without_secrets;
 use crate::stage::Stage;
 use crate::watch::{Ended, RealCard, Watched};
 
-/// How much of the end of what a script printed is kept.
-const TAIL: u64 = 64 << 10;
+/// Bytes that are kept of the end of a script's output.
+const TAIL_BYTES: u64 = 64 << 10;
 
-/// So many lines, or sizes, are named where numbers were read back.
+/// Maximum lines, or sizes, that are named if numbers were read back.
 const MAX_NAMED: usize = 3;
 
-/// Calls that, refused or not, have nothing to do with what a training holds on a card: telemetry, profilers,
-/// logs, and the table by which NVIDIA's tools find each other, which its libraries ask for and do without.
-const BESIDE_THE_POINT: &[&str] = &[
+/// Prefixes of calls that never affect a training's device memory: telemetry, profilers, logs, and the table
+/// by which NVIDIA's tools find each other, which its libraries ask for and do without.
+const IRRELEVANT_CALLS: &[&str] = &[
     "nvml",
     "cupti",
     "cuFile",
@@ -45,59 +45,59 @@ const BESIDE_THE_POINT: &[&str] = &[
     "cuGetExportTable",
 ];
 
-/// Everything that is known of a run that is over.
+/// Everything known about a completed run.
 #[derive(Debug)]
 pub struct Facts {
-    /// How it ended.
+    /// End of the run.
     pub ended: Ended,
-    /// What was asked of the processes.
+    /// Settings of the processes.
     pub(crate) setup: Setup,
     /// The command as it was started.
     pub(crate) command: Vec<String>,
-    /// What lies outside the allocator on a virtual card, with who says so.
+    /// Memory outside the allocator on a virtual device, with its source.
     pub(crate) overhead: Option<Overhead>,
     /// Its ranks, in order.
     pub(crate) ranks: Vec<RankFacts>,
-    /// The index in `ranks` of the one with the highest device peak.
+    /// Index in `ranks` of the one with the highest device peak.
     pub(crate) fullest: usize,
-    /// What was counted by name, of each kind.
+    /// Names that the device counted, by kind.
     pub(crate) tally: Tally,
     /// Remarks of the processes.
     pub(crate) notes: Vec<Note>,
-    /// Lines that read integers back which only a GPU computes.
+    /// Lines that read back integers which only a GPU can compute.
     pub(crate) read_back: Vec<String>,
-    /// What the allocators of the processes handed out.
+    /// Totals of the processes' allocators.
     pub(crate) handed_out: Vec<HandedOut>,
-    /// Whether the probe came into any of the script's processes.
+    /// `true` if the probe ran in any of the script's processes.
     pub(crate) watched: bool,
     /// The first out-of-memory error.
     pub oom: Option<OomFacts>,
-    /// An exception that nothing caught and that is no out-of-memory error.
+    /// An uncaught exception that is no out-of-memory error.
     pub exception: Option<Exception>,
-    /// Whether no value can have caused that exception: it lies in the program's text, or in its libraries.
+    /// `true` if no value can have caused that exception: it is a mistake in the program, or in its
+    /// libraries.
     pub(crate) mistake: bool,
     /// The interpreter that ran the script.
     pub(crate) interpreter: Option<String>,
     /// `torch.__version__`.
     pub(crate) torch: Option<String>,
-    /// The allocator's settings: those of the script's own process where it told them.
+    /// Allocator settings; those reported by the script's own process if available.
     pub(crate) alloc_conf: Option<String>,
-    /// What came of a run on the host.
+    /// Result of a comparison run on the host.
     pub on_host: Option<HostCompared>,
-    /// The real card, where it is one.
+    /// The real device, if it is one.
     pub(crate) real: Option<RealCard>,
-    /// What it had on the host.
+    /// Peaks on the host.
     pub(crate) host: HostPeaks,
-    /// The most page-locked memory.
+    /// Peak of the page-locked memory.
     pub(crate) pinned: u64,
     /// From the start of the command to the end of its processes.
     pub(crate) wall: Duration,
-    /// The end of what the script wrote to its standard error, or to its standard output where that is
-    /// empty.
+    /// End of the script's standard error, or of its standard output if that is empty.
     pub last_output: String,
 }
 
-/// All that an allocator handed out in the course of a run.
+/// Totals of an allocator over a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HandedOut {
     blocks: u64,
@@ -105,7 +105,7 @@ pub(crate) struct HandedOut {
 }
 
 impl HandedOut {
-    /// For each process, in an order that does not depend on their numbers.
+    /// Totals of each process, sorted independently of process ids.
     fn by_process(tracks: &[Track]) -> Vec<Self> {
         let of = |track: &Track| Self {
             blocks: track.blocks().len() as u64,
@@ -117,101 +117,101 @@ impl HandedOut {
     }
 }
 
-/// What the device counted by name.
+/// Names that the device counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// Calls that are not modelled.
     pub(crate) unmodelled: Vec<CallCount>,
-    /// Values that were answered by policy.
+    /// Values answered by policy.
     pub(crate) values: Vec<CallCount>,
-    /// What each of these may change.
+    /// Possible consequence of each of these.
     pub(crate) stakes: Vec<Stake>,
     /// Remarks.
     pub(crate) notes: Vec<Note>,
-    /// The most bytes that a remark is about, by its id.
-    pub(crate) at_stake: BTreeMap<String, u64>,
+    /// Maximum bytes that a remark concerns, by its id.
+    pub(crate) remark_bytes: BTreeMap<String, u64>,
 }
 
-/// One rank.
+/// Facts of one rank.
 #[derive(Clone, Debug, Default)]
 pub struct RankFacts {
-    /// Which one.
+    /// Number of the rank.
     pub(crate) rank: u32,
-    /// The card that it used most.
+    /// Device that it used most.
     pub(crate) card: u32,
     /// Its peaks.
     pub(crate) peak: Peak,
-    /// What lay outside the allocator on that card at its peak.
+    /// Memory outside the allocator on that device at its peak.
     pub(crate) outside: OutsideView,
     /// Completed steps.
     pub(crate) steps: u64,
-    /// Its last word.
+    /// Its last message.
     pub done: Option<Done>,
-    /// The device's clock at the end of each step.
+    /// Readings of the device's clock at the end of each step.
     pub(crate) marks: Vec<ClockMark>,
-    /// Levers that could not be applied, and why.
+    /// Levers that could not be applied, with reasons.
     pub refused: Vec<(String, String)>,
-    /// What the training is, where a plan asked.
+    /// Facts about the training, if a plan asked for them.
     pub training: Option<Training>,
-    /// Its own loader, where it was asked about it.
+    /// Measurement of its own loader, if requested.
     pub loader: Option<Loader>,
-    /// What that gives with each number of workers.
+    /// The same with each number of workers.
     pub trials: Vec<LoaderTrial>,
-    /// By how much memory that waited for another stream raised what was in use at its peak.
+    /// Growth of the peak in use due to memory that waited for another stream.
     pub(crate) pending: u64,
-    /// What filled the card.
+    /// Composition of the peak.
     pub(crate) at_peak: Option<AtPeak>,
 }
 
 /// An out-of-memory error.
 #[derive(Clone, Debug)]
 pub struct OomFacts {
-    /// Where it struck.
+    /// Circumstances of the error.
     pub(crate) oom: Oom,
-    /// Its text.
+    /// Message of the error.
     pub(crate) text: Option<String>,
-    /// The process that it struck.
+    /// Process in which it occurred.
     pub(crate) process: u32,
-    /// Whether it ended the process.
+    /// `true` if it ended the process.
     pub(crate) uncaught: bool,
-    /// Steps that were completed after the last one.
+    /// Steps that were completed after the last error.
     pub(crate) steps_after: u64,
 }
 
 impl Facts {
-    /// The rank with the highest device peak.
+    /// Rank with the highest device peak.
     pub fn fullest(&self) -> Option<&RankFacts> {
         self.ranks.get(self.fullest)
     }
 
-    /// The rank whose own loader was measured.
+    /// Rank whose own loader was measured.
     pub fn measured(&self) -> Option<&RankFacts> {
         self.ranks.iter().find(|rank| rank.loader.is_some())
     }
 
-    /// The peaks of that rank.
+    /// Peaks of the rank with the highest device peak.
     pub(crate) fn peak(&self) -> Peak {
         self.fullest().map(|rank| rank.peak).unwrap_or_default()
     }
 
-    /// Whether anything was ever allocated on a card.
+    /// Returns `true` if anything was allocated on a device.
     pub(crate) fn used_gpu(&self) -> bool {
         self.oom.is_some() || self.ranks.iter().any(|rank| rank.peak.reserved > 0)
     }
 
-    /// Whether something was read back that may change this.
+    /// Returns `true` if a value with one of these consequences was read back.
     pub(crate) fn has_read(&self, stakes: &[Stake]) -> bool {
         self.tally.stakes.iter().any(|stake| stakes.contains(stake))
     }
 
-    /// The lines that read numbers back which only a GPU computes, for a sentence: the first few of them.
-    /// Nothing where none is known.
+    /// First few lines that read back numbers which only a GPU can compute, for a sentence; `None` if none is
+    /// known.
     pub(crate) fn lines_read(&self) -> Option<String> {
         let lines: Vec<&str> = self.read_back.iter().take(MAX_NAMED).map(String::as_str).collect();
         (!lines.is_empty()).then(|| lines.join(", "))
     }
 
-    /// The sizes that were read back which only a GPU computes, for a sentence: the first few of them.
+    /// First few sizes that were read back but only a GPU can compute, for a sentence.
     pub(crate) fn sizes_read(&self) -> Option<String> {
         let stakes = self.tally.stakes.iter();
         let sizes: Vec<&str> = (self.tally.values.iter().zip(stakes))
@@ -222,7 +222,7 @@ impl Facts {
         (!sizes.is_empty()).then(|| sizes.join("; "))
     }
 
-    /// The card: a real one says itself what it is.
+    /// Description of the device; a real one describes itself.
     pub(crate) fn device(&self, request: &Request) -> DeviceInfo {
         let info = request.card.info();
         match &self.real {
@@ -231,7 +231,7 @@ impl Facts {
         }
     }
 
-    /// What all ranks covered.
+    /// Coverage of all ranks.
     pub(crate) fn coverage(&self) -> Coverage {
         let dones: Vec<_> = self.ranks.iter().filter_map(|rank| rank.done.as_ref()).collect();
         let all = |covered: fn(&Done) -> bool| {
@@ -247,13 +247,13 @@ impl Facts {
         }
     }
 
-    /// The fewest steps that any rank completed.
+    /// Minimum of the steps that each rank completed.
     pub(crate) fn steps(&self) -> u64 {
         self.ranks.iter().map(|rank| rank.steps).min().unwrap_or(0)
     }
 }
 
-/// Puts together what was seen.
+/// Collects the facts of a run.
 pub(crate) fn gather(
     command: &Command,
     torch: Option<&Torch>,
@@ -276,7 +276,8 @@ pub(crate) fn gather(
         })
         .collect();
     if let (Some(real), [rank]) = (&real, ranks.as_mut_slice()) {
-        // What the card shows beyond what was there before is this run's, as far as it was alone in changing.
+        // Growth of the device's memory use during the run is attributed to the run, assuming that no other
+        // program's changed.
         let seen = real.most_used.saturating_sub(real.before.used);
         rank.peak.device = rank.peak.reserved.max(seen);
         rank.peak.device_upper = rank.peak.device;
@@ -325,14 +326,14 @@ fn rank(index: u32, pid: u32, speaker: &Speaker, logged: Option<Fullest>, ledger
     let mut peak = Peak { allocated: stats.peak_allocated, reserved: stats.peak_reserved, ..Peak::default() };
     let mut outside = OutsideView::default();
     if let Some((_, share)) = share {
-        // Without last words and without a log, what the card lent is still known.
+        // Without a last message and without a log, the ledger's figures are still known.
         peak.reserved = if peak.reserved == 0 { share.peak } else { peak.reserved };
         peak.device = share.peak_device;
         peak.device_upper = share.peak_device_upper;
         outside = share.outside;
     }
     if let Some(card) = ledger.cards.get(number as usize) {
-        // The card sees all of its processes, and the verdict is about what the card sees.
+        // The verdict is about the device, which holds the memory of all its processes.
         peak.device = peak.device.max(card.peak_device);
         peak.device_upper = peak.device_upper.max(card.peak_device_upper);
         outside = card.outside_at_peak;
@@ -356,8 +357,8 @@ fn rank(index: u32, pid: u32, speaker: &Speaker, logged: Option<Fullest>, ledger
     }
 }
 
-/// PyTorch's own statistics of the device that a process used most, with the process's number for it; or what
-/// the log of a process without last words says.
+/// PyTorch's own statistics of the device that a process used most, with the process's number for it; or the
+/// log's, for a process without a last message.
 fn statistics(speaker: &Speaker, logged: Option<&Fullest>) -> (u32, DeviceStats) {
     let last_words = speaker.done.as_ref().and_then(|done| {
         done.devices
@@ -368,7 +369,7 @@ fn statistics(speaker: &Speaker, logged: Option<&Fullest>) -> (u32, DeviceStats)
     let (device, mut stats) = last_words.unwrap_or_default();
     stats.peak_allocated = stats.peak_allocated.max(speaker.peak_allocated);
     match logged {
-        // The log has the same totals, block by block; a script may have set PyTorch's own peaks back.
+        // The log has the same totals, block by block; a script may have reset PyTorch's own peaks.
         Some(logged) if last_words.is_none() || logged.device == device => {
             stats.peak_allocated = stats.peak_allocated.max(logged.allocated);
             stats.peak_reserved = stats.peak_reserved.max(logged.reserved);
@@ -403,8 +404,8 @@ fn tally(ledger: &LedgerView, policy: ValuePolicy) -> Tally {
                 tally.values.push(CallCount { call, count: entry.count });
             }
             TallyKind::Note => tally.notes.push(Note::received(&entry.name, BTreeMap::new())),
-            TallyKind::AtStake => {
-                tally.at_stake.insert(entry.name.clone(), entry.count);
+            TallyKind::RemarkBytes => {
+                tally.remark_bytes.insert(entry.name.clone(), entry.count);
             }
         }
     }
@@ -414,7 +415,7 @@ fn tally(ledger: &LedgerView, policy: ValuePolicy) -> Tally {
     tally
 }
 
-/// The interpreter that imported torch, by its own account.
+/// Interpreter that imported torch, as it reported itself.
 fn interpreter(inbox: &Inbox, command: &Command) -> Option<String> {
     let said = inbox.processes.values().find(|speaker| speaker.torch.is_some());
     said.and_then(|speaker| speaker.executable.clone())
@@ -464,7 +465,7 @@ fn oom(inbox: &Inbox) -> Option<OomFacts> {
         .processes
         .iter()
         .find(|(_, speaker)| !speaker.ooms.is_empty() || !speaker.oom_texts.is_empty())?;
-    // An error whose place was not seen, because it struck before the probe could attach to the allocator.
+    // An error of unknown circumstances, because it occurred before the probe could attach to the allocator.
     let unseen = || Oom {
         requested: 0,
         device: 0,
@@ -474,7 +475,7 @@ fn oom(inbox: &Inbox) -> Option<OomFacts> {
         stack: Vec::new(),
     };
     let uncaught = speaker.exception.as_ref().is_some_and(|(_, oom)| *oom);
-    // An error that ended the script is the one to tell; of those that it caught, the first.
+    // Report the error that ended the script, or else the first that it caught.
     let which = if uncaught { speaker.ooms.last() } else { speaker.ooms.first() };
     let text = if uncaught { speaker.oom_texts.last() } else { speaker.oom_texts.first() };
     let last = speaker.ooms.last().map_or(speaker.steps, |(_, steps)| *steps);
@@ -487,8 +488,8 @@ fn oom(inbox: &Inbox) -> Option<OomFacts> {
     })
 }
 
-/// The exception to tell, and whether no value can have caused it. A launcher's only says that a process
-/// which it started has failed.
+/// Exception to report, and whether no value can have caused it. A launcher's own exception only says that a
+/// process which it started has failed.
 fn uncaught(inbox: &Inbox) -> Option<(&Exception, bool)> {
     let failed: Vec<(u32, &Speaker)> = inbox
         .processes
@@ -498,7 +499,7 @@ fn uncaught(inbox: &Inbox) -> Option<(&Exception, bool)> {
         .collect();
     let started = |launcher: u32, speaker: &Speaker| {
         let mut parent = speaker.parent;
-        // Process ids may be used again: no more steps than there are processes.
+        // Process ids may be reused, so bound the walk by the number of processes.
         for _ in 0..inbox.processes.len() {
             match parent {
                 Some(pid) if pid == launcher => return true,
@@ -528,17 +529,17 @@ fn tail(path: &Path) -> String {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut file = File::open(path)?;
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))?;
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
         let mut bytes = Vec::new();
-        file.take(TAIL).read_to_end(&mut bytes)?;
+        file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
     String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
 }
 
-/// Whether a refused call may have to do with memory.
-pub(crate) fn matters(call: &str) -> bool {
-    !BESIDE_THE_POINT.iter().any(|prefix| call.starts_with(prefix))
+/// Returns `true` if a refused call may affect memory.
+pub(crate) fn may_affect_memory(call: &str) -> bool {
+    !IRRELEVANT_CALLS.iter().any(|prefix| call.starts_with(prefix))
 }
 
 #[cfg(test)]
@@ -547,7 +548,7 @@ mod tests {
 
     #[test]
     fn calls_that_hold_no_memory_raise_no_doubt() {
-        assert!(!matters("nvmlDeviceGetFanSpeed") && !matters("cuptiActivityEnable"));
-        assert!(matters("cudaGraphicsMapResources") && matters("cuMemCreate"));
+        assert!(!may_affect_memory("nvmlDeviceGetFanSpeed") && !may_affect_memory("cuptiActivityEnable"));
+        assert!(may_affect_memory("cudaGraphicsMapResources") && may_affect_memory("cuMemCreate"));
     }
 }

@@ -1,5 +1,4 @@
-//! How far the figures can be trusted: what was refused, what was assumed, what else there is to know, and
-//! what each of these may change in the peaks.
+//! Fidelity of the results: refused calls, assumptions and remarks, and their possible effects on the peaks.
 
 use memfit_devices::Origin;
 use memfit_report::remarks::{Effect, Note, Stake};
@@ -13,8 +12,8 @@ use crate::verdict::Numbers;
 use crate::watch::Ended;
 use crate::{Card, Outcome, Request, facts, outside, time};
 
-/// The fidelity of a run's figures.
-pub(crate) fn of(request: &Request, outcome: &Outcome) -> Fidelity {
+/// Fidelity of a run's results.
+pub(crate) fn assess(request: &Request, outcome: &Outcome) -> Fidelity {
     let facts = &outcome.facts;
     let notes = notes(request, facts);
     let effects = effects(request, outcome, &notes);
@@ -68,7 +67,7 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     notes
 }
 
-/// What each refused call, each assumed value and each note may change.
+/// Possible effects of each refused call, each assumed value and each note.
 fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<PossibleEffect> {
     let facts = &outcome.facts;
     let effect = |id: &str, what: &str, bytes: Option<u64>, why: &str| PossibleEffect {
@@ -78,7 +77,7 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
         why: why.to_owned(),
     };
     let refused = facts.tally.unmodelled.iter().map(|call| {
-        if facts::matters(&call.call) {
+        if facts::may_affect_memory(&call.call) {
             effect("unmodelled", &call.call, None, "its effect on memory is unknown")
         } else {
             effect("unmodelled", &call.call, Some(0), "it does not affect the memory of a training")
@@ -124,7 +123,7 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
     let notes = notes.iter().map(|note| {
         let bytes = match note.effect() {
             Effect::None => Some(0),
-            Effect::Booked | Effect::Bound => facts.tally.at_stake.get(&note.id).copied(),
+            Effect::Booked | Effect::Bound => facts.tally.remark_bytes.get(&note.id).copied(),
             Effect::Stated => note.remark().and_then(|remark| stated_bytes(remark, request, facts)),
             Effect::Unbounded => None,
         };
@@ -133,7 +132,7 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
     refused.chain(values).chain(notes).collect()
 }
 
-/// By how much the peaks of the two runs differ, where both bounds were run to the end.
+/// Difference between the peaks of the two runs, if both bounds were run to the end.
 fn sizes_between(outcome: &Outcome) -> Option<u64> {
     let lower = outcome.lower.as_ref()?;
     let upper = &outcome.facts;
@@ -142,14 +141,14 @@ fn sizes_between(outcome: &Outcome) -> Option<u64> {
     complete.then(|| Some(peak(upper)?.abs_diff(peak(lower)?))).flatten()
 }
 
-/// The bytes that a remark itself states.
+/// Bytes that a remark itself states.
 fn stated_bytes(remark: Remark, request: &Request, facts: &Facts) -> Option<u64> {
     match remark {
         Remark::Pending => facts.ranks.iter().map(|rank| rank.pending).max(),
         Remark::OtherProcesses => Some(request.other_processes),
         Remark::Outside => {
             let rank = facts.fullest()?;
-            let outside = outside::of(facts, rank.outside, &rank.peak);
+            let outside = outside::at_peak(facts, rank.outside, &rank.peak);
             let parts = outside::parts(request, facts, &outside);
             Some(parts.iter().map(|part| (part.high - part.typical).max(part.typical - part.low)).sum())
         }

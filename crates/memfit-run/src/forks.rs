@@ -1,9 +1,9 @@
-//! A process of the script that gets ready once, and is forked for each run from there.
+//! A server process of the script that is prepared once and forked for each run.
 //!
-//! Importing torch and building a model takes seconds, a step on the virtual card milliseconds. The script
-//! runs until it first needs the card; each candidate of a plan goes on from that point in a child of its
-//! own, with a run directory of its own. The children become memfit's, so they are watched and ended as if it
-//! had started them.
+//! Importing torch and building a model takes seconds, a step on the virtual device milliseconds. The script
+//! runs until it first needs the device; each candidate of a plan continues from that point in a child of its
+//! own, with its own run directory. memfit adopts the children, and watches and ends them as if it had
+//! started them.
 
 #![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
 
@@ -22,10 +22,10 @@ use crate::process::{self, Running};
 use crate::stage::{Changes, Stage};
 use crate::{Home, Interrupt, Request, RunError};
 
-/// How often it is looked whether something has been said.
-const TICK: Duration = Duration::from_millis(5);
-/// How long a fork may take.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// Polling interval for reports.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Maximum duration of a fork.
+const FORK_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The process that is forked.
 #[derive(Debug)]
@@ -37,8 +37,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts the command and waits until it is ready to be forked; nothing where it never is: it may train
-    /// in several processes, or come to its end without a card.
+    /// Starts the command and waits until it can be forked; `None` if it never can: it may train in several
+    /// processes, or end without using a device.
     pub(crate) fn start(
         request: &Request,
         command: &Command,
@@ -70,20 +70,20 @@ impl Server {
                 }
                 return Ok(None);
             }
-            std::thread::sleep(TICK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         let requests =
             OpenOptions::new().write(true).open(&requests).map_err(RunError::io("write to", &requests))?;
         Ok(Some(Self { child, stage, requests, _keeper: keeper }))
     }
 
-    /// Forks it for the run in `stage`; nothing where it does not answer.
+    /// Forks the server for the run in `stage`; `None` if it does not answer.
     pub(crate) fn fork(&mut self, stage: &Stage) -> Option<Running> {
         let mut line = stage.run_dir().path().as_os_str().as_bytes().to_vec();
         line.push(b'\n');
         self.requests.write_all(&line).ok()?;
         let asked = Instant::now();
-        while asked.elapsed() < PATIENCE {
+        while asked.elapsed() < FORK_TIMEOUT {
             if let Some(pid) =
                 std::fs::read_to_string(stage.run_dir().forks()).ok().and_then(|text| text.parse().ok())
             {
@@ -92,7 +92,7 @@ impl Server {
             if self.child.try_wait().is_some() {
                 return None;
             }
-            std::thread::sleep(TICK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         None
     }
@@ -104,11 +104,11 @@ impl Drop for Server {
     }
 }
 
-/// Makes a pipe with a name.
+/// Creates a named pipe.
 fn make_pipe(path: &Path) -> Result<(), RunError> {
     let mut name = path.as_os_str().as_bytes().to_vec();
     name.push(0);
-    // SAFETY: the name ends in a zero byte and is read only during the call.
+    // SAFETY: the name ends with NUL and is read only during the call.
     let made = unsafe { libc::mkfifo(name.as_ptr().cast(), 0o600) };
     if made == 0 { Ok(()) } else { Err(RunError::io("make the pipe", path)(std::io::Error::last_os_error())) }
 }

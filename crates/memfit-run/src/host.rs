@@ -1,4 +1,4 @@
-//! The host's side of a run: resident memory, and `/dev/shm`.
+//! Host memory of a run: resident memory, and `/dev/shm`.
 
 #![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
 
@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Something that is done again and again, at most so often that it takes a small part of one processor.
+/// Pace of a repeated task, limited so that it uses a small share of one processor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     least: Duration,
@@ -16,26 +16,26 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Work is followed by this many times as much rest. Three things have a pace of their own, so together
-    /// they take a hundredth of one processor.
-    const REST: u32 = 300;
+    /// Ratio of pause to work. Three tasks have a pace of their own, so together they use a hundredth of one
+    /// processor.
+    const REST_FACTOR: u32 = 300;
 
-    /// Between `least` and `most` between two times, whatever they cost.
+    /// Creates a pace with an interval between `least` and `most`, whatever the task costs.
     pub(crate) const fn new(least: Duration, most: Duration) -> Self {
         Self { least, most, interval: least, last: None }
     }
 
-    /// Whether it is time.
+    /// Returns `true` if the task is due.
     pub(crate) fn is_due(&self) -> bool {
         self.last.is_none_or(|last| last.elapsed() >= self.interval)
     }
 
-    /// How long to wait until the next time.
+    /// Time until the task is due again.
     pub(crate) fn interval(&self) -> Duration {
         self.interval
     }
 
-    /// Does it, and sets the pace by the processor time that it takes.
+    /// Runs the task, and adapts the interval to the processor time that it takes.
     pub(crate) fn work<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let before = processor_time();
         let result = work();
@@ -44,29 +44,29 @@ impl Pace {
     }
 
     fn took(&mut self, cost: Duration) {
-        self.interval = (cost * Self::REST).clamp(self.least, self.most);
+        self.interval = (cost * Self::REST_FACTOR).clamp(self.least, self.most);
         self.last = Some(Instant::now());
     }
 }
 
-/// The processor time of this thread.
+/// Processor time of this thread.
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: there is room for the structure that the call writes.
+    // SAFETY: the pointer leads to a structure that the call may write.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Peaks of what the processes of a run have had on the host.
+/// Peaks of a run's processes on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HostPeaks {
-    /// Resident memory; pages that processes share are counted once.
+    /// Resident memory; shared pages are counted once.
     pub(crate) resident: u64,
     /// Growth of `/dev/shm`.
     pub(crate) shared_memory: u64,
 }
 
-/// Samples the host's side now and then.
+/// Samples host memory at intervals.
 #[derive(Debug)]
 pub(crate) struct HostWatch {
     shm_before: u64,
@@ -74,11 +74,11 @@ pub(crate) struct HostWatch {
     proportional: Pace,
 }
 
-/// How often the proportional sizes of processes are read: the kernel goes over all of their pages for it.
+/// Interval for reading proportional set sizes, for which the kernel walks all pages of a process.
 const PROPORTIONAL: Pace = Pace::new(Duration::from_millis(200), Duration::from_mins(5));
 
 impl HostWatch {
-    /// Begins to watch, before the first process starts.
+    /// Starts watching, before the first process starts.
     pub(crate) fn start() -> Self {
         Self {
             shm_before: used_shared_memory().unwrap_or(0),
@@ -87,34 +87,34 @@ impl HostWatch {
         }
     }
 
-    /// Looks at these processes; `whole` at all that they have, whatever it costs.
+    /// Samples these processes; `whole` reads everything, whatever it costs.
     pub(crate) fn sample(&mut self, pids: &BTreeSet<u32>, whole: bool) {
-        let memories: Vec<Memory> = pids.iter().filter_map(|pid| Memory::of(*pid)).collect();
+        let memories: Vec<Memory> = pids.iter().filter_map(|pid| Memory::read(*pid)).collect();
         let together: u64 = match memories.as_slice() {
             [one] => one.resident,
-            // Forked workers share most pages with their parent: only the proportional size adds up.
+            // Forked workers share most pages with their parent, so only proportional sizes can be added.
             _ if whole || self.proportional.is_due() => {
                 self.proportional.work(|| pids.iter().map(|pid| proportional(*pid).unwrap_or(0)).sum())
             }
             _ => 0,
         };
-        // Between two samples a process may have had more: the kernel remembers that for each process alone.
+        // A process may have had more between two samples: the kernel records that per process.
         let alone = memories.iter().map(|memory| memory.peak).max().unwrap_or(0);
         self.peaks.resident = self.peaks.resident.max(together).max(alone);
         let growth = used_shared_memory().unwrap_or(0).saturating_sub(self.shm_before);
-        // Other programs use /dev/shm as well, but not more of it is this run's than what its processes have
-        // mapped.
+        // Other programs use /dev/shm as well, but at most the bytes that its processes have mapped belong to
+        // this run.
         let mapped: u64 = memories.iter().map(|memory| memory.shared).sum();
         self.peaks.shared_memory = self.peaks.shared_memory.max(growth.min(mapped));
     }
 
-    /// What was seen.
+    /// Peaks so far.
     pub(crate) fn peaks(&self) -> HostPeaks {
         self.peaks
     }
 }
 
-/// What `/proc/PID/status` says.
+/// Contents of `/proc/PID/status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Memory {
     resident: u64,
@@ -123,7 +123,7 @@ struct Memory {
 }
 
 impl Memory {
-    fn of(pid: u32) -> Option<Self> {
+    fn read(pid: u32) -> Option<Self> {
         Some(Self::parse(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?))
     }
 
@@ -136,36 +136,36 @@ impl Memory {
     }
 }
 
-/// The resident memory of a process now.
+/// Current resident memory of a process.
 pub(crate) fn resident(pid: u32) -> Option<u64> {
-    Memory::of(pid).map(|memory| memory.resident)
+    Memory::read(pid).map(|memory| memory.resident)
 }
 
 fn proportional(pid: u32) -> Option<u64> {
     Some(field(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?, "Pss:"))
 }
 
-/// The size in a line such as `VmRSS:     1234 kB`, where the kernel's kB are KiB.
+/// Parses the size in a line such as `VmRSS:     1234 kB`, where the kernel's kB are KiB.
 fn field(text: &str, name: &str) -> u64 {
     text.lines()
         .find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse::<u64>().ok())
         .map_or(0, |kib| kib << 10)
 }
 
-/// The resources of this machine that a data loader can use.
+/// Resources of this machine that a data loader can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// Processors.
+    /// Number of processors.
     pub processors: u64,
     /// Free bytes of `/dev/shm`.
     pub shared_memory: u64,
-    /// Bytes of memory that are available.
+    /// Bytes of available memory.
     pub memory: u64,
 }
 
 impl Machine {
-    /// The machine that this process runs on.
-    pub fn here() -> Self {
+    /// Resources of the machine that this process runs on.
+    pub fn current() -> Self {
         let memory = fs::read_to_string("/proc/meminfo").map_or(0, |text| field(&text, "MemAvailable:"));
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
         Self { processors, shared_memory: free_shared_memory().unwrap_or(0), memory }
@@ -183,10 +183,10 @@ pub fn free_shared_memory() -> Option<u64> {
     Some(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// The statistics of the file system that `/dev/shm` is.
+/// Statistics of the file system at `/dev/shm`.
 fn shared_memory() -> Option<libc::statvfs> {
     let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: the path ends in a zero, and there is room for the structure that the call writes.
+    // SAFETY: the path ends with NUL, and the pointer leads to a structure that the call may write.
     let status = unsafe { libc::statvfs(c"/dev/shm".as_ptr(), stat.as_mut_ptr()) };
     // SAFETY: a call that succeeds has written the whole structure.
     (status == 0).then(|| unsafe { stat.assume_init() })

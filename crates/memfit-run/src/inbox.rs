@@ -1,4 +1,4 @@
-//! What the processes of a run have said, read as it comes.
+//! Messages of the processes of a run, read as they arrive.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -9,27 +9,27 @@ use memfit_channel::{ClockMark, Message, RunDir};
 use memfit_report::remarks::Note;
 use memfit_report::wire::Exception;
 
-/// The longest line that is waited for; what does not end by then is no message.
-const LONGEST_LINE: usize = 16 << 20;
+/// Maximum bytes of a line; a longer one is not a message.
+const MAX_LINE_BYTES: usize = 16 << 20;
 
-/// Everything that was said.
+/// All messages so far.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     /// By process id.
     pub(crate) processes: BTreeMap<u32, Speaker>,
     tails: BTreeMap<u32, Tail>,
-    /// How many messages there were.
+    /// Number of messages.
     pub(crate) count: u64,
-    /// Lines that could not be understood.
+    /// Number of lines that could not be parsed.
     pub(crate) garbled: u64,
 }
 
-/// One process and what it said.
+/// State of a process according to its messages.
 #[derive(Debug, Default)]
 pub(crate) struct Speaker {
-    /// The process that started it.
+    /// Process id of its parent.
     pub(crate) parent: Option<u32>,
-    /// Its interpreter.
+    /// Path of its interpreter.
     pub(crate) executable: Option<String>,
     /// `RANK`.
     pub(crate) rank: Option<u32>,
@@ -37,44 +37,44 @@ pub(crate) struct Speaker {
     pub(crate) world_size: Option<u32>,
     /// `torch.__version__`.
     pub(crate) torch: Option<String>,
-    /// The allocator's settings when PyTorch was imported.
+    /// Allocator settings when PyTorch was imported.
     pub(crate) alloc_conf: Option<String>,
     /// Completed optimizer steps.
     pub(crate) steps: u64,
     /// Bytes in blocks after the last step.
     pub(crate) allocated: u64,
-    /// The most bytes in blocks in any step.
+    /// Peak bytes in blocks in any step.
     pub(crate) peak_allocated: u64,
-    /// The device's clock at the end of each step.
+    /// Readings of the device's clock at the end of each step.
     pub(crate) marks: Vec<ClockMark>,
-    /// Out-of-memory errors, each with the steps that were complete then.
+    /// Out-of-memory errors, each with the number of steps completed by then.
     pub(crate) ooms: Vec<(Oom, u64)>,
-    /// Their texts.
+    /// Messages of the out-of-memory errors.
     pub(crate) oom_texts: Vec<String>,
-    /// Lines that read integers back which only a GPU computes.
+    /// Lines that read back integers which only a GPU can compute.
     pub(crate) read_back: Vec<String>,
-    /// Remarks on how far the figures can be trusted.
+    /// Remarks on the accuracy of the results.
     pub(crate) notes: Vec<Note>,
-    /// What nothing caught, and whether it was an out-of-memory error.
+    /// The uncaught exception, and whether it was an out-of-memory error.
     pub(crate) exception: Option<(Exception, bool)>,
-    /// Whether no value can have caused that.
+    /// `true` if no value can have caused that exception.
     pub(crate) mistake: bool,
-    /// Levers that could not be applied, and why.
+    /// Levers that could not be applied, with reasons.
     pub(crate) refused: Vec<(String, String)>,
-    /// What the training is.
+    /// Facts about the training.
     pub(crate) training: Option<Training>,
-    /// What came of a run on the host.
+    /// Result of a comparison run on the host.
     pub(crate) on_host: Option<HostCompared>,
-    /// Its own loader, where it was asked about it.
+    /// Measurement of its own loader, if requested.
     pub(crate) loader: Option<Loader>,
-    /// What that gives with each number of workers.
+    /// The same with each number of workers.
     pub(crate) trials: Vec<LoaderTrial>,
-    /// Its last word.
+    /// Its last message.
     pub(crate) done: Option<Done>,
 }
 
 impl Speaker {
-    /// Whether the asked number of steps is complete, and the process waits to be ended.
+    /// Returns `true` if the requested steps are complete, and the process waits to be ended.
     pub(crate) fn is_complete(&self) -> bool {
         self.done.as_ref().is_some_and(|done| done.reason == "steps")
     }
@@ -84,7 +84,7 @@ impl Speaker {
         self.done.as_ref().map_or(self.steps, |done| done.steps.max(self.steps))
     }
 
-    fn hear(&mut self, message: Message) {
+    fn receive(&mut self, message: Message) {
         match message {
             Message::Hello { parent, executable, rank, world_size, .. } => {
                 self.parent = parent;
@@ -98,7 +98,7 @@ impl Speaker {
             }
             Message::Step { step, allocated, peak_allocated, clock } => {
                 if self.steps == 0 {
-                    // What was marked before the first step were passes of something else.
+                    // Marks before the first step came from forward passes of something else.
                     self.marks.clear();
                 }
                 self.marks.extend(clock);
@@ -106,7 +106,7 @@ impl Speaker {
                 self.allocated = allocated;
                 self.peak_allocated = self.peak_allocated.max(peak_allocated);
             }
-            // They are the marks of its time where there are no steps.
+            // Without steps, forward passes mark the time.
             Message::Pass { clock } if self.steps == 0 => self.marks.push(clock),
             Message::Pass { .. } => {}
             Message::Oom(oom) => self.ooms.push((oom, self.steps)),
@@ -127,7 +127,7 @@ impl Speaker {
     }
 }
 
-/// How far a file was read.
+/// Read position in a file.
 #[derive(Debug, Default)]
 struct Tail {
     read: u64,
@@ -135,7 +135,7 @@ struct Tail {
 }
 
 impl Inbox {
-    /// Reads what is new. A file that cannot be read is tried again the next time.
+    /// Reads new messages. A file that cannot be read is tried again the next time.
     pub(crate) fn poll(&mut self, run_dir: &RunDir) {
         for pid in run_dir.message_pids().unwrap_or_default() {
             let tail = self.tails.entry(pid).or_default();
@@ -144,7 +144,7 @@ impl Inbox {
                 match serde_json::from_slice(line) {
                     Ok(message) => {
                         self.count += 1;
-                        self.processes.entry(pid).or_default().hear(message);
+                        self.processes.entry(pid).or_default().receive(message);
                     }
                     Err(_) => self.garbled += 1,
                 }
@@ -152,7 +152,7 @@ impl Inbox {
         }
     }
 
-    /// The processes that are ranks of a training: those that said so, else those that trained.
+    /// Processes that are ranks of a training: those with a rank, else those that trained.
     pub(crate) fn ranks(&self) -> Vec<(u32, &Speaker)> {
         let with = |wanted: &dyn Fn(&Speaker) -> bool| -> Vec<(u32, &Speaker)> {
             self.processes
@@ -185,7 +185,7 @@ impl Speaker {
 }
 
 impl Tail {
-    /// The complete lines that were not read before.
+    /// Returns the complete lines that were not read before.
     fn read_on(&mut self, path: &std::path::Path) -> Option<Vec<u8>> {
         let mut file = File::open(path).ok()?;
         if file.metadata().ok()?.len() <= self.read {
@@ -198,7 +198,7 @@ impl Tail {
         read.ok()?;
         let end = match self.partial.iter().rposition(|byte| *byte == b'\n') {
             Some(end) => end + 1,
-            None if self.partial.len() > LONGEST_LINE => self.partial.len(),
+            None if self.partial.len() > MAX_LINE_BYTES => self.partial.len(),
             None => return None,
         };
         let rest = self.partial.split_off(end);
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn an_error_remembers_the_steps_before_it() {
         let mut speaker = Speaker::default();
-        speaker.hear(Message::Step { step: 2, allocated: 0, peak_allocated: 0, clock: None });
+        speaker.receive(Message::Step { step: 2, allocated: 0, peak_allocated: 0, clock: None });
         let oom = Oom {
             requested: 1,
             device: 0,
@@ -245,8 +245,8 @@ mod tests {
             module: None,
             stack: Vec::new(),
         };
-        speaker.hear(Message::Oom(oom));
-        speaker.hear(Message::Step { step: 3, allocated: 0, peak_allocated: 0, clock: None });
+        speaker.receive(Message::Oom(oom));
+        speaker.receive(Message::Step { step: 3, allocated: 0, peak_allocated: 0, clock: None });
         assert_eq!(speaker.ooms[0].1, 2);
         assert_eq!(speaker.steps, 3);
     }

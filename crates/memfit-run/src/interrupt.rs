@@ -1,11 +1,11 @@
-//! Whether the user wants a run to stop.
+//! Interruption of a run by the user.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// Whether the user, or whoever runs memfit, wants it to stop.
+/// Records signals that ask memfit to stop.
 #[derive(Debug)]
 pub struct Interrupt {
     flag: Arc<AtomicBool>,
@@ -13,7 +13,7 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Listens from now on.
+    /// Starts listening for signals.
     pub fn listen() -> Self {
         let flag = Arc::new(AtomicBool::new(false));
         let registered = [SIGINT, SIGTERM, SIGHUP]
@@ -23,7 +23,7 @@ impl Interrupt {
         Self { flag, registered }
     }
 
-    /// Whether it has happened.
+    /// Returns `true` if a signal has arrived.
     pub fn happened(&self) -> bool {
         self.flag.load(Ordering::Relaxed)
     }

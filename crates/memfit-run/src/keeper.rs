@@ -1,8 +1,8 @@
-//! A small process that outlives memfit by a moment, if memfit is killed.
+//! A small process that briefly outlives memfit if memfit is killed.
 //!
 //! A run must not leave processes behind, even if memfit itself gets a signal that cannot be handled. The
 //! keeper waits on a pipe whose other end only memfit has. Once that is closed, it ends the run's processes
-//! and removes the run directory. A run that ends in order ends its keeper first.
+//! and removes the run directory. A run that ends normally ends its keeper first.
 
 #![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
 
@@ -15,26 +15,26 @@ use memfit_channel::RunDir;
 
 use crate::{process, tree};
 
-/// The keeper, as memfit sees it.
+/// Handle to the keeper process.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     pid: libc::pid_t,
-    /// What it waits for the end of.
+    /// Write end of the pipe; the keeper waits for it to close.
     _alive: PipeWriter,
 }
 
 impl Keeper {
-    /// Starts it. This must happen before memfit starts threads of its own.
+    /// Starts the keeper. Must be called before memfit starts threads.
     pub(crate) fn start(run_dir: &RunDir, keep_files: bool) -> io::Result<Self> {
         let (reader, writer) = io::pipe()?;
-        // SAFETY: the child runs only code of this file, which takes no lock that another thread could have
-        // held at the fork but the C library's own, which glibc makes usable in the child; and it
-        // leaves by `_exit`.
+        // SAFETY: the child runs only code of this file and leaves by `_exit`. The only locks it takes that
+        // another thread could have held at the fork are the C library's own, which glibc makes usable in the
+        // child.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop(writer);
-                keep(reader, run_dir, keep_files)
+                keeper_main(reader, run_dir, keep_files)
             }
             pid => Ok(Self { pid, _alive: writer }),
         }
@@ -43,7 +43,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        // SAFETY: the process is our child and has not been waited for, so the id is still its own.
+        // SAFETY: the process is a child that has not been waited for, so the id is still its own.
         unsafe {
             libc::kill(self.pid, libc::SIGKILL);
             libc::waitpid(self.pid, std::ptr::null_mut(), 0);
@@ -51,13 +51,13 @@ impl Drop for Keeper {
     }
 }
 
-/// What the keeper does.
-fn keep(mut alive: PipeReader, run_dir: &RunDir, keep_files: bool) -> ! {
+/// Main function of the keeper.
+fn keeper_main(mut alive: PipeReader, run_dir: &RunDir, keep_files: bool) -> ! {
     leave_the_terminal();
     let _end = alive.read(&mut [0]);
     let mut quiet = 0;
     while quiet < 3 {
-        let left = tree::marked(run_dir);
+        let left = tree::with_run_dir(run_dir);
         quiet = if left.is_empty() { quiet + 1 } else { 0 };
         left.into_iter().for_each(process::kill);
         std::thread::sleep(Duration::from_millis(20));
@@ -65,12 +65,12 @@ fn keep(mut alive: PipeReader, run_dir: &RunDir, keep_files: bool) -> ! {
     if !keep_files {
         let _gone = std::fs::remove_dir_all(run_dir.path());
     }
-    // SAFETY: ends the process without running anything that belongs to memfit.
+    // SAFETY: ends the process without running any of memfit's code.
     unsafe { libc::_exit(0) }
 }
 
-/// Gets out of the terminal's reach, and lets go of the files that whoever reads memfit's output waits for
-/// the end of.
+/// Detaches from the terminal, and closes stdin, stdout and stderr so that a reader of memfit's output sees
+/// EOF.
 fn leave_the_terminal() {
     let null = File::options().read(true).write(true).open("/dev/null");
     // SAFETY: these calls change only this process's session and its own three descriptors.

@@ -1,16 +1,16 @@
-//! Failures of a script that have a known reason and remedy: a card that this PyTorch has no kernels for, a
-//! CUDA extension that was never built, a download from what this machine does not reach.
+//! Script failures with a known reason and remedy: a device that this PyTorch has no kernels for, a CUDA
+//! extension that was never built, a download from a host that this machine cannot reach.
 
 use memfit_report::wire::{Exception, Problem};
 
 use crate::Card;
 
-/// The problem that an exception is, where its reason is known.
-pub(crate) fn known(card: &Card, torch: Option<&str>, exception: &Exception) -> Option<Problem> {
+/// Problem behind an exception; `None` if its reason is unknown.
+pub(crate) fn problem(card: &Card, torch: Option<&str>, exception: &Exception) -> Option<Problem> {
     without_kernels(card, torch, exception).or_else(|| unbuilt(exception)).or_else(|| unreached(exception))
 }
 
-/// Said by the CUDA runtime of a kernel that was compiled for other cards only.
+/// Message of the CUDA runtime about a kernel that was compiled only for other devices.
 const NO_KERNEL: &str = "no kernel image is available";
 
 fn without_kernels(card: &Card, torch: Option<&str>, exception: &Exception) -> Option<Problem> {
@@ -37,9 +37,10 @@ fn without_kernels(card: &Card, torch: Option<&str>, exception: &Exception) -> O
     })
 }
 
-/// The endings of names that compiled modules have by custom.
-const COMPILED: &[&str] = &["_C", "_cuda", "_ext", "_ext_cuda", "_kernels", "_cpp", "_backend", "_gpu"];
-/// What `torch.utils.cpp_extension` says where it cannot build.
+/// Conventional name endings of compiled modules.
+const COMPILED_SUFFIXES: &[&str] =
+    &["_C", "_cuda", "_ext", "_ext_cuda", "_kernels", "_cpp", "_backend", "_gpu"];
+/// Messages of `torch.utils.cpp_extension` when it cannot build.
 const CANNOT_BUILD: &[&str] = &[
     "CUDA_HOME environment variable is not set",
     "Ninja is required to load C++ extensions",
@@ -54,7 +55,7 @@ fn unbuilt(exception: &Exception) -> Option<Problem> {
     let module = import.then(|| said.split('\'').nth(1)).flatten();
     let compiled = module.filter(|module| {
         let last = module.rsplit('.').next().unwrap_or_default();
-        COMPILED.iter().any(|ending| last.ends_with(ending))
+        COMPILED_SUFFIXES.iter().any(|ending| last.ends_with(ending))
     });
     let cannot_build = CANNOT_BUILD.iter().any(|text| exception.message.contains(text));
     let message = match compiled {
@@ -74,7 +75,7 @@ fn unbuilt(exception: &Exception) -> Option<Problem> {
     })
 }
 
-/// What system calls and their callers say of a host that cannot be reached.
+/// Messages about a host that cannot be reached.
 const UNREACHED: &[&str] = &[
     "Name or service not known",
     "Temporary failure in name resolution",
@@ -113,7 +114,7 @@ mod tests {
         let check = |kind: &str, message: &str, expected: Option<(&str, &str)>| {
             let exception =
                 Exception { r#type: kind.to_owned(), message: message.to_owned(), traceback: String::new() };
-            let found = known(&card, Some("2.15.0"), &exception);
+            let found = problem(&card, Some("2.15.0"), &exception);
             assert_eq!(found.is_some(), expected.is_some(), "{message}: {found:?}");
             if let (Some(found), Some((kind, word))) = (found, expected) {
                 assert_eq!(found.kind, kind, "{message}");

@@ -1,14 +1,13 @@
-//! What a launcher of PyTorch's starts on one machine: the script, and how many processes of it.
+//! PyTorch's launchers on one machine: the script, and the number of its processes.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::environment::Command;
 
-/// Options of `torchrun` that take no word of their own and change nothing that a single process would
-/// notice.
+/// Options of `torchrun` without a value that do not affect a single process.
 const FLAGS: &[&str] = &["standalone"];
-/// Those that take a value.
+/// Options with a value.
 const VALUED: &[&str] = &[
     "nproc-per-node",
     "nnodes",
@@ -30,18 +29,18 @@ const VALUED: &[&str] = &[
     "local-ranks-filter",
 ];
 
-/// The processes of one script that a launcher starts.
+/// Processes of a script that a launcher starts.
 #[derive(Clone, Debug)]
 pub(crate) struct Launched {
-    /// One of them, started by itself.
+    /// Command that starts one of them alone.
     pub(crate) alone: Command,
-    /// How many there are.
+    /// Number of processes.
     pub(crate) processes: u32,
-    /// The script.
+    /// Path of the script.
     pub(crate) script: PathBuf,
 }
 
-/// What a command launches; nothing where it is no launcher, or says something that is not understood here.
+/// Parses a launcher's command; `None` if it is no launcher, or has an unknown option.
 pub(crate) fn launched(command: &Command, cards: u32) -> Option<Launched> {
     let python = command.python.clone()?;
     let words = arguments(command)?;
@@ -81,7 +80,7 @@ pub(crate) fn launched(command: &Command, cards: u32) -> Option<Launched> {
                     number => number.parse().ok()?,
                 });
             }
-            // Several machines, or a number that may change, are not this one's.
+            // Several machines, or a variable number of them, are not supported.
             "nnodes" if value != "1" && value != "1:1" => return None,
             _ => {}
         }
@@ -89,7 +88,7 @@ pub(crate) fn launched(command: &Command, cards: u32) -> Option<Launched> {
     None
 }
 
-/// What stands behind the launcher's own name.
+/// Arguments after the launcher's own name.
 fn arguments(command: &Command) -> Option<&[OsString]> {
     if command.program.file_name().is_some_and(|name| name == "torchrun") {
         return Some(&command.args);

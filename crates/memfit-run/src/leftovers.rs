@@ -1,4 +1,5 @@
-//! Folders that a script made on the user's disk for checkpoints that were led aside: empty ones go again.
+//! Empty folders that a script created on the user's disk for checkpoints which were redirected to the
+//! overlay.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use memfit_channel::{RunDir, made_mark};
 
-/// Removes each folder that the run made, that has files in the run's layer, and is empty on the disk.
+/// Removes each folder that the run created, that has files in the overlay, and is empty on the disk.
 pub(crate) fn clear(run_dir: &RunDir) {
     clear_below(run_dir, &run_dir.overlay_tree(), Path::new("/"));
 }
@@ -24,7 +25,7 @@ fn clear_below(run_dir: &RunDir, here: &Path, outside: &Path) {
             meta.is_dir() && run_dir.overlay_made().join(made_mark(meta.dev(), meta.ino())).exists()
         });
         if made {
-            // One that is not empty stays.
+            // Fails for a folder that is not empty, which stays.
             let _ = fs::remove_dir(&outside);
         }
     }

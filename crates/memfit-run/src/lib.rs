@@ -1,4 +1,4 @@
-//! A run of a script on a card, from the request to the result.
+//! A run of a script on a device, from the request to the result.
 //!
 //! Owns the life of the processes that `memfit run` starts (set-up, watching, ending), the facts that they
 //! leave behind and the verdict on these. It must not know how a command line is parsed, how memory is
@@ -52,7 +52,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use memfit_channel::ValuePolicy;
-use memfit_explain::{Asked, Explanation};
+use memfit_explain::{ExplainOverrides, Explanation};
 
 pub use console::{Console, Progress};
 pub use error::RunError;
@@ -78,43 +78,43 @@ use self::remedies::Diagnosis;
 use self::stage::Stage;
 use self::verdict::Numbers;
 
-/// The version of this build.
+/// Version of this build.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The installation that memfit runs from. A stand-alone program and a Python package find these parts
+/// Installation that memfit runs from. A stand-alone program and a Python package find these parts
 /// differently.
 #[derive(Clone, Debug, Default)]
 pub struct Home {
-    /// The interpreter that memfit is installed beside.
+    /// Interpreter that memfit is installed beside.
     pub python: Option<PathBuf>,
-    /// A folder with the device libraries.
+    /// Folder with the device libraries.
     pub libraries: Option<PathBuf>,
 }
 
 /// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The facts.
+    /// Facts of the run.
     pub facts: Facts,
-    /// The facts of a second run with each size that is read back at its lower bound; `None` without one.
+    /// Facts of a second run with each size that is read back at its lower bound; `None` without one.
     lower: Option<Facts>,
-    /// Whether anything depends on numbers that were answered zero.
+    /// Result of the test whether anything depends on numbers that were answered with zero.
     numbers: Numbers,
-    /// The reason why memory ran out, and remedies.
+    /// Reason why memory ran out, and remedies.
     diagnosis: Option<Diagnosis>,
-    /// The saved recording.
+    /// File of the saved recording.
     recording: Option<PathBuf>,
 }
 
 impl Outcome {
-    /// Whether it says `fits` only as far as numbers that nobody computed decide nothing, which was not
-    /// tried.
+    /// Returns `true` if `fits` holds only if numbers that only a GPU can compute decide nothing, which was
+    /// not tested.
     pub fn hangs_on_numbers(&self, request: &Request) -> bool {
         self.numbers == Numbers::Untried && verdict::hangs_on_numbers(request, &self.facts)
     }
 }
 
-/// Performs the requested run once, as it is: no remedies, no other numbers.
+/// Performs the requested run once: no remedies, no second run with other numbers.
 pub fn perform_once(request: &Request, home: &Home, console: &dyn Console) -> Result<Outcome, RunError> {
     preflight::system()?;
     let command = environment::resolve(&request.command, home)?;
@@ -127,7 +127,7 @@ pub fn perform_once(request: &Request, home: &Home, console: &dyn Console) -> Re
     Ok(Outcome { facts, lower: None, numbers: Numbers::Untried, diagnosis: None, recording: None })
 }
 
-/// Performs the requested run, and where memory runs out, the runs that try remedies.
+/// Performs the requested run and, if memory runs out, runs that try remedies.
 pub fn perform(request: &Request, home: &Home, console: &dyn Console) -> Result<Outcome, RunError> {
     preflight::system()?;
     let local = match request.card {
@@ -145,7 +145,7 @@ pub fn perform(request: &Request, home: &Home, console: &dyn Console) -> Result<
         Sizes::Bounds | Sizes::Both => ValuePolicy::UPPER,
     };
     let first = runner.first(request, policy)?;
-    // Sizes at their upper bound may be to blame. If it fails with the lower one as well, they are not.
+    // Sizes at their upper bound may be the reason. If it fails with the lower bound as well, they are not.
     let told = matches!(request.sizes, Sizes::At(_));
     let hangs = verdict::has_size_read_back(&first.facts) && !request.card.is_local() && !told;
     let lower = if hangs && (first.facts.oom.is_some() || request.sizes == Sizes::Both) {
@@ -171,13 +171,13 @@ pub fn perform(request: &Request, home: &Home, console: &dyn Console) -> Result<
     Ok(outcome)
 }
 
-/// What a run came to, and why it ran out of memory where it did.
+/// Facts of a run, and the explanation if it ran out of memory.
 struct Ran {
     facts: Facts,
     explanation: Option<Explanation>,
 }
 
-/// Everything that stays the same from run to run of one command.
+/// Everything that is the same for all runs of a command.
 struct Runner<'run> {
     command: &'run Command,
     torch: Option<&'run Torch>,
@@ -187,13 +187,14 @@ struct Runner<'run> {
 }
 
 impl Runner<'_> {
-    /// The run that was asked for: what it recorded is saved, and explained where memory ran out.
+    /// Performs the requested run: saves its recording, and explains it if memory ran out.
     fn first(&self, request: &Request, values: ValuePolicy) -> Result<Ran, RunError> {
         self.once(request, values, &Changes::default())
     }
 
-    /// Whether anything depends on numbers that were answered zero: runs once more with others. A script that
-    /// draws random sizes allocates something else each time; then two runs that draw the same tell.
+    /// Tests whether anything depends on numbers that were answered with zero, by a second run with other
+    /// numbers. A script that draws random sizes allocates differently each time; then two seeded runs are
+    /// compared.
     fn numbers(
         &self,
         request: &Request,
@@ -202,7 +203,7 @@ impl Runner<'_> {
         zeros: &Facts,
     ) -> Result<Numbers, RunError> {
         self.console.remark("running again, with other numbers for values that only a GPU can compute");
-        let trial = verdict::again(request, zeros);
+        let trial = verdict::repeat_request(request, zeros);
         let seeded = |other_numbers| Changes { other_numbers, seeded: true, ..changes.clone() };
         let others = self.once(&trial, values, &seeded(true))?.facts;
         if Numbers::compare(zeros, &others) == Numbers::Harmless {
@@ -212,7 +213,7 @@ impl Runner<'_> {
         Ok(Numbers::compare(&self.once(&trial, values, &seeded(false))?.facts, &others))
     }
 
-    /// One run, with something changed about it. What it recorded is saved where the request says so.
+    /// Performs one run with changes. Saves its recording if the request says so.
     fn once(&self, request: &Request, values: ValuePolicy, changes: &Changes) -> Result<Ran, RunError> {
         let stage = Stage::set_up(request, self.torch, values, changes, self.home)?;
         let started = Instant::now();
@@ -220,7 +221,7 @@ impl Runner<'_> {
         let wall = started.elapsed();
         let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
         let facts = facts::gather(self.command, self.torch, &stage, watched, &tracks, wall);
-        let recording = recording::whole(request, &facts, tracks);
+        let recording = recording::build(request, &facts, tracks);
         if let Some(path) = request.output.as_deref() {
             if request.confidential {
                 let mut shared = recording.clone();
@@ -233,7 +234,7 @@ impl Runner<'_> {
         // Lines of a changed source are not the user's.
         let failed = facts.oom.as_ref().filter(|_| changes.files.is_empty());
         let explanation = failed.and_then(|_| {
-            memfit_explain::explain_recording(&Asked::default(), &recording, &read_source).ok()
+            memfit_explain::explain_recording(&ExplainOverrides::default(), &recording, &read_source).ok()
         });
         if request.keep {
             self.console.remark(&format!("the run's files are in `{}`", stage.keep().display()));
@@ -242,7 +243,7 @@ impl Runner<'_> {
     }
 }
 
-/// The text of a source file, if it is here and of a size that source files have.
+/// Text of a source file; `None` if it is missing or too large for a source file.
 pub fn read_source(file: &str) -> Option<String> {
     const MAX_SOURCE_BYTES: u64 = 4 << 20;
     let meta = std::fs::metadata(file).ok()?;

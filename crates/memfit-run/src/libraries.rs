@@ -1,4 +1,4 @@
-//! Where memfit's own shared libraries are.
+//! Location of memfit's own shared libraries.
 
 use std::path::{Path, PathBuf};
 
@@ -9,19 +9,19 @@ use crate::{Home, RunError};
 /// One of memfit's shared libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Library {
-    /// The virtual CUDA device.
+    /// Virtual CUDA device.
     Device,
-    /// The virtual device as NVML shows it.
+    /// NVML of the virtual device.
     Nvml,
-    /// The watcher.
+    /// Watcher library.
     Watch,
 }
 
 impl Library {
-    /// All of them.
+    /// All libraries.
     pub const ALL: [Self; 3] = [Self::Device, Self::Nvml, Self::Watch];
 
-    /// Its name in a package, where it has the name that the loader looks for.
+    /// Its name in a package: the name that the loader looks for.
     pub fn soname(self) -> &'static str {
         match self {
             Self::Device => "libcuda.so.1",
@@ -39,7 +39,8 @@ impl Library {
         }
     }
 
-    /// The library's file: where the environment says, in the Python package, or beside the program.
+    /// Finds the library's file: in the folder from the environment, in the Python package, or beside the
+    /// program.
     pub fn find(self, home: &Home) -> Result<PathBuf, RunError> {
         let folders = folders(home);
         folders.iter().flat_map(|folder| self.candidates(folder)).find(|path| path.is_file()).ok_or_else(
@@ -50,8 +51,8 @@ impl Library {
         )
     }
 
-    /// A system's own `libcuda.so.1` may stand in a folder like `/usr/lib` beside the program: only a folder
-    /// that is known to be memfit's is trusted with that name.
+    /// File names to try in a folder. A system's own `libcuda.so.1` may lie beside the program in a folder
+    /// like `/usr/lib`: that name is only trusted in a folder that belongs to memfit.
     fn candidates(self, folder: &Folder) -> Vec<PathBuf> {
         let mut names = vec![self.built_name()];
         if folder.packaged {
@@ -63,12 +64,12 @@ impl Library {
 
 struct Folder {
     path: PathBuf,
-    /// Whether the folder is memfit's alone.
+    /// `true` if the folder belongs to memfit alone.
     packaged: bool,
 }
 
 fn folders(home: &Home) -> Vec<Folder> {
-    // Whoever names a folder wants that one, and no other that happens to be near.
+    // A folder from the environment is the only one used.
     if let Some(path) = std::env::var_os(LIBRARY_DIR).filter(|path| !path.is_empty()).map(PathBuf::from) {
         return vec![Folder { path, packaged: true }];
     }

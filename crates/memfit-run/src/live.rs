@@ -1,7 +1,7 @@
-//! A run that somebody else has started, as it is now.
+//! A run in progress that another process has started.
 //!
-//! Its processes are found by the run directory in the environment that they were started with, and nothing
-//! is asked of them: what they say and book in that directory is only read.
+//! Its processes are found by the run directory in the environment that they were started with. Nothing is
+//! asked of them: only their messages and the ledger in that directory are read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,10 +18,10 @@ use crate::inbox::{Inbox, Speaker};
 use crate::local::LocalGpu;
 use crate::tree;
 
-/// Looks that are remembered of a card.
-const HISTORY: usize = 240;
+/// Maximum readings that are kept per device.
+const MAX_READINGS: usize = 240;
 
-/// A run in progress, and what was seen of it.
+/// A run in progress, and its readings so far.
 #[derive(Debug)]
 pub struct LiveRun {
     run_dir: RunDir,
@@ -29,50 +29,49 @@ pub struct LiveRun {
     began: SystemTime,
     inbox: Inbox,
     local: Option<LocalGpu>,
-    /// The first of its processes, and its command line.
+    /// First of its processes, and its command line.
     first: (u32, Vec<String>),
     seen: Option<WatchedRun>,
 }
 
-/// The run directories of processes that can be seen, each with its processes.
+/// Run directories of visible processes, each with its processes.
 fn in_progress(all: &BTreeMap<u32, Stat>) -> BTreeMap<PathBuf, Vec<u32>> {
     let mut runs: BTreeMap<PathBuf, Vec<u32>> = BTreeMap::new();
     for (pid, entry) in all {
-        if let Some(run_dir) = (!entry.ended).then(|| tree::run_dir_of(*pid)).flatten() {
+        if let Some(run_dir) = (!entry.ended).then(|| tree::process_run_dir(*pid)).flatten() {
             runs.entry(run_dir).or_default().push(*pid);
         }
     }
     runs
 }
 
-/// The command line of a process, for people.
+/// Command line of a process, for display.
 fn command_line(pid: u32) -> Vec<String> {
     let words = proc::command_line(pid).unwrap_or_default();
     words.iter().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
 impl LiveRun {
-    /// The runs in progress that `pid` has a part in, or all of them; the one that began first before the
-    /// others.
+    /// Finds the runs in progress that `pid` belongs to, or all of them, in order of their start.
     pub fn find(pid: Option<u32>) -> Vec<Self> {
-        let all = tree::all();
+        let all = tree::all_processes();
         let wanted = pid.map(|pid| tree::descendants(&all, pid));
         let mut runs: Vec<Self> = in_progress(&all)
             .into_iter()
             .filter(|(_, pids)| {
                 wanted.as_ref().is_none_or(|wanted| pids.iter().any(|pid| wanted.contains(pid)))
             })
-            .filter_map(|(path, pids)| Self::at(RunDir::new(path), &pids, &all))
+            .filter_map(|(path, pids)| Self::open(RunDir::new(path), &pids, &all))
             .collect();
         runs.sort_by_key(|run| run.began);
         runs
     }
 
-    /// The run of this directory, if one can be read there.
-    fn at(run_dir: RunDir, pids: &[u32], all: &BTreeMap<u32, Stat>) -> Option<Self> {
+    /// Opens the run of this directory, if it is readable.
+    fn open(run_dir: RunDir, pids: &[u32], all: &BTreeMap<u32, Stat>) -> Option<Self> {
         let setup = Setup::read(&run_dir).ok()?;
         let began = fs::metadata(run_dir.setup()).ok()?.modified().ok()?;
-        // The first is the one whose parent has no part in the run.
+        // The first process is the one whose parent does not belong to the run.
         let outside = |pid: &&u32| all.get(pid).is_none_or(|entry| !pids.contains(&entry.parent));
         let first = *pids.iter().find(outside).or_else(|| pids.first())?;
         let local = setup.cards.is_empty().then(LocalGpu::find).flatten();
@@ -80,14 +79,14 @@ impl LiveRun {
         Some(Self { run_dir, setup, began, inbox: Inbox::default(), local, first, seen: None })
     }
 
-    /// The directory, by which a run is known from another.
+    /// Run directory, which identifies the run.
     pub fn run_dir(&self) -> &RunDir {
         &self.run_dir
     }
 
-    /// Looks at it again. A run whose last process is gone shows what was seen last, and that it has ended.
-    pub fn look(&mut self) -> WatchedRun {
-        let over = !self.run_dir.setup().exists() || tree::marked(&self.run_dir).is_empty();
+    /// Reads the current state. A run whose last process has ended shows its last state, marked as ended.
+    pub fn read_state(&mut self) -> WatchedRun {
+        let over = !self.run_dir.setup().exists() || tree::with_run_dir(&self.run_dir).is_empty();
         if let (true, Some(seen)) = (over, &mut self.seen) {
             seen.ended = true;
             for process in &mut seen.processes {
@@ -121,7 +120,7 @@ impl LiveRun {
             card.peak = card.peak.max(card.used).max(before.map_or(0, |before| before.peak));
             card.history = before.map(|before| before.history.clone()).unwrap_or_default();
             card.history.push(card.used);
-            let old = card.history.len().saturating_sub(HISTORY);
+            let old = card.history.len().saturating_sub(MAX_READINGS);
             card.history.drain(..old);
             card
         };
@@ -154,7 +153,7 @@ impl LiveRun {
         pids.dedup();
         let mut processes: Vec<WatchedProcess> =
             pids.into_iter().map(|pid| self.process(pid, ledger)).collect();
-        // One that is gone and did no step was a helper: nobody misses it.
+        // A process that has ended without a step was a helper, and is not shown.
         processes.retain(|process| process.alive || process.steps > 0 || process.rank.is_some());
         processes.sort_by_key(|process| (process.rank, process.pid));
         processes
@@ -176,7 +175,7 @@ impl LiveRun {
             steps: speaker.map_or(0, Speaker::all_steps),
             allocated: speaker.map_or(0, |speaker| speaker.allocated),
             peak_allocated: speaker.map_or(0, |speaker| speaker.peak_allocated),
-            // What a process had goes with it, also where it could not give it back.
+            // A dead process holds nothing, even if it could not release its memory.
             used: (!self.setup.cards.is_empty()).then(|| if alive { used.unwrap_or(0) } else { 0 }),
             resident: host::resident(pid).unwrap_or(0),
             pinned: booked.map_or(0, |process| process.pinned),

@@ -1,4 +1,4 @@
-//! What lay outside PyTorch's allocator: each part with what it lies between, and who says so.
+//! Memory outside PyTorch's allocator: each part with its interval and its source.
 
 use memfit_channel::ledger::OutsideView;
 use memfit_devices::{Device, Interval, Origin, Overhead};
@@ -9,8 +9,8 @@ use memfit_vocabulary::Remark;
 use crate::facts::Facts;
 use crate::{Card, Request};
 
-/// What lay outside the allocator when the card was fullest.
-pub(crate) fn of(facts: &Facts, seen: OutsideView, peak: &Peak) -> Outside {
+/// Memory outside the allocator at the device's peak.
+pub(crate) fn at_peak(facts: &Facts, seen: OutsideView, peak: &Peak) -> Outside {
     let outside = Outside {
         context: seen.context,
         libraries: seen.libraries,
@@ -19,14 +19,14 @@ pub(crate) fn of(facts: &Facts, seen: OutsideView, peak: &Peak) -> Outside {
     };
     let other_processes = match &facts.real {
         Some(real) => real.before.used,
-        // What the card held beyond this rank's own segments: other processes, or memory from `cudaMalloc`
-        // itself.
+        // Memory on the device beyond this rank's own segments: other processes, or direct calls of
+        // `cudaMalloc`.
         None => peak.device.saturating_sub(peak.reserved + outside.total()),
     };
     Outside { other_processes, ..outside }
 }
 
-/// Each part of it that there is.
+/// Parts that are present.
 pub(crate) fn parts(request: &Request, facts: &Facts, outside: &Outside) -> Vec<OutsidePart> {
     if facts.real.is_some() {
         return vec![
@@ -42,18 +42,18 @@ pub(crate) fn parts(request: &Request, facts: &Facts, outside: &Outside) -> Vec<
     let Some(overhead) = &facts.overhead else { return Vec::new() };
     let [context, libraries, communication] = &overhead.sources;
     let mut parts = vec![
-        part("context", outside.context, overhead.context, context),
-        part("libraries", outside.libraries, overhead.libraries, libraries),
-        part("communication", outside.communication, overhead.per_communicator, communication),
+        scaled_part("context", outside.context, overhead.context, context),
+        scaled_part("libraries", outside.libraries, overhead.libraries, libraries),
+        scaled_part("communication", outside.communication, overhead.per_communicator, communication),
         others(request, outside.other_processes),
     ];
     parts.retain(|part| part.high > 0);
     parts
 }
 
-/// A part of which so much was booked, where one of its kind lies in an interval: with several processes or
-/// communicators there are several of a kind.
-fn part(name: &str, booked: u64, one: Interval, source: &str) -> OutsidePart {
+/// Scales the interval of one item to the booked total: several processes or communicators have several items
+/// of a kind.
+fn scaled_part(name: &str, booked: u64, one: Interval, source: &str) -> OutsidePart {
     let scaled = |end: u64| match one.typical.get() {
         0 => end,
         typical => (u128::from(booked) * u128::from(end) / u128::from(typical)) as u64,
@@ -63,7 +63,7 @@ fn part(name: &str, booked: u64, one: Interval, source: &str) -> OutsidePart {
         low: scaled(one.low.get()).min(booked),
         typical: booked,
         high: if booked == 0 { 0 } else { scaled(one.high.get()).max(booked) },
-        origin: Origin::of(source),
+        origin: Origin::from_source(source),
         source: source.to_owned(),
     }
 }
@@ -99,15 +99,15 @@ fn exact(name: &str, bytes: u64, origin: Origin, source: &str) -> OutsidePart {
     }
 }
 
-/// What there is to say of these figures.
+/// Notes on these figures.
 pub(crate) fn notes(device: &Device, facts: &Facts) -> Vec<Note> {
-    let mut notes = facts.overhead.as_ref().map(of_stack).unwrap_or_default();
+    let mut notes = facts.overhead.as_ref().map(stack_notes).unwrap_or_default();
     notes.extend(device.calibrated_by().map(|source| Note::new(Remark::Calibrated).with("source", source)));
     notes
 }
 
-/// The releases that the intervals are for.
-fn of_stack(overhead: &Overhead) -> Vec<Note> {
+/// Note on the releases that the intervals were observed with.
+fn stack_notes(overhead: &Overhead) -> Vec<Note> {
     let [from, to] = overhead.seen_with;
     let seen = if from == to { from.to_string() } else { format!("{from} to {to}") };
     let mut notes = vec![Note::new(Remark::Outside).with("cuda", &seen)];
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn figures_are_said_to_be_for_the_stacks_with_which_they_were_seen() {
         let told = |asked_for| {
-            let notes = of_stack(&Overhead { seen_with: [12, 13], asked_for, ..Overhead::default() });
+            let notes = stack_notes(&Overhead { seen_with: [12, 13], asked_for, ..Overhead::default() });
             notes.iter().map(Note::text).collect::<Vec<_>>()
         };
         let [plain] = told(13).try_into().unwrap();
@@ -141,13 +141,13 @@ mod tests {
     fn several_of_a_kind_have_an_interval_of_several() {
         let mib = Bytes::from_mib;
         let one = Interval { low: mib(10), typical: mib(20), high: mib(50) };
-        let two = part("communication", 40 << 20, one, "modelled: as on Turing");
+        let two = scaled_part("communication", 40 << 20, one, "modelled: as on Turing");
         assert_eq!((two.low, two.typical, two.high), (20 << 20, 40 << 20, 100 << 20));
         assert_eq!(two.origin, Origin::Modelled);
-        let none = part("communication", 0, one, "NCCL issues 864");
+        let none = scaled_part("communication", 0, one, "NCCL issues 864");
         assert_eq!((none.low, none.typical, none.high), (0, 0, 0));
-        // Part of one, as where a process is on its way out.
-        let less = part("context", 5 << 20, one, "seen");
+        // Part of one item, as when a process is about to end.
+        let less = scaled_part("context", 5 << 20, one, "seen");
         assert!(less.low <= less.typical && less.typical <= less.high);
     }
 }

@@ -1,4 +1,4 @@
-//! What can be known before anything is started, cheaply: torch is looked at, not imported.
+//! Cheap checks before anything is started: torch is inspected, not imported.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::RunError;
 use crate::releases::{OLDEST_CUDA, OLDEST_PYTHON, release};
 
-/// The system, if CUDA builds of PyTorch exist for it.
+/// Name of this system; an error if there are no CUDA builds of PyTorch for it.
 pub fn system() -> Result<String, RunError> {
     let system = format!("{} on {}", std::env::consts::OS, std::env::consts::ARCH);
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
@@ -18,27 +18,27 @@ pub fn system() -> Result<String, RunError> {
     }
 }
 
-/// What an interpreter says of itself.
+/// Facts about an interpreter.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Interpreter {
     /// `sys.executable`.
     pub executable: PathBuf,
-    /// Its version.
+    /// Version of Python.
     pub version: String,
-    /// Whether it is linked with musl, for which there are no CUDA builds of PyTorch.
+    /// `true` if it is linked with musl, for which there are no CUDA builds of PyTorch.
     musl: bool,
-    /// The folder of torch, if it has one.
+    /// Folder of torch, if it has one.
     torch: Option<PathBuf>,
 }
 
 impl Interpreter {
-    /// Whether an import of torch would find something.
+    /// Returns `true` if an import of torch would find something.
     pub fn has_torch(&self) -> bool {
         self.torch.is_some()
     }
 }
 
-/// A torch with CUDA.
+/// A torch built with CUDA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Torch {
     /// `torch.__version__`.
@@ -48,14 +48,14 @@ pub struct Torch {
 }
 
 impl Torch {
-    /// CUDA's major version.
+    /// Major version of CUDA.
     pub fn cuda_major(&self) -> Option<u32> {
         self.cuda.split('.').next()?.parse().ok()
     }
 }
 
-/// Asks an interpreter where its torch is. This finds packages as an import would, and imports nothing of
-/// theirs. Pythons that are too old for memfit must understand it, too.
+/// Program that asks an interpreter for its torch. It finds packages as an import would, without importing
+/// them. It has to run on versions of Python that are too old for memfit, too.
 const QUESTION: &str = "\
 import json, os, platform, sys
 folder = None
@@ -68,7 +68,7 @@ with open(sys.executable, 'rb') as program:
 print(json.dumps({'executable': sys.executable, 'version': platform.python_version(), 'torch': folder,
                   'musl': b'/ld-musl-' in loader}))";
 
-/// What an interpreter says of itself.
+/// Asks an interpreter for its version and its torch.
 pub fn interpreter(python: &Path) -> Result<Interpreter, RunError> {
     let broken = |said: String| RunError::BrokenPython { python: python.to_owned(), said };
     let output = Command::new(python)
@@ -88,7 +88,7 @@ pub fn interpreter(python: &Path) -> Result<Interpreter, RunError> {
     serde_json::from_str(&answer).map_err(|_| broken(answer))
 }
 
-/// Whether memfit can watch this interpreter at all, whatever it has installed.
+/// Refuses interpreters that memfit cannot watch, whatever they have installed.
 pub fn supported(interpreter: &Interpreter) -> Result<(), RunError> {
     let (python, version) = (interpreter.executable.clone(), interpreter.version.clone());
     if release(&version).is_some_and(|version| version < OLDEST_PYTHON) {
@@ -100,13 +100,13 @@ pub fn supported(interpreter: &Interpreter) -> Result<(), RunError> {
     Ok(())
 }
 
-/// The interpreter's torch, if it was built with CUDA.
+/// Inspects the interpreter's torch; an error if it was built without CUDA.
 pub fn torch(interpreter: &Interpreter) -> Result<Torch, RunError> {
     supported(interpreter)?;
     let python = &interpreter.executable;
     let Some(folder) = &interpreter.torch else { return Err(RunError::NoTorch { python: python.clone() }) };
     let file = folder.join("version.py");
-    // A folder that happens to be called torch is not PyTorch.
+    // A folder named torch need not be PyTorch.
     let Ok(text) = std::fs::read_to_string(&file) else {
         return Err(RunError::NoTorch { python: python.clone() });
     };
@@ -127,7 +127,7 @@ pub fn torch(interpreter: &Interpreter) -> Result<Torch, RunError> {
     }
 }
 
-/// The text that a line such as `cuda: Optional[str] = '13.2'` assigns to `name`; none for `None`.
+/// Text that a line such as `cuda: Optional[str] = '13.2'` assigns to `name`; `None` if it assigns `None`.
 fn assigned(text: &str, name: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let rest = line.strip_prefix(name)?;

@@ -1,4 +1,4 @@
-//! Starting the command, and ending everything that came of it.
+//! Start of the command, and the end of all its processes.
 
 #![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
 
@@ -16,20 +16,20 @@ use crate::environment::Command;
 use crate::stage::Stage;
 use crate::{RunError, tree};
 
-/// How long processes get to disappear after they were killed.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum time for killed processes to disappear.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A run's first process.
+/// First process of a run.
 #[derive(Debug)]
 pub(crate) enum Running {
-    /// Started by memfit.
+    /// Child process that memfit started.
     Child(Child),
-    /// Forked by a process that memfit started, and adopted.
+    /// Adopted process, forked by one that memfit started.
     Fork(u32),
 }
 
 impl Running {
-    /// Its process id.
+    /// Process id.
     pub(crate) fn id(&self) -> u32 {
         match self {
             Self::Child(child) => child.id(),
@@ -37,7 +37,7 @@ impl Running {
         }
     }
 
-    /// How it ended, if it has.
+    /// Exit status, if it has ended.
     pub(crate) fn try_wait(&mut self) -> Option<ExitStatus> {
         match self {
             Self::Child(child) => child.try_wait().ok().flatten(),
@@ -58,29 +58,29 @@ impl Running {
     }
 }
 
-/// How an adopted process ended, if it has. One that somebody else has reaped ended well, for all that is
-/// known.
+/// Exit status of an adopted process, if it has ended. One that another process has reaped is assumed to have
+/// succeeded.
 fn adopted(pid: u32) -> Option<ExitStatus> {
     let pid = libc::pid_t::try_from(pid).ok()?;
     let mut status = 0;
-    // SAFETY: `status` is a place of its own for the call to write to.
+    // SAFETY: `status` is a local variable that the call may write.
     match unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } {
         0 => None,
         found if found == pid => Some(ExitStatus::from_raw(status)),
-        // Not ours yet: its parent between is about to end.
+        // Not adopted yet: the process between is about to end.
         _ if std::path::Path::new(&format!("/proc/{pid}")).exists() => None,
         _ => Some(ExitStatus::from_raw(0)),
     }
 }
 
-/// Starts the command in a session of its own, with its output in the run directory.
+/// Starts the command in a new session, with its output in the run directory.
 pub(crate) fn start(command: &Command, stage: &Stage) -> Result<Child, RunError> {
     let create = |path: std::path::PathBuf| File::create(&path).map_err(RunError::io("write", path));
     let stdout = create(stage.run_dir().stdout())?;
     let stderr = create(stage.run_dir().stderr())?;
     let mut child = StdCommand::new(&command.program);
     child.args(&command.args).stdout(stdout).stderr(stderr);
-    // A script in a session of its own cannot read the terminal; what is piped in is meant for it.
+    // A script in a new session cannot read the terminal; piped input is meant for it.
     if io::stdin().is_terminal() {
         child.stdin(Stdio::null());
     }
@@ -97,28 +97,28 @@ pub(crate) fn start(command: &Command, stage: &Stage) -> Result<Child, RunError>
     child.spawn().map_err(|source| RunError::Start { program: command.program.clone(), source })
 }
 
-/// Makes memfit the parent of those whose parents die, so that they can be found and reaped.
+/// Makes memfit the parent of orphaned descendants, so that they can be found and reaped.
 pub(crate) fn adopt_orphans() {
-    // SAFETY: sets a flag of this process; a kernel that does not know it answers with an error, which
-    // changes nothing.
+    // SAFETY: sets a flag of this process; a kernel that does not know it returns an error, which changes
+    // nothing.
     unsafe {
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     }
 }
 
-/// Ends a process at once.
+/// Kills a process.
 pub(crate) fn kill(pid: u32) {
     let Ok(pid) = libc::pid_t::try_from(pid) else { return };
-    // SAFETY: `pid` is positive, so one process is meant and never a group.
+    // SAFETY: `pid` is positive, so it denotes one process and never a group.
     unsafe {
         libc::kill(pid, libc::SIGKILL);
     }
 }
 
-/// Takes note of the end of an adopted process.
+/// Reaps an adopted process.
 fn reap(pid: u32) {
     let Ok(pid) = libc::pid_t::try_from(pid) else { return };
-    // SAFETY: a null status is allowed, and a process that is not our child is refused with an error.
+    // SAFETY: a null status is allowed, and a process that is no child is refused with an error.
     unsafe {
         libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG);
     }
@@ -127,12 +127,12 @@ fn reap(pid: u32) {
 /// Ends all processes of the run, and returns when they are gone.
 pub(crate) fn end_all(child: &mut Running, run_dir: &RunDir) {
     let mut known = BTreeSet::new();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + KILL_TIMEOUT;
     loop {
-        let all = tree::all();
-        // Orphans have become memfit's own children, so what was once seen is remembered.
+        let all = tree::all_processes();
+        // Orphans have become memfit's own children, so known processes are remembered.
         known.append(&mut tree::descendants(&all, child.id()));
-        known.append(&mut tree::marked(run_dir));
+        known.append(&mut tree::with_run_dir(run_dir));
         known.retain(|pid| all.contains_key(pid));
         let running: Vec<u32> = known.iter().copied().filter(|pid| !all[pid].ended).collect();
         running.iter().copied().for_each(kill);
@@ -146,7 +146,7 @@ pub(crate) fn end_all(child: &mut Running, run_dir: &RunDir) {
     child.wait();
 }
 
-/// The name of a signal.
+/// Name of a signal.
 pub(crate) fn signal_name(signal: i32) -> String {
     let name = match signal {
         libc::SIGABRT => "SIGABRT",

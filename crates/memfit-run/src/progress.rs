@@ -1,4 +1,4 @@
-//! The line that tells how far a run is.
+//! The progress line of a run.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use memfit_report::text::size;
 use crate::console::Progress;
 use crate::inbox::Inbox;
 
-/// The line.
+/// A progress line.
 #[derive(Debug)]
 pub(crate) struct Line {
     progress: Box<dyn Progress>,
@@ -16,19 +16,19 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// A line for a run of so many steps; 0 means to the end.
+    /// Creates the line for a run of `steps` steps; 0 means to the end.
     pub(crate) fn new(progress: Box<dyn Progress>, steps: u64) -> Self {
         Self { progress, steps }
     }
 
-    /// Draws it anew.
+    /// Redraws the line.
     pub(crate) fn draw(&mut self, inbox: &Inbox, ledger: Option<&LedgerView>, elapsed: Duration) {
         if self.progress.is_shown() {
             self.progress.draw(&text(inbox, ledger, elapsed, self.steps));
         }
     }
 
-    /// Takes it away.
+    /// Removes the line.
     pub(crate) fn clear(&mut self) {
         self.progress.clear();
     }

@@ -1,4 +1,4 @@
-//! The event logs of a run as a Recording, and what filled a card when it was fullest.
+//! The event logs of a run as a Recording, and the composition of a device's peak.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -12,28 +12,28 @@ use memfit_report::wire::{AtPeak, CategoryBytes, ModuleBytes};
 use crate::inbox::Inbox;
 use crate::{Facts, Request, RunError};
 
-/// How many modules a report names.
-const MODULES: usize = 20;
+/// Maximum modules that a report names.
+const MAX_MODULES: usize = 20;
 
-/// What a process's log says about the device that it used most.
+/// Log summary of the device that a process used most.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fullest {
-    /// The device, as the process numbers it.
+    /// Device, as the process numbers it.
     pub(crate) device: u32,
-    /// The most bytes in blocks.
+    /// Peak bytes in blocks.
     pub(crate) allocated: u64,
-    /// The most bytes in segments.
+    /// Peak bytes in segments.
     pub(crate) reserved: u64,
-    /// What filled it when it was fullest.
+    /// Composition of the peak.
     pub(crate) at_peak: Option<AtPeak>,
 }
 
-/// The tracks of the processes that left a log.
+/// Tracks of the processes that left a log.
 pub(crate) fn tracks(run_dir: &RunDir, inbox: &Inbox) -> Vec<Track> {
     let pids = run_dir.event_pids().unwrap_or_default();
     pids.into_iter()
         .filter_map(|pid| {
-            // A log that is not whole still tells what it holds; one that cannot be read tells nothing.
+            // An incomplete log is used as far as it goes; an unreadable one is skipped.
             let (log, _problems) = events::read(&run_dir.events(pid)).ok()?;
             let rank = inbox.processes.get(&pid).and_then(|speaker| speaker.rank);
             Some(Track::from_log(&log, rank)).filter(|track| !track.blocks().is_empty())
@@ -41,7 +41,7 @@ pub(crate) fn tracks(run_dir: &RunDir, inbox: &Inbox) -> Vec<Track> {
         .collect()
 }
 
-/// What a track says about the device that it used most.
+/// Summary of the device that a track used most.
 pub(crate) fn fullest(track: &Track) -> Option<Fullest> {
     let mut devices: Vec<Fullest> = Vec::new();
     for moment in track.moments() {
@@ -69,18 +69,18 @@ fn wire(composition: Composition) -> AtPeak {
         allocated: composition.allocated,
         reserved: composition.reserved,
         by_category: composition.by_category.into_iter().collect::<CategoryBytes>(),
-        modules: composition.modules.into_iter().take(MODULES).map(module).collect(),
+        modules: composition.modules.into_iter().take(MAX_MODULES).map(module).collect(),
     }
 }
 
-/// The allocator's settings, as the environment gives them to the script: the newer name wins.
+/// Allocator settings from the environment that the script gets: the newer name wins.
 pub(crate) fn alloc_conf() -> Option<String> {
     let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     set("PYTORCH_ALLOC_CONF").or_else(|| set("PYTORCH_CUDA_ALLOC_CONF"))
 }
 
-/// The recording of a run.
-pub(crate) fn whole(request: &Request, facts: &Facts, tracks: Vec<Track>) -> Recording {
+/// Builds the recording of a run.
+pub(crate) fn build(request: &Request, facts: &Facts, tracks: Vec<Track>) -> Recording {
     let device = request.card.info();
     Recording {
         origin: Origin {

@@ -1,4 +1,4 @@
-//! The same command run again and again, each time with other levers or on another card, at little cost each.
+//! Repeated cheap runs of the same command, each with other levers or on another device.
 
 use std::time::Instant;
 
@@ -14,20 +14,20 @@ use crate::verdict::{self, Numbers};
 use crate::{Card, Outcome, Request, facts, recording, script, watch};
 use crate::{Console, Home, RunError};
 
-/// A command that is ready to be run many times.
+/// A command prepared for many runs.
 #[derive(Debug)]
 pub struct Rehearsal<'a> {
     command: Command,
     torch: Option<Torch>,
     server: Option<Server>,
-    /// The processes that the command launches, of which the first stands for all.
+    /// Processes that the command launches, if the first of them stands for all.
     standing_in: Option<(Launched, LoneRank)>,
     home: &'a Home,
     console: &'a dyn Console,
 }
 
 impl<'a> Rehearsal<'a> {
-    /// Gets it ready.
+    /// Prepares the command.
     pub fn open(request: &Request, home: &'a Home, console: &'a dyn Console) -> Result<Self, RunError> {
         preflight::system()?;
         let command = environment::resolve(&request.command, home)?;
@@ -42,7 +42,7 @@ impl<'a> Rehearsal<'a> {
         let launched = launcher::launched(&command, cards);
         let several = launched.filter(|launched| (2..=cards).contains(&launched.processes));
         let standing_in = several.map(|several| {
-            let lone = LoneRank::first_of(several.processes, cards);
+            let lone = LoneRank::first_rank(several.processes, cards);
             (several, lone)
         });
         let server = match &standing_in {
@@ -52,12 +52,12 @@ impl<'a> Rehearsal<'a> {
             }
             None => Server::start(request, &command, torch.as_ref(), home)?,
         };
-        // One that cannot be forked saves little by being alone.
+        // Without forking, running a single rank saves little.
         let standing_in = standing_in.filter(|_| server.is_some());
         Ok(Self { command, torch, server, standing_in, home, console })
     }
 
-    /// Runs it once: where several processes train, the first of them, which stands for all.
+    /// Runs the command once; of several processes that train, only the first, which stands for all.
     pub fn run(&mut self, request: &Request) -> Result<Outcome, RunError> {
         self.run_first(request, &Changes::default())
     }
@@ -73,17 +73,17 @@ impl<'a> Rehearsal<'a> {
         }
     }
 
-    /// Runs it once with something changed, from its very beginning: what was ready is the unchanged script.
+    /// Runs it once with changes, from its very beginning: the prepared process is the unchanged script.
     pub fn run_with(&mut self, request: &Request, changes: &Changes) -> Result<Outcome, RunError> {
         let command = self.command.clone();
         let forked = changes.is_none() && self.standing_in.is_none();
         self.run_command(request, &command, changes, forked)
     }
 
-    /// Finds out whether an outcome that says `fits` depends on numbers that nobody computed: runs the same
-    /// again with others, with `all` processes or with the one that stands for them. Runs that were forked
-    /// draw the same random numbers as they are; those that were not are seeded.
-    pub fn settle(
+    /// Tests whether an outcome that says `fits` depends on numbers that only a GPU can compute: repeats the
+    /// run with others, with `all` processes or with the one that stands for them. Forked runs draw the same
+    /// random numbers anyway; the others are seeded.
+    pub fn test_numbers(
         &mut self,
         request: &Request,
         changes: &Changes,
@@ -93,7 +93,7 @@ impl<'a> Rehearsal<'a> {
         if !outcome.hangs_on_numbers(request) {
             return Ok(());
         }
-        let request = verdict::again(request, &outcome.facts);
+        let request = verdict::repeat_request(request, &outcome.facts);
         let mut run = |other_numbers| {
             let changes = Changes { other_numbers, seeded: true, ..changes.clone() };
             if all { self.run_with(&request, &changes) } else { self.run_first(&request, &changes) }
@@ -123,26 +123,26 @@ impl<'a> Rehearsal<'a> {
         Ok(Outcome { facts, lower: None, numbers: Numbers::Untried, diagnosis: None, recording: None })
     }
 
-    /// How many processes the one that is run stands for.
+    /// Number of processes that the one that is run stands for.
     pub fn stands_for(&self) -> Option<u32> {
         self.standing_in.as_ref().map(|(launched, _)| launched.processes)
     }
 
-    /// From now on all of them are run, each time anew.
+    /// Runs all processes from now on, each time anew.
     pub fn run_all(&mut self) {
         self.standing_in = None;
         self.server = None;
     }
 
-    /// The script, where the command names one.
+    /// Path of the script, if the command names one.
     pub fn script(&self) -> Option<std::path::PathBuf> {
         if let Some((launched, _)) = &self.standing_in {
             return Some(launched.script.clone());
         }
-        self.command.python.as_ref().and_then(|_| script::of_interpreter(&self.command.args))
+        self.command.python.as_ref().and_then(|_| script::from_interpreter_args(&self.command.args))
     }
 
-    /// Whether each run begins where the script first needs the card.
+    /// Returns `true` if each run begins where the script first needs the device.
     pub fn forks(&self) -> bool {
         self.server.is_some()
     }

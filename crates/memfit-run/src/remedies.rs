@@ -1,5 +1,5 @@
-//! What would have kept a run from running out of memory, and whether it does: remedies that can be applied
-//! from outside are tried by another run, the best first, and nothing of the user's files is touched for it.
+//! Remedies for a run that ran out of memory, and their proofs: remedies that can be applied from outside are
+//! tried by another run, the best first, without touching the user's files.
 
 use std::ffi::OsString;
 
@@ -13,26 +13,26 @@ use crate::stage::Changes;
 use crate::watch::Ended;
 use crate::{Card, Outcome, Ran, Request, RunError, Runner, verdict};
 
-/// How many remedies a report has.
-const SHOWN: usize = 8;
-/// How many remedies are tried until one holds.
-const TRIALS: usize = 3;
-/// The two names of the variable with the allocator's settings.
+/// Maximum remedies in a report.
+const MAX_REMEDIES: usize = 8;
+/// Maximum remedies that are tried until one succeeds.
+const MAX_TRIALS: usize = 3;
+/// Names of the variable with the allocator's settings.
 const VARIABLES: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
 
-/// Why a run ran out of memory, and what would have helped.
+/// Reason why a run ran out of memory, and remedies.
 #[derive(Clone, Debug)]
 pub(crate) struct Diagnosis {
-    /// The explanation of what was recorded.
+    /// Explanation of the recording.
     pub(crate) explanation: Explanation,
-    /// For each remedy, what another run with it came to.
+    /// For each remedy, the result of another run with it.
     proofs: Vec<Option<FixProof>>,
 }
 
 impl Diagnosis {
-    /// Of what was recorded; nothing is proven yet.
+    /// Creates the diagnosis of a recording, with nothing proven yet.
     pub(crate) fn new(mut explanation: Explanation) -> Self {
-        explanation.fixes.truncate(SHOWN);
+        explanation.fixes.truncate(MAX_REMEDIES);
         let proofs = vec![None; explanation.fixes.len()];
         Self { explanation, proofs }
     }
@@ -41,7 +41,7 @@ impl Diagnosis {
         self.explanation.cause != Cause::None
     }
 
-    /// The next remedy that nobody has tried and that may be enough, and how it is tried.
+    /// Next untried remedy that may be enough, and how to try it.
     fn next(&self, request: &Request, tried: &[(Lever, String)]) -> Option<(usize, Trial)> {
         let untried = |fix: &Fix| !tried.iter().any(|(lever, how)| *lever == fix.lever && *how == fix.how);
         (self.explanation.fixes.iter().enumerate())
@@ -49,16 +49,16 @@ impl Diagnosis {
             .find_map(|(index, fix)| trial(request, fix).map(|trial| (index, trial)))
     }
 
-    /// Memory was in pieces, and a setting that mends that was not enough: what it ran out for then is the
-    /// cause. What was tried stays among the remedies, as refuted.
-    fn go_on_from(&mut self, later: Explanation) {
+    /// Continues from a run in which a setting cured fragmentation but was not enough: the cause of that
+    /// run's failure becomes the diagnosis. Tried remedies stay in the list, as refuted.
+    fn continue_from(&mut self, later: Explanation) {
         let earlier =
             std::mem::replace(&mut self.explanation, later).fixes.into_iter().zip(self.proofs.drain(..));
         let refuted: Vec<(Fix, Option<FixProof>)> = earlier.filter(|(_, proof)| proof.is_some()).collect();
         let fixes = &mut self.explanation.fixes;
-        // Settings were weighed against one that the script does not have.
+        // Settings were compared with one that the script does not have.
         fixes.retain(|fix| !matches!(fix.apply, Apply::Environment(..)));
-        fixes.truncate(SHOWN.saturating_sub(refuted.len()));
+        fixes.truncate(MAX_REMEDIES.saturating_sub(refuted.len()));
         self.proofs = vec![None; fixes.len()];
         for (fix, proof) in refuted {
             fixes.push(fix);
@@ -66,9 +66,8 @@ impl Diagnosis {
         }
     }
 
-    /// The remedies as the report has them: what a run has shown to be enough first, what one has refuted
-    /// last of those that were thought to be. A larger card is always enough: that it is says nothing of what
-    /// is wrong, so it comes behind what may be a remedy.
+    /// Remedies for the report: those proven by a run first, those refuted last among the likely ones. A
+    /// larger device is always enough, but explains nothing, so it comes after possible remedies.
     pub(crate) fn wire(&self) -> Vec<ExplainFix> {
         let mut fixes: Vec<ExplainFix> = (self.explanation.fixes.iter().zip(&self.proofs))
             .map(|(fix, proof)| ExplainFix { proof: *proof, ..ExplainFix::from(fix.clone()) })
@@ -84,14 +83,14 @@ impl Diagnosis {
     }
 }
 
-/// Tries remedies until one holds, where memory ran out.
+/// If memory ran out, tries remedies until one succeeds.
 pub(crate) fn prove(
     request: &Request,
     outcome: &mut Outcome,
     runner: &Runner<'_>,
     policy: ValuePolicy,
 ) -> Result<(), RunError> {
-    let (verdict, _) = verdict::of(request, &outcome.facts, outcome.lower.as_ref(), outcome.numbers);
+    let (verdict, _) = verdict::judge_run(request, &outcome.facts, outcome.lower.as_ref(), outcome.numbers);
     if verdict != Verdict::Oom
         || !request.prove
         || request.card.is_local()
@@ -108,16 +107,16 @@ pub(crate) fn prove(
             return Ok(());
         }
         let again = again.explanation.map(Diagnosis::new);
-        outcome.diagnosis = with_stacks(outcome.diagnosis.take(), again);
+        outcome.diagnosis = prefer_stacks(outcome.diagnosis.take(), again);
     }
     let Some(diagnosis) = &mut outcome.diagnosis else { return Ok(()) };
     let mut tried = Vec::new();
-    while tried.len() < TRIALS
+    while tried.len() < MAX_TRIALS
         && let Some((index, mut trial)) = diagnosis.next(request, &tried)
     {
         let fix = &mut diagnosis.explanation.fixes[index];
         tried.push((fix.lever, fix.how.clone()));
-        trial.request = verdict::again(&trial.request, &outcome.facts);
+        trial.request = verdict::repeat_request(&trial.request, &outcome.facts);
         runner.console.remark(&format!("out of memory; running again with {}", trial.with));
         let Ran { facts, explanation } = runner.once(&trial.request, policy, &trial.changes)?;
         let interrupted = facts.ended == Ended::Interrupted;
@@ -126,12 +125,12 @@ pub(crate) fn prove(
         } else {
             verdict::Numbers::Untried
         };
-        let (verdict, _) = verdict::of(&trial.request, &facts, None, numbers);
+        let (verdict, _) = verdict::judge_run(&trial.request, &facts, None, numbers);
         let holds = match verdict {
             Verdict::Fits => true,
             Verdict::Oom => false,
             Verdict::Unknown | Verdict::Error if interrupted => break,
-            // It failed in another way: that proves nothing.
+            // It failed in another way, which proves nothing.
             Verdict::Unknown | Verdict::Error => continue,
         };
         fix.fits = Some(holds);
@@ -146,15 +145,15 @@ pub(crate) fn prove(
             && diagnosis.explanation.cause == Cause::Fragmented
             && let Some(later) = explanation.filter(named)
         {
-            diagnosis.go_on_from(later);
+            diagnosis.continue_from(later);
         }
     }
     Ok(())
 }
 
-/// What is known after another run that recorded stacks: these say more, unless the same did not come of it
-/// again. Processes that fill a card together need not fail twice.
-fn with_stacks(first: Option<Diagnosis>, again: Option<Diagnosis>) -> Option<Diagnosis> {
+/// Chooses between the diagnoses of two runs, the second of which recorded stacks: it is more precise, unless
+/// it did not reproduce the failure. Processes that fill a device together need not fail twice.
+fn prefer_stacks(first: Option<Diagnosis>, again: Option<Diagnosis>) -> Option<Diagnosis> {
     let known = first.as_ref().is_some_and(Diagnosis::names_cause);
     again.filter(|again| again.names_cause() || !known).or(first)
 }
@@ -163,11 +162,11 @@ fn with_stacks(first: Option<Diagnosis>, again: Option<Diagnosis>) -> Option<Dia
 struct Trial {
     request: Request,
     changes: Changes,
-    /// What is different, for a sentence.
+    /// Description of the change, for a sentence.
     with: String,
 }
 
-/// How a remedy is tried; nothing where it takes somebody who knows the program.
+/// Builds the trial of a remedy; `None` if it takes someone who knows the program.
 fn trial(request: &Request, fix: &Fix) -> Option<Trial> {
     let mut trial = Trial {
         request: Request { output: None, keep: false, ..request.clone() },
@@ -177,7 +176,7 @@ fn trial(request: &Request, fix: &Fix) -> Option<Trial> {
     match &fix.apply {
         Apply::ByHand(_) => return None,
         Apply::Environment(name, value) => {
-            // The newer name wins, and the older must not be left to say otherwise.
+            // The newer name wins, and the older must not contradict it.
             let value = (!value.is_empty()).then(|| OsString::from(value));
             trial.with = match &value {
                 Some(value) => format!("{name}={}", value.display()),
@@ -185,14 +184,14 @@ fn trial(request: &Request, fix: &Fix) -> Option<Trial> {
             };
             let others = VARIABLES.iter().filter(|other| *other != name).map(|other| (*other, None));
             trial.changes.environment = others.chain([(*name, value)]).collect();
-            // Where it is not enough, the question is what it ran out for.
+            // If it is not enough, the new cause must be found.
             trial.changes.stacks = true;
         }
         Apply::Edit(change) => {
             trial.with = format!("line {} of `{}` changed ({})", change.line, change.file, fix.lever);
             trial.changes.files.insert(change.file.clone(), change.after.clone());
             if fix.lever == Lever::DropSetting {
-                // What the script sets may have been set for it as well.
+                // The script's own settings may have been chosen for it as well.
                 trial.changes.environment = VARIABLES.map(|name| (name, None)).into();
             }
         }
@@ -221,7 +220,7 @@ mod tests {
     }
 
     fn explained(cause: Cause, fixes: Vec<Fix>) -> Explanation {
-        Explanation { cause, fixes, ..Explanation::of_nothing(0) }
+        Explanation { cause, fixes, ..Explanation::without_events(0) }
     }
 
     #[test]
@@ -235,14 +234,16 @@ mod tests {
         let refuted = FixProof { verdict: Verdict::Oom, steps: 1, peak: Peak::default() };
         diagnosis.proofs[0] = Some(refuted);
         let mut later = vec![fix(Lever::MaxSplitSize, setting("max_split_size_mb:64"))];
-        later.resize(SHOWN + 3, fix(Lever::MicroBatch, Apply::ByHand(None)));
-        diagnosis.go_on_from(explained(Cause::TooBig, later));
+        later.resize(MAX_REMEDIES + 3, fix(Lever::MicroBatch, Apply::ByHand(None)));
+        diagnosis.continue_from(explained(Cause::TooBig, later));
 
         assert_eq!(diagnosis.explanation.cause, Cause::TooBig);
         let fixes = diagnosis.wire();
-        assert_eq!(fixes.len(), SHOWN);
-        assert!(fixes[..SHOWN - 1].iter().all(|fix| fix.lever == Lever::MicroBatch && fix.proof.is_none()));
-        let last = &fixes[SHOWN - 1];
+        assert_eq!(fixes.len(), MAX_REMEDIES);
+        assert!(
+            fixes[..MAX_REMEDIES - 1].iter().all(|fix| fix.lever == Lever::MicroBatch && fix.proof.is_none())
+        );
+        let last = &fixes[MAX_REMEDIES - 1];
         assert_eq!(
             (last.lever, last.fits, last.proof),
             (Lever::ExpandableSegments, Some(false), Some(refuted))
@@ -250,11 +251,11 @@ mod tests {
     }
 
     fn diagnosis(cause: Cause, run: u8) -> Diagnosis {
-        Diagnosis::new(Explanation { cause, ..Explanation::of_nothing(run) })
+        Diagnosis::new(Explanation { cause, ..Explanation::without_events(run) })
     }
 
-    /// Which run's diagnosis it is, by the device that stands for it, and the cause.
-    fn told(diagnosis: Option<Diagnosis>) -> Option<(u8, Cause)> {
+    /// Run that a diagnosis comes from, told by the device that stands for it, and its cause.
+    fn run_and_cause(diagnosis: Option<Diagnosis>) -> Option<(u8, Cause)> {
         diagnosis.map(|diagnosis| (diagnosis.explanation.device, diagnosis.explanation.cause))
     }
 
@@ -271,7 +272,7 @@ mod tests {
             (None, again(Cause::None), Some((2, Cause::None))),
             (None, None, None),
         ] {
-            assert_eq!(told(with_stacks(before, after)), expected);
+            assert_eq!(run_and_cause(prefer_stacks(before, after)), expected);
         }
     }
 }

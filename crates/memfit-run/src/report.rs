@@ -1,4 +1,4 @@
-//! Puts the facts and the verdict into the report's wire type.
+//! Conversion of the facts and the verdict into the report's wire type.
 
 use memfit_report::wire::{
     Coverage, DeviceInfo, Fidelity, Host, Oom, Outside, Peak, PeakEnd, PeakInterval, Problem, Rank,
@@ -12,14 +12,14 @@ use crate::remedies::Diagnosis;
 use crate::watch::Ended;
 use crate::{Outcome, Request, fidelity, outside, time, verdict};
 
-/// The report of a run.
+/// Builds the report of a run.
 pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
     let facts = &outcome.facts;
     let device = facts.device(request);
-    let (verdict, problem) = verdict::of(request, facts, outcome.lower.as_ref(), outcome.numbers);
+    let (verdict, problem) = verdict::judge_run(request, facts, outcome.lower.as_ref(), outcome.numbers);
     let fullest = facts.fullest();
     let peak = facts.peak();
-    let outside = fullest.map(|rank| outside::of(facts, rank.outside, &rank.peak)).unwrap_or_default();
+    let outside = fullest.map(|rank| outside::at_peak(facts, rank.outside, &rank.peak)).unwrap_or_default();
     RunReport {
         schema: schema::RUN.to_owned(),
         verdict,
@@ -50,8 +50,8 @@ pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
             .iter()
             .map(|rank| Rank { rank: rank.rank, card: rank.card, peak: rank.peak })
             .collect(),
-        time: time::of(request, facts),
-        fidelity: fidelity::of(request, outcome),
+        time: time::step_time(request, facts),
+        fidelity: fidelity::assess(request, outcome),
         torch: facts.torch.clone(),
         recording: outcome.recording.as_ref().map(|path| path.display().to_string()),
         script: script(facts),
@@ -66,7 +66,7 @@ pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
     }
 }
 
-/// The peaks between which the sizes that were read back leave it.
+/// Peaks at the lower and at the upper bound of the sizes that were read back.
 fn interval(lower: &Facts, upper: &Facts) -> PeakInterval {
     let end = |facts: &Facts| PeakEnd {
         peak: facts.peak(),
@@ -76,7 +76,7 @@ fn interval(lower: &Facts, upper: &Facts) -> PeakInterval {
     PeakInterval { lower: end(lower), upper: end(upper) }
 }
 
-/// The report of a run that could not begin.
+/// Builds the report of a run that could not begin.
 pub fn failure(problem: Problem, device: DeviceInfo, command: Vec<String>) -> RunReport {
     RunReport {
         schema: schema::RUN.to_owned(),

@@ -1,11 +1,11 @@
-//! Which script an interpreter's arguments name.
+//! Finds the script in an interpreter's arguments.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-/// The script among Python's arguments; none for `-c`, `-m` and standard input.
-pub(crate) fn of_interpreter(args: &[OsString]) -> Option<PathBuf> {
+/// Script among Python's arguments; `None` for `-c`, `-m` and standard input.
+pub(crate) fn from_interpreter_args(args: &[OsString]) -> Option<PathBuf> {
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let bytes = arg.as_bytes();
@@ -47,7 +47,7 @@ mod tests {
     fn the_script_is_found_behind_the_interpreters_options() {
         let check = |args: &str, wanted: Option<&str>| {
             let words: Vec<OsString> = args.split_whitespace().map(OsString::from).collect();
-            assert_eq!(of_interpreter(&words), wanted.map(PathBuf::from), "python {args}");
+            assert_eq!(from_interpreter_args(&words), wanted.map(PathBuf::from), "python {args}");
         };
         check("train.py --epochs 3", Some("train.py"));
         check("-u train.py -m x", Some("train.py"));

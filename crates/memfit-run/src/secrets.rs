@@ -1,9 +1,9 @@
-//! Command lines without their secrets: what a report or a recording says of a command is shared.
+//! Redaction of secrets in command lines, which reports and recordings share.
 
-/// The value that stands for a secret.
+/// Text that replaces a secret.
 const HIDDEN: &str = "<hidden>";
 
-/// Names whose value is a secret, as the last words of an option's name.
+/// Option names with secret values, as the last words of the name.
 const SECRET: &[&str] = &[
     "token",
     "api_key",
@@ -16,8 +16,8 @@ const SECRET: &[&str] = &[
     "credentials",
 ];
 
-/// Words before `token` that make it one of a tokenizer.
-const OF_TOKENIZER: &[&str] = &[
+/// Words before `token` that make it a tokenizer's.
+const TOKENIZER_WORDS: &[&str] = &[
     "pad",
     "eos",
     "bos",
@@ -36,14 +36,14 @@ const OF_TOKENIZER: &[&str] = &[
     "class",
 ];
 
-/// The beginnings of keys that services give out.
+/// Prefixes of keys that services issue.
 const KEYS: &[&str] =
     &["hf_", "sk-", "ghp_", "gho_", "github_pat_", "glpat-", "xoxb-", "AKIA", "ASIA", "AIza", "wandb_v1_"];
-/// Shorter words are no keys.
+/// Minimum length of a key.
 const MIN_KEY: usize = 16;
 
-/// The words of a command with secret values hidden: `--token VALUE`, `--api-key=VALUE`,
-/// `wandb.api_key=VALUE`, keys by their beginnings, and passwords in URLs.
+/// Words of a command with secret values hidden: `--token VALUE`, `--api-key=VALUE`, `wandb.api_key=VALUE`,
+/// keys by their prefixes, and passwords in URLs.
 pub fn without_secrets(words: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut follows = false;
     let mut hide = |word: String| {
@@ -61,7 +61,7 @@ pub fn without_secrets(words: impl IntoIterator<Item = String>) -> Vec<String> {
     words.into_iter().map(&mut hide).collect()
 }
 
-/// Whether the value of an option of this name is a secret.
+/// Returns `true` if the value of an option of this name is a secret.
 fn is_secret(name: &str) -> bool {
     let name = name.trim_start_matches(['-', '+']).to_ascii_lowercase().replace('-', "_");
     let last = name.rsplit('.').next().unwrap_or_default();
@@ -71,17 +71,17 @@ fn is_secret(name: &str) -> bool {
     let Some(found) = SECRET.iter().find(secret) else { return false };
     let before = last.strip_suffix(*found).unwrap_or_default().trim_end_matches('_');
     let before = before.rsplit('_').next().unwrap_or_default();
-    *found != "token" || !OF_TOKENIZER.contains(&before)
+    *found != "token" || !TOKENIZER_WORDS.contains(&before)
 }
 
-/// Whether a word is a key by its beginning.
+/// Returns `true` if a word has a key's prefix.
 fn is_key(word: &str) -> bool {
     word.len() >= MIN_KEY
         && KEYS.iter().any(|key| word.starts_with(key))
         && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
 }
 
-/// `https://user:password@host` without what stands before the `@`.
+/// Removes the user and password from `https://user:password@host`.
 fn without_password(word: &str) -> String {
     let parts = word.split_once("://").and_then(|(scheme, rest)| {
         let (user, place) = rest.split_once('@')?;

@@ -1,20 +1,20 @@
-//! The question about sizes that only a real GPU computes: at which bound, or at both.
+//! Policy for sizes that only a real GPU can compute: at which bound to run, or at both.
 
 use std::str::FromStr;
 
 use memfit_channel::ValuePolicy;
 use serde::Deserialize;
 
-/// The position of sizes that a kernel would compute between their bounds.
+/// Position of sizes that only a GPU can compute between their bounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Sizes {
-    /// The upper bound; the lower one as well where the verdict depends on it.
+    /// The upper bound, and the lower one if the verdict depends on it.
     #[default]
     Bounds,
     /// Both bounds in any case.
     Both,
-    /// A position that the user chose.
+    /// Position that the user chose.
     At(ValuePolicy),
 }
 
@@ -48,7 +48,7 @@ mod tests {
         assert_eq!(parse("upper"), Ok(Sizes::Bounds));
         assert_eq!(parse("both"), Ok(Sizes::Both));
         assert_eq!(parse("lower"), Ok(Sizes::At(ValuePolicy::LOWER)));
-        assert_eq!(parse("0.25"), Ok(Sizes::At(ValuePolicy::part(0.25).unwrap())));
+        assert_eq!(parse("0.25"), Ok(Sizes::At(ValuePolicy::at_fraction(0.25).unwrap())));
         for wrong in ["", "most", "2", "-1"] {
             assert!(parse(wrong).is_err(), "{wrong:?} was accepted");
         }

@@ -1,5 +1,5 @@
-//! The run directory with everything in it that the processes of a run need, and the environment that leads
-//! them there.
+//! The run directory with everything that the processes of a run need, and the environment that leads them
+//! there.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,16 +17,17 @@ use crate::preflight::Torch;
 use crate::request::LoneRank;
 use crate::{Card, Home, Request, RunError, error, leftovers, programs};
 
-/// CUDA's major version where torch could not be asked: the one with the larger overhead is the safe guess.
+/// CUDA major version assumed if torch could not be inspected: the one with the larger overhead is the safe
+/// guess.
 const UNKNOWN_CUDA: u32 = 12;
 
-/// Of so many steps the stacks are recorded in any case.
-const FEW_STEPS: u64 = 8;
+/// Number of steps up to which stacks are always recorded.
+const MAX_STACK_STEPS: u64 = 8;
 
-/// The probe's files, by their path in its folder.
+/// Probe files, by their path in its folder.
 const PROBE: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/probe.rs"));
 
-/// A run directory that is ready.
+/// A prepared run directory.
 #[derive(Debug)]
 pub(crate) struct Stage {
     folder: Option<TempDir>,
@@ -38,32 +39,32 @@ pub(crate) struct Stage {
     environment: Vec<(&'static str, Option<OsString>)>,
 }
 
-/// What is changed about a run to see what comes of it: nothing of the user's own is touched.
+/// Overrides for a what-if run; the user's own files are not touched.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
-    /// Variables of the environment: a value, or nothing where one goes.
+    /// Environment variables: a value to set, or `None` to remove the variable.
     pub environment: Vec<(&'static str, Option<OsString>)>,
-    /// Source files, and what stands in them instead.
+    /// Source files with their replacement text.
     pub files: BTreeMap<String, String>,
-    /// Whether each allocation's place in the program is recorded, though nobody asked for a recording.
+    /// `true` if the stack of each allocation is recorded, even without a requested recording.
     pub stacks: bool,
-    /// Whether unknown integers are read as another number than zero.
+    /// `true` if unknown integers are read as a nonzero number.
     pub other_numbers: bool,
-    /// Whether random numbers are the same as in another run like this.
+    /// `true` if random numbers are seeded, so that they repeat in another such run.
     pub seeded: bool,
-    /// Where tensors stay on the host.
+    /// Set for a run whose tensors stay on the host.
     pub host: Option<HostRun>,
 }
 
 impl Changes {
-    /// Whether the run is the script's own.
+    /// Returns `true` if the run is the script's own.
     pub(crate) fn is_none(&self) -> bool {
         self.environment.is_empty() && self.files.is_empty() && self.host.is_none()
     }
 }
 
 impl Stage {
-    /// Makes the run directory.
+    /// Creates the run directory.
     pub(crate) fn set_up(
         request: &Request,
         torch: Option<&Torch>,
@@ -107,22 +108,22 @@ impl Stage {
         })
     }
 
-    /// Where everything is.
+    /// Run directory.
     pub(crate) fn run_dir(&self) -> &RunDir {
         &self.run_dir
     }
 
-    /// What the processes were told.
+    /// Settings of the processes.
     pub(crate) fn setup(&self) -> &Setup {
         &self.setup
     }
 
-    /// What lies outside the allocator on a virtual card, with who says so.
+    /// Memory outside the allocator on a virtual device, with its source.
     pub(crate) fn overhead(&self) -> Option<&Overhead> {
         self.overhead.as_ref()
     }
 
-    /// Leaves the run directory where it is.
+    /// Keeps the run directory.
     pub(crate) fn keep(mut self) -> PathBuf {
         match self.folder.take() {
             Some(folder) => folder.keep(),
@@ -130,7 +131,7 @@ impl Stage {
         }
     }
 
-    /// Changes to the environment, in order: a value to set, or nothing where the variable must go.
+    /// Changes to the environment, in order: a value to set, or `None` to remove the variable.
     pub(crate) fn environment(&self) -> Vec<(&'static str, Option<OsString>)> {
         let libraries = self.run_dir.libraries();
         let preloaded: Vec<PathBuf> =
@@ -146,10 +147,10 @@ impl Stage {
             environment.push(("LD_LIBRARY_PATH", Some(in_front("LD_LIBRARY_PATH", path))));
             environment.push(("TRITON_LIBCUDA_PATH", Some(libraries.as_os_str().to_owned())));
             environment.push(("PATH", Some(in_front("PATH", [self.run_dir.programs().as_os_str()]))));
-            // Where a compiler looks for `-lcuda`: ahead-of-time packages of Inductor are linked with it.
+            // Compilers look here for `-lcuda`, which ahead-of-time packages of Inductor are linked with.
             let folder = [libraries.as_os_str()];
             environment.push(("LIBRARY_PATH", Some(in_front("LIBRARY_PATH", folder))));
-            // Which real GPUs a shell may use says nothing about virtual ones.
+            // The real GPUs that a shell may use are unrelated to the virtual ones.
             environment.push(("CUDA_VISIBLE_DEVICES", None));
         }
         if let Some(lone) = self.lone_rank {
@@ -167,8 +168,8 @@ impl Drop for Stage {
     }
 }
 
-/// An empty folder whose path can stand in `LD_PRELOAD`, which is split at spaces and colons and knows no
-/// quotes.
+/// Creates an empty folder whose path is valid in `LD_PRELOAD`, which is split at spaces and colons and has
+/// no quotes.
 fn folder() -> Result<TempDir, RunError> {
     let plain = |path: &Path| {
         !path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b'\t' | b'$'))
@@ -178,13 +179,13 @@ fn folder() -> Result<TempDir, RunError> {
         wanted.canonicalize().ok().filter(|path| plain(path)).unwrap_or_else(|| PathBuf::from("/tmp"));
     tempfile::Builder::new()
         .prefix("memfit-")
-        // What a script prints, and what it is given, is nobody else's business.
+        // A script's input and output are private.
         .permissions(std::fs::Permissions::from_mode(0o700))
         .tempdir_in(&parent)
         .map_err(RunError::io(error::TEMPORARY, parent))
 }
 
-/// What lies outside the allocator on the card that the question is about, if it is a virtual one.
+/// Memory outside the allocator on the requested device; `None` for a real one.
 fn overhead(request: &Request, torch: Option<&Torch>) -> Option<Overhead> {
     match &request.card {
         Card::Local(_) => None,
@@ -210,8 +211,8 @@ fn setup(request: &Request, overhead: Option<&Overhead>, values: ValuePolicy) ->
         steps: request.steps,
         forward_steps: request.forward_steps,
         cover_full: request.cover_full,
-        // For a few steps they cost next to nothing, and say which line to change should memory run out.
-        stacks: request.output.is_some() || (1..=FEW_STEPS).contains(&request.steps),
+        // For a few steps, stacks cost next to nothing, and tell which line to change should memory run out.
+        stacks: request.output.is_some() || (1..=MAX_STACK_STEPS).contains(&request.steps),
         values,
         synthetic: request.synthetic.clone(),
         clock: request.clock,
@@ -221,7 +222,7 @@ fn setup(request: &Request, overhead: Option<&Overhead>, values: ValuePolicy) ->
     }
 }
 
-/// Names in front of what the user already has in a variable that holds a list.
+/// Prepends names to a variable that holds a list.
 fn in_front<'a>(name: &str, paths: impl IntoIterator<Item = &'a OsStr>) -> OsString {
     let mut words: Vec<OsString> = paths.into_iter().map(OsStr::to_owned).collect();
     words.extend(std::env::var_os(name).filter(|value| !value.is_empty()));
@@ -232,7 +233,8 @@ fn preloads(local: bool) -> &'static [Library] {
     if local { &[Library::Watch] } else { &[Library::Device, Library::Watch] }
 }
 
-/// Makes the empty layer in front of the user's files: what a virtual card computes is not worth saving.
+/// Creates the empty overlay in front of the user's files: results computed by a virtual device are not worth
+/// saving.
 fn make_overlay(run_dir: &RunDir) -> Result<(), RunError> {
     for folder in [run_dir.overlay(), run_dir.overlay_tree(), run_dir.overlay_made()] {
         std::fs::create_dir(&folder).map_err(RunError::io("make the folder", folder))?;
@@ -251,7 +253,7 @@ fn write_probe(folder: &Path) -> Result<(), RunError> {
     Ok(())
 }
 
-/// The libraries under the names that loaders look for.
+/// Links the libraries under the names that loaders look for.
 fn link_libraries(folder: &Path, local: bool, home: &Home) -> Result<(), RunError> {
     std::fs::create_dir(folder).map_err(RunError::io("make the folder", folder))?;
     let link = |library: Library, name: &str| {
@@ -261,9 +263,9 @@ fn link_libraries(folder: &Path, local: bool, home: &Home) -> Result<(), RunErro
     link(Library::Watch, Library::Watch.soname())?;
     if !local {
         link(Library::Device, Library::Device.soname())?;
-        // What a linker looks for: Triton builds an extension against it.
+        // Name that a linker looks for: Triton builds an extension against it.
         link(Library::Device, "libcuda.so")?;
-        // Few programs ask NVML anything: a run without it is better than none.
+        // Few programs use NVML: a run without it is better than none.
         if Library::Nvml.find(home).is_ok() {
             link(Library::Nvml, Library::Nvml.soname())?;
         }

@@ -1,20 +1,19 @@
-//! `--synthetic-data`: what the samples are, in words such as `image:3x224x224:uint8,label:int64<1000`.
+//! `--synthetic-data`: description of the samples, such as `image:3x224x224:uint8,label:int64<1000`.
 
 use std::str::FromStr;
 
 use memfit_channel::{SyntheticData, SyntheticField};
 use serde::Deserialize;
 
-/// Types that a field may have: PyTorch's, text, and an image that transforms still have to turn into a
-/// tensor.
+/// Types of fields: PyTorch's, text, and an image that transforms have yet to convert to a tensor.
 const TYPES: &[&str] = &[
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "str",
     "pil",
 ];
-/// Elements of one sample, at most.
+/// Maximum elements of a sample.
 const MAX_ELEMENTS: u64 = 1 << 32;
 
-/// Samples as they were stated; without any, each data set is known by its class.
+/// Samples as described; without a description, each data set is known by its class.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Samples(pub SyntheticData);
@@ -54,7 +53,7 @@ impl FromStr for Samples {
     }
 }
 
-/// `name:3x224x224:uint8`, `name:int64<1000`, `name:float32`.
+/// Parses `name:3x224x224:uint8`, `name:int64<1000`, `name:float32`.
 fn field(text: &str) -> Result<SyntheticField, String> {
     let wrong = |why: &str| {
         format!(

@@ -1,4 +1,4 @@
-//! What the report says of time: how long a step is, and whether the clock mattered to the peaks.
+//! Timing in the report: the duration of a step, and whether the clock affected the peaks.
 
 use memfit_channel::clock::{SpeedRange, StepTime};
 use memfit_channel::{ClockMode, HostTime};
@@ -9,11 +9,11 @@ use memfit_vocabulary::Remark;
 use crate::facts::{Facts, RankFacts};
 use crate::{Card, Request};
 
-/// Memory that waits for another stream is worth a remark from this share of the peak on.
-const WORTH_A_REMARK: f64 = 0.005;
+/// Minimum share of the peak at which memory that waits for another stream is worth a remark.
+const MIN_REMARK_SHARE: f64 = 0.005;
 
-/// The slowest rank's step, and how long the run itself took.
-pub(crate) fn of(request: &Request, facts: &Facts) -> Time {
+/// Step time of the slowest rank, and the duration of the run itself.
+pub(crate) fn step_time(request: &Request, facts: &Facts) -> Time {
     let wall_s = thousandths(facts.wall.as_secs_f64());
     let Card::Virtual(device, _) = &request.card else { return Time { wall_s, ..Time::default() } };
     let range = |(best, worst)| SpeedRange { best, worst };
@@ -23,17 +23,17 @@ pub(crate) fn of(request: &Request, facts: &Facts) -> Time {
         .ranks
         .iter()
         .filter_map(|rank| {
-            let time = StepTime::of(&rank.marks, compute, memory)?;
+            let time = StepTime::from_marks(&rank.marks, compute, memory)?;
             match request.planned.as_ref().filter(|planned| planned.most_pieces.is_some() && !ran_whole(rank))
             {
-                // Too few steps to tell what the pieces that were left out would take: no time is better than
-                // a part of one.
-                Some(planned) => Some(stretched(time, planned.stretch(&rank.marks)?)),
+                // Too few steps to extrapolate the skipped micro-batches: no time is better than a partial
+                // one.
+                Some(planned) => Some(scale_step_time(time, planned.step_time_factor(&rank.marks)?)),
                 None => Some(time),
             }
         })
         .max_by(|a, b| a.typical.total_cmp(&b.typical))
-        // A clock that takes no time for any work tells nothing of a step.
+        // A clock that takes no time for any work says nothing about a step.
         .filter(|_| facts.setup.clock != ClockMode::Instant);
     let clock = match facts.setup.clock {
         ClockMode::Estimate => "estimate",
@@ -58,13 +58,13 @@ pub(crate) fn of(request: &Request, facts: &Facts) -> Time {
     }
 }
 
-/// Whether all pieces of its steps were run, though only some were asked for.
+/// Returns `true` if all micro-batches of its steps were run, though only some were requested.
 fn ran_whole(rank: &RankFacts) -> bool {
     rank.training.as_ref().is_some_and(|training| training.whole)
 }
 
-/// A step of which only some of the pieces were run, as long as all of them make it.
-fn stretched(time: StepTime, stretch: f64) -> StepTime {
+/// Scales the time of a step with some of the micro-batches to that of all.
+fn scale_step_time(time: StepTime, stretch: f64) -> StepTime {
     StepTime {
         typical: time.typical * stretch,
         low: time.low * stretch,
@@ -73,14 +73,14 @@ fn stretched(time: StepTime, stretch: f64) -> StepTime {
     }
 }
 
-/// A remark that the card would wait for data, of what the slowest rank's steps show; nothing where they do
-/// not tell, or where the estimate of a step's time leaves room for either.
+/// Remark that the device would wait for data, derived from the slowest rank's steps; `None` if they do not
+/// tell, or if the error of the step time allows either.
 fn waits_for_data(request: &Request, facts: &Facts) -> Option<Note> {
     if facts.setup.host_time == HostTime::Measured {
-        // Then loading is a part of what a step is said to take.
+        // Loading is then part of the reported step time.
         return None;
     }
-    let step = of(request, facts);
+    let step = step_time(request, facts);
     let (typical, high) = (step.step_ms_estimate?, step.step_ms_high?);
     let (loading, workers) = facts
         .ranks
@@ -106,12 +106,12 @@ fn waits_for_data(request: &Request, facts: &Facts) -> Option<Note> {
     })
 }
 
-/// What there is to say of the clock's part in the peaks.
+/// Notes on the clock's effect on the peaks.
 pub(crate) fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     let mut notes = Vec::new();
     let pending = facts.ranks.iter().map(|rank| rank.pending).max().unwrap_or(0);
     let reserved = facts.fullest().map_or(0, |rank| rank.peak.reserved);
-    if pending as f64 > WORTH_A_REMARK * reserved as f64 {
+    if pending as f64 > MIN_REMARK_SHARE * reserved as f64 {
         let mib = pending.div_ceil(1 << 20);
         notes.push(Note::new(Remark::Pending).with("mib", mib.to_string()));
     }
@@ -134,7 +134,7 @@ pub(crate) fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     notes
 }
 
-/// Milliseconds for a sentence.
+/// Formats milliseconds for a sentence.
 fn milliseconds(number: f64) -> String {
     if number < 10.0 { format!("{number:.1}") } else { format!("{number:.0}") }
 }

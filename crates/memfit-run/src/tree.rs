@@ -1,7 +1,7 @@
-//! Which processes belong to a run.
+//! The processes that belong to a run.
 //!
 //! A process belongs to it if it descends from the command, or has the run directory in the environment that
-//! it was started with. Either alone misses some: a daemon loses its parent, a program may clear its
+//! it was started with. Either test alone misses some: a daemon loses its parent, a program may clear its
 //! environment.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,20 +11,20 @@ use memfit_channel::RunDir;
 use memfit_channel::env::RUN_DIR;
 use memfit_channel::proc::{self, Stat};
 
-/// All processes of the machine that can be seen.
-pub(crate) fn all() -> BTreeMap<u32, Stat> {
+/// All visible processes of the machine.
+pub(crate) fn all_processes() -> BTreeMap<u32, Stat> {
     proc::pids().into_iter().filter_map(|pid| Some((pid, Stat::read(pid).ok()?))).collect()
 }
 
-/// Whether a process is there and has not ended.
+/// Returns `true` if a process exists and has not ended.
 pub(crate) fn is_running(pid: u32) -> bool {
     Stat::read(pid).is_ok_and(|stat| !stat.ended)
 }
 
-/// The processes among `all` that descend from `root`, and itself.
+/// The process `root` and its descendants among `all`.
 pub(crate) fn descendants(all: &BTreeMap<u32, Stat>, root: u32) -> BTreeSet<u32> {
     let mut found = BTreeSet::from([root]);
-    // Process ids wrap around, so a child's may be the smaller one: go on until nothing is added.
+    // Process ids wrap around, so a child's may be smaller: repeat until nothing is added.
     loop {
         let before = found.len();
         found.extend(
@@ -40,14 +40,14 @@ pub(crate) fn descendants(all: &BTreeMap<u32, Stat>, root: u32) -> BTreeSet<u32>
     }
 }
 
-/// The run directory that a process was started with, if it was. Those of other users cannot be read.
-pub(crate) fn run_dir_of(pid: u32) -> Option<PathBuf> {
+/// Run directory in the environment that a process was started with; `None` for another user's process.
+pub(crate) fn process_run_dir(pid: u32) -> Option<PathBuf> {
     proc::variable(pid, RUN_DIR).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// The processes that were started with the run directory in their environment.
-pub(crate) fn marked(run_dir: &RunDir) -> BTreeSet<u32> {
-    let is_marked = |pid: &u32| run_dir_of(*pid).is_some_and(|path| path == run_dir.path());
+/// Processes that were started with the run directory in their environment.
+pub(crate) fn with_run_dir(run_dir: &RunDir) -> BTreeSet<u32> {
+    let is_marked = |pid: &u32| process_run_dir(*pid).is_some_and(|path| path == run_dir.path());
     proc::pids().into_iter().filter(is_marked).collect()
 }
 
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn this_process_is_there() {
-        let all = all();
+        let all = all_processes();
         assert!(all.contains_key(&std::process::id()));
         assert!(descendants(&all, std::process::id()).contains(&std::process::id()));
     }

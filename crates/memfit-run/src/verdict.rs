@@ -1,28 +1,27 @@
-//! The verdict: what the facts of a run mean.
+//! The verdict: interprets the facts of a run.
 //!
-//! The rules, the first that applies:
+//! Rules, of which the first that applies decides:
 //!
-//! 1. An out-of-memory error that ended the script is `oom`; so is one that it caught, unless the steps that
-//!    were asked for were completed afterwards.
+//! 1. An out-of-memory error that ended the script is `oom`; so is one that it caught, unless the requested
+//!    steps were completed afterwards.
 //! 2. A run that was stopped by the user, by the clock, by an exception, a signal or an exit status of its
 //!    own, or that never touched the GPU, has no answer: `error`.
 //! 3. Anything else `fits`, for what ran.
 //!
-//! Where something that is not modelled could turn the verdict, it becomes `unknown`:
+//! If something that is not modelled could change the verdict, it becomes `unknown`:
 //!
-//! * `oom`, after a size that a kernel would have computed was answered by its upper bound, unless a second
-//!   run with such sizes at their lower bound runs out of memory as well;
+//! * `oom`, after a size that only a GPU can compute was answered with its upper bound, unless a second run
+//!   with such sizes at their lower bound runs out of memory as well;
 //! * `fits`, after a size was answered for which the arguments give no bound;
-//! * `fits`, after numbers were answered zero that only a GPU computes, if a second run with another number
-//!   in their place allocates anything else;
-//! * `fits`, with less than [`DOUBT`] of the card left, after such a size was read back (its bound may not
-//!   bound what the script does with it), or after a call was refused that may have to do with memory.
-//!
-//! * `fits`, where the run was stopped after a single step, and what that step has made (optimizer state,
+//! * `fits`, after numbers that only a GPU can compute were answered with zero, if a second run with another
+//!   number in their place allocates differently;
+//! * `fits`, with less than 1/[`DOUBT_DIVISOR`] of the device left, after such a size was read back (its
+//!   bound may not bound what the script does with it), or after a call was refused that may affect memory;
+//! * `fits`, if the run was stopped after a single step, and what that step has created (optimizer state,
 //!   gradients) together with the peak before it would not fit;
-//! * `fits`, where a rank that stood still had not completed a step.
+//! * `fits`, if a rank that stood still had not completed a step.
 //!
-//! Where the user said at which part of their bounds sizes lie, the verdict is about that, and such sizes
+//! If the user chose the position of sizes between their bounds, the verdict is about that, and such sizes
 //! raise no doubt.
 
 use std::time::Duration;
@@ -32,20 +31,20 @@ use memfit_report::text::size;
 use memfit_report::wire::{Problem, Verdict};
 
 use crate::blame;
-use crate::facts::{Facts, OomFacts, matters};
+use crate::facts::{Facts, OomFacts, may_affect_memory};
 use crate::known_failures;
 use crate::process::signal_name;
 use crate::request::Request;
 use crate::sizes::Sizes;
 use crate::watch::Ended;
 
-/// The part of a card that must be left for a doubt not to matter: one in so many.
-const DOUBT: u64 = 10;
-/// Another run may take so many times as long as the first, and this longer.
-const PATIENCE: u32 = 5;
-const LEAST: Duration = Duration::from_mins(1);
+/// Reciprocal of the share of a device that must be free for a doubt not to matter.
+const DOUBT_DIVISOR: u64 = 10;
+/// Time limit of another run: this multiple of the first run's duration, plus this time.
+const TIME_FACTOR: u32 = 5;
+const EXTRA_TIME: Duration = Duration::from_mins(1);
 
-/// What the facts say, apart from how they were come by.
+/// The facts that matter for the verdict.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Evidence {
@@ -56,22 +55,22 @@ struct Evidence {
     used_gpu: bool,
     watched: bool,
     sizes: SizesRead,
-    /// Whether the user said where sizes lie: then the verdict is about that.
+    /// `true` if the user chose the position of sizes: then the verdict is about that.
     told: bool,
     refused: Option<String>,
     capacity: u64,
     device_upper: u64,
-    /// Bytes that the only step has made, and that were not there at the peak.
+    /// Bytes that the only step has created, and that did not exist at the peak.
     unmet: u64,
-    /// Whether a rank was ended before it had completed a step.
+    /// `true` if a rank was ended before it had completed a step.
     stepless: bool,
-    /// Whether a run with such sizes at their lower bound ran out of memory as well; nothing if there was
-    /// none.
+    /// `true` if a run with such sizes at their lower bound ran out of memory as well; `None` without such a
+    /// run.
     lower_fails: Option<bool>,
     numbers: Numbers,
 }
 
-/// Whether anything depends on numbers that were answered zero.
+/// Effect of numbers that were answered with zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Numbers {
     /// There were none, or no second run.
@@ -79,14 +78,14 @@ pub(crate) enum Numbers {
     Untried,
     /// A second run with another number in their place allocated the same.
     Harmless,
-    /// It did not.
+    /// The second run allocated differently.
     Decisive,
-    /// It could not be completed, though the first was.
+    /// The second run could not be completed, though the first was.
     Fatal,
 }
 
 impl Numbers {
-    /// By the facts of the two runs.
+    /// Compares the facts of the two runs.
     pub(crate) fn compare(zeros: &Facts, others: &Facts) -> Self {
         let peaks = |facts: &Facts| -> Vec<_> { facts.ranks.iter().map(|rank| rank.peak).collect() };
         if others.exception.is_some() && zeros.exception.is_none() {
@@ -100,7 +99,7 @@ impl Numbers {
     }
 }
 
-/// Sizes that a kernel would have computed, and that the script read back.
+/// Kinds of sizes that the script read back but only a GPU can compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct SizesRead {
     bounded: bool,
@@ -114,8 +113,8 @@ struct Oom {
 }
 
 impl Evidence {
-    /// What of the facts matters for the verdict.
-    fn of(facts: &Facts, capacity: u64, lower: Option<&Facts>, told: bool, numbers: Numbers) -> Self {
+    /// Extracts the facts that matter for the verdict.
+    fn from_facts(facts: &Facts, capacity: u64, lower: Option<&Facts>, told: bool, numbers: Numbers) -> Self {
         let oom = |oom: &OomFacts| Oom { uncaught: oom.uncaught, steps_after: oom.steps_after };
         Self {
             ended: facts.ended,
@@ -129,7 +128,12 @@ impl Evidence {
                 unbounded: facts.has_read(&[Stake::Unbounded]),
             },
             told,
-            refused: facts.tally.unmodelled.iter().map(|call| call.call.clone()).find(|call| matters(call)),
+            refused: facts
+                .tally
+                .unmodelled
+                .iter()
+                .map(|call| call.call.clone())
+                .find(|call| may_affect_memory(call)),
             capacity,
             device_upper: facts.fullest().map_or(0, |rank| rank.peak.device_upper),
             unmet: facts.ranks.iter().filter_map(|rank| Some(rank.done.as_ref()?.unmet)).max().unwrap_or(0),
@@ -139,7 +143,7 @@ impl Evidence {
         }
     }
 
-    /// Whether the script survived its out-of-memory errors and then did what was asked.
+    /// Returns `true` if the script survived its out-of-memory errors and then completed the requested steps.
     fn recovered(&self, oom: Oom) -> bool {
         let finished = match self.ended {
             Ended::Complete => true,
@@ -150,47 +154,46 @@ impl Evidence {
     }
 
     fn is_tight(&self) -> bool {
-        self.capacity > 0 && self.capacity.saturating_sub(self.device_upper) < self.capacity / DOUBT
+        self.capacity > 0 && self.capacity.saturating_sub(self.device_upper) < self.capacity / DOUBT_DIVISOR
     }
 }
 
-/// Whether a size that a kernel would have computed was read back.
+/// Returns `true` if a size that only a GPU can compute was read back.
 pub(crate) fn has_size_read_back(facts: &Facts) -> bool {
     facts.has_read(&[Stake::Size, Stake::Unbounded])
 }
 
-/// The request for another run of a script of which one run is over. It saves nothing, and has so much longer
-/// than the first: it gets further where that one failed, and what is changed about it can make a script wait
-/// for ever.
-pub(crate) fn again(request: &Request, first: &Facts) -> Request {
-    let patience = first.wall * PATIENCE + LEAST;
-    let timeout = Some(request.timeout.map_or(patience, |own| own.min(patience)));
+/// Request for another run of a script. It saves nothing, and has a longer time limit than the first took: it
+/// gets further where that one failed. A changed script may wait for ever.
+pub(crate) fn repeat_request(request: &Request, first: &Facts) -> Request {
+    let time_limit = first.wall * TIME_FACTOR + EXTRA_TIME;
+    let timeout = Some(request.timeout.map_or(time_limit, |own| own.min(time_limit)));
     Request { output: None, timeout, ..request.clone() }
 }
 
-/// Whether the verdict would be `fits`, but for numbers that were answered zero.
+/// Returns `true` if the verdict would be `fits`, but for numbers that were answered with zero.
 pub(crate) fn hangs_on_numbers(request: &Request, facts: &Facts) -> bool {
     facts.has_read(&[Stake::Number])
         && !request.card.is_local()
-        && of(request, facts, None, Numbers::Untried).0 == Verdict::Fits
+        && judge_run(request, facts, None, Numbers::Untried).0 == Verdict::Fits
         && !matches!(request.sizes, Sizes::At(_))
 }
 
-/// The verdict on a run, with the reason where it is not a plain one. `lower` are the facts of a second run
-/// with sizes at their lower bounds.
-pub(crate) fn of(
+/// Verdict on a run, with the reason unless it is a plain one. `lower` are the facts of a second run with
+/// sizes at their lower bounds.
+pub(crate) fn judge_run(
     request: &Request,
     facts: &Facts,
     lower: Option<&Facts>,
     numbers: Numbers,
 ) -> (Verdict, Option<Problem>) {
     let told = matches!(request.sizes, Sizes::At(_));
-    let evidence = Evidence::of(facts, facts.device(request).capacity, lower, told, numbers);
+    let evidence = Evidence::from_facts(facts, facts.device(request).capacity, lower, told, numbers);
     let (verdict, mut problem) = judge(&evidence);
     if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
         && problem.kind == "exception"
     {
-        if let Some(known) = known_failures::known(&request.card, facts.torch.as_deref(), exception) {
+        if let Some(known) = known_failures::problem(&request.card, facts.torch.as_deref(), exception) {
             return (verdict, Some(known));
         }
         let (message, caused) = blame::sentence(request, facts, exception);
@@ -215,7 +218,7 @@ pub(crate) fn of(
     (verdict, problem)
 }
 
-/// The rules.
+/// Applies the rules.
 fn judge(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     if let Some(oom) = evidence.oom.filter(|oom| !evidence.recovered(*oom)) {
         let stopped = matches!(evidence.ended, Ended::Interrupted | Ended::TimedOut) && !oom.uncaught;
@@ -247,7 +250,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     }
     if evidence.unmet > 0 {
         // The allocator rounds sizes up, and leaves gaps.
-        let unmet = evidence.unmet + evidence.unmet / DOUBT;
+        let unmet = evidence.unmet + evidence.unmet / DOUBT_DIVISOR;
         if evidence.device_upper.saturating_add(unmet) > evidence.capacity {
             let message = format!(
                 "A single step fits, but it was the first one: it allocated {} of optimizer state and gradients, which the next step needs in addition to its activations.",
@@ -290,7 +293,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     (Verdict::Fits, None)
 }
 
-/// Why a run has no answer, if it has none.
+/// Reason why a run has no answer, if it has none.
 fn no_answer(evidence: &Evidence) -> Option<Problem> {
     match evidence.ended {
         Ended::Interrupted => problem("interrupted", "The run was interrupted.", None),

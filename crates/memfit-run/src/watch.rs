@@ -24,51 +24,51 @@ use crate::tree;
 use crate::{Console, RunError};
 use crate::{Interrupt, Request};
 
-/// How often messages are read.
-const HEAR: Pace = Pace::new(Duration::from_millis(10), Duration::from_millis(250));
-/// How often everything that costs more is looked at.
-const LOOK: Pace = Pace::new(Duration::from_millis(200), Duration::from_secs(2));
-/// How long a rank that is not done may show no sign of life once another is done.
-const STALL: Duration = Duration::from_secs(10);
+/// Pace of reading messages.
+const MESSAGE_PACE: Pace = Pace::new(Duration::from_millis(10), Duration::from_millis(250));
+/// Pace of the more expensive readings.
+const SAMPLE_PACE: Pace = Pace::new(Duration::from_millis(200), Duration::from_secs(2));
+/// Time without a sign of life after which a rank counts as stalled once another is done.
+const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How a run ended.
+/// End of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Every rank has completed the steps that were asked for.
+    /// Every rank has completed the requested steps.
     Complete,
-    /// A rank has, and others stood still.
+    /// A rank has completed them, and others stalled.
     Stalled,
-    /// The command came to its own end, with this status.
+    /// The command ended by itself, with this status.
     Exited(i32),
     /// A signal that memfit did not send ended the command.
     Signalled(i32),
-    /// The user has had enough.
+    /// The user interrupted the run.
     Interrupted,
-    /// The time was up.
+    /// The time limit was reached.
     TimedOut,
 }
 
-/// What was seen of a run.
+/// Observations of a run.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// How it ended.
+    /// End of the run.
     pub(crate) ended: Ended,
-    /// What the processes said.
+    /// Messages of the processes.
     pub(crate) inbox: Inbox,
-    /// What they booked, where the card is virtual.
+    /// Final state of the ledger, if the device is virtual.
     pub(crate) ledger: Option<LedgerView>,
-    /// What they had on the host.
+    /// Peaks on the host.
     pub(crate) host: HostPeaks,
-    /// The real card, where it is one.
+    /// The real device, if it is one.
     pub(crate) real: Option<RealCard>,
 }
 
-/// A real card over a run.
+/// Memory of a real device during a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RealCard {
-    /// The card before the run.
+    /// State before the run.
     pub(crate) before: Reading,
-    /// The most of its memory that was taken, by whatever, at any time that it was looked at.
+    /// Peak of the memory in use by all programs, over all readings.
     pub(crate) most_used: u64,
 }
 
@@ -104,16 +104,17 @@ pub(crate) fn run(
         line: Line::new(console.progress(), request.steps),
         output: [Show::new(&stage.run_dir().stdout()), Show::new(&stage.run_dir().stderr())],
         started: Instant::now(),
-        hearing: HEAR,
-        looking: LOOK,
+        hearing: MESSAGE_PACE,
+        looking: SAMPLE_PACE,
         life: Life::default(),
     };
     let ended = watch.follow(&mut child, &interrupted);
-    // Once more before the end, for what a process has as long as it lives, and after it, for its last words.
-    watch.look(child.id(), true);
+    // Read once more before the end, for state that lives only as long as a process, and after it, for last
+    // messages.
+    watch.sample(child.id(), true);
     process::end_all(&mut child, stage.run_dir());
     drop(keeper);
-    watch.hear();
+    watch.read_messages();
     watch.line.clear();
     let ledger = LedgerView::read(stage.run_dir())?.or(watch.ledger);
     Ok(Watched { ended, inbox: watch.inbox, ledger, host: watch.host.peaks(), real: watch.real })
@@ -139,21 +140,21 @@ struct Watch<'a> {
 impl Watch<'_> {
     fn follow(&mut self, child: &mut Running, interrupt: &Interrupt) -> Ended {
         loop {
-            // The status first: what a process said before its end has been written by the time it is reaped.
+            // Read the status first: messages before a process's end are written by the time it is reaped.
             let status = child.try_wait();
             let mut hearing = self.hearing;
-            hearing.work(|| self.hear());
+            hearing.work(|| self.read_messages());
             self.hearing = hearing;
             if self.looking.is_due() {
                 let mut looking = self.looking;
-                looking.work(|| self.look(child.id(), false));
+                looking.work(|| self.sample(child.id(), false));
                 self.looking = looking;
             }
             if let Some(ended) = self.complete() {
                 return ended;
             }
             if let Some(status) = status {
-                return end_of(status);
+                return ended_with(status);
             }
             if interrupt.happened() {
                 return Ended::Interrupted;
@@ -165,8 +166,8 @@ impl Watch<'_> {
         }
     }
 
-    /// Reads what was said, and passes on what was printed.
-    fn hear(&mut self) {
+    /// Reads new messages, and passes on the script's output.
+    fn read_messages(&mut self) {
         self.inbox.poll(self.stage.run_dir());
         if self.request.show_output {
             for show in &mut self.output {
@@ -178,22 +179,22 @@ impl Watch<'_> {
         }
     }
 
-    /// Looks at the processes, the ledger and the host; at the `end` at all of it.
-    fn look(&mut self, root: u32, end: bool) {
-        let all = tree::all();
+    /// Reads the processes, the ledger and the host; with `end`, everything.
+    fn sample(&mut self, root: u32, end: bool) {
+        let all = tree::all_processes();
         let mut pids = tree::descendants(&all, root);
         pids.extend(self.inbox.processes.keys().filter(|pid| all.contains_key(pid)));
         self.host.sample(&pids, end);
         if let (Some(real), Some(used)) = (&mut self.real, self.local.and_then(LocalGpu::used)) {
             real.most_used = real.most_used.max(used);
         }
-        // A ledger that is not there yet, or not whole, is looked at again the next time.
+        // A ledger that does not exist yet, or is incomplete, is read again the next time.
         self.ledger = LedgerView::read(self.stage.run_dir()).ok().flatten().or_else(|| self.ledger.take());
         self.life.note(&all, &self.inbox);
         self.line.draw(&self.inbox, self.ledger.as_ref(), self.started.elapsed());
     }
 
-    /// Whether every rank has what was asked of it.
+    /// Returns how the run ended once every rank has completed its requested steps.
     fn complete(&self) -> Option<Ended> {
         let speakers = || self.inbox.processes.values();
         if !speakers().any(Speaker::is_complete) {
@@ -201,7 +202,7 @@ impl Watch<'_> {
         }
         let world = speakers().filter_map(|speaker| speaker.world_size).max().unwrap_or(1);
         let waiting = if world > 1 {
-            // A rank may also have come to its own end before the steps were complete.
+            // A rank may also have ended by itself before the steps were complete.
             speakers().filter(|speaker| speaker.rank.is_some() && speaker.done.is_some()).count()
                 < world as usize
         } else {
@@ -213,7 +214,7 @@ impl Watch<'_> {
         };
         match waiting {
             false => Some(Ended::Complete),
-            true if self.life.last_sign.elapsed() > STALL => Some(Ended::Stalled),
+            true if self.life.last_sign.elapsed() > STALL_TIMEOUT => Some(Ended::Stalled),
             true => None,
         }
     }
@@ -226,14 +227,14 @@ impl Watch<'_> {
     }
 }
 
-fn end_of(status: ExitStatus) -> Ended {
+fn ended_with(status: ExitStatus) -> Ended {
     match (status.code(), status.signal()) {
         (Some(code), _) => Ended::Exited(code),
         (None, signal) => Ended::Signalled(signal.unwrap_or_default()),
     }
 }
 
-/// Signs of life of the ranks that are not done: a message, or processor time.
+/// Signs of life of the ranks that are not done: messages, or processor time.
 #[derive(Debug)]
 struct Life {
     last_sign: Instant,
@@ -249,13 +250,13 @@ impl Default for Life {
 }
 
 impl Life {
-    /// Processor time, in clock ticks, below which a process only waits: a tenth of a second's hundred or so.
-    const IDLE: u64 = 10;
+    /// Processor time in clock ticks below which a process is only waiting: about a tenth of a second.
+    const MAX_IDLE_TICKS: u64 = 10;
 
     fn note(&mut self, all: &BTreeMap<u32, Stat>, inbox: &Inbox) {
         let busy = inbox.processes.iter().filter(|(_, speaker)| speaker.done.is_none());
         let ticks = busy.filter_map(|(pid, _)| all.get(pid)).map(|entry| entry.ticks).sum::<u64>();
-        if inbox.count != self.messages || ticks.abs_diff(self.ticks) > Self::IDLE {
+        if inbox.count != self.messages || ticks.abs_diff(self.ticks) > Self::MAX_IDLE_TICKS {
             (self.messages, self.ticks, self.last_sign) = (inbox.count, ticks, Instant::now());
         }
         self.alive = all.clone();

@@ -1,4 +1,4 @@
-//! What an editor changes: in a text, and in the cells of a notebook.
+//! Changes from an editor: to a text, and to the cells of a notebook.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use memfit_lint::Lines;
 use serde_json::Value;
 
 use crate::document::Item;
-use crate::position::to_byte;
+use crate::position::offset_at;
 
-/// A text as the protocol gives it.
-pub(crate) fn text_of(item: &Value) -> Option<Item> {
+/// Parses a text document item of the protocol.
+pub(crate) fn parse_item(item: &Value) -> Option<Item> {
     Some(Item {
         uri: item.get("uri")?.as_str()?.to_owned(),
         version: item.get("version").cloned().unwrap_or(Value::Null),
@@ -18,8 +18,8 @@ pub(crate) fn text_of(item: &Value) -> Option<Item> {
     })
 }
 
-/// A text after some changes, each of a range or of the whole.
-pub(crate) fn of_text(mut text: Arc<str>, changes: &Value) -> Arc<str> {
+/// Applies changes to a text, each of a range or of the whole.
+pub(crate) fn apply_text_changes(mut text: Arc<str>, changes: &Value) -> Arc<str> {
     for change in changes.as_array().into_iter().flatten() {
         let Some(new) = change.get("text").and_then(Value::as_str) else { continue };
         let Some(range) = change.get("range") else {
@@ -27,21 +27,21 @@ pub(crate) fn of_text(mut text: Arc<str>, changes: &Value) -> Arc<str> {
             continue;
         };
         let lines = Lines::new(&text);
-        let start = to_byte(&range["start"], &text, &lines) as usize;
-        let end = (to_byte(&range["end"], &text, &lines) as usize).max(start);
+        let start = offset_at(&range["start"], &text, &lines) as usize;
+        let end = (offset_at(&range["end"], &text, &lines) as usize).max(start);
         let (Some(before), Some(after)) = (text.get(..start), text.get(end..)) else { continue };
         text = [before, new, after].concat().into();
     }
     text
 }
 
-/// The cells of a notebook that are code, out of those that it has and the texts that come with it.
+/// Code cells of a notebook, from its list of cells and the texts sent with it.
 pub(crate) fn cells(listed: &Value, texts: &Value) -> Vec<Item> {
     let texts: HashMap<String, Item> = texts
         .as_array()
         .into_iter()
         .flatten()
-        .filter_map(text_of)
+        .filter_map(parse_item)
         .map(|text| (text.uri.clone(), text))
         .collect();
     let code = listed.as_array().into_iter().flatten().filter(|cell| is_code(cell));
@@ -52,16 +52,15 @@ fn is_code(cell: &Value) -> bool {
     cell.get("kind").and_then(Value::as_u64) == Some(2)
 }
 
-/// A notebook's cells of code after a change: some are put in or taken out, and the text of others is
-/// another.
-pub(crate) fn of_cells(mut cells: Vec<Item>, change: &Value) -> Vec<Item> {
+/// Code cells of a notebook after a change: cells are inserted or removed, and texts change.
+pub(crate) fn apply_cell_changes(mut cells: Vec<Item>, change: &Value) -> Vec<Item> {
     let Some(change) = change.get("cells") else { return cells };
     if let Some(structure) = change.get("structure") {
         let array = &structure["array"];
         let number = |key: &str| array.get(key).and_then(Value::as_u64).unwrap_or_default() as usize;
         let start = number("start").min(cells.len());
         let end = start.saturating_add(number("deleteCount")).min(cells.len());
-        // A cell that is moved is taken out and put in again, and its text does not come a second time.
+        // A moved cell is removed and inserted again, and its text is not sent a second time.
         let known = cells.iter().cloned().chain(opened(structure));
         let known: HashMap<String, Item> = known.map(|text| (text.uri.clone(), text)).collect();
         let put = array.get("cells").and_then(Value::as_array).into_iter().flatten();
@@ -74,7 +73,7 @@ pub(crate) fn of_cells(mut cells: Vec<Item>, change: &Value) -> Vec<Item> {
     for changed in change.get("textContent").and_then(Value::as_array).into_iter().flatten() {
         let uri = changed.pointer("/document/uri").and_then(Value::as_str);
         if let Some(cell) = cells.iter_mut().find(|cell| Some(cell.uri.as_str()) == uri) {
-            cell.text = of_text(cell.text.clone(), &changed["changes"]);
+            cell.text = apply_text_changes(cell.text.clone(), &changed["changes"]);
             cell.version = changed.pointer("/document/version").cloned().unwrap_or(Value::Null);
         }
     }
@@ -82,7 +81,7 @@ pub(crate) fn of_cells(mut cells: Vec<Item>, change: &Value) -> Vec<Item> {
 }
 
 fn opened(structure: &Value) -> impl Iterator<Item = Item> + '_ {
-    structure.get("didOpen").and_then(Value::as_array).into_iter().flatten().filter_map(text_of)
+    structure.get("didOpen").and_then(Value::as_array).into_iter().flatten().filter_map(parse_item)
 }
 
 #[cfg(test)]
@@ -96,7 +95,7 @@ mod tests {
         let range = |a: (u32, u32), b: (u32, u32)| json!({"start": {"line": a.0, "character": a.1}, "end": {"line": b.0, "character": b.1}});
         let table = [
             (json!([{"text": "new"}]), "new"),
-            // A position within a character is in front of it.
+            // A position within a character is treated as before it.
             (json!([{"range": range((0, 1), (1, 1)), "text": "-"}]), "a-𝄞é\n"),
             (
                 json!([{"range": range((1, 0), (1, 2)), "text": "e"}, {"range": range((0, 0), (0, 0)), "text": "#"}]),
@@ -106,7 +105,7 @@ mod tests {
             (json!([3, {"range": 4}]), "a\n𝄞é\n"),
         ];
         for (changes, after) in table {
-            assert_eq!(&*of_text("a\n𝄞é\n".into(), &changes), after, "{changes}");
+            assert_eq!(&*apply_text_changes("a\n𝄞é\n".into(), &changes), after, "{changes}");
         }
     }
 
@@ -117,7 +116,7 @@ mod tests {
         let listed = json!([code("a"), {"kind": 1, "document": "m"}, code("b")]);
         let before = cells(&listed, &json!([text("a", "1"), text("b", "2"), text("m", "# hi")]));
         let after = |change: Value| -> Vec<String> {
-            of_cells(before.clone(), &change)
+            apply_cell_changes(before.clone(), &change)
                 .iter()
                 .map(|cell| format!("{}={}", cell.uri, cell.text))
                 .collect()

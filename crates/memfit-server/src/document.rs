@@ -1,7 +1,6 @@
-//! What is open in an editor, and what was found in it: a file, or a notebook, whose cells are documents of
-//! their own.
+//! Open documents with their findings: a file, or a notebook, whose cells are documents for the editor.
 //!
-//! A notebook is checked as one text, as its file would be: places in it are told as places in its cells.
+//! A notebook is checked as one text, like its file: positions in it are translated to its cells.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,12 +10,12 @@ use memfit_lint::{Checked, Config, Edit, Lines, Severity, Source, Span, check_so
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::position::{of_byte, to_byte};
+use crate::position::{offset_at, position_at};
 
-/// Where the pages of rules come from, in an editor's list of problems.
+/// Source name of diagnostics in the editor.
 const SOURCE: &str = "memfit";
 
-/// A text that the editor knows by a name of its own.
+/// Text with the editor's URI.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
     pub(crate) uri: String,
@@ -24,24 +23,24 @@ pub(crate) struct Item {
     pub(crate) text: Arc<str>,
 }
 
-/// Something open, checked.
+/// Open document with the result of its check.
 pub(crate) struct Document {
     source: Source,
     config: Config,
     parts: Vec<Part>,
 }
 
-/// One of the editor's texts, and where it stands in what was checked.
+/// Text of the editor, and its position in the checked text.
 struct Part {
     of: Item,
     lines: Lines,
-    /// In the bytes of what was checked.
+    /// Span in the checked text.
     span: Span,
-    /// It stands there as a JSON string.
+    /// `true` if it is encoded as a JSON string there.
     quoted: bool,
 }
 
-/// As much of a notebook's file as is read back.
+/// Structure of a notebook's file that is parsed back.
 #[derive(Deserialize)]
 struct Cells {
     cells: Vec<Cell>,
@@ -71,29 +70,29 @@ impl Document {
             }
             written.push_str("{\"cell_type\": \"code\", \"source\": \"");
             let start = written.len() as u32;
-            written.push_str(&quoted(&cell.text));
+            written.push_str(&json_escaped(&cell.text));
             let span = Span::new(start, written.len() as u32);
             written.push_str("\"}");
             parts.push(Part { lines: Lines::new(&cell.text), of: cell, span, quoted: true });
         }
         written.push_str("]}");
-        // By its name it is one, whatever the editor calls it.
+        // The extension marks it as a notebook, whatever the editor's URI.
         let source = checked(&path.with_extension("ipynb"), &written, &config);
         Self { source, config, parts }
     }
 
-    /// The texts that it consists of.
+    /// Its texts.
     pub(crate) fn texts(&self) -> impl Iterator<Item = &Item> {
         self.parts.iter().map(|part| &part.of)
     }
 
-    /// It is a notebook.
+    /// Returns `true` for a notebook.
     pub(crate) fn is_notebook(&self) -> bool {
         self.parts.iter().all(|part| part.quoted)
     }
 
-    /// What is told about each of its texts.
-    pub(crate) fn told(&self) -> Vec<Value> {
+    /// Diagnostics of each of its texts, as notifications.
+    pub(crate) fn diagnostic_reports(&self) -> Vec<Value> {
         let told = |part: &Part| {
             let diagnostics = self.diagnostics(&part.of.uri);
             json!({"uri": part.of.uri, "version": part.of.version, "diagnostics": diagnostics})
@@ -101,7 +100,7 @@ impl Document {
         self.parts.iter().map(told).collect()
     }
 
-    /// What is found in one of its texts.
+    /// Diagnostics of one of its texts.
     pub(crate) fn diagnostics(&self, uri: &str) -> Vec<Value> {
         let here = |finding: &&Checked| {
             finding.span.and_then(|span| self.part_at(span.start)).is_some_and(|part| part.of.uri == uri)
@@ -109,9 +108,9 @@ impl Document {
         self.source.findings.iter().filter(here).filter_map(|finding| self.diagnostic(finding)).collect()
     }
 
-    /// The page of the rule that found something here.
+    /// Documentation page of the rule with a finding at this position.
     pub(crate) fn hover(&self, uri: &str, position: &Value) -> Value {
-        let Some(at) = self.byte(uri, position) else { return Value::Null };
+        let Some(at) = self.offset_at(uri, position) else { return Value::Null };
         let here = |finding: &&Checked| finding.span.is_some_and(|span| span.start <= at && at <= span.end);
         let found = self.source.findings.iter().find(here);
         let Some(span) = found.and_then(|finding| finding.span) else { return Value::Null };
@@ -125,7 +124,7 @@ impl Document {
         })
     }
 
-    /// Fixes of what is found in a range, the ways to keep it quiet, and one action for all that is safe.
+    /// Code actions for a range: fixes, suppressions, and one action for all safe fixes.
     pub(crate) fn actions(&self, uri: &str, range: &Value, context: &Value) -> Value {
         let wanted = |kind: &str| {
             context.get("only").and_then(Value::as_array).is_none_or(|only| {
@@ -134,7 +133,8 @@ impl Document {
                     .any(|prefix| kind == prefix || kind.starts_with(&format!("{prefix}.")))
             })
         };
-        let (Some(start), Some(end)) = (self.byte(uri, &range["start"]), self.byte(uri, &range["end"]))
+        let (Some(start), Some(end)) =
+            (self.offset_at(uri, &range["start"]), self.offset_at(uri, &range["end"]))
         else {
             return Value::Null;
         };
@@ -147,7 +147,7 @@ impl Document {
             }
         }
         if wanted("source.fixAll.memfit")
-            && let Some(edit) = self.all_that_is_safe()
+            && let Some(edit) = self.fix_all_edit()
         {
             actions.push(json!({
                 "title": "memfit: mend all that is safe to mend",
@@ -162,25 +162,25 @@ impl Document {
         self.parts.iter().find(|part| part.span.start <= byte && byte <= part.span.end)
     }
 
-    /// The byte of a position in one of the texts, in what was checked.
-    fn byte(&self, uri: &str, position: &Value) -> Option<u32> {
+    /// Offset in the checked text of a position in one of the texts.
+    fn offset_at(&self, uri: &str, position: &Value) -> Option<u32> {
         let part = self.parts.iter().find(|part| part.of.uri == uri)?;
-        let within = to_byte(position, &part.of.text, &part.lines);
+        let within = offset_at(position, &part.of.text, &part.lines);
         if !part.quoted {
             return Some(within);
         }
-        Some(part.span.start + quoted(part.of.text.get(..within as usize)?).len() as u32)
+        Some(part.span.start + json_escaped(part.of.text.get(..within as usize)?).len() as u32)
     }
 
-    /// The place in a text of a byte of what was checked.
-    fn within(&self, part: &Part, byte: u32) -> u32 {
+    /// Offset in a text of an offset in the checked text.
+    fn offset_in_part(&self, part: &Part, byte: u32) -> u32 {
         let byte = byte.clamp(part.span.start, part.span.end);
-        let before = Span::new(part.span.start, byte).of(&self.source.text);
-        if part.quoted { unquoted(before).len() as u32 } else { before.len() as u32 }
+        let before = Span::new(part.span.start, byte).slice(&self.source.text);
+        if part.quoted { json_unescaped(before).len() as u32 } else { before.len() as u32 }
     }
 
     fn range(&self, part: &Part, span: Span) -> Value {
-        let place = |byte: u32| of_byte(self.within(part, byte), &part.of.text, &part.lines);
+        let place = |byte: u32| position_at(self.offset_in_part(part, byte), &part.of.text, &part.lines);
         json!({"start": place(span.start), "end": place(span.end)})
     }
 
@@ -196,7 +196,7 @@ impl Document {
             Some(help) => format!("{}\n{help}", finding.message),
             None => finding.message.clone(),
         };
-        // The places of a notebook's labels are those of its code, which is not what was checked.
+        // Labels of a notebook have positions in its code, which is not the checked text.
         let related: Vec<Value> = finding
             .labels
             .iter()
@@ -220,7 +220,7 @@ impl Document {
         let mut changes: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
         for edit in edits {
             let part = self.part_at(edit.span.start)?;
-            let text = if part.quoted { unquoted(&edit.text) } else { edit.text.clone() };
+            let text = if part.quoted { json_unescaped(&edit.text) } else { edit.text.clone() };
             let changed = json!({"range": self.range(part, edit.span), "newText": text});
             changes.entry(&part.of.uri).or_default().push(changed);
         }
@@ -246,10 +246,10 @@ impl Document {
             && let Some(part) = self.part_at(span.start)
         {
             let text = &part.of.text;
-            let line = part.lines.line_of(self.within(part, span.start));
-            let whole = part.lines.text_of(line, text);
-            let end = part.lines.start_of(line, text) + whole.trim_end_matches(['\n', '\r']).len() as u32;
-            let place = of_byte(end, text, &part.lines);
+            let line = part.lines.line_of(self.offset_in_part(part, span.start));
+            let whole = part.lines.line_text(line, text);
+            let end = part.lines.line_start(line, text) + whole.trim_end_matches(['\n', '\r']).len() as u32;
+            let place = position_at(end, text, &part.lines);
             let comment = format!("  # memfit: ignore[{}] ", finding.rule);
             let edit = json!({"range": {"start": place, "end": place}, "newText": comment});
             actions.push(json!({
@@ -262,9 +262,9 @@ impl Document {
         actions
     }
 
-    /// Every text that changes, as a whole.
-    fn all_that_is_safe(&self) -> Option<Value> {
-        let applied = self.source.fixed(false, &self.config).ok()?;
+    /// Every changed text, as a whole.
+    fn fix_all_edit(&self) -> Option<Value> {
+        let applied = self.source.fix_all(false, &self.config).ok()?;
         let after: Vec<String> = if self.is_notebook() {
             let cells: Cells = serde_json::from_str(&applied.text).ok()?;
             cells.cells.into_iter().map(|cell| cell.source).collect()
@@ -291,26 +291,26 @@ fn checked(path: &Path, text: &str, config: &Config) -> Source {
     Source { path: path.to_owned(), text: text.into(), findings: Vec::new(), problems: Vec::new() }
 }
 
-/// A text as it stands between the quotes of a JSON string.
-fn quoted(text: &str) -> String {
+/// Encodes a text as the content of a JSON string.
+fn json_escaped(text: &str) -> String {
     let string = Value::from(text).to_string();
     string.get(1..string.len() - 1).unwrap_or_default().to_owned()
 }
 
-/// The text that stands between the quotes of a JSON string.
-fn unquoted(text: &str) -> String {
+/// Decodes the content of a JSON string.
+fn json_unescaped(text: &str) -> String {
     serde_json::from_str(&format!("\"{text}\"")).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{quoted, unquoted};
+    use super::{json_escaped, json_unescaped};
 
     #[test]
     fn quotes_go_there_and_back() {
         for text in ["", "a\n\"b\"\t\\n", "é𝄞\u{8}", "x = 'y'\r\n"] {
-            assert_eq!(unquoted(&quoted(text)), text);
+            assert_eq!(json_unescaped(&json_escaped(text)), text);
         }
-        assert_eq!(unquoted("broken \\"), "");
+        assert_eq!(json_unescaped("broken \\"), "");
     }
 }

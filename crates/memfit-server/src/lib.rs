@@ -1,8 +1,8 @@
-//! The language server: findings, fixes and pages of rules in an editor.
+//! Language server: findings, fixes and rule pages in an editor.
 //!
-//! Owns the conversation with an editor: which documents and notebooks are open, what was found in each, and
-//! the answers about them ([`serve`]). Documents are checked when they change, and are never written.
-//! It must not know rules, nor where settings come from: it asks for those of a file ([`Settings`]).
+//! The crate implements the protocol with an editor: open documents and notebooks, their findings, and the
+//! answers about them ([`serve`]). Documents are checked when they change, and are never written. The crate
+//! knows neither rules nor the origin of settings, which [`Settings`] provides for a file.
 
 mod changes;
 mod document;
@@ -18,44 +18,44 @@ use serde_json::{Value, json};
 
 use session::Session;
 
-/// Knows under which settings a file is checked.
+/// Provider of a file's settings.
 pub trait Settings {
-    /// Those of the project that the file is in; or what is wrong with them, as a sentence.
-    fn of(&self, file: &Path) -> Result<Config, String>;
+    /// Settings of the project that contains the file, or the fault in them, as a sentence.
+    fn settings_for(&self, file: &Path) -> Result<Config, String>;
 }
 
 impl<F: Fn(&Path) -> Result<Config, String>> Settings for F {
-    fn of(&self, file: &Path) -> Result<Config, String> {
+    fn settings_for(&self, file: &Path) -> Result<Config, String> {
         self(file)
     }
 }
 
-/// Why the conversation ended badly.
+/// Error that ended the session.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// The editor and the server do not understand each other.
+    /// Violation of the protocol.
     #[error("the editor broke the protocol: {0}")]
     Protocol(String),
     /// The threads that read and write failed.
     #[error("the connection to the editor failed")]
     Connection(#[from] std::io::Error),
-    /// The editor is gone.
+    /// The editor disconnected.
     #[error("the editor is gone")]
     Gone,
 }
 
-/// Serves an editor on standard input and output until it says goodbye.
+/// Serves an editor on standard input and output until it shuts down.
 pub fn serve_stdio(settings: &dyn Settings, version: &str) -> Result<(), ServerError> {
     let (connection, threads) = Connection::stdio();
     let outcome = serve(&connection, settings, version);
-    // The threads end when both of their ends are gone.
+    // The threads end when both of their ends are dropped.
     drop(connection);
     threads.join()?;
     outcome
 }
 
-/// Serves an editor on a connection until it says goodbye.
+/// Serves an editor on a connection until it shuts down.
 pub fn serve(connection: &Connection, settings: &dyn Settings, version: &str) -> Result<(), ServerError> {
     let (id, asked) =
         connection.initialize_start().map_err(|error| ServerError::Protocol(error.to_string()))?;
@@ -74,7 +74,7 @@ pub fn serve(connection: &Connection, settings: &dyn Settings, version: &str) ->
         "serverInfo": {"name": "memfit", "version": version},
     });
     connection.initialize_finish(id, answer).map_err(|error| ServerError::Protocol(error.to_string()))?;
-    // An editor that asks for what is found is not told unasked as well: it would show everything twice.
+    // An editor that pulls diagnostics gets none pushed, since it would show them twice.
     let asks = asked.pointer("/capabilities/textDocument/diagnostic").is_some();
     let mut session = Session::new(settings);
     for message in &connection.receiver {
@@ -89,7 +89,7 @@ pub fn serve(connection: &Connection, settings: &dyn Settings, version: &str) ->
                 send(connection, Message::Response(answer_to(&session, request)))?;
             }
             Message::Notification(notification) => {
-                let news = heard(&mut session, &notification);
+                let news = handle_notification(&mut session, &notification);
                 for message in session.complaints() {
                     let shown = json!({"type": 1, "message": format!("memfit: {message}")});
                     let told = Notification::new("window/showMessage".to_owned(), shown);
@@ -116,14 +116,14 @@ fn send(connection: &Connection, message: Message) -> Result<(), ServerError> {
     connection.sender.send(message).map_err(|_| ServerError::Gone)
 }
 
-/// What an editor tells: other settings, and documents that open, change and close. The answer is what is
-/// found in each document that this concerns.
-fn heard(session: &mut Session<'_>, notification: &Notification) -> Vec<Value> {
+/// Handles a notification: changed settings, and documents that open, change and close. Returns the
+/// diagnostics of the documents concerned.
+fn handle_notification(session: &mut Session<'_>, notification: &Notification) -> Vec<Value> {
     let params = &notification.params;
     match notification.method.as_str() {
         "workspace/didChangeConfiguration" => session.configure(&params["settings"]),
-        // Watched or saved, a pyproject.toml may say something else now.
-        "workspace/didChangeWatchedFiles" => session.again(),
+        // A watched or saved pyproject.toml may have changed.
+        "workspace/didChangeWatchedFiles" => session.recheck_all(),
         method if method.starts_with("notebookDocument/") => of_notebook(session, method, params),
         method => of_document(session, method, params).unwrap_or_default(),
     }
@@ -133,14 +133,14 @@ fn of_document(session: &mut Session<'_>, method: &str, params: &Value) -> Optio
     let item = params.get("textDocument")?;
     let uri = item.get("uri")?.as_str()?;
     let text = match method {
-        "textDocument/didOpen" => changes::text_of(item)?,
+        "textDocument/didOpen" => changes::parse_item(item)?,
         "textDocument/didChange" => {
             let mut text = session.text(uri)?.clone();
-            text.text = changes::of_text(text.text, params.get("contentChanges")?);
+            text.text = changes::apply_text_changes(text.text, params.get("contentChanges")?);
             text.version = item.get("version").cloned().unwrap_or(Value::Null);
             text
         }
-        // It is told again what it was told, under the settings of now.
+        // Checked again under the current settings.
         "textDocument/didSave" => session.text(uri)?.clone(),
         "textDocument/didClose" => return Some(session.close(uri)),
         _ => return None,
@@ -171,7 +171,7 @@ fn answer_to(session: &Session<'_>, request: Request) -> Response {
             Response::new_ok(request.id, page)
         }
         "textDocument/diagnostic" => {
-            let items = session.found(uri);
+            let items = session.diagnostics(uri);
             Response::new_ok(request.id, json!({"kind": "full", "items": items}))
         }
         "textDocument/codeAction" => {

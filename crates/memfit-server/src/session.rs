@@ -1,4 +1,4 @@
-//! The documents and notebooks that are open, and the settings that each is checked under.
+//! Open documents and notebooks, with the settings that each is checked under.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -11,18 +11,17 @@ use crate::Settings;
 use crate::document::{Document, Item};
 use crate::{changes, uri};
 
-/// What an editor's own settings may say, under `memfit`; what they leave out is as the file's project has
-/// it.
+/// The editor's own settings under `memfit`; missing ones come from the file's project.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Wanted {
+struct EditorSettings {
     select: Option<Vec<String>>,
     extend_select: Option<Vec<String>>,
     ignore: Option<Vec<String>>,
     severity: Option<BTreeMap<String, Level>>,
 }
 
-impl Wanted {
+impl EditorSettings {
     fn over(&self, project: Config) -> Config {
         Config {
             select: self.select.clone().unwrap_or(project.select),
@@ -34,15 +33,15 @@ impl Wanted {
     }
 }
 
-/// The conversation so far.
+/// State of a session.
 pub(crate) struct Session<'a> {
     settings: &'a dyn Settings,
-    wanted: Wanted,
-    /// Files and notebooks, by what the editor calls them.
+    wanted: EditorSettings,
+    /// Files and notebooks by URI.
     documents: HashMap<String, Document>,
-    /// The notebook of each cell.
+    /// Notebook of each cell.
     cells: HashMap<String, String>,
-    /// What is wrong with settings, and has not been said yet.
+    /// Faults in settings that were not reported yet.
     complaints: Vec<String>,
     said: Option<String>,
 }
@@ -51,7 +50,7 @@ impl<'a> Session<'a> {
     pub(crate) fn new(settings: &'a dyn Settings) -> Self {
         Self {
             settings,
-            wanted: Wanted::default(),
+            wanted: EditorSettings::default(),
             documents: HashMap::new(),
             cells: HashMap::new(),
             complaints: Vec::new(),
@@ -59,23 +58,23 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What a person has to know.
+    /// Messages for the user.
     pub(crate) fn complaints(&mut self) -> Vec<String> {
         std::mem::take(&mut self.complaints)
     }
 
-    /// Takes a file, and says what is found in it.
+    /// Opens a file and returns its diagnostics.
     pub(crate) fn open(&mut self, text: Item) -> Vec<Value> {
         let path = uri::to_path(&text.uri);
-        let config = self.config_of(&path);
+        let config = self.config_for(&path);
         let uri = text.uri.clone();
         self.keep(uri, Document::file(&path, text, config))
     }
 
-    /// Takes a notebook's cells of code, and says what is found in each.
+    /// Opens a notebook and returns the diagnostics of each code cell.
     pub(crate) fn open_notebook(&mut self, uri: &str, cells: Vec<Item>) -> Vec<Value> {
         let path = uri::to_path(uri);
-        let config = self.config_of(&path);
+        let config = self.config_for(&path);
         self.forget_cells(uri);
         for cell in &cells {
             self.cells.insert(cell.uri.clone(), uri.to_owned());
@@ -83,33 +82,33 @@ impl<'a> Session<'a> {
         self.keep(uri.to_owned(), Document::notebook(&path, cells, config))
     }
 
-    /// Takes what changed in a notebook.
+    /// Applies a change to a notebook.
     pub(crate) fn change_notebook(&mut self, uri: &str, change: &Value) -> Vec<Value> {
         let Some(document) = self.documents.get(uri).filter(|document| document.is_notebook()) else {
             return Vec::new();
         };
         let before: Vec<Item> = document.texts().cloned().collect();
-        let after = changes::of_cells(before.clone(), change);
+        let after = changes::apply_cell_changes(before.clone(), change);
         let gone = before.into_iter().filter(|cell| after.iter().all(|kept| kept.uri != cell.uri));
         let mut told: Vec<Value> = gone.map(|cell| nothing_in(&cell.uri)).collect();
         told.extend(self.open_notebook(uri, after));
         told
     }
 
-    /// The text of an open file.
+    /// Text of an open file.
     pub(crate) fn text(&self, uri: &str) -> Option<&Item> {
         self.documents.get(uri).filter(|document| !document.is_notebook())?.texts().next()
     }
 
-    /// Forgets a file or a notebook: nothing is found in it any more.
+    /// Closes a file or a notebook, and clears its diagnostics.
     pub(crate) fn close(&mut self, uri: &str) -> Vec<Value> {
         self.forget_cells(uri);
         let closed = self.documents.remove(uri);
         closed.iter().flat_map(Document::texts).map(|text| nothing_in(&text.uri)).collect()
     }
 
-    /// Looks at every open document anew: what it is checked under may have changed.
-    pub(crate) fn again(&mut self) -> Vec<Value> {
+    /// Checks every open document again, since settings may have changed.
+    pub(crate) fn recheck_all(&mut self) -> Vec<Value> {
         let open: Vec<(String, bool, Vec<Item>)> = self
             .documents
             .iter()
@@ -125,10 +124,10 @@ impl<'a> Session<'a> {
             .collect()
     }
 
-    /// Takes the editor's settings. Settings that cannot be meant change nothing.
+    /// Applies the editor's settings; invalid ones change nothing.
     pub(crate) fn configure(&mut self, settings: &Value) -> Vec<Value> {
         let asked = settings.get("memfit").filter(|asked| !asked.is_null());
-        let wanted = match asked.map_or_else(|| Ok(Wanted::default()), Wanted::deserialize) {
+        let wanted = match asked.map_or_else(|| Ok(EditorSettings::default()), EditorSettings::deserialize) {
             Ok(wanted) => wanted,
             Err(error) => {
                 self.complain(format!("the editor's settings cannot be meant: {error}"));
@@ -140,21 +139,21 @@ impl<'a> Session<'a> {
             return Vec::new();
         }
         self.wanted = wanted;
-        self.again()
+        self.recheck_all()
     }
 
-    /// What is found in an open text, for those who ask.
-    pub(crate) fn found(&self, uri: &str) -> Vec<Value> {
+    /// Diagnostics of an open text, for an editor that pulls them.
+    pub(crate) fn diagnostics(&self, uri: &str) -> Vec<Value> {
         self.document_of(uri).map_or_else(Vec::new, |document| document.diagnostics(uri))
     }
 
-    /// The document that a text is, or that it is a cell of.
+    /// Document of a text, which may be one of its cells.
     pub(crate) fn document_of(&self, uri: &str) -> Option<&Document> {
         self.documents.get(self.cells.get(uri).map_or(uri, String::as_str))
     }
 
     fn keep(&mut self, uri: String, document: Document) -> Vec<Value> {
-        let told = document.told();
+        let told = document.diagnostic_reports();
         self.documents.insert(uri, document);
         told
     }
@@ -163,16 +162,16 @@ impl<'a> Session<'a> {
         self.cells.retain(|_, of| of != notebook);
     }
 
-    /// As the file's own project has it, and the editor above that.
-    fn config_of(&mut self, path: &Path) -> Config {
-        let project = self.settings.of(path).unwrap_or_else(|message| {
+    /// Settings of the file's project, overridden by the editor's.
+    fn config_for(&mut self, path: &Path) -> Config {
+        let project = self.settings.settings_for(path).unwrap_or_else(|message| {
             self.complain(message);
             Config::default()
         });
         self.wanted.over(project)
     }
 
-    /// Each complaint is made once, until there is another.
+    /// Adds a message, unless it is the last one.
     fn complain(&mut self, message: String) {
         if self.said.as_ref() != Some(&message) {
             self.said = Some(message.clone());

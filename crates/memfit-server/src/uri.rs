@@ -1,8 +1,8 @@
-//! From an editor's name for a document to a path.
+//! Conversion of a document's URI to a path.
 
 use std::path::PathBuf;
 
-/// The path of a `file:` URI; other documents go by the last part of their name.
+/// Path of a `file:` URI; for other documents, the last component of the URI.
 pub(crate) fn to_path(uri: &str) -> PathBuf {
     let rest = uri.strip_prefix("file://").unwrap_or_else(|| uri.rsplit('/').next().unwrap_or(uri));
     let mut bytes = Vec::with_capacity(rest.len());

@@ -1,7 +1,7 @@
-//! How Python stands in a file: alone, in the cells of a notebook, in the fenced blocks of a Markdown text.
+//! Python in files: plain, in the cells of a notebook, in fenced blocks of Markdown.
 //!
-//! A document is one or more snippets of Python, each with the way back to the bytes of the file, so that
-//! findings are reported where people see them and fixes change nothing else.
+//! A document consists of one or more Python snippets, each with a map to the bytes of the file, so that
+//! findings are reported at positions in the file and fixes change nothing else.
 
 mod markdown;
 mod notebook;
@@ -12,10 +12,10 @@ use crate::edit::{Edit, EditError};
 use crate::parse::Dialect;
 use crate::position::Span;
 
-/// What kind of file it is.
+/// File format of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Python alone.
+    /// A Python file.
     Python,
     /// A Jupyter notebook.
     Notebook,
@@ -24,8 +24,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// By a file's name, if that says it.
-    pub fn of_name(name: &str) -> Option<Self> {
+    /// Detects the format by a file name, or returns `None`.
+    pub fn from_name(name: &str) -> Option<Self> {
         let extension = name.rsplit_once('.')?.1.to_ascii_lowercase();
         Some(match extension.as_str() {
             "py" | "pyi" | "pyw" => Self::Python,
@@ -35,63 +35,62 @@ impl Format {
         })
     }
 
-    /// By a file's text, where its name does not say it.
-    pub fn of_text(text: &str) -> Self {
+    /// Detects the format by the text of a file whose name does not show it.
+    pub fn from_text(text: &str) -> Self {
         if has_python_fence(text) { Self::Markdown } else { Self::Python }
     }
 }
 
-/// Whether a text has a fenced block that says it is Python.
+/// Returns `true` if a text has a fenced Python block.
 pub fn has_python_fence(text: &str) -> bool {
     text.contains("```") && text.lines().any(|line| markdown::opens(line).is_some())
 }
 
-/// Python in a document.
+/// Python code in a document.
 #[derive(Clone, Debug)]
 pub struct Snippet {
-    /// The Python.
+    /// The code.
     pub text: Arc<str>,
-    /// Which.
+    /// Python dialect.
     pub dialect: Dialect,
-    /// Whether a parse error is worth telling: in a text for people, code is often cut short.
+    /// `true` if parse errors should be reported. Code in a Markdown text is often abridged.
     pub is_whole: bool,
     map: Map,
 }
 
-/// The way back from a snippet to the file.
+/// Map from a snippet to the file.
 #[derive(Clone, Debug)]
 enum Map {
-    /// They are the same.
+    /// The snippet is the file.
     Same,
-    /// For each line: where it begins in the snippet and in the file.
+    /// Start of each line in the snippet and in the file.
     Lines(Vec<(u32, u32)>),
-    /// A notebook's.
+    /// Map of a notebook.
     Notebook(notebook::Map),
 }
 
-/// Where something is in a file, for people.
+/// Position in a file, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Location {
-    /// The cell of a notebook, from 1.
+    /// Notebook cell, from 1.
     pub cell: Option<u32>,
-    /// In the file, or in the cell.
+    /// Line in the file, or in the cell.
     pub line: u32,
-    /// In characters, from 1.
+    /// Column in characters, from 1.
     pub column: u32,
 }
 
-/// A document's Python could not be found.
+/// Error while the Python of a document is located.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DocumentError {
-    /// The notebook is not one.
+    /// The file is not a valid notebook.
     #[error("it is not a Jupyter notebook: {0}")]
     Notebook(serde_json::Error),
 }
 
 impl Snippet {
-    /// The bytes of the file that a span stands for; nothing for text that the file does not have in one
-    /// piece.
+    /// Converts a span to one of the file. Returns `None` for text that is not contiguous in the file.
     pub fn to_file(&self, span: Span) -> Option<Span> {
         match &self.map {
             Map::Same => Some(span),
@@ -107,7 +106,7 @@ impl Snippet {
         }
     }
 
-    /// Edits of the snippet as edits of the file, whose text is given; `about` is the span that they are for.
+    /// Translates edits of the snippet to edits of `file`; `about` is the span of the finding.
     pub fn file_edits(&self, edits: &[Edit], about: Span, file: &str) -> Result<Vec<Edit>, EditError> {
         match &self.map {
             Map::Notebook(map) => map.edits(edits, about, &self.text, file),
@@ -121,7 +120,7 @@ impl Snippet {
         }
     }
 
-    /// A text as the file has it: a block of Markdown may be indented, and so is each further line of it.
+    /// Indents the further lines of a text like the Markdown block that contains it.
     fn indented(&self, text: &str, span: Span) -> String {
         match &self.map {
             Map::Lines(lines) => {
@@ -142,12 +141,12 @@ impl Snippet {
         }
     }
 
-    /// Where a byte of the snippet is, for people: `file` is the text of the file.
+    /// Converts an offset in the snippet to a position for people; `file` is the text of the file.
     pub fn locate(&self, offset: u32, file: &str, lines: &crate::LineIndex) -> Location {
         match &self.map {
             Map::Notebook(map) => map.locate(offset, &self.text),
             _ => {
-                let at = self.to_file(Span::at(offset)).map_or(offset, |span| span.start);
+                let at = self.to_file(Span::empty(offset)).map_or(offset, |span| span.start);
                 let position = lines.position(at, file);
                 Location { cell: None, line: position.line, column: position.column }
             }
@@ -155,7 +154,7 @@ impl Snippet {
     }
 }
 
-/// The snippets of a document.
+/// Extracts the snippets of a document.
 pub fn snippets(text: &Arc<str>, format: Format) -> Result<Vec<Snippet>, DocumentError> {
     Ok(match format {
         Format::Python => {

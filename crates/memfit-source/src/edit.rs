@@ -1,8 +1,8 @@
-//! Changes of Python source: edits of spans, which of them go together, their result, and how it is shown.
+//! Edits of Python source: conflicts between them, their application, and unified diffs.
 //!
-//! The one editor of Python source in the workspace. The fixes of `memfit check`, the change that
-//! `memfit plan --diff` writes and the remedies of `memfit explain` are lists of [`Edit`]s; none of them cuts
-//! text by itself.
+//! This is the only editor of Python source in the workspace. The fixes of `memfit check`, the change that
+//! `memfit plan --diff` writes and the remedies of `memfit explain` are lists of [`Edit`]s; none of them
+//! manipulates text itself.
 
 mod arguments;
 
@@ -11,37 +11,37 @@ use serde::Serialize;
 use crate::parse::{Dialect, is_valid};
 use crate::position::Span;
 
-/// A change of the text.
+/// Replacement of a span of the text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Edit {
-    /// The span that is replaced.
+    /// Span that is replaced.
     pub span: Span,
-    /// The text that replaces it.
+    /// Replacement text.
     pub text: String,
 }
 
-/// Edits that cannot be made.
+/// Error while edits are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EditError {
-    /// Two of them replace the same bytes.
+    /// Two edits replace the same bytes.
     #[error("two of its changes touch the same place")]
     Overlap,
-    /// One of them lies outside of the text, or splits a character.
+    /// An edit is out of bounds or splits a character.
     #[error("one of its changes lies outside of the text")]
     OutOfText,
-    /// One of them goes beyond the cell that it begins in.
+    /// An edit crosses the end of a notebook cell.
     #[error("one of its changes goes across cells of the notebook")]
     AcrossCells,
-    /// The result is no Python.
+    /// The result is not valid Python.
     #[error("the changed text would not be Python any more")]
     Broken,
 }
 
 impl Edit {
-    /// Puts a text in front of a byte.
+    /// Inserts a text before a byte.
     pub fn insert(at: u32, text: impl Into<String>) -> Self {
-        Self { span: Span::at(at), text: text.into() }
+        Self { span: Span::empty(at), text: text.into() }
     }
 
     /// Replaces a span.
@@ -54,7 +54,8 @@ impl Edit {
         Self { span, text: String::new() }
     }
 
-    /// Whether both cannot be made, or have no order: two insertions at the same byte have none.
+    /// Returns `true` if the edits conflict. Two insertions at the same byte do, since their order is
+    /// undefined.
     fn clashes(&self, other: &Self) -> bool {
         let (a, b) = (self.span, other.span);
         if a.start == a.end || b.start == b.end {
@@ -66,12 +67,13 @@ impl Edit {
     }
 }
 
-/// The edits of as many fixes as go together, and how many fixes these are: those that come first win.
+/// Merges the edits of fixes that do not conflict; earlier fixes win. Returns the edits and the number of
+/// fixes that they contain.
 pub fn compose(fixes: &[&[Edit]]) -> (Vec<Edit>, usize) {
     let mut taken: Vec<Edit> = Vec::new();
     let mut fixed = 0;
     for edits in fixes {
-        // An edit that is there already, as of an import that several findings share, is no conflict.
+        // An identical edit, such as an import that several fixes need, is no conflict.
         let fresh: Vec<&Edit> = edits.iter().filter(|edit| !taken.contains(edit)).collect();
         if fresh.iter().any(|edit| taken.iter().any(|other| edit.clashes(other))) {
             continue;
@@ -83,12 +85,12 @@ pub fn compose(fixes: &[&[Edit]]) -> (Vec<Edit>, usize) {
     (taken, fixed)
 }
 
-/// The text with these edits made. Insertions at the same byte come in the order of their texts.
+/// Applies edits to a text. Insertions at the same byte are ordered by their text.
 pub fn apply(text: &str, edits: &[Edit]) -> Result<String, EditError> {
     apply_within(text, Span::new(0, text.len() as u32), edits)
 }
 
-/// A part of the text with the edits that lie in it made.
+/// Returns a part of the text with the edits within it applied.
 pub fn apply_within(text: &str, part: Span, edits: &[Edit]) -> Result<String, EditError> {
     let mut edits: Vec<&Edit> = edits.iter().filter(|edit| part.contains(edit.span)).collect();
     edits.sort();
@@ -107,17 +109,17 @@ pub fn apply_within(text: &str, part: Span, edits: &[Edit]) -> Result<String, Ed
     Ok(out)
 }
 
-/// The text with these edits made, parsed again: a text that was Python stays Python.
+/// Applies edits and parses the result: fails if a valid text would become invalid.
 pub fn apply_checked(text: &str, edits: &[Edit], dialect: Dialect) -> Result<String, EditError> {
     let changed = apply(text, edits)?;
-    // A text that did not parse before cannot be held to it.
+    // A text that was invalid before is not checked.
     if is_valid(&changed, dialect) || !is_valid(text, dialect) { Ok(changed) } else { Err(EditError::Broken) }
 }
 
-/// Unchanged lines that a diff shows around a change.
+/// Number of unchanged lines around a change in a diff.
 const CONTEXT_LINES: usize = 3;
 
-/// A change as a unified diff, as `patch` and `git apply` take it; empty where nothing changes.
+/// Formats a change as a unified diff for `patch` and `git apply`. The result is empty if nothing changes.
 pub fn unified_diff(old_name: &str, new_name: &str, before: &str, after: &str) -> String {
     if before == after {
         return String::new();

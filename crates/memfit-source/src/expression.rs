@@ -1,4 +1,4 @@
-//! Expressions, as far as a change of the source has to know them.
+//! Python expressions, reduced to the details that source edits need.
 
 use ruff_python_ast::visitor::source_order::{self, SourceOrderVisitor};
 use ruff_python_ast::{Comprehension, Expr, Number, Operator as Op, Stmt};
@@ -6,16 +6,16 @@ use ruff_text_size::Ranged;
 
 use crate::position::Span;
 
-/// One expression. Its span leaves out parentheses around it.
+/// Expression. Its span excludes enclosing parentheses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expression {
-    /// The whole of it.
+    /// Span of the expression.
     pub span: Span,
-    /// What it is.
+    /// Kind of expression.
     pub kind: ExpressionKind,
 }
 
-/// What an expression is.
+/// Kinds of expressions.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ExpressionKind {
     /// `name`
@@ -32,7 +32,7 @@ pub enum ExpressionKind {
         /// The function.
         callee: Box<Expression>,
         /// Positional arguments and keywords, in order.
-        arguments: Vec<Passed>,
+        arguments: Vec<CallArgument>,
     },
     /// `of[index]`
     Item {
@@ -50,21 +50,21 @@ pub enum ExpressionKind {
         /// The right side.
         right: Box<Expression>,
     },
-    /// A literal number.
+    /// Number literal.
     Number,
-    /// A literal text, in one piece or in several.
+    /// String literal, possibly of several implicitly concatenated parts.
     Text(String),
     /// `True`, `False`, or `None`.
     Constant(Option<bool>),
-    /// A list, tuple or set written out.
+    /// List, tuple or set display.
     Several(Vec<Expression>),
-    /// An f-string: its values become text.
+    /// f-string, with its interpolated expressions.
     Formatted(Vec<Expression>),
-    /// A comprehension.
+    /// Comprehension or generator expression.
     Comprehension {
-        /// The elements that it makes.
+        /// Element, or key and value.
         elements: Vec<Expression>,
-        /// The names of each round.
+        /// Loop variables.
         targets: Vec<Expression>,
         /// The iterables.
         iterables: Vec<Expression>,
@@ -78,18 +78,18 @@ pub enum ExpressionKind {
         /// The value.
         value: Box<Expression>,
     },
-    /// `lambda`: it runs later.
+    /// Function that runs later.
     Lambda(Vec<Expression>),
     /// `yield` and `yield from`.
     Yield(Vec<Expression>),
-    /// Any other, with the expressions in it.
+    /// Any other, with its subexpressions.
     Other(Vec<Expression>),
 }
 
-/// An argument of a call.
+/// Argument of a call.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Passed {
-    /// Its keyword.
+pub struct CallArgument {
+    /// Keyword.
     pub name: Option<String>,
     /// `*args` or `**kwargs`
     pub starred: bool,
@@ -97,7 +97,7 @@ pub struct Passed {
     pub value: Expression,
 }
 
-/// An operator between two values.
+/// Binary operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operator {
     /// `+`
@@ -115,7 +115,7 @@ pub enum Operator {
 }
 
 impl Expression {
-    /// The expressions directly in it.
+    /// Direct subexpressions.
     pub fn parts(&self) -> Vec<&Self> {
         match &self.kind {
             ExpressionKind::Name(_)
@@ -140,7 +140,7 @@ impl Expression {
         }
     }
 
-    /// Visits this expression and all in it, from the outside in.
+    /// Visits this expression and all its subexpressions, outermost first.
     pub fn visit<'a>(&'a self, see: &mut impl FnMut(&'a Self)) {
         see(self);
         for part in self.parts() {
@@ -148,17 +148,17 @@ impl Expression {
         }
     }
 
-    /// Whether this or any expression in it is such a one.
+    /// Returns `true` if `is` holds for this expression or any subexpression.
     pub fn any(&self, is: &impl Fn(&Self) -> bool) -> bool {
         is(self) || self.parts().into_iter().any(|part| part.any(is))
     }
 
-    /// Whether a name stands in it.
+    /// Returns `true` if a name occurs in the expression.
     pub fn mentions(&self, name: &str) -> bool {
         self.any(&|part| part.name() == Some(name))
     }
 
-    /// Its name, where it is one.
+    /// The identifier, if the expression is a name.
     pub fn name(&self) -> Option<&str> {
         match &self.kind {
             ExpressionKind::Name(name) => Some(name),
@@ -166,7 +166,7 @@ impl Expression {
         }
     }
 
-    /// `a.b.c`, where it is names joined by dots.
+    /// The path `a.b.c`, if the expression consists of names joined by dots.
     pub fn path(&self) -> Option<String> {
         match &self.kind {
             ExpressionKind::Name(name) => Some(name.clone()),
@@ -175,7 +175,7 @@ impl Expression {
         }
     }
 
-    /// The last name of a path: of `a.b.c`, it is `c`.
+    /// Last component of a path: `c` for `a.b.c`.
     pub fn last_name(&self) -> Option<&str> {
         match &self.kind {
             ExpressionKind::Name(name) | ExpressionKind::Attribute { name, .. } => Some(name),
@@ -183,7 +183,7 @@ impl Expression {
         }
     }
 
-    /// The name that a path of attributes, items and calls begins with.
+    /// Name at the root of a chain of attributes, items and calls.
     pub fn root(&self) -> Option<&str> {
         match &self.kind {
             ExpressionKind::Name(name) => Some(name),
@@ -192,15 +192,15 @@ impl Expression {
         }
     }
 
-    /// What is called, and with what.
-    pub fn call(&self) -> Option<(&Self, &[Passed])> {
+    /// Callee and arguments, if the expression is a call.
+    pub fn call(&self) -> Option<(&Self, &[CallArgument])> {
         match &self.kind {
             ExpressionKind::Call { callee, arguments } => Some((callee, arguments)),
             _ => None,
         }
     }
 
-    /// How deep the tree under it is.
+    /// Depth of the expression tree.
     pub(crate) fn depth(&self) -> usize {
         1 + self.parts().into_iter().map(Self::depth).max().unwrap_or(0)
     }
@@ -222,11 +222,11 @@ pub(crate) fn expression(of: &Expr) -> Expression {
         Expr::Call(call) => {
             let positional = call.arguments.args.iter().map(|value| match value {
                 Expr::Starred(starred) => {
-                    Passed { name: None, starred: true, value: expression(&starred.value) }
+                    CallArgument { name: None, starred: true, value: expression(&starred.value) }
                 }
-                value => Passed { name: None, starred: false, value: expression(value) },
+                value => CallArgument { name: None, starred: false, value: expression(value) },
             });
-            let keywords = call.arguments.keywords.iter().map(|keyword| Passed {
+            let keywords = call.arguments.keywords.iter().map(|keyword| CallArgument {
                 name: keyword.arg.as_ref().map(ToString::to_string),
                 starred: keyword.arg.is_none(),
                 value: expression(&keyword.value),
@@ -289,7 +289,7 @@ pub(crate) const fn operator(of: Op) -> Operator {
     }
 }
 
-/// Collects the outermost expressions, without those of statements within.
+/// Collects the outermost expressions and skips nested statements.
 #[derive(Default)]
 struct Outermost(Vec<Expression>);
 
@@ -311,7 +311,7 @@ fn children(of: &Expr) -> Vec<Expression> {
     found.0
 }
 
-/// The expressions of a statement itself, and not of the statements in it.
+/// Expressions of a statement itself, without those of nested statements.
 pub(crate) fn expressions_of(of: &Stmt) -> Vec<Expression> {
     let mut found = Outermost::default();
     source_order::walk_stmt(&mut found, of);

@@ -1,6 +1,6 @@
-//! The facts of one source text: what rules query. Made once, by one walk.
+//! Facts of a source text, which lint rules query. One walk over the text collects them.
 
-mod fed;
+mod model_argument;
 mod text;
 mod value;
 mod weights;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::position::Span;
 
-pub use fed::Fed;
+pub use model_argument::ModelArgument;
 pub use text::{Comment, ImportFrom, MessageSearch, Problem};
 pub use value::*;
 pub use weights::{Model, Overlap, Weights};
@@ -32,238 +32,239 @@ macro_rules! ids {
 }
 
 ids! {
-    /// A function, a method, or the body of the module, which is the first.
+    /// Id of a function, a method, or the module's body, which is the first.
     FunctionId,
-    /// A class.
+    /// Id of a class.
     ClassId,
-    /// A loop.
+    /// Id of a loop.
     LoopId,
-    /// A branch that may not be taken.
+    /// Id of a conditional branch.
     GuardId,
-    /// An `except`.
+    /// Id of an `except` clause.
     HandlerId,
-    /// A `try`.
+    /// Id of a `try` statement.
     TryId,
-    /// A call that makes a loader.
+    /// Id of a call that creates a loader.
     LoaderId,
-    /// A call that makes a gradient scaler.
+    /// Id of a call that creates a gradient scaler.
     ScalerId,
-    /// A model, or a part of one.
+    /// Id of a model, or a part of one.
     ModelId,
 }
 
 impl FunctionId {
-    /// The body of the module; of what is done by a function that is called, one of another file.
+    /// The module's body. For an operation of a called function, it also stands for a function of another
+    /// file.
     pub const MODULE: Self = Self(0);
 }
 
-/// The circumstances in which something is done.
+/// Context in which a statement runs.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
-    /// The function.
+pub struct Site {
+    /// Enclosing function.
     pub function: FunctionId,
-    /// The innermost loop.
+    /// Innermost loop.
     pub looped: Option<LoopId>,
-    /// The innermost branch.
+    /// Innermost conditional branch.
     pub guard: Option<GuardId>,
-    /// The `except` that it is in.
+    /// Enclosing `except` clause.
     pub handler: Option<HandlerId>,
-    /// The `try` whose body it is in.
+    /// `try` statement whose body contains it.
     pub tried: Option<TryId>,
-    /// Whether gradients are recorded.
+    /// Autograd recording mode.
     pub grad: Grad,
-    /// The type that autocast casts to, where it is on.
+    /// Element type of autocast, if autocast is on.
     pub autocast: Option<Option<DType>>,
-    /// A framework accumulates, scales and steps by itself here.
+    /// `true` if a framework accumulates, scales and steps by itself here.
     pub managed: bool,
-    /// In the order of execution, as far as it is one.
+    /// Position in the order of execution, as far as there is one.
     pub order: u32,
 }
 
-/// A function, a method, or the body of the module.
+/// Function, method, or the module's body.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// Its name, with its class: `Trainer.step`; empty for the module.
+    /// Qualified name, such as `Trainer.step`; empty for the module.
     pub name: String,
-    /// The whole definition.
+    /// Span of the definition.
     pub span: Span,
-    /// The class that it is a method of.
+    /// Class of a method.
     pub class: Option<ClassId>,
-    /// The names of its parameters.
+    /// Parameter names.
     pub parameters: Vec<String>,
-    /// The full names of its decorators, as far as they can be told.
+    /// Full names of the decorators, as far as they are known.
     pub decorators: Vec<String>,
-    /// Whether gradients are recorded in it, by its decorators and by those who call it.
+    /// Autograd recording mode in the body, by its decorators and its callers.
     pub grad: Grad,
-    /// Whether any caller is in sight.
+    /// `true` if the text contains a call of it.
     pub called: bool,
-    /// The first statement, and how far in it stands.
+    /// Span of the first statement, from the start of its line's code.
     pub body: Span,
-    /// The graphs that stand for its parameters.
+    /// Graphs that represent its parameters.
     pub inputs: Vec<Graph>,
 }
 
-/// A class.
+/// Class definition.
 #[derive(Clone, Debug)]
 pub struct Class {
     /// Its name.
     pub name: String,
-    /// The full names of its bases, as far as they can be told.
+    /// Full names of the base classes, as far as they are known.
     pub bases: Vec<String>,
-    /// A kind of `torch.nn.Module`.
+    /// Derives from `torch.nn.Module`.
     pub is_module: bool,
-    /// A kind of `torch.utils.data.Dataset`.
+    /// Derives from `torch.utils.data.Dataset`.
     pub is_dataset: bool,
-    /// A framework runs its steps: it switches gradients and calls the optimizer.
+    /// A framework runs its steps: it sets the autograd mode and calls the optimizer.
     pub is_managed: bool,
-    /// It builds batch normalisation.
+    /// Creates batch normalisation layers.
     pub has_batch_norm: bool,
 }
 
-/// What a loop goes over.
+/// Iterable of a loop.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Over {
+pub enum IterableKind {
     /// The batches of a loader.
     Loader(Option<LoaderId>),
-    /// `range`, with the number of rounds where it is known.
+    /// `range`, with the number of iterations if it is known.
     Range(Option<i64>),
-    /// No end.
+    /// Endless, such as `while True` or `itertools.count`.
     Endless,
-    /// A list or tuple written out, and how long it is.
+    /// A list or tuple display, with its length.
     Literal(usize),
     /// Anything else.
     Other,
 }
 
-/// A loop.
+/// Loop statement.
 #[derive(Clone, Debug)]
 pub struct Loop {
-    /// The whole statement.
+    /// Span of the statement.
     pub span: Span,
-    /// Its first line: from the keyword to the end of what is looped over.
+    /// Span from the keyword to the end of the iterable.
     pub header: Span,
-    /// The loop around it, in the same function.
+    /// Enclosing loop in the same function.
     pub parent: Option<LoopId>,
-    /// Its function.
+    /// Enclosing function.
     pub function: FunctionId,
-    /// `while`, not `for`.
+    /// `true` for `while`, `false` for `for`.
     pub is_while: bool,
-    /// What it goes over.
-    pub over: Over,
-    /// What it goes over, as it was written.
+    /// Kind of the iterable.
+    pub iterable_kind: IterableKind,
+    /// Span of the iterable.
     pub iterable: Span,
-    /// The names that each round binds.
+    /// Names that each iteration binds.
     pub targets: Vec<String>,
-    /// The index that `enumerate` counts, and where it starts, if that is known.
+    /// Index variable of `enumerate` and its start value, if known.
     pub index: Option<(String, Option<i64>)>,
-    /// The names bound in its body, its targets not among them.
+    /// Names bound in the body, without the loop variables.
     pub assigned: Vec<String>,
-    /// The containers that its body empties.
+    /// Containers that the body empties.
     pub emptied: Vec<String>,
-    /// Where it stands.
-    pub place: Place,
-    /// The order at its end.
+    /// Site of the loop.
+    pub site: Site,
+    /// Order of execution at its end.
     pub end: u32,
 }
 
-/// How a counter in a test got its value.
+/// Binding of a counter that is tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bound {
-    /// By nothing in sight, and nothing out of sight could.
+pub enum CounterBinding {
+    /// Never bound.
     Nowhere,
-    /// By a loop's header.
+    /// Loop variable.
     Target(LoopId),
-    /// By an assignment, and the loop in which that stands.
+    /// Assigned, in this loop.
     Assigned(Option<LoopId>),
-    /// By the caller.
+    /// Parameter of the function.
     Parameter,
-    /// Otherwise, or not in sight.
+    /// Bound in another way, or outside of the text.
     Elsewhere,
 }
 
-/// When a counted test is true.
+/// Condition on a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residue {
     /// `… % k == 0`
     Zero,
     /// `… % k == k - 1`
     Last,
-    /// `count == k` or `count >= k`, for a count that is reset.
+    /// `count == k` or `count >= k`, with a counter that is reset.
     Reached,
-    /// Another rest.
+    /// Another remainder.
     Other,
 }
 
-/// A test that is true once every so many rounds.
+/// Test that holds once in every N iterations.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Counted {
-    /// The whole comparison.
+pub struct CounterTest {
+    /// Span of the comparison.
     pub span: Span,
-    /// The name that is counted.
+    /// Name of the counter.
     pub counter: String,
-    /// That name, in the test.
+    /// Span of the counter's name in the test.
     pub counter_span: Span,
-    /// What stands left of `%`.
+    /// Span of the left operand of `%`.
     pub dividend: Span,
-    /// How it got its value.
-    pub bound: Bound,
-    /// A constant added to it.
+    /// Binding of the counter.
+    pub bound: CounterBinding,
+    /// Constant added to the counter.
     pub offset: i64,
-    /// It is divided first: not each round counts one.
+    /// `true` if the counter is divided first, so that not each iteration counts.
     pub scaled: bool,
-    /// The number of rounds, as it was written.
+    /// Span of the period.
     pub period: Span,
-    /// The number of rounds, where it is known.
+    /// Period, if it is known.
     pub rounds: Option<i64>,
-    /// When it is true.
+    /// Remainder for which the test holds.
     pub residue: Residue,
 }
 
-/// A test.
+/// Condition of a branch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GuardTest {
-    /// The part of it that counts.
-    pub counted: Option<Counted>,
-    /// It is also true when something else is.
+    /// Part of the condition that counts iterations.
+    pub counted: Option<CounterTest>,
+    /// `true` if the condition also holds under another test (`or`).
     pub alternative: bool,
-    /// It is only true when something else is too.
+    /// `true` if the condition also requires another test (`and`).
     pub condition: bool,
-    /// It looks for text in the message of an exception.
+    /// Text that it searches for in an exception's message.
     pub message: Option<String>,
-    /// It is the opposite that counts.
+    /// `true` if the count applies to the negated condition.
     pub negated: bool,
 }
 
-/// A branch that may not be taken.
+/// Conditional branch.
 #[derive(Clone, Debug)]
 pub struct Guard {
-    /// The branch around it.
+    /// Enclosing branch.
     pub parent: Option<GuardId>,
-    /// The test, in full.
+    /// Span of the condition.
     pub test: Span,
-    /// What it tests.
+    /// Meaning of the condition.
     pub what: Arc<GuardTest>,
-    /// It is taken when the test fails.
+    /// `true` for an `else` branch.
     pub negated: bool,
-    /// The loop that it stands in.
+    /// Enclosing loop.
     pub looped: Option<LoopId>,
 }
 
-/// A thing that training does.
+/// Kind of training operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum OpKind {
-    /// A model is called.
+    /// Call of a model.
     Forward,
     /// `backward()`
     Backward(Backward),
-    /// An optimizer steps, through a scaler or not.
+    /// Optimizer step, with or without a gradient scaler.
     Step {
         /// `scaler.step(optimizer)`
         scaled: bool,
-        /// With a closure, which may do anything.
+        /// `true` if a closure is passed, which may run any code.
         closure: bool,
     },
-    /// Gradients are cleared; `to_zero` by writing zeros.
+    /// Clearing of gradients.
     ZeroGrad {
         /// `set_to_none=False`
         to_zero: bool,
@@ -272,9 +273,9 @@ pub enum OpKind {
     Unscale,
     /// `scaler.update()`
     ScalerUpdate,
-    /// Gradients are clipped.
+    /// Gradient clipping.
     Clip,
-    /// A scheduler steps.
+    /// Learning-rate scheduler step.
     SchedulerStep,
     /// `torch.autograd.grad`
     AutogradGrad,
@@ -282,152 +283,151 @@ pub enum OpKind {
     TrainMode,
     /// `eval()`
     EvalMode,
-    /// Gradients of parameters are written: `p.grad = …`, `p.grad *= …`
+    /// Write to parameters' gradients: `p.grad = …`, `p.grad *= …`
     WriteGrad {
-        /// Of one parameter by its number.
+        /// `true` if it concerns one parameter selected by index.
         single: bool,
-        /// `None` is written.
+        /// `true` if `None` is written.
         clears: bool,
     },
-    /// Gradient synchronisation is put off.
+    /// `no_sync()`: gradient synchronisation is deferred.
     NoSync,
 }
 
-/// A backward pass.
+/// Backward pass.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Backward {
-    /// What it starts from.
+    /// Value of the loss.
     pub loss: Value,
-    /// What it starts from, as it was written.
+    /// Span of the loss.
     pub loss_span: Span,
-    /// The forward passes that it goes through, in the order in which they ran: whose parameters each uses.
-    /// Nothing where they cannot be told.
+    /// Parameters used by each forward pass in the graph, in order of execution. Empty if unknown.
     pub passes: Vec<Weights>,
-    /// `retain_graph=True`, with its place.
+    /// Span of `retain_graph=True`.
     pub retain: Option<Span>,
-    /// `create_graph=True`, with its place.
+    /// Span of `create_graph=True`.
     pub create: Option<Span>,
-    /// It goes through a graph that an earlier round has freed.
+    /// `true` if it goes through a graph that an earlier iteration has freed.
     pub through_freed: bool,
-    /// A framework does it, and scales the loss by itself.
+    /// `true` if a framework runs it and scales the loss.
     pub managed: bool,
-    /// The loss is the sum of those of an earlier loop's rounds.
+    /// Earlier loop whose iterations the loss sums up.
     pub of_loop: Option<LoopId>,
-    /// All that it goes through was made in the same round of the innermost loop.
+    /// `true` if the whole graph was built in the same iteration of the innermost loop.
     pub of_round: bool,
-    /// A part of what it goes through was made before the innermost loop began.
+    /// `true` if a part of the graph was built before the innermost loop.
     pub from_outside: bool,
 }
 
-/// A thing that training does, where it is done.
+/// Training operation.
 #[derive(Clone, Debug)]
 pub struct Op {
-    /// What.
+    /// Kind.
     pub kind: OpKind,
-    /// The call.
+    /// Span of the call.
     pub span: Span,
-    /// On what, as it was written: `optimizer`, `self.model`.
+    /// Source text of the receiver: `optimizer`, `self.model`.
     pub receiver: String,
-    /// The parameters that it goes to: those that an optimizer holds, a backward pass reaches, a model has.
+    /// Parameters concerned: those that an optimizer holds, a backward pass reaches, a model has.
     pub weights: Weights,
-    /// Where.
-    pub place: Place,
-    /// It is done by a function that is called here.
+    /// Site of the operation.
+    pub site: Site,
+    /// Called function that performs it.
     pub via: Option<FunctionId>,
-    /// And there, in a loop.
+    /// `true` if it is in a loop of that function.
     pub deep: bool,
 }
 
-/// An argument of a call.
+/// Argument of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Argument {
-    /// Its keyword.
+    /// Keyword.
     pub name: Option<Arc<str>>,
-    /// With its keyword.
+    /// Span, including the keyword.
     pub span: Span,
-    /// The expression alone.
+    /// Span of the expression.
     pub value_span: Span,
-    /// What is known of it.
+    /// Value.
     pub value: Value,
     /// `*args` or `**kwargs`
     pub starred: bool,
 }
 
-/// A call.
+/// Call expression.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// In full.
+    /// Span of the call.
     pub span: Span,
-    /// What is called, as it was written.
+    /// Span of the callee.
     pub callee: Span,
-    /// The full name of what is called, where it is imported.
+    /// Full name of an imported callee.
     pub path: Option<Arc<str>>,
-    /// The method's name, where it is one.
+    /// Method name.
     pub method: Option<Arc<str>>,
-    /// What the method is called on.
+    /// Receiver of a method call.
     pub receiver: Option<Receiver>,
-    /// The function of this project that is called.
+    /// Called function, if it is of this project.
     pub function: Option<FunctionId>,
-    /// What is known of what is called, where it is neither imported nor a method.
+    /// Value of a callee that is neither imported nor a method.
     pub target: Value,
-    /// The arguments in order.
+    /// Arguments in order.
     pub arguments: Vec<Argument>,
-    /// From the opening parenthesis to the closing one.
+    /// Span from the opening parenthesis to the closing one.
     pub parentheses: Span,
-    /// What comes of it.
+    /// Result.
     pub result: Value,
-    /// It is a statement of its own.
+    /// `true` if the call is a statement.
     pub is_statement: bool,
-    /// Where.
-    pub place: Place,
+    /// Site of the call.
+    pub site: Site,
 }
 
-/// What a method is called on.
+/// Receiver of a method call.
 #[derive(Clone, Debug)]
 pub struct Receiver {
-    /// As it was written.
+    /// Span.
     pub span: Span,
-    /// What is known of it.
+    /// Value.
     pub value: Value,
 }
 
 impl Call {
-    /// The argument with this keyword.
+    /// Argument with this keyword.
     pub fn keyword(&self, name: &str) -> Option<&Argument> {
         self.arguments.iter().find(|argument| argument.name.as_deref() == Some(name))
     }
 
-    /// The argument at this position, or with this keyword.
+    /// Argument at this position, or with this keyword.
     pub fn argument(&self, position: usize, name: &str) -> Option<&Argument> {
         let positional =
             self.arguments.iter().filter(|argument| argument.name.is_none() && !argument.starred);
         positional.into_iter().nth(position).or_else(|| self.keyword(name))
     }
 
-    /// Whether arguments may be hidden in `*args` or `**kwargs`.
+    /// Returns `true` if `*args` or `**kwargs` may hide arguments.
     pub fn is_open(&self) -> bool {
         self.arguments.iter().any(|argument| argument.starred)
     }
 
-    /// Whether what is called has this full name.
+    /// Returns `true` if the callee has this full name.
     pub fn is(&self, path: &str) -> bool {
         self.path.as_deref() == Some(path)
     }
 
-    /// Whether a method of this name is called.
+    /// Returns `true` if a method of this name is called.
     pub fn is_method(&self, name: &str) -> bool {
         self.method.as_deref() == Some(name)
     }
 }
 
-/// How a value is put somewhere.
+/// Way in which a value is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum StoreKind {
     /// `x.append(v)`, `x.extend(v)`, `x += [v]`
     Append,
     /// `x = torch.cat([x, v])`
     Join,
-    /// It is given to a method that puts it into a container of its object.
+    /// Passed to a method that adds it to a container of its object.
     Give,
     /// `x[key] = v`
     Item,
@@ -437,153 +437,154 @@ pub enum How {
     Assign,
 }
 
-/// A value put somewhere.
+/// Store of a value.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// How.
-    pub how: How,
-    /// Where to, as it was written: `losses`, `self.losses`.
+    /// Way in which it is stored.
+    pub kind: StoreKind,
+    /// Source text of the target: `losses`, `self.losses`.
     pub target: String,
-    /// The whole statement or call.
+    /// Span of the statement or call.
     pub span: Span,
-    /// The value.
+    /// Span of the value.
     pub value_span: Span,
-    /// What is known of it.
+    /// Value.
     pub value: Value,
-    /// The target before.
+    /// Value of the target before.
     pub target_value: Value,
-    /// The outermost loop whose rounds add up in the target.
+    /// Outermost loop whose iterations accumulate in the target.
     pub grows: Option<LoopId>,
-    /// What became of the value's graph by the end of the function.
+    /// State of the value's graph at the end of the function.
     pub graph: GraphState,
-    /// What had become of it by the time of the store.
+    /// State of the value's graph at the store.
     pub graph_then: GraphState,
-    /// Whether anything unseen may use the target later.
+    /// `true` if code outside the text may use the target later.
     pub escapes: bool,
-    /// Its graph goes back into the round before: who holds the last value holds all of them.
+    /// `true` if the value's graph contains that of the previous iteration, so that the last value keeps all
+    /// of them alive.
     pub carried: bool,
-    /// The method that puts it there, and where to.
+    /// Method that stores it, and the method's target.
     pub by: Option<(FunctionId, Arc<str>)>,
-    /// Where.
-    pub place: Place,
+    /// Site of the store.
+    pub site: Site,
 }
 
-/// A `with` and one thing that it enters.
+/// Item of a `with` statement.
 #[derive(Clone, Debug)]
 pub struct With {
-    /// The thing.
+    /// Span of the item.
     pub item: Span,
-    /// Its full name, where it is imported.
+    /// Full name, if it is imported.
     pub path: Option<String>,
-    /// It is called.
+    /// `true` if the item is a call.
     pub called: bool,
-    /// Where.
-    pub place: Place,
+    /// Site of the statement.
+    pub site: Site,
 }
 
-/// An `except`.
+/// `except` clause.
 #[derive(Clone, Debug)]
 pub struct Handler {
-    /// In full.
+    /// Span of the clause.
     pub span: Span,
-    /// From `except` to the colon.
+    /// Span from `except` to the colon.
     pub header: Span,
-    /// What it catches, by full names; empty for everything.
+    /// Full names of the caught types; empty for a bare `except`.
     pub types: Vec<String>,
-    /// The name that the exception is bound to.
+    /// Name that the exception is bound to.
     pub name: Option<String>,
-    /// The `try` that it belongs to.
+    /// `try` statement that it belongs to.
     pub tried: TryId,
-    /// Something in it raises, exits, returns or breaks.
+    /// `true` if it contains a raise, exit, return or break.
     pub leaves: bool,
-    /// Something in it raises or exits.
+    /// `true` if it contains a raise or exit.
     pub raises: bool,
-    /// What it does is print, log, or nothing.
+    /// `true` if it only prints, logs, or does nothing.
     pub only_tells: bool,
-    /// It looks into the message for `out of memory`.
+    /// `true` if it searches the message for `out of memory`.
     pub reads_message: bool,
-    /// Where.
-    pub place: Place,
+    /// Site of the clause.
+    pub site: Site,
 }
 
-/// An assignment that counts or resets.
+/// Assignment that counts or resets.
 #[derive(Clone, Debug)]
 pub struct Update {
-    /// The name.
+    /// Name.
     pub name: String,
-    /// `+= n` where n is known; nothing for another assignment.
+    /// Increment of `+= n`; `None` for another assignment.
     pub adds: Option<i64>,
-    /// A literal that is assigned.
+    /// Literal that is assigned.
     pub sets: Option<i64>,
-    /// Where.
-    pub place: Place,
+    /// Site of the assignment.
+    pub site: Site,
 }
 
-/// A window: the rounds of a loop that make one optimizer step.
+/// Gradient accumulation window: the loop iterations that make one optimizer step.
 #[derive(Clone, Debug)]
 pub struct Window {
-    /// The loop, where it is in sight.
+    /// Loop, if it is in the text.
     pub looped: Option<LoopId>,
-    /// The branch in which the optimizer steps.
+    /// Branch that contains the optimizer step.
     pub guard: GuardId,
-    /// The test.
-    pub counted: Counted,
-    /// It also steps when something else is true, as at the last batch.
+    /// Counter test of that branch.
+    pub counted: CounterTest,
+    /// `true` if it also steps under another condition, such as the last batch.
     pub alternative: bool,
-    /// The step.
+    /// Operation index of the step.
     pub step: usize,
-    /// The backward passes of a round.
+    /// Operation indices of the backward passes of an iteration.
     pub backwards: Vec<usize>,
-    /// The places in a round that clear gradients whatever the count.
+    /// Operation indices that clear gradients in every iteration.
     pub clears_each_round: Vec<usize>,
-    /// What is left over at the end is stepped after the loop.
+    /// `true` if the remaining micro-batches are stepped after the loop.
     pub flushed: bool,
-    /// A step also happens in the loop outside of the window.
+    /// `true` if the loop also steps outside of the window.
     pub steps_elsewhere: bool,
 }
 
-/// The facts of one source text.
+/// Facts of one source text.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// The text.
+    /// Source text.
     pub text: Arc<str>,
-    /// What could not be read.
+    /// Syntax errors.
     pub problems: Vec<Problem>,
-    /// Functions; the first is the module.
+    /// Functions; the first is the module's body.
     pub functions: Vec<Function>,
     /// Classes.
     pub classes: Vec<Class>,
     /// Loops.
     pub loops: Vec<Loop>,
-    /// Branches.
+    /// Conditional branches.
     pub guards: Vec<Guard>,
-    /// Models and parts of models, as far as they are told apart.
+    /// Models and parts of models, as far as they are distinguished.
     pub models: Vec<Model>,
-    /// What training does, in order.
+    /// Training operations in order.
     pub ops: Vec<Op>,
-    /// Calls, in order.
+    /// Calls in order.
     pub calls: Vec<Call>,
-    /// The arguments that models are called with.
-    pub fed: Vec<Fed>,
-    /// Values put somewhere.
+    /// Arguments of model calls.
+    pub model_arguments: Vec<ModelArgument>,
+    /// Stores of values.
     pub stores: Vec<Store>,
-    /// `with`
+    /// Items of `with` statements.
     pub withs: Vec<With>,
-    /// `except`
+    /// `except` clauses.
     pub handlers: Vec<Handler>,
-    /// Counting.
+    /// Counter updates.
     pub updates: Vec<Update>,
-    /// Searches in messages.
+    /// Searches in exception messages.
     pub searches: Vec<MessageSearch>,
-    /// Windows.
+    /// Gradient accumulation windows.
     pub windows: Vec<Window>,
-    /// The calls that make loaders, as indices of calls.
+    /// Indices in `calls` of the calls that create loaders.
     pub loaders: Vec<usize>,
-    /// The calls that make scalers.
+    /// Indices in `calls` of the calls that create gradient scalers.
     pub scalers: Vec<usize>,
-    /// Imports of names.
+    /// `from … import` statements.
     pub imports: Vec<ImportFrom>,
-    /// Comments that speak of memfit.
+    /// Comments that mention memfit.
     pub comments: Vec<Comment>,
     /// Names of functions that are called while gradients are off.
     pub called_without_grad: Vec<String>,

@@ -1,10 +1,9 @@
-//! Python source, turned into facts about training: once, so that rules only query.
+//! Static analysis of Python training code: one pass collects facts, which lint rules query.
 //!
-//! Owns all use of the Python parser, what the parts of a program do to gradients, graphs and memory
-//! ([`Facts`]), how Python stands in notebooks and in Markdown ([`document`]), and every change of it
-//! ([`edit`]). Unknown is a value here: a
-//! fact is there because something in the text says so, and nothing is concluded from what is not there.
-//! It must not know rules, files, or how findings are shown. No Python is ever run.
+//! The crate contains all use of the Python parser, the effects of a program on gradients, graphs and memory
+//! ([`Facts`]), Python in notebooks and Markdown ([`document`]), and all source edits ([`edit`]). The
+//! analysis is conservative: a fact needs evidence in the text, and nothing follows from its absence. The
+//! crate does not know rules, files, or the presentation of findings. No Python is run.
 
 #![allow(
     clippy::option_option,
@@ -28,10 +27,10 @@ mod walk;
 mod windows;
 
 pub use edit::{Edit, EditError};
-pub use expression::{Expression, ExpressionKind, Operator, Passed};
+pub use expression::{CallArgument, Expression, ExpressionKind, Operator};
 pub use facts::*;
 pub use limits::{STACK, TooMuch};
 pub use parse::{Dialect, Module, facts, is_relevant, is_valid};
 pub use position::{LineColumn, LineIndex, Span};
-pub use project::{Alone, ImportedClass, ImportedFunction, Index, Modules};
+pub use project::{ImportedClass, ImportedFunction, Index, Modules, NoModules};
 pub use statements::{Statement, StatementKind, is_deep, statements};

@@ -1,67 +1,67 @@
-//! What is too much to read: a text whose syntax tree would be deeper than a stack.
+//! Limits on source texts: a syntax tree deeper than the stack is refused.
 
-/// Why a text is not read.
+/// Reason why a text is not parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TooMuch {
-    /// It is too long.
+    /// The text is too long.
     #[error("it has {size} bytes, and more than {most} are not read")]
     Long {
-        /// Its size.
+        /// Size of the text in bytes.
         size: usize,
-        /// The most.
+        /// Maximum size in bytes.
         most: usize,
     },
-    /// It is nested too deeply.
+    /// The text is nested too deeply.
     #[error("line {line} is nested too deeply: an expression or a block there may be {depth} levels deep")]
     Deep {
-        /// Where, from 1.
+        /// Line, from 1.
         line: usize,
-        /// How deep it may be.
+        /// Maximum depth.
         depth: usize,
     },
 }
 
-/// The longest text that is read.
-const LONGEST: usize = 32 * 1024 * 1024;
+/// Maximum size of a text in bytes.
+const MAX_BYTES: usize = 32 * 1024 * 1024;
 
-/// The deepest tree that is read. Trees are dropped by recursion, a few hundred bytes of stack a level; who
-/// reads does so on a stack of [`STACK`] bytes.
-const DEEPEST: usize = 20_000;
+/// Maximum depth of a tree. Trees are dropped by recursion, a few hundred bytes of stack a level; parsing
+/// runs on a stack of [`STACK`] bytes.
+const MAX_DEPTH: usize = 20_000;
 
-/// How large a stack reading needs.
+/// Stack size in bytes that parsing needs.
 pub const STACK: usize = 64 * 1024 * 1024;
 
-/// Below this size no tree can be too deep.
-const SMALL: usize = DEEPEST;
+/// Size in bytes below which no tree can be too deep.
+const ALWAYS_SAFE_BYTES: usize = MAX_DEPTH;
 
-/// Whether so little in a text could make a tree deeper that it need not be looked at closely: each of its
-/// operators and words would have to stand in one expression.
+/// Quick check: returns `true` if the text has too few nesting characters for a deep tree, even if all were
+/// in one expression.
 fn is_flat(bytes: &[u8]) -> bool {
-    // Few enough at a time to be counted in bytes, which is many at once for a processor.
-    const AT_ONCE: usize = 128;
+    // A `u8` can count this many bytes, which lets the compiler vectorise the loop.
+    const CHUNK_BYTES: usize = 128;
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || (byte == b'_');
     let mut levels = usize::from(bytes.first().is_some_and(|first| is_word(*first)));
-    for part in bytes.chunks(AT_ONCE) {
+    for part in bytes.chunks(CHUNK_BYTES) {
         levels += usize::from(part.iter().map(|byte| u8::from(byte.is_ascii_punctuation())).sum::<u8>());
     }
     let next = bytes.get(1..).unwrap_or_default();
-    for (part, next) in bytes.chunks(AT_ONCE).zip(next.chunks(AT_ONCE)) {
+    for (part, next) in bytes.chunks(CHUNK_BYTES).zip(next.chunks(CHUNK_BYTES)) {
         let begins = |(before, byte): (&u8, &u8)| u8::from(!is_word(*before) & is_word(*byte));
         levels += usize::from(part.iter().zip(next).map(begins).sum::<u8>());
     }
-    // A line is as deep as it is indented, at most.
+    // Indentation bounds the depth of nested statements.
     let mut longest = 0;
     let mut start = 0;
     for end in memchr::memchr_iter(b'\n', bytes).chain([bytes.len()]) {
         longest = longest.max(end - start);
         start = end + 1;
     }
-    levels + longest <= DEEPEST
+    levels + longest <= MAX_DEPTH
 }
 
-/// What names and numbers consist of.
-const IN_A_WORD: [bool; 256] = {
+/// Characters of names and numbers.
+const IS_WORD_BYTE: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
     while byte < 256 {
@@ -71,24 +71,24 @@ const IN_A_WORD: [bool; 256] = {
     table
 };
 
-/// Whether a text can be read: an upper bound of how deep its tree is, from its characters alone.
+/// Computes an upper bound of the tree's depth from the characters alone, and checks it.
 ///
-/// An operator, an opening bracket, a dot or a keyword makes a tree one level deeper at most, until a comma
-/// or the end of a statement; what is inside of brackets comes on top of what is outside.
+/// An operator, an opening bracket, a dot or a keyword adds at most one level, until a comma or the end of a
+/// statement; the levels inside brackets add to those outside.
 pub(crate) fn measure(text: &str) -> Result<(), TooMuch> {
-    if text.len() > LONGEST {
-        return Err(TooMuch::Long { size: text.len(), most: LONGEST });
+    if text.len() > MAX_BYTES {
+        return Err(TooMuch::Long { size: text.len(), most: MAX_BYTES });
     }
-    if text.len() <= SMALL {
+    if text.len() <= ALWAYS_SAFE_BYTES {
         return Ok(());
     }
-    if is_flat(text.as_bytes()) { Ok(()) } else { follow(text) }
+    if is_flat(text.as_bytes()) { Ok(()) } else { check_depth(text) }
 }
 
-/// The same, byte by byte.
-fn follow(text: &str) -> Result<(), TooMuch> {
+/// Does the exact check, byte by byte.
+fn check_depth(text: &str) -> Result<(), TooMuch> {
     let bytes = text.as_bytes();
-    // For each open bracket: how many levels the expression around it has so far.
+    // Levels of the enclosing expression for each open bracket.
     let mut open: Vec<usize> = Vec::new();
     let mut outside = 0_usize;
     let mut here = 0_usize;
@@ -124,7 +124,7 @@ fn follow(text: &str) -> Result<(), TooMuch> {
                 let start = at;
                 at = string_end(bytes, at);
                 line += text.get(start..at.min(bytes.len())).map_or(0, |string| string.matches('\n').count());
-                // A template's parts are expressions.
+                // The interpolated parts of a template are expressions.
                 if start > 0 && matches!(bytes[start - 1].to_ascii_lowercase(), b'f' | b't' | b'r') {
                     here += 1;
                 }
@@ -148,10 +148,10 @@ fn follow(text: &str) -> Result<(), TooMuch> {
             }
             byte if byte.is_ascii_alphabetic() => {
                 let start = at;
-                while bytes.get(at).is_some_and(|byte| IN_A_WORD[usize::from(*byte)]) {
+                while bytes.get(at).is_some_and(|byte| IS_WORD_BYTE[usize::from(*byte)]) {
                     at += 1;
                 }
-                // Most words are longer than any that counts.
+                // Most words are longer than any keyword that counts.
                 let deepens = at - start <= 6
                     && matches!(
                         &bytes[start..at],
@@ -161,7 +161,7 @@ fn follow(text: &str) -> Result<(), TooMuch> {
                     continue;
                 }
                 here += 1;
-                if outside + here + indent > DEEPEST {
+                if outside + here + indent > MAX_DEPTH {
                     return Err(TooMuch::Deep { line, depth: outside + here + indent });
                 }
                 continue;
@@ -171,7 +171,7 @@ fn follow(text: &str) -> Result<(), TooMuch> {
                 continue;
             }
         }
-        if outside + here + indent > DEEPEST {
+        if outside + here + indent > MAX_DEPTH {
             return Err(TooMuch::Deep { line, depth: outside + here + indent });
         }
         at += 1;
@@ -179,7 +179,7 @@ fn follow(text: &str) -> Result<(), TooMuch> {
     Ok(())
 }
 
-/// One past the end of the string literal that begins here.
+/// Offset after the string literal that begins at `start`.
 fn string_end(bytes: &[u8], start: usize) -> usize {
     let quote = bytes[start];
     let triple = bytes.get(start..start + 3) == Some(&[quote; 3]);
@@ -210,13 +210,13 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// What is passed over with a glance is nothing that a close look would refuse.
+        /// A text that the quick check accepts also passes the exact check.
         #[test]
         fn what_looks_flat_is_flat(
             pieces in prop::collection::vec((r#"[a-z0-9_ \[(.:'"\#=+\n-]{1,12}|not |é\(|f'\{|\t"#, 1usize..6000), 1..12),
         ) {
             let text: String = pieces.iter().map(|(piece, times)| piece.repeat(*times)).collect();
-            prop_assert!(!is_flat(text.as_bytes()) || follow(&text).is_ok());
+            prop_assert!(!is_flat(text.as_bytes()) || check_depth(&text).is_ok());
         }
     }
 

@@ -1,9 +1,9 @@
-//! What a name suggests where no binding is in sight. A binding always wins over it.
+//! Values suggested by names without a visible binding. A binding always takes precedence.
 
 use crate::facts::{Criterion, Device, Flags, Graph, Kind, Value};
 
-/// What something of this name probably is; the last part of a dotted name counts.
-pub(crate) fn suggested(name: &str) -> Value {
+/// Value that a name suggests; the last component of a dotted name counts.
+pub(crate) fn value_by_name(name: &str) -> Value {
     let last = name.rsplit('.').next().unwrap_or(name).trim_start_matches('_');
     let kind = if last.bytes().any(|byte| byte.is_ascii_uppercase()) {
         kind(&last.to_ascii_lowercase())
@@ -13,7 +13,7 @@ pub(crate) fn suggested(name: &str) -> Value {
     let mut value = Value { kind, graph: Graph::unknown(), ..Value::default() };
     if !value.is_unknown() {
         value.graph = Graph::none();
-        value = value.with(Flags::BY_NAME);
+        value = value.with_flags(Flags::BY_NAME);
     }
     value
 }
@@ -49,8 +49,8 @@ fn kind(name: &str) -> Kind {
     }
 }
 
-/// The full name that snippets mean by a short one that they do not import.
-pub(crate) fn customary(name: &str) -> Option<&'static str> {
+/// Full name of a short name that snippets often use without importing it.
+pub(crate) fn conventional_path(name: &str) -> Option<&'static str> {
     Some(match name {
         "torch" => "torch",
         "torchvision" => "torchvision",
@@ -71,7 +71,7 @@ pub(crate) fn customary(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Names that the language brings.
+/// Returns `true` for Python's built-in names.
 pub(crate) fn is_builtin(name: &str) -> bool {
     matches!(
         name,
@@ -171,7 +171,7 @@ mod tests {
             ("options", Kind::Unknown),
         ];
         for (name, kind) in table {
-            assert_eq!(suggested(name).kind, kind, "{name}");
+            assert_eq!(value_by_name(name).kind, kind, "{name}");
         }
     }
 }

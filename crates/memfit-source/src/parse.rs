@@ -1,5 +1,4 @@
-//! From text to facts. What the parser cannot read is a problem, and the rest of the text is read all the
-//! same.
+//! Parsing of a text and collection of its facts. After a syntax error, the rest of the text is analysed.
 
 use std::sync::Arc;
 
@@ -10,32 +9,32 @@ use ruff_python_parser::{Mode, ParseOptions, Parsed, parse_unchecked};
 use crate::facts::{Comment, Facts, Problem};
 use crate::limits::{TooMuch, measure};
 use crate::position::Span;
-use crate::project::{Alone, ImportedFunction, Index, Modules};
+use crate::project::{ImportedFunction, Index, Modules, NoModules};
 use crate::walk;
 
-/// Which Python it is.
+/// Python dialect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
-    /// As in a file.
+    /// Plain Python, as in a file.
     #[default]
     Python,
-    /// As in a notebook's cell, with magic commands.
+    /// IPython, with magic commands, as in a notebook's cell.
     IPython,
 }
 
-/// The most problems that are told of one text.
-const MOST_PROBLEMS: usize = 20;
+/// Maximum number of syntax errors reported for a text.
+const MAX_PROBLEMS: usize = 20;
 
-/// The facts of a text.
+/// Collects the facts of a text.
 pub fn facts(text: &Arc<str>, dialect: Dialect, modules: &dyn Modules) -> Result<Facts, TooMuch> {
     Ok(Module::read(text.clone(), dialect)?.facts(modules))
 }
 
-/// A text that was parsed: asked for its own facts, and for what its functions do by those who import them.
+/// Parsed text. It provides its own facts, and summaries of its functions to modules that import them.
 #[derive(Debug)]
 pub struct Module {
     text: Arc<str>,
-    /// Nothing where it is no module at all.
+    /// `None` if the text is not a module.
     syntax: Option<ModModule>,
     problems: Vec<Problem>,
     comments: Vec<Comment>,
@@ -51,12 +50,12 @@ impl Module {
         Ok(Self { text, syntax, problems, comments })
     }
 
-    /// What was parsed.
+    /// Source text.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Its facts.
+    /// Collects the facts.
     pub fn facts(&self, modules: &dyn Modules) -> Facts {
         let Some(syntax) = &self.syntax else { return Facts::default() };
         let mut facts = walk::walk(syntax, &self.text, &modules);
@@ -66,40 +65,44 @@ impl Module {
         facts
     }
 
-    /// What it defines.
+    /// Names that it defines.
     pub fn index(&self) -> Index {
-        self.syntax.as_ref().map(|syntax| walk::index(syntax, &self.text, &&Alone)).unwrap_or_default()
+        self.syntax.as_ref().map(|syntax| walk::index(syntax, &self.text, &&NoModules)).unwrap_or_default()
     }
 
-    /// What one function of it does, or a method: `Trainer.step`.
+    /// Summary of a function or a method (`Trainer.step`).
     pub fn function(&self, name: &str, modules: &dyn Modules) -> Option<ImportedFunction> {
         walk::summary_of(self.syntax.as_ref()?, &self.text, &modules, name).map(ImportedFunction)
     }
 }
 
-/// Whether a text can be parsed as it is: for those who changed it.
+/// Returns `true` if a text has no syntax errors.
 pub fn is_valid(text: &str, dialect: Dialect) -> bool {
     measure(text).is_ok() && parse_unchecked(text, options(dialect)).has_valid_syntax()
 }
 
-/// Whether a text may have anything to do with training. Most files of most projects have not.
+/// Returns `true` if a text may concern training with PyTorch. Most files of most projects do not.
 pub fn is_relevant(text: &str) -> bool {
-    const SIGNS: &[&str] =
+    const KEYWORDS: &[&str] =
         &["torch", "backward", "zero_grad", "DataLoader", "cuda", "optimizer", "CUDA_ALLOC", "transformers"];
-    // What only others' names stand for is no business of these rules.
-    const OTHERS: &[&str] = &["mxnet", "tensorflow", "keras", "jax", "paddle", "mindspore", "tinygrad"];
+    // Texts for other frameworks are outside the scope of the rules.
+    const OTHER_FRAMEWORKS: &[&str] =
+        &["mxnet", "tensorflow", "keras", "jax", "paddle", "mindspore", "tinygrad"];
     let imports = |name: &str| {
         text.lines().any(|line| {
-            // In a notebook, lines stand in strings.
+            // In a notebook, lines are inside JSON strings.
             let line = line.trim_start_matches([' ', '"', '\t']);
             line.strip_prefix("import ")
                 .or_else(|| line.strip_prefix("from "))
                 .is_some_and(|rest| rest.starts_with(name))
         })
     };
-    let is_of_another =
-        || !text.contains("torch") && !text.contains("lightning") && OTHERS.iter().any(|name| imports(name));
-    SIGNS.iter().any(|sign| text.contains(sign)) && !is_of_another()
+    let is_of_another = || {
+        !text.contains("torch")
+            && !text.contains("lightning")
+            && OTHER_FRAMEWORKS.iter().any(|name| imports(name))
+    };
+    KEYWORDS.iter().any(|sign| text.contains(sign)) && !is_of_another()
 }
 
 pub(crate) fn options(dialect: Dialect) -> ParseOptions {
@@ -113,7 +116,7 @@ fn problems(parsed: &Parsed<Mod>) -> Vec<Problem> {
     parsed
         .errors()
         .iter()
-        .take(MOST_PROBLEMS)
+        .take(MAX_PROBLEMS)
         .map(|error| Problem {
             span: Span::new(error.location.start().to_u32(), error.location.end().to_u32()),
             message: error.error.to_string(),
@@ -121,7 +124,7 @@ fn problems(parsed: &Parsed<Mod>) -> Vec<Problem> {
         .collect()
 }
 
-/// The comments that speak to memfit.
+/// Collects comments that mention memfit.
 fn comments(parsed: &Parsed<Mod>, text: &str) -> Vec<Comment> {
     if !text.contains("memfit") {
         return Vec::new();
@@ -135,7 +138,7 @@ fn comments(parsed: &Parsed<Mod>, text: &str) -> Vec<Comment> {
             let range = token.range();
             Span::new(range.start().to_u32(), range.end().to_u32())
         })
-        .filter(|span| span.of(text).contains("memfit"))
+        .filter(|span| span.slice(text).contains("memfit"))
         .map(|span| {
             let before = text.get(..span.start as usize).unwrap_or_default();
             let line = before.rsplit(['\n', '\r']).next().unwrap_or_default();

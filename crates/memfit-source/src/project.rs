@@ -1,7 +1,7 @@
-//! What a text imports from its project: asked of whoever knows where files are.
+//! Imports from other modules of the project, resolved by the caller, who knows the files.
 //!
-//! A module is first asked what it defines ([`Index`]), which takes no walk; only a function that is called
-//! is walked.
+//! A module is first asked for its definitions ([`Index`]), which needs no walk; a function is walked only
+//! when it is called.
 
 mod summary;
 
@@ -9,27 +9,27 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-pub(crate) use summary::{ClassExport, Kept, Returned, Summary, SummaryOp};
+pub(crate) use summary::{ClassExport, Returned, StoredParameters, Summary, SummaryOp};
 
-/// What a module defines, by name.
+/// Definitions of a module by name.
 #[derive(Clone, Debug, Default)]
 pub struct Index {
     pub(crate) functions: FxHashSet<String>,
     pub(crate) classes: FxHashMap<String, Arc<ClassExport>>,
-    /// What it imports from its own project: the module, and the name there.
-    pub(crate) passed_on: FxHashMap<String, (String, String)>,
+    /// Re-exported names: the module that they come from, and the name there.
+    pub(crate) reexported: FxHashMap<String, (String, String)>,
 }
 
-/// What a function or method of another module does.
+/// Summary of a function or method of another module.
 #[derive(Clone, Debug)]
 pub struct ImportedFunction(pub(crate) Arc<Summary>);
 
-/// What is known of a class of another module.
+/// Summary of a class of another module.
 #[derive(Clone, Debug)]
 pub struct ImportedClass(pub(crate) Arc<ClassExport>);
 
 impl Index {
-    /// Whether a function of this name is defined, or a method: `Trainer.step`.
+    /// Returns `true` if the module defines a function or method (`Trainer.step`) of this name.
     pub fn has_function(&self, name: &str) -> bool {
         match name.split_once('.') {
             Some((class, method)) => self.classes.get(class).is_some_and(|class| class.has(method)),
@@ -37,32 +37,32 @@ impl Index {
         }
     }
 
-    /// A class of this name.
+    /// Class of this name.
     pub fn class(&self, name: &str) -> Option<ImportedClass> {
         self.classes.get(name).cloned().map(ImportedClass)
     }
 
-    /// Where a name comes from that the module imports from its own project: the module, and the name there.
-    pub fn passed_on(&self, name: &str) -> Option<(&str, &str)> {
-        self.passed_on.get(name).map(|(module, name)| (module.as_str(), name.as_str()))
+    /// Origin of a re-exported name: the module, and the name there.
+    pub fn reexported(&self, name: &str) -> Option<(&str, &str)> {
+        self.reexported.get(name).map(|(module, name)| (module.as_str(), name.as_str()))
     }
 }
 
 /// Finds modules of the project by the names that a text imports them by; relative names begin with dots.
-/// Nothing is found of modules of others.
+/// Third-party modules are not found.
 pub trait Modules {
-    /// What a function does, or a method: `Trainer.step`.
+    /// Summary of a function or a method (`Trainer.step`).
     fn function(&self, module: &str, name: &str) -> Option<ImportedFunction>;
 
-    /// What is known of a class.
+    /// Summary of a class.
     fn class(&self, module: &str, name: &str) -> Option<ImportedClass>;
 }
 
-/// A text that stands alone.
+/// Implementation for a single text: finds nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Alone;
+pub struct NoModules;
 
-impl Modules for Alone {
+impl Modules for NoModules {
     fn function(&self, _: &str, _: &str) -> Option<ImportedFunction> {
         None
     }
@@ -72,7 +72,7 @@ impl Modules for Alone {
     }
 }
 
-/// As the walk asks.
+/// Object-safe interface for the walk.
 pub(crate) trait Imports {
     fn function(&self, path: &str) -> Option<Arc<Summary>>;
     fn method(&self, class: &str, name: &str) -> Option<Arc<Summary>>;
@@ -96,7 +96,7 @@ impl<M: Modules + ?Sized> Imports for &M {
     }
 }
 
-/// `.a.b.c` is `c` of the module `.a.b`; `.c` is `c` of the package itself.
+/// Splits a path: `.a.b.c` is `c` of the module `.a.b`; `.c` is `c` of the package itself.
 pub(crate) fn split(path: &str) -> Option<(&str, &str)> {
     let at = path.rfind('.')?;
     let (module, name) = (&path[..at], &path[at + 1..]);

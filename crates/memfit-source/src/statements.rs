@@ -1,4 +1,4 @@
-//! The statements of a text, which stand in which, and what each assigns: for changes of the text.
+//! Statement tree of a text with the names that each statement binds, for source edits.
 
 use ruff_python_ast::{ExceptHandler, Expr, Stmt};
 use ruff_python_parser::parse_unchecked;
@@ -8,28 +8,28 @@ use crate::limits::{TooMuch, measure};
 use crate::parse::{Dialect, options};
 use crate::position::Span;
 
-/// One statement.
+/// Statement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Statement {
-    /// The whole of it.
+    /// Span of the statement.
     pub span: Span,
-    /// What it is, as far as a change has to know.
+    /// Kind, as far as edits need it.
     pub kind: StatementKind,
-    /// The name that it defines, of a function or a class.
+    /// Name that a function or class definition binds.
     pub name: Option<String>,
-    /// The places that it binds: of an assignment, a loop's rounds, `with … as`, a function's parameters.
+    /// Targets that it binds: of an assignment, a loop, `with … as`, a function's parameters.
     pub targets: Vec<Expression>,
-    /// Its other expressions: the value of an assignment, a test, decorators.
+    /// Its other expressions: the value of an assignment, a condition, decorators.
     pub values: Vec<Expression>,
-    /// The modules that `import` binds under their own names.
+    /// Names that `import module` binds.
     pub modules: Vec<String>,
-    /// The statements of its body, where it has one.
+    /// Statements of its body.
     pub body: Vec<Statement>,
-    /// Those of its other parts: `else`, `except`, `case`.
+    /// Statements of its other clauses: `else`, `except`, `case`.
     pub others: Vec<Vec<Statement>>,
 }
 
-/// What a statement is.
+/// Kinds of statements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatementKind {
     /// `for`, `while`
@@ -40,7 +40,7 @@ pub enum StatementKind {
     Class,
     /// `import`, `from … import`
     Import,
-    /// A string that stands alone: documentation.
+    /// A docstring or another string statement.
     Text,
     /// `a = b`
     Assign,
@@ -56,19 +56,19 @@ pub enum StatementKind {
     Global,
     /// `break`, `continue`, `raise`
     Exit,
-    /// An expression that stands alone.
+    /// An expression statement.
     Expression,
     /// Any other.
     Other,
 }
 
 impl Statement {
-    /// The lists of statements in it.
+    /// Lists of statements in it.
     pub fn suites(&self) -> impl Iterator<Item = &[Self]> {
         std::iter::once(self.body.as_slice()).chain(self.others.iter().map(Vec::as_slice))
     }
 
-    /// Visits this statement and all in it, in their order in the text.
+    /// Visits this statement and all nested ones, in the order of the text.
     pub fn visit<'a>(&'a self, see: &mut impl FnMut(&'a Self)) {
         see(self);
         for suite in self.suites() {
@@ -83,7 +83,7 @@ impl Statement {
         self.targets.iter().chain(&self.values)
     }
 
-    /// Whether a name stands in this statement, or in one within it.
+    /// Returns `true` if a name occurs in this statement or in a nested one.
     pub fn mentions(&self, name: &str) -> bool {
         self.expressions().any(|expression| expression.mentions(name))
             || self.suites().flatten().any(|statement| statement.mentions(name))
@@ -95,15 +95,15 @@ impl Statement {
     }
 }
 
-/// The deepest tree that a change is made in: far more than people write, and little for a stack.
-const DEEPEST_CHANGED: usize = 400;
+/// Maximum depth of a tree that is edited: far more than people write, and safe on any stack.
+const MAX_EDIT_DEPTH: usize = 400;
 
-/// Whether the statements of a text are so deep in each other that walking them needs a stack of its own.
+/// Returns `true` if statements are nested so deeply that walking them needs a larger stack.
 pub fn is_deep(statements: &[Statement]) -> bool {
-    statements.iter().any(|statement| statement.depth() > DEEPEST_CHANGED)
+    statements.iter().any(|statement| statement.depth() > MAX_EDIT_DEPTH)
 }
 
-/// The statements of a module, with those in them.
+/// Parses a module's statements, including nested ones.
 pub fn statements(text: &str, dialect: Dialect) -> Result<Vec<Statement>, TooMuch> {
     measure(text)?;
     let parsed = parse_unchecked(text, options(dialect));
@@ -174,7 +174,7 @@ fn statement(of: &Stmt) -> Statement {
     }
 }
 
-/// The places that a statement binds, and its other expressions.
+/// Targets of a statement, and its other expressions.
 fn expressions(of: &Stmt) -> (Vec<Expression>, Vec<Expression>) {
     let all = |of: &[Expr]| of.iter().map(expression).collect::<Vec<_>>();
     let named = |name: &ruff_python_ast::Identifier| Expression {
@@ -214,10 +214,10 @@ mod tests {
         let found = statements(text, Dialect::Python).unwrap();
         let kinds: Vec<StatementKind> = found.iter().map(|statement| statement.kind).collect();
         assert_eq!(kinds, [StatementKind::Text, StatementKind::Import, StatementKind::Loop]);
-        let body: Vec<&str> = found[2].body.iter().map(|statement| statement.span.of(text)).collect();
+        let body: Vec<&str> = found[2].body.iter().map(|statement| statement.span.slice(text)).collect();
         assert_eq!(body, ["if x:\n        a = 1\n    else:\n        b = 2", "c()"]);
         let inner: Vec<&str> =
-            found[2].body[0].suites().flatten().map(|statement| statement.span.of(text)).collect();
+            found[2].body[0].suites().flatten().map(|statement| statement.span.slice(text)).collect();
         assert_eq!(inner, ["a = 1", "b = 2"]);
     }
 
@@ -226,7 +226,7 @@ mod tests {
         let text = "@f(1)\ndef g(a, b=c, *d):\n    x, y.z = h(a)[0] + 1\n    with m() as n:\n        return [k for k in n]\n";
         let found = statements(text, Dialect::Python).unwrap();
         let of = |expressions: &[Expression]| -> Vec<String> {
-            expressions.iter().map(|each| each.span.of(text).to_owned()).collect()
+            expressions.iter().map(|each| each.span.slice(text).to_owned()).collect()
         };
         assert_eq!(found[0].name.as_deref(), Some("g"));
         assert_eq!(

@@ -1,8 +1,9 @@
-//! The walk: each function once, in the order of execution, with what is known of every name.
+//! Abstract interpretation of a module: each function once, in order of execution, with the values of all
+//! names.
 //!
-//! Two passes. The first learns what functions are called with, what attributes hold and what the module's
-//! names are; the second records. Loops are walked twice in the second pass, silently and then for the
-//! record, so that what one round leaves to the next is known.
+//! There are two passes. The first collects arguments of functions, values of attributes and module-level
+//! names; the second records facts. It walks loops twice, first silently, so that the recorded iteration sees
+//! the values left by the one before.
 
 mod call;
 mod callee;
@@ -11,12 +12,12 @@ mod definitions;
 mod describe;
 mod env;
 mod expression;
+mod full_names;
 mod imported;
-mod kept;
-mod known;
+mod library_calls;
 mod method;
-mod named;
 mod statement;
+mod stores;
 mod summary;
 mod test;
 mod weights;
@@ -28,27 +29,27 @@ use ruff_text_size::Ranged;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::facts::{
-    Bound, ClassId, Facts, FunctionId, Guard, GuardId, GuardTest, HandlerId, Loop, LoopId, Op, OpKind, Place,
-    Store, TryId,
+    ClassId, CounterBinding, Facts, FunctionId, Guard, GuardId, GuardTest, HandlerId, Loop, LoopId, Op,
+    OpKind, Site, Store, TryId,
 };
 use crate::facts::{DType, Flags, Grad, Graph, GraphState, Kind, Value, Weights};
 use crate::names;
 use crate::position::Span;
-use crate::project::{ClassExport, Imports, Index, Kept, Summary};
+use crate::project::{ClassExport, Imports, Index, StoredParameters, Summary};
 use definitions::Definitions;
 use env::{Binding, Env, Graphs};
-use named::Names;
+use full_names::Names;
 
-/// The deepest nesting that is followed; below it everything is unknown.
-const DEEPEST: usize = 160;
+/// Maximum nesting that is analysed; anything deeper is unknown.
+const MAX_DEPTH: usize = 160;
 
-/// The longest chain of calls that is followed.
-const LONGEST_CHAIN: usize = 6;
+/// Maximum length of a call chain that is followed.
+const MAX_CALL_DEPTH: usize = 6;
 
-/// The most operations that one call stands for.
-const MOST_OPS: usize = 64;
+/// Maximum number of operations recorded for one call.
+const MAX_CALL_OPS: usize = 64;
 
-/// What is being walked: one function.
+/// State of the function being walked.
 struct Frame<'a> {
     function: FunctionId,
     env: Env<'a>,
@@ -61,22 +62,22 @@ struct Frame<'a> {
     managed: bool,
     silent: u32,
     ops: Vec<Op>,
-    /// Stores, and the graphs that their values hang on.
+    /// Stores with the graphs of their values.
     stores: Vec<(Store, Graph)>,
     escaped: FxHashSet<&'a str>,
-    /// What is returned, and the states of its graphs when it is.
+    /// Returned value, with the states of its graphs at the return.
     returned: Option<(Value, FxHashMap<u32, GraphState>)>,
-    /// Graphs from here on are this frame's own.
+    /// First graph id of this frame.
     first_graph: u32,
-    /// Graphs from here on are of this round of the innermost loop.
+    /// First graph id of the current iteration of the innermost loop.
     round_graph: u32,
-    /// Graphs from here on are of the innermost loop.
+    /// First graph id of the innermost loop.
     loop_graph: u32,
-    /// Containers of the object that parameters are put into.
-    keeps: Vec<Kept>,
+    /// Containers of the object to which parameters are added.
+    stored_parameters: Vec<StoredParameters>,
     parameters: Vec<u32>,
     globals: FxHashSet<&'a str>,
-    /// Names of this frame that an enclosing function bound.
+    /// Names that an enclosing function bound.
     outer: Option<Arc<FxHashMap<&'a str, Binding>>>,
 }
 
@@ -89,17 +90,17 @@ pub(crate) struct Walker<'a> {
     frame: Frame<'a>,
     active: Vec<FunctionId>,
     summaries: Vec<Option<Arc<Summary>>>,
-    /// What names of other modules led to: each is asked for once.
+    /// Cached lookups of names in other modules.
     imported: FxHashMap<String, Option<Arc<Summary>>>,
     names: Names,
     imported_classes: FxHashMap<String, Option<Arc<ClassExport>>>,
-    /// The bases of each class that other modules of the project define.
+    /// Base classes of each class that are in other modules of the project.
     bases: Vec<Vec<(String, Arc<ClassExport>)>>,
     walked: Vec<bool>,
-    /// What the module's names are in the end.
+    /// Final bindings of the module.
     module: FxHashMap<&'a str, Binding>,
     attributes: FxHashMap<(ClassId, &'a str), Value>,
-    /// What a function is called with.
+    /// Arguments seen for each function's parameters.
     seeds: FxHashMap<(FunctionId, usize), Value>,
     grads: FxHashMap<FunctionId, Grad>,
     closures: FxHashMap<FunctionId, Arc<FxHashMap<&'a str, Binding>>>,
@@ -120,22 +121,22 @@ pub(crate) fn span(node: &impl Ranged) -> Span {
     Span::new(range.start().to_u32(), range.end().to_u32())
 }
 
-/// Walks a module and gives its facts.
+/// Collects the facts of a module.
 pub(crate) fn walk<'a>(module: &'a ModModule, text: &'a str, imports: &'a dyn Imports) -> Facts {
     let mut walker = Walker::new(module, text, imports);
-    walker.all(module);
-    walker.again();
-    walker.all(module);
+    walker.walk_all(module);
+    walker.begin_second_pass();
+    walker.walk_all(module);
     walker.finish()
 }
 
-/// What a module defines.
+/// Collects the definitions of a module.
 pub(crate) fn index<'a>(module: &'a ModModule, text: &'a str, imports: &'a dyn Imports) -> Index {
     let walker = Walker::new(module, text, imports);
     summary::index(&walker.definitions, &walker.facts)
 }
 
-/// What one function of a module does, or a method: no more is walked than it takes.
+/// Summary of one function or method. Walks no more than it needs.
 pub(crate) fn summary_of<'a>(
     module: &'a ModModule,
     text: &'a str,
@@ -151,7 +152,7 @@ pub(crate) fn summary_of<'a>(
         }
     };
     walker.module_body(module);
-    // What attributes hold is what the other methods give them.
+    // Values of attributes come from the other methods.
     let methods: Vec<FunctionId> = class
         .map(|class| walker.definitions.classes[class.index()].methods.values().copied().collect())
         .unwrap_or_default();
@@ -160,7 +161,7 @@ pub(crate) fn summary_of<'a>(
             walker.function(id);
         }
     }
-    walker.again();
+    walker.begin_second_pass();
     walker.summary(id)
 }
 
@@ -184,7 +185,7 @@ impl Frame<'_> {
             first_graph,
             round_graph: first_graph,
             loop_graph: first_graph,
-            keeps: Vec::new(),
+            stored_parameters: Vec::new(),
             parameters: Vec::new(),
             globals: FxHashSet::default(),
             outer: None,
@@ -193,7 +194,7 @@ impl Frame<'_> {
 }
 
 impl<'a> Walker<'a> {
-    /// A walker that knows what is defined, and has walked nothing.
+    /// Creates a walker that has the definitions and has walked nothing.
     fn new(module: &'a ModModule, text: &'a str, imports: &'a dyn Imports) -> Self {
         let definitions = Definitions::collect(&module.body);
         let functions = definitions.functions.len();
@@ -231,8 +232,8 @@ impl<'a> Walker<'a> {
         walker
     }
 
-    /// Begins the second pass.
-    fn again(&mut self) {
+    /// Prepares the second pass.
+    fn begin_second_pass(&mut self) {
         self.pass = 2;
         self.summaries = vec![None; self.summaries.len()];
         self.walked = vec![false; self.walked.len()];
@@ -242,10 +243,10 @@ impl<'a> Walker<'a> {
         self.pass == 2 && self.frame.silent == 0
     }
 
-    fn place(&mut self) -> Place {
+    fn site(&mut self) -> Site {
         self.order += 1;
         let frame = &self.frame;
-        Place {
+        Site {
             function: frame.function,
             looped: frame.looped,
             guard: frame.guard,
@@ -260,10 +261,10 @@ impl<'a> Walker<'a> {
 
     fn slice(&self, span: Span) -> &'a str {
         let text: &'a str = self.text;
-        span.of(text)
+        span.slice(text)
     }
 
-    /// A framework calls this method, and turns gradients off first.
+    /// Returns `true` if a framework calls this method with gradients off.
     fn framework_runs(&self, class: Option<ClassId>, name: &str) -> bool {
         class.is_some_and(|class| self.facts.class(class).is_managed)
             && ["validation_step", "test_step", "predict_step", "prediction_step", "evaluate", "eval_forward"]
@@ -276,8 +277,8 @@ impl<'a> Walker<'a> {
             || self.module.contains_key(name)
     }
 
-    /// One pass over the module and all of its functions.
-    fn all(&mut self, module: &'a ModModule) {
+    /// Walks the module and all of its functions once.
+    fn walk_all(&mut self, module: &'a ModModule) {
         self.module_body(module);
         for index in 1..self.definitions.functions.len() {
             if !self.walked[index] {
@@ -302,17 +303,17 @@ impl<'a> Walker<'a> {
             .collect();
     }
 
-    /// Ends a frame: its stores and operations go on record.
+    /// Ends a frame and records its stores and operations.
     fn leave(&mut self) -> Frame<'a> {
         let next = Frame::new(FunctionId(0), Grad::On, self.graphs.count());
         let mut frame = std::mem::replace(&mut self.frame, next);
         if self.pass == 2 {
             let returned: &[u32] = frame.returned.as_ref().map_or(&[], |(value, _)| &value.graph.ids);
             for (mut store, graph) in frame.stores.drain(..) {
-                // What is returned may still be trained on, and all that it hangs on.
+                // The caller may still train on the returned value and its graphs.
                 let handed_on = graph.ids.iter().any(|id| returned.contains(id));
                 let value = Value { graph, ..Value::default() };
-                store.graph = self.graphs.of(&value);
+                store.graph = self.graphs.state_of(&value);
                 store.escapes |= handed_on || frame.escaped.contains(store.target.as_str());
                 self.facts.stores.push(store);
             }
@@ -321,12 +322,12 @@ impl<'a> Walker<'a> {
         frame
     }
 
-    /// What a function does, walking it first if that has not been done.
+    /// Summary of a function, which is walked first if necessary.
     fn summary(&mut self, id: FunctionId) -> Option<Arc<Summary>> {
         if let Some(summary) = &self.summaries[id.index()] {
             return Some(summary.clone());
         }
-        if self.walked[id.index()] || self.active.len() >= LONGEST_CHAIN || self.active.contains(&id) {
+        if self.walked[id.index()] || self.active.len() >= MAX_CALL_DEPTH || self.active.contains(&id) {
             return None;
         }
         self.function(id);
@@ -357,7 +358,7 @@ impl<'a> Walker<'a> {
         for (index, parameter) in node.parameters.iter().enumerate() {
             let name = parameter.name().id.as_str();
             let value = self.parameter(id, class, index, name, parameter.annotation());
-            let binding = Binding { value, looped: None, how: Bound::Parameter };
+            let binding = Binding { value, looped: None, how: CounterBinding::Parameter };
             self.frame.env.set(name, binding);
         }
         self.body(&node.body);
@@ -393,14 +394,16 @@ impl<'a> Walker<'a> {
         {
             let kind = if self.facts.class(class).is_module { Kind::Module } else { Kind::Object(class) };
             self.facts.functions[id.index()].inputs.push(Graph::none());
-            return Value::of(kind);
+            return Value::from_kind(kind);
         }
-        let mut value = names::suggested(name);
+        let mut value = names::value_by_name(name);
         if let Some(seed) = self.seeds.get(&(id, index)).filter(|seed| self.pass == 2 && !seed.is_unknown()) {
             value = seed.clone();
             value.graph = Graph::unknown().clone_if(!seed.graph.is_none());
-        } else if let Some(annotated) = annotation.and_then(|annotation| self.annotated(annotation)) {
-            value = annotated;
+        } else if let Some(annotation_value) =
+            annotation.and_then(|annotation| self.annotation_value(annotation))
+        {
+            value = annotation_value;
         }
         if matches!(value.kind, Kind::Unknown | Kind::Tensor) {
             value.graph = Graph::one(graph);
@@ -409,8 +412,8 @@ impl<'a> Walker<'a> {
         value
     }
 
-    /// What an annotation says.
-    fn annotated(&self, annotation: &Expr) -> Option<Value> {
+    /// Value of a type annotation.
+    fn annotation_value(&self, annotation: &Expr) -> Option<Value> {
         let name = self.full_name(annotation)?;
         let last = name.rsplit('.').next().unwrap_or(&name);
         let kind = match last {
@@ -423,7 +426,7 @@ impl<'a> Walker<'a> {
             "str" | "int" | "float" | "bool" => Kind::Number,
             _ => return None,
         };
-        Some(Value::of(kind))
+        Some(Value::from_kind(kind))
     }
 
     fn looped(&mut self, at: u32, make: impl FnOnce() -> Loop) -> LoopId {
@@ -436,7 +439,7 @@ impl<'a> Walker<'a> {
         id
     }
 
-    /// Enters a branch of the text.
+    /// Adds a branch and returns its id.
     fn guard(&mut self, test: Span, what: Arc<GuardTest>, negated: bool) -> GuardId {
         let looped = self.frame.looped;
         let guard = Guard { parent: self.frame.guard, test, what, negated, looped };
@@ -449,26 +452,26 @@ impl<'a> Walker<'a> {
         id
     }
 
-    /// Records a thing that training does.
+    /// Records a training operation.
     fn op(&mut self, kind: OpKind, span: Span, receiver: &str, weights: Weights) {
         if self.frame.silent > 0 || self.frame.ops.len() > 4096 {
             return;
         }
-        let place = self.place();
+        let site = self.site();
         let receiver = receiver.to_owned();
-        self.frame.ops.push(Op { kind, span, receiver, weights, place, via: None, deep: false });
+        self.frame.ops.push(Op { kind, span, receiver, weights, site, via: None, deep: false });
     }
 
     /// Binds a name.
-    fn bind(&mut self, name: &'a str, mut value: Value, how: Bound) {
-        if value.is_unknown() && !matches!(how, Bound::Target(_)) {
-            let suggested = names::suggested(name);
+    fn bind(&mut self, name: &'a str, mut value: Value, how: CounterBinding) {
+        if value.is_unknown() && !matches!(how, CounterBinding::Target(_)) {
+            let suggested = names::value_by_name(name);
             if !suggested.is_unknown() {
                 let graph = value.graph;
                 value = Value {
                     graph,
                     device: value.device,
-                    flags: value.flags.with(suggested.flags),
+                    flags: value.flags.union(suggested.flags),
                     weights: value.weights,
                     ..suggested
                 };
@@ -485,7 +488,7 @@ impl<'a> Walker<'a> {
         let binding = Binding { value, looped: self.frame.looped, how };
         self.frame.env.set(name, binding);
         let looped = self.frame.looped;
-        if !matches!(how, Bound::Target(_)) {
+        if !matches!(how, CounterBinding::Target(_)) {
             let mut next = looped;
             while let Some(id) = next {
                 let found = &mut self.facts.loops[id.index()];
@@ -497,71 +500,71 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Remembers what `self.x` holds for the other methods.
+    /// Records the value of `self.x` for other methods.
     fn attribute(&mut self, name: &'a str, value: &Value) {
         let Some(class) = self.definitions.functions[self.frame.function.index()].class else { return };
         let Some(attribute) = name.strip_prefix("self.").filter(|rest| !rest.contains('.')) else { return };
         let mut value = value.clone();
         value.graph = Graph::unknown().clone_if(!value.graph.is_none());
         let joined = match self.attributes.get(&(class, attribute)) {
-            // A guess from a name gives way to what is known.
+            // A value known by its name only gives way to an inferred one.
             Some(old) if !(old.is(Flags::BY_NAME) && old.kind == value.kind) => old.either(&value),
             _ => value,
         };
         self.attributes.insert((class, attribute), joined);
     }
 
-    /// What a name or a dotted name holds.
-    fn lookup(&mut self, name: &'a str) -> (Value, Bound) {
+    /// Value of a name or a dotted name.
+    fn lookup(&mut self, name: &'a str) -> (Value, CounterBinding) {
         if let Some(binding) = self.frame.env.get(name) {
             return (binding.value.clone(), binding.how);
         }
         if let Some(binding) = self.frame.outer.as_ref().and_then(|outer| outer.get(name)) {
             let mut value = binding.value.clone();
             value.graph = Graph::unknown().clone_if(!value.graph.is_none());
-            return (value, Bound::Elsewhere);
+            return (value, CounterBinding::Elsewhere);
         }
         if let Some(attribute) = name.strip_prefix("self.")
             && let Some(class) = self.definitions.functions[self.frame.function.index()].class
             && let Some(value) = self.attributes.get(&(class, attribute))
         {
-            return (value.clone(), Bound::Elsewhere);
+            return (value.clone(), CounterBinding::Elsewhere);
         }
         if name.contains('.') {
-            return (Value::unknown(), Bound::Elsewhere);
+            return (Value::unknown(), CounterBinding::Elsewhere);
         }
         if let Some(id) = self.definitions.top_functions.get(name) {
-            return (Value::of(Kind::Function(*id)), Bound::Elsewhere);
+            return (Value::from_kind(Kind::Function(*id)), CounterBinding::Elsewhere);
         }
         if let Some(id) = self.definitions.top_classes.get(name) {
-            return (Value::of(Kind::Class(*id)), Bound::Elsewhere);
+            return (Value::from_kind(Kind::Class(*id)), CounterBinding::Elsewhere);
         }
         if let Some(binding) = self.module.get(name).filter(|_| self.frame.function != FunctionId(0)) {
-            return (binding.value.clone(), Bound::Elsewhere);
+            return (binding.value.clone(), CounterBinding::Elsewhere);
         }
         if let Some(path) = self.definitions.imports.get(name) {
-            return (Value::of(Kind::Path(path.clone())), Bound::Elsewhere);
+            return (Value::from_kind(Kind::Path(path.clone())), CounterBinding::Elsewhere);
         }
         if names::is_builtin(name) {
-            return (Value::of(Kind::Path(self.names.builtin(name))), Bound::Elsewhere);
+            return (Value::from_kind(Kind::Path(self.names.builtin(name))), CounterBinding::Elsewhere);
         }
         if self.definitions.starred || self.module.contains_key(name) || self.frame.globals.contains(name) {
-            return (names::suggested(name), Bound::Elsewhere);
+            return (names::value_by_name(name), CounterBinding::Elsewhere);
         }
-        if let Some(path) = names::customary(name) {
-            return (Value::of(Kind::Path(self.names.keep(path))), Bound::Nowhere);
+        if let Some(path) = names::conventional_path(name) {
+            return (Value::from_kind(Kind::Path(self.names.intern(path))), CounterBinding::Nowhere);
         }
-        let mut value = names::suggested(name);
+        let mut value = names::value_by_name(name);
         if value.is_unknown() {
             value.kind = Kind::Undefined;
         }
-        // A name of an enclosing function that was not walked with this one is somewhere.
+        // An enclosing function that is not being walked may bind the name.
         let nested = self.definitions.functions[self.frame.function.index()].parent != FunctionId(0)
             && self.frame.function != FunctionId(0);
-        (value, if nested || self.pass == 1 { Bound::Elsewhere } else { Bound::Nowhere })
+        (value, if nested || self.pass == 1 { CounterBinding::Elsewhere } else { CounterBinding::Nowhere })
     }
 
-    /// A new forward pass, or none where gradients are off.
+    /// Creates the graph of a forward pass; empty if gradients are off.
     fn forward(&mut self, inputs: &Graph, weights: Weights) -> (Graph, Flags) {
         match self.frame.grad {
             Grad::On => {
@@ -578,14 +581,14 @@ impl<'a> Walker<'a> {
     }
 
     fn finish(mut self) -> Facts {
-        self.facts.ops.sort_by_key(|op| op.place.order);
-        self.facts.stores.sort_by_key(|store| store.place.order);
+        self.facts.ops.sort_by_key(|op| op.site.order);
+        self.facts.stores.sort_by_key(|store| store.site.order);
         crate::windows::find(&mut self.facts);
         self.facts
     }
 }
 
-/// A decorator or context under which nothing is recorded.
+/// Returns `true` for decorators and contexts that disable gradients.
 pub(super) fn turns_off(path: &str) -> bool {
     ["no_grad", "inference_mode"].contains(&path.rsplit('.').next().unwrap_or(path))
         || path.ends_with("torch_no_grad")

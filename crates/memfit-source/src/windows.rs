@@ -1,16 +1,18 @@
-//! Windows: what counts micro-batches, and where the step and the clearing of gradients stand to it.
+//! Detection of gradient accumulation windows: the counter, the step and the clearing of gradients.
 
-use crate::facts::{Bound, Counted, Facts, GuardId, LoopId, Op, OpKind, Over, Overlap, Residue, Window};
+use crate::facts::{
+    CounterBinding, CounterTest, Facts, GuardId, IterableKind, LoopId, Op, OpKind, Overlap, Residue, Window,
+};
 
-/// Finds the windows of a text and puts them among its facts.
+/// Adds the windows of a text to its facts.
 pub(crate) fn find(facts: &mut Facts) {
     let mut windows: Vec<Window> = Vec::new();
     for (index, step) in facts.ops.iter().enumerate() {
-        if !matches!(step.kind, OpKind::Step { .. }) || step.deep || step.place.managed {
+        if !matches!(step.kind, OpKind::Step { .. }) || step.deep || step.site.managed {
             continue;
         }
-        let Some((guard, counted, alternative)) = counting(facts, step) else { continue };
-        let looped = step.place.looped;
+        let Some((guard, counted, alternative)) = counting_guard(facts, step) else { continue };
+        let looped = step.site.looped;
         if windows.iter().any(|window| window.guard == guard && is_same(facts, step, &facts.ops[window.step]))
         {
             continue;
@@ -22,19 +24,19 @@ pub(crate) fn find(facts: &mut Facts) {
     facts.windows = windows;
 }
 
-/// The innermost branch around a step, in its loop, that counts.
-fn counting(facts: &Facts, step: &Op) -> Option<(GuardId, Counted, bool)> {
-    for id in facts.guards_of(step.place.guard) {
+/// Innermost counting branch around a step, within its loop.
+fn counting_guard(facts: &Facts, step: &Op) -> Option<(GuardId, CounterTest, bool)> {
+    for id in facts.guards_of(step.site.guard) {
         let guard = facts.guard(id);
-        if guard.looped != step.place.looped {
+        if guard.looped != step.site.looped {
             break;
         }
         let Some(counted) = &guard.what.counted else { continue };
-        // The step must stand where the count is reached, not where it is not.
+        // The step must be in the branch where the count is reached.
         if guard.negated != guard.what.negated {
             continue;
         }
-        if counted.residue == Residue::Reached && !is_reset(facts, counted, id, step.place.looped) {
+        if counted.residue == Residue::Reached && !is_reset(facts, counted, id, step.site.looped) {
             continue;
         }
         return Some((id, counted.clone(), guard.what.alternative));
@@ -42,16 +44,17 @@ fn counting(facts: &Facts, step: &Op) -> Option<(GuardId, Counted, bool)> {
     None
 }
 
-/// A count that is compared with its end must count up in the loop, and begin anew in the branch.
-fn is_reset(facts: &Facts, counted: &Counted, guard: GuardId, looped: Option<LoopId>) -> bool {
+/// A counter compared by `==` or `>=` must be incremented in the loop and reset in the branch.
+fn is_reset(facts: &Facts, counted: &CounterTest, guard: GuardId, looped: Option<LoopId>) -> bool {
     let of = |update: &&crate::facts::Update| {
-        update.name == counted.counter && looped.is_none_or(|looped| facts.within(&update.place, looped))
+        update.name == counted.counter && looped.is_none_or(|looped| facts.within(&update.site, looped))
     };
     let counts = facts.updates.iter().filter(of).any(|update| update.adds.is_some());
-    let resets =
-        facts.updates.iter().filter(of).any(|update| {
-            update.sets == Some(0) && facts.guards_of(update.place.guard).any(|id| id == guard)
-        });
+    let resets = facts
+        .updates
+        .iter()
+        .filter(of)
+        .any(|update| update.sets == Some(0) && facts.guards_of(update.site.guard).any(|id| id == guard));
     counts && resets
 }
 
@@ -60,22 +63,22 @@ fn window(
     index: usize,
     step: &Op,
     guard: GuardId,
-    counted: Counted,
+    counted: CounterTest,
     alternative: bool,
     looped: Option<LoopId>,
 ) -> Option<Window> {
-    let in_guard = |op: &Op| facts.guards_of(op.place.guard).any(|id| id == guard);
+    let in_guard = |op: &Op| facts.guards_of(op.site.guard).any(|id| id == guard);
     let same_round = |op: &Op| match looped {
-        Some(looped) => op.place.looped == Some(looped) && !op.deep,
-        None => op.place.function == step.place.function && op.place.looped.is_none(),
+        Some(looped) => op.site.looped == Some(looped) && !op.deep,
+        None => op.site.function == step.site.function && op.site.looped.is_none(),
     };
-    let backwards = accumulating(facts, step, &in_guard, &same_round);
+    let backwards = accumulated_backwards(facts, step, &in_guard, &same_round);
     let first = facts.ops.get(*backwards.first()?)?;
-    // Without a loop in sight the count must come from outside as well.
-    if looped.is_none() && !matches!(counted.bound, Bound::Parameter | Bound::Elsewhere) {
+    // Without a loop in the text, the counter must come from outside as well.
+    if looped.is_none() && !matches!(counted.bound, CounterBinding::Parameter | CounterBinding::Elsewhere) {
         return None;
     }
-    if facts.ops.iter().any(|op| op.place.managed && same_round(op)) {
+    if facts.ops.iter().any(|op| op.site.managed && same_round(op)) {
         return None;
     }
     let clears_each_round = (0..facts.ops.len())
@@ -91,9 +94,9 @@ fn window(
         let (end, parent) = (facts.looped(looped).end, facts.looped(looped).parent);
         facts.ops.iter().any(|op| {
             matches!(op.kind, OpKind::Step { .. })
-                && op.place.function == step.place.function
-                && op.place.order > end
-                && (op.place.looped == parent || op.place.looped.is_none())
+                && op.site.function == step.site.function
+                && op.site.order > end
+                && (op.site.looped == parent || op.site.looped.is_none())
         })
     });
     let steps_elsewhere = facts.ops.iter().any(|op| {
@@ -115,10 +118,10 @@ fn window(
     })
 }
 
-/// The backward passes of a round that add to the gradients which the guarded step takes. Each reaches
-/// parameters of that optimizer from outside of the branch that steps it; where other optimizers step, or
-/// other backward passes go before the step in its branch, it must be seen to.
-fn accumulating(
+/// Backward passes of an iteration that contribute to the gradients of the guarded step. Each is outside of
+/// the step's branch and reaches parameters of that optimizer. The match must be certain if other optimizers
+/// step, or if other backward passes precede the step in its branch.
+fn accumulated_backwards(
     facts: &Facts,
     step: &Op,
     in_guard: &dyn Fn(&Op) -> bool,
@@ -130,9 +133,9 @@ fn accumulating(
         .ops
         .iter()
         .filter(|op| is_backward(op) && in_guard(op) && reaches(op) != Overlap::No)
-        .filter(|op| op.place.order < step.place.order)
+        .filter(|op| op.site.order < step.site.order)
         .collect();
-    // Another optimizer that takes its steps outside of the branch has a backward pass of its own there.
+    // Another optimizer that steps outside of the branch has its own backward pass there.
     let alternates = facts.ops.iter().any(|op| {
         matches!(op.kind, OpKind::Step { .. }) && same_round(op) && !in_guard(op) && !is_same(facts, step, op)
     });
@@ -140,7 +143,7 @@ fn accumulating(
         Overlap::Yes => true,
         Overlap::No => false,
         Overlap::Unknown if alternates => false,
-        // As in `if step: loss.backward()`, `else: with no_sync(): loss.backward()`.
+        // For example `if step: loss.backward()`, `else: with no_sync(): loss.backward()`.
         Overlap::Unknown => {
             inner.iter().all(|inner| facts.overlap(&op.weights, &inner.weights) == Overlap::Yes)
         }
@@ -151,33 +154,35 @@ fn accumulating(
             is_backward(op) && same_round(op) && !in_guard(op) && adds(op)
         })
         .collect();
-    // What is cleared before the branch has a backward pass of its own is not meant to be stepped.
-    let Some(next) = inner.iter().map(|op| op.place.order).min() else { return found };
+    // Gradients cleared before a backward pass of the branch itself are not meant for the step.
+    let Some(next) = inner.iter().map(|op| op.site.order).min() else { return found };
     let dropped = |order: u32| {
         facts.ops.iter().filter(|op| matches!(op.kind, OpKind::ZeroGrad { .. })).any(|clear| {
-            let at = clear.place.order;
+            let at = clear.site.order;
             let between = if order < next { order < at && at < next } else { at > order || at < next };
             let always = in_guard(clear) || unconditional(facts, clear, step);
             between && always && (in_guard(clear) || same_round(clear)) && clears(facts, step, clear)
         })
     };
-    found.into_iter().filter(|index| !dropped(facts.ops[*index].place.order)).collect()
+    found.into_iter().filter(|index| !dropped(facts.ops[*index].site.order)).collect()
 }
 
-/// Whether two steps, or a step and what clears, are of one optimizer.
+/// Returns `true` if two operations concern the same optimizer.
 fn is_same(facts: &Facts, step: &Op, other: &Op) -> bool {
     step.receiver == other.receiver || facts.overlap(&step.weights, &other.weights) == Overlap::Yes
 }
 
-/// Done whenever the backward pass is: no branch around it that is not around that one too.
+/// Returns `true` if the operation runs whenever the backward pass does: every branch around it also encloses
+/// the pass.
 fn unconditional(facts: &Facts, op: &Op, backward: &Op) -> bool {
-    let around: Vec<GuardId> = facts.guards_of(backward.place.guard).collect();
-    facts.guards_of(op.place.guard).all(|id| around.contains(&id))
+    let around: Vec<GuardId> = facts.guards_of(backward.site.guard).collect();
+    facts.guards_of(op.site.guard).all(|id| around.contains(&id))
 }
 
-/// What is cleared is what is stepped: the optimizer itself, or a model.
+/// Returns `true` if the cleared gradients are those of the step, cleared on the optimizer or on a model.
 fn clears(facts: &Facts, step: &Op, clear: &Op) -> bool {
-    let optimizer = |name: &str| matches!(crate::names::suggested(name).kind, crate::facts::Kind::Optimizer);
+    let optimizer =
+        |name: &str| matches!(crate::names::value_by_name(name).kind, crate::facts::Kind::Optimizer);
     step.receiver == clear.receiver
         || match facts.overlap(&step.weights, &clear.weights) {
             Overlap::Yes => true,
@@ -187,12 +192,12 @@ fn clears(facts: &Facts, step: &Op, clear: &Op) -> bool {
 }
 
 impl Window {
-    /// Whether the number of rounds is known to be a multiple of the window.
-    pub fn comes_out_even(&self, facts: &Facts) -> bool {
-        let rounds = self.looped.map(|looped| &facts.looped(looped).over);
+    /// Returns `true` if the number of iterations is known to be a multiple of the window.
+    pub fn is_whole_multiple(&self, facts: &Facts) -> bool {
+        let rounds = self.looped.map(|looped| &facts.looped(looped).iterable_kind);
         match (rounds, self.counted.rounds) {
-            (Some(Over::Range(Some(rounds))), Some(period)) => period > 0 && rounds % period == 0,
-            (Some(Over::Literal(rounds)), Some(period)) => period > 0 && *rounds as i64 % period == 0,
+            (Some(IterableKind::Range(Some(rounds))), Some(period)) => period > 0 && rounds % period == 0,
+            (Some(IterableKind::Literal(rounds)), Some(period)) => period > 0 && *rounds as i64 % period == 0,
             _ => false,
         }
     }

@@ -1,5 +1,5 @@
-//! Edits of notebooks: the code is what the edits make of it, and every byte of the file that belongs to no
-//! changed line stays.
+//! Edits of notebooks: the code changes as the edits say, and every byte of the file outside of changed lines
+//! stays.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,18 +15,18 @@ use memfit_source::{Edit, EditError, Span, edit};
 use proptest::prelude::*;
 use serde_json::Value;
 
-/// How a program writes notebooks.
+/// Style in which a program writes notebooks.
 #[derive(Clone, Debug)]
 struct Style {
-    /// Spaces a level; nothing stands for one line.
+    /// Indentation in spaces; `None` for a single line.
     indent: Option<usize>,
-    /// Characters that are not ASCII are escaped.
+    /// `true` if non-ASCII characters are escaped.
     ascii: bool,
-    /// Sources are lists of lines.
+    /// `true` if sources are lists of lines.
     listed: bool,
-    /// `/` is escaped, as some programs do.
+    /// `true` if `/` is escaped.
     slashes: bool,
-    /// The file ends in a line end.
+    /// `true` if the file ends with a line end.
     ends: bool,
 }
 
@@ -68,7 +68,7 @@ impl Style {
         format!("[{}{}{}]", self.line(4), lines.join(&between), self.line(3))
     }
 
-    /// A notebook, with a text between the code cells that is none of them.
+    /// Writes a notebook with a Markdown cell between the code cells.
     fn notebook(&self, cells: &[String]) -> String {
         let mut file = format!("{{{}\"cells\": [", self.line(1));
         for (index, cell) in cells.iter().enumerate() {
@@ -115,7 +115,7 @@ fn code(file: &str) -> Option<Snippet> {
     snippets(&Arc::from(file), Format::Notebook).unwrap().pop()
 }
 
-/// The texts of the code cells.
+/// Sources of the code cells.
 fn sources(file: &str) -> Vec<String> {
     let notebook: Value = serde_json::from_str(file).unwrap();
     let cells = notebook["cells"].as_array().unwrap().iter();
@@ -128,8 +128,8 @@ fn sources(file: &str) -> Vec<String> {
         .collect()
 }
 
-/// A cell's text with an edit made whose span counts from the cell's beginning and may take in the line end
-/// that the cell does not have.
+/// Applies an edit to a cell's text. The span counts from the cell's start and may include the line end that
+/// the cell does not have.
 fn expected(cell: &str, edit: &Edit) -> String {
     let whole = if cell.ends_with('\n') { cell.to_owned() } else { format!("{cell}\n") };
     let mut text = edit::apply(&whole, std::slice::from_ref(edit)).unwrap();
@@ -155,9 +155,9 @@ proptest! {
         let snippet = code(&file).unwrap();
         let which = which.index(cells.len());
         let start: usize = cells[..which].iter().map(|cell| cell.len() + usize::from(!cell.ends_with('\n'))).sum();
-        // The places at which an edit may begin or end, the one behind the last line among them.
+        // Possible boundaries of an edit, including the one after the last line.
         let own = if cells[which].ends_with('\n') { cells[which].clone() } else { format!("{}\n", cells[which]) };
-        // Within a line, the cell's own end is the last.
+        // Within a line, the last boundary is the cell's own end.
         let end = own.len() - usize::from(!whole_lines);
         let places: Vec<usize> = (0..=end)
             .filter(|at| own.is_char_boundary(*at))
@@ -167,7 +167,7 @@ proptest! {
         let inside = Edit::replace(Span::new(from.min(to) as u32, from.max(to) as u32), text);
         let moved = Span::new(inside.span.start + start as u32, inside.span.end + start as u32);
         let edits = [Edit::replace(moved, text)];
-        let about = Span::at(start as u32);
+        let about = Span::empty(start as u32);
         let changed = edit::apply(&file, &snippet.file_edits(&edits, about, &file).unwrap()).unwrap();
 
         let mut wanted = cells.clone();
@@ -189,7 +189,7 @@ fn an_edit_across_cells_is_refused() {
     let file = style.notebook(&["x = 1\ny = 2".to_owned(), "z = 3".to_owned()]);
     let snippet = code(&file).unwrap();
     let edits = [Edit::delete(Span::new(6, 14))];
-    assert_eq!(snippet.file_edits(&edits, Span::at(6), &file), Err(EditError::AcrossCells));
+    assert_eq!(snippet.file_edits(&edits, Span::empty(6), &file), Err(EditError::AcrossCells));
 }
 
 #[test]
@@ -210,7 +210,8 @@ fn strings_that_hold_several_lines_or_parts_of_one_are_written_a_line_each_where
         let snippet = code(&text).unwrap();
         let at = snippet.text.find(old).unwrap() as u32;
         let edits = [Edit::replace(Span::new(at, at + old.len() as u32), new)];
-        let changed = edit::apply(&text, &snippet.file_edits(&edits, Span::at(at), &text).unwrap()).unwrap();
+        let changed =
+            edit::apply(&text, &snippet.file_edits(&edits, Span::empty(at), &text).unwrap()).unwrap();
         assert_eq!(changed, file(expected), "{source}");
     }
 }

@@ -1,16 +1,16 @@
-//! Python's syntax, up to 3.15: what each release brought is read, and what stands in it is known.
+//! Python syntax up to 3.15: the constructs of each release are parsed and analysed.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
 use std::sync::Arc;
 
-use memfit_source::{Alone, Dialect, Facts, Kind, facts};
+use memfit_source::{Dialect, Facts, Kind, NoModules, facts};
 
 fn read(text: &str) -> Facts {
-    facts(&Arc::from(text), Dialect::Python, &Alone).unwrap()
+    facts(&Arc::from(text), Dialect::Python, &NoModules).unwrap()
 }
 
-/// Each with a call of `torch.save` in it, which must be seen.
+/// Each contains a call of `torch.save`, which must be found.
 const CONSTRUCTS: &[(&str, &str)] = &[
     ("3.8, assignment expressions", "if (x := torch.save(a, b)):\n    pass\n"),
     ("3.8, positional-only parameters", "def f(a, /, b, *, c):\n    torch.save(a, b)\n"),
@@ -62,7 +62,7 @@ fn what_is_imported_lazily_is_imported() {
     assert!(found.calls.iter().any(|call| call.is("torch.nn.Linear") && call.result.kind == Kind::Module));
 }
 
-/// What no release reads is told, and the rest is read all the same.
+/// A syntax error is reported, and the rest is analysed.
 #[test]
 fn what_cannot_be_read_is_told_with_its_place() {
     for broken in

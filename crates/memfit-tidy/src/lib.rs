@@ -1,1 +1,1 @@
-//! Holds the tree to the invariants of ARCHITECTURE.md. There is nothing here but tests: see `tests/`.
+//! Tests that hold the tree to the invariants of ARCHITECTURE.md; see `tests/`.

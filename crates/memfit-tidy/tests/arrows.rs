@@ -1,10 +1,10 @@
-//! Arrows between crates point one way.
+//! Tests that dependencies between crates point one way.
 
 mod common;
 
 use std::{collections::BTreeMap, fs};
 
-/// Each crate, and the memfit crates that it may know. What is not here does not exist.
+/// Each crate with the memfit crates that it may depend on. A crate that is missing here is an error.
 const ARROWS: &[(&str, &[&str])] = &[
     ("memfit-devices", &[]),
     ("memfit-vocabulary", &[]),

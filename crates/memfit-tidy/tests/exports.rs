@@ -1,19 +1,19 @@
-//! Every modelled call of the device libraries is found by its name: an editor's "go to definition" and a
-//! search both lead to the one place where it stands.
+//! Tests that every modelled call of the device libraries can be found by its name: an editor's "go to
+//! definition" and a search both lead to its single definition.
 
 mod common;
 
 use std::collections::BTreeMap;
 
-/// The crates that export calls, and the lists of what they export.
+/// Crates that export calls, and have lists of their exports.
 const CRATES: &[&str] = &["memfit-cuda", "memfit-cuda-libraries", "memfit-nvml"];
 
-/// The modelled names of a list.
+/// Modelled names of a list.
 fn modelled(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter_map(|line| line.strip_prefix("modelled")?.trim_start().split('(').next())
 }
 
-/// How often each function is declared in a text: `fn NAME(`.
+/// Counts the declarations of each function in a text: `fn NAME(`.
 fn declared(text: &str, count: &mut BTreeMap<String, usize>) {
     for (start, _) in text.match_indices("fn ") {
         let before = text[..start].chars().next_back();

@@ -1,14 +1,14 @@
-//! Modules of a crate depend on each other in one direction.
+//! Tests that modules of a crate depend on each other in one direction.
 
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
 
-/// Dependencies between the top-level modules of a crate: for each pair, a file that has it.
+/// Dependencies between the top-level modules of a crate, each with a file that has it.
 type Graph = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The module path of a source file: `[a, b]` for `src/a/b.rs`, `[]` for the root. `None` for tests.
+/// Module path of a source file: `[a, b]` for `src/a/b.rs`, `[]` for the root. `None` for tests.
 fn module_path(file: &Path) -> Option<Vec<String>> {
     let parts: Vec<&str> = file
         .components()
@@ -29,7 +29,7 @@ fn module_path(file: &Path) -> Option<Vec<String>> {
     Some(path)
 }
 
-/// The code of a file without comments, strings and inline unit tests.
+/// Code of a file without comments, strings and inline unit tests.
 fn code(text: &str) -> String {
     let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let mut code = String::with_capacity(text.len());
@@ -54,7 +54,7 @@ fn code(text: &str) -> String {
     code
 }
 
-/// Bytes of the raw string at the start, if one begins there.
+/// Length of the raw string at the start, if one begins there.
 fn raw_string(text: &str) -> Option<usize> {
     let hashes = text.strip_prefix('r')?.bytes().take_while(|byte| *byte == b'#').count();
     let inside = text.get(1 + hashes..)?.strip_prefix('"')?;
@@ -62,7 +62,7 @@ fn raw_string(text: &str) -> Option<usize> {
     Some(2 + hashes + inside.find(&end)? + end.len())
 }
 
-/// Bytes of the string at the start.
+/// Length of the string at the start.
 fn string(text: &str) -> usize {
     let mut escaped = false;
     for (at, character) in text.char_indices().skip(1) {
@@ -75,7 +75,7 @@ fn string(text: &str) -> usize {
     text.len()
 }
 
-/// Paths from the crate's root that a file of a module names, as far as their first part.
+/// Top-level modules in the paths that a file of a module names.
 fn named(code: &str, module: &[String]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let is_word = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
@@ -99,7 +99,7 @@ fn named(code: &str, module: &[String]) -> BTreeSet<String> {
     found
 }
 
-/// The first parts of a path, or of every path of a group.
+/// Collects the first parts of a path, or of every path in a group.
 fn first_parts(text: &str, found: &mut BTreeSet<String>) {
     let word = |text: &str| -> String {
         text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
@@ -132,7 +132,7 @@ fn graph(name: &str) -> Graph {
     let modules: BTreeSet<&String> = files.iter().filter_map(|(_, path, _)| path.first()).collect();
     let mut graph = Graph::new();
     for (file, path, text) in &files {
-        // What the root re-exports is not a dependency of any module.
+        // Re-exports of the root are not a dependency of any module.
         let Some(own) = path.first() else { continue };
         for other in named(&code(text), path) {
             if other != *own && modules.contains(&other) {
@@ -144,7 +144,7 @@ fn graph(name: &str) -> Graph {
     graph
 }
 
-/// A cycle, if there is one: its modules in order, the first again at the end.
+/// Finds a cycle: its modules in order, the first repeated at the end.
 fn cycle(graph: &Graph) -> Option<Vec<&str>> {
     fn visit<'g>(
         graph: &'g Graph,

@@ -1,14 +1,14 @@
-//! Rules that every file of the tree keeps.
+//! Rules for every file of the tree.
 
 mod common;
 
 use std::path::Path;
 
-/// A file longer than this needs a reason here.
+/// Maximum lines of a Rust file; longer files need a reason below.
 const MAX_LINES: usize = 600;
 const MAX_PYTHON_LINES: usize = 450;
 
-/// Files that may be longer, and why.
+/// Files that may be longer, with the reason.
 const LONG_FOR_A_REASON: &[(&str, &str)] = &[
     ("Cargo.lock", "generated"),
     ("crates/memfit-cuda/api", "one line a function of a library: the list is the documentation"),
@@ -46,7 +46,7 @@ fn no_file_is_too_long_without_a_reason() {
 }
 
 /// A module `name` is `name.rs`, its parts are in `name/`, and its unit tests are its module `tests`. Only
-/// what the integration tests of a crate share is `support/mod.rs`, because Cargo takes every other file
+/// code shared by a crate's integration tests is in `support/mod.rs`, because Cargo takes every other file
 /// there for a test.
 #[test]
 fn modules_have_one_layout() {
@@ -62,7 +62,7 @@ fn modules_have_one_layout() {
     }
 }
 
-/// The formatter wraps code and not comments. Python's comments are held to the same width by ruff (W505).
+/// The formatter wraps code but not comments. ruff checks the same width in Python's comments (W505).
 #[test]
 fn comments_are_wrapped_at_the_width_of_the_code() {
     const WIDTH: usize = 110;
@@ -98,10 +98,10 @@ fn no_line_ends_in_a_space() {
     }
 }
 
-/// Where a machine fetches packages from is its own affair, and so is where it keeps them.
+/// The package registry and the paths of a machine are its own affair.
 #[test]
 fn nothing_names_a_host_of_packages_or_a_path_of_one_machine() {
-    // Put together here so that this file does not find itself.
+    // Put together here so that this file does not match itself.
     let forbidden: Vec<String> = [
         ("files.python", "hosted.org"),
         ("pypi", ".org/simple"),
@@ -121,7 +121,7 @@ fn nothing_names_a_host_of_packages_or_a_path_of_one_machine() {
     }
 }
 
-/// Python is a thin face: what can be decided without calling torch is decided in Rust.
+/// The Python package is a thin layer: anything that can be decided without calling torch is decided in Rust.
 #[test]
 fn the_python_package_stays_under_a_quarter_of_the_rust_code() {
     let lines = |sources: Vec<(std::path::PathBuf, String)>| -> usize {
@@ -138,7 +138,7 @@ fn the_python_package_stays_under_a_quarter_of_the_rust_code() {
     assert!(python * 4 < rust, "{python} lines of Python against {rust} of Rust");
 }
 
-/// The fuzz targets are a workspace of their own, so nothing else notices when their lock file falls behind.
+/// The fuzz targets are a workspace of their own, so no other check notices when their lock file is outdated.
 #[test]
 fn the_lock_file_of_the_fuzz_targets_knows_what_crates_depend_on() {
     let parsed = |file: &str| -> toml::Table {
@@ -153,7 +153,7 @@ fn the_lock_file_of_the_fuzz_targets_knows_what_crates_depend_on() {
         if !name.starts_with("memfit-") || name == "memfit-fuzz" {
             continue;
         }
-        // A name, and its version where there are several.
+        // A name, and its version if there are several.
         let locked: Vec<&str> =
             (package.get("dependencies").and_then(toml::Value::as_array).into_iter().flatten())
                 .filter_map(|each| each.as_str()?.split(' ').next())
@@ -173,7 +173,7 @@ fn the_lock_file_of_the_fuzz_targets_knows_what_crates_depend_on() {
     assert!(seen > 20, "only {seen} dependencies found: this test looks in the wrong place");
 }
 
-/// A path in the architecture or the guide for contributors is one of the tree.
+/// Paths in the architecture and in the guide for contributors exist.
 #[test]
 fn documents_name_paths_that_exist() {
     for document in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
@@ -182,7 +182,7 @@ fn documents_name_paths_that_exist() {
         for quoted in text.split('`').skip(1).step_by(2) {
             let tops = ["crates/", "python/", "scripts/", "tests/python", "docs/", "benches/"];
             if tops.iter().any(|top| quoted.starts_with(top)) {
-                // `NAME` stands for a file that somebody will add.
+                // `NAME` stands for a file to be added.
                 let path = quoted.split([' ', '*']).next().unwrap_or_default();
                 let path = path.split("NAME").next().unwrap_or_default();
                 assert!(common::root().join(path).exists(), "{document} names `{path}`, which is not there");

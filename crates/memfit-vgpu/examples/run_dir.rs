@@ -3,7 +3,7 @@
 //! ```sh
 //! cargo run -p memfit-vgpu --example run_dir -- /tmp/run rtx-4090
 //! MEMFIT_RUN_DIR=/tmp/run LD_PRELOAD=target/debug/libmemfit_vgpu.so python train.py
-//! cargo run -p memfit-vgpu --example run_dir -- /tmp/run      # what the ledger says
+//! cargo run -p memfit-vgpu --example run_dir -- /tmp/run      # prints the ledger
 //! ```
 #![expect(clippy::print_stdout, reason = "it is a command, and answers on its standard output")]
 

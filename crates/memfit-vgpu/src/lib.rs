@@ -1,29 +1,29 @@
 //! The virtual CUDA device and the libraries above it as one shared object, `libcuda.so.1`, that stands in
 //! front of CUDA's own.
 //!
-//! It owns nothing but the object: every entry point is exported by one of the crates that are linked here.
+//! It owns only the object: every entry point is exported by one of the crates that are linked here.
 
 #![allow(unsafe_code, reason = "calls are exported to C")]
 
 use std::ffi::{CStr, c_char};
 
-// Linked for what they export.
+// Linked for their exported symbols.
 extern crate memfit_cuda;
 extern crate memfit_cuda_libraries;
 
 #[doc(hidden)]
 pub use memfit_cuda::property_layout;
 
-/// The number of times that the call of a name was refused in this process; for tests and debuggers.
+/// Number of times that the named call was refused in this process; for tests and debuggers.
 ///
 /// # Safety
-/// `name` is a string that ends with NUL.
+/// `name` must be a NUL-terminated string.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memfit_vgpu_refused(name: *const c_char) -> u64 {
     if name.is_null() {
         return 0;
     }
-    // SAFETY: the caller vouches for the string.
+    // SAFETY: the caller guarantees a valid string.
     let name = unsafe { CStr::from_ptr(name) };
-    name.to_str().map_or(0, memfit_abi::tally::count)
+    name.to_str().map_or(0, memfit_abi::tally::refusal_count)
 }

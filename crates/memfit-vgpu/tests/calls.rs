@@ -1,6 +1,6 @@
-//! Every listed call does what its class says: each is made in a child process of its own.
+//! Tests that every listed call keeps the promises of its class; each is made in a child process.
 //!
-//! One test, since it forks: a second test's thread would be in the children's way.
+//! One test, since it forks: a second test's thread would interfere with the children.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
@@ -13,7 +13,7 @@ use std::path::Path;
 use memfit_channel::{CardSetup, Ledger, RunDir, Setup};
 use memfit_devices::{Bytes, Catalogue, Interval, Overhead};
 use memfit_prototypes::testing::fork::in_child;
-use memfit_prototypes::testing::recipe::{Kitchen, Recipes};
+use memfit_prototypes::testing::recipe::{RecipeRunner, Recipes};
 use memfit_prototypes::testing::{
     Loaded, dynamic_symbols, environments, library_path, lists, nvidia_libraries, promises,
 };
@@ -36,9 +36,9 @@ fn every_call_keeps_its_promise() {
 
     for list in &lists {
         for entry in list.entries.iter().filter(|entry| entry.class == Class::Harmless) {
-            check(&entry.name, in_child(|| promises::harmless(&library, &callers, entry)));
+            check(&entry.name, in_child(|| promises::check_harmless(&library, &callers, entry)));
         }
-        let outcome = in_child(|| promises::refused(&library, &callers, list, "memfit_vgpu_refused"));
+        let outcome = in_child(|| promises::check_refused(&library, &callers, list, "memfit_vgpu_refused"));
         check(&list.name, outcome);
     }
 
@@ -62,7 +62,7 @@ fn every_call_keeps_its_promise() {
                 None => {
                     check(
                         &entry.name,
-                        in_child(|| Kitchen::new(&library, &callers, &lists, &recipes).cook(entry)),
+                        in_child(|| RecipeRunner::new(&library, &callers, &lists, &recipes).run(entry)),
                     );
                 }
             }
@@ -78,7 +78,7 @@ fn every_call_keeps_its_promise() {
     );
 }
 
-/// A run with two cards.
+/// Creates a run with two devices.
 fn run_directory() -> std::path::PathBuf {
     let folder = std::env::temp_dir().join(format!("memfit-calls-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -102,7 +102,7 @@ fn meant<'a>(lists: &'a [Library], entry: &'a Entry) -> &'a Entry {
     entry.target.as_ref().and_then(|target| all.find(|each| each.name == *target)).unwrap_or(entry)
 }
 
-/// Why a modelled call cannot be made here, if it cannot: many ask the real library, as it stands beside the
+/// Reason why a modelled call cannot be made here, if it cannot: many need the real library beside the
 /// device.
 fn absent(release: Option<&Release>, list: &Library, entry: &Entry, meant: &Entry) -> Option<&'static str> {
     if release.is_some_and(|release| release.major < 13) && meant.varies {
@@ -121,11 +121,11 @@ fn absent(release: Option<&Release>, list: &Library, entry: &Entry, meant: &Entr
     }
 }
 
-/// The real libraries of the last environment, loaded beside the device as PyTorch loads them.
+/// Real libraries of the last environment, loaded beside the device as PyTorch loads them.
 struct Release {
-    /// Its CUDA major.
+    /// CUDA major version.
     major: u32,
-    /// What they export, by the name of the list.
+    /// Exported names, by the name of the list.
     exported: BTreeMap<String, BTreeSet<String>>,
 }
 

@@ -1,7 +1,7 @@
-//! The clock's three ways to go, each in a process of its own: work on one stream, as the host and other
+//! Tests of the three clock modes, each in a process of its own: work on one stream, as the host and other
 //! streams see it.
 //!
-//! One test, since it forks: a second test's thread would be in the children's way.
+//! One test, since it forks: a second test's thread would interfere with the children.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
@@ -12,7 +12,7 @@ use std::fs;
 use memfit_channel::{CardSetup, ClockMode, RunDir, Setup};
 use memfit_devices::{Bytes, Catalogue, Overhead};
 use memfit_prototypes::testing::fork::in_child;
-// The calls below are the library's: it must be linked.
+// The calls below are the library's, so it must be linked.
 use memfit_vgpu as _;
 
 const NOT_READY: i32 = 600;
@@ -58,7 +58,7 @@ unsafe extern "C" {
     ) -> i32;
 }
 
-fn made(make: impl FnOnce(&mut u64) -> i32) -> u64 {
+fn create_handle(make: impl FnOnce(&mut u64) -> i32) -> u64 {
     let mut value = 0;
     assert_eq!(make(&mut value), 0);
     value
@@ -66,7 +66,7 @@ fn made(make: impl FnOnce(&mut u64) -> i32) -> u64 {
 
 fn enter(clock: ClockMode) -> std::path::PathBuf {
     let path = std::env::temp_dir().join(format!("memfit-clock-{}", std::process::id()));
-    // A killed test of a process with this number may have left its own.
+    // A killed test of a process with this id may have left its own.
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     let device = Catalogue::builtin().unwrap().find("a100-80gb").unwrap().clone();
@@ -78,16 +78,17 @@ fn enter(clock: ClockMode) -> std::path::PathBuf {
     path
 }
 
-/// A copy under way on a stream, and an event behind it.
+/// A copy in progress on a stream, and an event after it.
 struct Copying {
     stream: u64,
     event: u64,
 }
 
 fn copying() -> Copying {
-    let (device, pinned) = (made(|to| cudaMalloc(to, SIZE)), made(|to| cudaHostAlloc(to, SIZE, 0)));
-    let stream = made(|stream| cudaStreamCreateWithFlags(stream, 1));
-    let event = made(|event| cudaEventCreateWithFlags(event, 2));
+    let (device, pinned) =
+        (create_handle(|to| cudaMalloc(to, SIZE)), create_handle(|to| cudaHostAlloc(to, SIZE, 0)));
+    let stream = create_handle(|stream| cudaStreamCreateWithFlags(stream, 1));
+    let event = create_handle(|event| cudaEventCreateWithFlags(event, 2));
     assert_eq!(cudaMemcpyAsync(device, pinned, SIZE, HOST_TO_DEVICE, stream), 0);
     assert_eq!(cudaEventRecord(event, stream), 0);
     Copying { stream, event }
@@ -125,7 +126,7 @@ fn never() -> Result<(), String> {
     expect("waiting", cudaStreamSynchronize(stream), 0)?;
     expect("what was waited for is over", cudaEventQuery(event), 0)?;
     expect("what was queued behind it is not", cudaEventQuery(other.event), NOT_READY)?;
-    // A program that only ever asks must come to its end, too.
+    // A program that only polls must come to its end, too.
     let mut asked = 0_u32;
     while cudaEventQuery(other.event) == NOT_READY {
         asked += 1;
@@ -139,15 +140,15 @@ fn never() -> Result<(), String> {
 fn multiply(handle: u64, size: i32) {
     let one = 1.0_f32;
     let scalar = (&raw const one).cast();
-    // SAFETY: the scalars are on the host; the matrices' addresses are not followed.
+    // SAFETY: the scalars are on the host; the matrices' addresses are not dereferenced.
     let status =
         unsafe { cublasSgemm_v2(handle, 0, 0, size, size, size, scalar, 0, size, 0, size, scalar, 0, size) };
     assert_eq!(status, 0);
 }
 
 fn elapsed(work: impl FnOnce(u64)) -> f32 {
-    let stream = made(|stream| cudaStreamCreateWithFlags(stream, 1));
-    let [begin, end] = [0; 2].map(|_| made(|event| cudaEventCreateWithFlags(event, 0)));
+    let stream = create_handle(|stream| cudaStreamCreateWithFlags(stream, 1));
+    let [begin, end] = [0; 2].map(|_| create_handle(|event| cudaEventCreateWithFlags(event, 0)));
     assert_eq!(cudaEventRecord(begin, stream), 0);
     work(stream);
     assert_eq!(cudaEventRecord(end, stream), 0);
@@ -157,10 +158,9 @@ fn elapsed(work: impl FnOnce(u64)) -> f32 {
     milliseconds
 }
 
-/// Kernels on two branches of a graph have one card between them; a copy on a branch takes its time beside
-/// them.
+/// Kernels on two branches of a graph share one device; a copy on a branch runs concurrently.
 fn graphs() -> Result<(), String> {
-    let handle = made(|handle| cublasCreate_v2(handle));
+    let handle = create_handle(|handle| cublasCreate_v2(handle));
     let alone = elapsed(|stream| {
         assert_eq!(cublasSetStream_v2(handle, stream), 0);
         multiply(handle, 4096);
@@ -170,10 +170,10 @@ fn graphs() -> Result<(), String> {
         return Err(format!("a product took {alone} ms"));
     }
     let (first, second) = (
-        made(|stream| cudaStreamCreateWithFlags(stream, 1)),
-        made(|stream| cudaStreamCreateWithFlags(stream, 1)),
+        create_handle(|stream| cudaStreamCreateWithFlags(stream, 1)),
+        create_handle(|stream| cudaStreamCreateWithFlags(stream, 1)),
     );
-    let [fork, join] = [0; 2].map(|_| made(|event| cudaEventCreateWithFlags(event, 2)));
+    let [fork, join] = [0; 2].map(|_| create_handle(|event| cudaEventCreateWithFlags(event, 2)));
     assert_eq!(cudaStreamBeginCapture(first, 1), 0);
     assert_eq!(cudaEventRecord(fork, first), 0);
     assert_eq!(cudaStreamWaitEvent(second, fork, 0), 0);
@@ -183,13 +183,14 @@ fn graphs() -> Result<(), String> {
             multiply(handle, 4096);
         }
     }
-    // Less than one product takes.
-    let (device, pinned) = (made(|to| cudaMalloc(to, SIZE / 4)), made(|to| cudaHostAlloc(to, SIZE / 4, 0)));
+    // Less than the duration of one product.
+    let (device, pinned) =
+        (create_handle(|to| cudaMalloc(to, SIZE / 4)), create_handle(|to| cudaHostAlloc(to, SIZE / 4, 0)));
     assert_eq!(cudaMemcpyAsync(device, pinned, SIZE / 4, HOST_TO_DEVICE, second), 0);
     assert_eq!(cudaEventRecord(join, second), 0);
     assert_eq!(cudaStreamWaitEvent(first, join, 0), 0);
-    let graph = made(|graph| cudaStreamEndCapture(first, graph));
-    let executable = made(|made| cudaGraphInstantiate(made, graph, 0));
+    let graph = create_handle(|graph| cudaStreamEndCapture(first, graph));
+    let executable = create_handle(|made| cudaGraphInstantiate(made, graph, 0));
     let whole = elapsed(|stream| assert_eq!(cudaGraphLaunch(executable, stream), 0));
     let ratio = whole / alone;
     if (3.9..4.2).contains(&ratio) { Ok(()) } else { Err(format!("{ratio} times one product")) }
@@ -201,13 +202,13 @@ fn transforms() -> Result<(), String> {
     let mut plan = 0;
     assert_eq!(cufftPlan1d(&mut plan, 1 << 20, COMPLEX, 64), 0);
     let elsewhere = elapsed(|_| assert_eq!(cufftExecC2C(plan, 0, 0, 1), 0));
-    // What still ran would have its part of the card.
+    // Work that still runs would take a share of the device.
     assert_eq!(cudaStreamSynchronize(0), 0);
     let here = elapsed(|stream| {
         assert_eq!(cufftSetStream(plan, stream), 0);
         assert_eq!(cufftExecC2C(plan, 0, 0, 1), 0);
     });
-    // Half a GiB, read and written twice, at about 1.4 TB a second.
+    // Half a GiB, read and written twice, at about 1.4 TB per second.
     if elsewhere < 0.1 && (1.0..2.5).contains(&here) {
         Ok(())
     } else {
@@ -215,7 +216,7 @@ fn transforms() -> Result<(), String> {
     }
 }
 
-/// What is checked in one process.
+/// Check that runs in one process.
 type Check = fn() -> Result<(), String>;
 
 #[test]

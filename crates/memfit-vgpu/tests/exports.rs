@@ -1,5 +1,5 @@
-//! The export surface: what the library exports is what the lists say, and all that the real libraries
-//! export.
+//! Tests of the exported symbols: the library exports exactly the listed names, and all that the real
+//! libraries export.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use memfit_prototypes::Library;
 use memfit_prototypes::testing::{self, dynamic_symbols, environments, nvidia_libraries, shared_objects};
 
-/// The library's own names, for its tests and its neighbours, apart from CUDA's.
+/// Names of the library itself, for its tests and other memfit libraries.
 const OWN_PREFIX: &str = "memfit_";
 
 fn lists() -> Vec<Library> {
@@ -95,7 +95,7 @@ fn installed_libraries_export_nothing_more() {
     }
 }
 
-/// What PyTorch's own libraries import from CUDA's is listed: the least that any of this is good for.
+/// Every name that PyTorch's own libraries import from CUDA's is listed: the minimum for the device to work.
 #[test]
 fn pytorch_imports_nothing_more() {
     let lists = lists();
@@ -110,7 +110,7 @@ fn pytorch_imports_nothing_more() {
         for path in shared_objects(&folder) {
             for name in dynamic_symbols(&path, false) {
                 let known = prefixes.iter().any(|prefix| name.starts_with(prefix)) && !own.contains(&name);
-                // `cu` alone would catch `curl_…`: the driver's names go on with a capital.
+                // `cu` alone would match `curl_…`: the driver's names continue with a capital.
                 if !known
                     || (name.starts_with("cu")
                         && name.chars().nth(2).is_some_and(|c| c == 'r' && !name.starts_with("curand")))
@@ -125,7 +125,7 @@ fn pytorch_imports_nothing_more() {
     }
 }
 
-/// Whether a file is some release of a library: `libcudart.so.12` and `libcudart.so.13`.
+/// Returns `true` if a file is some release of a library: `libcudart.so.12` and `libcudart.so.13`.
 fn same_library(soname: &str, file: &str) -> bool {
     let stem = |name: &str| name.split_once(".so").map(|(stem, _)| stem.to_owned());
     stem(soname) == stem(file)

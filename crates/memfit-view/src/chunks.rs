@@ -1,5 +1,5 @@
-//! Levels of detail of the blocks: sorted by how long they lived, so that a page that shows a long time loads
-//! only those that are wide enough to be seen.
+//! Levels of detail for blocks: sorted by lifetime, so that a page that shows a long time only loads blocks
+//! wide enough to be visible.
 
 use std::ops::Range;
 
@@ -8,32 +8,32 @@ use serde::Serialize;
 use crate::Piece;
 use crate::columns::Columns;
 
-/// Blocks of the first level live at most so many ticks; each further level has lives four times as long.
-pub const SHORTEST_LIFE: u32 = 64;
-/// Blocks in one chunk.
+/// Maximum lifetime in ticks of the first level's blocks; each further level's is four times as long.
+pub const MIN_LEVEL_LIFE: u32 = 64;
+/// Blocks in a chunk.
 pub const CHUNK_BLOCKS: usize = 16_384;
 
-/// A chunk of blocks of one level, and when they were there.
+/// Chunk of blocks of one level, with its time range.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Chunk {
-    /// The level of lives.
+    /// Level of lifetime.
     pub level: u8,
-    /// How many blocks.
+    /// Number of blocks.
     pub count: usize,
-    /// The tick at which the first was handed out.
+    /// Tick of the first allocation.
     pub from: u32,
-    /// The tick at which the last was handed out.
+    /// Tick of the last allocation.
     pub to: u32,
-    /// The first tick at which all were gone.
+    /// First tick at which all blocks are freed.
     pub gone: u32,
-    /// The number of its section.
+    /// Number of its section.
     pub section: usize,
 }
 
-/// The level of a life.
+/// Level of a lifetime.
 pub fn life_level(life: u32) -> u8 {
     let mut level = 0;
-    let mut longest = SHORTEST_LIFE;
+    let mut longest = MIN_LEVEL_LIFE;
     while life > longest {
         longest = longest.saturating_mul(4);
         level += 1;
@@ -41,12 +41,12 @@ pub fn life_level(life: u32) -> u8 {
     level
 }
 
-/// The blocks in the order in which the page gets them (as places among `pieces`, which are sorted by birth),
-/// and which of these each chunk has. Sections are numbered from zero.
+/// Order in which the page receives the blocks (indices of `pieces`, which are sorted by birth), and the
+/// range of each chunk in it. Sections are numbered from zero.
 pub fn blocks_in_chunks(pieces: &[Piece]) -> (Vec<u32>, Vec<(Chunk, Range<usize>)>) {
     let levels: Vec<u8> = pieces.iter().map(|piece| life_level(piece.life())).collect();
     let mut order: Vec<u32> = (0..pieces.len() as u32).collect();
-    // Stable: within a level they stay sorted by birth.
+    // Stable: within a level, blocks stay sorted by birth.
     order.sort_by_key(|place| levels[*place as usize]);
     let mut chunks = Vec::new();
     let mut start = 0;
@@ -70,19 +70,19 @@ pub fn blocks_in_chunks(pieces: &[Piece]) -> (Vec<u32>, Vec<(Chunk, Range<usize>
     (order, chunks)
 }
 
-/// A chunk's section.
+/// Section of a chunk.
 pub(crate) fn section(pieces: &[Piece], order: &[u32]) -> Vec<u8> {
     let of_chunk = || order.iter().map(|place| &pieces[*place as usize]);
     let mut columns = Columns::default();
-    columns.near(of_chunk().map(|piece| u64::from(piece.born)));
-    columns.plain(of_chunk().map(|piece| u64::from(piece.freed - piece.born)));
-    columns.plain(of_chunk().map(|piece| u64::from(piece.reusable.saturating_sub(piece.freed))));
-    columns.plain(of_chunk().map(|piece| piece.asked));
-    columns.plain(of_chunk().map(|piece| piece.rounding));
-    columns.near(of_chunk().map(|piece| piece.address));
-    columns.plain(of_chunk().map(|piece| u64::from(piece.category.code())));
-    columns.plain(of_chunk().map(|piece| u64::from(piece.stack)));
-    columns.plain(of_chunk().map(|piece| u64::from(piece.module)));
+    columns.deltas(of_chunk().map(|piece| u64::from(piece.born)));
+    columns.numbers(of_chunk().map(|piece| u64::from(piece.freed - piece.born)));
+    columns.numbers(of_chunk().map(|piece| u64::from(piece.reusable.saturating_sub(piece.freed))));
+    columns.numbers(of_chunk().map(|piece| piece.asked));
+    columns.numbers(of_chunk().map(|piece| piece.rounding));
+    columns.deltas(of_chunk().map(|piece| piece.address));
+    columns.numbers(of_chunk().map(|piece| u64::from(piece.category.code())));
+    columns.numbers(of_chunk().map(|piece| u64::from(piece.stack)));
+    columns.numbers(of_chunk().map(|piece| u64::from(piece.module)));
     columns.pack()
 }
 
@@ -118,8 +118,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Each block is in one chunk, and whoever looks at a tick finds every block that was live there by
-        /// the chunks' bounds alone.
+        /// Each block is in one chunk, and the chunks' bounds alone lead to every block that was live at a
+        /// tick.
         #[test]
         fn nothing_is_lost(lives in proptest::collection::vec((0..50_u32, 0..100_000_u32), 0..3000)) {
             let mut born = 0;

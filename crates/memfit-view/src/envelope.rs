@@ -1,45 +1,45 @@
-//! Levels of detail of the curves: for runs of ticks, the bounds of each category, and what it was made of
-//! where it was highest.
+//! Levels of detail for curves: bounds of each category over ranges of ticks, and the composition at each
+//! range's peak.
 
 use memfit_vocabulary::Category;
 
 use crate::columns::Columns;
 
-/// The curves: one for each category. Together they are what was reserved.
+/// Number of curves: one for each category. Together they are the reserved bytes.
 pub const SERIES: usize = Category::ALL.len();
-/// Ticks in a bin of the finest level. Below it the page counts blocks itself.
+/// Ticks in a bin of the finest level. For shorter ranges, the page adds up blocks itself.
 pub const FINEST: u32 = 64;
 /// Bins of one level in a bin of the next.
 pub const FANOUT: usize = 4;
-/// The level at which there is nothing to gain from a coarser one.
-const FEW_BINS: usize = 512;
+/// Number of bins below which no coarser level is made.
+const MIN_BINS: usize = 512;
 /// Bins in one section.
 const SECTION_BINS: usize = 2048;
 
-/// The place of a category's curve.
+/// Index of a category's curve.
 pub(crate) const fn series(category: Category) -> usize {
     category.code() as usize - 1
 }
 
-/// A run of ticks.
+/// Range of ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bin {
-    /// The first tick at which most was allocated.
+    /// First tick of the maximum of the allocated bytes.
     pub peak: u32,
-    /// Each category's bytes at that tick.
+    /// Bytes of each category at that tick.
     pub at_peak: [u64; SERIES],
-    /// Each category's least bytes.
+    /// Minimum of each category.
     pub low: [u64; SERIES],
-    /// Each category's most bytes.
+    /// Maximum of each category.
     pub high: [u64; SERIES],
-    /// The least and the most that was allocated.
+    /// Minimum and maximum of the allocated bytes.
     pub allocated: (u64, u64),
-    /// The least and the most that was reserved.
+    /// Minimum and maximum of the reserved bytes.
     pub reserved: (u64, u64),
 }
 
 impl Bin {
-    fn of(tick: u32, values: [u64; SERIES]) -> Self {
+    fn from_values(tick: u32, values: [u64; SERIES]) -> Self {
         let reserved: u64 = values.iter().sum();
         let allocated = reserved - values[series(Category::Fragmentation)];
         Self {
@@ -52,7 +52,7 @@ impl Bin {
         }
     }
 
-    /// Takes in what comes after.
+    /// Merges a later range.
     fn join(&mut self, later: &Self) {
         if later.allocated.1 > self.allocated.1 {
             self.peak = later.peak;
@@ -68,7 +68,7 @@ impl Bin {
     }
 }
 
-/// The levels, the finest first.
+/// All levels, the finest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Envelope {
     levels: Vec<Vec<Bin>>,
@@ -76,12 +76,12 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// Adds the next tick's bytes by category. Levels are made by [`Self::finish`].
+    /// Adds the next tick's bytes by category. [`Self::finish`] builds the levels.
     pub fn push(&mut self, values: [u64; SERIES]) {
         if self.levels.is_empty() {
             self.levels.push(Vec::new());
         }
-        let bin = Bin::of(self.ticks, values);
+        let bin = Bin::from_values(self.ticks, values);
         let finest = &mut self.levels[0];
         match finest.last_mut() {
             Some(last) if !self.ticks.is_multiple_of(FINEST) => last.join(&bin),
@@ -90,10 +90,10 @@ impl Envelope {
         self.ticks += 1;
     }
 
-    /// Makes the coarser levels.
+    /// Builds the coarser levels.
     pub fn finish(&mut self) {
         self.levels.truncate(1);
-        while let Some(finer) = self.levels.last().filter(|level| level.len() > FEW_BINS) {
+        while let Some(finer) = self.levels.last().filter(|level| level.len() > MIN_BINS) {
             let coarser = finer.chunks(FANOUT).filter_map(|bins| {
                 let (first, others) = bins.split_first()?;
                 let mut bin = *first;
@@ -107,17 +107,17 @@ impl Envelope {
         }
     }
 
-    /// The levels, the finest first. A bin of the level `n` has `FINEST * FANOUT.pow(n)` ticks.
+    /// Levels, the finest first. A bin of level `n` has `FINEST * FANOUT.pow(n)` ticks.
     pub fn levels(&self) -> &[Vec<Bin>] {
         &self.levels
     }
 
-    /// How many ticks were pushed.
+    /// Number of ticks.
     pub fn ticks(&self) -> u32 {
         self.ticks
     }
 
-    /// The whole as one bin.
+    /// All ticks as one bin.
     pub fn whole(&self) -> Option<Bin> {
         let (first, others) = self.levels.last()?.split_first()?;
         let mut whole = *first;
@@ -127,14 +127,13 @@ impl Envelope {
         Some(whole)
     }
 
-    /// The categories whose curves ever leave zero.
+    /// Categories whose curves are ever nonzero.
     pub fn categories(&self) -> Vec<Category> {
         let high = self.whole().map_or([0; SERIES], |whole| whole.high);
         Category::ALL.iter().copied().filter(|category| high[series(*category)] > 0).collect()
     }
 
-    /// The sections of a level: each has the bins that follow on those of the one before, with the curves of
-    /// `categories`.
+    /// Sections of a level: each contains consecutive bins with the curves of `categories`.
     pub(crate) fn sections(&self, level: usize, categories: &[Category]) -> Vec<(usize, Vec<u8>)> {
         let bins = self.levels.get(level).map_or(&[][..], Vec::as_slice);
         bins.chunks(SECTION_BINS).map(|bins| (bins.len(), section(bins, categories))).collect()
@@ -143,15 +142,15 @@ impl Envelope {
 
 fn section(bins: &[Bin], categories: &[Category]) -> Vec<u8> {
     let mut columns = Columns::default();
-    columns.near(bins.iter().map(|bin| u64::from(bin.peak)));
+    columns.deltas(bins.iter().map(|bin| u64::from(bin.peak)));
     for place in categories.iter().copied().map(series) {
-        columns.near(bins.iter().map(|bin| bin.at_peak[place]));
-        columns.near(bins.iter().map(|bin| bin.low[place]));
-        columns.near(bins.iter().map(|bin| bin.high[place]));
+        columns.deltas(bins.iter().map(|bin| bin.at_peak[place]));
+        columns.deltas(bins.iter().map(|bin| bin.low[place]));
+        columns.deltas(bins.iter().map(|bin| bin.high[place]));
     }
-    columns.near(bins.iter().map(|bin| bin.allocated.0));
-    columns.near(bins.iter().map(|bin| bin.reserved.0));
-    columns.near(bins.iter().map(|bin| bin.reserved.1));
+    columns.deltas(bins.iter().map(|bin| bin.allocated.0));
+    columns.deltas(bins.iter().map(|bin| bin.reserved.0));
+    columns.deltas(bins.iter().map(|bin| bin.reserved.1));
     columns.pack()
 }
 
@@ -171,7 +170,7 @@ mod tests {
         envelope
     }
 
-    /// Curves that are long enough for three levels, from a few numbers.
+    /// Curves that are long enough for three levels, generated from a few numbers.
     fn curves() -> impl Strategy<Value = Vec<[u64; SERIES]>> {
         let step = (0..SERIES, 0..1_000_000_u64, 1..400_usize);
         proptest::collection::vec(step, 1..700).prop_map(|steps| {
@@ -210,7 +209,7 @@ mod tests {
                     let reserved = ticks.iter().map(|values| values.iter().sum::<u64>());
                     prop_assert_eq!(reserved.clone().max(), Some(bin.reserved.1));
                     prop_assert_eq!(reserved.min(), Some(bin.reserved.0));
-                    // What it was made of there adds up to what was allocated there.
+                    // The composition at a peak sums to the allocated bytes.
                     prop_assert_eq!(allocated(&bin.at_peak), bin.allocated.1);
                 }
                 width *= FANOUT;
@@ -237,10 +236,10 @@ mod tests {
         let [(bins, section)] = &sections[..] else { panic!("one section") };
         assert_eq!(*bins, 16);
         let mut reader = Reader::new(section);
-        assert_eq!(reader.near(16)[0], 5);
-        assert_eq!(reader.near(16)[..2], [7, 0]);
-        assert_eq!(reader.near(16)[..2], [0, 0]);
-        assert_eq!(reader.near(16)[..2], [7, 0]);
+        assert_eq!(reader.deltas(16)[0], 5);
+        assert_eq!(reader.deltas(16)[..2], [7, 0]);
+        assert_eq!(reader.deltas(16)[..2], [0, 0]);
+        assert_eq!(reader.deltas(16)[..2], [7, 0]);
     }
 
     #[test]

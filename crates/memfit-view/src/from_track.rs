@@ -1,4 +1,4 @@
-//! From a track of a recording to a lane.
+//! Conversion of a track to a lane.
 
 use std::collections::HashMap;
 
@@ -10,9 +10,9 @@ use crate::envelope::{SERIES, series};
 use crate::lane::{Lane, Mark, MarkKind, Piece, Pool, Span};
 use crate::places::Places;
 
-/// What a track's process did on one device.
+/// Builds the lane of a track's process on one device.
 pub fn lane(track: &Track, device: u8) -> Lane {
-    let clock = Clock::of(track, device);
+    let clock = Clock::from_track(track, device);
     let mut lane =
         Lane { pid: track.pid, rank: track.rank, device, length: clock.length(), ..Lane::default() };
     let mut names =
@@ -23,8 +23,7 @@ pub fn lane(track: &Track, device: u8) -> Lane {
         let owner = if block.owner == TextId::NONE { block.module } else { block.owner };
         let born = clock.tick(block.born);
         let freed = clock.end(block.freed).max(born);
-        // A block that is given back and never told to be free is free at once where nothing tells the two
-        // apart.
+        // If no source reports completions, a freed block is reusable at once.
         let reusable = if block.completed == NEVER { freed } else { clock.end(block.completed) };
         lane.pieces.push(Piece {
             address: block.address,
@@ -38,7 +37,7 @@ pub fn lane(track: &Track, device: u8) -> Lane {
             category,
         });
     }
-    // They are in that order already, unless somebody made the recording otherwise.
+    // They are in order already unless the recording was crafted.
     lane.pieces.sort_by_key(|piece| piece.born);
     lane.times = times(track, &clock);
     curves(track, &clock, &mut lane);
@@ -47,15 +46,15 @@ pub fn lane(track: &Track, device: u8) -> Lane {
     lane
 }
 
-/// Which tick each moment is: only what happens to this device's memory counts.
+/// Mapping of moments to ticks: only events of this device's memory are ticks.
 struct Clock {
     device: u8,
-    /// The moments that are ticks, in order.
+    /// Moments that are ticks, in order.
     ticks: Vec<u32>,
 }
 
 impl Clock {
-    fn of(track: &Track, device: u8) -> Self {
+    fn from_track(track: &Track, device: u8) -> Self {
         let ticks = (0..).zip(track.moments()).filter(|(_, moment)| {
             moment.device == device
                 && (of_segment(moment.kind)
@@ -74,12 +73,12 @@ impl Clock {
         self.ticks.len() as u32
     }
 
-    /// The first tick that is not before a moment.
+    /// First tick at or after a moment.
     fn tick(&self, moment: u32) -> u32 {
         self.ticks.partition_point(|tick| *tick < moment) as u32
     }
 
-    /// The same for what may never end.
+    /// Same as [`Self::tick`], for moments that may be [`NEVER`].
     fn end(&self, moment: u32) -> u32 {
         if moment == NEVER { self.length() } else { self.tick(moment) }
     }
@@ -95,7 +94,7 @@ const fn of_segment(kind: MomentKind) -> bool {
     )
 }
 
-/// The rows of texts and stacks that were met already.
+/// Rows already assigned to texts and stacks.
 struct Names<'track> {
     track: &'track Track,
     texts: Vec<u32>,
@@ -125,7 +124,7 @@ impl Names<'_> {
     }
 }
 
-/// Every category's bytes, tick by tick, and what the allocator's totals add to the blocks.
+/// Computes each category's bytes by tick, and the difference between the allocator's totals and the blocks.
 fn curves(track: &Track, clock: &Clock, lane: &mut Lane) {
     let mut ends: Vec<u32> = (0..lane.pieces.len() as u32).collect();
     ends.sort_by_key(|piece| lane.pieces[*piece as usize].freed);
@@ -144,8 +143,8 @@ fn curves(track: &Track, clock: &Clock, lane: &mut Lane) {
         }
         let in_blocks: u64 = values.iter().sum();
         let mut now = values;
-        // What the allocator counts and the recording has no block for, and the other way round.
-        // A segment is got for a block: what is said to be allocated then may have that block already.
+        // The allocator's totals and the recorded blocks may differ. At a segment's allocation, the allocated
+        // bytes may include the block that it was allocated for.
         if !of_segment(moment.kind) {
             allocated = moment.allocated;
         }
@@ -163,10 +162,10 @@ fn curves(track: &Track, clock: &Clock, lane: &mut Lane) {
     lane.envelope.finish();
 }
 
-/// When ticks were: of those that lie in the same sixty-thousandth of both the ticks and the time, the first
-/// and the last.
+/// Times of ticks: the first and the last of those in the same cell of a grid of 65,536 over both ticks and
+/// time.
 fn times(track: &Track, clock: &Clock) -> Vec<(u32, u64)> {
-    const CELLS: u64 = 1 << 16;
+    const GRID_CELLS: u64 = 1 << 16;
     let known = || {
         let moments = (0_u32..).zip(&clock.ticks);
         moments.filter_map(|(tick, index)| Some((tick, track.moment(*index)?.time_us?)))
@@ -177,8 +176,8 @@ fn times(track: &Track, clock: &Clock) -> Vec<(u32, u64)> {
         return Vec::new();
     }
     let cell = |(tick, time): (u32, u64)| {
-        let of_time = (u128::from(time) * u128::from(CELLS) / u128::from(length)) as u64;
-        (u64::from(tick) * CELLS / u64::from(clock.length().max(1)), of_time)
+        let of_time = (u128::from(time) * u128::from(GRID_CELLS) / u128::from(length)) as u64;
+        (u64::from(tick) * GRID_CELLS / u64::from(clock.length().max(1)), of_time)
     };
     let mut times: Vec<(u32, u64)> = Vec::new();
     let mut last = None;
@@ -189,7 +188,7 @@ fn times(track: &Track, clock: &Clock) -> Vec<(u32, u64)> {
             last = Some(now);
             continue;
         };
-        // Several things at once are spread up to the next, and clocks that go back are waited for.
+        // Simultaneous ticks are spread up to the next time; if the clock goes back, times stay constant.
         if now.1 <= before.1 {
             continue;
         }
@@ -222,7 +221,7 @@ fn spans(track: &Track, clock: &Clock, lane: &mut Lane) {
             lane.pools.push(pool);
         }
         let (born, freed) = (clock.tick(span.born), clock.end(span.freed));
-        // What was unmapped at once is told as a span that never lived.
+        // Ranges unmapped at once are recorded as spans without a lifetime.
         if born < freed {
             lane.spans.push(Span { address: span.address, bytes: span.bytes, born, freed, pool: row });
         }

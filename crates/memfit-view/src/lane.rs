@@ -1,137 +1,135 @@
-//! What one process did on one device, on a clock that ticks with each thing that happened to memory.
+//! Activity of one process on one device, with a clock that ticks at each memory event.
 
 use memfit_vocabulary::{Category, Phase};
 
 use crate::{Envelope, Places};
 
-/// No place: a block of which nobody knows where it was asked for.
+/// Row for a block whose allocation site is unknown.
 pub const NOWHERE: u32 = 0;
 
 /// One process on one device.
 #[derive(Clone, Debug, Default)]
 pub struct Lane {
-    /// The process.
+    /// Process id.
     pub pid: u32,
-    /// Its rank, where it is one of several.
+    /// Rank, if the process is one of several.
     pub rank: Option<u32>,
-    /// The device.
+    /// Device index.
     pub device: u8,
-    /// How many ticks there are. The state at tick `t` is that right after the event `t`.
+    /// Number of ticks. The state at tick `t` is that right after event `t`.
     pub length: u32,
-    /// The bounds of every category's curve, level by level.
+    /// Bounds of every category's curve, level by level.
     pub envelope: Envelope,
-    /// When ticks were, in microseconds since the first: both ascend, and between two of these the rest lies
-    /// evenly. Empty where the recording has no times.
+    /// Times of some ticks in microseconds since the first; both ascend, with linear interpolation between.
+    /// Empty if the recording has no times.
     pub times: Vec<(u32, u64)>,
-    /// What was reserved from a tick on, at each tick at which it changed.
+    /// Reserved bytes from a tick on, for each change.
     pub reserved: Vec<(u32, u64)>,
-    /// What the allocator counted as allocated beyond the blocks, at each tick at which it changed.
+    /// Difference between the allocator's allocated bytes and the blocks, for each change.
     pub beyond: Vec<(u32, u64)>,
-    /// The blocks, by when they were handed out.
+    /// Blocks in order of allocation.
     pub pieces: Vec<Piece>,
-    /// The segments, by when they came; none where the recording does not tell of them.
+    /// Segments in order of allocation; empty if the recording does not contain them.
     pub spans: Vec<Span>,
-    /// The pools that spans belong to.
+    /// Pools of the spans.
     pub pools: Vec<Pool>,
-    /// Steps, phases, failures and what the program announced, by time.
+    /// Steps, phases, failures and announced ranges, by time.
     pub marks: Vec<Mark>,
-    /// Where blocks were asked for, and for whom.
+    /// Allocation sites and modules.
     pub places: Places,
 }
 
-/// A block.
+/// Block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it lay.
+    /// Address.
     pub address: u64,
-    /// What was asked for.
+    /// Requested bytes.
     pub asked: u64,
-    /// What it had beyond that.
+    /// Bytes beyond the requested ones.
     pub rounding: u64,
-    /// The tick that handed it out.
+    /// Tick of the allocation.
     pub born: u32,
-    /// The first tick at which the program did not hold it any more; the lane's length, if it always did.
+    /// First tick at which the program no longer held it; the lane's length if it was never freed.
     pub freed: u32,
-    /// The first tick at which it could be used again: later than `freed` where other streams were still
-    /// using it.
+    /// First tick at which it could be reused: later than `freed` if other streams were still using it.
     pub reusable: u32,
-    /// The stack it was asked for by: a row of the places' stacks, [`NOWHERE`] if not known.
+    /// Allocation stack: a row of the sites' stacks, or [`NOWHERE`].
     pub stack: u32,
-    /// The module it was made for: a row of the places' texts, 0 if there is none.
+    /// Module: a row of the sites' texts, or 0.
     pub module: u32,
-    /// What it was for.
+    /// Category.
     pub category: Category,
 }
 
 impl Piece {
-    /// How many ticks it lived.
+    /// Lifetime in ticks.
     pub fn life(&self) -> u32 {
         self.reusable.max(self.freed) - self.born
     }
 
-    /// Whether the program held it at a tick.
+    /// Returns `true` if the program held it at a tick.
     pub fn is_live_at(&self, tick: u32) -> bool {
         self.born <= tick && tick < self.freed
     }
 }
 
-/// A segment, or a mapped run of an expandable one, while it had one size.
+/// Segment, or mapped range of an expandable one, while its size was constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Where it begins.
+    /// Address.
     pub address: u64,
-    /// How many bytes it has.
+    /// Size in bytes.
     pub bytes: u64,
-    /// The tick at which it came.
+    /// Tick of the allocation.
     pub born: u32,
-    /// The first tick at which it was gone; the lane's length, if it stayed.
+    /// First tick after its release; the lane's length if it was never released.
     pub freed: u32,
-    /// Its pool: a row of the lane's pools.
+    /// Row of the lane's pools.
     pub pool: u32,
 }
 
-/// A pool of segments: they serve one stream, and either small or large requests.
+/// Pool of segments for one stream, and for either small or large requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pool {
-    /// The pool's identity; zeros for the default pool.
+    /// Id of the pool; zeros for the default pool.
     pub owner: (u64, u64),
-    /// The stream's handle.
+    /// Handle of the stream.
     pub stream: u64,
-    /// Whether it serves small requests, where that is known.
+    /// `true` if it serves small requests; `None` if unknown.
     pub small: Option<bool>,
-    /// Whether its segments grow.
+    /// `true` if its segments are expandable.
     pub expandable: bool,
 }
 
-/// Something to mark on the clock.
+/// Annotation on the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// The tick from which on it holds.
+    /// Tick from which it holds.
     pub tick: u32,
-    /// When that was, in microseconds since the first tick, where it is known: between two ticks much time
-    /// may pass.
+    /// Time in microseconds since the first tick, if known: much time may pass between two ticks.
     pub time: Option<u64>,
-    /// What it is.
+    /// Kind.
     pub kind: MarkKind,
 }
 
-/// What a mark says.
+/// Kind of an annotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkKind {
-    /// So many steps were complete.
+    /// The number of completed steps reached this value.
     Step(u32),
     /// A phase began.
     Phase(Phase),
-    /// A request for so many bytes could not be served.
+    /// A request for this many bytes failed.
     Oom(u64),
-    /// Something that the program announced began: a row of the places' texts.
+    /// An announced range began: a row of the sites' texts.
     Begin(u32),
-    /// It ended.
+    /// The range ended.
     End(u32),
 }
 
 impl MarkKind {
-    /// Its code and its figure on the wire.
+    /// Code and value of the annotation in the wire format.
     pub(crate) fn code(self) -> (u64, u64) {
         match self {
             Self::Step(step) => (1, u64::from(step)),

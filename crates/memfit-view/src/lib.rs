@@ -1,14 +1,13 @@
-//! A recording as a page to look at.
+//! Interactive HTML page for a recording.
 //!
-//! A [`Lane`] is what one process did on one device, on a clock of its own: one tick for each thing that
-//! happened to memory. From lanes come levels of detail: an [`Envelope`] for each, which bounds every
-//! category's curve at each zoom, and the blocks in chunks sorted by how long they lived, so that a page that
-//! shows much loads only what is wide enough to be seen. [`View`] packs them, compressed, with what the page
-//! has to know; [`write_page`] embeds the pack in one HTML file, and [`Server`] hands it out piece by piece
-//! on loopback.
+//! A [`Lane`] is the activity of one process on one device, on a clock with one tick for each memory event.
+//! Lanes provide levels of detail: an [`Envelope`] bounds every category's curve at each zoom, and blocks are
+//! stored in chunks sorted by lifetime, so that a page only loads what is wide enough to be visible. [`View`]
+//! packs and compresses them with the page's metadata; [`write_page`] embeds everything in one HTML file, and
+//! [`Server`] serves it section by section on loopback.
 //!
-//! It owns the page, its wire format, and its server. It must not know where a recording came from, how an
-//! explanation was reached (it is given one as JSON), or terminals.
+//! The crate contains the page, its wire format, and its server. It does not know where a recording came
+//! from, how an explanation (given as JSON) was computed, or terminals.
 
 mod chunks;
 mod columns;
@@ -21,7 +20,7 @@ mod redact;
 mod serve;
 mod view;
 
-pub use chunks::{CHUNK_BLOCKS, Chunk, SHORTEST_LIFE, blocks_in_chunks, life_level};
+pub use chunks::{CHUNK_BLOCKS, Chunk, MIN_LEVEL_LIFE, blocks_in_chunks, life_level};
 pub use envelope::{Bin, Envelope, FANOUT, FINEST, SERIES};
 pub use from_track::lane;
 pub use lane::{Lane, Mark, MarkKind, NOWHERE, Piece, Pool, Span};
@@ -29,4 +28,4 @@ pub use page::{served_page, write_page};
 pub use places::Places;
 pub use redact::redact;
 pub use serve::{ServeError, Server};
-pub use view::{Recorded, View};
+pub use view::{View, ViewedRecording};

@@ -1,5 +1,4 @@
-//! The page: one HTML file that fetches nothing, or one that fetches its sections from the server that handed
-//! it out.
+//! The HTML page: one file without external requests, or one that loads its sections from the server.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -11,9 +10,9 @@ use sha2::{Digest as _, Sha256};
 use crate::View;
 use crate::view::LaneInfo;
 
-const SHELL: &str = include_str!("../assets/page.html");
+const PAGE_TEMPLATE: &str = include_str!("../assets/page.html");
 const STYLE: &str = include_str!("../assets/style.css");
-/// The page's script, in the order in which its parts need each other.
+/// Parts of the page's script, in order of dependency.
 const SCRIPT: &[&str] = &[
     include_str!("../assets/format.js"),
     include_str!("../assets/store.js"),
@@ -27,7 +26,7 @@ const SCRIPT: &[&str] = &[
     include_str!("../assets/main.js"),
 ];
 
-/// Writes the whole as one HTML file. It forbids itself every request.
+/// Writes everything as one HTML file, whose content security policy forbids all requests.
 pub fn write_page(view: &View, mut to: impl Write) -> io::Result<()> {
     let (head, tail) = page(view, "none");
     to.write_all(head.as_bytes())?;
@@ -39,7 +38,7 @@ pub fn write_page(view: &View, mut to: impl Write) -> io::Result<()> {
     to.write_all(tail.as_bytes())
 }
 
-/// The page without sections: it asks for `section/N` beside itself.
+/// The page without sections: it loads `section/N` relative to itself.
 pub fn served_page(view: &View) -> String {
     let (head, tail) = page(view, "self");
     head + &tail
@@ -54,11 +53,11 @@ fn page(view: &View, connect: &str) -> (String, String) {
         digest(&script),
         digest(STYLE),
     );
-    let (head, tail) = SHELL.split_once("{{sections}}").unwrap_or((SHELL, ""));
+    let (head, tail) = PAGE_TEMPLATE.split_once("{{sections}}").unwrap_or((PAGE_TEMPLATE, ""));
     let head = head
         .replace("{{policy}}", &policy)
         .replace("{{style}}", STYLE)
-        // What others named comes last, so that nothing in it is taken for a place to fill.
+        // Names from the recording are inserted last, so that they cannot act as placeholders.
         .replace("{{title}}", &escape(&view.title()))
         .replacen("{{summary}}", &summary(view), 1);
     let tail =
@@ -70,7 +69,7 @@ fn digest(text: &str) -> String {
     BASE64.encode(Sha256::digest(text.as_bytes()))
 }
 
-/// Text as HTML, harmless in elements and in quoted attributes.
+/// Escapes text for elements and quoted attributes.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -80,7 +79,7 @@ fn escape(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            // A brace in a name must not be taken for a place to fill.
+            // A brace in a name must not act as a placeholder.
             '{' => escaped.push_str("&#123;"),
             _ => escaped.push(letter),
         }
@@ -88,7 +87,7 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// What is on paper, and where there are no scripts.
+/// Summary for print, and for browsers without scripts.
 fn summary(view: &View) -> String {
     let mut html = String::new();
     for (name, explanation, lanes) in view.summaries() {
@@ -136,7 +135,7 @@ fn lane_summary(html: &mut String, lane: &LaneInfo) {
     html.push_str("</tbody></table>");
 }
 
-/// A size with its unit, as the page's script writes it.
+/// Formats a size like the page's script.
 fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {

@@ -1,11 +1,10 @@
-//! Where blocks were asked for, and for whom: the stacks, frames and texts that one lane refers to, numbered
-//! anew.
+//! Allocation sites of a lane: its stacks, frames and texts, renumbered.
 
 use std::collections::HashMap;
 
 use crate::columns::Columns;
 
-/// A frame: function, file and line. Texts are rows of [`Places::texts`].
+/// Frame: function, file and line. Texts are rows of [`Places::texts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Frame {
     pub(crate) function: u32,
@@ -13,13 +12,13 @@ pub(crate) struct Frame {
     pub(crate) line: u32,
 }
 
-/// The stacks of a lane. Row 0 of texts and of stacks is empty.
+/// Stacks of a lane. Row 0 of texts and of stacks is empty.
 #[derive(Clone, Debug)]
 pub struct Places {
     texts: Vec<String>,
     text_rows: HashMap<String, u32>,
     frames: Vec<Frame>,
-    /// Whose code each frame is.
+    /// Code owner of each frame.
     sides: Vec<Side>,
     frame_rows: HashMap<Frame, u32>,
     /// Rows of frames, innermost first.
@@ -42,7 +41,7 @@ impl Default for Places {
 }
 
 impl Places {
-    /// The row of a text, which is kept if it is new.
+    /// Row of a text; a new text is added.
     pub fn text(&mut self, text: &str) -> u32 {
         if let Some(&row) = self.text_rows.get(text) {
             return row;
@@ -53,7 +52,7 @@ impl Places {
         row
     }
 
-    /// The row of a stack of (function, file, line), innermost first.
+    /// Row of a stack of (function, file, line), innermost first; a new stack is added.
     pub fn stack<'a>(&mut self, frames: impl IntoIterator<Item = (&'a str, &'a str, u32)>) -> u32 {
         let mut rows = Vec::new();
         for (function, file, line) in frames {
@@ -62,7 +61,7 @@ impl Places {
             let row = *self.frame_rows.entry(frame).or_insert(next);
             if row == next {
                 self.frames.push(frame);
-                self.sides.push(Side::of(file));
+                self.sides.push(Side::from_file(file));
             }
             rows.push(row);
         }
@@ -75,13 +74,12 @@ impl Places {
         row
     }
 
-    /// A text.
+    /// Text of a row.
     pub fn name(&self, row: u32) -> &str {
         self.texts.get(row as usize).map_or("", String::as_str)
     }
 
-    /// The line that speaks for a stack: the innermost one of the user's own code, else the innermost that is
-    /// Python.
+    /// Representative line of a stack: the innermost line of user code, or else the innermost Python line.
     pub fn line(&self, stack: u32) -> Option<(&str, u32)> {
         let frame = self.frames.get(self.speaker(self.stacks.get(stack as usize)?)? as usize)?;
         Some((self.name(frame.file), frame.line))
@@ -92,42 +90,42 @@ impl Places {
         first(Side::Own).or_else(|| first(Side::Library))
     }
 
-    /// The section of the texts and stacks. What speaks for a stack is worked out here: the page need not
-    /// know what a library is.
+    /// Section of the texts and stacks, with the representative line of each stack, so that the page need not
+    /// know which files are libraries.
     pub(crate) fn section(&self) -> Vec<u8> {
         let mut columns = Columns::default();
-        columns.plain([self.frames.len() as u64, self.stacks.len() as u64]);
-        columns.plain(self.frames.iter().map(|frame| u64::from(frame.function)));
-        columns.plain(self.frames.iter().map(|frame| u64::from(frame.file)));
-        columns.plain(self.frames.iter().map(|frame| u64::from(frame.line)));
-        columns.plain(self.sides.iter().map(|side| u64::from(*side == Side::Own)));
-        columns.plain(self.stacks.iter().map(|stack| stack.len() as u64));
+        columns.numbers([self.frames.len() as u64, self.stacks.len() as u64]);
+        columns.numbers(self.frames.iter().map(|frame| u64::from(frame.function)));
+        columns.numbers(self.frames.iter().map(|frame| u64::from(frame.file)));
+        columns.numbers(self.frames.iter().map(|frame| u64::from(frame.line)));
+        columns.numbers(self.sides.iter().map(|side| u64::from(*side == Side::Own)));
+        columns.numbers(self.stacks.iter().map(|stack| stack.len() as u64));
         columns
-            .plain(self.stacks.iter().map(|stack| self.speaker(stack).map_or(0, |row| u64::from(row) + 1)));
-        columns.plain([self.stacks.iter().map(|stack| stack.len() as u64).sum()]);
-        columns.near(self.stacks.iter().flatten().map(|row| u64::from(*row)));
+            .numbers(self.stacks.iter().map(|stack| self.speaker(stack).map_or(0, |row| u64::from(row) + 1)));
+        columns.numbers([self.stacks.iter().map(|stack| stack.len() as u64).sum()]);
+        columns.deltas(self.stacks.iter().flatten().map(|row| u64::from(*row)));
         columns.rest(&serde_json::to_vec(&self.texts).unwrap_or_default());
         columns.pack()
     }
 }
 
-/// Whose code a frame is.
+/// Owner of a frame's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// The user's.
+    /// The user.
     Own,
-    /// An installed package's, or the interpreter's.
+    /// An installed package, or the interpreter.
     Library,
-    /// Not Python at all.
+    /// Native code.
     Native,
 }
 
 impl Side {
-    fn of(file: &str) -> Self {
+    fn from_file(file: &str) -> Self {
         const INSTALLED: [&str; 4] = ["/site-packages/", "/dist-packages/", "/lib/python3", "torch/"];
         const INTERPRETER: [&str; 3] = ["<frozen", "<string>", "<eval"];
         let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
-        // Notebooks' cells have no extension, and native frames name a library's source or nothing.
+        // Cells of notebooks have no extension, and native frames name a library's source or nothing.
         if !extension.eq_ignore_ascii_case("py") && !file.starts_with('<') && !file.contains("ipython-input")
         {
             Self::Native
@@ -142,9 +140,8 @@ impl Side {
 }
 
 impl Places {
-    /// Gives every text another name by what it stands for, and renumbers the lines of frames, keeping the
-    /// order in which they are met: what was one line stays one line, and nothing says which. PyTorch's
-    /// own files and functions keep their names.
+    /// Renames every text by its role and renumbers the lines of frames in order of first use: equal lines
+    /// stay equal, and the original numbers are lost. PyTorch's own files and functions keep their names.
     pub(crate) fn rename(
         &mut self,
         mut named: impl FnMut(Role, &str) -> String,
@@ -156,7 +153,7 @@ impl Places {
             let of_torch = torch_path(file).is_some();
             roles[frame.file as usize] = Role::File;
             if roles[frame.function as usize] != Role::File {
-                // A name that both PyTorch and the user have is the user's.
+                // A name used by both PyTorch and the user counts as the user's.
                 let known = of_torch && roles[frame.function as usize] != Role::Function;
                 roles[frame.function as usize] = if known { Role::TorchFunction } else { Role::Function };
             }
@@ -181,7 +178,7 @@ impl Places {
     }
 }
 
-/// What a text stands for.
+/// Role of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Role {
     File,
@@ -191,7 +188,7 @@ pub(crate) enum Role {
     Mark,
 }
 
-/// A path within PyTorch's own package.
+/// Path within PyTorch's own package.
 pub(crate) fn torch_path(file: &str) -> Option<&str> {
     let (_, path) = file.rsplit_once("-packages/")?;
     path.starts_with("torch/").then_some(path)

@@ -1,4 +1,4 @@
-//! What is left of names where a page is to go to strangers.
+//! Redaction of names, for pages to be shared.
 
 use std::collections::HashMap;
 
@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 use crate::lane::{Lane, MarkKind};
 use crate::places::{Role, torch_path};
 
-/// Replaces the names of files, functions, modules and announcements by numbers, and the numbers of lines by
-/// others. What was the same place or module stays the same one. PyTorch's own files keep their paths within
-/// PyTorch, and numbers in modules' names stay.
+/// Replaces the names of files, functions, modules and announced ranges by numbers, and renumbers lines.
+/// Equal names stay equal. PyTorch's own files keep their paths within PyTorch, and numbers in module names
+/// stay.
 pub fn redact(lane: &mut Lane) {
     let marks: Vec<u32> = lane
         .marks
@@ -26,7 +26,7 @@ pub fn redact(lane: &mut Lane) {
     );
 }
 
-/// Numbers in the order in which names are met: unlike hashes, they cannot be tried against guesses.
+/// Assigns numbers in order of first use: unlike hashes, they cannot be checked against guesses.
 #[derive(Default)]
 struct Names {
     numbers: HashMap<(Role, String), usize>,
@@ -62,8 +62,8 @@ impl Names {
     }
 }
 
-/// The fields of an explanation that may stay, where they hold numbers, verdicts or names of remedies.
-const KEPT: [&str; 35] = [
+/// Fields of an explanation that may stay if they hold numbers, verdicts or names of remedies.
+const ALLOWED_FIELDS: [&str; 35] = [
     "schema",
     "cause",
     "evidence",
@@ -101,13 +101,13 @@ const KEPT: [&str; 35] = [
     "interval",
 ];
 
-/// What may be said of an explanation: verdicts, names of remedies, labels and figures. Sentences may quote
-/// the script, lines and files are its own, so none is kept.
+/// Reduces an explanation to verdicts, names of remedies, labels and figures. Sentences may quote the script,
+/// and lines and files belong to the user, so none are kept.
 pub(crate) fn redact_explanation(explanation: &Value) -> Value {
     match explanation {
         Value::Object(fields) => {
             let kept = fields.iter().filter(|(key, value)| {
-                KEPT.contains(&key.as_str()) && value.as_str().is_none_or(is_a_word_of_ours)
+                ALLOWED_FIELDS.contains(&key.as_str()) && value.as_str().is_none_or(is_identifier)
             });
             let kept = kept.map(|(key, value)| (key.clone(), redact_explanation(value)));
             Value::Object(kept.collect::<Map<_, _>>())
@@ -119,12 +119,12 @@ pub(crate) fn redact_explanation(explanation: &Value) -> Value {
     }
 }
 
-/// The schema of explanations.
+/// Schema of explanations.
 const EXPLAIN_SCHEMA: &str = "memfit.explain/1";
 
-/// Verdicts and names of remedies are single words of lower case, some with a number; sentences and paths are
-/// not.
-fn is_a_word_of_ours(text: &str) -> bool {
+/// Returns `true` for verdicts and names of remedies: single lower-case words, some with a number, unlike
+/// sentences and paths.
+fn is_identifier(text: &str) -> bool {
     let of_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     text == EXPLAIN_SCHEMA || text.bytes().all(of_word)
 }

@@ -1,4 +1,4 @@
-//! The server of one page: on loopback, behind a token that nobody can guess, for one view.
+//! HTTP server for one view, on loopback, protected by an unguessable token.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,33 +11,33 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::{View, served_page};
 
-/// Most bytes of a request.
-const MOST_BYTES: u64 = 16 << 10;
-/// How long a request may take to arrive, and an answer to be taken.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Most answers at once; a browser asks for six.
-const MOST_AT_ONCE: usize = 32;
+/// Maximum size of a request.
+const MAX_REQUEST_BYTES: u64 = 16 << 10;
+/// Timeout for receiving a request, and for sending a response.
+const IO_TIMEOUT: Duration = Duration::from_secs(20);
+/// Maximum number of concurrent responses; a browser uses six.
+const MAX_CONNECTIONS: usize = 32;
 
-/// Why there is no server.
+/// Error while the server starts.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// No port can be had.
+    /// No port is available.
     #[error("no port on 127.0.0.1 can be listened on")]
     Listen(#[source] io::Error),
-    /// The operating system gave no random numbers.
+    /// The operating system returned no random numbers.
     #[error("no random token can be made")]
     Token,
 }
 
 impl ServeError {
-    /// What the user can do about it.
+    /// Advice for the user.
     pub const fn hint(&self) -> &'static str {
         "`-o report.html` writes the same page to a file, which needs no server"
     }
 }
 
-/// A server that listens, and has not answered yet.
+/// Server that listens, and has not responded yet.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -54,7 +54,7 @@ struct Shared {
 }
 
 impl Server {
-    /// Listens on a port of loopback that is free, or on the one that is named.
+    /// Listens on the given port of loopback, or on a free one for 0.
     pub fn bind(view: View, port: u16) -> Result<Self, ServeError> {
         let mut random = [0_u8; 16];
         getrandom::fill(&mut random).map_err(|_| ServeError::Token)?;
@@ -68,21 +68,21 @@ impl Server {
         })
     }
 
-    /// Where the page is.
+    /// URL of the page.
     pub fn url(&self) -> String {
         format!("http://{}/{}/", self.shared.address, self.shared.token)
     }
 
-    /// Answers until the process ends.
+    /// Serves requests until the process ends.
     pub fn run(&self) {
         for stream in self.listener.incoming().flatten() {
             let shared = Arc::clone(&self.shared);
-            if shared.busy.fetch_add(1, Ordering::Relaxed) >= MOST_AT_ONCE {
+            if shared.busy.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
                 shared.busy.fetch_sub(1, Ordering::Relaxed);
                 continue;
             }
             std::thread::spawn(move || {
-                // Whoever went away in the middle does not want the answer.
+                // A client that disconnected does not need the response.
                 let _gone = shared.answer(stream);
                 shared.busy.fetch_sub(1, Ordering::Relaxed);
             });
@@ -90,7 +90,7 @@ impl Server {
     }
 }
 
-/// What comes back.
+/// Response.
 enum Answer<'a> {
     Page(&'a str),
     Section(&'a [u8]),
@@ -99,9 +99,9 @@ enum Answer<'a> {
 
 impl Shared {
     fn answer(&self, stream: TcpStream) -> io::Result<()> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let mut lines = BufReader::new(stream.try_clone()?.take(MOST_BYTES)).lines();
+        stream.set_read_timeout(Some(IO_TIMEOUT))?;
+        stream.set_write_timeout(Some(IO_TIMEOUT))?;
+        let mut lines = BufReader::new(stream.try_clone()?.take(MAX_REQUEST_BYTES)).lines();
         let first = lines.next().transpose()?.unwrap_or_default();
         let mut host = None;
         let mut whole = false;
@@ -114,7 +114,7 @@ impl Shared {
             if let Some((name, value)) = line.split_once(':')
                 && name.eq_ignore_ascii_case("host")
             {
-                // Two of them may mean different things to different readers.
+                // Duplicate `Host` headers may be interpreted differently by different readers.
                 host = Some(if host.is_some() { String::new() } else { value.trim().to_owned() });
             }
         }
@@ -124,7 +124,7 @@ impl Shared {
     }
 
     fn decide(&self, request: &str, host: Option<&str>) -> Answer<'_> {
-        // Another name than loopback's means that somebody made a browser believe that loopback is theirs.
+        // Another host name indicates DNS rebinding: a website whose name was pointed to loopback.
         let port = self.address.port();
         let known = [format!("127.0.0.1:{port}"), format!("localhost:{port}")];
         if !host.is_some_and(|host| known.iter().any(|known| known.eq_ignore_ascii_case(host))) {
@@ -140,7 +140,7 @@ impl Shared {
             return Answer::Refused("505 HTTP Version Not Supported");
         }
         let mut parts = path.strip_prefix('/').unwrap_or_default().splitn(2, '/');
-        if !parts.next().is_some_and(|token| same(token, &self.token)) {
+        if !parts.next().is_some_and(|token| constant_time_eq(token, &self.token)) {
             return Answer::Refused("403 Forbidden");
         }
         match parts.next() {
@@ -157,8 +157,8 @@ impl Shared {
     }
 }
 
-/// Compares in a time that does not tell where two texts part.
-fn same(one: &str, other: &str) -> bool {
+/// Compares in constant time.
+fn constant_time_eq(one: &str, other: &str) -> bool {
     one.len() == other.len()
         && one.bytes().zip(other.bytes()).fold(0, |differences, (one, other)| differences | (one ^ other))
             == 0

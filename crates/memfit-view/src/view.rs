@@ -1,4 +1,4 @@
-//! A pack for the page: what it has to know at once, as JSON, and sections that it loads when it needs them.
+//! Data for the page: a JSON manifest that is loaded at once, and sections that are loaded on demand.
 
 use std::collections::HashMap;
 
@@ -11,29 +11,29 @@ use crate::chunks::{self, Chunk, blocks_in_chunks};
 use crate::columns::Columns;
 use crate::envelope::{FANOUT, FINEST, series};
 use crate::redact::{redact, redact_explanation};
-use crate::{Lane, SHORTEST_LIFE};
+use crate::{Lane, MIN_LEVEL_LIFE};
 
-/// The version of what the page and this crate say to each other.
+/// Version of the interface between the page and this crate.
 const SCHEMA: &str = "memfit.view/1";
-/// Lines in the summary's list of holders.
-const HOLDERS: usize = 12;
+/// Number of lines in the summary's list of holders.
+const MAX_HOLDERS: usize = 12;
 
-/// One recording, ready to be packed.
+/// Recording to be packed.
 #[derive(Debug)]
-pub struct Recorded {
-    /// What it is called: its file's name.
+pub struct ViewedRecording {
+    /// Name: that of its file.
     pub name: String,
-    /// Where it comes from.
+    /// Origin.
     pub origin: Origin,
-    /// Its processes' devices.
+    /// Lanes: one for each device of each process.
     pub lanes: Vec<Lane>,
-    /// Why it ran out and what would have helped, as `memfit explain` says it.
+    /// Explanation, as printed by `memfit explain`.
     pub explanation: Option<Value>,
-    /// What is not known about it, in sentences.
+    /// Gaps of the recording, in sentences.
     pub remarks: Vec<String>,
 }
 
-/// What the page is given.
+/// Data for the page.
 #[derive(Debug)]
 pub struct View {
     manifest: Manifest,
@@ -85,7 +85,7 @@ pub(crate) struct LaneInfo {
     pools: Vec<PoolInfo>,
 }
 
-/// The state when most was allocated.
+/// State at the peak of the allocated bytes.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct PeakInfo {
     tick: u32,
@@ -95,7 +95,7 @@ pub(crate) struct PeakInfo {
     pub(crate) by_category: Vec<(Category, u64)>,
 }
 
-/// A line and what its blocks had at the peak.
+/// Line with the bytes of its blocks at the peak.
 #[derive(Debug, Serialize)]
 pub(crate) struct Holder {
     pub(crate) category: Category,
@@ -126,7 +126,7 @@ struct PoolInfo {
 
 impl View {
     /// Packs one recording, or two to be compared.
-    pub fn new(mut recordings: Vec<Recorded>, confidential: bool) -> Self {
+    pub fn new(mut recordings: Vec<ViewedRecording>, confidential: bool) -> Self {
         if confidential {
             for (recorded, name) in recordings.iter_mut().zip(["recording A", "recording B"]) {
                 name.clone_into(&mut recorded.name);
@@ -153,30 +153,30 @@ impl View {
         });
         let recordings = recordings.collect();
         let memfit = env!("CARGO_PKG_VERSION");
-        let (finest, fanout, shortest_life) = (FINEST, FANOUT, SHORTEST_LIFE);
+        let (finest, fanout, shortest_life) = (FINEST, FANOUT, MIN_LEVEL_LIFE);
         let manifest =
             Manifest { schema: SCHEMA, memfit, confidential, finest, fanout, shortest_life, recordings };
         Self { manifest, sections }
     }
 
-    /// What the page has to know at once.
+    /// Manifest as JSON.
     pub fn manifest(&self) -> String {
-        // Numbers, texts and lists of them: always valid as JSON.
+        // Contains only numbers, texts and lists, so that serialisation cannot fail.
         serde_json::to_string(&self.manifest).unwrap_or_default()
     }
 
-    /// The sections, each compressed on its own.
+    /// Sections, each compressed separately.
     pub fn sections(&self) -> &[Vec<u8>] {
         &self.sections
     }
 
-    /// What the page is called.
+    /// Title of the page.
     pub(crate) fn title(&self) -> String {
         let names: Vec<&str> = self.manifest.recordings.iter().map(|info| info.name.as_str()).collect();
         names.join(" and ")
     }
 
-    /// For the summary that needs no script: each recording's name, cause and lanes.
+    /// Name, cause and lanes of each recording, for the summary without scripts.
     pub(crate) fn summaries(&self) -> impl Iterator<Item = (&str, Option<&Value>, &[LaneInfo])> {
         let infos = self.manifest.recordings.iter();
         infos.map(|info| (info.name.as_str(), info.explanation.as_ref(), &info.lanes[..]))
@@ -205,8 +205,8 @@ fn pack(lane: &Lane, several: bool, sections: &mut Vec<Vec<u8>>) -> LaneInfo {
         TableInfo { count, section: keep(columns.pack()) }
     };
     let pairs = |columns: &mut Columns, pairs: &[(u32, u64)]| {
-        columns.near(pairs.iter().map(|(tick, _)| u64::from(*tick)));
-        columns.near(pairs.iter().map(|(_, bytes)| *bytes));
+        columns.deltas(pairs.iter().map(|(tick, _)| u64::from(*tick)));
+        columns.deltas(pairs.iter().map(|(_, bytes)| *bytes));
     };
     LaneInfo {
         title: title(lane, several),
@@ -223,24 +223,24 @@ fn pack(lane: &Lane, several: bool, sections: &mut Vec<Vec<u8>>) -> LaneInfo {
         changes: table(lane.reserved.len(), &|columns| pairs(columns, &lane.reserved)),
         beyond: table(lane.beyond.len(), &|columns| pairs(columns, &lane.beyond)),
         marks: table(lane.marks.len(), &|columns| {
-            columns.near(lane.marks.iter().map(|mark| u64::from(mark.tick)));
-            columns.plain(lane.marks.iter().map(|mark| mark.kind.code().0));
-            columns.plain(lane.marks.iter().map(|mark| mark.kind.code().1));
-            // Zero is a time that is not known.
-            columns.near(lane.marks.iter().map(|mark| mark.time.map_or(0, |time| time + 1)));
+            columns.deltas(lane.marks.iter().map(|mark| u64::from(mark.tick)));
+            columns.numbers(lane.marks.iter().map(|mark| mark.kind.code().0));
+            columns.numbers(lane.marks.iter().map(|mark| mark.kind.code().1));
+            // Zero stands for an unknown time.
+            columns.deltas(lane.marks.iter().map(|mark| mark.time.map_or(0, |time| time + 1)));
         }),
         spans: table(lane.spans.len(), &|columns| {
-            columns.near(lane.spans.iter().map(|span| u64::from(span.born)));
-            columns.plain(lane.spans.iter().map(|span| u64::from(span.freed.saturating_sub(span.born))));
-            columns.near(lane.spans.iter().map(|span| span.address));
-            columns.plain(lane.spans.iter().map(|span| span.bytes));
-            columns.plain(lane.spans.iter().map(|span| u64::from(span.pool)));
+            columns.deltas(lane.spans.iter().map(|span| u64::from(span.born)));
+            columns.numbers(lane.spans.iter().map(|span| u64::from(span.freed.saturating_sub(span.born))));
+            columns.deltas(lane.spans.iter().map(|span| span.address));
+            columns.numbers(lane.spans.iter().map(|span| span.bytes));
+            columns.numbers(lane.spans.iter().map(|span| u64::from(span.pool)));
         }),
         pools: lane
             .pools
             .iter()
             .map(|pool| PoolInfo {
-                // Texts: a script's numbers are exact only up to 2^53, and handles are not.
+                // As texts: numbers are exact only up to 2^53 in JavaScript, and handles may be larger.
                 owner: [pool.owner.0.to_string(), pool.owner.1.to_string()],
                 stream: pool.stream.to_string(),
                 small: pool.small,
@@ -271,7 +271,7 @@ fn peak(lane: &Lane) -> PeakInfo {
     }
 }
 
-/// The lines (or, where no lines are known, the modules) that had most at the peak.
+/// Lines (or modules, if no lines are known) with the most bytes at the peak.
 fn holders(lane: &Lane) -> Vec<Holder> {
     let tick = lane.envelope.whole().map_or(0, |whole| whole.peak);
     let mut held: HashMap<(Category, String), (u64, usize)> = HashMap::new();
@@ -290,6 +290,6 @@ fn holders(lane: &Lane) -> Vec<Holder> {
         .map(|((category, place), (bytes, blocks))| Holder { category, place, bytes, blocks })
         .collect();
     holders.sort_by(|one, other| other.bytes.cmp(&one.bytes).then_with(|| one.place.cmp(&other.place)));
-    holders.truncate(HOLDERS);
+    holders.truncate(MAX_HOLDERS);
     holders
 }

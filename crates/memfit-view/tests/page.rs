@@ -1,5 +1,4 @@
-//! The page in a file: what it lets through of names that are not its own, and what a stranger can read in
-//! it.
+//! Tests of the page as a file: escaping of names, and redaction.
 
 mod support;
 
@@ -15,7 +14,7 @@ fn file(view: &View) -> String {
     String::from_utf8(page).expect("a page is text")
 }
 
-/// All that can be read in a page once its sections are unpacked.
+/// All text that can be read in a page after its sections are decompressed.
 fn readable(view: &View) -> String {
     let mut text = file(view) + &view.manifest();
     for section in view.sections() {
@@ -29,8 +28,7 @@ fn readable(view: &View) -> String {
 #[test]
 fn a_lane_says_what_happened() {
     let lane = lane(&training(&PLAIN), 0);
-    // The phases and steps are no ticks: a segment, a block, twice three blocks that come and go, and a
-    // failure.
+    // Phases and steps are no ticks: a segment, a block, twice three blocks with their frees, and a failure.
     assert_eq!(lane.length, 1 + 1 + 2 * 6 + 1);
     let whole = lane.envelope.whole().expect("something happened");
     assert_eq!(whole.allocated, (0, 28 * MIB));
@@ -84,7 +82,7 @@ fn a_confidential_page_has_no_name_of_the_users() {
     for secret in
         ["ada", "thesis", "secretnet", "secret_attention", "hidden", "gate", "unpublished", "patients"]
     {
-        // The page's own script and style may have the word; what a recording adds must not.
+        // The page's own script and style may contain the word; the recording must not add it.
         let own = readable(&view(&PLAIN, false)).matches(secret).count();
         assert!(open.matches(secret).count() > own, "{secret} is not even in the open page");
         assert_eq!(closed.matches(secret).count(), own, "{secret} is in the confidential page");

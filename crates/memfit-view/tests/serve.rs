@@ -1,4 +1,4 @@
-//! The server: who gets an answer.
+//! Tests of the server's access control.
 
 mod support;
 
@@ -26,7 +26,7 @@ fn ask(address: &Address, request: &str) -> String {
     let mut stream = TcpStream::connect(&address.host).expect("the server listens");
     stream.write_all(request.as_bytes()).expect("it takes a request");
     let mut answer = Vec::new();
-    // A server that refuses early may close before all was read.
+    // A server that refuses early may close the connection before everything was read.
     let _ended = stream.read_to_end(&mut answer);
     String::from_utf8_lossy(&answer).into_owned()
 }
@@ -81,7 +81,7 @@ fn other_requests_are_refused() {
     ];
     for (request, status) in cases {
         let answer = ask(&address, &request);
-        // A request that is too long may be answered by a reset, which carries nothing.
+        // A request that is too long may be answered by a reset without content.
         assert!(
             answer.is_empty() || answer.starts_with(&format!("HTTP/1.1 {status} ")),
             "{request:.60}: {answer:.80}"

@@ -1,10 +1,10 @@
-//! The end of an interpreter whose other threads still want it.
+//! Shutdown of an interpreter that other threads still use.
 //!
-//! When a script's last act is a backward pass, a thread of autograd's may still hold objects of Python's
-//! after the main thread has begun to take the interpreter down. Asking for the interpreter then, it is ended
-//! with `pthread_exit`, by every CPython before 3.14. That unwinds its stack, and a function of PyTorch's
+//! If a script's last act is a backward pass, an autograd thread may still hold Python objects after the main
+//! thread has begun to shut the interpreter down. When such a thread then acquires the interpreter's lock,
+//! every CPython before 3.14 ends it with `pthread_exit`. That unwinds its stack, and a function of PyTorch's
 //! that must not be unwound ends the whole process: "terminate called without an active exception", in a few
-//! runs of a hundred, with a GPU or with a virtual one. From 3.14 on CPython lets such a thread sleep instead
+//! runs of a hundred, with a GPU or with a virtual one. Since 3.14, CPython lets such a thread sleep instead
 //! (github.com/python/cpython/issues/87135), and so does this.
 
 #![allow(unsafe_code, reason = "functions of PyTorch's are interposed")]
@@ -14,25 +14,25 @@ use std::{
     mem,
 };
 
-/// How CPython says that it is on its way out: by the newer name or the older one.
+/// CPython's functions that report finalization: the newer name and the older one.
 const FINALIZING: [&CStr; 2] = [c"Py_IsFinalizing", c"_Py_IsFinalizing"];
 
-/// `pthread_exit`: a thread that an interpreter on its way out would end sleeps until the process is gone.
+/// `pthread_exit`: a thread that a finalizing interpreter would end sleeps until the process has ended.
 ///
 /// # Safety
-/// Called as the C library's own function would be.
+/// Must be called as the C library's own function.
 #[unsafe(export_name = "pthread_exit")]
 pub unsafe extern "C-unwind" fn pthread_exit(value: *mut c_void) -> ! {
     if is_finalizing() && !is_main_thread() {
         loop {
-            // SAFETY: waits for a signal, and touches nothing.
+            // SAFETY: waits for a signal, and accesses nothing.
             unsafe { libc::pause() };
         }
     }
     // SAFETY: the name is a C string.
     let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_exit".as_ptr()) };
     if next.is_null() {
-        // Without the C library's own there is no other way to end this thread alone.
+        // Without the C library's own function, this thread alone cannot be ended in any other way.
         loop {
             // SAFETY: as above.
             unsafe { libc::pause() };
@@ -45,7 +45,7 @@ pub unsafe extern "C-unwind" fn pthread_exit(value: *mut c_void) -> ! {
     unsafe { next(value) }
 }
 
-/// Whether this process holds an interpreter that is being taken down.
+/// Returns `true` if an interpreter in this process is being shut down.
 fn is_finalizing() -> bool {
     FINALIZING.iter().any(|name| {
         // SAFETY: the name is a C string.
@@ -53,7 +53,7 @@ fn is_finalizing() -> bool {
         if found.is_null() {
             return false;
         }
-        // SAFETY: CPython's functions of these names take nothing and return an int, and need no
+        // SAFETY: CPython's functions of these names take nothing, return an int, and do not need the
         // interpreter's lock.
         let ask: unsafe extern "C" fn() -> c_int = unsafe { mem::transmute(found) };
         // SAFETY: as above.
@@ -61,7 +61,7 @@ fn is_finalizing() -> bool {
     })
 }
 
-/// The main thread takes the interpreter down; whatever it does is its own affair.
+/// Returns `true` on the main thread, which shuts the interpreter down and may exit.
 fn is_main_thread() -> bool {
     // SAFETY: neither call takes or changes anything.
     unsafe { libc::gettid() == libc::getpid() }
@@ -84,9 +84,9 @@ mod tests {
         assert!(!is_finalizing());
         let mut result = std::ptr::null_mut();
         // SAFETY: the C library calls a thread's function by the C convention and lets it be unwound, which
-        // only the type does not say.
+        // only the type does not express.
         let body = unsafe { mem::transmute::<Leaves, Body>(leaves) };
-        // SAFETY: the thread is joined before `result` goes.
+        // SAFETY: the thread is joined before `result` is dropped.
         unsafe {
             let mut thread = mem::zeroed();
             let seven = std::ptr::without_provenance_mut(7);

@@ -1,8 +1,7 @@
 //! The two functions of libc10 that PyTorch's allocators call on each of their events.
 //!
-//! `c10/core/Allocator.h` declares them; their mangled names have not changed since they exist (2.6 to 2.15
-//! at least). The caching allocator calls them with its device's lock held, so the order of the log is the
-//! order of events.
+//! `c10/core/Allocator.h` declares them; their mangled names have never changed (2.6 to 2.15 at least). The
+//! caching allocator calls them with its device's lock held, so the order of the log is the order of events.
 
 #![allow(unsafe_code, reason = "functions of PyTorch's are interposed")]
 
@@ -27,10 +26,10 @@ type ReportMemoryUsage = unsafe extern "C" fn(*mut c_void, i64, usize, usize, De
 type ReportOutOfMemory = unsafe extern "C" fn(i64, usize, usize, Device);
 
 /// libc10's own functions.
-static MEMORY_USAGE: Next = Next::new(c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
-static OUT_OF_MEMORY: Next = Next::new(c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE");
+static MEMORY_USAGE: Original = Original::new(c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
+static OUT_OF_MEMORY: Original = Original::new(c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE");
 
-/// The index of a CUDA device, if it is one.
+/// Index of a CUDA device; `None` for other devices.
 fn cuda(device: Device) -> Option<u8> {
     let [kind, index] = device.to_le_bytes();
     (kind == CUDA).then_some(index)
@@ -39,7 +38,7 @@ fn cuda(device: Device) -> Option<u8> {
 /// `c10::reportMemoryUsageToProfiler(void*, int64_t, size_t, size_t, c10::Device)`.
 ///
 /// # Safety
-/// Called by PyTorch, as its own function would be.
+/// Must be called by PyTorch, as its own function would be.
 #[unsafe(export_name = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")]
 pub unsafe extern "C" fn report_memory_usage(
     block: *mut c_void,
@@ -58,7 +57,7 @@ pub unsafe extern "C" fn report_memory_usage(
         });
     }
     if bytes > 0 && cuda(device).is_some() {
-        tell_device(block as u64, bytes.unsigned_abs());
+        report_new_owner(block as u64, bytes.unsigned_abs());
     }
     if let Some(next) = MEMORY_USAGE.find(report_memory_usage as *mut c_void) {
         // SAFETY: the symbol of this name in libc10 has this signature.
@@ -71,7 +70,7 @@ pub unsafe extern "C" fn report_memory_usage(
 /// `c10::reportOutOfMemoryToProfiler(int64_t, size_t, size_t, c10::Device)`.
 ///
 /// # Safety
-/// Called by PyTorch, as its own function would be.
+/// Must be called by PyTorch, as its own function would be.
 #[unsafe(export_name = "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE")]
 pub unsafe extern "C" fn report_out_of_memory(bytes: i64, allocated: usize, reserved: usize, device: Device) {
     if let (Some(device), Some(watch)) = (cuda(device), Watch::get()) {
@@ -86,9 +85,9 @@ pub unsafe extern "C" fn report_out_of_memory(bytes: i64, allocated: usize, rese
     }
 }
 
-/// Tells a virtual device, where there is one, that a block has a new owner: what it held before is no
-/// content any more.
-fn tell_device(address: u64, bytes: u64) {
+/// Tells the virtual device, if there is one, that a block has a new owner: its earlier contents are no
+/// longer known.
+fn report_new_owner(address: u64, bytes: u64) {
     type HandedOut = extern "C" fn(u64, u64);
     static DEVICE: OnceLock<Option<HandedOut>> = OnceLock::new();
     let device = DEVICE.get_or_init(|| {
@@ -102,26 +101,26 @@ fn tell_device(address: u64, bytes: u64) {
     }
 }
 
-/// A function of libc10 that one of ours stands in front of, found once.
-struct Next {
+/// A function of libc10 that an interposed one hides, looked up once.
+struct Original {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
 }
 
-impl Next {
+impl Original {
     const fn new(name: &'static CStr) -> Self {
         Self { name, found: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The function, or nothing where libc10 is not loaded or only ours answers to the name.
+    /// Finds the function; `None` if libc10 is not loaded or only the interposed one has the name.
     fn find(&self, ours: *mut c_void) -> Option<*mut c_void> {
         let known = self.found.load(Ordering::Relaxed);
         if !known.is_null() {
             return Some(known);
         }
-        // Python loads PyTorch's libraries into a scope of their own, where RTLD_NEXT does not look: ask for
-        // the loaded library by its name instead.
-        // SAFETY: with RTLD_NOLOAD this loads nothing; the name is a C string.
+        // Python loads PyTorch's libraries into a scope of their own, which RTLD_NEXT does not search: look
+        // the loaded library up by its name instead. SAFETY: with RTLD_NOLOAD this loads nothing; the name is
+        // a C string.
         let library = unsafe { libc::dlopen(c"libc10.so".as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
         if library.is_null() {
             return None;

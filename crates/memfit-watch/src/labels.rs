@@ -1,18 +1,18 @@
-//! What the current thread is working on: the stack of module calls, and the label of a backward node.
+//! Labels of the current thread's work: the stack of module calls, and the module of a backward node.
 //!
 //! Everything here is thread-local, of fixed size and without destructors, so that it can be used from the
-//! allocator at any time, thread exit included.
+//! allocator at any time, including thread exit.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Module calls nested deeper than this are labelled with the innermost that fits.
+/// Maximum depth of module calls; deeper ones are labelled with the innermost that fits.
 const MAX_DEPTH: usize = 64;
 
-/// Threads that have been numbered so far.
+/// Number of threads that have been numbered so far.
 static THREADS: AtomicU32 = AtomicU32::new(0);
 
-/// The module calls that are open on a thread.
+/// Open module calls of a thread.
 struct Stack {
     modules: [u32; MAX_DEPTH],
     depth: usize,
@@ -26,7 +26,7 @@ impl Stack {
         self.depth += 1;
     }
 
-    /// The innermost open call, if any.
+    /// Innermost open call, if any.
     fn top(&self) -> Option<u32> {
         let last = self.depth.checked_sub(1)?;
         Some(self.modules[last.min(MAX_DEPTH - 1)])
@@ -41,12 +41,12 @@ impl Stack {
 
 thread_local! {
     static STACK: RefCell<Stack> = const { RefCell::new(Stack { modules: [0; MAX_DEPTH], depth: 0 }) };
-    /// The label of the backward node that runs here, and the phase change since which it counts.
+    /// Module of the backward node that runs here, and the phase change from which it counts.
     static NODE: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
     static THREAD: Cell<u32> = const { Cell::new(0) };
 }
 
-/// This thread's number, from 1.
+/// Number of this thread, from 1.
 pub fn thread() -> u32 {
     THREAD.with(|number| {
         if number.get() == 0 {
@@ -56,27 +56,27 @@ pub fn thread() -> u32 {
     })
 }
 
-/// A module's call begins on this thread.
+/// Begins a module's call on this thread.
 pub fn enter(module: u32) {
     STACK.with(|stack| stack.borrow_mut().enter(module));
 }
 
-/// The innermost module call of this thread ends; it is returned.
+/// Ends the innermost module call of this thread and returns its module.
 pub fn exit() -> Option<u32> {
     STACK.with(|stack| stack.borrow_mut().exit())
 }
 
-/// How many module calls are open on this thread.
+/// Number of module calls that are open on this thread.
 pub fn depth() -> usize {
     STACK.with(|stack| stack.borrow().depth)
 }
 
-/// A backward node of this module runs on this thread from now on, until the phase changes.
+/// Sets the module of the backward node that runs on this thread, until the phase changes.
 pub fn set_node(module: u32, phase_changes: u32) {
     NODE.with(|node| node.set((module, phase_changes)));
 }
 
-/// The innermost module that this thread works for; 0 for none.
+/// Innermost module that this thread works for; 0 for none.
 pub fn module(phase_changes: u32) -> u32 {
     STACK.with(|stack| stack.borrow().top()).unwrap_or_else(|| {
         let (module, since) = NODE.with(Cell::get);

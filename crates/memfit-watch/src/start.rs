@@ -1,4 +1,4 @@
-//! The start of a process: the probe is found by way of `PYTHONPATH`, which scripts set as they need it.
+//! Start of a process: makes sure that `PYTHONPATH`, which scripts may replace, leads to the probe.
 //!
 //! `PYTHONPATH=. python train.py` in a shell script, or `env` in the command, would leave the probe out, and
 //! a run without it neither knows its steps nor ends after them. So the probe's folder is put back in front
@@ -24,12 +24,12 @@ static AT_START: extern "C" fn() = at_start;
 extern "C" fn at_start() {
     let Some(run_dir) = RunDir::from_env() else { return };
     if let Some(path) = with_probe(run_dir.probe().as_os_str(), env::var_os(PYTHONPATH).as_deref()) {
-        // SAFETY: the process has no other thread yet: the linker loads what is preloaded before `main`.
+        // SAFETY: the process has no other thread yet: the linker loads preloaded libraries before `main`.
         unsafe { env::set_var(PYTHONPATH, path) };
     }
 }
 
-/// The search path with the probe in front; nothing where it is in it.
+/// Search path with the probe in front; `None` if it already contains the probe.
 fn with_probe(probe: &OsStr, path: Option<&OsStr>) -> Option<OsString> {
     let Some(path) = path.filter(|path| !path.is_empty()) else { return Some(probe.to_owned()) };
     if path.as_bytes().split(|byte| *byte == b':').any(|folder| folder == probe.as_bytes()) {

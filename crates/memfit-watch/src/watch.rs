@@ -1,4 +1,4 @@
-//! The watcher's state: one log, the current phase and step, and each device's counters.
+//! State of the watcher: one log, the current phase and step, and each device's counters.
 
 #![allow(unsafe_code, reason = "functions of PyTorch's are interposed")]
 
@@ -13,15 +13,15 @@ use std::{
 
 use memfit_channel::{
     RunDir,
-    events::{DEFAULT_CAP, Event, Place, SegmentChange, Writer},
+    events::{DEFAULT_CAP, Event, EventContext, SegmentChange, Writer},
 };
 
 use crate::labels;
 
-/// How many devices have counters; PyTorch itself knows at most 120, a machine has at most 16.
+/// Maximum devices with counters; PyTorch itself supports at most 120, a machine has at most 16.
 pub const DEVICES: usize = 64;
 
-/// What a device's allocator holds, as [`crate::api::memfit_watch_stats`] gives it.
+/// State of a device's allocator, as returned by [`crate::api::memfit_watch_stats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Stats {
@@ -29,15 +29,15 @@ pub struct Stats {
     pub allocated: u64,
     /// Bytes in segments now.
     pub reserved: u64,
-    /// Most bytes in blocks since the window began.
+    /// Peak bytes in blocks since the window began.
     pub peak_allocated: u64,
-    /// Most bytes in segments since the window began.
+    /// Peak bytes in segments since the window began.
     pub peak_reserved: u64,
-    /// Blocks handed out so far.
+    /// Number of blocks handed out so far.
     pub allocs: u64,
-    /// Blocks given back so far.
+    /// Number of blocks freed so far.
     pub frees: u64,
-    /// Requests that could not be served.
+    /// Number of failed requests.
     pub ooms: u64,
 }
 
@@ -55,11 +55,11 @@ struct Counters {
 /// An event of PyTorch's allocator.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
-    /// The device.
+    /// Index of the device.
     pub device: u8,
-    /// The block.
+    /// Address of the block.
     pub address: u64,
-    /// Its size; negative when it was given back.
+    /// Size of the block; negative if it was freed.
     pub bytes: i64,
     /// Bytes in blocks, after the event.
     pub allocated: u64,
@@ -67,21 +67,21 @@ pub struct Report {
     pub reserved: u64,
 }
 
-/// What became of a segment, as [`crate::api::memfit_watch_segment`] is told.
+/// A change of a segment, as passed to [`crate::api::memfit_watch_segment`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Segment {
-    /// Where it begins.
+    /// Start address.
     pub address: u64,
-    /// Its bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// The stream's handle.
+    /// Handle of the stream.
     pub stream: u64,
-    /// When, in microseconds.
+    /// Time in microseconds.
     pub time_us: u64,
-    /// The number of the stack; 0 for none.
+    /// Number of the stack; 0 for none.
     pub stack: u32,
-    /// A `memfit_channel::events::SegmentChange` code.
+    /// Code of a `memfit_channel::events::SegmentChange`.
     pub change: u8,
 }
 
@@ -92,12 +92,12 @@ pub struct Watch {
     phase_changes: AtomicU32,
     step: AtomicU32,
     devices: [Counters; DEVICES],
-    /// PyTorch's own allocator tells of its blocks, so nobody else has to.
+    /// `true` once PyTorch's own allocator has reported a block; other reports are then ignored.
     pytorch_reports: AtomicBool,
 }
 
 impl Watch {
-    /// A watcher that logs to `log`.
+    /// Creates a watcher that writes to `log`.
     pub fn new(log: Writer) -> Self {
         Self {
             log,
@@ -109,8 +109,8 @@ impl Watch {
         }
     }
 
-    /// This process's watcher, if it belongs to a run. The log is started when it is first needed, and anew
-    /// after a fork.
+    /// Watcher of this process, if it belongs to a run. The log is created on first use, and anew after a
+    /// fork.
     pub fn get() -> Option<&'static Self> {
         loop {
             match STATE.load(Ordering::Acquire) {
@@ -123,9 +123,9 @@ impl Watch {
         }
     }
 
-    /// The place of an event of a device that happens now on this thread.
-    fn place(&self, device: u8) -> Place {
-        Place {
+    /// Context of an event of a device that happens now on this thread.
+    fn context(&self, device: u8) -> EventContext {
+        EventContext {
             device,
             phase: self.phase.load(Ordering::Relaxed),
             thread: labels::thread(),
@@ -134,13 +134,13 @@ impl Watch {
         }
     }
 
-    /// The allocator handed out a block or took one back.
+    /// Records a block that the allocator handed out or took back.
     pub fn report(&self, report: &Report) {
         self.pytorch_reports.store(true, Ordering::Relaxed);
         self.enter_block(report);
     }
 
-    /// The same, told by the device, for programs whose blocks come straight from it.
+    /// Does the same for a block reported by the device, for programs whose blocks come directly from it.
     pub fn report_of_device(&self, report: &Report) {
         if !self.pytorch_reports.load(Ordering::Relaxed) {
             self.enter_block(report);
@@ -149,7 +149,8 @@ impl Watch {
 
     fn enter_block(&self, report: &Report) {
         let Report { address, allocated, reserved, .. } = *report;
-        let (place, bytes, gone) = (self.place(report.device), report.bytes.unsigned_abs(), report.bytes < 0);
+        let (place, bytes, gone) =
+            (self.context(report.device), report.bytes.unsigned_abs(), report.bytes < 0);
         self.log.push(&if gone {
             Event::Free { place, address, bytes, allocated, reserved }
         } else {
@@ -164,10 +165,10 @@ impl Watch {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The allocator could not serve a request of `report.bytes`.
+    /// Records that the allocator could not serve a request of `report.bytes`.
     pub fn out_of_memory(&self, report: &Report) {
         self.log.push(&Event::Oom {
-            place: self.place(report.device),
+            place: self.context(report.device),
             bytes: u64::try_from(report.bytes).unwrap_or(0),
             allocated: report.allocated,
             reserved: report.reserved,
@@ -177,63 +178,64 @@ impl Watch {
         }
     }
 
-    /// The process enters a phase; the one before is returned.
+    /// Enters a phase; returns the previous one.
     pub fn phase(&self, phase: u8) -> u8 {
         let before = self.phase.swap(phase, Ordering::Relaxed);
         if before != phase {
             self.phase_changes.fetch_add(1, Ordering::Relaxed);
-            self.log.push(&Event::Phase { place: self.place(0) });
+            self.log.push(&Event::Phase { place: self.context(0) });
         }
         before
     }
 
-    /// The phase that the process is in.
+    /// Current phase of the process.
     pub fn current_phase(&self) -> u8 {
         self.phase.load(Ordering::Relaxed)
     }
 
-    /// An optimizer step is complete; `step` are complete now.
+    /// Records that `step` optimizer steps are complete.
     pub fn step(&self, step: u32) {
         self.step.store(step, Ordering::Relaxed);
         self.log.push(&Event::Step { step });
     }
 
-    /// A module's call begins on this thread; how many were open before it is returned.
+    /// Begins a module's call on this thread; returns the number of calls that were open before it.
     pub fn enter(&self, module: u32) -> usize {
         let before = labels::depth();
         labels::enter(module);
-        self.log.push(&Event::ScopeEnter { place: self.place(0) });
+        self.log.push(&Event::ScopeEnter { place: self.context(0) });
         before
     }
 
-    /// The innermost module call of this thread ends; how many are still open is returned.
+    /// Ends the innermost module call of this thread; returns the number of calls that are still open.
     pub fn exit(&self) -> usize {
-        let place = self.place(0);
+        let place = self.context(0);
         if labels::exit().is_some() {
             self.log.push(&Event::ScopeExit { place });
         }
         labels::depth()
     }
 
-    /// A backward node of this module runs on this thread from now on.
+    /// Sets the module of the backward node that runs on this thread.
     pub fn node(&self, module: u32) {
         labels::set_node(module, self.phase_changes.load(Ordering::Relaxed));
     }
 
-    /// The innermost module that this thread works for; 0 for none.
+    /// Innermost module that this thread works for; 0 for none.
     pub fn module(&self) -> u32 {
         labels::module(self.phase_changes.load(Ordering::Relaxed))
     }
 
-    /// The blocks that hold these addresses belong to a category; `owners` has each one's name, or is empty.
+    /// Assigns a category to the blocks that contain these addresses; `owners` has each one's name, or is
+    /// empty.
     pub fn note(&self, addresses: &[u64], category: u8, owners: &[u32]) {
         let owners = owners.iter().copied().chain(std::iter::repeat(0));
         let known = addresses.iter().zip(owners).filter(|(address, _)| **address != 0);
         self.log.push_all(known.map(|(&address, owner)| Event::Note { address, category, owner }));
     }
 
-    /// What was asked for, for blocks that were handed out on a device: by its allocations from number
-    /// `first` on, or, where `first` is 0, for the blocks that are live at these addresses.
+    /// Records the requested sizes of blocks on a device: for its allocations from number `first` on, or, if
+    /// `first` is 0, for the blocks that are live at these addresses.
     pub fn requested(&self, device: u8, first: u64, addresses: &[u64], bytes: &[i64]) {
         let blocks = (0..).zip(addresses.iter().zip(bytes));
         self.log.push_all(blocks.filter_map(|(index, (&address, &bytes))| {
@@ -242,22 +244,22 @@ impl Watch {
         }));
     }
 
-    /// Gives a text its number.
+    /// Assigns a number to a text.
     pub fn text(&self, id: u32, text: &[u8]) {
         self.log.push_text(id, text);
     }
 
-    /// Gives a frame its number; its function and file are texts.
+    /// Assigns a number to a frame; its function and file are text numbers.
     pub fn frame(&self, id: u32, name: u32, file: u32, line: u32) {
         self.log.push(&Event::Frame { id, name, file, line });
     }
 
-    /// Gives a stack its number.
+    /// Assigns a number to a stack.
     pub fn stack(&self, id: u32, frames: &[u32]) {
         self.log.push_stack(id, frames);
     }
 
-    /// From where blocks were asked for that a device handed out, by its allocations from number `first` on.
+    /// Records the stacks, streams and times of a device's allocations from number `first` on.
     pub fn traced(&self, device: u8, first: u64, stacks: &[u32], streams: &[u64], times: &[u64]) {
         let blocks = (first..).zip(stacks.iter().zip(streams).zip(times));
         self.log.push_all(blocks.map(|(number, ((&stack, &stream), &time_us))| Event::Traced {
@@ -269,15 +271,15 @@ impl Watch {
         }));
     }
 
-    /// What became of a segment of a device, after its allocation with this number.
+    /// Records a change of a device's segment, after its allocation with this number.
     pub fn segment(&self, device: u8, number: u64, segment: &Segment) {
         let Segment { address, bytes, stream, time_us, stack, change } = *segment;
-        // A change that this build does not know has no meaning for a reader either.
+        // A change that this build does not know means nothing to a reader either.
         let Some(change) = SegmentChange::from_code(change) else { return };
         self.log.push(&Event::Segment { device, change, number, address, bytes, stack, stream, time_us });
     }
 
-    /// A device's counters.
+    /// Counters of a device.
     pub fn stats(&self, device: usize) -> Option<Stats> {
         let counters = self.devices.get(device)?;
         Some(Stats {
@@ -309,16 +311,15 @@ static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 static CURRENT: AtomicPtr<Watch> = AtomicPtr::new(ptr::null_mut());
 static AT_FORK: Once = Once::new();
 
-/// Starts this process's watcher, or finds that there is nothing to watch for. Another thread may be doing so
-/// already.
+/// Starts this process's watcher, or records that there is no run. Another thread may be doing so already.
 fn start() {
     if STATE.compare_exchange(UNKNOWN, STARTING, Ordering::AcqRel, Ordering::Acquire).is_err() {
         return;
     }
     let log = RunDir::from_env().and_then(|run_dir| {
         let pid = process::id();
-        // A log that cannot be written must not keep the script from running; the runner will miss it, and
-        // say so.
+        // A log that cannot be written must not keep the script from running; the runner reports that it is
+        // missing.
         Writer::create(&run_dir.events(pid), pid, DEFAULT_CAP).ok()
     });
     let Some(log) = log else {
@@ -334,7 +335,7 @@ fn start() {
     STATE.store(READY, Ordering::Release);
 }
 
-/// In a forked child: the parent's log is not ours to write to.
+/// Resets the state in a forked child, which must not write to the parent's log.
 extern "C" fn forked() {
     CURRENT.store(ptr::null_mut(), Ordering::Release);
     STATE.store(UNKNOWN, Ordering::Release);

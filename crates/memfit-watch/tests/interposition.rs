@@ -1,4 +1,4 @@
-//! The library in front of a program, as it stands in front of PyTorch: a stand-in for libc10 whose allocator
+//! Tests of the library in front of a program, as in front of PyTorch: a stand-in for libc10 whose allocator
 //! reports.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -10,8 +10,8 @@ use memfit_channel::{
     events::{self, Event},
 };
 
-/// libc10's two functions, with a count of how often they were reached; and the program that opens the
-/// library as Python does, in a scope of its own, and reports as PyTorch's allocator does.
+/// libc10's two functions, with a count of their calls; and the program that opens the library as Python
+/// does, in a scope of its own, and reports as PyTorch's allocator does.
 const LIBRARY: &str = r"
 #include <stdint.h>
 #include <stddef.h>
@@ -111,7 +111,7 @@ impl Stage {
     }
 }
 
-/// The library that Cargo has built for this test, beside it.
+/// Library that Cargo has built beside this test.
 fn library() -> PathBuf {
     let test = env::current_exe().unwrap();
     let library = test.parent().map(|folder| folder.join("libmemfit_watch.so")).unwrap();
@@ -119,8 +119,8 @@ fn library() -> PathBuf {
     library
 }
 
-/// The functions of the stand-in are reached by the first report (the only one with these arguments) and by
-/// the failure.
+/// The stand-in's functions are reached by the first report (the only one with these arguments) and by the
+/// failure.
 const REACHED: i32 = 101;
 
 #[test]

@@ -1,20 +1,20 @@
-//! Orders of segments that contradict nothing that is known of their ages, with room between any two for
-//! others to move to.
+//! Linear orders (chains) of segments, consistent with the known ages, with gaps between positions so that
+//! segments can be moved.
 
 use super::Rank;
 
-/// A segment's place among those that something is known of.
+/// Index of a segment in the chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place(pub(super) u32);
+pub(super) struct SegmentIndex(pub(super) u32);
 
-impl Place {
+impl SegmentIndex {
     pub(super) const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A rank has a bit that says that something is known, then the chain, then where in the chain.
-const TOLD: u64 = 1 << 62;
+/// Layout of a rank: a bit for "partly known age", then the chain, then the position in the chain.
+const PARTLY_KNOWN: u64 = 1 << 62;
 const POSITION_BITS: u32 = 40;
 const POSITIONS: u64 = 1 << POSITION_BITS;
 
@@ -22,16 +22,16 @@ const POSITIONS: u64 = 1 << POSITION_BITS;
 struct Link {
     chain: u32,
     position: u64,
-    /// From which position on all in the chain come surely behind this one, and as of which state of the
-    /// chain.
+    /// Position from which all segments of the chain are known to be younger, and the chain's state when it
+    /// was computed.
     last_run: (u64, u64),
 }
 
 #[derive(Clone, Debug, Default)]
 struct Chain {
-    /// By position.
-    order: Vec<Place>,
-    /// Counts what came out of it.
+    /// Segments by position.
+    order: Vec<SegmentIndex>,
+    /// Incremented with every fact learnt about the chain.
     state: u64,
 }
 
@@ -43,32 +43,32 @@ pub(super) struct Chains {
 }
 
 impl Chains {
-    /// One more segment, in a chain of its own.
-    pub(super) fn add(&mut self) -> Place {
-        let place = Place(self.links.len() as u32);
+    /// Adds a segment in a chain of its own.
+    pub(super) fn add(&mut self) -> SegmentIndex {
+        let place = SegmentIndex(self.links.len() as u32);
         let chain = self.chains.len() as u32;
         self.links.push(Link { chain, position: POSITIONS / 2, last_run: (0, 0) });
         self.chains.push(Chain { order: vec![place], state: 1 });
         place
     }
 
-    pub(super) fn rank(&self, place: Place) -> Rank {
+    pub(super) fn rank(&self, place: SegmentIndex) -> Rank {
         let link = &self.links[place.index()];
-        Rank(TOLD | u64::from(link.chain) << POSITION_BITS | link.position)
+        Rank(PARTLY_KNOWN | u64::from(link.chain) << POSITION_BITS | link.position)
     }
 
-    /// Whether a rank is one of the chain that a segment is in.
-    pub(super) fn is_same(&self, place: Place, rank: Rank) -> bool {
+    /// Returns `true` if a rank belongs to the chain of a segment.
+    pub(super) fn is_same(&self, place: SegmentIndex, rank: Rank) -> bool {
         self.rank(place).0 >> POSITION_BITS == rank.0 >> POSITION_BITS
     }
 
-    /// All in the chain of one.
-    pub(super) fn of(&self, place: Place) -> impl Iterator<Item = Place> {
+    /// Segments in the chain of a segment.
+    pub(super) fn chain_of(&self, place: SegmentIndex) -> impl Iterator<Item = SegmentIndex> {
         self.chains[self.chain(place)].order.iter().copied()
     }
 
-    /// The rank from which on all in the chain of one come surely behind it.
-    pub(super) fn last_run(&mut self, place: Place, is_behind: impl Fn(Place) -> bool) -> Rank {
+    /// Rank from which all segments of the chain are known to be younger.
+    pub(super) fn last_run(&mut self, place: SegmentIndex, is_behind: impl Fn(SegmentIndex) -> bool) -> Rank {
         let (link, chain) = (self.links[place.index()], self.chain(place));
         let Chain { order, state } = &self.chains[chain];
         let (mut from, as_of) = link.last_run;
@@ -77,12 +77,12 @@ impl Chains {
             from = run.last().map_or(POSITIONS - 1, |first| self.links[first.index()].position);
             self.links[place.index()].last_run = (from, *state);
         }
-        Rank(TOLD | u64::from(link.chain) << POSITION_BITS | from)
+        Rank(PARTLY_KNOWN | u64::from(link.chain) << POSITION_BITS | from)
     }
 
-    /// Puts some into one chain, with all that are in theirs. Says whether they were in one before.
-    pub(super) fn join(&mut self, places: &[Place]) -> bool {
-        let length = |place: &&Place| self.chains[self.chain(**place)].order.len();
+    /// Merges the chains of segments. Returns `true` if they were in one chain already.
+    pub(super) fn join(&mut self, places: &[SegmentIndex]) -> bool {
+        let length = |place: &&SegmentIndex| self.chains[self.chain(**place)].order.len();
         let Some(target) = places.iter().max_by_key(length).map(|place| self.chain(*place)) else {
             return true;
         };
@@ -106,52 +106,58 @@ impl Chains {
         were_together
     }
 
-    /// Moves one to before all of some, and with it what is known to come before it. Returns how many moved,
-    /// or of how many the rank changed.
+    /// Moves a segment before all of some others, along with the segments known to precede it. Returns the
+    /// number of segments that moved or changed rank.
     pub(super) fn move_before_all(
         &mut self,
-        chosen: Place,
-        all: &[Place],
-        is_before: impl Fn(Place) -> bool,
+        chosen: SegmentIndex,
+        all: &[SegmentIndex],
+        is_before: impl Fn(SegmentIndex) -> bool,
     ) -> usize {
         let own = self.index_of(chosen);
         let first = all.iter().min_by_key(|place| self.links[place.index()].position);
         let first = first.map_or(own, |first| self.index_of(*first));
-        let (moving, staying) = self.parted(chosen, first..=own, is_before);
+        let (moving, staying) = self.split_moving(chosen, first..=own, is_before);
         let count = moving.len();
-        let new: Vec<Place> = moving.into_iter().chain(staying).collect();
+        let new: Vec<SegmentIndex> = moving.into_iter().chain(staying).collect();
         self.rearrange(chosen, first, &new, 0..count)
     }
 
-    /// Moves one to behind all of some, and with it what is known to come behind it.
+    /// Moves a segment after all of some others, along with the segments known to follow it.
     pub(super) fn move_behind_all(
         &mut self,
-        chosen: Place,
-        all: &[Place],
-        is_behind: impl Fn(Place) -> bool,
+        chosen: SegmentIndex,
+        all: &[SegmentIndex],
+        is_behind: impl Fn(SegmentIndex) -> bool,
     ) -> usize {
         let own = self.index_of(chosen);
         let last = all.iter().max_by_key(|place| self.links[place.index()].position);
         let last = last.map_or(own, |last| self.index_of(*last));
-        let (moving, staying) = self.parted(chosen, own..=last, is_behind);
+        let (moving, staying) = self.split_moving(chosen, own..=last, is_behind);
         let stay = staying.len();
-        let new: Vec<Place> = staying.into_iter().chain(moving).collect();
+        let new: Vec<SegmentIndex> = staying.into_iter().chain(moving).collect();
         self.rearrange(chosen, own, &new, stay..new.len())
     }
 
-    /// Of a part of one's chain: itself and those that go along with it, and the others.
-    fn parted(
+    /// Splits a part of a chain into the chosen segment with those that move along, and the others.
+    fn split_moving(
         &self,
-        chosen: Place,
+        chosen: SegmentIndex,
         part: std::ops::RangeInclusive<usize>,
-        goes_along: impl Fn(Place) -> bool,
-    ) -> (Vec<Place>, Vec<Place>) {
+        goes_along: impl Fn(SegmentIndex) -> bool,
+    ) -> (Vec<SegmentIndex>, Vec<SegmentIndex>) {
         let order = &self.chains[self.chain(chosen)].order[part];
         order.iter().partition(|place| **place == chosen || goes_along(**place))
     }
 
-    /// Replaces a part of a chain by the same in another order, in which some have new positions.
-    fn rearrange(&mut self, of: Place, from: usize, new: &[Place], moving: std::ops::Range<usize>) -> usize {
+    /// Replaces a part of a chain by a permutation of it, in which `moving` gets new positions.
+    fn rearrange(
+        &mut self,
+        of: SegmentIndex,
+        from: usize,
+        new: &[SegmentIndex],
+        moving: std::ops::Range<usize>,
+    ) -> usize {
         let count = moving.len();
         if count == new.len() {
             return 0;
@@ -159,7 +165,7 @@ impl Chains {
         let chain = self.chain(of);
         let order = &mut self.chains[chain].order;
         order[from..from + new.len()].copy_from_slice(new);
-        let position = |place: Option<&Place>| place.map(|place| self.links[place.index()].position);
+        let position = |place: Option<&SegmentIndex>| place.map(|place| self.links[place.index()].position);
         let begin = from + moving.start;
         let below = begin.checked_sub(1).and_then(|before| position(order.get(before))).unwrap_or(0);
         let above = position(order.get(from + moving.end)).unwrap_or(POSITIONS - 1);
@@ -174,7 +180,7 @@ impl Chains {
         count
     }
 
-    /// Gives all in a chain new positions with the same room between any two.
+    /// Distributes the positions of a chain evenly.
     fn spread(&mut self, chain: usize) {
         let order = &self.chains[chain].order;
         let gap = POSITIONS / (order.len() as u64 + 1);
@@ -183,11 +189,11 @@ impl Chains {
         }
     }
 
-    fn chain(&self, place: Place) -> usize {
+    fn chain(&self, place: SegmentIndex) -> usize {
         self.links[place.index()].chain as usize
     }
 
-    fn index_of(&self, place: Place) -> usize {
+    fn index_of(&self, place: SegmentIndex) -> usize {
         let position = self.links[place.index()].position;
         let order = &self.chains[self.chain(place)].order;
         order.partition_point(|other| self.links[other.index()].position < position)

@@ -1,13 +1,13 @@
-//! Some of the segments that are told apart.
+//! Bit set of segment indices.
 
-use super::chains::Place;
+use super::chains::SegmentIndex;
 
-/// One bit for each place, as far as the highest that was added.
+/// One bit for each index, up to the highest that was added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Set(Vec<u64>);
 
 impl Set {
-    fn add(&mut self, place: Place) {
+    fn add(&mut self, place: SegmentIndex) {
         let word = place.index() / 64;
         if word >= self.0.len() {
             self.0.resize(word + 1, 0);
@@ -15,7 +15,7 @@ impl Set {
         self.0[word] |= 1 << (place.index() % 64);
     }
 
-    pub(super) fn has(&self, place: Place) -> bool {
+    pub(super) fn has(&self, place: SegmentIndex) -> bool {
         self.0.get(place.index() / 64).is_some_and(|word| word >> (place.index() % 64) & 1 == 1)
     }
 
@@ -31,8 +31,8 @@ impl Set {
     }
 }
 
-impl FromIterator<Place> for Set {
-    fn from_iter<Places: IntoIterator<Item = Place>>(places: Places) -> Self {
+impl FromIterator<SegmentIndex> for Set {
+    fn from_iter<Places: IntoIterator<Item = SegmentIndex>>(places: Places) -> Self {
         let mut set = Self::default();
         places.into_iter().for_each(|place| set.add(place));
         set

@@ -1,16 +1,15 @@
-//! Blocks of one size in segments of which nobody knows which is the oldest: the device may be able to tell.
+//! Choice between free blocks of one size in segments of unknown relative age, with the help of the device.
 
 use std::collections::VecDeque;
 
-use crate::ages::{Ages, Changed, End, MOST_TOLD_APART};
+use crate::ages::{Ages, End, MAX_COMPARED_SEGMENTS, RankChange};
 use crate::allocator::Allocator;
 use crate::block::BlockId;
 use crate::device::{Action, Device};
 use crate::ids::Address;
 
 impl<D: Device> Allocator<D> {
-    /// The free block that comes first among those of one size: the first in its pool, where segments' ages
-    /// are known.
+    /// First free block among those of one size; the first in its pool if the ages of the segments are known.
     pub(super) fn oldest_like(&mut self, first: BlockId, coming: Action) -> BlockId {
         if self.is_surely_oldest(first) {
             return first;
@@ -18,12 +17,12 @@ impl<D: Device> Allocator<D> {
         let block = &self.blocks[first];
         let (mut equals, mut last) = (vec![first], block.rank);
         for (rank, id) in self.pools[block.pool.0 as usize].free.alike_behind(block) {
-            // Within a segment the lowest comes first.
+            // Within a segment, the block with the lowest address comes first.
             if rank != last {
                 equals.push(id);
                 last = rank;
             }
-            if equals.len() == MOST_TOLD_APART {
+            if equals.len() == MAX_COMPARED_SEGMENTS {
                 break;
             }
         }
@@ -31,8 +30,9 @@ impl<D: Device> Allocator<D> {
         equals[self.first_of(&equals, &segments, coming, End::Oldest)]
     }
 
-    /// Whether the first of those of its size in its pool is in the oldest segment of all of them, after all
-    /// that is known. A trace that begins in the middle asks at each block of the sizes in question.
+    /// Returns `true` if a block is in the oldest of all segments with a free block of its size, by the known
+    /// comparisons. Blocks of the sizes in question are checked at each allocation of a trace that begins in
+    /// the middle.
     fn is_surely_oldest(&mut self, first: BlockId) -> bool {
         let block = &self.blocks[first];
         if !self.ages.is_unknown(block.segment) {
@@ -46,7 +46,7 @@ impl<D: Device> Allocator<D> {
         not_sure.take_while(|(rank, _)| *rank < surely_from).all(|(_, id)| is_younger(id))
     }
 
-    /// What came out of the ages of segments before the state was worked out anew.
+    /// Takes over comparisons learnt before the state was restored again.
     pub(crate) fn recall_ages(&mut self, before: Ages) {
         self.ages.recall(before);
         for pool in &mut self.pools {
@@ -54,15 +54,14 @@ impl<D: Device> Allocator<D> {
         }
     }
 
-    /// Takes the segment that is given back first out of a list that is in the order of its pool, or in the
-    /// opposite one.
+    /// Removes the segment that is released first from a list in pool order or reverse pool order.
     pub(super) fn take_first(&mut self, segments: &mut VecDeque<BlockId>, end: End) -> Option<BlockId> {
         let first = *segments.front()?;
         if !self.ages.is_unknown(self.blocks[first].segment) {
             return segments.pop_front();
         }
         let alike = segments.iter().take_while(|id| self.are_alike(first, **id));
-        let equals: Vec<BlockId> = alike.take(MOST_TOLD_APART).copied().collect();
+        let equals: Vec<BlockId> = alike.take(MAX_COMPARED_SEGMENTS).copied().collect();
         let numbers: Vec<u32> = equals.iter().map(|id| self.blocks[*id].segment).collect();
         segments.remove(self.first_of(&equals, &numbers, Action::SegmentFree, end))
     }
@@ -72,8 +71,8 @@ impl<D: Device> Allocator<D> {
         (first.size, first.stream) == (second.size, second.stream) && self.ages.is_unknown(second.segment)
     }
 
-    /// The place of the one that comes first of blocks in these segments: the only one that can, else what
-    /// the device says, else the first in the list.
+    /// Position of the first of blocks in these segments: the only possible one, or else the device's answer,
+    /// or else the first in the list.
     fn first_of(&mut self, equals: &[BlockId], segments: &[u32], coming: Action, end: End) -> usize {
         if equals.len() == 1 {
             return 0;
@@ -92,12 +91,12 @@ impl<D: Device> Allocator<D> {
         possible[told]
     }
 
-    /// Puts free blocks where they belong after something came out about the segment of `one`.
-    fn take_ranks(&mut self, changed: Changed, one: BlockId) {
+    /// Re-sorts free blocks after a comparison of the segment of `one` was learnt.
+    fn take_ranks(&mut self, changed: RankChange, one: BlockId) {
         let free = &mut self.pools[self.blocks[one].pool.0 as usize].free;
         match changed {
-            Changed::None => {}
-            Changed::One(segment) => {
+            RankChange::None => {}
+            RankChange::One(segment) => {
                 let rank = self.ages.rank(segment);
                 let mut next = Some(one);
                 while let Some(id) = next {
@@ -110,7 +109,7 @@ impl<D: Device> Allocator<D> {
                     next = self.blocks[id].previous;
                 }
             }
-            Changed::Many => free.sort(&mut self.blocks, |segment| self.ages.rank(segment)),
+            RankChange::Many => free.sort(&mut self.blocks, |segment| self.ages.rank(segment)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Expandable segments: address space reserved once, given memory page by page.
+//! Expandable segments: address space is reserved once, and memory is mapped page by page.
 
 use crate::allocator::{Allocator, Request};
 use crate::block::{Block, BlockId, ReservationId};
@@ -6,7 +6,7 @@ use crate::device::{Action, Device};
 use crate::ids::Address;
 use crate::rounding::SMALL_SEGMENT;
 
-/// Address space of one expandable segment.
+/// Address space of an expandable segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reservation {
     pub(crate) base: u64,
@@ -15,10 +15,10 @@ pub(crate) struct Reservation {
 }
 
 impl<D: Device> Allocator<D> {
-    /// Room for a request in an expandable segment, mapped as far as it needs.
+    /// Finds space for a request in an expandable segment and maps what it needs.
     ///
-    /// Memory is mapped for the request as rounded, not for the segment that would be got otherwise. Where
-    /// the device runs out half-way, what was mapped so far stays, as free memory.
+    /// Memory is mapped for the rounded request, not for a whole segment. If the device runs out of memory
+    /// half-way, the mapped part stays as free memory.
     pub(super) fn grow_expandable(&mut self, request: &Request) -> Option<BlockId> {
         let mut candidate = self.expandable_room(request)?;
         let block = &self.blocks[candidate];
@@ -31,15 +31,15 @@ impl<D: Device> Allocator<D> {
             if !self.map(next, missing.min(self.blocks[next].size)) {
                 return None;
             }
-            // Mapping merged the free block before it into it.
+            // Mapping merged it with the free block before it.
             candidate = next;
         }
         self.unlist(candidate);
         Some(candidate)
     }
 
-    /// The lowest run of free and unmapped blocks that is large enough, or that of a new reservation, unless
-    /// even that is too small: a request cannot span several.
+    /// Lowest run of free and unmapped blocks that is large enough, or that of a new reservation. Fails if
+    /// even that is too small, since a request cannot span several.
     fn expandable_room(&mut self, request: &Request) -> Option<BlockId> {
         let pool = &self.pools[request.pool.0 as usize];
         let of_stream = (request.stream, 0)..=(request.stream, u64::MAX);
@@ -54,7 +54,7 @@ impl<D: Device> Allocator<D> {
         self.idle_run(reserved, request.rounded).then_some(reserved)
     }
 
-    /// Whether idle blocks from `first` on hold `size` bytes.
+    /// Returns `true` if the free and unmapped blocks from `first` on have `size` bytes.
     fn idle_run(&self, first: BlockId, size: u64) -> bool {
         let mut bytes = 0;
         let mut block = Some(first);
@@ -94,7 +94,7 @@ impl<D: Device> Allocator<D> {
         let (address, room, pool, stream) = (block.address, block.size, block.pool, block.stream);
         let reservation = block.reservation.expect("unmapped blocks are in expandable segments");
         let mapped = size.next_multiple_of(self.reservation(reservation).page);
-        // Unmapped blocks are whole pages, unless the state was taken from a file that says otherwise.
+        // Unmapped blocks consist of whole pages, unless the state was restored from an inconsistent file.
         if mapped > room || !self.device.map(Address(address), mapped) {
             return false;
         }
@@ -119,7 +119,7 @@ impl<D: Device> Allocator<D> {
         true
     }
 
-    /// Unmaps the whole pages of a free block, and ends the segment if nothing of it is left.
+    /// Unmaps the whole pages of a free block, and removes the segment if nothing of it is left.
     pub(super) fn unmap(&mut self, id: BlockId) {
         let block = self.blocks[id].clone();
         let reservation = block.reservation.expect("the block is in an expandable segment");
@@ -155,7 +155,7 @@ impl<D: Device> Allocator<D> {
         self.stats.reserved_bytes.take(self.is_small(block.pool), end - start);
         if let Some(private) = self.private_pool_of(block.pool) {
             // PyTorch counts a request that mapped as one segment and each unmapped range as one, and asserts
-            // that there are enough of the former. Here the count stops at zero.
+            // that the count stays positive. Here it saturates at zero.
             private.segments = private.segments.saturating_sub(1);
         }
         self.stats.num_device_free += 1;

@@ -1,5 +1,4 @@
-//! Private pools: memory set apart for CUDA graphs and `MemPool`s, and the captures that direct requests to
-//! it.
+//! Private memory pools of CUDA graphs and `MemPool`s, and the captures that direct requests to them.
 
 use crate::allocator::{Allocator, Request};
 use crate::block::{BlockId, PoolIndex};
@@ -8,12 +7,12 @@ use crate::error::PoolError;
 use crate::ids::{PoolId, Stream};
 use crate::pool::{Pool, PoolOptions, PrivatePool};
 
-/// Which requests a capture takes.
+/// Requests that a capture redirects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureFilter {
-    /// All.
+    /// All requests.
     Everything,
-    /// Those for one stream.
+    /// Requests on one stream.
     Stream(Stream),
 }
 
@@ -27,7 +26,7 @@ impl CaptureFilter {
 }
 
 impl<D: Device> Allocator<D> {
-    /// Takes hold of a private pool, which is made if need be (`torch.cuda.MemPool(...)`).
+    /// Adds a user to a private pool, which is created if necessary (`torch.cuda.MemPool(...)`).
     pub fn hold_pool(&mut self, owner: PoolId, options: PoolOptions) -> Result<(), PoolError> {
         if options.use_on_oom && !self.release.has_pools_on_oom() {
             return Err(PoolError::Unsupported { release: self.release, what: "pools used on OOM" });
@@ -52,7 +51,7 @@ impl<D: Device> Allocator<D> {
         })
     }
 
-    /// Directs requests to a private pool, and takes hold of it.
+    /// Begins to direct requests to a private pool, and adds a user to it.
     pub fn begin_capture(&mut self, owner: PoolId, filter: CaptureFilter) -> Result<(), PoolError> {
         if self.captures.iter().any(|(recording, _)| *recording == owner) {
             return Err(PoolError::AlreadyRecording(owner));
@@ -62,14 +61,14 @@ impl<D: Device> Allocator<D> {
         Ok(())
     }
 
-    /// Directs requests to it no longer.
+    /// Stops directing requests to it.
     pub fn end_capture(&mut self, owner: PoolId) -> Result<(), PoolError> {
         let place = self.captures.iter().position(|(recording, _)| *recording == owner);
         self.captures.remove(place.ok_or(PoolError::NotRecording(owner))?);
         Ok(())
     }
 
-    /// Lets go of a private pool. Once nobody holds it, what it caches may be given back.
+    /// Removes a user from a private pool. Without users, its cached memory may be released.
     pub fn release_pool(&mut self, owner: PoolId) -> Result<(), PoolError> {
         let private = self.private.get_mut(&owner).ok_or(PoolError::NoSuchPool(owner))?;
         private.users = private.users.checked_sub(1).ok_or(PoolError::NotInUse(owner))?;
@@ -79,7 +78,7 @@ impl<D: Device> Allocator<D> {
         Ok(())
     }
 
-    /// The pool that the captures under way name for a stream.
+    /// Pool that the active captures select for a stream.
     pub(super) fn capturing_pool(&self, stream: Stream) -> PoolId {
         let claims = |capture: &&(PoolId, CaptureFilter)| capture.1.holds(stream);
         let capture = if self.release.last_capture_wins() {
@@ -90,7 +89,7 @@ impl<D: Device> Allocator<D> {
         capture.map_or(PoolId::DEFAULT, |capture| capture.0)
     }
 
-    /// A cached block of a pool that is marked for requests that would fail otherwise.
+    /// Takes a cached block from a pool marked `use_on_oom` for a request that would fail otherwise.
     pub(super) fn take_from_pools_on_oom(&mut self, request: &mut Request) -> Option<BlockId> {
         if self.pools[request.pool.0 as usize].owner != PoolId::DEFAULT {
             return None;

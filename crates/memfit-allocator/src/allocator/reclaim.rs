@@ -1,4 +1,4 @@
-//! Giving cached memory back to the device: garbage, oversize blocks, everything.
+//! Release of cached memory to the device: garbage collection, oversize blocks, everything.
 
 use std::collections::VecDeque;
 
@@ -9,9 +9,8 @@ use crate::device::{Action, Device};
 use crate::error::PoolError;
 use crate::ids::{Address, PoolId};
 
-/// Where PyTorch's table of pools has one: it multiplies by 2^64 over the golden ratio and takes the upper
-/// bits. How many depends on how large the table has grown, so that two that lie close together may come the
-/// other way round.
+/// Position of a pool in PyTorch's hash table, which multiplies by 2^64 over the golden ratio and takes the
+/// upper bits. Their number depends on the table's size, so that two close positions may be in reverse order.
 const fn place_in_table(owner: PoolId) -> u64 {
     let key = if owner.0 == 0 { owner.1 } else { owner.0 };
     key.wrapping_mul(0x9E37_79B9_7F4A_7C15)
@@ -23,7 +22,7 @@ impl<D: Device> Allocator<D> {
         self.release_cached();
     }
 
-    /// Gives back what one private pool caches, once nothing holds it.
+    /// Releases the cached memory of a private pool without users.
     pub fn empty_pool(&mut self, owner: PoolId) -> Result<(), PoolError> {
         let private = self.private.get(&owner).ok_or(PoolError::NoSuchPool(owner))?;
         if private.is_freeable() {
@@ -33,12 +32,12 @@ impl<D: Device> Allocator<D> {
         Ok(())
     }
 
-    /// Whether the ages of cached blocks are kept and acted upon.
+    /// Returns `true` if garbage collection is enabled, which needs the ages of cached blocks.
     pub(super) fn collects_garbage(&self) -> bool {
         self.settings.garbage_collection_threshold > 0.0 && self.settings.arms_collection(self.release)
     }
 
-    /// Gives back unused large blocks that have not been needed for longest, until the threshold is kept.
+    /// Releases unused large blocks, the longest unused first, until the memory is below the threshold.
     pub(super) fn collect_garbage(&mut self) {
         let allowed = self.allowed.unwrap_or_default();
         let threshold = (self.settings.garbage_collection_threshold * allowed as f64) as u64;
@@ -57,7 +56,8 @@ impl<D: Device> Allocator<D> {
         let mut reclaimed = 0;
         while reclaimed < target && !whole.is_empty() {
             let average = total_age as f64 / whole.len() as f64;
-            // Does not stop at the target, lest the collection be needed again at once.
+            // Blocks older than the mean age are all released, even beyond the target, so that the collection
+            // is not needed again at once.
             let (stay, go): (Vec<_>, Vec<_>) =
                 whole.into_iter().partition(|(_, age)| (*age as f64) < average);
             whole = stay;
@@ -70,9 +70,8 @@ impl<D: Device> Allocator<D> {
         }
     }
 
-    /// Where a limit on splitting is set: gives back one oversize block that is large enough, or the largest
-    /// ones until they are enough together. Returns whether they are; what was given back stays so either
-    /// way.
+    /// With a limit on splitting, releases one oversize block that is large enough, or the largest ones until
+    /// they are enough together. Returns whether they are; released blocks stay released either way.
     pub(super) fn release_oversize(&mut self, request: &Request) -> bool {
         if !self.settings.limits_splits() {
             return false;
@@ -100,7 +99,7 @@ impl<D: Device> Allocator<D> {
         released >= wanted
     }
 
-    /// Gives back everything that is not in use, after waiting for what other streams still use.
+    /// Releases all unused memory, after waiting for blocks in use on other streams.
     pub(super) fn release_cached(&mut self) {
         if self.captures.is_empty() {
             self.synchronize_and_free_events();
@@ -125,7 +124,7 @@ impl<D: Device> Allocator<D> {
         }
     }
 
-    /// Unsplit segments first, in the order of the pool; then the whole pages of expandable ones.
+    /// Releases unsplit segments in pool order, then the whole pages of expandable ones.
     fn release_pool_blocks(&mut self, pool: PoolIndex) {
         let free: Vec<BlockId> = self.pools[pool.0 as usize].free.iter().collect();
         let (expandable, plain): (Vec<_>, Vec<_>) =
@@ -136,7 +135,7 @@ impl<D: Device> Allocator<D> {
         }
     }
 
-    /// Gives segments back in the order of their pool.
+    /// Releases segments in pool order.
     fn release_oldest_first(&mut self, mut segments: VecDeque<BlockId>) {
         while let Some(id) = self.take_first(&mut segments, End::Oldest) {
             self.release_segment(id);

@@ -1,4 +1,4 @@
-//! Blocks that more than one stream uses: they are free only once all of those have come so far.
+//! Blocks in use on several streams: they become free when the work of all these streams is done.
 
 use crate::allocator::Allocator;
 use crate::block::BlockId;
@@ -7,7 +7,7 @@ use crate::error::FreeError;
 use crate::ids::{Address, PoolId, Stream};
 
 impl<D: Device> Allocator<D> {
-    /// `Tensor.record_stream()`. A block's own stream needs no record.
+    /// `Tensor.record_stream()`. The block's own stream needs no record.
     pub fn record_stream(&mut self, address: Address, stream: Stream) -> Result<(), FreeError> {
         let id = *self.allocated.get(&address.0).ok_or(FreeError(address))?;
         if self.blocks[id].stream == stream {
@@ -21,7 +21,7 @@ impl<D: Device> Allocator<D> {
         Ok(())
     }
 
-    /// Frees a block that waits for other streams, now: for replays, where a trace says when.
+    /// Completes the free of a block that waits for other streams. For replays, whose trace has the time.
     pub fn finish_pending(&mut self, address: Address) -> Result<(), FreeError> {
         let waiting = self.pending.iter().copied().find(|id| self.blocks[*id].address == address.0);
         let id = waiting.ok_or(FreeError(address))?;
@@ -39,7 +39,7 @@ impl<D: Device> Allocator<D> {
         Ok(())
     }
 
-    /// One event on each stream that used the block.
+    /// Records one event on each stream that used the block.
     pub(super) fn insert_events(&mut self, id: BlockId) {
         self.blocks[id].used_elsewhere = false;
         for stream in self.uses.remove(&id).unwrap_or_default() {
@@ -50,7 +50,8 @@ impl<D: Device> Allocator<D> {
         self.pending.insert(id);
     }
 
-    /// Frees what is done, stream by stream, up to the first event of each that is not.
+    /// Completes the frees of blocks whose events are done, stream by stream, up to the first event that is
+    /// not.
     pub(super) fn process_events(&mut self) {
         self.insert_deferred_events();
         if self.events.is_empty() {
@@ -78,13 +79,13 @@ impl<D: Device> Allocator<D> {
         }
     }
 
-    /// Waits for every event, and frees its block.
+    /// Waits for all events, and completes the frees of their blocks.
     pub(super) fn synchronize_and_free_events(&mut self) {
         self.insert_deferred_events();
         self.free_events_of(|_| true);
     }
 
-    /// Waits for the events of some pools' blocks, and frees those.
+    /// Waits for the events of blocks in some pools, and completes their frees.
     pub(super) fn free_events_of(&mut self, of: impl Fn(PoolId) -> bool) {
         self.stats.num_sync_all_streams += 1;
         for (stream, queue) in std::mem::take(&mut self.events) {
@@ -102,7 +103,8 @@ impl<D: Device> Allocator<D> {
         }
     }
 
-    /// Events for blocks that were given back during a capture: only of streams that used them outside of it.
+    /// Records events for blocks that were freed during a capture, only on streams that used them outside of
+    /// it.
     fn insert_deferred_events(&mut self) {
         for id in std::mem::take(&mut self.deferred) {
             if let (Some(in_captures), Some(uses)) =

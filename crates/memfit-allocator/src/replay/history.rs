@@ -1,5 +1,5 @@
-//! What a trace tells of the past and the future of segments, beside the state that was worked out of it:
-//! when they were got, and where the address space of expandable ones begins.
+//! Facts about segments from the whole trace: when they were allocated, and where the address space of
+//! expandable ones begins.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,27 @@ use super::pool_id;
 use crate::rounding::SMALL_LIMIT;
 use crate::{Address, Past, PoolId, SegmentView, Stream};
 
-/// Which requests an expandable segment serves.
-type Served = (Stream, bool, PoolId);
+/// Class of requests that an expandable segment serves.
+type RequestClass = (Stream, bool, PoolId);
 
-/// Address space further away is that of another expandable segment.
-const FAR: u64 = 1 << 36;
+/// Maximum distance within an expandable segment; addresses further away belong to another one.
+const MAX_DISTANCE: u64 = 1 << 36;
 
-/// What a trace tells of the segments that are there right before one of its events.
+/// History of the segments that exist right before an event of a trace.
 pub(super) struct History {
-    /// When each segment was got, as far as the trace tells of it.
+    /// Allocation time of each segment, if it is in the trace.
     got: BTreeMap<u64, u64>,
-    /// The lowest address that each expandable segment ever has memory at.
-    lowest: BTreeMap<Served, u64>,
+    /// Lowest address at which each expandable segment ever has memory.
+    lowest: BTreeMap<RequestClass, u64>,
 }
 
 impl History {
-    pub(super) fn of(snapshot: &Snapshot, trace: &[TraceEvent], segments: &[SegmentView], at: usize) -> Self {
+    pub(super) fn from_snapshot(
+        snapshot: &Snapshot,
+        trace: &[TraceEvent],
+        segments: &[SegmentView],
+        at: usize,
+    ) -> Self {
         let at = at.min(trace.len());
         Self { got: got_in(&trace[..at]), lowest: lowest(snapshot, trace, segments, at) }
     }
@@ -36,13 +41,13 @@ impl History {
         }
     }
 
-    /// Where expandable segments begin.
+    /// Start addresses of expandable segments.
     pub(super) fn bases(&self) -> impl Iterator<Item = u64> {
         self.lowest.values().copied()
     }
 }
 
-const fn served(segment: &SegmentView) -> Served {
+const fn served(segment: &SegmentView) -> RequestClass {
     (segment.stream, segment.small, segment.pool)
 }
 
@@ -67,10 +72,10 @@ fn lowest(
     trace: &[TraceEvent],
     segments: &[SegmentView],
     at: usize,
-) -> BTreeMap<Served, u64> {
-    let mut grown: BTreeMap<Served, Grown> = BTreeMap::new();
+) -> BTreeMap<RequestClass, u64> {
+    let mut grown: BTreeMap<RequestClass, ExpandableSegment> = BTreeMap::new();
     for segment in segments.iter().filter(|segment| segment.expandable) {
-        let grown = grown.entry(served(segment)).or_insert(Grown {
+        let grown = grown.entry(served(segment)).or_insert(ExpandableSegment {
             lowest: segment.address.0,
             mapped: 0,
             gone: false,
@@ -83,24 +88,24 @@ fn lowest(
     }
     let changes = changes(snapshot, trace);
     let next = changes.partition_point(|change| change.place < at);
-    let later = follow(&grown, changes[next..].iter().copied());
-    // Backwards, what was mapped is unmapped.
+    let later = lowest_addresses(&grown, changes[next..].iter().copied());
+    // Played backwards, mapped ranges are unmapped.
     let earlier = changes[..next].iter().rev().map(|change| Change { maps: !change.maps, ..*change });
-    let earlier = follow(&grown, earlier);
-    let lowest = |served: &Served| later[served].lowest.min(earlier[served].lowest);
+    let earlier = lowest_addresses(&grown, earlier);
+    let lowest = |served: &RequestClass| later[served].lowest.min(earlier[served].lowest);
     grown.keys().map(|served| (*served, lowest(served))).collect()
 }
 
-/// An expandable segment.
+/// Expandable segment.
 #[derive(Clone, Copy)]
-struct Grown {
+struct ExpandableSegment {
     lowest: u64,
     mapped: u64,
-    /// Once it has no memory left, its address space is given up: the next one has another.
+    /// `true` once it has no memory left: its address space is freed, and the next segment gets another.
     gone: bool,
 }
 
-/// A range that was mapped or unmapped.
+/// Range that was mapped or unmapped.
 #[derive(Clone, Copy)]
 struct Change {
     place: usize,
@@ -108,12 +113,12 @@ struct Change {
     size: u64,
     stream: Stream,
     pool: Option<PoolId>,
-    /// Whether it was for a small request, where one follows.
+    /// `true` if it was mapped for a small request; `None` if no request follows.
     small: Option<bool>,
     maps: bool,
 }
 
-/// Ranges are mapped for the request that follows.
+/// Collects changes. Ranges are mapped for the request that follows.
 fn changes(snapshot: &Snapshot, trace: &[TraceEvent]) -> Vec<Change> {
     let mut changes = Vec::new();
     let mut small = None;
@@ -139,21 +144,28 @@ fn changes(snapshot: &Snapshot, trace: &[TraceEvent]) -> Vec<Change> {
     changes
 }
 
-/// How far down expandable segments reach in the course of changes to them.
-fn follow(grown: &BTreeMap<Served, Grown>, changes: impl Iterator<Item = Change>) -> BTreeMap<Served, Grown> {
+/// Lowest addresses of expandable segments after a sequence of changes.
+fn lowest_addresses(
+    grown: &BTreeMap<RequestClass, ExpandableSegment>,
+    changes: impl Iterator<Item = Change>,
+) -> BTreeMap<RequestClass, ExpandableSegment> {
     let mut grown = grown.clone();
     for change in changes {
-        let is_its = |(stream, small, pool): &Served| {
+        let is_its = |(stream, small, pool): &RequestClass| {
             *stream == change.stream
                 && change.pool.is_none_or(|known| known == *pool)
                 && change.small.is_none_or(|known| known == *small)
         };
         let all = grown.iter_mut().filter(|(served, grown)| !grown.gone && is_its(served));
-        // The one that it lies in begins below it; else it is the one that turns out to begin further down.
-        let near =
-            |segment: &Grown| (segment.lowest > change.address, segment.lowest.abs_diff(change.address));
+        // The segment that contains the range begins below it; otherwise it is the one that turns out to
+        // begin further down.
+        let near = |segment: &ExpandableSegment| {
+            (segment.lowest > change.address, segment.lowest.abs_diff(change.address))
+        };
         let Some((_, segment)) = all.min_by_key(|(_, segment)| near(segment)) else { continue };
-        if change.address < segment.lowest && segment.lowest - change.address < FAR && change.small.is_some()
+        if change.address < segment.lowest
+            && segment.lowest - change.address < MAX_DISTANCE
+            && change.small.is_some()
         {
             segment.lowest = change.address;
         }

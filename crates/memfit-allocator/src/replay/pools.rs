@@ -1,5 +1,5 @@
-//! Which pool an event is about. Traces of PyTorch up to 2.11 do not name it; the segments that are there at
-//! the end do, and what they say holds for their addresses as far back as the segments go.
+//! Pools of events. Traces up to PyTorch 2.11 do not contain them; the segments at the end do, which
+//! determines the pool of their addresses since their allocation.
 
 use std::collections::BTreeMap;
 
@@ -8,25 +8,26 @@ use memfit_recording::{Segment, Snapshot, TraceAction, TraceEvent};
 use super::pool_id;
 use crate::PoolId;
 
-/// A private pool's range of addresses.
+/// Address range of a private pool.
 #[derive(Clone, Copy, Debug)]
 struct Range {
     end: u64,
     pool: (u64, u64),
-    /// The event from which on it is the pool's: an earlier segment at its address may have been another's.
+    /// First event from which the range belongs to the pool; an earlier segment at its address may have been
+    /// another pool's.
     since: usize,
 }
 
-/// The pools of one device's events.
+/// Pools of one device's events.
 #[derive(Debug)]
 pub(super) struct Pools<'trace> {
     snapshot: &'trace Snapshot,
-    /// Of private pools, by where they begin.
+    /// Ranges of private pools by start address.
     ranges: BTreeMap<u64, Range>,
 }
 
 impl<'trace> Pools<'trace> {
-    pub(super) fn of(snapshot: &'trace Snapshot, device: usize) -> Self {
+    pub(super) fn from_snapshot(snapshot: &'trace Snapshot, device: usize) -> Self {
         let is_private = |segment: &&Segment| {
             segment.device as usize == device && pool_id(segment.pool) != PoolId::DEFAULT
         };
@@ -41,8 +42,8 @@ impl<'trace> Pools<'trace> {
             .collect();
         if !ranges.is_empty() {
             for (place, event) in snapshot.trace(device).iter().enumerate() {
-                // Address space of expandable segments stays one pool's: pages that are mapped anew are no
-                // other's.
+                // The address space of an expandable segment stays with one pool, also for pages mapped
+                // later.
                 if event.action == TraceAction::SegmentAlloc
                     && let Some(range) = ranges.get_mut(&event.address)
                 {
@@ -53,8 +54,9 @@ impl<'trace> Pools<'trace> {
         Self { snapshot, ranges }
     }
 
-    /// The pool of the event at a place of the trace, by its address where it does not say.
-    pub(super) fn of_event(&self, event: &TraceEvent, place: usize) -> (u64, u64) {
+    /// Pool of an event at a position of the trace, derived from its address if the event does not contain
+    /// it.
+    pub(super) fn pool_of_event(&self, event: &TraceEvent, place: usize) -> (u64, u64) {
         if let Some(named) = self.named(event) {
             return named;
         }
@@ -63,12 +65,12 @@ impl<'trace> Pools<'trace> {
         its.map(|range| range.pool).unwrap_or_default()
     }
 
-    /// The pool that an event names.
+    /// Pool that an event contains.
     pub(super) fn named(&self, event: &TraceEvent) -> Option<(u64, u64)> {
         event.pool_index().and_then(|pool| self.snapshot.pools.get(pool)).copied()
     }
 
-    /// The private pools that hold something at the end.
+    /// Private pools that hold memory at the end.
     pub(super) fn private(&self) -> impl Iterator<Item = PoolId> {
         self.ranges.values().map(|range| pool_id(range.pool))
     }

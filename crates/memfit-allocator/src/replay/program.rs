@@ -1,24 +1,24 @@
-//! The calls of a recording apart from where their blocks came to lie: what can be made once more under other
-//! settings, on another card, or with some of the blocks gone, smaller, or given back earlier.
+//! Recorded calls without the addresses of their blocks. They can be replayed with other settings, on another
+//! card, or with some blocks dropped, resized or freed earlier.
 
 use memfit_recording::{Moment, MomentKind, NEVER, Track};
 
-use super::{ELSEWHERE, Given, pool_id};
+use super::{OTHER_STREAM, ReplayConditions, pool_id};
 use crate::{
     Address, AllocationError, Allocator, OutOfMemory, PoolId, PoolOptions, SimulatedDevice, Stats, Stream,
 };
 
-/// The calls that a track tells of on one device.
+/// Recorded calls of a track on one device.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
     calls: Vec<Call>,
     streams: Vec<Stream>,
     pools: Vec<PoolId>,
-    /// How many blocks the track has, those of other devices included.
+    /// Number of blocks of the track on all devices.
     blocks: usize,
 }
 
-/// One call, and the moment of the track that it was made at.
+/// Call and its moment in the track.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     moment: u32,
@@ -26,65 +26,66 @@ struct Call {
     size: u64,
     stream: u16,
     pool: u16,
-    what: What,
+    what: CallKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum CallKind {
     Malloc,
-    /// A request that had failed.
+    /// Request that failed.
     Fail,
-    /// Given back and free.
+    /// Free with immediate completion.
     Free,
-    /// Given back, and still in use on another stream.
+    /// Free of a block that is still in use on another stream.
     GiveBack,
-    /// What was given back is free.
+    /// Completion of a free.
     Complete,
     EmptyCache,
 }
 
-/// What is different about a block.
+/// Edit of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// Nothing.
+    /// No change.
     Keep,
-    /// It is not asked for.
+    /// The block is not allocated.
     Drop,
-    /// So many bytes are asked for.
+    /// The block has another requested size.
     Resize(u64),
-    /// It is given back at this moment of the track, if it is still there.
+    /// The block is freed at this moment of the track, if it is still allocated.
     FreeAt(u32),
-    /// So many bytes are asked for, and given back at this moment of the track, if they are still there.
+    /// The block has another requested size and is freed at this moment of the track, if it is still
+    /// allocated.
     ResizeUntil {
-        /// How many.
+        /// Requested bytes.
         bytes: u64,
-        /// The moment.
+        /// Moment of the free.
         until: u32,
     },
 }
 
-/// What comes of a program.
+/// Result of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The statistics at the end, peaks among them.
+    /// Statistics at the end, including peaks.
     pub stats: Stats,
-    /// The moment at which memory ran out, and the figures of it. Calls after it were not made.
+    /// Moment at which memory ran out, with the error. Later calls were not made.
     pub died: Option<(u32, OutOfMemory)>,
 }
 
 impl Outcome {
-    /// The most bytes in segments.
+    /// Peak reserved bytes.
     pub const fn reserved(&self) -> u64 {
         self.stats.reserved_bytes.all.peak as u64
     }
 
-    /// The most bytes in blocks.
+    /// Peak allocated bytes.
     pub const fn allocated(&self) -> u64 {
         self.stats.allocated_bytes.all.peak as u64
     }
 }
 
-/// Whether a moment is one of the allocator's own events.
+/// Returns `true` if a moment is a call of the allocator.
 const fn is_call(kind: MomentKind) -> bool {
     matches!(
         kind,
@@ -100,8 +101,8 @@ const fn is_call(kind: MomentKind) -> bool {
 }
 
 impl Program {
-    /// The calls that a track tells of on one device.
-    pub fn of(track: &Track, device: u8) -> Self {
+    /// Extracts the calls of a track on one device.
+    pub fn from_track(track: &Track, device: u8) -> Self {
         let mut program = Self {
             calls: Vec::new(),
             streams: track.streams.iter().map(|handle| Stream(*handle)).collect(),
@@ -110,8 +111,7 @@ impl Program {
         };
         let of_device = |(_, moment): &(u32, Moment)| moment.device == device && is_call(moment.kind);
         let completed = |moment: Moment| matches!(moment.kind, MomentKind::FreeCompleted(_));
-        // A source that tells when blocks became free tells it of all: one of which it does not is waited for
-        // at the end.
+        // A source that reports completions reports all of them: a block without one waits until the end.
         let tells_apart = track.moments().iter().any(completed);
         let mut moments = (0..).zip(track.moments()).filter(of_device).peekable();
         while let Some((place, moment)) = moments.next() {
@@ -122,7 +122,7 @@ impl Program {
     }
 
     fn add(&mut self, track: &Track, moment: u32, what: Moment, next: Option<MomentKind>, tells_apart: bool) {
-        let mut call = Call { moment, block: NEVER, size: 0, stream: 0, pool: 0, what: What::EmptyCache };
+        let mut call = Call { moment, block: NEVER, size: 0, stream: 0, pool: 0, what: CallKind::EmptyCache };
         match what.kind {
             MomentKind::Alloc(index) => {
                 let Some(block) = track.block(index) else { return };
@@ -132,17 +132,19 @@ impl Program {
                     size,
                     stream: block.stream.0,
                     pool: block.pool.0,
-                    what: What::Malloc,
+                    what: CallKind::Malloc,
                     ..call
                 };
             }
-            MomentKind::Oom(size) => call = Call { size, what: What::Fail, ..call },
+            MomentKind::Oom(size) => call = Call { size, what: CallKind::Fail, ..call },
             MomentKind::Free(index) => {
                 let at_once = next == Some(MomentKind::FreeCompleted(index));
-                let what = if at_once || !tells_apart { What::Free } else { What::GiveBack };
+                let what = if at_once || !tells_apart { CallKind::Free } else { CallKind::GiveBack };
                 call = Call { block: index, what, ..call };
             }
-            MomentKind::FreeCompleted(index) => call = Call { block: index, what: What::Complete, ..call },
+            MomentKind::FreeCompleted(index) => {
+                call = Call { block: index, what: CallKind::Complete, ..call }
+            }
             MomentKind::SegmentFree(_) | MomentKind::SegmentUnmap(_) if empties_cache(next) => {}
             _ => return,
         }
@@ -156,10 +158,9 @@ impl Program {
         Self { calls, pools: vec![PoolId::DEFAULT], ..self.clone() }
     }
 
-    /// Makes the calls, as `given`, with addresses of their own and what `edit` says of each block changed. A
-    /// request that had failed and now succeeds is given back at once: nothing is known of what would
-    /// have come after it.
-    pub fn run(&self, given: &Given, edit: impl Fn(u32) -> Edit) -> Outcome {
+    /// Replays the calls under `given` with new addresses and the edit of each block. A failed request that
+    /// now succeeds is freed at once, since the calls that would have followed are unknown.
+    pub fn run(&self, given: &ReplayConditions, edit: impl Fn(u32) -> Edit) -> Outcome {
         let mut device = SimulatedDevice::new(given.capacity);
         device.hold_events();
         let mut allocator = Allocator::new(device, given.settings, given.release);
@@ -168,7 +169,7 @@ impl Program {
         }
         let mut runner = Runner {
             allocator,
-            places: vec![Place::Nowhere; self.blocks],
+            places: vec![BlockStatus::Nowhere; self.blocks],
             early: std::collections::BinaryHeap::new(),
         };
         for call in &self.calls {
@@ -180,8 +181,8 @@ impl Program {
     }
 }
 
-/// Whether the program emptied the cache: the last of a run of segments that are given back, with no segment
-/// got behind it. With one behind it, a request had failed at first, and in other circumstances it may not.
+/// Returns `true` if the program emptied the cache: after the last of a run of released segments that no
+/// segment allocation follows. With one, a request had failed at first, which may not happen in the replay.
 const fn empties_cache(next: Option<MomentKind>) -> bool {
     !matches!(
         next,
@@ -195,19 +196,19 @@ const fn empties_cache(next: Option<MomentKind>) -> bool {
     )
 }
 
-/// Where a block is.
+/// State of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum BlockStatus {
     Nowhere,
     At(Address),
-    /// Given back, and in use elsewhere.
+    /// Freed, but in use on another stream.
     Waiting(Address),
 }
 
 struct Runner {
     allocator: Allocator<SimulatedDevice>,
-    places: Vec<Place>,
-    /// Blocks that are to be given back earlier than they were, the earliest first.
+    places: Vec<BlockStatus>,
+    /// Blocks to be freed earlier than recorded, the earliest first.
     early: std::collections::BinaryHeap<std::cmp::Reverse<(u32, u32)>>,
 }
 
@@ -220,31 +221,31 @@ impl Runner {
     ) -> Result<(), OutOfMemory> {
         self.give_back_early(call.moment);
         match call.what {
-            What::Malloc => return self.malloc(program, call, edit(call.block)),
-            What::Fail => {
+            CallKind::Malloc => return self.malloc(program, call, edit(call.block)),
+            CallKind::Fail => {
                 let address = self.request(program, call, call.size)?;
                 self.allocator.free(address).unwrap_or_default();
             }
-            What::Free => {
-                if let Place::At(address) = self.take(call.block) {
+            CallKind::Free => {
+                if let BlockStatus::At(address) = self.take(call.block) {
                     self.allocator.free(address).unwrap_or_default();
                 }
             }
-            What::GiveBack => {
-                if let Place::At(address) = self.take(call.block)
-                    && self.allocator.record_stream(address, ELSEWHERE).is_ok()
+            CallKind::GiveBack => {
+                if let BlockStatus::At(address) = self.take(call.block)
+                    && self.allocator.record_stream(address, OTHER_STREAM).is_ok()
                 {
                     self.allocator.free(address).unwrap_or_default();
-                    self.places[call.block as usize] = Place::Waiting(address);
+                    self.places[call.block as usize] = BlockStatus::Waiting(address);
                 }
             }
-            What::Complete => {
-                if let Place::Waiting(address) = self.take(call.block) {
-                    // It may be free already: a request that was tried again waited for it.
+            CallKind::Complete => {
+                if let BlockStatus::Waiting(address) = self.take(call.block) {
+                    // It may be free already, if a retried request waited for it.
                     self.allocator.finish_pending(address).unwrap_or_default();
                 }
             }
-            What::EmptyCache => self.allocator.empty_cache(),
+            CallKind::EmptyCache => self.allocator.empty_cache(),
         }
         Ok(())
     }
@@ -257,7 +258,7 @@ impl Runner {
         };
         let address = self.request(program, call, size)?;
         if let Some(place) = self.places.get_mut(call.block as usize) {
-            *place = Place::At(address);
+            *place = BlockStatus::At(address);
         }
         if let Edit::FreeAt(moment) | Edit::ResizeUntil { until: moment, .. } = edit {
             self.early.push(std::cmp::Reverse((moment, call.block)));
@@ -265,7 +266,8 @@ impl Runner {
         Ok(())
     }
 
-    /// What is no lack of memory (a size that no device has, in a damaged file) passes for an empty block.
+    /// An error other than lack of memory (an impossible size in a damaged file) is treated as an empty
+    /// block.
     fn request(&mut self, program: &Program, call: &Call, size: u64) -> Result<Address, OutOfMemory> {
         let stream = program.streams.get(usize::from(call.stream)).copied().unwrap_or(Stream(0));
         let pool = program.pools.get(usize::from(call.pool)).copied().unwrap_or(PoolId::DEFAULT);
@@ -276,10 +278,10 @@ impl Runner {
         }
     }
 
-    fn take(&mut self, block: u32) -> Place {
+    fn take(&mut self, block: u32) -> BlockStatus {
         self.places
             .get_mut(block as usize)
-            .map_or(Place::Nowhere, |place| std::mem::replace(place, Place::Nowhere))
+            .map_or(BlockStatus::Nowhere, |place| std::mem::replace(place, BlockStatus::Nowhere))
     }
 
     fn give_back_early(&mut self, moment: u32) {
@@ -288,7 +290,7 @@ impl Runner {
                 return;
             }
             self.early.pop();
-            if let Place::At(address) = self.take(block) {
+            if let BlockStatus::At(address) = self.take(block) {
                 self.allocator.free(address).unwrap_or_default();
             }
         }

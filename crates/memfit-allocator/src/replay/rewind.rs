@@ -1,38 +1,38 @@
-//! Playing a trace backwards, from the segments at its end to the state in which it began.
+//! Plays a trace backwards, from the segments at its end to the state in which it began.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use memfit_recording::{Segment, SegmentBlockState, Snapshot, TraceAction, TraceEvent};
 
-use super::Given;
+use super::ReplayConditions;
 use crate::rounding::{MIN_BLOCK, SMALL_LIMIT, SMALL_SEGMENT, round_size};
 use crate::{Address, BlockState, BlockView, PoolId, SegmentView, Stream};
 
-/// A state that was worked out.
+/// Reconstructed state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rewound {
-    /// The segments, by address.
+    /// Segments by address.
     pub segments: Vec<SegmentView>,
-    /// Blocks of which only the least size is known: they were freed later, and nothing was placed behind
-    /// them before.
+    /// Number of blocks of which only the minimum size is known: they were freed later, and no block was
+    /// allocated right after them before.
     pub uncertain: u64,
-    /// Events that do not fit the state after them.
+    /// Number of events that contradict the state after them.
     pub inconsistent: u64,
 }
 
-/// A block in use.
+/// Allocated block.
 #[derive(Clone, Copy)]
-struct Used {
+struct UsedBlock {
     size: u64,
     requested: u64,
     pending: bool,
-    /// Whether the size is known, or only the least that it can be.
+    /// `true` if the size is exact, `false` if it is the minimum.
     exact: bool,
 }
 
-/// Reserved memory: a segment, or a mapped run of one.
+/// Reserved memory: a segment, or a mapped range of one.
 #[derive(Clone, Copy)]
-struct Held {
+struct ReservedRange {
     size: u64,
     stream: u64,
     small: bool,
@@ -40,22 +40,22 @@ struct Held {
     expandable: bool,
 }
 
-/// Whether a range can be one on a device: what a damaged file says must not overflow.
+/// Returns `true` if a range can exist on a device. Values of a damaged file must not overflow.
 pub(super) const fn is_possible(address: u64, size: u64) -> bool {
     address < 1 << 60 && size < 1 << 60
 }
 
 #[derive(Default)]
 struct State {
-    held: BTreeMap<u64, Held>,
-    used: BTreeMap<u64, Used>,
+    held: BTreeMap<u64, ReservedRange>,
+    used: BTreeMap<u64, UsedBlock>,
     inconsistent: u64,
 }
 
-/// The state of a device right before one of its events.
-pub fn rewind(snapshot: &Snapshot, device: usize, given: &Given, before: usize) -> Rewound {
+/// Reconstructs the state of a device right before one of its events.
+pub fn rewind(snapshot: &Snapshot, device: usize, given: &ReplayConditions, before: usize) -> Rewound {
     let trace = snapshot.trace(device);
-    let classes = Classes::of(snapshot, device, given);
+    let classes = Classes::from_snapshot(snapshot, device, given);
     let mut state = State::at_end(snapshot, device);
     for (place, event) in trace.iter().enumerate().skip(before).rev() {
         state.undo(event, place, snapshot, given, &classes);
@@ -65,20 +65,20 @@ pub fn rewind(snapshot: &Snapshot, device: usize, given: &Given, before: usize) 
     Rewound { segments: state.views(), uncertain, inconsistent: state.inconsistent }
 }
 
-/// Which pools ranges of expandable segments serve: the trace does not say it of ranges that are gone at the
-/// end.
+/// Classes of requests that ranges of expandable segments served. The trace does not contain them for ranges
+/// that are gone at the end.
 #[derive(Default)]
 struct Classes {
-    /// Where blocks were handed out, when, and whether they were small. Only kept where a trace unmaps.
+    /// Allocations by address and event, with whether they were small. Collected only if the trace unmaps.
     handed_out: BTreeMap<(u64, usize), (u64, bool)>,
-    /// The pools of expandable segments at the end, by stream, size of blocks and address.
+    /// Pools of expandable segments at the end, by stream, block class and address.
     pools: BTreeMap<(u64, bool, u64), (u64, u64)>,
-    /// As much address space as one expandable segment may take.
+    /// Maximum address space of an expandable segment.
     reach: u64,
 }
 
 impl Classes {
-    fn of(snapshot: &Snapshot, device: usize, given: &Given) -> Self {
+    fn from_snapshot(snapshot: &Snapshot, device: usize, given: &ReplayConditions) -> Self {
         let trace = snapshot.trace(device);
         let reach = given.capacity.saturating_add(given.capacity / 8);
         let mut classes = Self { reach, ..Self::default() };
@@ -98,10 +98,16 @@ impl Classes {
         classes
     }
 
-    /// The class of a range that is unmapped by the event at `place`: that of the block that was last handed
-    /// out from it, else what its size says. The pages of large blocks are so much larger that what is a
-    /// multiple of theirs is hardly ever made of small ones.
-    fn of_range(&self, event: &TraceEvent, place: usize, stream: u64, large_page: u64) -> (bool, (u64, u64)) {
+    /// Class of the range that the event at `place` unmaps: that of the last block allocated from it, or else
+    /// derived from its size. The pages of large blocks are so much larger that a multiple of their size
+    /// rarely consists of small ones.
+    fn class_of_range(
+        &self,
+        event: &TraceEvent,
+        place: usize,
+        stream: u64,
+        large_page: u64,
+    ) -> (bool, (u64, u64)) {
         let range = (event.address, 0)..(event.address + event.size, 0);
         let before =
             self.handed_out.range(range).filter(|((_, when), class)| *when < place && class.0 == stream);
@@ -110,8 +116,8 @@ impl Classes {
         (small, self.pool_near(stream, small, event.address))
     }
 
-    /// The pool of the nearest segment that may be the same one: a pool has one reservation for each stream
-    /// and size of blocks as long as that reaches.
+    /// Pool of the nearest segment that may be the same: a pool has one reservation for each stream and block
+    /// class while its address space lasts.
     fn pool_near(&self, stream: u64, small: bool, address: u64) -> (u64, u64) {
         let below = self.pools.range((stream, small, 0)..=(stream, small, address)).next_back();
         let above = self.pools.range((stream, small, address)..=(stream, small, u64::MAX)).next();
@@ -129,7 +135,7 @@ impl State {
             segment.device as usize == device && is_possible(segment.address, segment.size)
         };
         for segment in snapshot.segments.iter().filter(own) {
-            let held = Held {
+            let held = ReservedRange {
                 size: segment.size,
                 stream: segment.stream,
                 small: segment.small,
@@ -140,7 +146,8 @@ impl State {
             for block in snapshot.blocks_of(segment) {
                 if block.state != SegmentBlockState::Inactive {
                     let pending = block.state == SegmentBlockState::Pending;
-                    let used = Used { size: block.size, requested: block.requested, pending, exact: true };
+                    let used =
+                        UsedBlock { size: block.size, requested: block.requested, pending, exact: true };
                     state.used.insert(block.address, used);
                 }
             }
@@ -153,7 +160,7 @@ impl State {
         event: &TraceEvent,
         place: usize,
         snapshot: &Snapshot,
-        given: &Given,
+        given: &ReplayConditions,
         classes: &Classes,
     ) {
         let TraceEvent { address, size, .. } = *event;
@@ -173,20 +180,23 @@ impl State {
             },
             TraceAction::FreeCompleted => {
                 let least = round_size(size, &given.settings);
-                let used = Used { size: least, requested: size, pending: true, exact: false };
+                let used = UsedBlock { size: least, requested: size, pending: true, exact: false };
                 self.used.insert(address, used).is_none()
             }
             TraceAction::SegmentAlloc => self.held.remove(&address).is_some_and(|held| held.size == size),
             TraceAction::SegmentFree => {
                 let small = size == SMALL_SEGMENT;
                 let pool = event.pool_index().map_or((0, 0), |pool| snapshot.pools[pool]);
-                self.held.insert(address, Held { size, stream, small, pool, expandable: false }).is_none()
+                self.held
+                    .insert(address, ReservedRange { size, stream, small, pool, expandable: false })
+                    .is_none()
             }
             TraceAction::SegmentMap => self.unmap(address, size),
             TraceAction::SegmentUnmap => {
-                let (small, pool) = classes.of_range(event, place, stream, given.settings.large_segment_size);
+                let (small, pool) =
+                    classes.class_of_range(event, place, stream, given.settings.large_segment_size);
                 let pool = event.pool_index().map_or(pool, |pool| snapshot.pools[pool]);
-                self.map(address, Held { size, stream, small, pool, expandable: true });
+                self.map(address, ReservedRange { size, stream, small, pool, expandable: true });
                 true
             }
             _ => true,
@@ -194,11 +204,12 @@ impl State {
         self.inconsistent += u64::from(!fits);
     }
 
-    /// Adds a range, and makes it one with the ranges beside it that it continues.
-    fn map(&mut self, address: u64, range: Held) {
+    /// Adds a range and merges it with adjacent ones.
+    fn map(&mut self, address: u64, range: ReservedRange) {
         let (mut start, mut joined) = (address, range);
-        let joins =
-            |other: &Held| other.expandable && (other.stream, other.small) == (range.stream, range.small);
+        let joins = |other: &ReservedRange| {
+            other.expandable && (other.stream, other.small) == (range.stream, range.small)
+        };
         if let Some((&before, held)) = self.held.range(..address).next_back()
             && before + held.size == address
             && joins(held)
@@ -214,7 +225,7 @@ impl State {
         self.held.insert(start, joined);
     }
 
-    /// Takes a range away from the one that it is part of.
+    /// Removes a range from the one that contains it.
     fn unmap(&mut self, address: u64, size: u64) -> bool {
         let Some((&start, &held)) = self.held.range(..=address).next_back() else { return false };
         let (end, whole_end) = (address + size, start + held.size);
@@ -223,18 +234,18 @@ impl State {
         }
         self.held.remove(&start);
         if start < address {
-            self.held.insert(start, Held { size: address - start, ..held });
+            self.held.insert(start, ReservedRange { size: address - start, ..held });
         }
         if end < whole_end {
-            self.held.insert(end, Held { size: whole_end - end, ..held });
+            self.held.insert(end, ReservedRange { size: whole_end - end, ..held });
         }
         true
     }
 
-    /// A large block may have kept up to 1 MiB behind it when it was handed out. Free blocks of that size do
-    /// not exist in the large pool, so a gap of up to 1 MiB is such a rest; with a wider gap, the first
-    /// block that is placed in it tells where it begins.
-    fn settle_tails(&mut self, trace: &[TraceEvent], given: &Given) {
+    /// Determines the remainders after large blocks, which may have kept up to 1 MiB unsplit. The large pool
+    /// has no free blocks of that size, so a gap of up to 1 MiB is such a remainder; in a wider gap, the
+    /// first block allocated in it shows where the gap begins.
+    fn settle_tails(&mut self, trace: &[TraceEvent], given: &ReplayConditions) {
         let mut open = BTreeMap::new();
         let starts: Vec<u64> = self.used.keys().copied().collect();
         for (place, &address) in starts.iter().enumerate() {
@@ -257,14 +268,14 @@ impl State {
                 None
             };
             if let Some(size) = settled {
-                self.used.insert(address, Used { size, exact: true, ..used });
+                self.used.insert(address, UsedBlock { size, exact: true, ..used });
             }
         }
         self.settle_by_neighbours(trace, open);
     }
 
     fn settle_by_neighbours(&mut self, trace: &[TraceEvent], mut open: BTreeMap<u64, (u64, u64)>) {
-        // Gaps by where they begin.
+        // Gaps by start address.
         let mut gaps: BTreeMap<u64, u64> = open.iter().map(|(block, (start, _))| (*start, *block)).collect();
         for event in trace {
             if open.is_empty() {
@@ -302,7 +313,7 @@ impl State {
         self.held.iter().map(|(start, held)| self.view(*start, held)).collect()
     }
 
-    fn view(&self, start: u64, held: &Held) -> SegmentView {
+    fn view(&self, start: u64, held: &ReservedRange) -> SegmentView {
         let end = start + held.size;
         let mut blocks = Vec::new();
         let mut next = start;
@@ -330,7 +341,7 @@ impl State {
     }
 }
 
-/// The addresses of all blocks in a state.
+/// Addresses of all blocks of a state that wait for other streams.
 pub(super) fn pending(segments: &[SegmentView]) -> BTreeSet<Address> {
     let blocks = segments.iter().flat_map(|segment| &segment.blocks);
     blocks.filter(|block| block.state == BlockState::Pending).map(|block| block.address).collect()

@@ -1,4 +1,4 @@
-//! A device that answers as a trace says, and compares what the allocator does with it.
+//! Device that answers from a trace, and compares the allocator's actions with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,33 +9,33 @@ use super::{Mismatch, Tally, Verification};
 use crate::rounding::SMALL_LIMIT;
 use crate::{Action, Address, Device, Entry, Ticket};
 
-/// Most mismatches that are kept.
-const KEPT: usize = 16;
+/// Maximum number of mismatches kept.
+const MAX_MISMATCHES: usize = 16;
 
-/// A trace that is followed.
+/// Trace that is followed.
 #[derive(Clone)]
 pub(super) struct Script<'trace> {
     events: &'trace [TraceEvent],
-    /// The next event that the allocator should cause.
+    /// Next event that the allocator should cause.
     pub(super) cursor: usize,
     capacity: u64,
     pub(super) found: Verification,
-    /// While the state is being prepared, nothing is compared.
+    /// `true` while the state is being prepared: nothing is compared.
     pub(super) quiet: bool,
-    /// The allocator did something else than the trace says.
+    /// `true` after the allocator deviated from the trace.
     pub(super) diverged: bool,
-    /// The end of a run of blocks that became free together, and those that the replay has freed of it.
-    /// PyTorch frees them stream by stream in an order of its own.
+    /// End of a run of blocks that became free together, and those of them that the replay has freed. PyTorch
+    /// frees them stream by stream in an unspecified order.
     together: (usize, BTreeSet<u64>),
-    /// What the trace was asked for, and is not predicted therefore.
+    /// Action answered from the trace, which is therefore not a prediction.
     told: Option<(Action, Address)>,
-    /// The address space of expandable segments: where each begins and ends.
+    /// Address space of expandable segments, by start and end.
     pub(super) reserved: BTreeMap<u64, u64>,
-    /// How many were reserved that the trace never says the place of.
+    /// Number of reservations whose address the trace never contains.
     unplaced: u64,
 }
 
-/// Where address space lies that the trace says nothing of: beyond what any device has.
+/// Start of the address space for reservations that are not in the trace: beyond any device's addresses.
 const UNPLACED: u64 = 1 << 61;
 
 const fn same(action: TraceAction, other: Action) -> bool {
@@ -52,7 +52,7 @@ const fn same(action: TraceAction, other: Action) -> bool {
     )
 }
 
-/// Whether an event is about segments.
+/// Returns `true` if an event concerns segments.
 pub(super) const fn concerns_segments(action: TraceAction) -> bool {
     matches!(
         action,
@@ -84,16 +84,16 @@ impl<'trace> Script<'trace> {
         self.events.get(self.cursor)
     }
 
-    /// The next event, if it is of this kind.
+    /// Returns the next event if it is of this kind.
     fn expect(&self, action: TraceAction) -> Option<&'trace TraceEvent> {
         self.next().filter(|event| event.action == action)
     }
 
-    /// Counts an event that the allocator did not cause, or not so.
+    /// Counts an event that the allocator did not cause, or caused differently.
     pub(super) fn miss(&mut self, replayed: Option<(Action, u64, u64)>) {
         self.diverged = true;
         let Some(event) = self.next() else { return };
-        if self.found.mismatches.len() < KEPT {
+        if self.found.mismatches.len() < MAX_MISMATCHES {
             self.found.mismatches.push(Mismatch {
                 event: self.cursor,
                 action: event.action,
@@ -112,8 +112,8 @@ impl<'trace> Script<'trace> {
         }
     }
 
-    /// Takes the events up to `end` as told: none of them was predicted, and none is a mismatch.
-    pub(super) fn take_as_told(&mut self, end: usize) {
+    /// Accepts the events up to `end` without prediction: they count neither as matches nor as mismatches.
+    pub(super) fn accept_unpredicted(&mut self, end: usize) {
         let counts =
             |event: &&TraceEvent| event.action == TraceAction::Alloc || concerns_segments(event.action);
         let told = self.events[..end].iter().filter(counts).count() as u64;
@@ -122,7 +122,7 @@ impl<'trace> Script<'trace> {
         found.mismatches.clear();
     }
 
-    /// Whether a block that the replay frees is one of those that become free here together.
+    /// Returns `true` if a block that the replay frees is one of those that become free together here.
     fn frees_together(&mut self, entry: Entry) -> bool {
         if entry.action != Action::FreeCompleted {
             return false;
@@ -141,8 +141,8 @@ impl<'trace> Script<'trace> {
         is_there && freed.insert(entry.address.0)
     }
 
-    /// Where memory is first mapped after a request that failed, for one of its stream, pool and size, in
-    /// address space that is not there yet.
+    /// Address of the first mapping in new address space after a failed request, for a request of its stream,
+    /// pool and size.
     fn first_map_after(&self, failed: usize) -> Option<u64> {
         let kind =
             |event: &TraceEvent| (event.stream, event.pool_index().unwrap_or(0), event.size <= SMALL_LIMIT);
@@ -163,8 +163,8 @@ impl<'trace> Script<'trace> {
         self.reserved.range(..=address).next_back().is_some_and(|(_, end)| address < *end)
     }
 
-    /// Leaves out what the allocator has no part in.
-    pub(super) fn skip_remarks(&mut self) {
+    /// Skips events that the allocator does not cause.
+    pub(super) fn skip_annotations(&mut self) {
         while self.next().is_some_and(|event| {
             !matches!(
                 event.action,
@@ -185,7 +185,7 @@ impl<'trace> Script<'trace> {
 
 impl Device for Script<'_> {
     fn malloc(&mut self, size: u64) -> Option<Address> {
-        self.skip_remarks();
+        self.skip_annotations();
         let possible = |event: &&TraceEvent| event.size == size && is_possible(event.address, size);
         let given = self.expect(TraceAction::SegmentAlloc).filter(possible);
         given.map(|event| Address(event.address))
@@ -194,19 +194,19 @@ impl Device for Script<'_> {
     fn free(&mut self, _address: Address, _size: u64) {}
 
     fn reserve(&mut self, size: u64) -> Address {
-        // Address space is reserved even where mapping then fails, and the cache is given back before it
-        // succeeds.
+        // Address space is reserved even if mapping then fails and succeeds only after the cache was
+        // released.
         let of_release = |event: &TraceEvent| {
             matches!(
                 event.action,
                 TraceAction::FreeCompleted | TraceAction::SegmentFree | TraceAction::SegmentUnmap
             )
         };
-        self.skip_remarks();
+        self.skip_annotations();
         let first = (self.cursor..self.events.len()).find(|place| !of_release(&self.events[*place]));
         let base = first.and_then(|place| match self.events[place].action {
             TraceAction::SegmentMap => Some(self.events[place].address),
-            // It failed, and what was reserved for it is there when the next request of its kind comes.
+            // The request failed; its reservation exists when the next request of its kind comes.
             TraceAction::Oom => self.first_map_after(place),
             _ => None,
         });
@@ -223,7 +223,7 @@ impl Device for Script<'_> {
     }
 
     fn map(&mut self, address: Address, size: u64) -> bool {
-        self.skip_remarks();
+        self.skip_annotations();
         let given = self.expect(TraceAction::SegmentMap);
         given.is_some_and(|event| event.address == address.0 && event.size == size)
     }
@@ -239,7 +239,7 @@ impl Device for Script<'_> {
     }
 
     fn is_done(&mut self, _ticket: Ticket) -> bool {
-        // The trace says when each block is free, and whoever drives the replay tells the allocator.
+        // The trace contains the completion of each free, and the replay passes it to the allocator.
         false
     }
 
@@ -247,7 +247,7 @@ impl Device for Script<'_> {
         if self.quiet || self.diverged {
             return None;
         }
-        self.skip_remarks();
+        self.skip_annotations();
         let next = self.next().filter(|event| same(event.action, coming))?;
         let place = equals.iter().position(|address| address.0 == next.address)?;
         self.told = Some((coming, equals[place]));
@@ -258,7 +258,7 @@ impl Device for Script<'_> {
         if self.quiet || self.diverged {
             return;
         }
-        self.skip_remarks();
+        self.skip_annotations();
         let replayed = Some((entry.action, entry.address.0, entry.size));
         let was_told = self.told.take() == Some((entry.action, entry.address));
         match self.next() {

@@ -1,5 +1,4 @@
-//! From a snapshot to a recording. A trace says what was asked for; what it became, block by block, comes of
-//! the replay.
+//! Conversion of a snapshot to a recording. The trace contains requests; the replay yields the blocks.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,45 +9,48 @@ use memfit_recording::{
 use memfit_vocabulary::Phase;
 
 use super::pools::Pools;
-use super::verify::follow;
-use super::{Given, Verification};
+use super::verify::replay_trace;
+use super::{ReplayConditions, Verification};
 use crate::rounding::round_size;
 use crate::{Address, Allocator, BlockState, Device, RestoreError};
 
-/// A device's part of a snapshot, as a track.
+/// Track of a device of a snapshot.
 #[derive(Clone, Debug)]
-pub struct Tracked {
-    /// What happened.
+pub struct VerifiedTrack {
+    /// Events.
     pub track: Track,
-    /// How well the replay agrees with the trace.
+    /// Agreement of the replay with the trace.
     pub verification: Verification,
 }
 
-/// A recording of all devices of a snapshot.
+/// Recording of all devices of a snapshot.
 #[derive(Clone, Debug)]
-pub struct Recorded {
-    /// The recording, one track for each device.
+pub struct VerifiedRecording {
+    /// Recording with one track for each device.
     pub recording: Recording,
-    /// For each track, how well the replay agrees with the trace.
+    /// Agreement of the replay with the trace, for each track.
     pub verifications: Vec<Verification>,
 }
 
-/// A recording of all devices of a snapshot.
-pub fn recording(snapshot: &Snapshot, given: &Given) -> Result<Recorded, RestoreError> {
+/// Builds a recording of all devices of a snapshot.
+pub fn recording(snapshot: &Snapshot, given: &ReplayConditions) -> Result<VerifiedRecording, RestoreError> {
     let origin = Origin { kind: OriginKind::Snapshot, ..Origin::default() };
     let recording = Recording { origin, ..Recording::default() };
-    let mut recorded = Recorded { recording, verifications: Vec::new() };
+    let mut recorded = VerifiedRecording { recording, verifications: Vec::new() };
     for device in snapshot.devices() {
-        let Tracked { track, verification } = track(snapshot, device, given)?;
+        let VerifiedTrack { track, verification } = track(snapshot, device, given)?;
         recorded.recording.tracks.push(track);
         recorded.verifications.push(verification);
     }
     Ok(recorded)
 }
 
-/// What happened on one device. Segments that were there and blocks that were alive before the trace began
-/// come at its beginning.
-pub fn track(snapshot: &Snapshot, device: usize, given: &Given) -> Result<Tracked, RestoreError> {
+/// Builds the track of one device. Segments and blocks from before the trace are at its beginning.
+pub fn track(
+    snapshot: &Snapshot,
+    device: usize,
+    given: &ReplayConditions,
+) -> Result<VerifiedTrack, RestoreError> {
     let mut empty = Track::default();
     empty.texts = snapshot.texts.clone();
     empty.stacks = snapshot.stacks.clone();
@@ -57,20 +59,20 @@ pub fn track(snapshot: &Snapshot, device: usize, given: &Given) -> Result<Tracke
         snapshot,
         given,
         trace: snapshot.trace(device),
-        pools: Pools::of(snapshot, device),
+        pools: Pools::from_snapshot(snapshot, device),
         device: device as u8,
         track: empty,
         live: HashMap::new(),
         pending: HashMap::new(),
         spans: BTreeMap::new(),
         done: None,
-        remarks: Remarks::of(snapshot, device),
+        remarks: Annotations::from_snapshot(snapshot, device),
         open: Vec::new(),
         steps: 0,
         phase: Phase::Other,
         before: (0, 0),
     };
-    let verification = follow(snapshot, device, given, |allocator, next, anew| {
+    let verification = replay_trace(snapshot, device, given, |allocator, next, anew| {
         tracker.follow(allocator, next);
         if anew {
             tracker.take_sizes(allocator);
@@ -78,17 +80,17 @@ pub fn track(snapshot: &Snapshot, device: usize, given: &Given) -> Result<Tracke
     })?;
     let mut track = tracker.finish(&verification);
     track.shrink();
-    Ok(Tracked { track, verification })
+    Ok(VerifiedTrack { track, verification })
 }
 
-/// What annotations tell, by time.
-struct Remarks {
+/// Annotations by time.
+struct Annotations {
     remarks: Vec<Annotation>,
     next: usize,
 }
 
-impl Remarks {
-    fn of(snapshot: &Snapshot, device: usize) -> Self {
+impl Annotations {
+    fn from_snapshot(snapshot: &Snapshot, device: usize) -> Self {
         let named = |annotation: &&Annotation| annotation.device.is_none_or(|named| named as usize == device);
         let mut remarks: Vec<Annotation> = snapshot.annotations.iter().filter(named).copied().collect();
         remarks.sort_by_key(|annotation| annotation.time_us);
@@ -104,25 +106,25 @@ impl Remarks {
 
 struct Tracker<'snapshot> {
     snapshot: &'snapshot Snapshot,
-    given: &'snapshot Given,
+    given: &'snapshot ReplayConditions,
     trace: &'snapshot [TraceEvent],
     pools: Pools<'snapshot>,
     device: u8,
     track: Track,
     /// Live blocks by address.
     live: HashMap<u64, u32>,
-    /// Blocks that were given back and are not free, by address.
+    /// Freed blocks that wait for other streams, by address.
     pending: HashMap<u64, u32>,
     /// Live spans by device and address.
     spans: BTreeMap<(u8, u64), u32>,
-    /// How many events are in the track.
+    /// Number of events that are in the track.
     done: Option<usize>,
-    remarks: Remarks,
+    remarks: Annotations,
     /// Open ranges, the innermost last.
     open: Vec<u32>,
     steps: u32,
     phase: Phase,
-    /// Blocks that were in use before the trace began, and their bytes.
+    /// Number and bytes of blocks in use before the trace began.
     before: (u64, u64),
 }
 
@@ -133,14 +135,13 @@ impl Tracker<'_> {
             0
         });
         for (place, event) in (done..).zip(&self.trace[done..next]) {
-            self.remark(event.time_us);
+            self.apply_annotations(event.time_us);
             self.event(event, place, allocator);
         }
         self.done = Some(next);
     }
 
-    /// Blocks have the sizes that they have in a state that was worked out anew: what was replayed before may
-    /// have been wrong.
+    /// Takes over the block sizes of a restored state, since earlier replayed sizes may have been wrong.
     fn take_sizes<D: Device>(&mut self, allocator: &Allocator<D>) {
         let blocks = allocator.segments().into_iter().flat_map(|segment| segment.blocks);
         for block in blocks.filter(|block| block.state != BlockState::Free) {
@@ -155,7 +156,7 @@ impl Tracker<'_> {
     }
 
     fn finish(mut self, verification: &Verification) -> Track {
-        self.remark(u64::MAX);
+        self.apply_annotations(u64::MAX);
         let unknown = &mut self.track.unknown;
         if let (blocks @ 1.., bytes) = self.before {
             unknown.push(Unknown::Before { blocks, bytes });
@@ -179,7 +180,7 @@ impl Tracker<'_> {
         self.track
     }
 
-    /// Segments and blocks that are there already.
+    /// Adds the segments and blocks of the initial state.
     fn begin<D: Device>(&mut self, allocator: &Allocator<D>) {
         let device = usize::from(self.device);
         let known = self.snapshot.segments.iter().filter(|segment| segment.device as usize == device);
@@ -212,7 +213,7 @@ impl Tracker<'_> {
                 let address = block.address.0;
                 totals.allocated += block.size;
                 self.before = (self.before.0 + 1, self.before.1 + block.size);
-                // A block's stack is known from the end, unless another was placed there in between.
+                // A block's stack is known from the end, unless its address was reused in between.
                 let stack = known.get(&address).filter(|_| !reused.contains(&address));
                 let handed_out = Block {
                     address,
@@ -248,15 +249,15 @@ impl Tracker<'_> {
         }
     }
 
-    /// Addresses that the trace hands out.
+    /// Addresses that the trace allocates.
     fn first_uses(&self) -> HashSet<u64> {
         let allocs = self.trace.iter().filter(|event| event.action == TraceAction::Alloc);
         allocs.map(|event| event.address).collect()
     }
 
-    /// Ranges, phases and steps that annotations tell of. `torch.optim` announces each optimizer's step under
-    /// a name like `Optimizer.step#AdamW.step`.
-    fn remark(&mut self, time: u64) {
+    /// Adds ranges, phases and steps from annotations. `torch.optim` announces each optimizer step with a
+    /// name like `Optimizer.step#AdamW.step`.
+    fn apply_annotations(&mut self, time: u64) {
         while let Some(annotation) = self.remarks.until(time) {
             let time_us = Some(annotation.time_us).filter(|time| *time != 0);
             let of_optimizer = self.snapshot.texts.get(annotation.name).starts_with("Optimizer.step");
@@ -274,10 +275,10 @@ impl Tracker<'_> {
             if of_optimizer {
                 self.phase = if annotation.begins { Phase::Optimizer } else { Phase::Other };
                 let totals = Totals { time_us, ..Totals::default() };
-                self.track.tell(MomentKind::Phase(self.phase), self.device, StackId::NONE, totals);
+                self.track.add_moment(MomentKind::Phase(self.phase), self.device, StackId::NONE, totals);
                 if !annotation.begins {
                     self.steps += 1;
-                    self.track.tell(MomentKind::Step(self.steps), self.device, StackId::NONE, totals);
+                    self.track.add_moment(MomentKind::Step(self.steps), self.device, StackId::NONE, totals);
                 }
             }
         }
@@ -334,15 +335,16 @@ impl Tracker<'_> {
             }
             TraceAction::SegmentUnmap => self.unmap(event, place, totals),
             TraceAction::Oom => {
-                // In the place of an address, there is what the device had left.
-                let oom = self.track.tell(MomentKind::Oom(event.size), self.device, event.stack, totals);
+                // The address field holds the free memory of the device.
+                let oom =
+                    self.track.add_moment(MomentKind::Oom(event.size), self.device, event.stack, totals);
                 let named = self.pools.named(event).unwrap_or_default();
                 let pool = self.track.pool(named);
                 let refusal = Refusal { left: event.address, stream: self.stream(event), pool };
                 self.track.refusals.insert(oom, refusal);
             }
             TraceAction::Snapshot => {
-                self.track.tell(MomentKind::Snapshot, self.device, event.stack, totals);
+                self.track.add_moment(MomentKind::Snapshot, self.device, event.stack, totals);
             }
             TraceAction::Annotate => {
                 if let Some(index) = self.live.get(&event.address) {
@@ -359,7 +361,7 @@ impl Tracker<'_> {
     }
 
     fn pool(&mut self, event: &TraceEvent, place: usize) -> PoolRef {
-        self.track.pool(self.pools.of_event(event, place))
+        self.track.pool(self.pools.pool_of_event(event, place))
     }
 
     fn hand_out(&mut self, block: &Block, totals: Totals) {

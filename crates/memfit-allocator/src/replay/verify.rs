@@ -1,4 +1,4 @@
-//! Whether the allocator, given the calls of a trace, does what the trace says it did.
+//! Verification that the allocator reproduces a trace from its calls.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +8,33 @@ use super::history::History;
 use super::pools::Pools;
 use super::rewind::{pending, rewind};
 use super::script::Script;
-use super::{ELSEWHERE, Given, Verification, pool_id};
+use super::{OTHER_STREAM, ReplayConditions, Verification, pool_id};
 use crate::{Address, Allocator, BlockState, PoolId, PoolOptions, RestoreError, SegmentView, Stream};
 
-/// After so many new beginnings, the rest is counted as wrong.
-const MOST_RESUMED: u64 = 64;
+/// Maximum number of resets of the state; after them, the rest counts as wrong.
+const MAX_RESUMES: u64 = 64;
 
-/// Replays one device's trace. Given to the replay are the calls and their order, the addresses of new
-/// segments, and when blocks used by other streams became free; everything else is predicted. Where the
-/// replay parts from the trace, that is counted, and the replay goes on from the state that the trace
-/// implies.
-pub fn verify(snapshot: &Snapshot, device: usize, given: &Given) -> Result<Verification, RestoreError> {
-    follow(snapshot, device, given, |_, _, _| {})
-}
-
-/// Replays one device's trace, and shows the allocator to `watch` after each call, with the place of the next
-/// event, and whether the state was worked out anew.
-pub(super) fn follow(
+/// Replays one device's trace. Given are the calls and their order, the addresses of new segments, and the
+/// completion of frees that wait for other streams; everything else is predicted. A deviation is counted, and
+/// the replay continues from the state that the trace implies.
+pub fn verify(
     snapshot: &Snapshot,
     device: usize,
-    given: &Given,
+    given: &ReplayConditions,
+) -> Result<Verification, RestoreError> {
+    replay_trace(snapshot, device, given, |_, _, _| {})
+}
+
+/// Replays one device's trace and calls `watch` after each call with the allocator, the position of the next
+/// event, and whether the state was restored.
+pub(super) fn replay_trace(
+    snapshot: &Snapshot,
+    device: usize,
+    given: &ReplayConditions,
     mut watch: impl FnMut(&Allocator<Script<'_>>, usize, bool),
 ) -> Result<Verification, RestoreError> {
     let trace = snapshot.trace(device);
-    let pools = Pools::of(snapshot, device);
+    let pools = Pools::from_snapshot(snapshot, device);
     let mut replay = Replay::begin(snapshot, device, given, Script::new(trace, given.capacity), &pools)?;
     loop {
         watch(&replay.allocator, replay.allocator.device().cursor, true);
@@ -40,23 +43,23 @@ pub(super) fn follow(
         }
         let stats = *replay.allocator.stats();
         let ages = std::mem::take(&mut replay.allocator.ages);
-        // What went before in the same call is not there to be replayed.
+        // Earlier events of the same call are not in the trace.
         let in_first_call = replay.opening;
         let mut script = replay.allocator.into_device();
         script.found.stats = stats;
         if !script.diverged {
             return Ok(script.found);
         }
-        // Past the call that went another way: to the end of its events, and on from the state that the trace
+        // After a deviating call: skips to the end of its events, and continues from the state that the trace
         // implies.
         script.diverged = false;
         script.found.resumed += u64::from(!in_first_call);
-        let give_up = script.found.resumed > MOST_RESUMED;
+        let give_up = script.found.resumed > MAX_RESUMES;
         let end = if give_up { trace.len() } else { end_of_call(trace, script.cursor) };
         if in_first_call {
-            script.take_as_told(end);
+            script.accept_unpredicted(end);
         } else {
-            // The event where they part is counted already.
+            // The event of the deviation is counted already.
             for event in trace.get(script.cursor + 1..end).unwrap_or_default() {
                 script.tally(event.action, false);
             }
@@ -70,24 +73,23 @@ pub(super) fn follow(
     }
 }
 
-/// Whether an event is one of those that a request brings about which gives back the cache, and an emptied
-/// cache.
-const fn is_of_release(action: TraceAction) -> bool {
+/// Returns `true` for events caused by a request that releases the cache, or by emptying the cache.
+const fn is_release(action: TraceAction) -> bool {
     matches!(action, TraceAction::FreeCompleted | TraceAction::SegmentFree | TraceAction::SegmentUnmap)
 }
 
-/// The place behind the events of the call that the event at `from` is part of.
+/// Position after the events of the call that the event at `from` belongs to.
 fn end_of_call(trace: &[TraceEvent], from: usize) -> usize {
     let mut rest = trace.iter().skip(from).map(|event| event.action);
     let length = match rest.next() {
-        // Segments are got for the request that follows.
+        // Segments are allocated for the request that follows.
         Some(TraceAction::SegmentAlloc | TraceAction::SegmentMap) => {
             let request = rest.position(|action| matches!(action, TraceAction::Alloc | TraceAction::Oom));
             request.map_or(trace.len(), |between| between + 2)
         }
-        // They are given back for their own sake.
+        // These segments are released without a request.
         Some(TraceAction::SegmentFree | TraceAction::SegmentUnmap) => {
-            1 + rest.take_while(|action| is_of_release(*action)).count()
+            1 + rest.take_while(|action| is_release(*action)).count()
         }
         _ => 1,
     };
@@ -100,8 +102,8 @@ struct Replay<'trace> {
     trace: &'trace [TraceEvent],
     device: usize,
     pools: &'trace Pools<'trace>,
-    /// Whether what is replayed may be the end of a call that begins before the trace: there was something
-    /// before it, and so far it only tells of what is given back.
+    /// `true` while the replayed events may belong to a call that began before the trace: memory was in use
+    /// before it, and only releases have been seen.
     opening: bool,
 }
 
@@ -109,7 +111,7 @@ impl<'trace> Replay<'trace> {
     fn begin(
         snapshot: &'trace Snapshot,
         device: usize,
-        given: &Given,
+        given: &ReplayConditions,
         script: Script<'trace>,
         pools: &'trace Pools<'trace>,
     ) -> Result<Self, RestoreError> {
@@ -121,7 +123,7 @@ impl<'trace> Replay<'trace> {
             script.found.uncertain = rewound.uncertain;
         }
         let trace = snapshot.trace(device);
-        let history = History::of(snapshot, trace, &rewound.segments, script.cursor);
+        let history = History::from_snapshot(snapshot, trace, &rewound.segments, script.cursor);
         let room = given.capacity + given.capacity / 8;
         script.reserved = history.bases().map(|base| (base, base.saturating_add(room))).collect();
         let past = |segment: &SegmentView| history.past_of(segment);
@@ -144,20 +146,19 @@ impl<'trace> Replay<'trace> {
         Ok(Self { allocator, snapshot, trace, device, pools, opening })
     }
 
-    /// The next call of the trace. Says whether there are more: at the end, and where the replay parts from
-    /// the trace, there are none.
+    /// Replays the next call. Returns `false` at the end, and after a deviation.
     fn step(&mut self) -> bool {
-        self.allocator.device_mut().skip_remarks();
+        self.allocator.device_mut().skip_annotations();
         let before = self.allocator.device().cursor;
         let Some(event) = self.allocator.device().next() else {
             self.compare_end();
             return false;
         };
-        self.opening &= before.checked_sub(1).is_none_or(|last| is_of_release(self.trace[last].action));
+        self.opening &= before.checked_sub(1).is_none_or(|last| is_release(self.trace[last].action));
         match event.action {
             TraceAction::FreeRequested => self.free(event),
             TraceAction::FreeCompleted | TraceAction::SegmentFree | TraceAction::SegmentUnmap => {
-                let of_request = (self.is_limited() || self.retries()) && self.tries_malloc();
+                let of_request = (self.is_limited() || self.retries()) && self.try_malloc();
                 match event.action {
                     _ if of_request => {}
                     TraceAction::FreeCompleted => {
@@ -166,7 +167,7 @@ impl<'trace> Replay<'trace> {
                         }
                     }
                     _ => {
-                        self.let_go_of_pools();
+                        self.release_unused_pools();
                         self.allocator.empty_cache();
                     }
                 }
@@ -190,31 +191,29 @@ impl<'trace> Replay<'trace> {
         let done = if at_once {
             self.allocator.free(address)
         } else {
-            self.allocator.record_stream(address, ELSEWHERE).and_then(|()| self.allocator.free(address))
+            self.allocator.record_stream(address, OTHER_STREAM).and_then(|()| self.allocator.free(address))
         };
         if done.is_err() {
             self.allocator.device_mut().miss(None);
         }
     }
 
-    /// Whether a request may give back a part of the cache: then a trace in which segments are given back
-    /// before a request is met does not tell what gave them back, the request or `empty_cache()`, until
-    /// one of them is tried.
+    /// Returns `true` if a request may release a part of the cache. Released segments before a request then
+    /// belong either to the request or to `empty_cache()`, which only a trial decides.
     fn is_limited(&self) -> bool {
         let settings = self.allocator.settings();
         settings.limits_splits() || settings.garbage_collection_threshold > 0.0
     }
 
-    /// Makes the coming request, if that is what these events come of; else leaves all as it is. A private
-    /// pool that gives something back may do so for a request of its own, or because nothing holds it any
-    /// more: both are tried.
-    fn tries_malloc(&mut self) -> bool {
+    /// Makes the coming request if it causes these events; otherwise changes nothing. A private pool releases
+    /// segments for a request of its own, or because it has no users left: both are tried.
+    fn try_malloc(&mut self) -> bool {
         if self.coming_request().is_none() {
             return false;
         }
         for held in [true, false] {
             let before = self.allocator.clone();
-            if !held && !self.let_go_of_pools() {
+            if !held && !self.release_unused_pools() {
                 return false;
             }
             self.malloc();
@@ -226,12 +225,12 @@ impl<'trace> Replay<'trace> {
         false
     }
 
-    /// Private pools give back their memory only when nothing holds them any more. Says whether there is such
-    /// a pool.
-    fn let_go_of_pools(&mut self) -> bool {
+    /// Removes the users of private pools, which release their memory only without users. Returns `true` if
+    /// there is such a pool.
+    fn release_unused_pools(&mut self) -> bool {
         let rest = self.trace.iter().enumerate().skip(self.allocator.device().cursor);
         let run = rest
-            .take_while(|(_, event)| is_of_release(event.action))
+            .take_while(|(_, event)| is_release(event.action))
             .filter(|(_, event)| event.action != TraceAction::FreeCompleted);
         let pools = run.map(|(place, event)| self.pool_of(event, place));
         let gone: Vec<PoolId> = pools.filter(|pool| *pool != PoolId::DEFAULT).collect();
@@ -241,9 +240,9 @@ impl<'trace> Replay<'trace> {
         !gone.is_empty()
     }
 
-    /// Whether what becomes free now does so in the midst of a request: one that was neither met from the
-    /// cache nor, at first, by the device, so that everything was given back before it was tried again.
-    /// The cache is not looked at again then, although what became free may be just what was wanted.
+    /// Returns `true` if the blocks that become free now do so during a request that was served neither from
+    /// the cache nor, at first, by the device, so that everything was released before a retry. The retry does
+    /// not search the cache again, even if the freed blocks fit.
     fn retries(&self) -> bool {
         let rest = &self.trace[self.allocator.device().cursor..];
         let mut rest = rest
@@ -260,7 +259,7 @@ impl<'trace> Replay<'trace> {
         }
         let tried_again = match rest.next() {
             Some(TraceAction::Oom) => true,
-            // Where segments grow by pages, what is left of one may do without any more.
+            // With expandable segments, a remainder may suffice without further memory.
             Some(TraceAction::SegmentAlloc | TraceAction::SegmentMap | TraceAction::Alloc) => released,
             _ => false,
         };
@@ -270,10 +269,9 @@ impl<'trace> Replay<'trace> {
             })
     }
 
-    /// A request that failed without a trace of anything tried. During a capture nothing is given back, and a
-    /// trace does not tell of captures: what can be said is that the request could not be met from what
-    /// was cached. What other streams gave back while it was tried is not looked at again, so after that
-    /// even this cannot be said.
+    /// Handles a failed request without a trace of any attempt. During a capture nothing is released, and a
+    /// trace does not contain captures: the only check is that the request could not be served from the
+    /// cache. After frees of other streams completed during the request, even that cannot be checked.
     fn fail(&mut self, event: &TraceEvent) {
         let pool = self.pool_of(event, self.allocator.device().cursor);
         let cached = self.allocator.is_cached(pool, event.size, self.stream(event));
@@ -290,11 +288,11 @@ impl<'trace> Replay<'trace> {
     fn malloc(&mut self) {
         let Some((request, pool)) = self.coming_request() else { return };
         let stream = self.stream(request);
-        // A request that fails is traced with the size that it was rounded to, which rounds to itself.
+        // A failed request is traced with its rounded size, which rounds to itself.
         let _ = self.allocator.malloc_in(pool, request.size, stream);
     }
 
-    /// The request that the coming events are about.
+    /// Request that the coming events belong to.
     fn coming_request(&self) -> Option<(&'trace TraceEvent, PoolId)> {
         let mut rest = self.trace.iter().enumerate().skip(self.allocator.device().cursor);
         let (place, request) = rest.find(|(_, event)| {
@@ -304,11 +302,11 @@ impl<'trace> Replay<'trace> {
         (request.action != TraceAction::FreeRequested).then_some((request, pool))
     }
 
-    /// The pool of an event: what stands in place of an address where a request failed is none.
+    /// Pool of an event. The address field of a failed request is no address.
     fn pool_of(&self, event: &TraceEvent, place: usize) -> PoolId {
         match event.action {
             TraceAction::Oom => self.pools.named(event).map_or(PoolId::DEFAULT, pool_id),
-            _ => pool_id(self.pools.of_event(event, place)),
+            _ => pool_id(self.pools.pool_of_event(event, place)),
         }
     }
 
@@ -339,8 +337,8 @@ impl<'trace> Replay<'trace> {
 }
 
 fn give_back_pending(allocator: &mut Allocator<Script<'_>>, address: Address) {
-    // The block is there, since it was restored from the same list.
-    if allocator.record_stream(address, ELSEWHERE).is_ok() {
+    // The block exists, since it was restored from the same list.
+    if allocator.record_stream(address, OTHER_STREAM).is_ok() {
         let _ = allocator.free(address);
     }
 }

@@ -1,12 +1,12 @@
-//! Traces of the allocator's own making: programs, the device that keeps what they do, and snapshots of it.
+//! Generated traces: programs, a device that records their events, and snapshots.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::num::NonZeroU16;
 
 use memfit_allocator::{
-    Action, Address, Allocator, BlockState, CaptureFilter, Device, Entry, Given, PoolId, Release, Settings,
-    SimulatedDevice, Stream, Ticket,
+    Action, Address, Allocator, BlockState, CaptureFilter, Device, Entry, PoolId, Release, ReplayConditions,
+    Settings, SimulatedDevice, Stream, Ticket,
 };
 use memfit_recording::{
     Segment, SegmentBlock, SegmentBlockState, Snapshot, StackId, TextId, TraceAction, TraceEvent,
@@ -16,12 +16,12 @@ use proptest::prelude::*;
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const CAPACITY: u64 = 400 * MIB;
 
-/// A device that keeps the trace.
+/// Device that records the trace.
 #[derive(Clone)]
 pub(crate) struct Traced {
     pub(crate) device: SimulatedDevice,
-    /// Address space is reserved further and further up: one expandable segment in the place of another that
-    /// was given up before is what a trace that begins in between cannot tell apart.
+    /// Address space is never reused. A trace that begins between two expandable segments at the same address
+    /// could not distinguish them.
     reserved: u64,
     pub(crate) trace: Vec<Entry>,
 }
@@ -64,12 +64,12 @@ impl Device for Traced {
     }
 }
 
-/// One of several: how far down the list, in parts of 2^64.
+/// Choice of one of several: position in the list as a fraction of 2^64.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Which(pub(crate) u64);
 
 impl Which {
-    pub(crate) fn of(self, count: usize) -> usize {
+    pub(crate) fn index(self, count: usize) -> usize {
         ((u128::from(self.0) * count as u128) >> 64) as usize
     }
 }
@@ -114,12 +114,12 @@ pub(crate) fn run(conf: &str, steps: Vec<Step>) -> Allocator<Traced> {
         match step {
             Step::Alloc { size, stream } => live.extend(allocator.malloc(size, Stream(stream))),
             Step::Free { which } if !live.is_empty() => {
-                let address = live.swap_remove(which.of(live.len()));
+                let address = live.swap_remove(which.index(live.len()));
                 allocator.free(address).expect("it was handed out");
             }
             Step::RecordStream { which, stream } if !live.is_empty() => {
                 allocator
-                    .record_stream(live[which.of(live.len())], Stream(stream))
+                    .record_stream(live[which.index(live.len())], Stream(stream))
                     .expect("it was handed out");
             }
             Step::FinishEvents => allocator.device_mut().device.finish_events(),
@@ -149,7 +149,8 @@ pub(crate) fn action(action: Action) -> TraceAction {
     }
 }
 
-/// What PyTorch would have written at the end, with a ring buffer that had dropped all but the last events.
+/// Snapshot as PyTorch would have written it at the end, with a ring buffer that has dropped all but the last
+/// events.
 pub(crate) fn snapshot(allocator: &Allocator<Traced>, kept: usize) -> Snapshot {
     let trace = &allocator.device().trace;
     let mut snapshot =
@@ -195,9 +196,9 @@ pub(crate) fn snapshot(allocator: &Allocator<Traced>, kept: usize) -> Snapshot {
     snapshot
 }
 
-pub(crate) fn given(conf: &str) -> Given {
+pub(crate) fn given(conf: &str) -> ReplayConditions {
     let settings = Settings::parse(conf, Release::NEWEST).expect("the settings are valid");
-    Given { settings, release: Release::NEWEST, capacity: CAPACITY }
+    ReplayConditions { settings, release: Release::NEWEST, capacity: CAPACITY }
 }
 
 pub(crate) fn conf() -> impl Strategy<Value = &'static str> {

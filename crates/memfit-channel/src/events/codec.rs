@@ -1,14 +1,14 @@
-//! The layout of events in a log.
+//! Binary layout of events in a log.
 //!
-//! A record is a kind, three bytes, then numbers of 4 and of 8 bytes, all little-endian; which ones they are
-//! depends on the kind. A text and a stack are followed by raw records with their bytes.
+//! A record is a kind, three bytes, then numbers of 4 and of 8 bytes, all little-endian; the kind determines
+//! the fields. A text and a stack are followed by raw records with their bytes.
 
-use super::{Event, Place, RECORD_BYTES, SegmentChange};
+use super::{Event, EventContext, RECORD_BYTES, SegmentChange};
 
-/// The bytes of a record.
+/// Bytes of a record.
 pub(super) type Raw = [u8; RECORD_BYTES];
 
-/// The kind of an event. The codes are part of the channel's protocol.
+/// Kind of an event. The codes are part of the channel's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Kind {
@@ -52,31 +52,32 @@ impl Kind {
     }
 }
 
-/// The meaning of a record.
+/// A decoded record.
 pub(super) enum Decoded {
-    /// An event that is whole.
+    /// A complete event.
     Event(Event),
-    /// A text, of which so many bytes follow in raw records.
+    /// A text, whose bytes follow in raw records.
     Text {
         /// Its number.
         id: u32,
-        /// Its bytes.
+        /// Length of the text in bytes.
         length: u64,
     },
-    /// A stack, of which so many bytes follow in raw records.
+    /// A stack, whose frames follow in raw records.
     Stack {
         /// Its number.
         id: u32,
-        /// The bytes of its frames' numbers.
+        /// Bytes of its frames' numbers.
         length: u64,
     },
 }
 
-/// The record of an event. For a text and a stack it is the first one, which says how many bytes follow.
+/// Encodes an event as a record. For a text and a stack, this is the first record, which says how many bytes
+/// follow.
 #[inline]
 pub(super) fn encode(event: &Event) -> Raw {
-    let block = |kind, place: &Place, address, bytes, allocated, reserved| {
-        Encoder::at(kind, place).u64(address).u64(bytes).u64(allocated).u64(reserved)
+    let block = |kind, place: &EventContext, address, bytes, allocated, reserved| {
+        Encoder::with_context(kind, place).u64(address).u64(bytes).u64(allocated).u64(reserved)
     };
     let encoder = match event {
         Event::Alloc { place, address, bytes, allocated, reserved } => {
@@ -89,12 +90,12 @@ pub(super) fn encode(event: &Event) -> Raw {
             Encoder::new(Kind::Note, [*category, 0, 0]).u32(*owner).u64(*address)
         }
         Event::Text { id, text } => return text_head(*id, text.len()),
-        Event::ScopeEnter { place } => Encoder::at(Kind::ScopeEnter, place),
-        Event::ScopeExit { place } => Encoder::at(Kind::ScopeExit, place),
-        Event::Phase { place } => Encoder::at(Kind::Phase, place),
+        Event::ScopeEnter { place } => Encoder::with_context(Kind::ScopeEnter, place),
+        Event::ScopeExit { place } => Encoder::with_context(Kind::ScopeExit, place),
+        Event::Phase { place } => Encoder::with_context(Kind::Phase, place),
         Event::Step { step } => Encoder::new(Kind::Step, [0; 3]).u32(*step),
         Event::Oom { place, bytes, allocated, reserved } => {
-            Encoder::at(Kind::Oom, place).u64(*bytes).u64(*allocated).u64(*reserved)
+            Encoder::with_context(Kind::Oom, place).u64(*bytes).u64(*allocated).u64(*reserved)
         }
         Event::Requested { device, number, address, bytes } => {
             Encoder::new(Kind::Requested, [*device, 0, 0]).u64(*number).u64(*address).u64(*bytes)
@@ -119,17 +120,17 @@ pub(super) fn encode(event: &Event) -> Raw {
     encoder.raw
 }
 
-/// The first record of a text of `length` bytes.
+/// Encodes the first record of a text of `length` bytes.
 pub(super) fn text_head(id: u32, length: usize) -> Raw {
     Encoder::new(Kind::Text, [0; 3]).u32(id).u64(length as u64).raw
 }
 
-/// The first record of a stack of `frames` frames.
+/// Encodes the first record of a stack of `frames` frames.
 pub(super) fn stack_head(id: u32, frames: usize) -> Raw {
     Encoder::new(Kind::Stack, [0; 3]).u32(id).u64((frames * size_of::<u32>()) as u64).raw
 }
 
-/// The event that a record is, or the reason why it is none. Fields are read in the order in which they are
+/// Decodes a record, or returns the reason why it is invalid. Fields are read in the order in which they are
 /// written.
 pub(super) fn decode(raw: &Raw) -> Result<Decoded, &'static str> {
     let kind = Kind::from_code(raw[0]).ok_or("its kind is unknown")?;
@@ -137,14 +138,14 @@ pub(super) fn decode(raw: &Raw) -> Result<Decoded, &'static str> {
     let mut numbers = Decoder { raw, at: HEAD_BYTES };
     Ok(Decoded::Event(match kind {
         Kind::Alloc => Event::Alloc {
-            place: numbers.place(),
+            place: numbers.context(),
             address: numbers.u64(),
             bytes: numbers.size()?,
             allocated: numbers.u64(),
             reserved: numbers.u64(),
         },
         Kind::Free => Event::Free {
-            place: numbers.place(),
+            place: numbers.context(),
             address: numbers.u64(),
             bytes: numbers.size()?,
             allocated: numbers.u64(),
@@ -152,12 +153,12 @@ pub(super) fn decode(raw: &Raw) -> Result<Decoded, &'static str> {
         },
         Kind::Note => Event::Note { category: raw[1], owner: numbers.u32(), address: numbers.u64() },
         Kind::Text => return Ok(Decoded::Text { id: numbers.u32(), length: numbers.u64() }),
-        Kind::ScopeEnter => Event::ScopeEnter { place: numbers.place() },
-        Kind::ScopeExit => Event::ScopeExit { place: numbers.place() },
-        Kind::Phase => Event::Phase { place: numbers.place() },
+        Kind::ScopeEnter => Event::ScopeEnter { place: numbers.context() },
+        Kind::ScopeExit => Event::ScopeExit { place: numbers.context() },
+        Kind::Phase => Event::Phase { place: numbers.context() },
         Kind::Step => Event::Step { step: numbers.u32() },
         Kind::Oom => Event::Oom {
-            place: numbers.place(),
+            place: numbers.context(),
             bytes: numbers.size()?,
             allocated: numbers.u64(),
             reserved: numbers.u64(),
@@ -189,10 +190,10 @@ pub(super) fn decode(raw: &Raw) -> Result<Decoded, &'static str> {
     }))
 }
 
-/// The kind, and the three bytes behind it.
+/// Bytes of the kind and the three bytes after it.
 const HEAD_BYTES: usize = 4;
 
-/// Writes the fields of a record one after the other.
+/// Writes the fields of a record in sequence.
 struct Encoder {
     raw: Raw,
     at: usize,
@@ -207,9 +208,9 @@ impl Encoder {
         Self { raw, at: HEAD_BYTES }
     }
 
-    /// A record that begins with a place.
+    /// Creates a record that begins with a context.
     #[inline]
-    fn at(kind: Kind, place: &Place) -> Self {
+    fn with_context(kind: Kind, place: &EventContext) -> Self {
         Self::new(kind, [place.device, place.phase, 0]).u32(place.thread).u32(place.module).u32(place.step)
     }
 
@@ -232,16 +233,16 @@ impl Encoder {
     }
 }
 
-/// Reads the fields of a record one after the other.
+/// Reads the fields of a record in sequence.
 struct Decoder<'raw> {
     raw: &'raw Raw,
     at: usize,
 }
 
 impl Decoder<'_> {
-    fn place(&mut self) -> Place {
+    fn context(&mut self) -> EventContext {
         let [device, phase] = [self.raw[1], self.raw[2]];
-        Place { device, phase, thread: self.u32(), module: self.u32(), step: self.u32() }
+        EventContext { device, phase, thread: self.u32(), module: self.u32(), step: self.u32() }
     }
 
     fn u32(&mut self) -> u32 {
@@ -254,19 +255,19 @@ impl Decoder<'_> {
         u64_at(self.raw, self.at - size_of::<u64>())
     }
 
-    /// A number of bytes that some memory can have.
+    /// Reads a size that memory can have.
     fn size(&mut self) -> Result<u64, &'static str> {
         let bytes = self.u64();
         if i64::try_from(bytes).is_ok() { Ok(bytes) } else { Err("its size is impossible") }
     }
 }
 
-/// The little-endian number at `offset`; 0 where the bytes end before it does.
+/// Reads a little-endian number at `offset`; 0 if the bytes end before it does.
 pub(super) fn u32_at(bytes: &[u8], offset: usize) -> u32 {
     bytes.get(offset..offset + 4).and_then(|part| part.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
-/// The little-endian number at `offset`; 0 where the bytes end before it does.
+/// Reads a little-endian number at `offset`; 0 if the bytes end before it does.
 pub(super) fn u64_at(bytes: &[u8], offset: usize) -> u64 {
     bytes.get(offset..offset + 8).and_then(|part| part.try_into().ok()).map_or(0, u64::from_le_bytes)
 }

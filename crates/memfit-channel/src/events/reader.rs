@@ -1,4 +1,4 @@
-//! The reading end of an event log: bounded, and never trusting.
+//! The reading end of an event log: bounded, and trusting nothing.
 
 use std::{fs, path::Path};
 
@@ -6,30 +6,30 @@ use super::codec::{Decoded, Raw, decode, u32_at, u64_at};
 use super::{Event, HEADER_BYTES, MAGIC, RECORD_BYTES, header};
 use crate::{ChannelError, PROTOCOL};
 
-/// Longest text that is read: longer ones are a damaged log.
+/// Maximum bytes of a text; a longer one indicates a damaged log.
 const MAX_TEXT: u64 = 1 << 20;
-/// Problems that are told one by one; the rest are only counted.
+/// Maximum problems that are reported individually; the rest are only counted.
 const MAX_PROBLEMS: usize = 32;
 
-/// The log of one process.
+/// Event log of one process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventLog {
     /// The process.
     pub pid: u32,
-    /// Whether the log was full and later events are missing.
+    /// `true` if the log was full and later events are missing.
     pub truncated: bool,
     /// Events in order.
     pub events: Vec<Event>,
 }
 
-/// Something in a log that could not be believed, and was left out.
+/// An invalid part of a log, which was skipped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The file does not begin as a log does.
+    /// The file is not a log.
     #[error("this is not an event log")]
     NotALog,
-    /// It was written by another version.
+    /// The log was written by another version.
     #[error("the log speaks version {found} of the channel, this build speaks {PROTOCOL}")]
     Protocol {
         /// The version found.
@@ -38,34 +38,34 @@ pub enum Problem {
     /// The header promises more than the file holds.
     #[error("the log promises {promised} records and holds {held}")]
     Short {
-        /// Records promised.
+        /// Number of records promised.
         promised: u64,
-        /// Records there.
+        /// Number of records present.
         held: u64,
     },
-    /// A record of no known kind, or with impossible content.
+    /// A record of unknown kind, or with impossible content.
     #[error("record {index} makes no sense: {why}")]
     Record {
-        /// Its place in the log.
+        /// Index in the log.
         index: u64,
-        /// What is wrong with it.
+        /// Reason.
         why: &'static str,
     },
-    /// More problems than are worth telling.
+    /// Further problems beyond those reported individually.
     #[error("and {count} more records that make no sense")]
     More {
-        /// How many more.
+        /// Number of further problems.
         count: u64,
     },
 }
 
-/// Reads the log at `path`, as far as it can be believed.
+/// Reads the valid part of the log at `path`.
 pub fn read(path: &Path) -> Result<(EventLog, Vec<Problem>), ChannelError> {
     let bytes = fs::read(path).map_err(|source| ChannelError::Io { path: path.to_owned(), source })?;
     Ok(parse(&bytes))
 }
 
-/// Reads a log from its bytes, as far as it can be believed.
+/// Reads the valid part of a log from its bytes.
 pub fn parse(bytes: &[u8]) -> (EventLog, Vec<Problem>) {
     let mut log = EventLog::default();
     if !bytes.starts_with(&MAGIC) || bytes.len() < HEADER_BYTES {
@@ -98,7 +98,7 @@ pub fn parse(bytes: &[u8]) -> (EventLog, Vec<Problem>) {
     (log, problems.finish())
 }
 
-/// The event that begins with a record, and the number of records that it takes.
+/// Decodes the event that begins with a record, and returns the number of records that it takes.
 fn event(first: &Raw, rest: &[Raw]) -> (Result<Event, &'static str>, usize) {
     match decode(first) {
         Ok(Decoded::Event(event)) => (Ok(event), 1),
@@ -117,7 +117,7 @@ fn event(first: &Raw, rest: &[Raw]) -> (Result<Event, &'static str>, usize) {
     }
 }
 
-/// The `length` bytes in the raw records behind a first one, and the number of records with it.
+/// Returns the `length` bytes in the raw records after a first one, and the number of records including it.
 fn following(length: u64, rest: &[Raw]) -> (Result<&[u8], &'static str>, usize) {
     if length > MAX_TEXT {
         return (Err("it is too long"), 1);
@@ -128,7 +128,7 @@ fn following(length: u64, rest: &[Raw]) -> (Result<&[u8], &'static str>, usize) 
     (Ok(&raw.as_flattened()[..length]), 1 + count)
 }
 
-/// Problems, of which the first few are kept.
+/// Problems so far, of which the first few are kept.
 #[derive(Default)]
 struct Problems {
     kept: Vec<Problem>,

@@ -1,4 +1,4 @@
-//! Tests of the event log: what is written is read, and nothing that is read is trusted.
+//! Tests of the event log: written events can be read back, and the reader trusts nothing.
 
 #![allow(unsafe_code, reason = "the tests fork and kill processes")]
 
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A file of its own, removed when the test ends.
+/// A temporary file, removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -32,7 +32,7 @@ impl Drop for Scratch {
 }
 
 fn alloc(address: u64, bytes: u64) -> Event {
-    let place = Place { device: 1, phase: 2, thread: 3, module: 4, step: 5 };
+    let place = EventContext { device: 1, phase: 2, thread: 3, module: 4, step: 5 };
     Event::Alloc { place, address, bytes, allocated: 7, reserved: 9 }
 }
 
@@ -103,7 +103,7 @@ fn a_killed_process_loses_nothing() {
         // SAFETY: ends this process as the kernel would.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
-    // SAFETY: waits for our own child.
+    // SAFETY: waits for a child of this process.
     unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
     let (log, problems) = read(&scratch.0).unwrap();
     assert_eq!(problems, []);
@@ -121,7 +121,7 @@ fn what_is_not_a_log_is_said_to_be_none() {
     assert_eq!(parse(&other).1, [Problem::Protocol { found: 99 }]);
 }
 
-/// A log's bytes with these records, and a header that promises `promised`.
+/// Builds a log's bytes with these records, and a header that promises `promised`.
 fn raw_log(records: &[codec::Raw], promised: u64) -> Vec<u8> {
     let mut bytes = vec![0; HEADER_BYTES];
     bytes[..8].copy_from_slice(&MAGIC);
@@ -132,7 +132,7 @@ fn raw_log(records: &[codec::Raw], promised: u64) -> Vec<u8> {
     bytes
 }
 
-/// A record of no kind.
+/// A record of unknown kind.
 const UNKNOWN: codec::Raw = [77; RECORD_BYTES];
 
 #[test]
@@ -181,16 +181,22 @@ fn a_thousand_problems_are_told_shortly() {
     assert_eq!(problems[32], Problem::More { count: 968 });
 }
 
-fn place() -> impl Strategy<Value = Place> {
+fn event_context() -> impl Strategy<Value = EventContext> {
     let parts = (any::<u8>(), any::<u8>(), any::<u32>(), any::<u32>(), any::<u32>());
-    parts.prop_map(|(device, phase, thread, module, step)| Place { device, phase, thread, module, step })
+    parts.prop_map(|(device, phase, thread, module, step)| EventContext {
+        device,
+        phase,
+        thread,
+        module,
+        step,
+    })
 }
 
 fn change() -> impl Strategy<Value = SegmentChange> {
     (0..4_u8).prop_map(|code| SegmentChange::from_code(code).unwrap())
 }
 
-/// Bytes that some memory can have.
+/// A size that memory can have.
 fn size() -> impl Strategy<Value = u64> {
     0..=i64::MAX as u64
 }
@@ -199,14 +205,10 @@ fn size() -> impl Strategy<Value = u64> {
 fn event() -> impl Strategy<Value = Event> {
     let numbers = || (any::<u64>(), size(), any::<u64>(), any::<u64>());
     prop_oneof![
-        (place(), numbers()).prop_map(|(place, (address, bytes, allocated, reserved))| Event::Alloc {
-            place,
-            address,
-            bytes,
-            allocated,
-            reserved
+        (event_context(), numbers()).prop_map(|(place, (address, bytes, allocated, reserved))| {
+            Event::Alloc { place, address, bytes, allocated, reserved }
         }),
-        (place(), numbers()).prop_map(|(place, (address, bytes, allocated, reserved))| Event::Free {
+        (event_context(), numbers()).prop_map(|(place, (address, bytes, allocated, reserved))| Event::Free {
             place,
             address,
             bytes,
@@ -219,11 +221,11 @@ fn event() -> impl Strategy<Value = Event> {
             owner
         }),
         (any::<u32>(), ".{0,80}").prop_map(|(id, text)| Event::Text { id, text }),
-        place().prop_map(|place| Event::ScopeEnter { place }),
-        place().prop_map(|place| Event::ScopeExit { place }),
-        place().prop_map(|place| Event::Phase { place }),
+        event_context().prop_map(|place| Event::ScopeEnter { place }),
+        event_context().prop_map(|place| Event::ScopeExit { place }),
+        event_context().prop_map(|place| Event::Phase { place }),
         any::<u32>().prop_map(|step| Event::Step { step }),
-        (place(), numbers()).prop_map(|(place, (_, bytes, allocated, reserved))| Event::Oom {
+        (event_context(), numbers()).prop_map(|(place, (_, bytes, allocated, reserved))| Event::Oom {
             place,
             bytes,
             allocated,

@@ -20,11 +20,11 @@ use super::codec::{Raw, encode, stack_head, text_head};
 use super::{Event, HEADER_BYTES, MAGIC, RECORD_BYTES, header};
 use crate::{ChannelError, PROTOCOL};
 
-/// Records in one mapped chunk. A chunk is whole pages (3 MiB), so no record lies across two.
+/// Records in a mapped chunk. A chunk is whole pages (3 MiB), so no record spans two.
 const CHUNK_RECORDS: u64 = 65_536;
 const CHUNK_BYTES: usize = CHUNK_RECORDS as usize * RECORD_BYTES;
 
-/// How many bytes a log may grow to unless told otherwise: some 20 million events.
+/// Default maximum size of a log in bytes: some 20 million events.
 pub const DEFAULT_CAP: u64 = 1 << 30;
 
 /// Maps a part of a file for reading and writing.
@@ -39,7 +39,7 @@ fn write(map: &mut MmapRaw, offset: usize, bytes: &[u8]) {
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), map.as_mut_ptr().add(offset), bytes.len()) };
 }
 
-/// What the lock guards: the chunk that is being filled.
+/// State behind the lock: the chunk that is being filled.
 struct Tail {
     file: File,
     records: u64,
@@ -55,7 +55,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts the log of process `pid` at `path`, replacing what is there; it may grow to `cap` bytes.
+    /// Creates the log of process `pid` at `path`, replacing an existing one; it may grow to `cap` bytes.
     pub fn create(path: &Path, pid: u32, cap: u64) -> Result<Self, ChannelError> {
         Self::open(path, pid, cap).map_err(|source| ChannelError::Io { path: path.to_owned(), source })
     }
@@ -67,7 +67,7 @@ impl Writer {
         write(&mut header, header::PROTOCOL, &PROTOCOL.to_le_bytes());
         write(&mut header, header::PID, &pid.to_le_bytes());
         write(&mut header, header::RECORD, &(RECORD_BYTES as u32).to_le_bytes());
-        // The magic comes last: a reader that is too early sees no log, rather than half of one.
+        // The magic is written last: a reader that is too early sees no log instead of half of one.
         write(&mut header, 0, &MAGIC);
         let tail = Tail { file, records: 0, chunk: None, full: false };
         Ok(Self { header, limit: cap / RECORD_BYTES as u64, tail: Mutex::new(tail) })
@@ -83,18 +83,18 @@ impl Writer {
         }
     }
 
-    /// Appends events that belong together and of which none is a text or a stack: no other thread's event
-    /// comes between them.
+    /// Appends events that belong together, none of them a text or a stack: no other thread's event comes
+    /// between them.
     pub fn push_all(&self, events: impl IntoIterator<Item = Event>) {
         self.append(events.into_iter().map(|event| encode(&event)));
     }
 
-    /// Gives the number `id` to a text.
+    /// Assigns the number `id` to a text.
     pub fn push_text(&self, id: u32, text: &[u8]) {
         self.append(std::iter::once(text_head(id, text.len())).chain(raw_records(text)));
     }
 
-    /// Gives the number `id` to a stack, by the numbers of its frames, the innermost first.
+    /// Assigns the number `id` to a stack, given by the numbers of its frames, innermost first.
     pub fn push_stack(&self, id: u32, frames: &[u32]) {
         let bytes: Vec<u8> = frames.iter().flat_map(|frame| frame.to_le_bytes()).collect();
         self.append(std::iter::once(stack_head(id, frames.len())).chain(raw_records(&bytes)));
@@ -108,7 +108,7 @@ impl Writer {
         }
         let mut count = tail.records;
         for record in records {
-            if let Err(_full) = tail.place(count, &record, self.limit) {
+            if let Err(_full) = tail.write_record(count, &record, self.limit) {
                 tail.full = true;
                 self.flags().fetch_or(header::TRUNCATED.to_le(), Ordering::Release);
                 return;
@@ -120,8 +120,8 @@ impl Writer {
     }
 
     fn counter(&self) -> &AtomicU64 {
-        // SAFETY: within the header's mapping, aligned to 8 (the mapping is page-aligned), and only ever
-        // accessed atomically once the writer exists.
+        // SAFETY: within the header's mapping, aligned to 8 (the mapping is page-aligned), and only accessed
+        // atomically once the writer exists.
         unsafe { AtomicU64::from_ptr(self.header.as_mut_ptr().add(header::COMMITTED).cast()) }
     }
 
@@ -132,8 +132,8 @@ impl Writer {
 }
 
 impl Tail {
-    /// Writes the record with this index, mapping the next chunk where one begins.
-    fn place(&mut self, index: u64, record: &Raw, limit: u64) -> io::Result<()> {
+    /// Writes the record with this index, mapping the next chunk if one begins.
+    fn write_record(&mut self, index: u64, record: &Raw, limit: u64) -> io::Result<()> {
         if index >= limit {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -150,7 +150,7 @@ impl Tail {
     }
 }
 
-/// Bytes in records, the last one filled up with zeros.
+/// Splits bytes into records, the last one padded with zeros.
 fn raw_records(bytes: &[u8]) -> impl Iterator<Item = Raw> {
     bytes.chunks(RECORD_BYTES).map(|part| {
         let mut raw = [0; RECORD_BYTES];
@@ -159,11 +159,11 @@ fn raw_records(bytes: &[u8]) -> impl Iterator<Item = Raw> {
     })
 }
 
-/// Makes room for `length` bytes at `offset`. Room is claimed, not merely promised, where the file system
-/// can: a write into a promise that it cannot keep would end the process with SIGBUS.
+/// Extends the file to `length` bytes from `offset`. Blocks are allocated if the file system can: a write to
+/// a hole that the disk has no room for would end the process with SIGBUS.
 fn extend(file: &File, offset: usize, length: usize) -> io::Result<()> {
     let claim = || {
-        // SAFETY: plain system call on a file that we hold open.
+        // SAFETY: plain system call on an open file.
         unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as libc::off_t, length as libc::off_t) }
     };
     claim_room(
@@ -173,8 +173,8 @@ fn extend(file: &File, offset: usize, length: usize) -> io::Result<()> {
     )
 }
 
-/// Repeats `claim` while a signal interrupts it, and falls back to `promise` where the file system cannot
-/// claim. A signal says nothing about room: taken for a full disk, it would end the log.
+/// Repeats `claim` while a signal interrupts it, and falls back to `promise` if the file system cannot
+/// allocate. A signal says nothing about space: treated as a full disk, it would end the log.
 fn claim_room(
     claim: impl Fn() -> libc::c_int,
     errno: impl Fn() -> libc::c_int,
@@ -198,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// Claims as if the system had answered with these errors, one after the other, 0 for success.
+    /// Runs a claim that gets these errors in sequence, with 0 for success.
     fn claimed(answers: &[libc::c_int]) -> (io::Result<()>, bool) {
         let (asked, promised) = (Cell::new(0), Cell::new(false));
         let claim = || {

@@ -1,4 +1,4 @@
-//! The bytes of the ledger: fixed, and nothing but atomics, so that any process may read them at any time.
+//! Memory layout of the ledger: fixed, and only atomics, so that any process may read it at any time.
 
 use std::sync::atomic::{
     AtomicU8, AtomicU32, AtomicU64,
@@ -8,13 +8,13 @@ use std::sync::atomic::{
 use super::{Load, mapping::Mapping, process::ProcessId};
 use crate::{CardSetup, PROTOCOL};
 
-/// Cards that a run can have.
+/// Maximum devices of a run.
 pub const MAX_CARDS: usize = 64;
-/// Processes that can hold memory at one time.
+/// Maximum processes that hold memory at the same time.
 pub const MAX_PROCESSES: usize = 128;
-/// Different names that can be counted.
+/// Maximum different names that are counted.
 pub const MAX_TALLY: usize = 1024;
-/// Bytes of a counted name that are kept.
+/// Maximum bytes of a counted name; the rest is cut.
 pub const NAME_BYTES: usize = 52;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"memfitLG");
@@ -22,11 +22,11 @@ const MAGIC: u64 = u64::from_le_bytes(*b"memfitLG");
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct RawLedger {
-    /// Written last when the ledger is made.
+    /// Written last when the ledger is created.
     pub(super) magic: AtomicU64,
     pub(super) protocol: AtomicU32,
     pub(super) card_count: AtomicU32,
-    /// Odd while a change is being made; a reader that sees it move reads again.
+    /// Odd during a change; a reader that sees it move reads again.
     pub(super) sequence: AtomicU64,
     pub(super) cards: [RawCard; MAX_CARDS],
     pub(super) processes: [RawProcess; MAX_PROCESSES],
@@ -37,12 +37,12 @@ pub(super) struct RawLedger {
 #[repr(C)]
 pub(super) struct RawCard {
     pub(super) capacity: AtomicU64,
-    /// Held by programs that are no part of the run.
+    /// Held by programs outside the run.
     pub(super) other: AtomicU64,
     pub(super) peak: AtomicU64,
     pub(super) peak_device: AtomicU64,
     pub(super) peak_device_upper: AtomicU64,
-    /// What lay outside when `peak_device` was reached, by kind.
+    /// Memory outside the allocator when `peak_device` was reached, by kind.
     pub(super) outside_at_peak: [AtomicU64; 3],
 }
 
@@ -53,7 +53,7 @@ pub(super) struct RawProcess {
     pub(super) pid: AtomicU32,
     /// Start time in the kernel's ticks since boot: the same process id with another one is another process.
     pub(super) start: AtomicU64,
-    /// `u32::MAX` where there is none.
+    /// `u32::MAX` if there is none.
     pub(super) rank: AtomicU32,
     pub(super) padding: AtomicU32,
     pub(super) pinned: AtomicU64,
@@ -61,7 +61,7 @@ pub(super) struct RawProcess {
     pub(super) shares: [RawShare; MAX_CARDS],
 }
 
-/// What one process has on one card.
+/// Memory of one process on one device.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct RawShare {
@@ -86,14 +86,14 @@ pub(super) struct RawTally {
 pub(super) enum SlotState {
     /// Never used.
     Vacant,
-    /// A process holds it.
+    /// In use by a process.
     Live,
-    /// Its process is gone; the peaks can still be read.
+    /// Its process has ended; the peaks are still readable.
     Gone,
 }
 
 impl Mapping<RawLedger> {
-    /// Fills in the head of a new ledger; does nothing if it is filled in. The lock is held.
+    /// Initialises the head of a new ledger, unless it is initialised. The caller holds the lock.
     pub(super) fn initialise(&self, cards: &[CardSetup]) {
         let ledger = self.get();
         if ledger.magic.load(Acquire) != 0 {
@@ -108,7 +108,7 @@ impl Mapping<RawLedger> {
         ledger.magic.store(MAGIC, Release);
     }
 
-    /// Whether this is a ledger that this build can read.
+    /// Checks that this build can read the ledger.
     pub(super) fn check(&self) -> Result<(), String> {
         let ledger = self.get();
         if ledger.magic.load(Acquire) != MAGIC {
@@ -126,8 +126,8 @@ impl Mapping<RawLedger> {
 }
 
 impl RawLedger {
-    /// A killed writer may have left the sequence odd: what it changed was its own, so going on from there is
-    /// right.
+    /// Begins a change. A killed writer may have left the sequence odd; it only changed its own memory, so it
+    /// is safe to continue from there.
     pub(super) fn begin_change(&self) {
         self.sequence.store(self.sequence.load(Relaxed) | 1, Relaxed);
         std::sync::atomic::fence(AcqRel);
@@ -141,8 +141,8 @@ impl RawLedger {
         self.processes.iter().filter(|process| process.state() == SlotState::Live)
     }
 
-    /// A slot for a new process: a fresh one, else one whose process is gone. The peaks in it are lost then,
-    /// so helpers' slots come before ranks', and low peaks before high ones.
+    /// Finds a slot for a new process: an unused one, else one whose process has ended. The peaks in it are
+    /// then lost, so helpers' slots come before ranks', and low peaks before high ones.
     pub(super) fn vacant(&self) -> Option<usize> {
         let slots = || self.processes.iter().enumerate();
         let fresh = slots().find(|(_, process)| process.state() == SlotState::Vacant);
@@ -156,8 +156,8 @@ impl RawLedger {
         fresh.or_else(gone).map(|(slot, _)| slot)
     }
 
-    /// Gives a slot to a process. The lock is held.
-    pub(super) fn settle(&self, slot: usize, id: ProcessId, rank: Option<u32>) {
+    /// Assigns a slot to a process. The caller holds the lock.
+    pub(super) fn assign_slot(&self, slot: usize, id: ProcessId, rank: Option<u32>) {
         self.begin_change();
         let process = &self.processes[slot];
         process.pid.store(id.pid, Relaxed);
@@ -175,7 +175,7 @@ impl RawLedger {
         self.end_change();
     }
 
-    /// Gives back all that a process holds. The lock is held.
+    /// Releases everything that a process holds. The caller holds the lock.
     pub(super) fn retire(&self, slot: usize) {
         self.begin_change();
         let process = &self.processes[slot];

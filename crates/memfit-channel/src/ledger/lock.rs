@@ -1,4 +1,4 @@
-//! The ledger's lock: between processes, and between the threads of one.
+//! The ledger's lock, between processes and between the threads of one.
 
 #![allow(unsafe_code, reason = "memory is shared with other processes, and their locks are the system's")]
 
@@ -9,13 +9,13 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// A classic record lock on a file that is there for nothing else, behind a mutex.
+/// A POSIX record lock on a dedicated file, behind a mutex.
 ///
-/// The classic kind belongs to the process, not to the open file: the kernel drops it when the process dies,
-/// however it dies, and a forked child does not hold it, so neither a kill nor a fork can leave the ledger
-/// locked. The price is that it does not tell threads apart (hence the mutex), and that closing *any*
-/// descriptor of the file in the process drops it. So the file is not the ledger itself, which readers in the
-/// same process may open and close as they like.
+/// Such a lock belongs to the process, not to the open file: the kernel releases it when the process dies for
+/// any reason, and a forked child does not hold it, so neither a kill nor a fork can leave the ledger locked.
+/// The price is that it does not distinguish threads (hence the mutex), and that closing *any* descriptor of
+/// the file in the process releases it. So the file is not the ledger itself, which readers in the same
+/// process may open and close freely.
 #[derive(Debug)]
 pub(super) struct LedgerLock {
     file: File,
@@ -27,15 +27,15 @@ impl LedgerLock {
         Self { file, threads: Mutex::new(()) }
     }
 
-    /// Waits for the lock.
+    /// Acquires the lock.
     pub(super) fn hold(&self) -> Held<'_> {
         let thread = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         self.set(libc::F_WRLCK as libc::c_short);
         Held { lock: self, _thread: thread }
     }
 
-    /// Sets or drops the record lock. It can only fail for want of kernel memory, or on file systems without
-    /// locks; then the mutex alone has to do, which is right as long as there is one process.
+    /// Sets or releases the record lock. It fails only if kernel memory is exhausted, or on file systems
+    /// without locks. The mutex alone then remains, which is correct for a single process.
     fn set(&self, kind: libc::c_short) {
         // SAFETY: an all-zero `flock` is a valid value of this plain C struct.
         let mut request: libc::flock = unsafe { std::mem::zeroed() };
@@ -52,7 +52,7 @@ impl LedgerLock {
     }
 }
 
-/// The lock is held for as long as this lives.
+/// Guard that holds the lock.
 pub(super) struct Held<'a> {
     lock: &'a LedgerLock,
     _thread: MutexGuard<'a, ()>,

@@ -1,4 +1,4 @@
-//! A file mapped as one value that consists of atomics only.
+//! A file mapped as one value that consists only of atomics.
 
 #![allow(unsafe_code, reason = "memory is shared with other processes, and their locks are the system's")]
 
@@ -19,7 +19,7 @@ impl<T> Mapping<T> {
         Self::new(file, |options| options.map_raw(file))
     }
 
-    /// Maps a file for reading. Storing to an atomic in it would be a fault.
+    /// Maps a file for reading. Storing to an atomic in it would fault.
     pub(super) fn readable(file: &File) -> io::Result<Self> {
         Self::new(file, |options| options.map_raw_read_only(file))
     }

@@ -1,4 +1,4 @@
-//! Whether the process that holds something is still there.
+//! Identity and liveness of the processes that hold memory.
 
 #![allow(unsafe_code, reason = "memory is shared with other processes, and their locks are the system's")]
 
@@ -6,27 +6,27 @@ use std::io;
 
 use crate::proc::Stat;
 
-/// A process that cannot be mistaken for a later one with the same number.
+/// Identity of a process, distinct from any later one with the same process id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessId {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// When it began, in the kernel's ticks since boot.
+    /// Start time in the kernel's ticks since boot.
     pub start: u64,
 }
 
 impl ProcessId {
-    /// This process.
+    /// Identity of this process.
     pub fn current() -> io::Result<Self> {
         let pid = std::process::id();
         Ok(Self { pid, start: Stat::read(pid)?.start })
     }
 
-    /// Whether it still runs. A zombie has given its memory back, and counts as gone.
+    /// Returns `true` if it still runs. A zombie has released its memory, and counts as dead.
     pub fn is_alive(self) -> bool {
         match Stat::read(self.pid) {
             Ok(stat) => stat.start == self.start && !stat.ended,
-            // Where it cannot be told, nothing is taken away from anyone.
+            // If that cannot be determined, no memory is taken away.
             Err(error) => {
                 !matches!(error.kind(), io::ErrorKind::NotFound) && error.raw_os_error() != Some(libc::ESRCH)
             }
@@ -54,8 +54,8 @@ mod tests {
         let id = ProcessId { pid: child.id(), start: Stat::read(child.id()).unwrap().start };
         assert!(id.is_alive());
         child.kill().unwrap();
-        // Not reaped yet: wait for the kernel to end it, without collecting it.
-        // SAFETY: `info` is a valid place for the answer, and the child is ours.
+        // Not reaped yet: wait for the kernel to end it, without collecting it. SAFETY: `info` is writable,
+        // and the child is this process's.
         unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
             libc::waitid(libc::P_PID, child.id(), &raw mut info, libc::WEXITED | libc::WNOWAIT);

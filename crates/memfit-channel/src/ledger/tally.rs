@@ -1,4 +1,4 @@
-//! Counting by name without a lock.
+//! Lock-free counting by name.
 
 use std::sync::atomic::{
     AtomicU8, AtomicU64,
@@ -8,29 +8,29 @@ use std::sync::atomic::{
 use super::layout::{MAX_TALLY, NAME_BYTES, RawTally};
 use crate::hash;
 
-/// What a counted name stands for.
+/// Kind of a counted name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TallyKind {
     /// A call that the device does not model.
     Unmodelled = 1,
     /// A value that a kernel would have computed, answered by policy.
     ValuePolicy = 2,
-    /// A remark on how true the numbers are.
+    /// A remark on the accuracy of the results.
     Note = 3,
-    /// The most bytes that the remark of this name is about: not counted, but raised.
-    AtStake = 4,
+    /// Maximum bytes that the remark of this name concerns: raised, not added.
+    RemarkBytes = 4,
 }
 
 impl TallyKind {
     pub(super) fn from_raw(raw: u8) -> Option<Self> {
-        [Self::Unmodelled, Self::ValuePolicy, Self::Note, Self::AtStake]
+        [Self::Unmodelled, Self::ValuePolicy, Self::Note, Self::RemarkBytes]
             .into_iter()
             .find(|&kind| kind as u8 == raw)
     }
 }
 
-/// Neither free nor readable: a process is writing the name. One that dies here leaves the entry lost, which
-/// is harmless.
+/// Neither free nor readable: a process is writing the name. If it dies there, the entry is lost, which is
+/// harmless.
 pub(super) const CLAIMED: u8 = 0xff;
 const FREE: u8 = 0;
 
@@ -41,14 +41,14 @@ pub(super) fn count(table: &[RawTally; MAX_TALLY], kind: TallyKind, name: &str, 
     });
 }
 
-/// Raises the number of a name to this one.
+/// Raises the number of a name to at least `to`.
 pub(super) fn raise(table: &[RawTally; MAX_TALLY], kind: TallyKind, name: &str, to: u64) {
     enter(table, kind, name, |count| {
         count.fetch_max(to, Relaxed);
     });
 }
 
-/// Finds or makes the entry of a name.
+/// Finds or creates the entry of a name.
 fn enter(table: &[RawTally; MAX_TALLY], kind: TallyKind, name: &str, apply: impl Fn(&AtomicU64)) {
     let name = &name.as_bytes()[..name.floor_char_boundary(NAME_BYTES)];
     let start = hash(name) as usize % MAX_TALLY;
@@ -66,7 +66,8 @@ fn enter(table: &[RawTally; MAX_TALLY], kind: TallyKind, name: &str, apply: impl
                 Err(found) => state = found,
             }
         }
-        // Someone else may be writing this very name; it takes a moment. If it died there, go on behind it.
+        // Another process may be writing this very name, which takes a moment. If it died there, continue
+        // after it.
         for _ in 0..1 << 12 {
             if state != CLAIMED {
                 break;
@@ -86,7 +87,7 @@ fn holds(entry: &RawTally, name: &[u8]) -> bool {
         && entry.name.iter().zip(name).all(|(have, &want)| have.load(Relaxed) == want)
 }
 
-/// The name of an entry that is complete.
+/// Name of a complete entry.
 pub(super) fn name(entry: &RawTally) -> String {
     let length = (entry.length.load(Relaxed) as usize).min(NAME_BYTES);
     let bytes: Vec<u8> = entry.name[..length].iter().map(|byte: &AtomicU8| byte.load(Relaxed)).collect();

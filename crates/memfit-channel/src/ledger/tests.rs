@@ -1,4 +1,4 @@
-//! What one process sees; what several do to each other is in `tests/processes.rs`.
+//! Tests within one process; `tests/processes.rs` has those between processes.
 
 use std::{fs, path::PathBuf, sync::atomic::AtomicU32};
 
@@ -10,7 +10,7 @@ use crate::{CardSetup, PROTOCOL};
 
 const MIB: u64 = 1 << 20;
 
-/// A run directory of its own, gone with the test.
+/// A temporary run directory, removed with the test.
 struct Run(PathBuf);
 
 impl Run {
@@ -130,8 +130,7 @@ fn a_dead_process_gives_everything_back_and_its_peaks_stay() {
     assert_eq!(view.processes[slot].shares[0].peak_device, 62 * MIB);
 }
 
-/// A slot whose process id is this test's own but which began at another time: the kernel has given the
-/// number anew.
+/// A slot with this test's own process id but another start time: the kernel has reused the id.
 #[test]
 fn a_reused_process_id_does_not_keep_the_dead_alive() {
     let run = Run::new();
@@ -287,7 +286,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Against books kept the simple way: what is refused, what is held, and every peak.
+    /// Compares the ledger with a simple model: refusals, held memory, and every peak.
     #[test]
     fn the_books_balance(steps in proptest::collection::vec(step(), 1..80)) {
         const CAPACITIES: [u64; 2] = [1000, 1500];

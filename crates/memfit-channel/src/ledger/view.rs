@@ -1,4 +1,4 @@
-//! The ledger as plain data.
+//! Snapshots of the ledger as plain data.
 
 use std::sync::atomic::{
     AtomicU64,
@@ -15,129 +15,128 @@ use super::{
 };
 use crate::CardSetup;
 
-/// What the ledger says at one instant.
+/// State of the ledger at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerView {
-    /// The cards, in device order.
+    /// Devices, in order.
     pub cards: Vec<CardView>,
-    /// Every process that holds or held something, in order of its process id.
+    /// Every process that holds or held memory, in order of process id.
     pub processes: Vec<ProcessView>,
-    /// What was counted by name, in order of kind and name.
+    /// Counted names, in order of kind and name.
     pub tally: Vec<TallyView>,
 }
 
-/// Bytes outside the allocator, by kind, each at its best guess.
+/// Bytes outside the allocator, by kind, as typical estimates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutsideView {
     /// CUDA contexts.
     pub context: u64,
-    /// Libraries' handles and buffers.
+    /// Handles and buffers of libraries.
     pub libraries: u64,
-    /// Communicators' buffers.
+    /// Communicator buffers.
     pub communication: u64,
 }
 
 impl OutsideView {
-    /// All of it.
+    /// Sum over all kinds.
     pub fn total(self) -> u64 {
         self.context + self.libraries + self.communication
     }
 }
 
-/// One card.
+/// State of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CardView {
     /// Total memory.
     pub capacity: u64,
-    /// Memory held by programs that are no part of the run.
+    /// Memory held by programs outside the run.
     pub other_processes: u64,
-    /// What the live processes have allocated now.
+    /// Bytes that live processes have allocated now.
     pub used: u64,
-    /// What the live processes have outside the allocator now.
+    /// Bytes that live processes have outside the allocator now.
     pub outside: OutsideView,
     /// The same at its upper bound.
     pub outside_high: u64,
-    /// Peak of what was allocated on the device.
+    /// Peak of the bytes allocated on the device.
     pub peak: u64,
-    /// Peak of what was allocated plus what lay outside, at its best guess.
+    /// Peak of the bytes allocated plus the typical estimate of those outside.
     pub peak_device: u64,
-    /// The same with what lay outside at its upper bound.
+    /// The same with the upper bound of those outside.
     pub peak_device_upper: u64,
-    /// What lay outside when `peak_device` was reached.
+    /// Bytes outside the allocator when `peak_device` was reached.
     pub outside_at_peak: OutsideView,
 }
 
 impl CardView {
-    /// A card that no process of the run has used.
+    /// State of a device that no process of the run has used.
     pub fn unused(card: &CardSetup) -> Self {
         Self { capacity: card.capacity(), other_processes: card.other_processes.get(), ..Self::default() }
     }
 
-    /// All memory in use now, what lies outside the allocator at its best guess.
+    /// Bytes in use now, with the typical estimate for those outside the allocator.
     pub fn in_use(&self) -> u64 {
         self.used + self.other_processes + self.outside.total()
     }
 
-    /// All memory in use now, what lies outside the allocator at its upper bound: the device refuses requests
-    /// that do not fit beside this, and `cudaMemGetInfo` calls the rest free.
+    /// Bytes in use now, with the upper bound for those outside the allocator. The device refuses requests
+    /// that do not fit beside them, and `cudaMemGetInfo` reports the rest as free.
     pub fn in_use_upper(&self) -> u64 {
         self.used + self.other_processes + self.outside_high
     }
 }
 
-/// One process.
+/// State of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessView {
     /// Process id.
     pub pid: u32,
-    /// `RANK`, where it is one of several.
+    /// `RANK`, if it is one of several.
     pub rank: Option<u32>,
-    /// Whether it still runs.
+    /// `true` if it still runs.
     pub alive: bool,
     /// Page-locked host memory now.
     pub pinned: u64,
     /// Its peak.
     pub peak_pinned: u64,
-    /// What it has, and had at most, on each card; in device order.
+    /// Its memory on each device, in device order.
     pub shares: Vec<ShareView>,
 }
 
-/// What one process has on one card.
+/// Memory of one process on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShareView {
     /// Allocated now.
     pub used: u64,
     /// Outside the allocator now.
     pub outside: OutsideView,
-    /// Peak of what it allocated.
+    /// Peak of the allocated bytes.
     pub peak: u64,
-    /// Peak of that plus what lay outside, at its best guess.
+    /// Peak of the allocated bytes plus the typical estimate of those outside.
     pub peak_device: u64,
-    /// The same with what lay outside at its upper bound.
+    /// The same with the upper bound of those outside.
     pub peak_device_upper: u64,
 }
 
 impl ShareView {
-    /// Whether the process ever had anything on the card.
+    /// Returns `true` if the process ever had memory on the device.
     pub fn was_used(&self) -> bool {
         self.peak_device_upper > 0
     }
 }
 
-/// Something that was counted.
+/// A counted name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TallyView {
-    /// What the name stands for.
+    /// Kind of the name.
     pub kind: TallyKind,
     /// The name, cut at [`NAME_BYTES`](super::NAME_BYTES) bytes.
     pub name: String,
-    /// How often.
+    /// Number of times.
     pub count: u64,
 }
 
-/// Copies the ledger. Reads again while someone is changing it, but not for ever: a writer may have been
-/// killed.
-pub(super) fn of(ledger: &RawLedger) -> LedgerView {
+/// Copies the ledger. Retries while it is being changed, but not for ever: a writer may have been killed.
+pub(super) fn snapshot(ledger: &RawLedger) -> LedgerView {
     for _ in 0..1000 {
         let before = ledger.sequence.load(Acquire);
         let view = copy(ledger);

@@ -125,7 +125,9 @@ impl Seen {
                 to_host_pageable: self.speed("to_host_pageable"),
             },
             peer_link: self.speed("peers"),
-            launch_ns: Spread::of(launch.flat_map(|sample| sample.nanoseconds.iter().copied())),
+            launch_ns: Spread::from_measurements(
+                launch.flat_map(|sample| sample.nanoseconds.iter().copied()),
+            ),
             not_measured: self.gaps,
         })
     }
@@ -137,7 +139,9 @@ impl Seen {
             .samples
             .iter()
             .filter(|sample| sample.name == name)
-            .filter_map(|sample| Spread::of(sample.nanoseconds.iter().map(|time| sample.amount * 1e9 / time)))
+            .filter_map(|sample| {
+                Spread::from_measurements(sample.nanoseconds.iter().map(|time| sample.amount * 1e9 / time))
+            })
             .collect();
         let best = sizes.iter().map(|spread| spread.typical).max()?;
         let low = sizes.iter().map(|spread| spread.low).min()?;

@@ -78,7 +78,7 @@ fn fix(report: &mut Report, args: &CheckArgs, config: &Config, printer: &Printer
         if source.path == Path::new(STDIN) {
             continue;
         }
-        let applied = source.fixed(args.unsafe_fixes, config)?;
+        let applied = source.fix_all(args.unsafe_fixes, config)?;
         for refused in &applied.refused {
             let cell = refused.start.cell.map(|cell| format!("cell {cell}:")).unwrap_or_default();
             printer.warning(&format!(
@@ -113,7 +113,7 @@ fn fix(report: &mut Report, args: &CheckArgs, config: &Config, printer: &Printer
 fn diff(report: &Report, args: &CheckArgs, config: &Config) -> Result<String, CliError> {
     let mut text = String::new();
     for source in &report.files {
-        let applied = source.fixed(args.unsafe_fixes, config)?;
+        let applied = source.fix_all(args.unsafe_fixes, config)?;
         if applied.text != *source.text {
             let name = source.path.display().to_string();
             text.push_str(&unified_diff(&name, &name, &source.text, &applied.text));

@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::{self, BufWriter, Write};
 
-use memfit_allocator::Given;
+use memfit_allocator::ReplayConditions;
 use memfit_recording::{Recording, RowFormat, Snapshot, Source, write_chrome, write_perfetto, write_rows};
 use memfit_run::RunError;
 
@@ -69,7 +69,7 @@ fn write(
             Snapshot::from_track(track).write(to).map_err(failed)
         }
         (Source::Snapshot(snapshot), _) => {
-            let given = Given::from_snapshot_of(&snapshot, args.torch);
+            let given = ReplayConditions::from_snapshot_of(&snapshot, args.torch);
             let recording = memfit_allocator::recording(&snapshot, &given)?.recording;
             drop(snapshot);
             for unknown in recording.tracks.iter().flat_map(|track| &track.unknown) {

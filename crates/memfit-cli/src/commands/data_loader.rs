@@ -59,7 +59,7 @@ fn without(ran: RunReport) -> LoaderReport {
 }
 
 fn empty(ran: RunReport) -> LoaderReport {
-    let Machine { processors, shared_memory, memory } = Machine::here();
+    let Machine { processors, shared_memory, memory } = Machine::current();
     LoaderReport {
         schema: schema::DATA_LOADER,
         verdict: LoaderVerdict::Unknown,

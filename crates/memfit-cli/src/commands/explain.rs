@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use memfit_devices::Bytes;
-use memfit_explain::{Asked, explain_source};
+use memfit_explain::{ExplainOverrides, explain_source};
 use memfit_recording::Source;
 use memfit_report::text;
 use memfit_report::wire::ExplainReport;
@@ -44,8 +44,9 @@ pub(super) fn report(
     input: &Source,
     problems: Vec<String>,
 ) -> Result<ExplainReport, CliError> {
-    let asked = Asked { limit: args.capacity.map(Bytes::get), device: args.device, torch: args.torch };
+    let overrides =
+        ExplainOverrides { limit: args.capacity.map(Bytes::get), device: args.device, torch: args.torch };
     let file = args.file.as_deref().unwrap_or(Path::new(""));
-    let explanation = explain_source(&asked, input, &read_source)?;
+    let explanation = explain_source(&overrides, input, &read_source)?;
     Ok(ExplainReport::new(file.display().to_string(), explanation, problems))
 }

@@ -239,7 +239,7 @@ fn writable(
 
 /// The resources of this machine, for the advice on data loaders.
 fn host() -> Host {
-    let Machine { processors, shared_memory, memory } = Machine::here();
+    let Machine { processors, shared_memory, memory } = Machine::current();
     Host { processors, shared_memory, memory }
 }
 

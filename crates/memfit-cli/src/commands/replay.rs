@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use std::path::Path;
 
 use memfit_allocator::{
-    BlockState, Edit, Given, Program, Settings as AllocatorSettings, Stats, Tally, Tracked, Verification,
-    rewind, track,
+    BlockState, Edit, Program, ReplayConditions, Settings as AllocatorSettings, Stats, Tally, Verification,
+    VerifiedTrack, rewind, track,
 };
 use memfit_explain::{Change, Changes, Conditions, Effect, ExplainError};
 use memfit_recording::{Moment, MomentKind, Recording, Snapshot, Source, TraceAction, Track};
@@ -46,7 +46,7 @@ struct Subject<'input> {
     ranks: Vec<u32>,
     device: u8,
     devices: Vec<u32>,
-    given: Given,
+    given: ReplayConditions,
     alloc_conf: String,
     /// Result of the replay against the recorded addresses.
     found: Verification,
@@ -70,9 +70,9 @@ impl<'input> Subject<'input> {
         if args.device.is_some() && !devices.contains(&device) {
             return Err(ExplainError::NoSuchDevice { device, devices }.into());
         }
-        let mut given = Given::from_snapshot_of(snapshot, args.torch);
+        let mut given = ReplayConditions::from_snapshot_of(snapshot, args.torch);
         given.capacity = args.card_memory.map_or(given.capacity, memfit_devices::Bytes::get);
-        let Tracked { track, verification } = track(snapshot, device as usize, &given)?;
+        let VerifiedTrack { track, verification } = track(snapshot, device as usize, &given)?;
         let trace = snapshot.trace(device as usize);
         let failed = trace.iter().enumerate().rfind(|(_, event)| event.action == TraceAction::Oom);
         let totals = last_failure(&track, device as u8).map(|(_, moment)| moment);
@@ -105,7 +105,7 @@ impl<'input> Subject<'input> {
 
     fn of_recording(args: &ReplayArgs, recording: &'input Recording) -> Result<Self, CliError> {
         let (track, device) = chosen(args, recording)?;
-        let mut conditions = Conditions::of_track(&recording.origin, track, args.torch);
+        let mut conditions = Conditions::from_track(&recording.origin, track, args.torch);
         let given = &mut conditions.given;
         given.capacity = args.card_memory.map_or(given.capacity, memfit_devices::Bytes::get);
         // Where segments were recorded, the addresses can be held against a replay; the calls can be made
@@ -212,7 +212,7 @@ fn report(args: &ReplayArgs, subject: &Subject<'_>, problems: Vec<String>) -> Re
         },
         changes: Vec::new(),
         recorded: None,
-        statistics: found.stats.named().into_iter().collect(),
+        statistics: found.stats.entries().into_iter().collect(),
         before: subject.before,
         uncertain: found.uncertain,
         told: found.told,
@@ -236,7 +236,7 @@ const IDLE_THRESHOLD: &str = "`garbage_collection_threshold` does nothing here: 
 /// Makes the calls once more, under what was asked for.
 fn what_if(args: &ReplayArgs, subject: &Subject<'_>, report: &mut ReplayReport) -> Result<(), CliError> {
     let wanted = args.changes();
-    let changes = Changes::of(&subject.track, subject.device, &wanted)?;
+    let changes = Changes::resolve(&subject.track, subject.device, &wanted)?;
     let mut given = subject.given;
     if let Some(conf) = &args.alloc_conf {
         given.settings = AllocatorSettings::parse(conf, given.release)?;
@@ -245,9 +245,11 @@ fn what_if(args: &ReplayArgs, subject: &Subject<'_>, report: &mut ReplayReport) 
         report.problems.push(IDLE_THRESHOLD.to_owned());
     }
     let capacity = args.capacity.map(memfit_devices::Bytes::get).or(subject.limit);
-    let program = Program::of(&subject.track, subject.device);
-    let within =
-        |given: Given, capacity: Option<u64>| Given { capacity: capacity.unwrap_or(given.capacity), ..given };
+    let program = Program::from_track(&subject.track, subject.device);
+    let within = |given: ReplayConditions, capacity: Option<u64>| ReplayConditions {
+        capacity: capacity.unwrap_or(given.capacity),
+        ..given
+    };
     let again = program.run(&within(subject.given, subject.limit), |_| Edit::Keep);
     let then = program.run(&within(given, capacity), |block| changes.edit(block));
     let own = Circumstances {
@@ -264,7 +266,7 @@ fn what_if(args: &ReplayArgs, subject: &Subject<'_>, report: &mut ReplayReport) 
         again: peak_of(&again.stats),
     });
     report.peak = peak_of(&then.stats);
-    report.statistics = then.stats.named().into_iter().collect();
+    report.statistics = then.stats.entries().into_iter().collect();
     report.oom = then.died.map(|(moment, oom)| ReplayOom {
         event: event_at(subject, moment),
         requested: oom.requested,

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
-use memfit_allocator::Given;
+use memfit_allocator::ReplayConditions;
 use memfit_recording::Source;
-use memfit_view::{Lane, Recorded, Server, View, lane, write_page};
+use memfit_view::{Lane, Server, View, ViewedRecording, lane, write_page};
 
 use crate::args::{ExplainArgs, OutputArgs, ViewArgs};
 use crate::{CliError, Exit, Printer};
@@ -70,7 +70,7 @@ fn explanation(path: &Path, args: &ViewArgs, source: &Source) -> Option<serde_js
     serde_json::to_value(report).ok()
 }
 
-fn load(path: &Path, args: &ViewArgs, printer: &Printer) -> Result<Recorded, CliError> {
+fn load(path: &Path, args: &ViewArgs, printer: &Printer) -> Result<ViewedRecording, CliError> {
     let unreadable = |source| CliError::Unopenable { path: path.to_owned(), source: Box::new(source) };
     let (source, problems) = memfit_recording::open(path).map_err(unreadable)?;
     for problem in &problems {
@@ -80,7 +80,7 @@ fn load(path: &Path, args: &ViewArgs, printer: &Printer) -> Result<Recorded, Cli
     let recording = match source {
         Source::Recording(recording) => *recording,
         Source::Snapshot(snapshot) => {
-            memfit_allocator::recording(&snapshot, &Given::from_snapshot(&snapshot))?.recording
+            memfit_allocator::recording(&snapshot, &ReplayConditions::from_snapshot(&snapshot))?.recording
         }
         Source::Texts(_) => return Err(CliError::NothingToShow { path: path.to_owned(), device: None }),
     };
@@ -102,5 +102,5 @@ fn load(path: &Path, args: &ViewArgs, printer: &Printer) -> Result<Recorded, Cli
         return Err(CliError::NothingToShow { path: path.to_owned(), device: args.device });
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Ok(Recorded { name, origin: recording.origin, lanes, explanation, remarks })
+    Ok(ViewedRecording { name, origin: recording.origin, lanes, explanation, remarks })
 }

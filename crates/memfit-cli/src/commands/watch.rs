@@ -55,7 +55,7 @@ pub(crate) fn watch(args: &WatchArgs, settings: &Settings, printer: &Printer) ->
 }
 
 fn look(runs: &mut [LiveRun]) -> WatchReport {
-    WatchReport { schema: schema::WATCH, runs: runs.iter_mut().map(LiveRun::look).collect() }
+    WatchReport { schema: schema::WATCH, runs: runs.iter_mut().map(LiveRun::read_state).collect() }
 }
 
 fn interrupted_within(time: Duration, interrupt: &Interrupt) -> bool {

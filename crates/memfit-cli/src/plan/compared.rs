@@ -50,7 +50,7 @@ impl Beside {
             Ok(pair) => pair,
             Err(why) => return Ok(unknown(why)),
         };
-        let free = Machine::here().memory;
+        let free = Machine::current().memory;
         if peak as f64 > MEMORY_SHARE * free as f64 {
             return Ok(unknown(format!(
                 "the training takes {:.1} GiB, and {:.1} GiB of this machine's memory are free",

@@ -132,7 +132,7 @@ fn proven(
 ) -> Result<(FixProof, Option<String>), CliError> {
     let (request, changes) = (tries.of_change(), script.changes(text)?);
     let mut outcome = tries.rehearsal.run_with(&request, &changes)?;
-    tries.rehearsal.settle(&request, &changes, true, &mut outcome)?;
+    tries.rehearsal.test_numbers(&request, &changes, true, &mut outcome)?;
     let report = report(&request, &outcome);
     let failure = (report.verdict == Verdict::Error)
         .then(|| failure::failure_reason(&outcome.facts, report.problem.as_ref()))

@@ -1,4 +1,4 @@
-//! Convolutions, as the products of matrices that their kernels make of them without writing them out.
+//! Convolutions, costed as the implicit matrix products that their kernels compute.
 
 use memfit_channel::WorkKind;
 
@@ -8,70 +8,70 @@ use memfit_kernels::cost::{
     speeds::{Math, Speeds},
 };
 
-/// Which of the three a convolution is.
+/// Direction of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Forward,
-    /// The gradient of the input.
+    /// Gradient with respect to the input.
     Data,
-    /// The gradient of the weights.
+    /// Gradient with respect to the weights.
     Filter,
 }
 
-/// A convolution; sizes are of the forward one, whichever it is.
+/// A convolution. Sizes are those of the forward pass in every direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Convolution {
     pub(crate) direction: Direction,
-    /// Images, and positions of each in the input and in the output.
+    /// Number of images, and spatial positions per image in the input and in the output.
     pub(crate) images: f64,
     pub(crate) input_positions: f64,
     pub(crate) output_positions: f64,
-    /// Channels of all groups together.
+    /// Channels over all groups.
     pub(crate) input_channels: f64,
     pub(crate) output_channels: f64,
     pub(crate) groups: f64,
-    /// Positions of the window.
+    /// Positions in the window.
     pub(crate) window: f64,
     pub(crate) math: Math,
-    /// Bytes of an element.
+    /// Bytes per element.
     pub(crate) element: f64,
-    /// Bytes that are kept between the kernels of it: operands turned over so that channels lie next to each
-    /// other, parts of sums.
+    /// Bytes kept between its kernels: operands converted to channels-last, partial sums.
     pub(crate) workspace: f64,
 }
 
-/// What a convolution asks of an operand's extents.
+/// Extents of an operand that the cost of a convolution depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operand {
-    /// Images; output channels for the weights.
+    /// Images; for the weights, output channels.
     pub(crate) first: f64,
-    /// Channels; those of one group for the weights.
+    /// Channels; for the weights, those of one group.
     pub(crate) channels: f64,
-    /// Positions of all other dimensions together.
+    /// Product of all other dimensions.
     pub(crate) positions: f64,
 }
 
 impl Operand {
-    /// Of extents, the first of which is the images'; what is missing is one.
-    pub(crate) fn of(mut extents: impl Iterator<Item = f64>) -> Self {
+    /// Builds an operand from extents, the first of which counts images. Missing extents are 1.
+    pub(crate) fn from_extents(mut extents: impl Iterator<Item = f64>) -> Self {
         let mut next = || extents.next().unwrap_or(1.0);
         Self { first: next(), channels: next(), positions: extents.product() }
     }
 }
 
-/// What kernels of convolutions achieve of a product of the same size: they gather their operands.
-const SHARE: f64 = 0.80;
-/// Fewer multiplications, by Winograd's scheme, for windows of three by three on ordinary cores.
-const WINOGRAD: f64 = 1.6;
-/// What kernels achieve that turn an operand over: they read along one dimension and write along another.
-const TURNING: f64 = 0.7;
-/// Groups with fewer channels than this do not fill a tile.
-const FEW_CHANNELS: f64 = 8.0;
+/// Throughput relative to a matrix product of the same size: convolution kernels gather their operands.
+const GEMM_SHARE: f64 = 0.80;
+/// Speed-up of Winograd's algorithm for 3×3 windows without tensor cores.
+const WINOGRAD_SPEEDUP: f64 = 1.6;
+/// Share of the bandwidth reached by layout conversion, which reads along one dimension and writes along
+/// another.
+const CONVERSION_SHARE: f64 = 0.7;
+/// Channels per group below which a tile is not filled.
+const MIN_TILE_CHANNELS: f64 = 8.0;
 
 impl Convolution {
-    /// One of an input, weights and an output, of elements of a size and for units of a kind, within a
+    /// Builds the convolution of an input, weights and an output, with the given element size, math and
     /// workspace.
-    pub(crate) fn between(
+    pub(crate) fn new(
         direction: Direction,
         [input, weights, output]: [Operand; 3],
         (element, math): (f64, Math),
@@ -92,25 +92,29 @@ impl Convolution {
         }
     }
 
-    /// How long it takes.
+    /// Duration of the convolution.
     pub(crate) fn work(&self, speeds: &Speeds) -> Work {
         let input = self.images * self.input_positions * self.input_channels * self.element;
         let output = self.images * self.output_positions * self.output_channels * self.element;
         let group = self.input_channels / self.groups.max(1.0);
         let weights = self.output_channels * group * self.window * self.element;
         let memory = speeds.traffic(input + output + weights, 0.85);
-        // What lies there was written by one kernel and is read by another: cuDNN's kernels for tensor cores
-        // want channels last, and turn over whatever is not.
+        // One kernel writes the workspace and another reads it: cuDNN's tensor core kernels need
+        // channels-last operands and convert all others.
         let between = 2.0 * self.workspace;
-        let turning = if between > 0.0 { speeds.traffic(between, TURNING) + speeds.launch } else { 0.0 };
-        Work::new(WorkKind::Convolution, speeds.launch + turning + memory.max(self.computing(speeds)))
+        let conversion =
+            if between > 0.0 { speeds.traffic(between, CONVERSION_SHARE) + speeds.launch } else { 0.0 };
+        Work::new(
+            WorkKind::Convolution,
+            speeds.launch + conversion + memory.max(self.arithmetic_time(speeds)),
+        )
     }
 
-    fn computing(&self, speeds: &Speeds) -> f64 {
+    fn arithmetic_time(&self, speeds: &Speeds) -> f64 {
         let groups = self.groups.max(1.0);
         let (inputs, outputs) = (self.input_channels / groups, self.output_channels / groups);
         let positions = self.images * self.output_positions;
-        if groups > 1.0 && inputs.min(outputs) < FEW_CHANNELS {
+        if groups > 1.0 && inputs.min(outputs) < MIN_TILE_CHANNELS {
             let operations = 2.0 * positions * self.output_channels * inputs * self.window;
             return operations / (speeds.rate(Math::F32) * 0.2);
         }
@@ -128,14 +132,14 @@ impl Convolution {
             && (self.window - 9.0).abs() < 0.5
             && (self.input_positions - self.output_positions).abs() < 0.5
             && self.direction != Direction::Filter;
-        gemm.computing(speeds) / SHARE / if winograd { WINOGRAD } else { 1.0 }
+        gemm.computing(speeds) / GEMM_SHARE / if winograd { WINOGRAD_SPEEDUP } else { 1.0 }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::of_card;
+    use crate::cost::card_speeds;
 
     fn layer(math: Math, element: f64) -> Convolution {
         Convolution {
@@ -155,7 +159,7 @@ mod tests {
 
     #[test]
     fn all_three_directions_cost_about_the_same() {
-        let speeds = of_card("a100-80gb");
+        let speeds = card_speeds("a100-80gb");
         let forward = layer(Math::F16, 2.0);
         let times = [Direction::Forward, Direction::Data, Direction::Filter]
             .map(|direction| Convolution { direction, ..forward }.work(&speeds).length as f64);
@@ -169,14 +173,14 @@ mod tests {
 
     #[test]
     fn workspaces_groups_and_precision_matter() {
-        let speeds = of_card("a100-80gb");
+        let speeds = card_speeds("a100-80gb");
         let of = |convolution: Convolution| convolution.work(&speeds).length;
         let best = of(layer(Math::F16, 2.0));
         assert!(of(layer(Math::Tf32, 4.0)) > best * 3 / 2);
         assert!(of(layer(Math::F32, 4.0)) > 2 * of(layer(Math::Tf32, 4.0)));
         let depthwise = Convolution { groups: 128.0, ..layer(Math::F16, 2.0) };
         assert!(of(depthwise) < best, "far fewer operations, though badly done");
-        // Operands that are turned over are read and written once more, and that at less than a copy's rate.
+        // Converted operands are read and written once more, at less than a copy's rate.
         let operand = 256.0 * 784.0 * 128.0 * 4.0;
         for turned in [1.0, 2.0] {
             let workspace = turned * operand;

@@ -1,5 +1,5 @@
-//! Fourier transforms, sparse products and dense solvers: how long the libraries that PyTorch calls for them
-//! take.
+//! Durations of Fourier transforms, sparse products and dense solvers in the libraries that PyTorch calls for
+//! them.
 
 use memfit_channel::WorkKind;
 
@@ -8,72 +8,72 @@ use memfit_kernels::cost::{
     speeds::{Math, Speeds},
 };
 
-/// A pass of cuFFT keeps so many points of a transform in a multiprocessor's own memory: longer ones take
-/// another pass.
-const POINTS_IN_A_PASS: f64 = 8192.0;
-/// What a pass over the data achieves of the card's bandwidth: VkFFT's and cuFFT's published runs lie between
-/// 0.7 and 0.9 of a plain copy's (Tolmachev, VkFFT: A Performant, Cross-Platform and Open-Source GPU FFT
-/// Library, 2023, figures 4 to 7).
-const PASS: f64 = 0.8;
-/// What random accesses to a dense operand achieve, in the products of sparse matrices.
-const SCATTERED: f64 = 0.5;
+/// Points of a transform that one cuFFT pass keeps in shared memory; longer transforms take another pass.
+const POINTS_PER_PASS: f64 = 8192.0;
+/// Share of the bandwidth reached by a pass over the data: VkFFT's and cuFFT's published runs lie between 0.7
+/// and 0.9 of a plain copy's (Tolmachev, VkFFT: A Performant, Cross-Platform and Open-Source GPU FFT Library,
+/// 2023, figures 4 to 7).
+const PASS_SHARE: f64 = 0.8;
+/// Share of the bandwidth reached by random accesses to a dense operand, in products of sparse matrices.
+const SCATTERED_SHARE: f64 = 0.5;
 
-/// A transform over these dimensions, so many times: each dimension is read and written once, or more often
-/// where it is long; `bytes` is the size of a complex number.
+/// Duration of `batch` transforms over these dimensions. Each dimension is read and written once, or more
+/// often if it is long; `bytes` is the size of a complex number.
 pub(crate) fn fourier(sizes: &[u64], padded: &[u64], batch: u64, bytes: u64, speeds: &Speeds) -> Work {
     let points: f64 = sizes.iter().map(|size| *size as f64).product::<f64>() * batch as f64;
     let (mut traffic, mut operations) = (0.0, 0.0);
     for (size, padded) in sizes.iter().zip(padded) {
-        // Bluestein's algorithm makes three transforms of the padded size of one.
+        // Bluestein's algorithm replaces one transform by three of the padded size.
         let (times, length) = if padded == size { (1.0, *size as f64) } else { (3.0, *padded as f64) };
         let grown = length / (*size as f64).max(1.0);
-        let passes = (length.max(2.0).ln() / POINTS_IN_A_PASS.ln()).ceil();
+        let passes = (length.max(2.0).ln() / POINTS_PER_PASS.ln()).ceil();
         traffic += times * passes * 2.0 * points * grown * bytes as f64;
         operations += times * 5.0 * points * grown * length.max(2.0).log2();
     }
     let math = if bytes > 8 { Math::F64 } else { Math::F32 };
-    let time = speeds.traffic(traffic, PASS).max(operations / speeds.rate(math));
+    let time = speeds.traffic(traffic, PASS_SHARE).max(operations / speeds.rate(math));
     Work::new(WorkKind::Memory, speeds.launch * sizes.len() as f64 + time)
 }
 
-/// A sparse matrix of so many entries, times a dense one of so many columns: each entry fetches a row of the
+/// Duration of a sparse matrix of `entries` times a dense one of `columns`: each entry fetches a row of the
 /// dense one.
 pub(crate) fn sparse_times_dense(entries: f64, rows: f64, columns: f64, width: f64, speeds: &Speeds) -> Work {
     const INDEX: f64 = 4.0;
     let own = entries * (INDEX + width) + rows * INDEX;
-    let time = speeds.traffic(own + rows * columns * width, PASS)
-        + speeds.traffic(entries * columns * width, SCATTERED);
+    let time = speeds.traffic(own + rows * columns * width, PASS_SHARE)
+        + speeds.traffic(entries * columns * width, SCATTERED_SHARE);
     Work::new(WorkKind::Memory, 2.0 * speeds.launch + time)
 }
 
-/// A factorisation of `rows` by `columns` that makes so many operations, panel by panel: the panels wait for
-/// one another, and what is left of the matrix is multiplied at the card's rate.
+/// Duration of a `rows` by `columns` factorisation of `operations`, panel by panel: panels depend on each
+/// other, and the rest of the matrix is multiplied at the device's rate.
 pub(crate) fn solver(operations: f64, rows: f64, columns: f64, double: bool, speeds: &Speeds) -> Work {
-    /// Columns of a panel.
-    const PANEL: f64 = 64.0;
-    /// Kernels for one panel, one after the other.
-    const KERNELS: f64 = 12.0;
-    /// What matrix products of shrinking size achieve of large ones.
-    const SHRINKING: f64 = 0.5;
+    /// Columns per panel.
+    const PANEL_COLUMNS: f64 = 64.0;
+    /// Kernels per panel, one after the other.
+    const KERNELS_PER_PANEL: f64 = 12.0;
+    /// Throughput of matrix products of shrinking size, relative to large ones.
+    const SHRINKING_SHARE: f64 = 0.5;
     let math = if double { Math::F64 } else { Math::F32 };
-    let panels = (rows.min(columns) / PANEL).ceil().max(1.0);
-    let time = panels * KERNELS * speeds.launch + operations / (SHRINKING * speeds.rate(math));
+    let panels = (rows.min(columns) / PANEL_COLUMNS).ceil().max(1.0);
+    let time =
+        panels * KERNELS_PER_PANEL * speeds.launch + operations / (SHRINKING_SHARE * speeds.rate(math));
     Work::new(WorkKind::Matmul, time)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::of_card;
+    use crate::cost::card_speeds;
 
     fn fft(sizes: &[u64], batch: u64, bytes: u64) -> f64 {
-        let speeds = of_card("a100-80gb");
+        let speeds = card_speeds("a100-80gb");
         fourier(sizes, sizes, batch, bytes, &speeds).length as f64
     }
 
     #[test]
     fn a_transform_takes_a_few_copies() {
-        let speeds = of_card("a100-80gb");
+        let speeds = card_speeds("a100-80gb");
         let batch = 1 << 16;
         let copy = speeds.launch + speeds.traffic(2.0 * 1024.0 * batch as f64 * 8.0, 1.0);
         let one = fft(&[1024], batch, 8);
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn sparse_products_grow_with_entries_and_columns() {
-        let speeds = of_card("a100-80gb");
+        let speeds = card_speeds("a100-80gb");
         let of = |entries, columns| sparse_times_dense(entries, 1e6, columns, 4.0, &speeds).length;
         assert!(of(2e7, 64.0) > 3 * of(5e6, 64.0));
         assert!(of(2e7, 256.0) > 3 * of(2e7, 64.0));
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn small_factorisations_wait_and_large_ones_compute() {
-        let speeds = of_card("a100-80gb");
+        let speeds = card_speeds("a100-80gb");
         let of = |n: f64| solver(2.0 / 3.0 * n.powi(3), n, n, false, &speeds).length as f64;
         assert!(of(256.0) < 1e6, "{}", of(256.0));
         assert!((6.0..9.0).contains(&(of(32_768.0) / of(16_384.0))), "the cube");

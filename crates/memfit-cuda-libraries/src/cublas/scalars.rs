@@ -1,35 +1,35 @@
-//! Calls whose result is one value. Where scalars are on the host, it is written, as zero; where they are on
-//! the device, the result's address is the device's, and is not followed.
+//! Calls whose result is one value. In host pointer mode, it is written as zero. In device pointer mode, the
+//! result's address is a device address and is not dereferenced.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
 
 use super::{Context, status};
 use crate::entry::{Fails, Handle, Out, Ptr, entry_points};
 
-/// Two numbers, as `cuComplex` is.
+/// Two numbers, laid out as `cuComplex`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Complex<T>(T, T);
 
-/// Writes a result of the host's.
-fn settle<T>(handle: Handle<Context>, result: Out<T>, value: T) -> i32 {
+/// Writes a result in host memory.
+fn write_scalar<T>(handle: Handle<Context>, result: Out<T>, value: T) -> i32 {
     match handle.get() {
         None => status::NOT_INITIALIZED,
         Some(_) if result.is_null() => status::INVALID_VALUE,
         Some(context) if context.scalars_on_host() => {
-            result.put(value);
+            result.set(value);
             status::SUCCESS
         }
         Some(_) => status::SUCCESS,
     }
 }
 
-/// Writes a result whose type a `cudaDataType` tells.
-fn settle_typed(handle: Handle<Context>, result: Ptr, kind: i32) -> i32 {
-    /// Writes a result of this type.
+/// Writes a result of the type that a `cudaDataType` denotes.
+fn write_typed_scalar(handle: Handle<Context>, result: Ptr, kind: i32) -> i32 {
+    /// Writes a result of type `T`.
     fn typed<T: Default>(handle: Handle<Context>, result: Ptr) -> i32 {
-        // SAFETY: the caller's own `cudaDataType` says that a `T` has room there.
-        settle(handle, unsafe { Out::from_address(result as u64) }, T::default())
+        // SAFETY: the caller's own `cudaDataType` says that a `T` fits there.
+        write_scalar(handle, unsafe { Out::from_address(result as u64) }, T::default())
     }
     match kind {
         0 => typed::<f32>(handle, result),
@@ -41,10 +41,10 @@ fn settle_typed(handle: Handle<Context>, result: Ptr, kind: i32) -> i32 {
     }
 }
 
-/// Writes the rotation that turns nothing.
-fn rotation<R, N: Default>(handle: Handle<Context>, cosine: Out<R>, one: R, sine: Out<N>) -> i32 {
-    match settle(handle, sine, N::default()) {
-        status::SUCCESS => settle(handle, cosine, one),
+/// Writes the identity rotation.
+fn write_rotation<R, N: Default>(handle: Handle<Context>, cosine: Out<R>, one: R, sine: Out<N>) -> i32 {
+    match write_scalar(handle, sine, N::default()) {
+        status::SUCCESS => write_scalar(handle, cosine, one),
         failure => failure,
     }
 }
@@ -52,39 +52,39 @@ fn rotation<R, N: Default>(handle: Handle<Context>, cosine: Out<R>, one: R, sine
 entry_points! {
     Fails(status::INTERNAL_ERROR);
 
-    /// A number of a vector.
+    /// Reduces a vector to a number.
     fn cublasSnrm2_v2(handle: Handle<Context>, _n: i32, _x: Ptr, _step: i32, result: Out<f32>),
     fn cublasScnrm2_v2(),
     fn cublasSasum_v2(),
     fn cublasScasum_v2() {
-        settle(handle, result, <f32>::default())
+        write_scalar(handle, result, <f32>::default())
     }
 
-    /// A number of a vector.
+    /// Reduces a vector to a number.
     fn cublasDnrm2_v2(handle: Handle<Context>, _n: i32, _x: Ptr, _step: i32, result: Out<f64>),
     fn cublasDznrm2_v2(),
     fn cublasDasum_v2(),
     fn cublasDzasum_v2() {
-        settle(handle, result, <f64>::default())
+        write_scalar(handle, result, <f64>::default())
     }
 
-    /// A number of a vector.
+    /// Reduces a vector to a number.
     fn cublasSnrm2_v2_64(handle: Handle<Context>, _n: i64, _x: Ptr, _step: i64, result: Out<f32>),
     fn cublasScnrm2_v2_64(),
     fn cublasSasum_v2_64(),
     fn cublasScasum_v2_64() {
-        settle(handle, result, <f32>::default())
+        write_scalar(handle, result, <f32>::default())
     }
 
-    /// A number of a vector.
+    /// Reduces a vector to a number.
     fn cublasDnrm2_v2_64(handle: Handle<Context>, _n: i64, _x: Ptr, _step: i64, result: Out<f64>),
     fn cublasDznrm2_v2_64(),
     fn cublasDasum_v2_64(),
     fn cublasDzasum_v2_64() {
-        settle(handle, result, <f64>::default())
+        write_scalar(handle, result, <f64>::default())
     }
 
-    /// A number of a vector.
+    /// Reduces a vector to a number.
     fn cublasIsamax_v2(handle: Handle<Context>, _n: i32, _x: Ptr, _step: i32, result: Out<i32>),
     fn cublasIdamax_v2(),
     fn cublasIcamax_v2(),
@@ -93,10 +93,10 @@ entry_points! {
     fn cublasIdamin_v2(),
     fn cublasIcamin_v2(),
     fn cublasIzamin_v2() {
-        settle(handle, result, <i32>::default())
+        write_scalar(handle, result, <i32>::default())
     }
 
-    /// A number of a vector.
+    /// Reduces a vector to a number.
     fn cublasIsamax_v2_64(handle: Handle<Context>, _n: i64, _x: Ptr, _step: i64, result: Out<i64>),
     fn cublasIdamax_v2_64(),
     fn cublasIcamax_v2_64(),
@@ -105,147 +105,147 @@ entry_points! {
     fn cublasIdamin_v2_64(),
     fn cublasIcamin_v2_64(),
     fn cublasIzamin_v2_64() {
-        settle(handle, result, <i64>::default())
+        write_scalar(handle, result, <i64>::default())
     }
 
-    /// The product of two vectors.
+    /// Multiplies two vectors.
     fn cublasSdot_v2(
         handle: Handle<Context>, _n: i32, _x: Ptr, _x_step: i32, _y: Ptr, _y_step: i32, result: Out<f32>,
     ) {
-        settle(handle, result, <f32>::default())
+        write_scalar(handle, result, <f32>::default())
     }
 
-    /// The product of two vectors.
+    /// Multiplies two vectors.
     fn cublasDdot_v2(
         handle: Handle<Context>, _n: i32, _x: Ptr, _x_step: i32, _y: Ptr, _y_step: i32, result: Out<f64>,
     ) {
-        settle(handle, result, <f64>::default())
+        write_scalar(handle, result, <f64>::default())
     }
 
-    /// The product of two vectors.
+    /// Multiplies two vectors.
     fn cublasCdotu_v2(
         handle: Handle<Context>, _n: i32, _x: Ptr, _x_step: i32, _y: Ptr, _y_step: i32, result: Out<Complex<f32>>,
     ),
     fn cublasCdotc_v2() {
-        settle(handle, result, <Complex<f32>>::default())
+        write_scalar(handle, result, <Complex<f32>>::default())
     }
 
-    /// The product of two vectors.
+    /// Multiplies two vectors.
     fn cublasZdotu_v2(
         handle: Handle<Context>, _n: i32, _x: Ptr, _x_step: i32, _y: Ptr, _y_step: i32, result: Out<Complex<f64>>,
     ),
     fn cublasZdotc_v2() {
-        settle(handle, result, <Complex<f64>>::default())
+        write_scalar(handle, result, <Complex<f64>>::default())
     }
 
-    /// The product of two vectors.
+    /// Multiplies two vectors.
     fn cublasSdot_v2_64(
         handle: Handle<Context>, _n: i64, _x: Ptr, _x_step: i64, _y: Ptr, _y_step: i64, result: Out<f32>,
     ) {
-        settle(handle, result, <f32>::default())
+        write_scalar(handle, result, <f32>::default())
     }
 
-    /// The product of two vectors.
+    /// Multiplies two vectors.
     fn cublasDdot_v2_64(
         handle: Handle<Context>, _n: i64, _x: Ptr, _x_step: i64, _y: Ptr, _y_step: i64, result: Out<f64>,
     ) {
-        settle(handle, result, <f64>::default())
+        write_scalar(handle, result, <f64>::default())
     }
 
-    /// The product of two vectors.
+    /// Multiplies two vectors.
     fn cublasCdotu_v2_64(
         handle: Handle<Context>, _n: i64, _x: Ptr, _x_step: i64, _y: Ptr, _y_step: i64, result: Out<Complex<f32>>,
     ),
     fn cublasCdotc_v2_64() {
-        settle(handle, result, <Complex<f32>>::default())
+        write_scalar(handle, result, <Complex<f32>>::default())
     }
 
-    /// The product of two vectors.
+    /// Multiplies two vectors.
     fn cublasZdotu_v2_64(
         handle: Handle<Context>, _n: i64, _x: Ptr, _x_step: i64, _y: Ptr, _y_step: i64, result: Out<Complex<f64>>,
     ),
     fn cublasZdotc_v2_64() {
-        settle(handle, result, <Complex<f64>>::default())
+        write_scalar(handle, result, <Complex<f64>>::default())
     }
 
-    /// A number of a vector whose type is an argument.
+    /// Reduces a vector to a number of a type given as an argument.
     fn cublasNrm2Ex(
         handle: Handle<Context>, _n: i32, _x: Ptr, _x_kind: i32, _step: i32, result: Ptr, kind: i32, _execution: i32,
     ),
     fn cublasAsumEx() {
-        settle_typed(handle, result, kind)
+        write_typed_scalar(handle, result, kind)
     }
 
-    /// The place of an element.
+    /// Returns the index of an element.
     fn cublasIamaxEx(handle: Handle<Context>, _n: i32, _x: Ptr, _x_kind: i32, _step: i32, result: Out<i32>),
     fn cublasIaminEx() {
-        settle(handle, result, 0)
+        write_scalar(handle, result, 0)
     }
 
-    /// The product of two vectors whose types are arguments.
+    /// Multiplies two vectors of types given as arguments.
     fn cublasDotEx(
         handle: Handle<Context>, _n: i32, _x: Ptr, _x_kind: i32, _x_step: i32, _y: Ptr, _y_kind: i32, _y_step: i32,
         result: Ptr, kind: i32, _execution: i32,
     ),
     fn cublasDotcEx() {
-        settle_typed(handle, result, kind)
+        write_typed_scalar(handle, result, kind)
     }
 
-    /// A number of a vector whose type is an argument.
+    /// Reduces a vector to a number of a type given as an argument.
     fn cublasNrm2Ex_64(
         handle: Handle<Context>, _n: i64, _x: Ptr, _x_kind: i32, _step: i64, result: Ptr, kind: i32, _execution: i32,
     ),
     fn cublasAsumEx_64() {
-        settle_typed(handle, result, kind)
+        write_typed_scalar(handle, result, kind)
     }
 
-    /// The place of an element.
+    /// Returns the index of an element.
     fn cublasIamaxEx_64(handle: Handle<Context>, _n: i64, _x: Ptr, _x_kind: i32, _step: i64, result: Out<i64>),
     fn cublasIaminEx_64() {
-        settle(handle, result, 0)
+        write_scalar(handle, result, 0)
     }
 
-    /// The product of two vectors whose types are arguments.
+    /// Multiplies two vectors of types given as arguments.
     fn cublasDotEx_64(
         handle: Handle<Context>, _n: i64, _x: Ptr, _x_kind: i32, _x_step: i64, _y: Ptr, _y_kind: i32, _y_step: i64,
         result: Ptr, kind: i32, _execution: i32,
     ),
     fn cublasDotcEx_64() {
-        settle_typed(handle, result, kind)
+        write_typed_scalar(handle, result, kind)
     }
 
-    /// The rotation that turns nothing: cosine 1 and sine 0.
+    /// Returns the identity rotation: cosine 1 and sine 0.
     fn cublasSrotg_v2(handle: Handle<Context>, _a: Ptr, _b: Ptr, cosine: Out<f32>, sine: Out<f32>) {
-        rotation(handle, cosine, 1.0, sine)
+        write_rotation(handle, cosine, 1.0, sine)
     }
 
-    /// The rotation that turns nothing: cosine 1 and sine 0.
+    /// Returns the identity rotation: cosine 1 and sine 0.
     fn cublasDrotg_v2(handle: Handle<Context>, _a: Ptr, _b: Ptr, cosine: Out<f64>, sine: Out<f64>) {
-        rotation(handle, cosine, 1.0, sine)
+        write_rotation(handle, cosine, 1.0, sine)
     }
 
-    /// The rotation that turns nothing: cosine 1 and sine 0.
+    /// Returns the identity rotation: cosine 1 and sine 0.
     fn cublasCrotg_v2(handle: Handle<Context>, _a: Ptr, _b: Ptr, cosine: Out<f32>, sine: Out<Complex<f32>>) {
-        rotation(handle, cosine, 1.0, sine)
+        write_rotation(handle, cosine, 1.0, sine)
     }
 
-    /// The rotation that turns nothing: cosine 1 and sine 0.
+    /// Returns the identity rotation: cosine 1 and sine 0.
     fn cublasZrotg_v2(handle: Handle<Context>, _a: Ptr, _b: Ptr, cosine: Out<f64>, sine: Out<Complex<f64>>) {
-        rotation(handle, cosine, 1.0, sine)
+        write_rotation(handle, cosine, 1.0, sine)
     }
 }
 
 entry_points! {
     Fails(status::INTERNAL_ERROR);
 
-    /// A modified rotation: the flag −2 says that it turns nothing.
+    /// Returns a modified rotation; the flag −2 marks the identity.
     fn cublasSrotmg_v2(handle: Handle<Context>, _d1: Ptr, _d2: Ptr, _x1: Ptr, _y1: Ptr, parameters: Out<[f32; 5]>) {
-        settle(handle, parameters, [-2.0, 0.0, 0.0, 0.0, 0.0])
+        write_scalar(handle, parameters, [-2.0, 0.0, 0.0, 0.0, 0.0])
     }
 
-    /// As above, in double precision.
+    /// Does the same in double precision.
     fn cublasDrotmg_v2(handle: Handle<Context>, _d1: Ptr, _d2: Ptr, _x1: Ptr, _y1: Ptr, parameters: Out<[f64; 5]>) {
-        settle(handle, parameters, [-2.0, 0.0, 0.0, 0.0, 0.0])
+        write_scalar(handle, parameters, [-2.0, 0.0, 0.0, 0.0, 0.0])
     }
 }
 
@@ -258,12 +258,12 @@ mod tests {
         let handle = Handle::new(Context::default());
         let mut result = 7_f32;
         let vector = std::ptr::null_mut();
-        // SAFETY: it is the address of a number of that type.
+        // SAFETY: the address is that of a number of this type.
         let place = unsafe { Out::from_address(&raw mut result as u64) };
         assert_eq!(cublasSdot_v2(handle, 3, vector, 1, vector, 1, place), status::SUCCESS);
         assert_eq!(result.to_bits(), 0);
         super::super::cublasSetPointerMode_v2(handle, 1);
-        // SAFETY: a scalar on the device is not followed.
+        // SAFETY: a scalar on the device is not dereferenced.
         let on_the_device = unsafe { Out::<f32>::from_address(0x7f00_0000_0000) };
         assert_eq!(cublasSdot_v2(handle, 3, vector, 1, vector, 1, on_the_device), status::SUCCESS);
         assert_eq!(cublasSnrm2_v2(handle, 3, vector, 1, Out::nowhere()), status::INVALID_VALUE);

@@ -1,8 +1,8 @@
 //! cuDNN's graph interface, through its documented mode without a device.
 //!
-//! Descriptors are the real library's. Handles are kept from it; in their place, heuristics, engines and
-//! plans get a descriptor of the card's properties before they are finalised. So heuristics rank, and plans
-//! tell their workspace, as they would on the card. Executing a plan does nothing.
+//! Descriptors are the real library's. It never sees a handle; instead, heuristics, engines and plans get a
+//! descriptor of the device's properties before they are finalised. So heuristics rank engines, and plans
+//! report their workspace, as they would on the device. Executing a plan does nothing.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
 
@@ -23,12 +23,11 @@ use memfit_kernels::cost::{Speeds, Work};
 const TYPE_DESCRIPTOR: i32 = 15;
 /// `CUDNN_ATTR_VARIANT_PACK_WORKSPACE`.
 const WORKSPACE: i32 = 1003;
-/// `CUDNN_ATTR_DEVICEPROP_HANDLE`: the one use of a handle that the library may see, since it only reads
+/// `CUDNN_ATTR_DEVICEPROP_HANDLE`: the only use of a handle that the library may see, since it only reads
 /// properties.
 const PROPERTIES_FROM_HANDLE: i32 = 2701;
 
-/// The attribute that takes a descriptor of the device's properties, by the kind of the descriptor it is set
-/// on.
+/// The attribute that takes a descriptor of the device's properties, by the kind of descriptor it is set on.
 fn property_attribute(kind: i32) -> Option<i32> {
     match kind {
         2 => Some(1307), // CUDNN_BACKEND_ENGINE_DESCRIPTOR: CUDNN_ATTR_ENGINE_DEVICEPROP
@@ -38,48 +37,48 @@ fn property_attribute(kind: i32) -> Option<i32> {
     }
 }
 
-/// The attribute that a descriptor, which is not finalised yet, waits for. Descriptors of other kinds are not
-/// kept here.
-static WAITING: Mutex<Option<HashMap<usize, i32>>> = Mutex::new(None);
+/// The properties attribute that each unfinalised descriptor still needs. Descriptors of other kinds are not
+/// stored.
+static UNFINALISED: Mutex<Option<HashMap<usize, i32>>> = Mutex::new(None);
 
-fn waiting<R>(body: impl FnOnce(&mut HashMap<usize, i32>) -> R) -> R {
-    let mut waiting = WAITING.lock().unwrap_or_else(PoisonError::into_inner);
-    body(waiting.get_or_insert_default())
+fn unfinalised<R>(body: impl FnOnce(&mut HashMap<usize, i32>) -> R) -> R {
+    let mut unfinalised = UNFINALISED.lock().unwrap_or_else(PoisonError::into_inner);
+    body(unfinalised.get_or_insert_default())
 }
 
-/// What a plan does: how long it takes, and the numbers of the tensors that it writes.
+/// Effect of a plan: its duration, and the ids of the tensors that it writes.
 #[derive(Clone)]
-struct Deed {
+struct Effect {
     work: Work,
     written: Arc<[i64]>,
 }
 
-/// What each plan does, found out when it first runs.
-static DEEDS: Mutex<Option<HashMap<usize, Deed>>> = Mutex::new(None);
+/// Effect of each plan, computed when it first runs.
+static EFFECTS: Mutex<Option<HashMap<usize, Effect>>> = Mutex::new(None);
 
-fn deeds<R>(body: impl FnOnce(&mut HashMap<usize, Deed>) -> R) -> R {
-    let mut deeds = DEEDS.lock().unwrap_or_else(PoisonError::into_inner);
-    body(deeds.get_or_insert_default())
+fn effects<R>(body: impl FnOnce(&mut HashMap<usize, Effect>) -> R) -> R {
+    let mut effects = EFFECTS.lock().unwrap_or_else(PoisonError::into_inner);
+    body(effects.get_or_insert_default())
 }
 
-/// What a plan does.
-fn deed(plan: Ptr, speeds: &Speeds) -> Deed {
-    if let Some(known) = deeds(|deeds| deeds.get(&(plan as usize)).cloned()) {
+/// Returns the effect of a plan.
+fn effect(plan: Ptr, speeds: &Speeds) -> Effect {
+    if let Some(known) = effects(|effects| effects.get(&(plan as usize)).cloned()) {
         return known;
     }
-    let deed = match problem::of(plan as usize) {
-        Some(known) => Deed {
-            work: known.work(known.is_single() && runs_on_tensor_cores(plan), workspace_of(plan), speeds),
-            written: known.written().into(),
+    let effect = match problem::find(plan as usize) {
+        Some(known) => Effect {
+            work: known.work(known.is_single() && runs_on_tensor_cores(plan), plan_workspace(plan), speeds),
+            written: known.written_tensors().into(),
         },
-        None => Deed { work: Work::new(WorkKind::Guess, speeds.launch), written: Arc::default() },
+        None => Effect { work: Work::new(WorkKind::Guess, speeds.launch), written: Arc::default() },
     };
-    deeds(|deeds| deeds.insert(plan as usize, deed.clone()));
-    deed
+    effects(|effects| effects.insert(plan as usize, effect.clone()));
+    effect
 }
 
 /// Bytes of the plan's workspace.
-fn workspace_of(plan: Ptr) -> f64 {
+fn plan_workspace(plan: Ptr) -> f64 {
     /// `CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE`, `CUDNN_TYPE_INT64`.
     const PLAN_WORKSPACE: i32 = 402;
     const TYPE_INT64: i32 = 3;
@@ -91,7 +90,8 @@ fn workspace_of(plan: Ptr) -> f64 {
     if got == Some(status::SUCCESS) { size.max(0) as f64 } else { 0.0 }
 }
 
-/// Whether the engine of a plan runs on tensor cores, as its notes say; single precision otherwise does not.
+/// Returns `true` if the numerical notes of a plan's engine say that it uses tensor cores; without the note,
+/// single precision does not.
 fn runs_on_tensor_cores(plan: Ptr) -> bool {
     /// `CUDNN_TYPE_NUMERICAL_NOTE`, `CUDNN_NUMERICAL_NOTE_TENSOR_CORE`.
     const TYPE_NOTE: i32 = 11;
@@ -125,8 +125,7 @@ fn runs_on_tensor_cores(plan: Ptr) -> bool {
 const NUMBERS: i32 = 1000;
 const ADDRESSES: i32 = 1001;
 
-/// The numbers and the addresses of tensors, by the pack that they were put into; the library does not give
-/// them out again.
+/// Ids and addresses of tensors, by the variant pack that they were set on; the library does not return them.
 type Packs = HashMap<usize, (Vec<i64>, Vec<i64>)>;
 static PACKS: Mutex<Option<Packs>> = Mutex::new(None);
 
@@ -135,23 +134,23 @@ fn packs<R>(body: impl FnOnce(&mut Packs) -> R) -> R {
     body(packs.get_or_insert_default())
 }
 
-/// Numbers or addresses are put into a pack.
-fn pack(descriptor: Ptr, name: i32, count: i64, values: Ptr) {
-    const MOST: i64 = 64;
-    // SAFETY: the attributes of a pack are as many 64-bit numbers or addresses.
-    let list = unsafe { In::<i64>::from_address(values as u64) }.list(count.clamp(0, MOST) as usize);
+/// Stores ids or addresses that are set on a variant pack.
+fn store_pack(descriptor: Ptr, name: i32, count: i64, values: Ptr) {
+    const MAX_TENSORS: i64 = 64;
+    // SAFETY: these attributes of a pack are `count` 64-bit ids or addresses.
+    let list = unsafe { In::<i64>::from_address(values as u64) }.list(count.clamp(0, MAX_TENSORS) as usize);
     packs(|packs| {
         let (numbers, addresses) = packs.entry(descriptor as usize).or_default();
         *(if name == NUMBERS { numbers } else { addresses }) = list;
     });
 }
 
-/// The tensors of these numbers were written where a pack of addresses says.
-fn overwrite(tensors: &[i64], pack: Ptr) {
+/// Forgets the contents of tensors with these ids, at their addresses in a variant pack.
+fn forget_tensors(tensors: &[i64], pack: Ptr) {
     let Some((numbers, addresses)) = packs(|packs| packs.get(&(pack as usize)).cloned()) else { return };
     for (number, address) in numbers.iter().zip(addresses) {
         if tensors.contains(number) {
-            card::overwritten(address as u64 as Ptr);
+            card::forget_contents(address as u64 as Ptr);
         }
     }
 }
@@ -159,7 +158,7 @@ fn overwrite(tensors: &[i64], pack: Ptr) {
 entry_points! {
     Fails(status::INTERNAL_ERROR);
 
-    /// Makes a descriptor, and remembers one that will want the card's properties.
+    /// Creates a descriptor, and records one that will need the device's properties.
     fn cudnnBackendCreateDescriptor(kind: i32, descriptor: Out<usize>) {
         if descriptor.is_null() {
             return status::BAD_PARAM;
@@ -167,12 +166,12 @@ entry_points! {
         let mut made = 0_usize;
         let result = real!(CUDNN, cudnnBackendCreateDescriptor(kind => i32, &raw mut made => *mut usize) -> i32);
         if result == Some(status::SUCCESS) {
-            problem::made(made, kind);
+            problem::record_descriptor(made, kind);
             match property_attribute(kind) {
-                Some(attribute) => waiting(|waiting| waiting.insert(made, attribute)),
+                Some(attribute) => unfinalised(|unfinalised| unfinalised.insert(made, attribute)),
                 None => None,
             };
-            descriptor.put(made);
+            descriptor.set(made);
         }
         result.unwrap_or(status::NOT_INITIALIZED)
     }
@@ -183,25 +182,25 @@ entry_points! {
             return status::SUCCESS;
         }
         match kind {
-            _ if name == NUMBERS || name == ADDRESSES => pack(descriptor, name, count, values),
+            _ if name == NUMBERS || name == ADDRESSES => store_pack(descriptor, name, count, values),
             TYPE_DESCRIPTOR => {
-                // SAFETY: by its type, the attribute is as many descriptors.
+                // SAFETY: by its type, the attribute is `count` descriptors.
                 let parts = unsafe { In::from_address(values as u64) };
-                problem::linked(descriptor as usize, name, count, parts);
+                problem::record_links(descriptor as usize, name, count, parts);
             }
-            _ => problem::described(descriptor as usize, name, count, values),
+            _ => problem::record_attribute(descriptor as usize, name, count, values),
         }
         if name == WORKSPACE {
             // SAFETY: the attribute is an address.
             let workspace = unsafe { In::<Ptr>::from_address(values as u64) };
-            workspace.get().into_iter().for_each(card::workspace);
+            workspace.get().into_iter().for_each(card::label_workspace);
         }
         real!(CUDNN, cudnnBackendSetAttribute(
             descriptor => Ptr, name => i32, kind => i32, count => i64, values => Ptr
         ) -> i32).unwrap_or(status::NOT_INITIALIZED)
     }
 
-    /// Asks for an attribute.
+    /// Returns an attribute.
     fn cudnnBackendGetAttribute(
         descriptor: Ptr, name: i32, kind: i32, requested: i64, count: Out<i64>, values: Ptr,
     ) {
@@ -210,39 +209,39 @@ entry_points! {
         ) -> i32);
         if name == attribute::HEURISTICS_RESULTS && result == Some(status::SUCCESS) {
             let given = count.get().unwrap_or(requested).min(requested);
-            // SAFETY: cuDNN has written as many descriptors there.
-            problem::given_out(descriptor as usize, given, unsafe { In::from_address(values as u64) });
+            // SAFETY: cuDNN has written this many descriptors there.
+            problem::record_configurations(descriptor as usize, given, unsafe { In::from_address(values as u64) });
         }
         result.unwrap_or(status::NOT_INITIALIZED)
     }
 
-    /// Finalises a descriptor, with the card's properties where it wants them.
+    /// Finalises a descriptor, with the device's properties if it needs them.
     fn cudnnBackendFinalize(descriptor: Ptr) {
-        let attribute = waiting(|waiting| waiting.get(&(descriptor as usize)).copied());
+        let attribute = unfinalised(|unfinalised| unfinalised.get(&(descriptor as usize)).copied());
         if let Some((attribute, mut properties)) = attribute.zip(image::descriptor()) {
             let set = real!(CUDNN, cudnnBackendSetAttribute(
                 descriptor => Ptr, attribute => i32, TYPE_DESCRIPTOR => i32, 1 => i64, &raw mut properties => *mut Ptr
             ) -> i32);
-            // A descriptor that was given properties by its maker keeps them: then this setting is refused.
+            // A descriptor keeps properties that its creator set; this setting is then refused.
             let _ = set;
         }
         let result = real!(CUDNN, cudnnBackendFinalize(descriptor => Ptr) -> i32);
         if result == Some(status::SUCCESS) && attribute.is_some() {
-            waiting(|waiting| waiting.remove(&(descriptor as usize)));
+            unfinalised(|unfinalised| unfinalised.remove(&(descriptor as usize)));
         }
         result.unwrap_or(status::NOT_INITIALIZED)
     }
 
     /// Destroys a descriptor.
     fn cudnnBackendDestroyDescriptor(descriptor: Ptr) {
-        waiting(|waiting| waiting.remove(&(descriptor as usize)));
-        problem::gone(descriptor as usize);
+        unfinalised(|unfinalised| unfinalised.remove(&(descriptor as usize)));
+        problem::remove_descriptor(descriptor as usize);
         packs(|packs| packs.remove(&(descriptor as usize)));
-        deeds(|deeds| deeds.remove(&(descriptor as usize)));
+        effects(|effects| effects.remove(&(descriptor as usize)));
         real!(CUDNN, cudnnBackendDestroyDescriptor(descriptor => Ptr) -> i32).unwrap_or(status::NOT_INITIALIZED)
     }
 
-    /// Makes a descriptor in the caller's memory; deprecated, and forwarded for completeness.
+    /// Creates a descriptor in the caller's memory; deprecated, and forwarded for completeness.
     fn cudnnBackendInitialize(descriptor: Ptr) {
         real!(CUDNN, cudnnBackendInitialize(descriptor => Ptr) -> i32).unwrap_or(status::NOT_SUPPORTED)
     }
@@ -253,10 +252,10 @@ entry_points! {
         if plan.is_null() || variant_pack.is_null() {
             return status::BAD_PARAM;
         }
-        card::launch(stream, |speeds| {
-            let deed = deed(plan, speeds);
-            overwrite(&deed.written, variant_pack);
-            deed.work
+        card::queue_work(stream, |speeds| {
+            let effect = effect(plan, speeds);
+            forget_tensors(&effect.written, variant_pack);
+            effect.work
         });
         status::SUCCESS
     }

@@ -1,7 +1,7 @@
-//! `cudnnFindConvolution…`: which algorithm is fastest, where nothing can be timed.
+//! `cudnnFindConvolution…`: rank algorithms by speed without timing them.
 //!
-//! The real library would run each one. Here the order is that of its heuristics, and a caller that names its
-//! workspace gets those that fit into it.
+//! The real library would run each one. Here the order is that of its heuristics, and a caller that passes
+//! its workspace gets those that fit into it.
 
 use memfit_vocabulary::Remark;
 
@@ -23,11 +23,12 @@ pub(super) struct Performance {
     reserved: [i32; 3],
 }
 
-/// As many algorithms as the library has in one direction, and some to spare.
-const MOST: usize = 16;
+/// Maximum algorithms per direction, with some to spare.
+const MAX_ALGORITHMS: usize = 16;
 
-/// Hands out what the heuristics answered, in their order: those that work within `limit` bytes of workspace.
-fn answer(
+/// Returns the heuristics' results in their order, limited to those that need at most `limit` bytes of
+/// workspace.
+fn write_results(
     requested: i32,
     returned: Out<i32>,
     results: Out<Performance>,
@@ -37,9 +38,10 @@ fn answer(
     if requested <= 0 || returned.is_null() || results.is_null() {
         return status::BAD_PARAM;
     }
-    let mut found = [Performance::default(); MOST];
+    let mut found = [Performance::default(); MAX_ALGORITHMS];
     let mut count = 0_i32;
-    let result = ask(MOST as i32, &raw mut count, found.as_mut_ptr()).unwrap_or(status::NOT_INITIALIZED);
+    let result =
+        ask(MAX_ALGORITHMS as i32, &raw mut count, found.as_mut_ptr()).unwrap_or(status::NOT_INITIALIZED);
     if result != status::SUCCESS {
         return result;
     }
@@ -52,8 +54,8 @@ fn answer(
         .zip(1_u16..)
         .map(|(each, rank)| Performance { time: f32::from(rank), ..*each })
         .collect();
-    returned.put(working.len() as i32);
-    results.put_all(working);
+    returned.set(working.len() as i32);
+    results.set_all(working);
     status::SUCCESS
 }
 
@@ -65,7 +67,7 @@ entry_points! {
         handle: Ptr, first: Ptr, second: Ptr, convolution: Ptr, third: Ptr, requested: i32, returned: Out<i32>,
         results: Out<Performance>,
     ) {
-        answer(requested, returned, results, usize::MAX, |room, count, found| {
+        write_results(requested, returned, results, usize::MAX, |room, count, found| {
             real!(CUDNN, cudnnGetConvolutionForwardAlgorithm_v7(
                 handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
                 room => i32, count => *mut i32, found => *mut Performance
@@ -78,8 +80,8 @@ entry_points! {
         handle: Ptr, first: Ptr, _first_data: Ptr, second: Ptr, _second_data: Ptr, convolution: Ptr, third: Ptr,
         _third_data: Ptr, requested: i32, returned: Out<i32>, results: Out<Performance>, workspace: Ptr, size: usize,
     ) {
-        card::workspace(workspace);
-        answer(requested, returned, results, size, |room, count, found| {
+        card::label_workspace(workspace);
+        write_results(requested, returned, results, size, |room, count, found| {
             real!(CUDNN, cudnnGetConvolutionForwardAlgorithm_v7(
                 handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
                 room => i32, count => *mut i32, found => *mut Performance
@@ -92,7 +94,7 @@ entry_points! {
         handle: Ptr, first: Ptr, second: Ptr, convolution: Ptr, third: Ptr, requested: i32, returned: Out<i32>,
         results: Out<Performance>,
     ) {
-        answer(requested, returned, results, usize::MAX, |room, count, found| {
+        write_results(requested, returned, results, usize::MAX, |room, count, found| {
             real!(CUDNN, cudnnGetConvolutionBackwardDataAlgorithm_v7(
                 handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
                 room => i32, count => *mut i32, found => *mut Performance
@@ -105,8 +107,8 @@ entry_points! {
         handle: Ptr, first: Ptr, _first_data: Ptr, second: Ptr, _second_data: Ptr, convolution: Ptr, third: Ptr,
         _third_data: Ptr, requested: i32, returned: Out<i32>, results: Out<Performance>, workspace: Ptr, size: usize,
     ) {
-        card::workspace(workspace);
-        answer(requested, returned, results, size, |room, count, found| {
+        card::label_workspace(workspace);
+        write_results(requested, returned, results, size, |room, count, found| {
             real!(CUDNN, cudnnGetConvolutionBackwardDataAlgorithm_v7(
                 handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
                 room => i32, count => *mut i32, found => *mut Performance
@@ -119,7 +121,7 @@ entry_points! {
         handle: Ptr, first: Ptr, second: Ptr, convolution: Ptr, third: Ptr, requested: i32, returned: Out<i32>,
         results: Out<Performance>,
     ) {
-        answer(requested, returned, results, usize::MAX, |room, count, found| {
+        write_results(requested, returned, results, usize::MAX, |room, count, found| {
             real!(CUDNN, cudnnGetConvolutionBackwardFilterAlgorithm_v7(
                 handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
                 room => i32, count => *mut i32, found => *mut Performance
@@ -132,8 +134,8 @@ entry_points! {
         handle: Ptr, first: Ptr, _first_data: Ptr, second: Ptr, _second_data: Ptr, convolution: Ptr, third: Ptr,
         _third_data: Ptr, requested: i32, returned: Out<i32>, results: Out<Performance>, workspace: Ptr, size: usize,
     ) {
-        card::workspace(workspace);
-        answer(requested, returned, results, size, |room, count, found| {
+        card::label_workspace(workspace);
+        write_results(requested, returned, results, size, |room, count, found| {
             real!(CUDNN, cudnnGetConvolutionBackwardFilterAlgorithm_v7(
                 handle => Ptr, first => Ptr, second => Ptr, convolution => Ptr, third => Ptr,
                 room => i32, count => *mut i32, found => *mut Performance

@@ -1,5 +1,5 @@
-//! The calls that go to the real library as they are: descriptors, and questions that it answers from them
-//! and from the properties in a handle. None of them reaches for a device.
+//! Calls that are forwarded unchanged to the real library: descriptors, and queries that it answers from them
+//! and from the properties in a handle. None of them needs a device.
 
 use super::status;
 use crate::entry::Ptr;

@@ -1,4 +1,4 @@
-//! cuDNN's handles, and what is asked of the library as a whole.
+//! cuDNN's handles, and queries about the library as a whole.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
 
@@ -12,14 +12,14 @@ use crate::entry::{Fails, Out, Ptr, entry_points, guarded};
 use crate::real::real;
 use memfit_cuda::card;
 
-/// What is remembered of a handle, by its address.
+/// State of a handle, by its address.
 struct Context {
-    /// What the address leads to. The library's size queries read it.
+    /// Memory behind the handle's address; the library's size queries read it.
     _image: Image,
     stream: usize,
 }
 
-/// The handles that are alive. PyTorch keeps one for each thread and card, so there are few.
+/// Live handles. PyTorch keeps one per thread and device, so there are few.
 static HANDLES: Mutex<Option<HashMap<usize, Context>>> = Mutex::new(None);
 
 fn with_handles<R>(body: impl FnOnce(&mut HashMap<usize, Context>) -> R) -> R {
@@ -27,12 +27,12 @@ fn with_handles<R>(body: impl FnOnce(&mut HashMap<usize, Context>) -> R) -> R {
     body(handles.get_or_insert_default())
 }
 
-/// Whether this is a handle that was given out here and is alive.
+/// Returns `true` if this is a live handle.
 pub(super) fn is_alive(handle: Ptr) -> bool {
     with_handles(|handles| handles.contains_key(&(handle as usize)))
 }
 
-/// The stream of a handle that is alive.
+/// Stream of a live handle.
 pub(super) fn stream(handle: Ptr) -> Option<usize> {
     with_handles(|handles| handles.get(&(handle as usize)).map(|context| context.stream))
 }
@@ -40,7 +40,7 @@ pub(super) fn stream(handle: Ptr) -> Option<usize> {
 entry_points! {
     Fails(status::INTERNAL_ERROR);
 
-    /// Gives out a handle that begins with the current card's properties.
+    /// Creates a handle that begins with the current device's properties.
     fn cudnnCreate(handle: Out<usize>) {
         if handle.is_null() {
             return status::BAD_PARAM;
@@ -48,14 +48,14 @@ entry_points! {
         let Some(device) = card::device().filter(|_| card::use_libraries()) else {
             return status::NOT_INITIALIZED;
         };
-        let image = Image::of(device);
+        let image = Image::new(device);
         let address = image.address();
         with_handles(|handles| handles.insert(address, Context { _image: image, stream: 0 }));
-        handle.put(address);
+        handle.set(address);
         status::SUCCESS
     }
 
-    /// Takes a handle back.
+    /// Destroys a handle.
     fn cudnnDestroy(handle: usize) {
         match with_handles(|handles| handles.remove(&handle)) {
             Some(_) => status::SUCCESS,
@@ -63,7 +63,7 @@ entry_points! {
         }
     }
 
-    /// Remembers the handle's stream.
+    /// Stores the handle's stream.
     fn cudnnSetStream(handle: usize, stream: usize) {
         with_handles(|handles| match handles.get_mut(&handle) {
             Some(context) => {
@@ -74,7 +74,7 @@ entry_points! {
         })
     }
 
-    /// The stream that was set; the library asks this of itself, too.
+    /// Returns the stored stream; the library itself also calls this.
     fn cudnnGetStream(handle: usize, stream: Out<usize>) {
         let known = with_handles(|handles| handles.get(&handle).map(|context| context.stream));
         match known {
@@ -83,31 +83,31 @@ entry_points! {
         }
     }
 
-    /// Nothing runs, so no error can have come up.
+    /// Reports success: nothing runs, so no error can have occurred.
     fn cudnnQueryRuntimeError(handle: usize, result: Out<i32>, _mode: i32, _tag: Ptr) {
         if is_alive(handle as Ptr) && result.write(status::SUCCESS) { status::SUCCESS } else { status::BAD_PARAM }
     }
 }
 
-/// The real library's version.
+/// Returns the real library's version.
 #[unsafe(no_mangle)]
 extern "C" fn cudnnGetVersion() -> usize {
     guarded("cudnnGetVersion", 0, || real!(CUDNN, cudnnGetVersion() -> usize).unwrap_or(0))
 }
 
-/// The CUDA runtime that the real library was built with.
+/// Returns the CUDA runtime version that the real library was built with.
 #[unsafe(no_mangle)]
 extern "C" fn cudnnGetCudartVersion() -> usize {
     guarded("cudnnGetCudartVersion", 0, || real!(CUDNN, cudnnGetCudartVersion() -> usize).unwrap_or(0))
 }
 
-/// The newest architecture that the real library knows.
+/// Returns the newest architecture that the real library knows.
 #[unsafe(no_mangle)]
 extern "C" fn cudnnGetMaxDeviceVersion() -> usize {
     guarded("cudnnGetMaxDeviceVersion", 0, || real!(CUDNN, cudnnGetMaxDeviceVersion() -> usize).unwrap_or(0))
 }
 
-/// The name of a status.
+/// Name of a status.
 #[unsafe(no_mangle)]
 extern "C" fn cudnnGetErrorString(code: i32) -> *const c_char {
     const UNKNOWN: &CStr = c"CUDNN_STATUS_UNKNOWN";
@@ -116,14 +116,14 @@ extern "C" fn cudnnGetErrorString(code: i32) -> *const c_char {
     })
 }
 
-/// The real library's message about this thread's last failure.
+/// Copies the real library's message about this thread's last failure.
 #[unsafe(no_mangle)]
 extern "C" fn cudnnGetLastErrorString(message: Out<u8>, size: usize) {
     guarded("cudnnGetLastErrorString", (), || {
         if real!(CUDNN, cudnnGetLastErrorString(message => Out<u8>, size => usize) -> ()).is_none()
             && size > 0
         {
-            message.put(0);
+            message.set(0);
         }
     });
 }

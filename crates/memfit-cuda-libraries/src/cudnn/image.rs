@@ -1,8 +1,8 @@
-//! A handle's memory: the device's properties where the real library expects them.
+//! Memory behind a cuDNN handle: the device's properties where the real library expects them.
 //!
 //! The real library's handle begins with a structure of the device's properties, whose layout differs by
-//! release. The library tells it: a property descriptor that is made from a handle gives its properties back
-//! as JSON, so a handle whose every word holds its own index gives the offset of each property.
+//! release. The library reports it: a property descriptor created from a handle returns its properties as
+//! JSON, so a handle whose every word holds its own index yields the offset of each property.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char};
@@ -17,12 +17,12 @@ use crate::entry::Ptr;
 use crate::real::real;
 use memfit_cuda::card;
 
-/// How large a handle is made, in 32-bit words. The real one's properties lie in the first hundred; all that
-/// lies behind them reads as zero, and must be there to be read.
+/// Size of a handle in 32-bit words. The real handle's properties lie in the first hundred; everything after
+/// them is zero, and must be readable.
 const WORDS: usize = 65_536;
-/// As many words as are searched for properties.
-const SEARCHED: usize = 512;
-/// What a word of the probe holds beyond its index, so that no index is mistaken for a small number.
+/// Number of words that are searched for properties.
+const SEARCHED_WORDS: usize = 512;
+/// Offset added to the index in each word of the probe, so that no index is mistaken for a small number.
 const MARK: u32 = 10_000;
 
 /// `CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR`.
@@ -36,8 +36,8 @@ pub(super) const TYPE_HANDLE: i32 = 0;
 /// `CUDNN_TYPE_CHAR`.
 const TYPE_CHAR: i32 = 24;
 
-/// Where releases that do not tell keep each property, as found by asking them: 9.5 and 9.7 as 9.10, which
-/// tells.
+/// Offsets of the properties in releases that do not report them, determined by queries: 9.5 and 9.7 are like
+/// 9.10, which reports them.
 const SINCE_9_5: &[(&str, usize, usize)] = &[
     ("maxGridSize", 0, 3),
     ("maxBlockSize", 3, 3),
@@ -60,8 +60,8 @@ const SINCE_9_5: &[(&str, usize, usize)] = &[
     ("driverVer", 25, 1),
 ];
 
-/// Before, there was one property less in front of the threads of a multiprocessor; memory is aligned, so the
-/// rest stays.
+/// Earlier releases had one property less before the threads per multiprocessor; alignment keeps the rest in
+/// place.
 const BEFORE_9_5: &[(&str, usize, usize)] = &[
     ("maxGridSize", 0, 3),
     ("maxBlockSize", 3, 3),
@@ -81,17 +81,17 @@ const BEFORE_9_5: &[(&str, usize, usize)] = &[
     ("l2CacheSize", 22, 1),
     ("deviceVer", 24, 1),
     ("driverVer", 25, 1),
-    (SMS_OF_EACH_CLUSTER, 26, 24),
+    (SMS_PER_CLUSTER, 26, 24),
 ];
 
-/// The multiprocessors of each graphics processing cluster. No release names them so: 9.1 measures them on
-/// Hopper by a kernel when a handle is made, and refuses attention there without them.
-const SMS_OF_EACH_CLUSTER: &str = "multiprocessors of each cluster";
+/// Multiprocessors of each graphics processing cluster, a name of our own. cuDNN 9.1 measures them with a
+/// kernel on Hopper when a handle is created, and refuses attention there without them.
+const SMS_PER_CLUSTER: &str = "multiprocessors of each cluster";
 /// NVIDIA H100 Tensor Core GPU Architecture, "H100 GPU Architecture In-Depth": up to 8 clusters of 9 pairs.
 const CLUSTERS: u64 = 8;
-const MOST_SMS_OF_A_CLUSTER: u64 = 18;
+const MAX_SMS_PER_CLUSTER: u64 = 18;
 
-/// A property's value as cuDNN names it; `None` for one that is not known here, which then reads as zero.
+/// Value of a property under cuDNN's name; `None` for unknown names, which then read as zero.
 fn property(device: &Device, name: &str) -> Option<Vec<u64>> {
     let sm = &device.sm;
     Some(match name {
@@ -113,15 +113,15 @@ fn property(device: &Device, name: &str) -> Option<Vec<u64>> {
         "smClockRateKHz" => vec![device.sm_clock_khz.into()],
         "memClockRateKHz" => vec![device.memory_clock_khz.into()],
         "l2CacheSize" => vec![device.l2_cache.get()],
-        SMS_OF_EACH_CLUSTER => return clusters(device),
+        SMS_PER_CLUSTER => return clusters(device),
         "deviceVer" => vec![u64::from(device.compute_capability.sm_version()) * 10],
         "driverVer" => vec![card::driver_version().into()],
         _ => return None,
     })
 }
 
-/// The multiprocessors of each cluster of a Hopper card, spread evenly in pairs: which pairs are switched off
-/// differs from card to card.
+/// Multiprocessors of each cluster of a Hopper device, spread evenly in pairs; the disabled pairs differ from
+/// device to device.
 fn clusters(device: &Device) -> Option<Vec<u64>> {
     if device.compute_capability.major != 9 {
         return None;
@@ -129,12 +129,12 @@ fn clusters(device: &Device) -> Option<Vec<u64>> {
     let pairs = u64::from(device.sm_count) / 2;
     let of_cluster = |index: u64| 2 * (pairs / CLUSTERS + u64::from(index < pairs % CLUSTERS));
     let sms: Vec<u64> = (0..CLUSTERS).map(of_cluster).collect();
-    sms.iter().all(|sms| (1..=MOST_SMS_OF_A_CLUSTER).contains(sms)).then_some(sms)
+    sms.iter().all(|sms| (1..=MAX_SMS_PER_CLUSTER).contains(sms)).then_some(sms)
 }
 
-/// The properties of a card as the real library's JSON, with the names that this release knows.
+/// Properties of a device in the real library's JSON format, with the names that this release knows.
 pub(super) fn json(device: &Device) -> Option<CString> {
-    let known = layout().told.as_ref()?;
+    let known = layout().reported.as_ref()?;
     let mut object = serde_json::Map::new();
     for (name, shape) in known {
         let values = property(device, name);
@@ -151,33 +151,34 @@ pub(super) fn json(device: &Device) -> Option<CString> {
     CString::new(Value::Object(object).to_string()).ok()
 }
 
-/// Where this release of the library keeps the properties.
+/// Layout of the properties in this release of the library.
 struct Layout {
     /// Name, first word, number of words.
-    places: Vec<(String, usize, usize)>,
-    /// What the library told, if it did.
-    told: Option<BTreeMap<String, Value>>,
+    positions: Vec<(String, usize, usize)>,
+    /// Properties that the library reported, if it does.
+    reported: Option<BTreeMap<String, Value>>,
 }
 
 fn layout() -> &'static Layout {
     static LAYOUT: OnceLock<Layout> = OnceLock::new();
     LAYOUT.get_or_init(|| {
-        if let Some(told) = ask() {
-            let places = told.iter().filter_map(|(name, value)| place(name, value)).collect();
-            return Layout { places, told: Some(told) };
+        if let Some(reported) = query_properties() {
+            let positions =
+                reported.iter().filter_map(|(name, value)| property_position(name, value)).collect();
+            return Layout { positions, reported: Some(reported) };
         }
         card::remark(Remark::CudnnLayout);
         let version = real!(CUDNN, cudnnGetVersion() -> usize).unwrap_or(0);
-        let places = if version < 90_500 { BEFORE_9_5 } else { SINCE_9_5 };
-        let places = places.iter().map(|(name, first, words)| ((*name).to_owned(), *first, *words));
-        Layout { places: places.collect(), told: None }
+        let positions = if version < 90_500 { BEFORE_9_5 } else { SINCE_9_5 };
+        let positions = positions.iter().map(|(name, first, words)| ((*name).to_owned(), *first, *words));
+        Layout { positions: positions.collect(), reported: None }
     })
 }
 
-/// Where a property lies, from what the library read there out of the probe.
-fn place(name: &str, value: &Value) -> Option<(String, usize, usize)> {
+/// Position of a property, derived from the value that the library read from the probe.
+fn property_position(name: &str, value: &Value) -> Option<(String, usize, usize)> {
     let index = |value: &Value| {
-        // A property of 64 bits reads two words; the lower one comes first.
+        // A 64-bit property spans two words, the lower one first.
         let read = value.as_u64()?;
         let words = if read >> 32 == 0 { 1 } else { 2 };
         let first = u32::try_from(read & 0xffff_ffff).ok()?.checked_sub(MARK)?;
@@ -188,13 +189,13 @@ fn place(name: &str, value: &Value) -> Option<(String, usize, usize)> {
         Value::Number(_) => index(value)?,
         _ => return None,
     };
-    (first + words <= SEARCHED).then(|| (name.to_owned(), first, words))
+    (first + words <= SEARCHED_WORDS).then(|| (name.to_owned(), first, words))
 }
 
-/// Asks the library for the properties of a handle whose words hold their own index.
-fn ask() -> Option<BTreeMap<String, Value>> {
+/// Queries the library for the properties of a handle whose words hold their own index.
+fn query_properties() -> Option<BTreeMap<String, Value>> {
     let mut probe = vec![0_u32; WORDS];
-    for (word, mark) in probe[..SEARCHED].iter_mut().zip(MARK..) {
+    for (word, mark) in probe[..SEARCHED_WORDS].iter_mut().zip(MARK..) {
         *word = mark;
     }
     let mut handle = probe.as_mut_ptr() as usize;
@@ -233,11 +234,11 @@ fn read_json(descriptor: usize, room: i64, length: &mut i64, target: *mut c_char
     (read == status::SUCCESS).then_some(())
 }
 
-/// A descriptor of the card's properties for the mode without a device; `None` where the library has no such
-/// mode. It is made once for each card and lives as long as the process.
+/// Descriptor of the device's properties for the mode without a device; `None` if the library has no such
+/// mode. It is created once per device and lives as long as the process.
 pub(super) fn descriptor() -> Option<Ptr> {
     static DESCRIPTORS: [OnceLock<Option<usize>>; 64] = [const { OnceLock::new() }; 64];
-    let made = DESCRIPTORS.get(card::current())?.get_or_init(|| {
+    let made = DESCRIPTORS.get(card::current_ordinal())?.get_or_init(|| {
         let text = json(card::device()?)?;
         let length = i64::try_from(text.count_bytes()).ok()?;
         let mut descriptor = 0_usize;
@@ -257,14 +258,14 @@ pub(super) fn descriptor() -> Option<Ptr> {
     made.map(|address| address as Ptr)
 }
 
-/// The memory behind a handle.
+/// Memory behind a handle.
 pub(super) struct Image(Box<[u32]>);
 
 impl Image {
-    /// A handle's memory for a card.
-    pub(super) fn of(device: &Device) -> Self {
+    /// Creates a handle's memory for a device.
+    pub(super) fn new(device: &Device) -> Self {
         let mut words = vec![0_u32; WORDS].into_boxed_slice();
-        for (name, first, count) in &layout().places {
+        for (name, first, count) in &layout().positions {
             let Some(values) = property(device, name) else { continue };
             match (values.as_slice(), *count) {
                 (&[value], 2) => {
@@ -281,7 +282,7 @@ impl Image {
         Self(words)
     }
 
-    /// Where it lies: the handle.
+    /// Address of the memory, which is the handle.
     pub(super) fn address(&self) -> usize {
         self.0.as_ptr() as usize
     }
@@ -296,7 +297,7 @@ mod tests {
     fn a_hopper_card_says_how_its_multiprocessors_are_spread() {
         let catalogue = Catalogue::builtin().unwrap();
         for device in catalogue.devices() {
-            let spread = property(device, SMS_OF_EACH_CLUSTER);
+            let spread = property(device, SMS_PER_CLUSTER);
             if device.compute_capability.major == 9 {
                 let total = spread.map(|sms| sms.iter().sum::<u64>());
                 assert_eq!(total, Some(device.sm_count.into()), "{}", device.name);

@@ -1,8 +1,8 @@
-//! What a plan of the graph interface computes: its operations and their tensors, as they were set on the
-//! descriptors.
+//! Computation of a graph plan: its operations and their tensors, from the attributes set on the descriptors.
 //!
-//! Descriptors are the real library's; beside each, what was set on it is remembered here, and passed on to
-//! whatever it is set on itself. So a plan knows its operations even when their descriptors are long gone.
+//! Descriptors are the real library's. Their attributes are also stored here, and passed on to the
+//! descriptors that they are set on. So a plan knows its operations even after their descriptors are
+//! destroyed.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
 
@@ -15,12 +15,12 @@ use memfit_channel::WorkKind;
 
 use crate::cost::convolution::{Convolution, Direction, Operand};
 use crate::entry::{In, Ptr};
-use crate::numbers::of_cudnn;
+use crate::numbers::cudnn_element;
 use memfit_kernels::cost::gemm::Gemm;
 use memfit_kernels::cost::speeds::Math;
 use memfit_kernels::cost::{Speeds, Work};
 
-/// Kinds of descriptors that are remembered.
+/// Kinds of descriptors that are stored.
 pub(super) mod kind {
     pub(crate) const ENGINE: i32 = 2;
     pub(crate) const ENGINE_CONFIG: i32 = 3;
@@ -30,13 +30,13 @@ pub(super) mod kind {
     pub(crate) const VARIANT_PACK: i32 = 16;
     pub(crate) const POINTWISE: i32 = 13;
     pub(crate) const MATMUL: i32 = 19;
-    /// Fused attention as one operation, which later releases have for the forward.
+    /// Fused attention as one operation, which later releases have for the forward pass.
     pub(crate) const ATTENTION: i32 = 41;
-    /// Only scores in a band along the diagonal.
+    /// Masks scores outside a band along the diagonal.
     pub(crate) const BAND: i32 = 44;
 }
 
-/// Attributes that are looked at.
+/// Attributes that are read.
 pub(super) mod attribute {
     pub(crate) const HEURISTICS_RESULTS: i32 = 202;
     pub(crate) const CONFIG_ENGINE: i32 = 300;
@@ -55,48 +55,48 @@ pub(super) mod attribute {
     pub(super) const TENSOR_VIRTUAL: i32 = 907;
 }
 
-/// More dimensions no tensor has, and more parts no descriptor.
-const MOST: i64 = 64;
+/// Bound on the dimensions of a tensor and on the parts of a descriptor.
+const MAX_DIMENSIONS: i64 = 64;
 
-/// What was set on a descriptor.
+/// Attributes of a descriptor.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Known {
+pub(super) struct Attributes {
     kind: i32,
-    /// Of a tensor.
+    /// Data type, for a tensor.
     numbers: i32,
     extents: Vec<i64>,
     id: i64,
     is_virtual: bool,
-    /// Other descriptors that were set, by the attribute.
-    parts: Vec<(i32, Arc<Known>)>,
+    /// Descriptors set as attributes, with the attribute.
+    parts: Vec<(i32, Arc<Attributes>)>,
 }
 
-static KNOWN: Mutex<Option<HashMap<usize, Arc<Known>>>> = Mutex::new(None);
+static KNOWN: Mutex<Option<HashMap<usize, Arc<Attributes>>>> = Mutex::new(None);
 
-fn with_known<R>(body: impl FnOnce(&mut HashMap<usize, Arc<Known>>) -> R) -> R {
+fn with_known<R>(body: impl FnOnce(&mut HashMap<usize, Arc<Attributes>>) -> R) -> R {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     body(known.get_or_insert_default())
 }
 
-/// A descriptor was made.
-pub(super) fn made(descriptor: usize, kind: i32) {
-    // A pack of addresses is made for each execution, and tells nothing.
+/// Records a new descriptor.
+pub(super) fn record_descriptor(descriptor: usize, kind: i32) {
+    // A variant pack is created for each execution, and describes no operation.
     if kind != kind::VARIANT_PACK {
-        with_known(|known| known.insert(descriptor, Arc::new(Known { kind, ..Known::default() })));
+        with_known(|known| known.insert(descriptor, Arc::new(Attributes { kind, ..Attributes::default() })));
     }
 }
 
-/// A descriptor is gone; those that it was set on remember what it said.
-pub(super) fn gone(descriptor: usize) {
+/// Removes a destroyed descriptor; those that it was set on keep its attributes.
+pub(super) fn remove_descriptor(descriptor: usize) {
     with_known(|known| known.remove(&descriptor));
 }
 
-/// Descriptors were set on another one, or given out by it.
-pub(super) fn linked(descriptor: usize, attribute: i32, count: i64, parts: In<usize>) {
+/// Records descriptors that were set on another one, or returned by it.
+pub(super) fn record_links(descriptor: usize, attribute: i32, count: i64, parts: In<usize>) {
     with_known(|known| {
         let mut found = Vec::new();
-        for index in 0..count.clamp(0, MOST) {
-            if let Some(part) = parts.at(index as usize).and_then(|part| known.get(&part)) {
+        for index in 0..count.clamp(0, MAX_DIMENSIONS) {
+            if let Some(part) = parts.get_at(index as usize).and_then(|part| known.get(&part)) {
                 found.push((attribute, Arc::clone(part)));
             }
         }
@@ -106,23 +106,24 @@ pub(super) fn linked(descriptor: usize, attribute: i32, count: i64, parts: In<us
     });
 }
 
-/// The heuristics gave out configurations: each is for the operations that the heuristics were asked about.
-pub(super) fn given_out(heuristics: usize, count: i64, configurations: In<usize>) {
+/// Records configurations that the heuristics returned: each is for the operations the heuristics were asked
+/// about.
+pub(super) fn record_configurations(heuristics: usize, count: i64, configurations: In<usize>) {
     with_known(|known| {
         let Some(parts) = known.get(&heuristics).map(|own| own.parts.clone()) else { return };
         for index in 0..count.clamp(0, 1 << 12) {
-            if let Some(own) = configurations.at(index as usize).and_then(|each| known.get_mut(&each)) {
+            if let Some(own) = configurations.get_at(index as usize).and_then(|each| known.get_mut(&each)) {
                 Arc::make_mut(own).parts.clone_from(&parts);
             }
         }
     });
 }
 
-/// Numbers were set on a tensor's descriptor.
-pub(super) fn described(descriptor: usize, attribute: i32, count: i64, values: Ptr) {
+/// Records numbers that were set on a tensor's descriptor.
+pub(super) fn record_attribute(descriptor: usize, attribute: i32, count: i64, values: Ptr) {
     let at = values as u64;
-    // SAFETY: the attributes that are read so are as many 64-bit numbers.
-    let long = || unsafe { In::<i64>::from_address(at) }.list(count.clamp(0, MOST) as usize);
+    // SAFETY: the attributes read this way are `count` 64-bit numbers.
+    let long = || unsafe { In::<i64>::from_address(at) }.list(count.clamp(0, MAX_DIMENSIONS) as usize);
     with_known(|known| {
         let Some(own) = known.get_mut(&descriptor) else { return };
         match attribute {
@@ -142,19 +143,19 @@ pub(super) fn described(descriptor: usize, attribute: i32, count: i64, values: P
     });
 }
 
-/// What is known of a descriptor.
-pub(super) fn of(descriptor: usize) -> Option<Arc<Known>> {
+/// Returns the attributes of a descriptor.
+pub(super) fn find(descriptor: usize) -> Option<Arc<Attributes>> {
     with_known(|known| known.get(&descriptor).cloned())
 }
 
-impl Known {
-    /// How long it takes to carry out; `tensor_cores` says whether single precision runs on them, `workspace`
-    /// how many bytes the plan wants for what it keeps between its kernels.
+impl Attributes {
+    /// Duration of the operations. `tensor_cores` says whether single precision uses them, `workspace` the
+    /// bytes that the plan keeps between its kernels.
     pub(super) fn work(&self, tensor_cores: bool, workspace: f64, speeds: &Speeds) -> Work {
         let mut operations = Vec::new();
         self.collect(&mut operations);
-        if let Some((attention, shape)) = attention::of(&operations) {
-            return attention.of_shape(shape, speeds);
+        if let Some((attention, shape)) = attention::recognise(&operations) {
+            return attention.shape_work(shape, speeds);
         }
         let (mut length, mut moved) = (0.0, 0.0);
         let mut kind = WorkKind::Memory;
@@ -166,7 +167,7 @@ impl Known {
                 length += gemm.nanoseconds(speeds) - speeds.launch;
                 kind = WorkKind::Matmul;
             }
-            moved += operation.tensors().map(Known::bytes).sum::<f64>();
+            moved += operation.tensors().map(Attributes::bytes).sum::<f64>();
         }
         if kind != WorkKind::Convolution {
             length = speeds.launch + length.max(speeds.traffic(moved, 0.8));
@@ -174,9 +175,9 @@ impl Known {
         Work::new(kind, length)
     }
 
-    /// The numbers of the tensors that it writes, or might: of a convolution the result, of anything else
-    /// whatever holds no integers.
-    pub(super) fn written(&self) -> Vec<i64> {
+    /// Ids of the tensors that it writes, or might: for a convolution the result, for other operations every
+    /// tensor that does not hold integers.
+    pub(super) fn written_tensors(&self) -> Vec<i64> {
         let mut operations = Vec::new();
         self.collect(&mut operations);
         let mut numbers = Vec::new();
@@ -197,21 +198,21 @@ impl Known {
         numbers
     }
 
-    /// Lengths and offsets: no operation writes them.
+    /// Returns `true` for lengths and offsets, which no operation writes.
     fn holds_integers(&self) -> bool {
         /// `CUDNN_DATA_INT32`, `CUDNN_DATA_INT64`.
         const INTEGERS: [i32; 2] = [4, 10];
         INTEGERS.contains(&self.numbers)
     }
 
-    /// Whether anything in it is computed in single precision.
+    /// Returns `true` if anything in it is computed in single precision.
     pub(super) fn is_single(&self) -> bool {
-        let own = !self.extents.is_empty() && of_cudnn(self.numbers).1 == Math::F32;
+        let own = !self.extents.is_empty() && cudnn_element(self.numbers).1 == Math::F32;
         own || self.parts.iter().any(|(_, part)| part.is_single())
     }
 
-    /// The operations in it.
-    fn collect<'k>(&'k self, found: &mut Vec<&'k Known>) {
+    /// Collects the operations in it.
+    fn collect<'k>(&'k self, found: &mut Vec<&'k Attributes>) {
         let is_operation = self.parts.iter().any(|(_, part)| !part.extents.is_empty());
         if is_operation {
             found.push(self);
@@ -220,11 +221,11 @@ impl Known {
         }
     }
 
-    fn part(&self, attribute: i32) -> Option<&Known> {
+    fn part(&self, attribute: i32) -> Option<&Attributes> {
         self.parts.iter().find(|(known, _)| *known == attribute).map(|(_, part)| part.as_ref())
     }
 
-    fn tensors(&self) -> impl Iterator<Item = &Known> {
+    fn tensors(&self) -> impl Iterator<Item = &Attributes> {
         self.parts.iter().map(|(_, part)| part.as_ref()).filter(|part| !part.extents.is_empty())
     }
 
@@ -232,7 +233,7 @@ impl Known {
         self.extents.iter().map(|extent| *extent as f64).product()
     }
 
-    /// How many matrices, and their rows and columns.
+    /// Number of matrices, and their rows and columns.
     fn matrices(&self) -> (f64, [f64; 2]) {
         let last = |from_end: usize| {
             self.extents.len().checked_sub(from_end).map_or(1.0, |dimension| self.extent(dimension))
@@ -243,7 +244,7 @@ impl Known {
 
     /// Bytes in memory.
     fn bytes(&self) -> f64 {
-        if self.is_virtual { 0.0 } else { self.elements() * of_cudnn(self.numbers).0 }
+        if self.is_virtual { 0.0 } else { self.elements() * cudnn_element(self.numbers).0 }
     }
 
     fn extent(&self, dimension: usize) -> f64 {
@@ -251,7 +252,7 @@ impl Known {
     }
 
     fn math(&self, tensor_cores: bool) -> (f64, Math) {
-        match of_cudnn(self.numbers) {
+        match cudnn_element(self.numbers) {
             (element, Math::F32) if tensor_cores => (element, Math::Tf32),
             known => known,
         }
@@ -265,8 +266,9 @@ impl Known {
             _ => return None,
         };
         let (x, w, y) = (self.part(x)?, self.part(w)?, self.part(y)?);
-        let operands = [x, w, y].map(|part| Operand::of(part.extents.iter().map(|extent| *extent as f64)));
-        Some(Convolution::between(direction, operands, x.math(tensor_cores), workspace))
+        let operands =
+            [x, w, y].map(|part| Operand::from_extents(part.extents.iter().map(|extent| *extent as f64)));
+        Some(Convolution::new(direction, operands, x.math(tensor_cores), workspace))
     }
 
     fn product(&self, tensor_cores: bool) -> Option<Gemm> {
@@ -279,9 +281,9 @@ impl Known {
         let (_, [_, k]) = first.matrices();
         let (element, mut math) = first.math(tensor_cores);
         if math == Math::F32 && first.is_virtual {
-            // What is between two products of one kernel is computed like its operands.
+            // An intermediate between two products of one kernel is computed in the operands' precision.
             math = second.math(tensor_cores).1;
         }
-        Some(Gemm::new([m, n, k, count], math, element, of_cudnn(result.numbers).0))
+        Some(Gemm::new([m, n, k, count], math, element, cudnn_element(result.numbers).0))
     }
 }

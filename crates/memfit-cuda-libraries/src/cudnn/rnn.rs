@@ -1,19 +1,19 @@
-//! Recurrent networks and dropout: the few calls that the real library cannot be left alone with.
+//! Recurrent networks and dropout: the few calls that the real library cannot handle alone.
 
 use super::status;
 use crate::entry::{Fails, Out, Ptr, entry_points};
 use crate::real::real;
 use memfit_cuda::card;
 
-/// What stands in an out-parameter until the library writes it.
+/// Value of an out-parameter that the library has not written.
 const UNWRITTEN: usize = usize::MAX;
 
 entry_points! {
     Fails(status::INTERNAL_ERROR);
 
-    /// Workspace and reserve space of a recurrent network. The library works both out of the descriptors and
-    /// the properties in the handle, writes them, and only then turns to the CUDA runtime that is linked into
-    /// it, which finds no card. So sizes that were written count, whatever it says afterwards.
+    /// Returns the workspace and reserve space of a recurrent network. The library computes both from the
+    /// descriptors and the properties in the handle, writes them, and only then calls the CUDA runtime that
+    /// is linked into it, which finds no device. So sizes that were written count, whatever status follows.
     fn cudnnGetRNNTempSpaceSizes(
         handle: Ptr, network: Ptr, mode: i32, input: Ptr, workspace: Out<usize>, reserve: Out<usize>,
     ) {
@@ -26,13 +26,13 @@ entry_points! {
         if result != status::SUCCESS && !failed_late {
             return result;
         }
-        workspace.put(if work == UNWRITTEN { 0 } else { work });
-        reserve.put(if kept == UNWRITTEN { 0 } else { kept });
+        workspace.set(if work == UNWRITTEN { 0 } else { work });
+        reserve.set(if kept == UNWRITTEN { 0 } else { kept });
         status::SUCCESS
     }
 
     /// Sets a dropout's parameters. The real call would also fill the states on the device; restoring them
-    /// does all but that. Where there are no states, it only remembers, and may do so itself.
+    /// does everything else. Without states, the real library only stores the parameters, so it is called.
     fn cudnnSetDropoutDescriptor(
         dropout: Ptr, handle: Ptr, probability: f32, states: Ptr, size: usize, seed: u64,
     ) {
@@ -41,7 +41,7 @@ entry_points! {
                 dropout => Ptr, handle => Ptr, probability => f32, states => Ptr, size => usize, seed => u64
             ) -> i32)
         } else {
-            card::workspace(states);
+            card::label_workspace(states);
             real!(CUDNN, cudnnRestoreDropoutDescriptor(
                 dropout => Ptr, handle => Ptr, probability => f32, states => Ptr, size => usize, seed => u64
             ) -> i32)

@@ -8,7 +8,7 @@ use crate::real::forward;
 use memfit_abi::handles::Objects;
 use memfit_cuda::card;
 
-/// What lies behind a handle.
+/// State of a handle.
 #[derive(Default)]
 pub(super) struct Context {
     stream: AtomicUsize,
@@ -29,27 +29,27 @@ impl Kind for Context {
 }
 
 impl Context {
-    /// The stream that work is queued on.
+    /// Stream that work is queued on.
     pub(super) fn stream(&self) -> usize {
         self.stream.load(Relaxed)
     }
 }
 
-/// What cuSOLVER answers about its handles.
+/// Status codes for handle creation and destruction.
 const HANDLES: HandleStatus = HandleStatus {
     success: status::SUCCESS,
     not_initialized: status::NOT_INITIALIZED,
     invalid_value: status::INVALID_VALUE,
 };
 
-/// Remembers what was set on a handle.
+/// Stores a setting in a handle.
 fn set(handle: Handle<Context>, store: impl FnOnce(&Context)) -> i32 {
     let Some(context) = handle.get() else { return status::NOT_INITIALIZED };
     store(&context);
     status::SUCCESS
 }
 
-/// Answers with what was set, or with the library's default.
+/// Returns a setting, or the library's default.
 fn get<T>(handle: Handle<Context>, value: Out<T>, load: impl FnOnce(&Context) -> T) -> i32 {
     let Some(context) = handle.get() else { return status::NOT_INITIALIZED };
     if value.write(load(&context)) { status::SUCCESS } else { status::INVALID_VALUE }
@@ -122,12 +122,12 @@ entry_points! {
         get(handle, value, |context| context.mantissa_offset.load(Relaxed))
     }
 
-    /// Gives out a handle.
+    /// Creates a handle.
     fn cusolverDnCreate(handle: Out<Handle<Context>>) {
         HANDLES.create(handle)
     }
 
-    /// Takes a handle back.
+    /// Destroys a handle.
     fn cusolverDnDestroy(handle: Handle<Context>) {
         HANDLES.destroy(handle)
     }
@@ -136,22 +136,22 @@ entry_points! {
 entry_points! {
     Fails(status::INTERNAL_ERROR);
 
-    /// How far a Jacobi decomposition was off: nothing ran, so not at all.
+    /// Returns the residual of a Jacobi decomposition: 0, since nothing ran.
     fn cusolverDnXgesvdjGetResidual(handle: Handle<Context>, _info: Ptr, residual: Out<f64>) {
         settled(handle, residual, 0.0)
     }
 
-    /// How many sweeps a Jacobi decomposition took.
+    /// Returns the number of sweeps of a Jacobi decomposition.
     fn cusolverDnXgesvdjGetSweeps(handle: Handle<Context>, _info: Ptr, sweeps: Out<i32>) {
         settled(handle, sweeps, 0)
     }
 
-    /// How far a Jacobi decomposition was off: nothing ran, so not at all.
+    /// Returns the residual of a Jacobi decomposition: 0, since nothing ran.
     fn cusolverDnXsyevjGetResidual(handle: Handle<Context>, _info: Ptr, residual: Out<f64>) {
         settled(handle, residual, 0.0)
     }
 
-    /// How many sweeps a Jacobi decomposition took.
+    /// Returns the number of sweeps of a Jacobi decomposition.
     fn cusolverDnXsyevjGetSweeps(handle: Handle<Context>, _info: Ptr, sweeps: Out<i32>) {
         settled(handle, sweeps, 0)
     }
@@ -160,7 +160,8 @@ entry_points! {
 entry_points! {
     Fails(status::INTERNAL_ERROR);
 
-    /// Singular values by their approximation. The residuals are the host's, where the caller wants them.
+    /// Queues an approximate singular value decomposition. The residuals are host memory, if the caller wants
+    /// them.
     fn cusolverDnSgesvdaStridedBatched(
         handle: Handle<Context>, _vectors: i32, _rank: i32, m: i32, n: i32, _a: Ptr, lda: i32, _step_a: i64, _s: Ptr,
         _step_s: i64, _u: Ptr, _ldu: i32, _step_u: i64, _v: Ptr, _ldv: i32, _step_v: i64, workspace: Ptr, _size: i32,
@@ -175,8 +176,8 @@ entry_points! {
         if m < 0 || n < 0 || lda < m.max(1) || batch < 0 {
             return status::INVALID_VALUE;
         }
-        card::workspace(workspace);
-        residuals.put_all(std::iter::repeat_n(0.0, usize::try_from(batch).unwrap_or(0)));
+        card::label_workspace(workspace);
+        residuals.set_all(std::iter::repeat_n(0.0, usize::try_from(batch).unwrap_or(0)));
         status::SUCCESS
     }
 }

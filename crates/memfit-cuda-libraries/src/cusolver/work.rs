@@ -1,7 +1,8 @@
-//! Decompositions: nothing is decomposed, and each takes its time on its handle's stream.
+//! Work of decompositions: nothing is computed, and each takes its time on its handle's stream.
 //!
-//! Operations are those of LAPACK's algorithms (Golub and Van Loan, Matrix Computations, 4th edition, for
-//! real numbers; complex ones count four times); eigenvectors and singular vectors are taken to be wanted.
+//! Operation counts are those of LAPACK's algorithms (Golub and Van Loan, Matrix Computations, 4th edition,
+//! for real numbers; complex ones count four times). Eigenvectors and singular vectors are assumed to be
+//! computed.
 
 #![allow(
     clippy::used_underscore_binding,
@@ -14,7 +15,7 @@ use crate::cost::library;
 use crate::entry::{Fails, Handle, Ptr, entry_points};
 use memfit_cuda::card;
 
-/// What a decomposition of an `m` by `n` matrix, or of a square one, computes.
+/// Operations of a decomposition of an `m` by `n` matrix, or of a square one.
 mod operations {
     pub(super) fn cholesky(n: f64) -> f64 {
         n.powi(3) / 3.0
@@ -39,19 +40,19 @@ mod operations {
         14.0 * most * least.powi(2) + 8.0 * least.powi(3)
     }
 
-    /// Some ten sweeps of rotations.
+    /// About ten sweeps of rotations.
     pub(super) fn jacobi(m: f64, n: f64) -> f64 {
         let (most, least) = (m.max(n), m.min(n));
         10.0 * 6.0 * most * least.powi(2)
     }
 }
 
-/// A number of rows or columns; none where it makes no sense.
-fn count(number: impl Into<i64>) -> f64 {
+/// Number of rows or columns; 0 if negative.
+fn extent(number: impl Into<i64>) -> f64 {
     number.into().max(0) as f64
 }
 
-/// The real and the complex types of a call's four names.
+/// Type of a call's elements.
 #[derive(Clone, Copy)]
 struct Scalar {
     double: bool,
@@ -59,14 +60,14 @@ struct Scalar {
 }
 
 impl Scalar {
-    /// By the letter that a call's name has for it.
-    fn named(name: &str) -> Self {
+    /// Derives the type from the letter in the call's name.
+    fn from_name(name: &str) -> Self {
         let letter = name.as_bytes().get("cusolverDn".len()).copied();
         Self { double: matches!(letter, Some(b'D' | b'Z')), complex: matches!(letter, Some(b'C' | b'Z')) }
     }
 
-    /// By a `cudaDataType`.
-    fn of(kind: i32) -> Self {
+    /// Derives the type from a `cudaDataType`.
+    fn from_data_type(kind: i32) -> Self {
         Self { double: matches!(kind, 1 | 5), complex: matches!(kind, 4 | 5) }
     }
 }
@@ -74,7 +75,7 @@ impl Scalar {
 fn run(handle: Handle<Context>, (rows, columns): (f64, f64), operations: f64, scalar: Scalar) -> i32 {
     let Some(context) = handle.get() else { return status::NOT_INITIALIZED };
     let operations = if scalar.complex { 4.0 * operations } else { operations };
-    card::launch(context.stream(), |speeds| {
+    card::queue_work(context.stream(), |speeds| {
         library::solver(operations, rows, columns, scalar.double, speeds)
     });
     status::SUCCESS
@@ -83,29 +84,29 @@ fn run(handle: Handle<Context>, (rows, columns): (f64, f64), operations: f64, sc
 entry_points! {
     Fails(status::INTERNAL_ERROR);
 
-    /// Takes its time, and may write wherever it is led to.
+    /// Queues the work and forgets the contents behind every pointer argument.
     fn cusolverDnSpotrf(
         handle: Handle<Context>, _fill: i32, n: i32, a: Ptr, _lda: i32, work: Ptr, _length: i32, info: Ptr,
     ),
     fn cusolverDnDpotrf(),
     fn cusolverDnCpotrf(),
     fn cusolverDnZpotrf() {
-        [a, work, info].into_iter().for_each(card::overwritten);
-        run(handle, (count(n), count(n)), operations::cholesky(count(n)), Scalar::named(NAME))
+        [a, work, info].into_iter().for_each(card::forget_contents);
+        run(handle, (extent(n), extent(n)), operations::cholesky(extent(n)), Scalar::from_name(NAME))
     }
 
-    /// Takes its time, and may write wherever it is led to.
+    /// Queues the work and forgets the contents behind every pointer argument.
     fn cusolverDnSgetrf(
         handle: Handle<Context>, m: i32, n: i32, a: Ptr, _lda: i32, work: Ptr, pivots: Ptr, info: Ptr,
     ),
     fn cusolverDnDgetrf(),
     fn cusolverDnCgetrf(),
     fn cusolverDnZgetrf() {
-        [a, work, pivots, info].into_iter().for_each(card::overwritten);
-        run(handle, (count(m), count(n)), operations::lu(count(m), count(n)), Scalar::named(NAME))
+        [a, work, pivots, info].into_iter().for_each(card::forget_contents);
+        run(handle, (extent(m), extent(n)), operations::lu(extent(m), extent(n)), Scalar::from_name(NAME))
     }
 
-    /// Takes its time, and may write wherever it is led to.
+    /// Queues the work and forgets the contents behind every pointer argument.
     fn cusolverDnSgeqrf(
         handle: Handle<Context>, m: i32, n: i32, a: Ptr, _lda: i32, tau: Ptr, work: Ptr, _length: i32,
         info: Ptr,
@@ -113,11 +114,11 @@ entry_points! {
     fn cusolverDnDgeqrf(),
     fn cusolverDnCgeqrf(),
     fn cusolverDnZgeqrf() {
-        [a, tau, work, info].into_iter().for_each(card::overwritten);
-        run(handle, (count(m), count(n)), operations::qr(count(m), count(n)), Scalar::named(NAME))
+        [a, tau, work, info].into_iter().for_each(card::forget_contents);
+        run(handle, (extent(m), extent(n)), operations::qr(extent(m), extent(n)), Scalar::from_name(NAME))
     }
 
-    /// Takes its time, and may write wherever it is led to.
+    /// Queues the work and forgets the contents behind every pointer argument.
     fn cusolverDnSsyevd(
         handle: Handle<Context>, _vectors: i32, _fill: i32, n: i32, a: Ptr, _lda: i32, w: Ptr, work: Ptr,
         _length: i32, info: Ptr,
@@ -125,11 +126,11 @@ entry_points! {
     fn cusolverDnDsyevd(),
     fn cusolverDnCheevd(),
     fn cusolverDnZheevd() {
-        [a, w, work, info].into_iter().for_each(card::overwritten);
-        run(handle, (count(n), count(n)), operations::eigen(count(n)), Scalar::named(NAME))
+        [a, w, work, info].into_iter().for_each(card::forget_contents);
+        run(handle, (extent(n), extent(n)), operations::eigen(extent(n)), Scalar::from_name(NAME))
     }
 
-    /// Takes its time, and may write wherever it is led to.
+    /// Queues the work and forgets the contents behind every pointer argument.
     fn cusolverDnSgesvd(
         handle: Handle<Context>, _left: u8, _right: u8, m: i32, n: i32, a: Ptr, _lda: i32, s: Ptr, u: Ptr,
         _ldu: i32, v: Ptr, _ldv: i32, work: Ptr, _length: i32, real_work: Ptr, info: Ptr,
@@ -137,11 +138,11 @@ entry_points! {
     fn cusolverDnDgesvd(),
     fn cusolverDnCgesvd(),
     fn cusolverDnZgesvd() {
-        [a, s, u, v, work, real_work, info].into_iter().for_each(card::overwritten);
-        run(handle, (count(m), count(n)), operations::singular(count(m), count(n)), Scalar::named(NAME))
+        [a, s, u, v, work, real_work, info].into_iter().for_each(card::forget_contents);
+        run(handle, (extent(m), extent(n)), operations::singular(extent(m), extent(n)), Scalar::from_name(NAME))
     }
 
-    /// Takes its time, and may write wherever it is led to.
+    /// Queues the work and forgets the contents behind every pointer argument.
     fn cusolverDnSgesvdj(
         handle: Handle<Context>, _vectors: i32, _economy: i32, m: i32, n: i32, a: Ptr, _lda: i32, s: Ptr,
         u: Ptr, _ldu: i32, v: Ptr, _ldv: i32, work: Ptr, _length: i32, info: Ptr, parameters: Ptr,
@@ -149,45 +150,45 @@ entry_points! {
     fn cusolverDnDgesvdj(),
     fn cusolverDnCgesvdj(),
     fn cusolverDnZgesvdj() {
-        [a, s, u, v, work, info, parameters].into_iter().for_each(card::overwritten);
-        run(handle, (count(m), count(n)), operations::jacobi(count(m), count(n)), Scalar::named(NAME))
+        [a, s, u, v, work, info, parameters].into_iter().for_each(card::forget_contents);
+        run(handle, (extent(m), extent(n)), operations::jacobi(extent(m), extent(n)), Scalar::from_name(NAME))
     }
 
-    /// Takes its time, and may write wherever it is led to.
+    /// Queues the work and forgets the contents behind every pointer argument.
     fn cusolverDnXpotrf(
         handle: Handle<Context>, parameters: Ptr, _fill: i32, n: i64, kind: i32, a: Ptr, _lda: i64,
         _compute: i32, work: Ptr, _bytes: usize, host: Ptr, _host_bytes: usize, info: Ptr,
     ) {
-        [parameters, a, work, host, info].into_iter().for_each(card::overwritten);
-        run(handle, (count(n), count(n)), operations::cholesky(count(n)), Scalar::of(kind))
+        [parameters, a, work, host, info].into_iter().for_each(card::forget_contents);
+        run(handle, (extent(n), extent(n)), operations::cholesky(extent(n)), Scalar::from_data_type(kind))
     }
 
-    /// Takes its time, and may write wherever it is led to.
+    /// Queues the work and forgets the contents behind every pointer argument.
     fn cusolverDnXgetrf(
         handle: Handle<Context>, parameters: Ptr, m: i64, n: i64, kind: i32, a: Ptr, _lda: i64, pivots: Ptr,
         _compute: i32, work: Ptr, _bytes: usize, host: Ptr, _host_bytes: usize, info: Ptr,
     ) {
-        [parameters, a, pivots, work, host, info].into_iter().for_each(card::overwritten);
-        run(handle, (count(m), count(n)), operations::lu(count(m), count(n)), Scalar::of(kind))
+        [parameters, a, pivots, work, host, info].into_iter().for_each(card::forget_contents);
+        run(handle, (extent(m), extent(n)), operations::lu(extent(m), extent(n)), Scalar::from_data_type(kind))
     }
 
-    /// Takes its time, and may write wherever it is led to.
+    /// Queues the work and forgets the contents behind every pointer argument.
     fn cusolverDnXgeqrf(
         handle: Handle<Context>, parameters: Ptr, m: i64, n: i64, kind: i32, a: Ptr, _lda: i64, _tau_kind: i32,
         tau: Ptr, _compute: i32, work: Ptr, _bytes: usize, host: Ptr, _host_bytes: usize, info: Ptr,
     ) {
-        [parameters, a, tau, work, host, info].into_iter().for_each(card::overwritten);
-        run(handle, (count(m), count(n)), operations::qr(count(m), count(n)), Scalar::of(kind))
+        [parameters, a, tau, work, host, info].into_iter().for_each(card::forget_contents);
+        run(handle, (extent(m), extent(n)), operations::qr(extent(m), extent(n)), Scalar::from_data_type(kind))
     }
 
-    /// Takes its time, and may write wherever it is led to.
+    /// Queues the work and forgets the contents behind every pointer argument.
     fn cusolverDnXsyevd(
         handle: Handle<Context>, parameters: Ptr, _vectors: i32, _fill: i32, n: i64, kind: i32, a: Ptr,
         _lda: i64, _w_kind: i32, w: Ptr, _compute: i32, work: Ptr, _bytes: usize, host: Ptr, _host_bytes: usize,
         info: Ptr,
     ) {
-        [parameters, a, w, work, host, info].into_iter().for_each(card::overwritten);
-        run(handle, (count(n), count(n)), operations::eigen(count(n)), Scalar::of(kind))
+        [parameters, a, w, work, host, info].into_iter().for_each(card::forget_contents);
+        run(handle, (extent(n), extent(n)), operations::eigen(extent(n)), Scalar::from_data_type(kind))
     }
 }
 
@@ -207,7 +208,7 @@ mod tests {
         ] {
             assert!((found / n.powi(3) - wanted).abs() < 1e-9, "{found} for {wanted}");
         }
-        // A tall one is as a wide one, and more than its square part.
+        // A tall matrix costs as much as a wide one, and more than its square part.
         assert!((lu(2000.0, n) - lu(n, 2000.0)).abs() < 1.0 && lu(2000.0, n) > lu(n, n));
         assert!((qr(2000.0, n) - qr(n, 2000.0)).abs() < 1.0 && jacobi(2000.0, n) > jacobi(n, n));
     }

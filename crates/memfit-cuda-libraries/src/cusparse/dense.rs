@@ -1,32 +1,32 @@
-//! Dense operands: where their numbers are, so that what work on the device overwrites is known no more.
+//! Dense operands: the address of their values, so that contents overwritten on the device are forgotten.
 
 use super::status;
 use crate::entry::Ptr;
 use crate::real::real;
 use memfit_cuda::card;
 
-/// Work on the device may have written a dense matrix.
-pub(crate) fn dense_matrix(descriptor: u64) {
+/// Forgets the contents of a dense matrix that work on the device may have written.
+pub(crate) fn forget_dense_matrix(descriptor: u64) {
     let mut values = std::ptr::null_mut();
-    overwritten(values_of(
+    forget_values(valid_values(
         real!(CUSPARSE, cusparseDnMatGetValues(descriptor as Ptr => Ptr, &raw mut values => *mut Ptr) -> i32),
         &values,
     ));
 }
 
-/// Work on the device may have written a dense vector.
-pub(crate) fn dense_vector(descriptor: u64) {
+/// Forgets the contents of a dense vector that work on the device may have written.
+pub(crate) fn forget_dense_vector(descriptor: u64) {
     let mut values = std::ptr::null_mut();
-    overwritten(values_of(
+    forget_values(valid_values(
         real!(CUSPARSE, cusparseDnVecGetValues(descriptor as Ptr => Ptr, &raw mut values => *mut Ptr) -> i32),
         &values,
     ));
 }
 
-fn values_of(result: Option<i32>, values: &Ptr) -> Option<Ptr> {
+fn valid_values(result: Option<i32>, values: &Ptr) -> Option<Ptr> {
     (result == Some(status::SUCCESS)).then_some(*values)
 }
 
-fn overwritten(values: Option<Ptr>) {
-    values.into_iter().for_each(card::overwritten);
+fn forget_values(values: Option<Ptr>) {
+    values.into_iter().for_each(card::forget_contents);
 }

@@ -1,4 +1,4 @@
-//! Descriptors of matrices and vectors, and of what an algorithm keeps: the real library's own.
+//! Descriptors of matrices, vectors and algorithms: the real library's own.
 
 use super::status;
 use crate::entry::Ptr;

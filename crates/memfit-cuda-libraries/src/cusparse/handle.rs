@@ -1,4 +1,4 @@
-//! cuSPARSE's handles, and what it says of its results.
+//! cuSPARSE's handles, versions and status texts.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
 
@@ -10,7 +10,7 @@ use crate::entry::{Fails, Handle, HandleStatus, Kind, Out, Ptr, entry_points, gu
 use crate::real::real;
 use memfit_abi::handles::Objects;
 
-/// What lies behind a handle.
+/// State of a handle.
 #[derive(Default)]
 pub(super) struct Context {
     stream: AtomicUsize,
@@ -25,19 +25,19 @@ impl Kind for Context {
 }
 
 impl Context {
-    /// The stream that work is queued on.
+    /// Stream that work is queued on.
     pub(super) fn stream(&self) -> usize {
         self.stream.load(Relaxed)
     }
 
-    /// Whether scalars are passed by addresses of the host.
+    /// Returns `true` if scalars are passed as host addresses.
     pub(super) fn scalars_on_host(&self) -> bool {
         self.pointer_mode.load(Relaxed) == 0
     }
 }
 
-/// Writes an answer.
-pub(super) fn answer<T>(handle: Handle<Context>, target: Out<T>, value: T) -> i32 {
+/// Writes a result.
+pub(super) fn write_result<T>(handle: Handle<Context>, target: Out<T>, value: T) -> i32 {
     match handle.get() {
         None => status::NOT_INITIALIZED,
         Some(_) if target.write(value) => status::SUCCESS,
@@ -45,7 +45,7 @@ pub(super) fn answer<T>(handle: Handle<Context>, target: Out<T>, value: T) -> i3
     }
 }
 
-/// What cuSPARSE answers about its handles.
+/// Status codes for handle creation and destruction.
 const HANDLES: HandleStatus = HandleStatus {
     success: status::SUCCESS,
     not_initialized: status::NOT_INITIALIZED,
@@ -55,12 +55,12 @@ const HANDLES: HandleStatus = HandleStatus {
 entry_points! {
     Fails(status::INTERNAL_ERROR);
 
-    /// Gives out a handle.
+    /// Creates a handle.
     fn cusparseCreate(handle: Out<Handle<Context>>) {
         HANDLES.create(handle)
     }
 
-    /// Takes a handle back.
+    /// Destroys a handle.
     fn cusparseDestroy(handle: Handle<Context>) {
         HANDLES.destroy(handle)
     }
@@ -69,71 +69,71 @@ entry_points! {
 entry_points! {
     Fails(status::INTERNAL_ERROR);
 
-    /// Remembers the stream.
+    /// Stores the stream.
     fn cusparseSetStream(handle: Handle<Context>, stream: usize) {
         let Some(context) = handle.get() else { return status::NOT_INITIALIZED };
         context.stream.store(stream, Relaxed);
         status::SUCCESS
     }
 
-    /// The stream that was set.
+    /// Returns the stored stream.
     fn cusparseGetStream(handle: Handle<Context>, stream: Out<usize>) {
-        answer(handle, stream, handle.get().map_or(0, |context| context.stream.load(Relaxed)))
+        write_result(handle, stream, handle.get().map_or(0, |context| context.stream.load(Relaxed)))
     }
 
-    /// Where scalars are.
+    /// Sets whether scalars are on the host or on the device.
     fn cusparseSetPointerMode(handle: Handle<Context>, mode: i32) {
         let Some(context) = handle.get() else { return status::NOT_INITIALIZED };
         context.pointer_mode.store(mode, Relaxed);
         status::SUCCESS
     }
 
-    /// Where scalars are said to be.
+    /// Returns whether scalars are on the host or on the device.
     fn cusparseGetPointerMode(handle: Handle<Context>, mode: Out<i32>) {
-        answer(handle, mode, handle.get().map_or(0, |context| context.pointer_mode.load(Relaxed)))
+        write_result(handle, mode, handle.get().map_or(0, |context| context.pointer_mode.load(Relaxed)))
     }
 
-    /// The real library's version.
+    /// Returns the real library's version.
     fn cusparseGetVersion(handle: Handle<Context>, version: Out<i32>) {
         let mut parts = [0; 3];
         for (kind, part) in (0..).zip(&mut parts) {
             real!(CUSPARSE, cusparseGetProperty(kind => i32, part => &mut i32) -> i32);
         }
-        answer(handle, version, parts[0] * 1000 + parts[1] * 100 + parts[2])
+        write_result(handle, version, parts[0] * 1000 + parts[1] * 100 + parts[2])
     }
 
-    /// Whether a triangular solve met a zero on the diagonal: nothing was solved, so no.
+    /// Returns the position of a zero pivot: none, since nothing was solved.
     fn cusparseXbsrsv2_zeroPivot(handle: Handle<Context>, _info: Ptr, position: Out<i32>) {
         no_pivot(handle, position)
     }
 
-    /// As above.
+    /// Does the same for another solver.
     fn cusparseXbsrsm2_zeroPivot(handle: Handle<Context>, _info: Ptr, position: Out<i32>) {
         no_pivot(handle, position)
     }
 
-    /// As above.
+    /// Does the same for another solver.
     fn cusparseXcsrilu02_zeroPivot(handle: Handle<Context>, _info: Ptr, position: Out<i32>) {
         no_pivot(handle, position)
     }
 
-    /// As above.
+    /// Does the same for another solver.
     fn cusparseXcsric02_zeroPivot(handle: Handle<Context>, _info: Ptr, position: Out<i32>) {
         no_pivot(handle, position)
     }
 
-    /// As above.
+    /// Does the same for another solver.
     fn cusparseXbsrilu02_zeroPivot(handle: Handle<Context>, _info: Ptr, position: Out<i32>) {
         no_pivot(handle, position)
     }
 
-    /// As above.
+    /// Does the same for another solver.
     fn cusparseXbsric02_zeroPivot(handle: Handle<Context>, _info: Ptr, position: Out<i32>) {
         no_pivot(handle, position)
     }
 }
 
-/// Says that there was no zero; a position on the device stays as it is.
+/// Reports that there was no zero pivot; a position in device memory is left unchanged.
 fn no_pivot(handle: Handle<Context>, position: Out<i32>) -> i32 {
     let Some(context) = handle.get() else { return status::NOT_INITIALIZED };
     if context.scalars_on_host() && !position.write(-1) {
@@ -142,10 +142,10 @@ fn no_pivot(handle: Handle<Context>, position: Out<i32>) -> i32 {
     status::SUCCESS
 }
 
-/// What is said of a status where the real library is not loaded.
+/// Text for a status if the real library is not loaded.
 const UNKNOWN: &CStr = c"unknown cuSPARSE status";
 
-/// The name of a status.
+/// Name of a status.
 #[unsafe(no_mangle)]
 extern "C" fn cusparseGetErrorName(code: i32) -> *const c_char {
     guarded("cusparseGetErrorName", UNKNOWN.as_ptr(), || {
@@ -153,7 +153,7 @@ extern "C" fn cusparseGetErrorName(code: i32) -> *const c_char {
     })
 }
 
-/// What a status means.
+/// Description of a status.
 #[unsafe(no_mangle)]
 extern "C" fn cusparseGetErrorString(code: i32) -> *const c_char {
     guarded("cusparseGetErrorString", UNKNOWN.as_ptr(), || {

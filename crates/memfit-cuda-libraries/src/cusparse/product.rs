@@ -1,8 +1,8 @@
-//! The product of two sparse matrices (SpGEMM), whose number of entries only the data tell.
+//! Product of two sparse matrices (SpGEMM), whose number of entries depends on the data.
 //!
-//! It is taken to be what entries spread evenly would give: each entry of the first matrix meets an average
-//! row of the second. That is neither a lower nor an upper bound, except that a product is never larger than
-//! a dense matrix. Each use is noted.
+//! It is estimated as if entries were spread evenly: each entry of the first matrix meets an average row of
+//! the second. That is neither a lower nor an upper bound, except that a product is never larger than a dense
+//! matrix. Each use is noted.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -16,8 +16,7 @@ use crate::entry::{Fails, Handle, Out, Ptr, entry_points};
 use crate::real::real;
 use memfit_cuda::card;
 
-/// Entries of matrices that a product was computed into, by descriptor: the real library would keep the
-/// number in it.
+/// Number of entries of computed products, by descriptor; the real library would keep it in the descriptor.
 static PRODUCTS: Mutex<Option<HashMap<usize, i64>>> = Mutex::new(None);
 
 fn products<R>(body: impl FnOnce(&mut HashMap<usize, i64>) -> R) -> R {
@@ -25,20 +24,20 @@ fn products<R>(body: impl FnOnce(&mut HashMap<usize, i64>) -> R) -> R {
     body(products.get_or_insert_default())
 }
 
-/// A sparse matrix's shape and number of entries.
+/// Shape and number of entries of a sparse matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// Rows.
+    /// Number of rows.
     pub(super) rows: i64,
-    /// Columns.
+    /// Number of columns.
     pub(super) columns: i64,
-    /// Entries.
+    /// Number of entries.
     pub(super) entries: i64,
 }
 
 impl Shape {
-    /// That of a descriptor.
-    pub(super) fn of(matrix: Ptr) -> Option<Self> {
+    /// Reads the shape of a descriptor.
+    pub(super) fn read(matrix: Ptr) -> Option<Self> {
         let mut shape = Self::default();
         let answered = real!(CUSPARSE, cusparseSpMatGetSize(
             matrix => Ptr, &raw mut shape.rows => *mut i64, &raw mut shape.columns => *mut i64,
@@ -50,8 +49,8 @@ impl Shape {
         (answered == status::SUCCESS).then_some(shape)
     }
 
-    /// How many times an entry of this matrix meets one of the other, if they are spread evenly.
-    fn meetings(self, other: Self) -> i64 {
+    /// Number of multiplications in the product with another matrix, if entries are spread evenly.
+    fn multiplications(self, other: Self) -> i64 {
         let row = other
             .entries
             .checked_div(other.rows)
@@ -59,19 +58,20 @@ impl Shape {
         self.entries.saturating_mul(row)
     }
 
-    /// How many entries the product has.
+    /// Estimated number of entries of the product.
     fn product_entries(self, other: Self) -> i64 {
-        self.meetings(other).min(self.rows.saturating_mul(other.columns))
+        self.multiplications(other).min(self.rows.saturating_mul(other.columns))
     }
 }
 
-/// Bytes of an entry of a result at the most: its column and its value.
-const BYTES_OF_ENTRY: u64 = 8 + 16;
-/// Bytes that one meeting takes while a product is made: a column and a value of up to 16 bytes, twice, to be
-/// sorted.
-const BYTES_OF_MEETING: i64 = 2 * (8 + 16);
+/// Maximum bytes per entry of a result: its column and its value.
+const ENTRY_BYTES: u64 = 8 + 16;
+/// Bytes per multiplication while a product is computed: a column and a value of up to 16 bytes, twice, for
+/// sorting.
+const MULTIPLICATION_BYTES: i64 = 2 * (8 + 16);
 
-/// The first call of each of a product's steps asks for a size, and passes no buffer; the second one works.
+/// Runs one step of a product. The first call of each step asks for a size, and passes no buffer; the second
+/// one works.
 fn step(
     handle: Handle<Context>,
     first: Ptr,
@@ -84,7 +84,9 @@ fn step(
     if handle.get().is_none() {
         return status::NOT_INITIALIZED;
     }
-    let Some((first, second)) = Shape::of(first).zip(Shape::of(second)) else { return status::INVALID_VALUE };
+    let Some((first, second)) = Shape::read(first).zip(Shape::read(second)) else {
+        return status::INVALID_VALUE;
+    };
     if buffer.is_null() {
         let bytes = usize::try_from(bytes(first, second)).unwrap_or(usize::MAX);
         return if size.write(bytes) { status::SUCCESS } else { status::INVALID_VALUE };
@@ -93,12 +95,12 @@ fn step(
     status::SUCCESS
 }
 
-/// A sparse matrix times so many columns, on the handle's stream. Values are taken to be of single precision.
+/// Queues a sparse matrix times a dense one of `columns` on the handle's stream, assuming single precision.
 fn multiply(handle: Handle<Context>, matrix: Ptr, columns: i64) -> i32 {
     const WIDTH: f64 = 4.0;
     let Some(context) = handle.get() else { return status::NOT_INITIALIZED };
-    let Some(shape) = Shape::of(matrix) else { return status::INVALID_VALUE };
-    card::launch(context.stream(), |speeds| {
+    let Some(shape) = Shape::read(matrix) else { return status::INVALID_VALUE };
+    card::queue_work(context.stream(), |speeds| {
         let (entries, rows) = (shape.entries.max(0) as f64, shape.rows.max(0) as f64);
         library::sparse_times_dense(entries, rows, columns.max(1) as f64, WIDTH, speeds)
     });
@@ -108,7 +110,7 @@ fn multiply(handle: Handle<Context>, matrix: Ptr, columns: i64) -> i32 {
 entry_points! {
     Fails(status::INTERNAL_ERROR);
 
-    /// Sparse times dense: takes its time.
+    /// Queues a sparse matrix times a dense one.
     fn cusparseSpMM(
         handle: Handle<Context>, _op_a: i32, _op_b: i32, _alpha: Ptr, a: Ptr, _b: Ptr, _beta: Ptr, c: Ptr, _compute: i32,
         _algorithm: i32, _buffer: Ptr,
@@ -118,20 +120,20 @@ entry_points! {
             c => Ptr, &raw mut rows => *mut i64, &raw mut columns => *mut i64, &raw mut step => *mut i64,
             &raw mut values => *mut usize, &raw mut kind => *mut i32, &raw mut order => *mut i32
         ) -> i32);
-        super::dense::dense_matrix(c as u64);
+        super::dense::forget_dense_matrix(c as u64);
         multiply(handle, a, if known == Some(status::SUCCESS) { columns } else { 1 })
     }
 
-    /// Sparse times a vector: takes its time.
+    /// Queues a sparse matrix times a vector.
     fn cusparseSpMV(
         handle: Handle<Context>, _op_a: i32, _alpha: Ptr, a: Ptr, _x: Ptr, _beta: Ptr, y: Ptr, _compute: i32,
         _algorithm: i32, _buffer: Ptr,
     ) {
-        super::dense::dense_vector(y as u64);
+        super::dense::forget_dense_vector(y as u64);
         multiply(handle, a, 1)
     }
 
-    /// First step: how the work is spread.
+    /// Runs the first step: the distribution of the work.
     fn cusparseSpGEMM_workEstimation(
         handle: Handle<Context>, _op_a: i32, _op_b: i32, _alpha: Ptr, a: Ptr, b: Ptr, _beta: Ptr, _c: Ptr, _compute: i32,
         _algorithm: i32, _state: Ptr, size: Out<usize>, buffer: Ptr,
@@ -139,20 +141,20 @@ entry_points! {
         step(handle, a, b, size, buffer, |first, _| first.rows.saturating_mul(8).saturating_add(256), |_, _| {})
     }
 
-    /// Second step: the product. From here on the result's descriptor knows its size.
+    /// Runs the second step: the product. From here on, the result's descriptor knows its size.
     fn cusparseSpGEMM_compute(
         handle: Handle<Context>, _op_a: i32, _op_b: i32, _alpha: Ptr, a: Ptr, b: Ptr, _beta: Ptr, c: Ptr, _compute: i32,
         _algorithm: i32, _state: Ptr, size: Out<usize>, buffer: Ptr,
     ) {
-        let bytes = |first: Shape, second| first.meetings(second).saturating_mul(BYTES_OF_MEETING).saturating_add(256);
+        let bytes = |first: Shape, second| first.multiplications(second).saturating_mul(MULTIPLICATION_BYTES).saturating_add(256);
         step(handle, a, b, size, buffer, bytes, |first, second| {
             let entries = u64::try_from(first.product_entries(second)).unwrap_or(0);
-            card::remark_on_bytes(Remark::CusparseProduct, entries.saturating_mul(BYTES_OF_ENTRY));
+            card::remark_on_bytes(Remark::CusparseProduct, entries.saturating_mul(ENTRY_BYTES));
             products(|products| products.insert(c as usize, first.product_entries(second)));
         })
     }
 
-    /// Third step: the result is copied out.
+    /// Runs the third step: copies the result out.
     fn cusparseSpGEMM_copy(
         handle: Handle<Context>, _op_a: i32, _op_b: i32, _alpha: Ptr, _a: Ptr, _b: Ptr, _beta: Ptr, _c: Ptr,
         _compute: i32, _algorithm: i32, _state: Ptr,
@@ -160,9 +162,9 @@ entry_points! {
         if handle.get().is_some() { status::SUCCESS } else { status::NOT_INITIALIZED }
     }
 
-    /// A matrix's shape, and the size that a product gave it.
+    /// Returns a matrix's shape; the number of entries may come from a product.
     fn cusparseSpMatGetSize(matrix: Ptr, rows: Out<i64>, columns: Out<i64>, entries: Out<i64>) {
-        let Some(shape) = Shape::of(matrix) else { return status::INVALID_VALUE };
+        let Some(shape) = Shape::read(matrix) else { return status::INVALID_VALUE };
         if rows.write(shape.rows) && columns.write(shape.columns) && entries.write(shape.entries) {
             status::SUCCESS
         } else {
@@ -170,13 +172,13 @@ entry_points! {
         }
     }
 
-    /// Gives a matrix up.
+    /// Destroys a matrix.
     fn cusparseDestroySpMat(matrix: Ptr) {
         products(|products| products.remove(&(matrix as usize)));
         real!(CUSPARSE, cusparseDestroySpMat(matrix => Ptr) -> i32).unwrap_or(status::NOT_INITIALIZED)
     }
 
-    /// How many entries the sum of two matrices has: none may coincide, so at most both together.
+    /// Returns an upper bound on the entries of a sum: those of both matrices, since none may coincide.
     fn cusparseXcsrgeam2Nnz(
         handle: Handle<Context>, m: i32, n: i32, _a: Ptr, a_entries: i32, _a_rows: Ptr, _a_columns: Ptr, _b: Ptr,
         b_entries: i32, _b_rows: Ptr, _b_columns: Ptr, _c: Ptr, _c_rows: Ptr, total: Out<i32>, _workspace: Ptr,
@@ -187,9 +189,9 @@ entry_points! {
         }
         if context.scalars_on_host() {
             let both = i64::from(a_entries) + i64::from(b_entries);
-            let bytes = u64::try_from(both).unwrap_or(0).saturating_mul(BYTES_OF_ENTRY);
+            let bytes = u64::try_from(both).unwrap_or(0).saturating_mul(ENTRY_BYTES);
             card::remark_on_bytes(Remark::CusparseSum, bytes);
-            total.put(i32::try_from(both.min(i64::from(m) * i64::from(n))).unwrap_or(i32::MAX));
+            total.set(i32::try_from(both.min(i64::from(m) * i64::from(n))).unwrap_or(i32::MAX));
         }
         status::SUCCESS
     }
@@ -203,7 +205,7 @@ mod tests {
     fn a_product_is_estimated_and_never_more_than_dense() {
         let sparse = Shape { rows: 100, columns: 200, entries: 300 };
         let other = Shape { rows: 200, columns: 50, entries: 500 };
-        assert_eq!(sparse.meetings(other), 900, "three entries a row at most on average");
+        assert_eq!(sparse.multiplications(other), 900, "three entries a row at most on average");
         assert_eq!(sparse.product_entries(other), 900);
         let full = Shape { rows: 200, columns: 50, entries: 10_000 };
         assert_eq!(sparse.product_entries(full), 5_000);

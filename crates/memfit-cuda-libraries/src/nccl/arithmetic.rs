@@ -1,4 +1,4 @@
-//! What reductions compute, where all that goes into them is known.
+//! Reductions of contents that are known on all ranks.
 
 use memfit_kernels::values::number::{Type, Value};
 
@@ -11,8 +11,8 @@ pub(super) mod operation {
     pub(super) const AVERAGE: i32 = 4;
 }
 
-/// The bytes of one element of an `ncclDataType_t`.
-pub(super) fn size_of(kind: i32) -> Option<usize> {
+/// Bytes per element of an `ncclDataType_t`.
+pub(super) fn element_size(kind: i32) -> Option<usize> {
     Some(match kind {
         0 | 1 | 10 | 11 => 1,
         6 | 9 => 2,
@@ -22,9 +22,9 @@ pub(super) fn size_of(kind: i32) -> Option<usize> {
     })
 }
 
-/// The type of an element, as far as it can be computed with by this operation.
-fn type_of(kind: i32, operation: i32) -> Option<Type> {
-    // Sums and products of unsigned numbers have the same bits as those of signed ones; the order is another.
+/// Type of an element; `None` if this operation cannot be computed on it.
+fn computable_type(kind: i32, operation: i32) -> Option<Type> {
+    // Sums and products of unsigned numbers have the same bits as those of signed ones; their order differs.
     let ordered = matches!(operation, operation::MAX | operation::MIN | operation::AVERAGE);
     Some(match kind {
         0 => Type::I8,
@@ -41,32 +41,32 @@ fn type_of(kind: i32, operation: i32) -> Option<Type> {
     })
 }
 
-/// Combines what the ranks handed in, element by element. Nothing where the operation is a program's own, or
-/// the type one that cannot be computed with.
+/// Combines the ranks' contributions element by element. `None` if the program defined the operation itself,
+/// or the type cannot be computed on.
 pub(super) fn reduce(parts: &[&[u8]], kind: i32, operation: i32) -> Option<Vec<u8>> {
-    let element = type_of(kind, operation)?;
+    let element = computable_type(kind, operation)?;
     let (first, rest) = parts.split_first()?;
     let mut result = first.to_vec();
-    for (index, place) in result.chunks_exact_mut(element.size()).enumerate() {
-        let mut value = element.load(place)?;
+    for (index, position) in result.chunks_exact_mut(element.size()).enumerate() {
+        let mut value = element.load(position)?;
         for part in rest {
             value = combine(value, element.load(part.get(index * element.size()..)?)?, operation)?;
         }
         if operation == operation::AVERAGE {
             let count = parts.len() as i64;
-            value = value.with(Value::Int(count), |sum, count| sum / count, |sum, count| sum / count);
+            value = value.combine(Value::Int(count), |sum, count| sum / count, |sum, count| sum / count);
         }
-        element.store(value, place);
+        element.store(value, position);
     }
     Some(result)
 }
 
 fn combine(a: Value, b: Value, operation: i32) -> Option<Value> {
     Some(match operation {
-        operation::SUM | operation::AVERAGE => a.with(b, i64::wrapping_add, |a, b| a + b),
-        operation::PRODUCT => a.with(b, i64::wrapping_mul, |a, b| a * b),
-        operation::MAX => a.with(b, i64::max, f64::max),
-        operation::MIN => a.with(b, i64::min, f64::min),
+        operation::SUM | operation::AVERAGE => a.combine(b, i64::wrapping_add, |a, b| a + b),
+        operation::PRODUCT => a.combine(b, i64::wrapping_mul, |a, b| a * b),
+        operation::MAX => a.combine(b, i64::max, f64::max),
+        operation::MIN => a.combine(b, i64::min, f64::min),
         _ => return None,
     })
 }

@@ -1,42 +1,42 @@
-//! What a communicator takes of its card, outside PyTorch's allocator.
+//! Device memory of a communicator, outside PyTorch's allocator.
 //!
-//! Since 2.22 NCCL connects ranks when an algorithm is first used: rings for gathering and scattering, trees
-//! (and multicast) for reducing to all, a link for each peer that is sent to. Each connection has a buffer
-//! for each of NCCL's three protocols (`src/include/device.h`, `src/transport/*.cc` of NCCL): low-latency
+//! Since 2.22, NCCL connects ranks when an algorithm is first used: rings for gather and scatter, trees (and
+//! multicast) for all-reduce, a link for each point-to-point peer. Each connection has a buffer for each of
+//! NCCL's three protocols (`src/include/device.h`, `src/transport/*.cc` of NCCL) on each channel: low-latency
 //! lines of 512 KiB, low-latency lines of 128 bytes of 4.69 MiB, and `NCCL_BUFFSIZE`, 4 MiB unless the
-//! environment says otherwise; and that on each channel. The catalogue's interval is what was seen of a
-//! communicator after its first reduction to all; this file says which part of it comes when.
+//! environment says otherwise. The catalogue's interval was observed on communicators after their first
+//! all-reduce; this file divides it among their uses.
 
 use std::sync::{Mutex, PoisonError};
 
 use memfit_devices::{Bytes, Interval};
 
-use super::communicator::Place;
+use super::communicator::RankPosition;
 use memfit_cuda::card;
 
-/// Low-latency buffers of one connection: 8 lines × 512 threads × 8 steps × 16 bytes, and 120 elements × 640
-/// threads × 8 steps × 8 bytes.
-const LOW_LATENCY: u64 = (8 * 512 * 8 * 16) + (120 * 640 * 8 * 8);
-/// `NCCL_BUFFSIZE` unless it is set.
-const SIMPLE: u64 = 4 << 20;
-/// Channels of a communicator over NVLink and over PCI Express, as the catalogue's typical figures stand for.
-const CHANNELS: (u64, u64) = (24, 4);
+/// Low-latency buffers of one connection, in bytes: 8 lines × 512 threads × 8 steps × 16 bytes, and 120
+/// elements × 640 threads × 8 steps × 8 bytes.
+const LOW_LATENCY_BYTES: u64 = (8 * 512 * 8 * 16) + (120 * 640 * 8 * 8);
+/// Default of `NCCL_BUFFSIZE`.
+const DEFAULT_BUFFSIZE: u64 = 4 << 20;
+/// Channels of a communicator over NVLink and over PCI Express that the catalogue's typical figures assume.
+const DEFAULT_CHANNELS: (u64, u64) = (24, 4);
 
-/// What is connected for.
+/// Use that a communicator connects ranks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Use {
-    /// Gathering, scattering, broadcasting: rings.
+    /// Gather, scatter, broadcast: rings.
     Ring,
-    /// Reducing to all: trees as well.
+    /// All-reduce: trees as well.
     Tree,
-    /// Sending to a rank, and receiving from it.
+    /// Point to point with a rank.
     Peer(i32),
 }
 
 impl Use {
-    /// The part of the catalogue's interval that it takes, in hundredths. A ring has one buffer to receive
-    /// into on each channel, a chain of a tree has two more; for sending, NCCL has as many channels to
-    /// each peer as a card's links can feed.
+    /// Share of the catalogue's interval, in hundredths. A ring has one receive buffer per channel, a chain
+    /// of a tree has two more; point to point, NCCL uses as many channels to each peer as a device's links
+    /// can feed.
     fn share(self) -> u64 {
         match self {
             Self::Ring => 40,
@@ -46,13 +46,13 @@ impl Use {
     }
 }
 
-/// What it takes from the start, in hundredths.
-const START: u64 = 10;
+/// Share that is taken at creation, in hundredths.
+const START_SHARE: u64 = 10;
 
-/// What a communicator has booked.
+/// Memory that a communicator has reserved.
 pub(super) struct Buffers {
-    place: Place,
-    /// The whole of it after a first reduction to all.
+    position: RankPosition,
+    /// Its total after a first all-reduce.
     whole: Interval,
     state: Mutex<State>,
 }
@@ -64,18 +64,18 @@ struct State {
 }
 
 impl Buffers {
-    /// Books what a communicator takes from the start; nothing where there is no such card, or no room on it.
-    pub(super) fn new(place: Place) -> Option<Self> {
-        let seen = card::communicator(place.card)?;
+    /// Reserves the memory taken at creation; `None` if there is no such device or not enough memory on it.
+    pub(super) fn new(position: RankPosition) -> Option<Self> {
+        let seen = card::communicator_overhead(position.card)?;
         let variable = |name: &str| std::env::var(name).ok().and_then(|text| parse_size(&text));
-        let whole = scaled(seen, card::has_peer_link(place.card), variable);
-        let buffers = Self { place, whole, state: Mutex::default() };
-        buffers.book(START).then_some(buffers)
+        let whole = scaled(seen, card::has_peer_link(position.card), variable);
+        let buffers = Self { position, whole, state: Mutex::default() };
+        buffers.book(START_SHARE).then_some(buffers)
     }
 
-    /// Connects for a use, the first time. False where there is no room.
+    /// Connects for a use, the first time. Returns `false` if there is not enough memory.
     pub(super) fn connect(&self, wanted: Use) -> bool {
-        if self.place.size < 2 {
+        if self.position.size < 2 {
             return true;
         }
         {
@@ -90,22 +90,22 @@ impl Buffers {
 
     fn book(&self, hundredths: u64) -> bool {
         let size = self.whole.map(|bytes| Bytes::new(bytes.get() / 100 * hundredths));
-        let booked = card::book_communication(self.place.card, size);
+        let booked = card::book_communication(self.position.card, size);
         if booked {
             self.state().booked.push(size);
         }
         booked
     }
 
-    /// What is booked now, by the best single guess.
+    /// Bytes reserved now, by the typical estimate.
     pub(super) fn size(&self) -> u64 {
         self.state().booked.iter().map(|size| size.typical.get()).sum()
     }
 
-    /// Gives everything back.
+    /// Releases everything.
     pub(super) fn give_back(&self) {
         for size in std::mem::take(&mut *self.state()).booked {
-            card::unbook_communication(self.place.card, size);
+            card::unbook_communication(self.position.card, size);
         }
     }
 
@@ -114,20 +114,21 @@ impl Buffers {
     }
 }
 
-/// What was seen with NCCL's defaults, as it is with what the environment sets.
+/// Scales the observation, made with NCCL's defaults, to the settings in the environment.
 fn scaled(seen: Interval, peer_link: bool, variable: impl Fn(&str) -> Option<u64>) -> Interval {
-    let usual = if peer_link { CHANNELS.0 } else { CHANNELS.1 };
+    let usual = if peer_link { DEFAULT_CHANNELS.0 } else { DEFAULT_CHANNELS.1 };
     let least = variable("NCCL_MIN_NCHANNELS").or_else(|| variable("NCCL_MIN_CTAS")).unwrap_or(0).min(64);
     let most = variable("NCCL_MAX_NCHANNELS").or_else(|| variable("NCCL_MAX_CTAS")).unwrap_or(64);
     let channels = usual.min(most.max(1)).max(least);
-    let buffer = LOW_LATENCY + variable("NCCL_BUFFSIZE").unwrap_or(SIMPLE);
+    let buffer = LOW_LATENCY_BYTES + variable("NCCL_BUFFSIZE").unwrap_or(DEFAULT_BUFFSIZE);
     seen.map(|bytes| {
         let wide = u128::from(bytes.get()) * u128::from(buffer) * u128::from(channels);
-        u64::try_from(wide / u128::from(LOW_LATENCY + SIMPLE) / u128::from(usual)).map_or(bytes, Bytes::new)
+        u64::try_from(wide / u128::from(LOW_LATENCY_BYTES + DEFAULT_BUFFSIZE) / u128::from(usual))
+            .map_or(bytes, Bytes::new)
     })
 }
 
-/// A number as NCCL reads it from the environment.
+/// Parses a number as NCCL reads it from the environment.
 fn parse_size(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
@@ -154,7 +155,7 @@ mod tests {
         );
         assert_eq!(with(&[("NCCL_MAX_NCHANNELS", 6)], false), seen, "fewer than that are used anyway");
         assert_eq!(with(&[("NCCL_MIN_NCHANNELS", 8)], false).typical, Bytes::from_mib(1200));
-        let doubled = with(&[("NCCL_BUFFSIZE", 2 * SIMPLE)], true);
+        let doubled = with(&[("NCCL_BUFFSIZE", 2 * DEFAULT_BUFFSIZE)], true);
         assert!((typical..typical * 2).contains(&doubled.typical));
         assert!(
             with(&[("NCCL_BUFFSIZE", u64::MAX >> 4), ("NCCL_MIN_NCHANNELS", u64::MAX)], true).high

@@ -1,29 +1,28 @@
-//! What an operation of a communicator does to the memory that it is given.
+//! Effects of a communicator's operations on memory.
 //!
-//! Contents that are small and known on all ranks that matter are exchanged in truth (see
-//! [`super::meeting`]). Otherwise what a rank would receive is modelled by what it sends itself: for ranks
-//! that do alike, which is what the memory of a training step rests on, shapes and lengths that are exchanged
-//! stay true. Reductions then leave their input's values.
+//! Contents that are small and known on all ranks involved are really exchanged (see [`super::meeting`]).
+//! Otherwise the data a rank would receive is modelled by the data it sends itself. The memory of a training
+//! step depends on ranks that do the same, and for these, exchanged shapes and lengths stay true. Reductions
+//! then leave their input's values.
 
 use std::cell::RefCell;
 use std::sync::PoisonError;
 
 use super::arithmetic;
 use super::buffers::Use;
-use super::communicator::{Communicator, Place};
-use super::meeting::{self, EVERYONE, Lane, MOST, Meeting, Part};
+use super::communicator::{Communicator, RankPosition};
+use super::meeting::{self, EVERYONE, Lane, MAX_EXCHANGED_BYTES, Meeting, Part};
 use super::status;
 use crate::cost::collective::{self, Collective};
 use crate::entry::{Handle, Ptr};
 use memfit_cuda::card;
 
-/// More ranks than this do not get a copy each.
-const MOST_COPIES: i32 = 64;
-/// Operations of all ranks on so few bytes are barriers, or flags that steer a script: they wait for
-/// everyone.
-const FEW: usize = 64;
+/// Maximum ranks that each get a copy.
+const MAX_COPIES: i32 = 64;
+/// Maximum bytes of an operation that waits for every rank: barriers, and flags that steer a script.
+const MAX_BARRIER_BYTES: usize = 64;
 
-/// Which operation, with its `ncclRedOp_t`, its root or its peer.
+/// Kind of operation, with its `ncclRedOp_t`, its root or its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     AllReduce(i32),
@@ -45,13 +44,13 @@ pub(super) struct Operation {
     pub(super) shape: Shape,
     pub(super) from: Ptr,
     pub(super) to: Ptr,
-    /// Elements of one rank's part, and their type.
+    /// Number of elements in one rank's part, and their type.
     pub(super) count: usize,
     pub(super) kind: i32,
     pub(super) stream: Ptr,
 }
 
-/// An operation that has begun: what this rank handed in, and under which number.
+/// An operation that has begun: this rank's contribution and its sequence number.
 struct Begun {
     operation: Operation,
     /// Bytes of one rank's part.
@@ -61,23 +60,23 @@ struct Begun {
 }
 
 thread_local! {
-    /// The group of calls that this thread has begun.
+    /// The group of calls that this thread has started.
     static GROUP: RefCell<Group> = const { RefCell::new(Group { depth: 0, begun: Vec::new() }) };
 }
 
-/// A group of calls: all of them begin before any of them is done, so that those of different ranks in one
-/// thread, and those that answer one another, do not wait for each other.
+/// A group of calls. All of them begin before any of them completes, so that ranks in the same thread, and
+/// calls that answer each other, do not wait for each other.
 struct Group {
     depth: u32,
     begun: Vec<Begun>,
 }
 
-/// `ncclGroupStart`.
+/// Starts a group (`ncclGroupStart`).
 pub(super) fn start_group() {
     GROUP.with_borrow_mut(|group| group.depth += 1);
 }
 
-/// `ncclGroupEnd`.
+/// Ends a group (`ncclGroupEnd`).
 pub(super) fn end_group() {
     let begun = GROUP.with_borrow_mut(|group| {
         group.depth = group.depth.saturating_sub(1);
@@ -88,16 +87,16 @@ pub(super) fn end_group() {
     }
 }
 
-/// Begins an operation, and completes it unless it is one of a group.
+/// Begins an operation, and completes it unless it is part of a group.
 pub(super) fn run(operation: Operation) -> i32 {
     let Some(known) = operation.communicator.get() else { return status::INVALID_ARGUMENT };
-    let ranks = usize::try_from(known.place.size).unwrap_or(1);
-    let length = arithmetic::size_of(operation.kind)
+    let ranks = usize::try_from(known.position.size).unwrap_or(1);
+    let length = arithmetic::element_size(operation.kind)
         .and_then(|size| operation.count.checked_mul(size)?.checked_mul(ranks));
-    let (Some(whole), true) = (length, operation.names_ranks(known.place.size)) else {
+    let (Some(whole), true) = (length, operation.names_ranks(known.position.size)) else {
         return status::INVALID_ARGUMENT;
     };
-    if !operation.shape.needs(known.place).into_iter().all(|need| known.buffers.connect(need)) {
+    if !operation.shape.needs(known.position).into_iter().all(|need| known.buffers.connect(need)) {
         return status::UNHANDLED_CUDA_ERROR;
     }
     let begun = operation.begin(&known, whole / ranks);
@@ -115,19 +114,21 @@ pub(super) fn run(operation: Operation) -> i32 {
 }
 
 impl Shape {
-    /// What has to be connected for it.
-    fn needs(self, place: Place) -> Vec<Use> {
+    /// Connections that the operation needs.
+    fn needs(self, position: RankPosition) -> Vec<Use> {
         match self {
             Self::AllReduce(_) => vec![Use::Ring, Use::Tree],
-            // A rank's own part does not leave its card.
-            Self::Send(peer) | Self::Receive(peer) if peer == place.rank => Vec::new(),
+            // A rank's own part does not leave its device.
+            Self::Send(peer) | Self::Receive(peer) if peer == position.rank => Vec::new(),
             Self::Send(peer) | Self::Receive(peer) => vec![Use::Peer(peer)],
-            Self::AllToAll => (0..place.size).filter(|peer| *peer != place.rank).map(Use::Peer).collect(),
+            Self::AllToAll => {
+                (0..position.size).filter(|peer| *peer != position.rank).map(Use::Peer).collect()
+            }
             _ => vec![Use::Ring],
         }
     }
 
-    /// Parts that any rank hands in at most, in parts of one rank.
+    /// Size of the largest contribution, as a number of parts.
     fn parts(self, ranks: usize) -> usize {
         match self {
             Self::ReduceScatter(_) | Self::Scatter(_) | Self::AllToAll => ranks,
@@ -135,13 +136,13 @@ impl Shape {
         }
     }
 
-    /// Whether something is computed of what is handed in, so that all of it must be known.
+    /// Returns `true` if the operation computes on its contributions, so that all of them must be known.
     fn computes(self) -> bool {
         matches!(self, Self::AllReduce(_) | Self::Reduce(..) | Self::ReduceScatter(_))
     }
 
-    /// Whether this rank hands anything in.
-    fn hands_in(self, rank: i32) -> bool {
+    /// Returns `true` if this rank contributes data.
+    fn contributes(self, rank: i32) -> bool {
         match self {
             Self::Broadcast(root) | Self::Scatter(root) => rank == root,
             Self::Receive(_) => false,
@@ -171,20 +172,21 @@ impl Operation {
         }
     }
 
-    /// Hands in this rank's part, if such a part can travel.
+    /// Posts this rank's contribution, if it is small enough to exchange.
     fn begin(self, known: &Communicator, length: usize) -> Begun {
         let mut begun = Begun { operation: self, length, number: None, mine: None };
-        let rank = known.place.rank;
-        let whole = length * self.shape.parts(usize::try_from(known.place.size).unwrap_or(1));
-        let Some(meeting) = known.meeting.as_ref().filter(|_| (1..=MOST).contains(&whole)) else {
+        let rank = known.position.rank;
+        let whole = length * self.shape.parts(usize::try_from(known.position.size).unwrap_or(1));
+        let Some(meeting) = known.meeting.as_ref().filter(|_| (1..=MAX_EXCHANGED_BYTES).contains(&whole))
+        else {
             return begun;
         };
         let mut meeting = meeting.lock().unwrap_or_else(PoisonError::into_inner);
         let lane = self.lane(rank);
         let number = meeting.next(lane);
         begun.number = Some(number);
-        if self.shape.hands_in(rank) {
-            begun.mine = card::known(self.from, whole, self.shape.computes());
+        if self.shape.contributes(rank) {
+            begun.mine = card::known_contents(self.from, whole, self.shape.computes());
             meeting.post(
                 lane,
                 number,
@@ -196,23 +198,23 @@ impl Operation {
 }
 
 impl Begun {
-    /// Does to the memory what the operation does.
+    /// Applies the operation's effect to memory.
     fn complete(&self, group: &[Self]) {
         let Some(known) = self.operation.communicator.get() else { return };
         self.take_time(&known, !group.is_empty());
         self.model(&known, group);
         let Some((number, meeting)) = self.number.zip(known.meeting.as_ref()) else { return };
         let mut meeting = meeting.lock().unwrap_or_else(PoisonError::into_inner);
-        for (place, (bytes, answered)) in self.exchange(&known, number, &mut meeting) {
-            card::put(behind(self.operation.to, place, self.length), &bytes, answered);
+        for (position, (bytes, answered)) in self.exchange(&known, number, &mut meeting) {
+            card::store_received(offset_address(self.operation.to, position, self.length), &bytes, answered);
         }
-        meeting.done(self.operation.lane(known.place.rank), number);
+        meeting.complete(self.operation.lane(known.position.rank), number);
     }
 
-    /// Takes its time on the stream. In a group a rank sends and receives at once, over a link that goes both
-    /// ways: there only what it sends takes time.
+    /// Queues the operation's time on the stream. In a group, a rank sends and receives at once over a
+    /// bidirectional link, so only the data it sends takes time.
     fn take_time(&self, known: &Communicator, in_group: bool) {
-        let (size, rank) = (known.place.size.unsigned_abs(), known.place.rank);
+        let (size, rank) = (known.position.size.unsigned_abs(), known.position.rank);
         let (part, whole) = (self.length as u64, self.length as u64 * u64::from(size));
         let (what, bytes) = match self.operation.shape {
             Shape::AllReduce(_) => (Collective::AllReduce, part),
@@ -225,16 +227,18 @@ impl Begun {
             Shape::Receive(_) if in_group => return,
             Shape::Send(_) | Shape::Receive(_) => (Collective::Send, part),
         };
-        card::launch(self.operation.stream as usize, |speeds| collective::work(what, bytes, size, speeds));
+        card::queue_work(self.operation.stream as usize, |speeds| {
+            collective::work(what, bytes, size, speeds)
+        });
     }
 
-    /// What the ranks truly handed in to this one: contents, each with the part of the target that it goes
-    /// to.
+    /// Collects the data that the ranks really contributed for this one, each with its part of the target.
     fn exchange(&self, known: &Communicator, number: u64, meeting: &mut Meeting) -> Vec<(i32, Part)> {
-        let (size, rank) = (known.place.size, known.place.rank);
+        let (size, rank) = (known.position.size, known.position.rank);
         let Operation { shape, kind, .. } = self.operation;
-        let everyone = matches!(shape, Shape::AllReduce(_) | Shape::AllGather) && self.length <= FEW;
-        if self.mine.is_none() && shape.hands_in(rank) && !everyone {
+        let everyone =
+            matches!(shape, Shape::AllReduce(_) | Shape::AllGather) && self.length <= MAX_BARRIER_BYTES;
+        if self.mine.is_none() && shape.contributes(rank) && !everyone {
             return Vec::new();
         }
         let lane = self.operation.lane(rank);
@@ -271,24 +275,24 @@ impl Begun {
         }
     }
 
-    /// What this rank would receive, modelled by what it sends itself.
+    /// Models the data that this rank would receive by the data it sends itself.
     fn model(&self, known: &Communicator, group: &[Self]) {
         let Operation { shape, from, to, .. } = self.operation;
-        let (length, size, rank) = (self.length, known.place.size, known.place.rank);
+        let (length, size, rank) = (self.length, known.position.size, known.position.rank);
         match shape {
             Shape::AllReduce(_) => copy(to, from, length),
             Shape::Reduce(_, root) | Shape::Broadcast(root) if root == rank => copy(to, from, length),
             Shape::Broadcast(_) => {
-                // In one group every rank may broadcast to every other, which is a gathering by another name
-                // (PyTorch's `all_gather` into a list of different sizes).
+                // In one group, every rank may broadcast to every other, which amounts to a gather (PyTorch's
+                // `all_gather` into a list of different sizes).
                 let mut others = group.iter().filter(|other| self.is_with(other) && other.length == length);
                 if let Some(sent) = others.find(|other| other.operation.shape == Shape::Broadcast(rank)) {
                     copy(to, sent.operation.from, length);
                 }
             }
             Shape::Receive(peer) => {
-                // What is sent to this very rank; from another, what is sent to it in the same group, as in
-                // an exchange of all with all.
+                // For a receive from this same rank, the data it sends itself; from another rank, the data
+                // sent to it in the same group, as in an all-to-all exchange.
                 let before = group.iter().take_while(|other| !std::ptr::eq(*other, self));
                 let nth =
                     before.filter(|other| self.is_with(other) && other.operation.shape == shape).count();
@@ -300,20 +304,20 @@ impl Begun {
             }
             Shape::AllGather => gather(size, rank, from, to, length),
             Shape::Gather(root) if root == rank => gather(size, rank, from, to, length),
-            Shape::ReduceScatter(_) => copy(to, behind(from, rank, length), length),
-            Shape::Scatter(root) if root == rank => copy(to, behind(from, rank, length), length),
+            Shape::ReduceScatter(_) => copy(to, offset_address(from, rank, length), length),
+            Shape::Scatter(root) if root == rank => copy(to, offset_address(from, rank, length), length),
             Shape::AllToAll => copy(to, from, length * usize::try_from(size).unwrap_or(1)),
             _ => {}
         }
     }
 
-    /// Whether another operation is one of the same rank of the same communicator.
+    /// Returns `true` if another operation belongs to the same rank of the same communicator.
     fn is_with(&self, other: &Self) -> bool {
         self.operation.communicator == other.operation.communicator
     }
 }
 
-/// The reduction of all parts; nothing if one of them is not known.
+/// Reduces all parts; `None` if one of them is unknown.
 fn reduced(parts: &[Option<Part>], kind: i32, operation: i32) -> Option<Part> {
     let known: Option<Vec<&Part>> = parts.iter().map(Option::as_ref).collect();
     let known = known?;
@@ -322,25 +326,27 @@ fn reduced(parts: &[Option<Part>], kind: i32, operation: i32) -> Option<Part> {
     arithmetic::reduce(&bytes, kind, operation).map(|bytes| (bytes, answered))
 }
 
-/// Copies what is known within the card; its time is the operation's.
+/// Copies known contents within the device; its time is part of the operation's.
 fn copy(to: Ptr, from: Ptr, length: usize) {
     if to != from && length > 0 {
         card::move_on_device(to, from, length);
     }
 }
 
-/// The address `count` lengths behind another.
-fn behind(start: Ptr, count: i32, length: usize) -> Ptr {
+/// Address `count` lengths after another.
+fn offset_address(start: Ptr, count: i32, length: usize) -> Ptr {
     start.wrapping_byte_add(usize::try_from(count).unwrap_or(0).wrapping_mul(length))
 }
 
-/// Fills each rank's part of a buffer with what this rank sends; beyond [`MOST_COPIES`] ranks, its own part
-/// alone, unless it is small and something of it is known.
+/// Fills each rank's part of a buffer with this rank's data. Above [`MAX_COPIES`] ranks, fills only its own
+/// part, unless the buffer is small and some of the data is known.
 fn gather(size: i32, rank: i32, from: Ptr, to: Ptr, length: usize) {
     let whole = length.saturating_mul(usize::try_from(size).unwrap_or(usize::MAX));
-    if size <= MOST_COPIES || whole <= MOST && card::known(from, length, false).is_some() {
-        (0..size).for_each(|rank| copy(behind(to, rank, length), from, length));
+    if size <= MAX_COPIES
+        || whole <= MAX_EXCHANGED_BYTES && card::known_contents(from, length, false).is_some()
+    {
+        (0..size).for_each(|rank| copy(offset_address(to, rank, length), from, length));
     } else {
-        copy(behind(to, rank, length), from, length);
+        copy(offset_address(to, rank, length), from, length);
     }
 }

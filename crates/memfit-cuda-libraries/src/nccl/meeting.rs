@@ -1,10 +1,10 @@
-//! Where the ranks of a communicator meet: what each of them hands in, as far as it is known, is left on a
-//! board for the others.
+//! Exchange between the ranks of a communicator: each rank posts its contribution, if it is known, to a
+//! shared board.
 //!
 //! Device memory has no bytes behind it, but small contents are known: lengths, flags, pickled objects,
-//! counts of tokens. Those do travel from rank to rank, so that ranks which differ stay different. A rank
-//! waits for the others only where it can use what they hand in, and never for one that is gone, or that does
-//! not come within [`PATIENCE`].
+//! counts of tokens. Those are exchanged between ranks, so that ranks which differ stay different. A rank
+//! waits for the others only if it can use their contributions, and never for one that has ended or that does
+//! not answer within [`PEER_TIMEOUT`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,70 +12,70 @@ use std::time::{Duration, Instant};
 use memfit_channel::{Board, ProcessId, RunDir, env::LONE_RANK};
 use memfit_vocabulary::Remark;
 
-use super::communicator::Place;
+use super::communicator::RankPosition;
 use memfit_cuda::card;
 
-/// More bytes than this do not travel; the same on all ranks, so that they agree on what does.
-pub(super) const MOST: usize = memfit_channel::board::LONGEST_NOTE;
-/// How long a rank that lives is waited for.
-const PATIENCE: Duration = Duration::from_mins(2);
-/// How often it is asked whether it still lives.
-const CHECK: Duration = Duration::from_millis(200);
+/// Maximum bytes to exchange; the same on all ranks, so that they agree on what is exchanged.
+pub(super) const MAX_EXCHANGED_BYTES: usize = memfit_channel::board::MAX_NOTE_BYTES;
+/// Maximum wait for a rank that is alive.
+const PEER_TIMEOUT: Duration = Duration::from_mins(2);
+/// Interval between checks that a rank is alive.
+const LIVENESS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The order of what is handed in: one lane for what all ranks do together, one for each pair.
+/// A sequence of contributions: one lane for the operations of all ranks together, one for each pair.
 pub(super) type Lane = u64;
 
-/// The lane of what all ranks do together.
+/// Lane of operations of all ranks together.
 pub(super) const EVERYONE: Lane = 0;
 
-/// The lane of what one rank sends to another.
+/// Lane of data sent from one rank to another.
 pub(super) fn lane(from: i32, to: i32) -> Lane {
     1 << 63 | u64::from(from.unsigned_abs()) << 31 | u64::from(to.unsigned_abs())
 }
 
-/// What a note is; the first word of its head. The others are the rank, and the lane and the number, or the
-/// process.
+/// Kinds of notes: the first word of a note's head. The others are the rank, and the lane and the sequence
+/// number, or the process.
 mod note {
     pub(super) const HELLO: u64 = 1;
-    /// Nothing is known of what is handed in.
+    /// The contribution is unknown.
     pub(super) const UNKNOWN: u64 = 2;
     pub(super) const KNOWN: u64 = 3;
-    /// Known because a rule answered, and not because the script said so.
+    /// Known because a rule answered, not because the script wrote it.
     pub(super) const ANSWERED: u64 = 4;
 }
 
-/// What a rank handed in, and whether a rule answered for it.
+/// A rank's contribution, and whether a rule answered for it.
 pub(super) type Part = (Vec<u8>, bool);
 
-/// One rank's view of the meeting.
+/// One rank's view of the exchange.
 pub(super) struct Meeting {
     board: Board,
-    place: Place,
-    /// The number of the operation that began last, by lane.
+    position: RankPosition,
+    /// Sequence number of the latest operation begun, by lane.
     begun: BTreeMap<Lane, u64>,
-    /// The number of the operation that was done last, by lane.
+    /// Sequence number of the latest operation completed, by lane.
     done: BTreeMap<Lane, u64>,
-    /// What was read and not asked for yet, by lane, number and rank.
+    /// Contributions read but not used yet, by lane, number and rank.
     read: BTreeMap<(Lane, u64, i32), Option<Part>>,
     peers: BTreeMap<i32, ProcessId>,
-    /// Ranks that did not come: nobody waits for them twice.
+    /// Ranks that did not answer; they are not waited for again.
     absent: BTreeSet<i32>,
 }
 
 impl Meeting {
-    /// Joins the meeting of this name; nothing where this process stands alone for a rank of many, or has no
+    /// Joins the exchange of this name; `None` if this process simulates one rank of many alone, or is in no
     /// run.
-    pub(super) fn open(name: u64, place: Place) -> Option<Self> {
+    pub(super) fn open(name: u64, position: RankPosition) -> Option<Self> {
         if std::env::var_os(LONE_RANK).is_some_and(|value| !value.is_empty()) {
             return None;
         }
         let mut board = Board::open(&RunDir::from_env()?, name).ok()?;
         let me = ProcessId::current().ok()?;
-        let head = [note::HELLO, rank_word(place.rank), u64::from(me.pid), me.start];
+        let head = [note::HELLO, rank_word(position.rank), u64::from(me.pid), me.start];
         board.post(head, &[]).ok().filter(|posted| *posted)?;
         Some(Self {
             board,
-            place,
+            position,
             begun: BTreeMap::new(),
             done: BTreeMap::new(),
             read: BTreeMap::new(),
@@ -84,15 +84,15 @@ impl Meeting {
         })
     }
 
-    /// The number of the operation that begins now in a lane.
+    /// Returns the sequence number of the operation that now begins in a lane.
     pub(super) fn next(&mut self, lane: Lane) -> u64 {
         let begun = self.begun.entry(lane).or_default();
         *begun += 1;
         *begun
     }
 
-    /// An operation is done: what was not asked for until now never will be.
-    pub(super) fn done(&mut self, lane: Lane, number: u64) {
+    /// Marks an operation as complete and drops contributions to it that were not used.
+    pub(super) fn complete(&mut self, lane: Lane, number: u64) {
         self.done.insert(lane, number);
         let over: Vec<_> =
             self.read.range((lane, 0, i32::MIN)..=(lane, number, i32::MAX)).map(|(key, _)| *key).collect();
@@ -101,38 +101,38 @@ impl Meeting {
         }
     }
 
-    /// Hands something in, for the others to use.
+    /// Posts a contribution.
     pub(super) fn post(&mut self, lane: Lane, number: u64, part: Option<(&[u8], bool)>) {
         let (kind, bytes) = match part {
             None => (note::UNKNOWN, [].as_slice()),
             Some((bytes, false)) => (note::KNOWN, bytes),
             Some((bytes, true)) => (note::ANSWERED, bytes),
         };
-        let rank = rank_word(self.place.rank);
+        let rank = rank_word(self.position.rank);
         if !matches!(self.board.post([kind, rank, lane, number], bytes), Ok(true)) {
             card::remark(Remark::RanksFull);
         }
     }
 
-    /// What a rank handed in; nothing if that is not known, or if it does not come.
+    /// Waits for a rank's contribution; `None` if it is unknown or does not arrive.
     pub(super) fn wait(&mut self, lane: Lane, number: u64, rank: i32) -> Option<Part> {
         let begun = Instant::now();
         let (mut pause, mut checked) = (Duration::from_micros(20), begun);
         loop {
-            self.look();
+            self.read_board();
             if let Some(part) = self.read.remove(&(lane, number, rank)) {
                 return part;
             }
             if self.absent.contains(&rank) {
                 return None;
             }
-            if checked.elapsed() > CHECK {
+            if checked.elapsed() > LIVENESS_INTERVAL {
                 checked = Instant::now();
-                if begun.elapsed() > PATIENCE || self.is_gone(rank) {
+                if begun.elapsed() > PEER_TIMEOUT || self.is_gone(rank) {
                     self.absent.insert(rank);
                     card::remark(Remark::RankSilent);
-                    // Its last words may have come in the meantime.
-                    self.look();
+                    // Its last post may have arrived in the meantime.
+                    self.read_board();
                     return self.read.remove(&(lane, number, rank)).flatten();
                 }
             }
@@ -141,15 +141,15 @@ impl Meeting {
         }
     }
 
-    /// Whether a rank that said hello has ended, or waits to be ended.
+    /// Returns `true` if a rank that introduced itself has ended, or is about to be ended.
     fn is_gone(&self, rank: i32) -> bool {
         let finished = |pid| RunDir::from_env().is_some_and(|run| run.finished(pid).exists());
         self.peers.get(&rank).is_some_and(|peer| !peer.is_alive() || finished(peer.pid))
     }
 
-    /// Reads what is new on the board. What is not for this rank, or comes too late for it, is not kept.
-    fn look(&mut self) {
-        for note in self.board.news().unwrap_or_default() {
+    /// Reads new posts on the board. Those that are not for this rank, or come too late for it, are dropped.
+    fn read_board(&mut self) {
+        for note in self.board.read_new().unwrap_or_default() {
             let [kind, rank, third, fourth] = note.head;
             let rank = rank as i32;
             if kind == note::HELLO {
@@ -157,8 +157,8 @@ impl Meeting {
                 continue;
             }
             let (lane, number) = (third, fourth);
-            let mine = lane == EVERYONE || lane == self::lane(rank, self.place.rank);
-            if !mine || rank == self.place.rank || number <= self.done.get(&lane).copied().unwrap_or(0) {
+            let mine = lane == EVERYONE || lane == self::lane(rank, self.position.rank);
+            if !mine || rank == self.position.rank || number <= self.done.get(&lane).copied().unwrap_or(0) {
                 continue;
             }
             let part = (kind != note::UNKNOWN).then_some((note.text, kind == note::ANSWERED));

@@ -20,10 +20,10 @@ fn put_text(
         return Err(Status::INVALID_VALUE);
     }
     let Some(error) = errors::find(code).filter(|error| !error.driver.is_empty()) else {
-        target.put(std::ptr::null());
+        target.set(std::ptr::null());
         return Err(Status::INVALID_VALUE);
     };
-    target.put(of(error).as_ptr());
+    target.set(of(error).as_ptr());
     Ok(())
 }
 
@@ -34,13 +34,13 @@ fn find(symbol: In<c_char>, function: Out<u64>, version: i32, flags: u64, result
     }
     match entry_points::find(&name, version, flags) {
         Ok(address) => {
-            function.put(address);
-            result.put(0); // CU_GET_PROC_ADDRESS_SUCCESS
+            function.set(address);
+            result.set(0); // CU_GET_PROC_ADDRESS_SUCCESS
             Ok(())
         }
         Err(why) => {
-            function.put(0);
-            result.put(if why == entry_points::Missing::TooNew { 2 } else { 1 });
+            function.set(0);
+            result.set(if why == entry_points::Missing::TooNew { 2 } else { 1 });
             Err(Status::NOT_FOUND)
         }
     }
@@ -58,7 +58,7 @@ entry_points! { Driver;
         if version.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        version.put(versions::driver());
+        version.set(versions::driver());
         Ok(())
     }
 
@@ -79,19 +79,19 @@ entry_points! { Driver;
     }
 
     fn cuGetExportTable(table: Out<u64>, id: u64) {
-        // Undocumented tables, which a runtime asks for that is linked statically into another library: that
-        // library will not work here, so it is named. The id lies in its data.
+        // Undocumented tables, requested by a CUDA runtime that is statically linked into another library.
+        // That library will not work here, so it is named. `id` points into its data.
         let asker = versions::file_at(id);
         if !asker.as_deref().is_some_and(compiles_anyway) {
             let asker = asker.unwrap_or_default();
-            crate::machine::refused(&format!("cuGetExportTable {asker}"));
+            crate::machine::count_unmodelled(&format!("cuGetExportTable {asker}"));
         }
-        table.put(0);
+        table.set(0);
         Err(Status::NOT_SUPPORTED)
     }
 }
 
-/// Compilers look for a driver and do without.
+/// Returns `true` for compilers, which look for a driver and do without one.
 fn compiles_anyway(file: &str) -> bool {
     file.starts_with("libnvrtc.so") || file.starts_with("libnvJitLink.so")
 }

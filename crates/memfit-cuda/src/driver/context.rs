@@ -1,4 +1,4 @@
-//! Cards and contexts.
+//! Devices and contexts.
 
 use std::{
     ffi::c_char,
@@ -18,15 +18,15 @@ use crate::{
 };
 use memfit_abi::{In, Out, entry_points};
 
-fn put<T>(target: Out<T>, value: impl FnOnce() -> Outcome<T>) -> Outcome {
+fn write_result<T>(target: Out<T>, value: impl FnOnce() -> Outcome<T>) -> Outcome {
     if target.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    target.put(value()?);
+    target.set(value()?);
     Ok(())
 }
 
-/// The context that the caller means: its current one, or an error if it has none.
+/// Returns the current context; an error if there is none.
 fn current() -> Outcome<u64> {
     match context::current()? {
         0 => Err(Status::INVALID_CONTEXT),
@@ -52,45 +52,45 @@ pub(crate) struct OldProperties([i32; 14]);
 
 entry_points! { Driver;
     fn cuDeviceGet(device: Out<i32>, ordinal: i32) {
-        put(device, || Ok(machine::card(ordinal)?.ordinal as i32))
+        write_result(device, || Ok(machine::card(ordinal)?.ordinal as i32))
     }
 
     fn cuDeviceGetCount(count: Out<i32>) {
-        put(count, || Ok(machine::get()?.cards.len() as i32))
+        write_result(count, || Ok(machine::get()?.cards.len() as i32))
     }
 
     fn cuDeviceGetName(name: Out<u8>, length: i32, device: i32) {
         if name.is_null() || length <= 0 {
             return Err(Status::INVALID_VALUE);
         }
-        name.put_text(&machine::card(device)?.device.name, length as usize);
+        name.set_text(&machine::card(device)?.device.name, length as usize);
         Ok(())
     }
 
     fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: i32) {
-        put(uuid, || Ok(identity::uuid(machine::card(device)?.index)))
+        write_result(uuid, || Ok(identity::uuid(machine::card(device)?.index)))
     }
 
     fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: i32) {
-        put(uuid, || Ok(identity::uuid(machine::card(device)?.index)))
+        write_result(uuid, || Ok(identity::uuid(machine::card(device)?.index)))
     }
 
     fn cuDeviceTotalMem_v2(bytes: Out<u64>, device: i32) {
-        put(bytes, || Ok(machine::card(device)?.device.memory.get()))
+        write_result(bytes, || Ok(machine::card(device)?.device.memory.get()))
     }
 
     fn cuDeviceGetAttribute(value: Out<i32>, attribute: i32, device: i32) {
-        put(value, || attributes::get(machine::card(device)?, attribute).ok_or(Status::INVALID_VALUE))
+        write_result(value, || attributes::get(machine::card(device)?, attribute).ok_or(Status::INVALID_VALUE))
     }
 
     fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, device: i32) {
         let capability = machine::card(device)?.device.compute_capability;
-        put(major, || Ok(capability.major as i32))?;
-        put(minor, || Ok(capability.minor as i32))
+        write_result(major, || Ok(capability.major as i32))?;
+        write_result(minor, || Ok(capability.minor as i32))
     }
 
     fn cuDeviceGetProperties(properties: Out<OldProperties>, device: i32) {
-        put(properties, || {
+        write_result(properties, || {
             let card = machine::card(device)?;
             let at = |number| attributes::get(card, number).unwrap_or(0);
             let numbers = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
@@ -102,16 +102,16 @@ entry_points! { Driver;
         if text.is_null() || length < 13 {
             return Err(Status::INVALID_VALUE);
         }
-        text.put_text(&pci_bus_id(machine::card(device)?), length as usize);
+        text.set_text(&pci_bus_id(machine::card(device)?), length as usize);
         Ok(())
     }
 
     fn cuDeviceGetByPCIBusId(device: Out<i32>, text: In<c_char>) {
-        put(device, || Ok(by_pci_bus_id(&text.text().ok_or(Status::INVALID_VALUE)?)?.ordinal as i32))
+        write_result(device, || Ok(by_pci_bus_id(&text.text().ok_or(Status::INVALID_VALUE)?)?.ordinal as i32))
     }
 
     fn cuDeviceCanAccessPeer(answer: Out<i32>, device: i32, peer: i32) {
-        put(answer, || {
+        write_result(answer, || {
             machine::card(device)?;
             machine::card(peer)?;
             Ok(i32::from(device != peer))
@@ -120,12 +120,12 @@ entry_points! { Driver;
 
     fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) {
         let card = machine::card(device)?;
-        put(flags, || Ok(card.flags.load(Relaxed)))?;
-        put(active, || Ok(i32::from(card.has_context())))
+        write_result(flags, || Ok(card.flags.load(Relaxed)))?;
+        write_result(active, || Ok(i32::from(card.has_context())))
     }
 
     fn cuDevicePrimaryCtxRetain(handle: Out<u64>, device: i32) {
-        put(handle, || {
+        write_result(handle, || {
             let card = machine::card(device)?;
             card.need_context()?;
             card.retained.fetch_add(1, AcqRel);
@@ -160,15 +160,15 @@ entry_points! { Driver;
     }
 
     fn cuCtxCreate_v2(handle: Out<u64>, flags: u32, device: i32) {
-        put(handle, || context::create(machine::card(device)?, flags))
+        write_result(handle, || context::create(machine::card(device)?, flags))
     }
 
     fn cuCtxCreate_v3(handle: Out<u64>, _affinity: In<u64>, _count: i32, flags: u32, device: i32) {
-        put(handle, || context::create(machine::card(device)?, flags))
+        write_result(handle, || context::create(machine::card(device)?, flags))
     }
 
     fn cuCtxCreate_v4(handle: Out<u64>, _parameters: In<u64>, flags: u32, device: i32) {
-        put(handle, || context::create(machine::card(device)?, flags))
+        write_result(handle, || context::create(machine::card(device)?, flags))
     }
 
     fn cuCtxDestroy_v2(handle: u64) {
@@ -182,7 +182,7 @@ entry_points! { Driver;
 
     fn cuCtxPopCurrent_v2(handle: Out<u64>) {
         machine::get()?;
-        handle.put(context::pop()?);
+        handle.set(context::pop()?);
         Ok(())
     }
 
@@ -192,19 +192,19 @@ entry_points! { Driver;
     }
 
     fn cuCtxGetCurrent(handle: Out<u64>) {
-        put(handle, context::current)
+        write_result(handle, context::current)
     }
 
     fn cuCtxGetDevice(device: Out<i32>) {
-        put(device, || Ok(context::card_of(current()?)?.ordinal as i32))
+        write_result(device, || Ok(context::card_of(current()?)?.ordinal as i32))
     }
 
     fn cuCtxGetDevice_v2(device: Out<i32>, handle: u64) {
-        put(device, || Ok(context::card_of(if handle == 0 { current()? } else { handle })?.ordinal as i32))
+        write_result(device, || Ok(context::card_of(if handle == 0 { current()? } else { handle })?.ordinal as i32))
     }
 
     fn cuCtxGetFlags(flags: Out<u32>) {
-        put(flags, || context::flags(current()?))
+        write_result(flags, || context::flags(current()?))
     }
 
     fn cuCtxSetFlags(flags: u32) {
@@ -212,14 +212,14 @@ entry_points! { Driver;
     }
 
     fn cuCtxGetId(handle: u64, id: Out<u64>) {
-        put(id, || {
+        write_result(id, || {
             let handle = if handle == 0 { current()? } else { handle };
             context::card_of(handle).map(|_| handle)
         })
     }
 
     fn cuCtxGetApiVersion(handle: u64, version: Out<u32>) {
-        put(version, || context::card_of(if handle == 0 { current()? } else { handle }).map(|_| 3020))
+        write_result(version, || context::card_of(if handle == 0 { current()? } else { handle }).map(|_| 3020))
     }
 
     fn cuCtxSynchronize() {
@@ -237,7 +237,7 @@ entry_points! { Driver;
     }
 
     fn cuCtxGetLimit(value: Out<u64>, limit: i32) {
-        put(value, || current().and_then(|_| limits::get(limit)))
+        write_result(value, || current().and_then(|_| limits::get(limit)))
     }
 
     fn cuCtxSetLimit(limit: i32, value: u64) {
@@ -247,8 +247,8 @@ entry_points! { Driver;
 
     fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) {
         current()?;
-        least.put(streams::PRIORITIES.0);
-        greatest.put(streams::PRIORITIES.1);
+        least.set(streams::PRIORITIES.0);
+        greatest.set(streams::PRIORITIES.1);
         Ok(())
     }
 

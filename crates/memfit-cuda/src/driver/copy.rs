@@ -8,23 +8,23 @@ use crate::{
 };
 use memfit_abi::{In, entry_points};
 
-/// Where one side of a box lies: `CUmemorytype` and the address that goes with it.
+/// Address of one side of a copy: its `CUmemorytype` and the pointer that belongs to that type.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Place {
+struct SideAddress {
     kind: u32,
     host: u64,
     device: u64,
     array: u64,
 }
 
-impl Place {
+impl SideAddress {
     fn address(self) -> Outcome<u64> {
         match self.kind {
             1 => Ok(self.host),
             2 | 4 => Ok(self.device),
             _ => {
-                crate::machine::refused("cuMemcpy (arrays)");
+                crate::machine::count_unmodelled("cuMemcpy (arrays)");
                 Err(Status::NOT_SUPPORTED)
             }
         }
@@ -37,7 +37,7 @@ impl Place {
 struct Side2D {
     x: u64,
     y: u64,
-    place: Place,
+    place: SideAddress,
     pitch: u64,
 }
 
@@ -61,7 +61,7 @@ impl Side2D {
 fn copy_2d(parameters: In<Copy2D>) -> Outcome<Moved> {
     let copy = parameters.get().ok_or(Status::INVALID_VALUE)?;
     let (target, source) = (copy.target.start(copy.width)?, copy.source.start(copy.width)?);
-    copies::rectangle(target, source, copy.width, copy.height, Direction::Default)
+    copies::copy_rows(target, source, copy.width, copy.height, Direction::Default)
 }
 
 /// One side of `CUDA_MEMCPY3D`.
@@ -72,7 +72,7 @@ struct Side3D {
     y: u64,
     z: u64,
     level: u64,
-    place: Place,
+    place: SideAddress,
     reserved: u64,
     pitch: u64,
     height: u64,
@@ -102,93 +102,93 @@ fn copy_3d(parameters: In<Copy3D>) -> Outcome<Moved> {
     (0..copy.depth).try_fold(Moved::default(), |moved, layer| {
         let target = copy.target.start(copy.width, copy.height, layer)?;
         let source = copy.source.start(copy.width, copy.height, layer)?;
-        Ok(moved + copies::rectangle(target, source, copy.width, copy.height, Direction::Default)?)
+        Ok(moved + copies::copy_rows(target, source, copy.width, copy.height, Direction::Default)?)
     })
 }
 
-fn now(target: u64, source: u64, size: u64, direction: Direction) -> Outcome {
-    copies::at_once(|| copies::copy(target, source, size, direction))
+fn copy_and_wait(target: u64, source: u64, size: u64, direction: Direction) -> Outcome {
+    copies::run_and_wait(|| copies::copy(target, source, size, direction))
 }
 
-fn queued(target: u64, source: u64, size: u64, direction: Direction, stream: u64) -> Outcome {
-    copies::queued(stream, || copies::copy(target, source, size, direction))
+fn copy_on_stream(target: u64, source: u64, size: u64, direction: Direction, stream: u64) -> Outcome {
+    copies::run_on_stream(stream, || copies::copy(target, source, size, direction))
 }
 
 fn fill(target: u64, pattern: u32, width: u32, count: u64, stream: u64) -> Outcome {
-    copies::queued(stream, || copies::fill(target, pattern, width, count))
+    copies::run_on_stream(stream, || copies::fill(target, pattern, width, count))
 }
 
 entry_points! { Driver;
     fn cuMemcpy(target: u64, source: u64, size: u64) {
-        now(target, source, size, Direction::Default)
+        copy_and_wait(target, source, size, Direction::Default)
     }
 
     fn cuMemcpyAsync(target: u64, source: u64, size: u64, stream: u64) {
-        queued(target, source, size, Direction::Default, stream)
+        copy_on_stream(target, source, size, Direction::Default, stream)
     }
 
     fn cuMemcpyHtoD_v2(target: u64, source: u64, size: u64) {
-        now(target, source, size, Direction::HostToDevice)
+        copy_and_wait(target, source, size, Direction::HostToDevice)
     }
 
     fn cuMemcpyHtoDAsync_v2(target: u64, source: u64, size: u64, stream: u64) {
-        queued(target, source, size, Direction::HostToDevice, stream)
+        copy_on_stream(target, source, size, Direction::HostToDevice, stream)
     }
 
     fn cuMemcpyDtoH_v2(target: u64, source: u64, size: u64) {
-        now(target, source, size, Direction::DeviceToHost)
+        copy_and_wait(target, source, size, Direction::DeviceToHost)
     }
 
     fn cuMemcpyDtoHAsync_v2(target: u64, source: u64, size: u64, stream: u64) {
-        queued(target, source, size, Direction::DeviceToHost, stream)
+        copy_on_stream(target, source, size, Direction::DeviceToHost, stream)
     }
 
     fn cuMemcpyDtoD_v2(target: u64, source: u64, size: u64) {
-        now(target, source, size, Direction::DeviceToDevice)
+        copy_and_wait(target, source, size, Direction::DeviceToDevice)
     }
 
     fn cuMemcpyDtoDAsync_v2(target: u64, source: u64, size: u64, stream: u64) {
-        queued(target, source, size, Direction::DeviceToDevice, stream)
+        copy_on_stream(target, source, size, Direction::DeviceToDevice, stream)
     }
 
     fn cuMemcpyPeer(target: u64, to: u64, source: u64, from: u64, size: u64) {
         context::card_of(to)?;
         context::card_of(from)?;
-        now(target, source, size, Direction::DeviceToDevice)
+        copy_and_wait(target, source, size, Direction::DeviceToDevice)
     }
 
     fn cuMemcpyPeerAsync(target: u64, to: u64, source: u64, from: u64, size: u64, stream: u64) {
         context::card_of(to)?;
         context::card_of(from)?;
-        queued(target, source, size, Direction::DeviceToDevice, stream)
+        copy_on_stream(target, source, size, Direction::DeviceToDevice, stream)
     }
 
     fn cuMemcpy2D_v2(parameters: In<Copy2D>) {
-        copies::at_once(|| copy_2d(parameters))
+        copies::run_and_wait(|| copy_2d(parameters))
     }
 
     fn cuMemcpy2DUnaligned_v2(parameters: In<Copy2D>) {
-        copies::at_once(|| copy_2d(parameters))
+        copies::run_and_wait(|| copy_2d(parameters))
     }
 
     fn cuMemcpy2DAsync_v2(parameters: In<Copy2D>, stream: u64) {
-        copies::queued(stream, || copy_2d(parameters))
+        copies::run_on_stream(stream, || copy_2d(parameters))
     }
 
     fn cuMemcpy3D_v2(parameters: In<Copy3D>) {
-        copies::at_once(|| copy_3d(parameters))
+        copies::run_and_wait(|| copy_3d(parameters))
     }
 
     fn cuMemcpy3DAsync_v2(parameters: In<Copy3D>, stream: u64) {
-        copies::queued(stream, || copy_3d(parameters))
+        copies::run_on_stream(stream, || copy_3d(parameters))
     }
 
     fn cuMemcpy3DPeer(parameters: In<Copy3D>) {
-        copies::at_once(|| copy_3d(parameters))
+        copies::run_and_wait(|| copy_3d(parameters))
     }
 
     fn cuMemcpy3DPeerAsync(parameters: In<Copy3D>, stream: u64) {
-        copies::queued(stream, || copy_3d(parameters))
+        copies::run_on_stream(stream, || copy_3d(parameters))
     }
 
     fn cuMemsetD8_v2(target: u64, value: u8, count: u64) {
@@ -216,26 +216,26 @@ entry_points! { Driver;
     }
 
     fn cuMemsetD2D8_v2(target: u64, pitch: u64, value: u8, width: u64, height: u64) {
-        copies::at_once(|| copies::fill_rectangle(target, pitch, u32::from(value), 1, width, height))
+        copies::run_and_wait(|| copies::fill_rows(target, pitch, u32::from(value), 1, width, height))
     }
 
     fn cuMemsetD2D16_v2(target: u64, pitch: u64, value: u16, width: u64, height: u64) {
-        copies::at_once(|| copies::fill_rectangle(target, pitch, u32::from(value), 2, width, height))
+        copies::run_and_wait(|| copies::fill_rows(target, pitch, u32::from(value), 2, width, height))
     }
 
     fn cuMemsetD2D32_v2(target: u64, pitch: u64, value: u32, width: u64, height: u64) {
-        copies::at_once(|| copies::fill_rectangle(target, pitch, value, 4, width, height))
+        copies::run_and_wait(|| copies::fill_rows(target, pitch, value, 4, width, height))
     }
 
     fn cuMemsetD2D8Async(target: u64, pitch: u64, value: u8, width: u64, height: u64, stream: u64) {
-        copies::queued(stream, || copies::fill_rectangle(target, pitch, u32::from(value), 1, width, height))
+        copies::run_on_stream(stream, || copies::fill_rows(target, pitch, u32::from(value), 1, width, height))
     }
 
     fn cuMemsetD2D16Async(target: u64, pitch: u64, value: u16, width: u64, height: u64, stream: u64) {
-        copies::queued(stream, || copies::fill_rectangle(target, pitch, u32::from(value), 2, width, height))
+        copies::run_on_stream(stream, || copies::fill_rows(target, pitch, u32::from(value), 2, width, height))
     }
 
     fn cuMemsetD2D32Async(target: u64, pitch: u64, value: u32, width: u64, height: u64, stream: u64) {
-        copies::queued(stream, || copies::fill_rectangle(target, pitch, value, 4, width, height))
+        copies::run_on_stream(stream, || copies::fill_rows(target, pitch, value, 4, width, height))
     }
 }

@@ -1,4 +1,4 @@
-//! Allocation, and what an address is.
+//! Allocation and pointer attributes.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -36,7 +36,7 @@ mod attribute {
     pub(super) const DECOMPRESSION: i32 = 21;
 }
 
-/// A pointer attribute's value, as wide as its type.
+/// Value of a pointer attribute, in the width of its type.
 enum Value {
     Flag(bool),
     Int(i32),
@@ -46,15 +46,15 @@ enum Value {
 impl Value {
     fn write(&self, target: Out<u64>) {
         match *self {
-            Self::Flag(value) => target.cast::<u8>().put(u8::from(value)),
-            Self::Int(value) => target.cast::<i32>().put(value),
-            Self::Long(value) => target.put(value),
+            Self::Flag(value) => target.cast::<u8>().set(u8::from(value)),
+            Self::Int(value) => target.cast::<i32>().set(value),
+            Self::Long(value) => target.set(value),
         }
     }
 }
 
 #[allow(clippy::match_same_arms, reason = "one line for each kind of attribute")]
-fn attribute_of(address: u64, which: i32) -> Outcome<Value> {
+fn read_attribute(address: u64, which: i32) -> Outcome<Value> {
     let block = space::find(address).ok_or(Status::INVALID_VALUE)?;
     let on_card = !block.is_host();
     Ok(match which {
@@ -88,8 +88,8 @@ entry_points! { Driver;
         }
         let row = width.checked_next_multiple_of(512).ok_or(Status::OUT_OF_MEMORY)?;
         let size = row.checked_mul(height).ok_or(Status::OUT_OF_MEMORY)?;
-        address.put(device::allocate(machine::current_context()?, size, Kind::Device)?);
-        pitch.put(row);
+        address.set(device::allocate(machine::current_context()?, size, Kind::Device)?);
+        pitch.set(row);
         Ok(())
     }
 
@@ -106,8 +106,8 @@ entry_points! { Driver;
     fn cuMemGetAddressRange_v2(start: Out<u64>, size: Out<u64>, address: u64) {
         machine::get()?;
         let block = space::find(address).ok_or(Status::NOT_FOUND)?;
-        start.put(block.start);
-        size.put(block.size);
+        start.set(block.start);
+        size.set(block.size);
         Ok(())
     }
 
@@ -116,20 +116,20 @@ entry_points! { Driver;
             return Err(Status::INVALID_VALUE);
         }
         machine::get()?;
-        attribute_of(address, which)?.write(value);
+        read_attribute(address, which)?.write(value);
         Ok(())
     }
 
     fn cuPointerGetAttributes(count: u32, attributes: In<i32>, values: In<u64>, address: u64) {
         machine::get()?;
         for index in 0..count as usize {
-            let (Some(which), Some(target)) = (attributes.at(index), values.at(index)) else {
+            let (Some(which), Some(target)) = (attributes.get_at(index), values.get_at(index)) else {
                 return Err(Status::INVALID_VALUE);
             };
-            // SAFETY: the caller gave room for the value of each attribute.
+            // SAFETY: the caller provides storage for the value of each attribute.
             let target = unsafe { Out::<u64>::from_address(target) };
-            // Of memory that CUDA knows nothing of, everything is nothing.
-            match attribute_of(address, which) {
+            // Every attribute of memory unknown to CUDA is empty.
+            match read_attribute(address, which) {
                 Ok(value) => value.write(target),
                 Err(_) => empty(which).write(target),
             }
@@ -154,7 +154,7 @@ entry_points! { Driver;
     }
 }
 
-/// An attribute of nothing, of the right width.
+/// Returns the empty value of an attribute, in its width.
 fn empty(which: i32) -> Value {
     match which {
         attribute::MEMORY_TYPE | attribute::ACCESS => Value::Int(0),
@@ -169,7 +169,7 @@ fn empty(which: i32) -> Value {
     }
 }
 
-/// Hints are for managed memory, and change nothing here.
+/// Checks the arguments of a hint. Hints concern managed memory and have no effect here.
 fn hint(address: u64) -> Outcome {
     machine::current_context()?;
     match space::find(address) {

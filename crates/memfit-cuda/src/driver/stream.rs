@@ -1,4 +1,4 @@
-//! What only the driver does with streams.
+//! Stream calls that only the driver has.
 
 use crate::{
     capture, context,
@@ -15,15 +15,15 @@ fn put_context(stream: u64, target: Out<u64>) -> Outcome {
         return Err(Status::INVALID_VALUE);
     }
     let stream = streams::resolve(stream)?;
-    target.put(context::primary(machine::card(stream.card() as i32)?));
+    target.set(context::primary(machine::card(stream.card() as i32)?));
     Ok(())
 }
 
-/// The device's own writing of a word; waiting for one is over at once, since all work before it is done.
+/// Writes a word from the device. (A wait for a word returns at once, since all work before it is complete.)
 fn write(stream: u64, target: u64, value: u64, width: u64) -> Outcome {
     let word =
         |moved, word| Ok(moved + copies::fill(target + word * 4, (value >> (word * 32)) as u32, 4, 1)?);
-    copies::queued(stream, || (0..width / 4).try_fold(Moved::default(), word))
+    copies::run_on_stream(stream, || (0..width / 4).try_fold(Moved::default(), word))
 }
 
 entry_points! { Driver;
@@ -32,7 +32,7 @@ entry_points! { Driver;
     }
 
     fn cuStreamGetCtx_v2(stream: u64, context: Out<u64>, green: Out<u64>) {
-        green.put(0);
+        green.set(0);
         put_context(stream, context)
     }
 
@@ -40,10 +40,10 @@ entry_points! { Driver;
         if status.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        let (now, capture, _) = capture::of_stream(&streams::resolve(stream)?);
-        status.put(now as i32);
+        let (now, capture, _) = capture::stream_status(&streams::resolve(stream)?);
+        status.set(now as i32);
         if capture != 0 {
-            id.put(capture);
+            id.set(capture);
         }
         Ok(())
     }

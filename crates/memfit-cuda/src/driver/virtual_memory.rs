@@ -1,4 +1,4 @@
-//! Virtual memory: physical memory and address space apart.
+//! Virtual memory management: physical memory and virtual address ranges are separate.
 
 use crate::{
     failing,
@@ -18,7 +18,7 @@ pub(crate) struct Properties {
     shareable: u32,
     location: Location,
     windows: u64,
-    /// Compression, GPUDirect, usage: hints.
+    /// Hints about compression, GPUDirect and usage.
     flags: u64,
 }
 
@@ -27,28 +27,29 @@ const PINNED: i32 = 1;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const DESCRIPTOR: u32 = 1;
 
-/// What can be made: memory of a card, shareable by file descriptors or not at all.
+/// Accepts only supported properties: device memory, shareable by file descriptor or not at all. Returns the
+/// device and the shareable handle types.
 fn checked(properties: In<Properties>) -> Outcome<(&'static machine::Card, u32)> {
     let properties = properties.get().ok_or(Status::INVALID_VALUE)?;
     if properties.kind != PINNED {
         return Err(Status::INVALID_VALUE);
     }
     if properties.location.kind != ON_DEVICE {
-        crate::machine::refused("cuMemCreate (location)");
+        crate::machine::count_unmodelled("cuMemCreate (location)");
         return Err(Status::NOT_SUPPORTED);
     }
-    // As on a machine whose cards have no fabric: programs ask, to find out.
+    // As on a machine whose devices have no fabric: programs query it to find out.
     if properties.shareable & !DESCRIPTOR != 0 {
         return Err(Status::NOT_SUPPORTED);
     }
     Ok((machine::card(properties.location.id)?, properties.shareable))
 }
 
-fn put(target: Out<u64>, value: impl FnOnce() -> Outcome<u64>) -> Outcome {
+fn write_result(target: Out<u64>, value: impl FnOnce() -> Outcome<u64>) -> Outcome {
     if target.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    target.put(value()?);
+    target.set(value()?);
     Ok(())
 }
 
@@ -57,14 +58,14 @@ entry_points! { Driver;
         if !(0..=1).contains(&option) {
             return Err(Status::INVALID_VALUE);
         }
-        put(granularity, || checked(properties).map(|_| GRANULARITY))
+        write_result(granularity, || checked(properties).map(|_| GRANULARITY))
     }
 
     fn cuMemCreate(handle: Out<u64>, size: u64, properties: In<Properties>, flags: u64) {
         if flags != 0 {
             return Err(Status::INVALID_VALUE);
         }
-        put(handle, || {
+        write_result(handle, || {
             let (card, shareable) = checked(properties)?;
             failing::check()?;
             physical::create(card, size, shareable)
@@ -80,7 +81,7 @@ entry_points! { Driver;
         if flags != 0 {
             return Err(Status::INVALID_VALUE);
         }
-        put(address, || machine::get().and_then(|_| physical::reserve(size, alignment, wish)))
+        write_result(address, || machine::get().and_then(|_| physical::reserve(size, alignment, wish)))
     }
 
     fn cuMemAddressFree(address: u64, size: u64) {
@@ -114,12 +115,12 @@ entry_points! { Driver;
 
     fn cuMemGetAccess(flags: Out<u64>, location: In<Location>, address: u64) {
         machine::card(location.get().ok_or(Status::INVALID_VALUE)?.id)?;
-        put(flags, || Ok(if physical::is_accessible(address)? { 3 } else { 0 }))
+        write_result(flags, || Ok(if physical::is_accessible(address)? { 3 } else { 0 }))
     }
 
     fn cuMemRetainAllocationHandle(handle: Out<u64>, address: u64) {
         machine::get()?;
-        put(handle, || physical::retain_at(address))
+        write_result(handle, || physical::retain_at(address))
     }
 
     fn cuMemGetAllocationPropertiesFromHandle(properties: Out<Properties>, handle: u64) {
@@ -128,7 +129,7 @@ entry_points! { Driver;
         }
         let found = physical::get(handle)?;
         let location = Location { kind: ON_DEVICE, id: found.card as i32 };
-        properties.put(Properties { kind: PINNED, shareable: found.shareable, location, windows: 0, flags: 0 });
+        properties.set(Properties { kind: PINNED, shareable: found.shareable, location, windows: 0, flags: 0 });
         Ok(())
     }
 
@@ -139,7 +140,7 @@ entry_points! { Driver;
         if kind != DESCRIPTOR {
             return Err(Status::NOT_SUPPORTED);
         }
-        target.put(physical::export(handle)?);
+        target.set(physical::export(handle)?);
         Ok(())
     }
 
@@ -147,6 +148,6 @@ entry_points! { Driver;
         if kind != DESCRIPTOR {
             return Err(Status::NOT_SUPPORTED);
         }
-        put(handle, || physical::import(descriptor as i32))
+        write_result(handle, || physical::import(descriptor as i32))
     }
 }

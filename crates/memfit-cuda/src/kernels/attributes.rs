@@ -1,4 +1,4 @@
-//! A kernel's attributes, and how many of its blocks fit on a multiprocessor.
+//! Kernel attributes and occupancy queries.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -17,7 +17,7 @@ use crate::{
 };
 use memfit_abi::{In, Out, Ptr, entry_points};
 
-/// CUDA's `cudaFuncAttributes`; the same since CUDA 12.
+/// `cudaFuncAttributes`, unchanged since CUDA 12.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FunctionAttributes {
@@ -40,7 +40,7 @@ pub(crate) struct FunctionAttributes {
     reserved: [i32; 16],
 }
 
-/// Numbers of `cudaFuncAttribute`, and from the driver's `CUfunction_attribute` those that can be set.
+/// Numbers of `cudaFuncAttribute`, and the settable ones of the driver's `CUfunction_attribute`.
 mod settable {
     pub(super) const DYNAMIC_SHARED: i32 = 8;
     pub(super) const CARVEOUT: i32 = 9;
@@ -51,9 +51,9 @@ mod settable {
     pub(super) const CLUSTER_SCHEDULING: i32 = 15;
 }
 
-/// A cluster has at most so many blocks; more with the kernel's consent.
-const MOST_PORTABLE_CLUSTER: i32 = 8;
-const MOST_CLUSTER: i32 = 16;
+/// Maximum blocks per cluster; the larger one needs the kernel's opt-in.
+const MAX_PORTABLE_CLUSTER: i32 = 8;
+const MAX_CLUSTER: i32 = 16;
 
 fn symbol(symbol: Ptr) -> Outcome<&'static Kernel> {
     registry::kernel(symbol as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)
@@ -63,7 +63,7 @@ fn function(function: Ptr) -> Outcome<&'static Kernel> {
     registry::kernel(function as usize).ok_or(Status::INVALID_HANDLE)
 }
 
-/// Blocks of so many threads and so much dynamic shared memory that one multiprocessor holds.
+/// Blocks of `threads` threads and `dynamic` bytes of dynamic shared memory that one multiprocessor holds.
 pub(super) fn active_blocks(card: &Card, attributes: Attributes, threads: u32, dynamic: u32) -> u32 {
     let Some(shared) = attributes.shared.checked_add(dynamic) else { return 0 };
     if threads > attributes.threads {
@@ -98,7 +98,7 @@ fn set_attribute(kernel: &Kernel, card: &Card, attribute: i32, value: i32) -> Ou
     }
 }
 
-/// One of `CUfunction_attribute`.
+/// Returns a `CUfunction_attribute`.
 fn attribute(kernel: &Kernel, card: &Card, attribute: i32) -> Outcome<i32> {
     let known = kernel.attributes(card)?;
     Ok(match attribute {
@@ -109,7 +109,7 @@ fn attribute(kernel: &Kernel, card: &Card, attribute: i32) -> Outcome<i32> {
         4 => known.registers as i32,
         5 => known.ptx as i32,
         6 => known.binary as i32,
-        // Whether `-Xptxas -dlcm=ca` was given; whether a cluster's size must be.
+        // Cache mode CA (`-Xptxas -dlcm=ca`), and whether the cluster size must be set.
         7 | 10 => 0,
         settable::DYNAMIC_SHARED => known.dynamic_shared as i32,
         settable::CARVEOUT => kernel.carveout(),
@@ -144,7 +144,7 @@ fn all_attributes(kernel: &Kernel, card: &Card) -> Outcome<FunctionAttributes> {
     })
 }
 
-/// Dynamic shared memory with which so many blocks still fit.
+/// Dynamic shared memory per block with which `blocks` blocks still fit on a multiprocessor.
 fn available_shared(kernel: &Kernel, blocks: i32) -> Outcome<u64> {
     let card = machine::current()?;
     let blocks = u32::try_from(blocks).ok().filter(|blocks| *blocks > 0).ok_or(Status::INVALID_VALUE)?;
@@ -154,7 +154,7 @@ fn available_shared(kernel: &Kernel, blocks: i32) -> Outcome<u64> {
     ))
 }
 
-/// Clusters that are resident at the same time on the whole card, each in one group of multiprocessors.
+/// Clusters that are resident at the same time on the whole device, each within one GPC.
 fn active_clusters(kernel: &Kernel, block: Dim3, shared: u64, cluster: i32) -> Outcome<i32> {
     let card = machine::current()?;
     if card.device.compute_capability.major < 9 {
@@ -165,20 +165,20 @@ fn active_clusters(kernel: &Kernel, block: Dim3, shared: u64, cluster: i32) -> O
     Ok(blocks * card.device.sm_count as i32 / cluster.max(1))
 }
 
-fn most_cluster(kernel: &Kernel) -> Outcome<i32> {
+fn max_cluster_size(kernel: &Kernel) -> Outcome<i32> {
     if machine::current()?.device.compute_capability.major < 9 {
         return Err(Status::NOT_SUPPORTED);
     }
-    Ok(if kernel.cluster.non_portable.load(Relaxed) == 0 { MOST_PORTABLE_CLUSTER } else { MOST_CLUSTER })
+    Ok(if kernel.cluster.non_portable.load(Relaxed) == 0 { MAX_PORTABLE_CLUSTER } else { MAX_CLUSTER })
 }
 
-/// Where and how large one parameter is.
+/// Writes the offset and the size of one parameter.
 fn parameter(kernel: &Kernel, index: u64, offset: Out<u64>, size: Out<u64>) -> Outcome {
     let version = machine::current()?.device.compute_capability.sm_version();
     let function = kernel.function(version).ok_or(Status::INVALID_VALUE)?;
     let param = function.params.get(index as usize).ok_or(Status::INVALID_VALUE)?;
-    offset.put(u64::from(param.offset));
-    size.put(u64::from(param.size));
+    offset.set(u64::from(param.offset));
+    size.set(u64::from(param.size));
     Ok(())
 }
 
@@ -187,7 +187,7 @@ fn parameters(kernel: &Kernel) -> Outcome<u64> {
     Ok(kernel.function(version).ok_or(Status::INVALID_VALUE)?.params.len() as u64)
 }
 
-/// A launch configuration's list of attributes holds the size of its clusters.
+/// A launch configuration. Its attribute list holds the cluster size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct LaunchShape {
@@ -199,7 +199,7 @@ pub(crate) struct LaunchShape {
     count: u32,
 }
 
-/// One launch attribute: a number, and a value of 64 bytes.
+/// One launch attribute: an id and a value of 64 bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct LaunchAttribute {
@@ -211,10 +211,10 @@ struct LaunchAttribute {
 impl LaunchShape {
     fn cluster(&self) -> i32 {
         const CLUSTER_DIMENSION: i32 = 4;
-        const MOST_ATTRIBUTES: u32 = 64;
-        // SAFETY: the caller's configuration says how many attributes there are.
+        const MAX_ATTRIBUTES: u32 = 64;
+        // SAFETY: the caller's configuration states the number of attributes.
         let attributes = unsafe { In::<LaunchAttribute>::from_address(self.attributes) };
-        let list = attributes.list(self.count.min(MOST_ATTRIBUTES) as usize);
+        let list = attributes.list(self.count.min(MAX_ATTRIBUTES) as usize);
         let dimension = list.iter().find(|attribute| attribute.id == CLUSTER_DIMENSION);
         dimension.map_or(1, |attribute| {
             attribute.value[..3]
@@ -226,7 +226,7 @@ impl LaunchShape {
 
 entry_points! { Runtime;
     fn cudaFuncGetAttributes(attributes: Out<FunctionAttributes>, host: Ptr) {
-        attributes.put(all_attributes(symbol(host)?, machine::current()?)?);
+        attributes.set(all_attributes(symbol(host)?, machine::current()?)?);
         Ok(())
     }
 
@@ -243,47 +243,47 @@ entry_points! { Runtime;
     }
 
     fn cudaFuncGetParamCount(host: Ptr, count: Out<u64>) {
-        count.put(parameters(symbol(host)?)?);
+        count.set(parameters(symbol(host)?)?);
         Ok(())
     }
 
     fn cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks: Out<i32>, host: Ptr, threads: i32, dynamic: u64) {
-        blocks.put(occupancy(symbol(host)?, threads, dynamic)?);
+        blocks.set(occupancy(symbol(host)?, threads, dynamic)?);
         Ok(())
     }
 
     fn cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
         blocks: Out<i32>, host: Ptr, threads: i32, dynamic: u64, _flags: u32,
     ) {
-        blocks.put(occupancy(symbol(host)?, threads, dynamic)?);
+        blocks.set(occupancy(symbol(host)?, threads, dynamic)?);
         Ok(())
     }
 
     fn cudaOccupancyAvailableDynamicSMemPerBlock(shared: Out<u64>, host: Ptr, blocks: i32, _threads: i32) {
-        shared.put(available_shared(symbol(host)?, blocks)?);
+        shared.set(available_shared(symbol(host)?, blocks)?);
         Ok(())
     }
 
     fn cudaOccupancyMaxActiveClusters(clusters: Out<i32>, host: Ptr, shape: In<LaunchShape>) {
         let shape = shape.get().ok_or(Status::INVALID_VALUE)?;
-        clusters.put(active_clusters(symbol(host)?, shape.block, shape.shared, shape.cluster())?);
+        clusters.set(active_clusters(symbol(host)?, shape.block, shape.shared, shape.cluster())?);
         Ok(())
     }
 
     fn cudaOccupancyMaxPotentialClusterSize(size: Out<i32>, host: Ptr, _shape: In<LaunchShape>) {
-        size.put(most_cluster(symbol(host)?)?);
+        size.set(max_cluster_size(symbol(host)?)?);
         Ok(())
     }
 }
 
-/// The driver's question for the block size with which most threads are resident.
-type SharedOfBlock = Option<extern "C" fn(i32) -> u64>;
+/// Callback of `cuOccupancyMaxPotentialBlockSize`: dynamic shared memory for a block size.
+type BlockToShared = Option<extern "C" fn(i32) -> u64>;
 
 fn potential_block(
     kernel: &Kernel,
     grid: Out<i32>,
     block: Out<i32>,
-    shared: SharedOfBlock,
+    shared: BlockToShared,
     fixed: u64,
     limit: i32,
 ) -> Outcome {
@@ -302,14 +302,14 @@ fn potential_block(
             best = (blocks * threads, blocks, threads);
         }
     }
-    grid.put(best.1 * card.device.sm_count as i32);
-    block.put(best.2);
+    grid.set(best.1 * card.device.sm_count as i32);
+    block.set(best.2);
     Ok(())
 }
 
 entry_points! { Driver;
     fn cuFuncGetAttribute(value: Out<i32>, which: i32, handle: Ptr) {
-        value.put(attribute(function(handle)?, machine::current()?, which)?);
+        value.set(attribute(function(handle)?, machine::current()?, which)?);
         Ok(())
     }
 
@@ -318,7 +318,7 @@ entry_points! { Driver;
     }
 
     fn cuKernelGetAttribute(value: Out<i32>, which: i32, kernel: Ptr, device: i32) {
-        value.put(attribute(function(kernel)?, machine::card(device)?, which)?);
+        value.set(attribute(function(kernel)?, machine::card(device)?, which)?);
         Ok(())
     }
 
@@ -335,40 +335,40 @@ entry_points! { Driver;
     }
 
     fn cuFuncGetParamCount(handle: Ptr, count: Out<u64>) {
-        count.put(parameters(function(handle)?)?);
+        count.set(parameters(function(handle)?)?);
         Ok(())
     }
 
     fn cuKernelGetParamCount(kernel: Ptr, count: Out<u64>) {
-        count.put(parameters(function(kernel)?)?);
+        count.set(parameters(function(kernel)?)?);
         Ok(())
     }
 
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: Out<i32>, handle: Ptr, threads: i32, dynamic: u64) {
-        blocks.put(occupancy(function(handle)?, threads, dynamic)?);
+        blocks.set(occupancy(function(handle)?, threads, dynamic)?);
         Ok(())
     }
 
     fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
         blocks: Out<i32>, handle: Ptr, threads: i32, dynamic: u64, _flags: u32,
     ) {
-        blocks.put(occupancy(function(handle)?, threads, dynamic)?);
+        blocks.set(occupancy(function(handle)?, threads, dynamic)?);
         Ok(())
     }
 
     fn cuOccupancyAvailableDynamicSMemPerBlock(shared: Out<u64>, handle: Ptr, blocks: i32, _threads: i32) {
-        shared.put(available_shared(function(handle)?, blocks)?);
+        shared.set(available_shared(function(handle)?, blocks)?);
         Ok(())
     }
 
     fn cuOccupancyMaxPotentialBlockSize(
-        grid: Out<i32>, block: Out<i32>, handle: Ptr, shared: SharedOfBlock, fixed: u64, limit: i32,
+        grid: Out<i32>, block: Out<i32>, handle: Ptr, shared: BlockToShared, fixed: u64, limit: i32,
     ) {
         potential_block(function(handle)?, grid, block, shared, fixed, limit)
     }
 
     fn cuOccupancyMaxPotentialBlockSizeWithFlags(
-        grid: Out<i32>, block: Out<i32>, handle: Ptr, shared: SharedOfBlock, fixed: u64, limit: i32, _flags: u32,
+        grid: Out<i32>, block: Out<i32>, handle: Ptr, shared: BlockToShared, fixed: u64, limit: i32, _flags: u32,
     ) {
         potential_block(function(handle)?, grid, block, shared, fixed, limit)
     }
@@ -377,12 +377,12 @@ entry_points! { Driver;
         let shape = shape.get().ok_or(Status::INVALID_VALUE)?;
         // The driver's configuration has 32 bits of shared memory where the runtime's has 64.
         let shared = u64::from(shape.shared as u32);
-        clusters.put(active_clusters(function(handle)?, shape.block, shared, shape.cluster())?);
+        clusters.set(active_clusters(function(handle)?, shape.block, shared, shape.cluster())?);
         Ok(())
     }
 
     fn cuOccupancyMaxPotentialClusterSize(size: Out<i32>, handle: Ptr, _shape: In<LaunchShape>) {
-        size.put(most_cluster(function(handle)?)?);
+        size.set(max_cluster_size(function(handle)?)?);
         Ok(())
     }
 }

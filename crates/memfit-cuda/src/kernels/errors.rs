@@ -1,4 +1,4 @@
-//! The errors that only kernels give.
+//! Errors that only kernel calls return.
 
 use crate::status::Status;
 

@@ -1,4 +1,5 @@
-//! What a program hands to the driver to load: an ELF image, a fat binary or PTX, found out by looking at it.
+//! Images that a program passes to the driver for loading (ELF, fat binary or PTX), detected from their
+//! bytes.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -7,10 +8,10 @@ use memfit_kernels::binary::fatbin::{self, WRAPPER_MAGIC, u16_at, u32_at, u64_at
 use super::register::Wrapper;
 use memfit_abi::In;
 
-/// No loaded image comes near this.
-const LARGEST: u64 = 1 << 30;
+/// Upper bound on the bytes of an image; no real image comes near it.
+const MAX_IMAGE_BYTES: u64 = 1 << 30;
 
-/// What stands at an address that a program calls an image.
+/// An image read from memory.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Loaded {
     /// Machine code for one architecture.
@@ -21,19 +22,19 @@ pub(super) enum Loaded {
     },
     /// A container of images.
     Container(Vec<u8>),
-    /// Assembly text.
+    /// PTX assembly.
     Ptx { target: u32, kernels: Vec<String> },
 }
 
-/// Reads the image at an address; nothing if there is none that is understood.
-pub(super) fn at(address: u64) -> Option<Loaded> {
+/// Reads the image at an address; `None` if its format is not recognised.
+pub(super) fn read_at(address: u64) -> Option<Loaded> {
     if address == 0 {
         return None;
     }
     // Every kind of image is longer than this; the length of the rest follows from it.
     let start = bytes_at(address, 16)?;
     match u32_at(&start, 0)? {
-        // SAFETY: what begins so is a wrapper.
+        // SAFETY: the magic number marks a fat binary wrapper.
         WRAPPER_MAGIC => container(unsafe { In::<Wrapper>::from_address(address) }.get()?.container()),
         fatbin::MAGIC => container(address),
         magic if magic == u32::from_le_bytes(*b"\x7fELF") => {
@@ -41,7 +42,7 @@ pub(super) fn at(address: u64) -> Option<Loaded> {
             Some(Loaded::Machine { target: elf_target(&elf)?, elf })
         }
         _ => {
-            // SAFETY: an image that is no binary is text that ends with NUL.
+            // SAFETY: an image in no binary format is NUL-terminated text.
             let text = unsafe { In::<std::ffi::c_char>::from_address(address) }.text()?;
             ptx(&text)
         }
@@ -54,11 +55,11 @@ fn container(address: u64) -> Option<Loaded> {
 }
 
 fn bytes_at(address: u64, length: u64) -> Option<Vec<u8>> {
-    // SAFETY: the image's own headers say that it is as long.
-    (length <= LARGEST).then(|| unsafe { In::<u8>::from_address(address) }.list(length as usize))
+    // SAFETY: the image's own headers state this length.
+    (length <= MAX_IMAGE_BYTES).then(|| unsafe { In::<u8>::from_address(address) }.list(length as usize))
 }
 
-/// The bytes of an ELF image, from its headers: as far as the furthest of its tables and sections reaches.
+/// Length of an ELF image, from its headers: the end of the last table or section.
 fn elf_length(address: u64) -> Option<u64> {
     const HEADER: u64 = 64;
     const NO_BITS: u32 = 8;
@@ -70,7 +71,7 @@ fn elf_length(address: u64) -> Option<u64> {
     let mut length = sections
         .checked_add(table)?
         .max(programs.checked_add(u64::from(program_size) * u64::from(program_count))?);
-    if length > LARGEST || u64::from(section_size) != HEADER {
+    if length > MAX_IMAGE_BYTES || u64::from(section_size) != HEADER {
         return None;
     }
     let table = bytes_at(address + sections, table)?;
@@ -82,15 +83,14 @@ fn elf_length(address: u64) -> Option<u64> {
     Some(length)
 }
 
-/// The architecture of machine code, from the header's flags: since ABI 8 in the second byte, before in the
-/// first.
+/// Architecture of machine code, from the header's flags: the second byte since ABI 8, the first before.
 fn elf_target(elf: &[u8]) -> Option<u32> {
     let flags = u32_at(elf, 0x30)?;
     let newer = *elf.get(8)? >= 8;
     Some(if newer { flags >> 8 & 0xff } else { flags & 0xff })
 }
 
-/// PTX tells its architecture in `.target sm_90`, and its kernels in `.entry name(`.
+/// Parses PTX for its architecture (`.target sm_90`) and its kernels (`.entry name(`).
 fn ptx(text: &str) -> Option<Loaded> {
     let code = |line: &str| line.split("//").next().unwrap_or("").to_owned();
     let text: String = text.lines().map(|line| code(line) + "\n").collect();
@@ -111,14 +111,14 @@ mod tests {
     #[test]
     fn text_tells_its_target_and_its_kernels() {
         let text = c"// .target sm_10\n.version 8.4\n.target sm_90a\n.address_size 64\n.visible .entry add_kernel(\n.param .u64 x)\n{ ret; }\n.entry $b_1 ( ) { }";
-        let loaded = at(text.as_ptr() as u64);
+        let loaded = read_at(text.as_ptr() as u64);
         let kernels = vec!["add_kernel".to_owned(), "$b_1".to_owned()];
         assert_eq!(loaded, Some(Loaded::Ptx { target: 90, kernels }));
     }
 
     #[test]
     fn an_image_is_as_long_as_its_headers_say() {
-        // A header, one section, and the table of sections behind it.
+        // A header, one section, and the section table after it.
         let mut elf = b"\x7fELF\x02\x01".to_vec();
         elf.resize(64 + 40 + 2 * 64, 0);
         elf[0x28..0x30].copy_from_slice(&104_u64.to_le_bytes());
@@ -129,15 +129,15 @@ mod tests {
         elf[0x30..0x34].copy_from_slice(&0x0600_5604_u32.to_le_bytes());
         let mut padded = elf.clone();
         padded.resize(elf.len() + 100, 0xaa);
-        assert_eq!(at(padded.as_ptr() as u64), Some(Loaded::Machine { target: 86, elf: elf.clone() }));
+        assert_eq!(read_at(padded.as_ptr() as u64), Some(Loaded::Machine { target: 86, elf: elf.clone() }));
         elf[8] = 7;
         elf[0x30..0x34].copy_from_slice(&0x0056_0556_u32.to_le_bytes());
-        assert_eq!(at(elf.as_ptr() as u64), Some(Loaded::Machine { target: 86, elf }));
+        assert_eq!(read_at(elf.as_ptr() as u64), Some(Loaded::Machine { target: 86, elf }));
     }
 
     #[test]
     fn rubbish_is_no_image() {
-        assert_eq!(at(0), None);
-        assert_eq!(at(c"................................ nothing of the kind".as_ptr() as u64), None);
+        assert_eq!(read_at(0), None);
+        assert_eq!(read_at(c"................................ nothing of the kind".as_ptr() as u64), None);
     }
 }

@@ -1,4 +1,4 @@
-//! One kernel.
+//! A kernel: its name, parameters, attributes and machine code.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -30,20 +30,20 @@ use memfit_kernels::{
     launch::{self, Arguments, Grid, Parameters},
 };
 
-/// What is taken for a kernel whose machine code the driver would still have to make.
+/// Registers per thread assumed for a kernel that the driver would still have to compile.
 const UNKNOWN_REGISTERS: u32 = 32;
 
-/// A kernel, under any of its names and handles.
+/// A kernel, shared by all its names and handles.
 pub(crate) struct Kernel {
     module: &'static Module,
     name: Name,
     /// The compute capability for which [`Kernel::check`] last succeeded.
     checked: AtomicU32,
-    /// What its name tells.
+    /// Properties derived from the name.
     descriptor: OnceLock<Descriptor>,
-    /// Its parameters, for the first card that asked: they are the same for all.
+    /// Parameters, read for the first device that asked: they are the same for all.
     params: OnceLock<Option<Vec<Param>>>,
-    /// What the machine code says, for the first card that asked.
+    /// Description in the machine code, for the first device that asked.
     function: OnceLock<(u32, Option<Function>)>,
     /// `cudaFuncAttributeMaxDynamicSharedMemorySize`; 0 if it was not set.
     dynamic_shared: AtomicU32,
@@ -52,7 +52,7 @@ pub(crate) struct Kernel {
     pub(super) cluster: Cluster,
 }
 
-/// Attributes of clusters of blocks, as they were set.
+/// Cluster attributes as the program set them.
 #[derive(Default)]
 pub(super) struct Cluster {
     pub(super) width: AtomicU32,
@@ -62,7 +62,7 @@ pub(super) struct Cluster {
     pub(super) scheduling: AtomicU32,
 }
 
-/// A kernel on a card: what knows its parameters there.
+/// A kernel on one device, where its parameters are known.
 #[derive(Clone, Copy)]
 pub(super) struct OnCard {
     kernel: &'static Kernel,
@@ -75,29 +75,29 @@ impl Parameters for OnCard {
     }
 }
 
-/// What decides whether and how often a kernel fits on a card.
+/// Properties that decide whether a kernel fits on a device, and how many blocks of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
-    /// Registers of a thread.
+    /// Registers per thread.
     pub(crate) registers: u32,
-    /// Static shared memory of a block.
+    /// Static shared memory per block.
     pub(crate) shared: u32,
-    /// Local memory of a thread.
+    /// Local memory per thread.
     pub(crate) local: u32,
-    /// Constants of its own.
+    /// Constant memory of the kernel.
     pub(crate) constant: u32,
-    /// Most threads of a block.
+    /// Maximum threads per block.
     pub(crate) threads: u32,
-    /// Most dynamic shared memory that a launch may ask for.
+    /// Maximum dynamic shared memory that a launch may request.
     pub(crate) dynamic_shared: u32,
-    /// Architecture of the PTX it was made from.
+    /// Architecture of the PTX that it was compiled from.
     pub(crate) ptx: u32,
     /// Architecture of the machine code.
     pub(crate) binary: u32,
 }
 
 impl Kernel {
-    /// A kernel of a module.
+    /// Creates a kernel of a module.
     pub(super) fn new(module: &'static Module, name: Name) -> Self {
         Self {
             module,
@@ -112,41 +112,41 @@ impl Kernel {
         }
     }
 
-    /// What a program calls it by: its address.
+    /// Handle that programs use: the kernel's address.
     pub(crate) fn handle(&'static self) -> usize {
         std::ptr::from_ref(self) as usize
     }
 
-    /// The module that it belongs to.
+    /// Module that contains the kernel.
     pub(crate) fn module(&self) -> &'static Module {
         self.module
     }
 
-    /// The kernel as a card runs it.
-    pub(super) fn on(&'static self, card: &'static Card) -> OnCard {
+    /// Pairs the kernel with a device.
+    pub(super) fn on_card(&'static self, card: &'static Card) -> OnCard {
         OnCard { kernel: self, card }
     }
 
-    /// Its mangled name.
+    /// Mangled name.
     pub(crate) fn name(&self) -> &CStr {
         self.module.name(&self.name)
     }
 
-    /// What its name tells of it.
+    /// Properties derived from the name.
     #[inline]
     fn descriptor(&self) -> &Descriptor {
         self.descriptor.get_or_init(|| Descriptor::new(&self.name().to_string_lossy(), self.module.text()))
     }
 
-    /// Applies a launch of it to the known contents of memory.
+    /// Applies the effect of a launch to the known contents of memory.
     #[inline]
     pub(super) fn apply(&self, arguments: Arguments, grid: Grid) {
         self.descriptor().apply(launch::Launch { grid, arguments, memory: values::memory() });
     }
 
-    /// What a launch with these arguments means for the contents of memory, whenever it comes to pass;
-    /// `None` where it means nothing.
-    pub(super) fn captured(
+    /// Returns the effect of a captured launch with these arguments, applied at each launch of the graph;
+    /// `None` if it affects no known contents.
+    pub(super) fn captured_effect(
         &'static self,
         card: &'static Card,
         arguments: Arguments,
@@ -157,7 +157,7 @@ impl Kernel {
             return None;
         }
         let Some(params) = self.params(card) else {
-            // How much of the arguments is to be kept is not known, so neither is what the kernel writes.
+            // The sizes of the arguments are unknown, so the memory that the kernel writes is unknown, too.
             return Some(Act::new(|| values::memory().forget(0, u64::MAX)));
         };
         let values: Option<Vec<Vec<u8>>> = params
@@ -166,17 +166,17 @@ impl Kernel {
             .map(|(index, param)| arguments.bytes(index, param.size as usize))
             .collect();
         let values = values?;
-        let kernel = self.on(card);
+        let kernel = self.on_card(card);
         Some(Act::new(move || {
             let addresses: Vec<Ptr> = values.iter().map(|value| value.as_ptr().cast_mut().cast()).collect();
-            // SAFETY: the addresses and the values that they lead to, each as large as its parameter, live as
-            // long as the launch.
+            // SAFETY: the addresses and the values behind them, each as large as its parameter, outlive the
+            // launch.
             let arguments = unsafe { Arguments::new(In::from_address(addresses.as_ptr() as u64), &kernel) };
             descriptor.apply(launch::Launch { grid, arguments, memory: values::memory() });
         }))
     }
 
-    /// How long a launch of it takes.
+    /// Duration of a launch.
     #[inline]
     pub(crate) fn work(&self, card: &Card, launch: &Launch, arguments: Arguments) -> Work {
         let descriptor = self.descriptor();
@@ -188,7 +188,7 @@ impl Kernel {
         })
     }
 
-    /// Its parameters on a card; `None` where its machine code does not tell them.
+    /// Parameters on a device; `None` if its machine code does not describe them.
     fn params(&self, card: &Card) -> Option<&[Param]> {
         let params = self.params.get_or_init(|| {
             let version = card.device.compute_capability.sm_version();
@@ -198,7 +198,7 @@ impl Kernel {
         params.as_deref()
     }
 
-    /// That the card has code for it.
+    /// Checks that the device has code for the kernel.
     #[inline]
     pub(crate) fn check(&self, card: &Card) -> Outcome {
         let version = card.device.compute_capability.sm_version();
@@ -214,19 +214,19 @@ impl Kernel {
         Ok(())
     }
 
-    /// What its machine code for a card says of it.
+    /// Description of the kernel in the machine code for a device.
     pub(crate) fn function(&self, version: u32) -> Option<Function> {
         let find = || self.module.function(version, &self.name().to_string_lossy());
         let (known, function) = self.function.get_or_init(|| (version, find()));
         if *known == version { function.clone() } else { find() }
     }
 
-    /// The same, if somebody has wanted to know before.
+    /// The same, if it was read before; reads nothing.
     pub(super) fn known_function(&self, version: u32) -> Option<&Function> {
         self.function.get().filter(|(known, _)| *known == version)?.1.as_ref()
     }
 
-    /// Its attributes on a card.
+    /// Attributes on a device.
     pub(crate) fn attributes(&self, card: &Card) -> Outcome<Attributes> {
         let version = card.device.compute_capability.sm_version();
         let (ptx, binary) = match self.module.code(version) {
@@ -244,16 +244,16 @@ impl Kernel {
             shared: function.shared,
             local: function.local,
             constant: function.constant,
-            threads: sm.most_threads(function.registers).min(bound),
-            dynamic_shared: self.most_dynamic_shared(card, function.shared),
+            threads: sm.max_threads(function.registers).min(bound),
+            dynamic_shared: self.max_dynamic_shared(card, function.shared),
             ptx,
             binary,
         })
     }
 
-    /// Dynamic shared memory that a launch may ask for: what was set, or what every kernel has without
-    /// asking.
-    pub(super) fn most_dynamic_shared(&self, card: &Card, fixed: u32) -> u32 {
+    /// Maximum dynamic shared memory of a launch: the value set by the program, or the default that every
+    /// kernel has.
+    pub(super) fn max_dynamic_shared(&self, card: &Card, fixed: u32) -> u32 {
         match self.dynamic_shared.load(Relaxed) {
             0 => (card.device.sm.shared_memory_per_block.get() as u32).saturating_sub(fixed),
             set => set,
@@ -271,12 +271,12 @@ impl Kernel {
         Ok(())
     }
 
-    /// The share of shared memory that the kernel prefers, in percent.
+    /// Preferred share of shared memory, in percent.
     pub(super) fn carveout(&self) -> i32 {
         self.carveout.load(Relaxed)
     }
 
-    /// Sets that share.
+    /// Sets the preferred share of shared memory.
     pub(super) fn set_carveout(&self, percent: i32) -> Outcome {
         if !(-1..=100).contains(&percent) {
             return Err(Status::INVALID_VALUE);
@@ -286,7 +286,7 @@ impl Kernel {
     }
 }
 
-/// What a card's multiprocessors have.
+/// Resources of a device's multiprocessors.
 pub(crate) fn multiprocessor(card: &Card) -> Multiprocessor {
     let sm = &card.device.sm;
     Multiprocessor {

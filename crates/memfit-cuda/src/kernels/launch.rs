@@ -1,4 +1,4 @@
-//! Launches: checked as CUDA checks them, then told to [`crate::values`].
+//! Launches: checked as CUDA checks them, then passed to [`crate::values`].
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -25,14 +25,14 @@ pub(crate) struct Dim3 {
     pub(crate) z: u32,
 }
 
-/// How a kernel is launched.
+/// Configuration of a kernel launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch {
     pub(crate) grid: Dim3,
     pub(crate) block: Dim3,
-    /// Dynamic shared memory.
+    /// Dynamic shared memory in bytes.
     pub(crate) shared: u64,
-    /// The stream it is queued on.
+    /// Stream that the launch is queued on.
     pub(crate) stream: u64,
 }
 
@@ -45,25 +45,25 @@ impl Dim3 {
         u64::from(self.x) * u64::from(self.y) * u64::from(self.z)
     }
 
-    fn within(self, most: Self) -> bool {
+    fn fits_in(self, most: Self) -> bool {
         (1..=most.x).contains(&self.x) && (1..=most.y).contains(&self.y) && (1..=most.z).contains(&self.z)
     }
 }
 
-const MOST_BLOCKS: Dim3 = Dim3::new(i32::MAX as u32, 65_535, 65_535);
-const MOST_THREADS: Dim3 = Dim3::new(1024, 1024, 64);
+const MAX_GRID: Dim3 = Dim3::new(i32::MAX as u32, 65_535, 65_535);
+const MAX_BLOCK: Dim3 = Dim3::new(1024, 1024, 64);
 
 impl Launch {
-    /// Its extents.
+    /// Grid and block extents.
     pub(super) fn grid(&self) -> Grid {
         let blocks = [self.grid.x, self.grid.y, self.grid.z];
         Grid { blocks, threads: self.block.volume() as u32 }
     }
 
-    /// That the card can run so many blocks of so many threads.
+    /// Checks that the device can run this many blocks of this many threads.
     fn check(&self, kernel: &Kernel, card: &Card) -> Outcome {
-        let fits = self.grid.within(MOST_BLOCKS)
-            && self.block.within(MOST_THREADS)
+        let fits = self.grid.fits_in(MAX_GRID)
+            && self.block.fits_in(MAX_BLOCK)
             && self.block.volume() <= u64::from(card.device.sm.max_threads_per_block);
         if !fits {
             return Err(Status::INVALID_CONFIGURATION);
@@ -72,15 +72,15 @@ impl Launch {
         let version = card.device.compute_capability.sm_version();
         let function = kernel.known_function(version);
         if self.shared > 0 {
-            // Static shared memory is only known once the machine code was read; without it the check errs on
-            // the side of the program.
+            // Static shared memory is only known after the machine code was read; without it, the check errs
+            // in the program's favour.
             let fixed = function.map_or(0, |function| function.shared);
-            if self.shared > u64::from(kernel.most_dynamic_shared(card, fixed)) {
+            if self.shared > u64::from(kernel.max_dynamic_shared(card, fixed)) {
                 return Err(Status::INVALID_VALUE);
             }
         }
         if let Some(function) = function {
-            let most = super::kernel::multiprocessor(card).most_threads(function.registers);
+            let most = super::kernel::multiprocessor(card).max_threads(function.registers);
             if self.block.volume() > u64::from(most) {
                 return Err(Status::LAUNCH_OUT_OF_RESOURCES);
             }
@@ -89,21 +89,21 @@ impl Launch {
     }
 }
 
-/// A launch of a kernel, with the addresses of its arguments.
+/// Launches a kernel. `arguments` holds the address of each argument.
 #[inline]
 fn launch(kernel: &'static Kernel, launch: Launch, arguments: In<Ptr>, effort: Effort) -> Outcome {
     let card = machine::current_context()?;
     launch.check(kernel, card)?;
-    let params = kernel.on(card);
-    // SAFETY: the caller hands in the address of each argument of the kernel.
+    let params = kernel.on_card(card);
+    // SAFETY: the caller passes the address of each argument of the kernel.
     let arguments = unsafe { Arguments::new(arguments, &params) };
     let work = kernel.work(card, &launch, arguments);
     let grid = launch.grid();
     match streams::launch(launch.stream, work, effort)? {
         0 => kernel.apply(arguments, grid),
         capture => {
-            // It runs when the graph is launched, with the arguments that it was given.
-            if let Some(act) = kernel.captured(card, arguments, grid) {
+            // A captured kernel runs when the graph is launched, with the arguments of the capture.
+            if let Some(act) = kernel.captured_effect(card, arguments, grid) {
                 graphs::add_act(capture, act);
             }
         }
@@ -111,7 +111,7 @@ fn launch(kernel: &'static Kernel, launch: Launch, arguments: In<Ptr>, effort: E
     Ok(())
 }
 
-/// A launch through the runtime, which names kernels by the host function or a handle.
+/// Launches through the runtime, which names kernels by host function or by handle.
 #[inline]
 fn launch_symbol(
     symbol: Ptr,
@@ -126,7 +126,7 @@ fn launch_symbol(
     launch(kernel, plan, arguments, Effort::Operator)
 }
 
-/// CUDA's `cudaLaunchConfig_t` as far as it is read.
+/// The part of `cudaLaunchConfig_t` that is read.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct RuntimeConfig {
@@ -138,7 +138,7 @@ pub(crate) struct RuntimeConfig {
     _count: u32,
 }
 
-/// CUDA's `CUlaunchConfig` as far as it is read.
+/// The part of `CUlaunchConfig` that is read.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct DriverConfig {
@@ -199,7 +199,7 @@ entry_points! { Runtime;
     }
 }
 
-/// All blocks of a cooperative launch must be resident at the same time.
+/// Checks and launches a cooperative kernel: all its blocks must be resident at the same time.
 fn launch_cooperative(
     symbol: Ptr,
     grid: Dim3,
@@ -226,7 +226,7 @@ fn check_cooperative(kernel: &Kernel, grid: Dim3, block: Dim3, shared: u64) -> O
     Ok(())
 }
 
-/// A launch through the driver, which takes arguments also as one block of bytes.
+/// Launches through the driver, which also accepts arguments packed into one buffer.
 fn launch_function(function: Ptr, plan: Launch, arguments: In<Ptr>, extra: In<Ptr>) -> Outcome {
     let kernel = registry::kernel(function as usize).ok_or(Status::INVALID_HANDLE)?;
     let run = |arguments| launch(kernel, plan, arguments, Effort::Compiled).map_err(as_driver);
@@ -237,27 +237,27 @@ fn launch_function(function: Ptr, plan: Launch, arguments: In<Ptr>, extra: In<Pt
     let params = kernel.function(version).map(|function| function.params).unwrap_or_default();
     let Some(block) = packed_arguments(extra) else { return Err(Status::INVALID_VALUE) };
     let addresses: Vec<Ptr> = params.iter().map(|param| (block + u64::from(param.offset)) as Ptr).collect();
-    // SAFETY: the addresses live until the launch is done.
+    // SAFETY: the addresses outlive the launch.
     run(unsafe { In::from_address(if addresses.is_empty() { 0 } else { addresses.as_ptr() as u64 }) })
 }
 
-/// Where the arguments lie that are named in an `extra` list: pairs of a key and a value, ended by a key of
-/// zero.
+/// Returns the address of the packed arguments from an `extra` list: pairs of key and value, ended by a zero
+/// key.
 fn packed_arguments(extra: In<Ptr>) -> Option<u64> {
     const END: usize = 0;
     const BUFFER_POINTER: usize = 1;
-    const MOST_PAIRS: usize = 8;
-    for pair in 0..MOST_PAIRS {
-        match extra.at(2 * pair)? as usize {
+    const MAX_PAIRS: usize = 8;
+    for pair in 0..MAX_PAIRS {
+        match extra.get_at(2 * pair)? as usize {
             END => return None,
-            BUFFER_POINTER => return Some(extra.at(2 * pair + 1)? as u64),
+            BUFFER_POINTER => return Some(extra.get_at(2 * pair + 1)? as u64),
             _ => {}
         }
     }
     None
 }
 
-/// The driver calls a launch that cannot be an invalid value.
+/// Maps an error to the driver's: it reports an impossible launch as an invalid value.
 fn as_driver(status: Status) -> Status {
     if status == Status::INVALID_CONFIGURATION { Status::INVALID_VALUE } else { status }
 }
@@ -314,7 +314,7 @@ entry_points! { Driver;
     }
 }
 
-/// What `kernel<<<…>>>` leaves for the stub that then launches.
+/// Launch configuration that `kernel<<<…>>>` pushes for the stub that then launches.
 #[derive(Clone, Copy)]
 struct Configuration {
     grid: Dim3,
@@ -327,7 +327,7 @@ thread_local! {
     static CONFIGURATIONS: RefCell<Vec<Configuration>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps what stands between `<<<` and `>>>`; the compiler's stub takes it back. Zero is success.
+/// Pushes the configuration between `<<<` and `>>>`; the compiler's stub pops it. Zero is success.
 #[allow(non_snake_case, reason = "exported names are CUDA's")]
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __cudaPushCallConfiguration(
@@ -346,10 +346,10 @@ entry_points! { Runtime;
         let configuration = CONFIGURATIONS
             .with_borrow_mut(Vec::pop)
             .ok_or(Status::MISSING_CONFIGURATION)?;
-        grid.put(configuration.grid);
-        block.put(configuration.block);
-        shared.put(configuration.shared);
-        stream.put(configuration.stream);
+        grid.set(configuration.grid);
+        block.set(configuration.block);
+        shared.set(configuration.shared);
+        stream.set(configuration.stream);
         Ok(())
     }
 }

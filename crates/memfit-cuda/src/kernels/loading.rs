@@ -1,7 +1,7 @@
-//! Modules and libraries that a program loads by itself: what compilers at run time (Triton, NVRTC) make.
+//! Modules and libraries that a program loads itself: the output of run-time compilers (Triton, NVRTC).
 //!
 //! The driver's modules and libraries, and its functions and kernels, differ in when they are bound to a
-//! context. Here they are the same thing under the same handle.
+//! context. Here they are the same object under the same handle.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -18,13 +18,13 @@ use crate::{
 };
 use memfit_abi::{In, Out, Ptr, entry_points};
 
-/// Loads the image at an address; gives the module's handle.
+/// Loads the image at an address; returns the module's handle.
 fn load(image: u64) -> Outcome<usize> {
     if image == 0 {
         return Err(Status::INVALID_VALUE);
     }
     let card = machine::current_context()?;
-    let loaded = super::image::at(image).ok_or(Status::INVALID_IMAGE)?;
+    let loaded = super::image::read_at(image).ok_or(Status::INVALID_IMAGE)?;
     let module = Module::loaded(loaded);
     let version = card.device.compute_capability.sm_version();
     if !module.runs_on(version) {
@@ -36,30 +36,31 @@ fn load(image: u64) -> Outcome<usize> {
 fn load_file(path: In<c_char>) -> Outcome<usize> {
     let path = path.text().ok_or(Status::INVALID_VALUE)?;
     let mut bytes = std::fs::read(&path).map_err(|_| Status::FILE_NOT_FOUND)?;
-    // Text must end with NUL; an image is not changed by one more byte.
+    // Text must end with NUL; an extra byte does not change an image.
     bytes.push(0);
     if bytes.len() < 64 {
         return Err(Status::INVALID_IMAGE);
     }
     let handle = load(bytes.as_ptr() as u64)?;
-    // Triton keeps what it compiles in stages, one beside the other.
+    // Triton stores its compilation stages side by side.
     if let Some(text) = read_text(&Path::new(&path).with_extension("ttir")) {
         module(handle as Ptr)?.keep_text(text);
     }
     Ok(handle)
 }
 
-/// A text of a compiler's, unless it is unreasonably long.
+/// Reads a compiler's text file, unless it is unreasonably long.
 fn read_text(path: &Path) -> Option<String> {
-    const MOST: u64 = 16 << 20;
-    let fits = std::fs::metadata(path).is_ok_and(|found| found.len() <= MOST);
+    const MAX_TEXT_BYTES: u64 = 16 << 20;
+    let fits = std::fs::metadata(path).is_ok_and(|found| found.len() <= MAX_TEXT_BYTES);
     if fits { std::fs::read_to_string(path).ok() } else { None }
 }
 
-/// Triton has loaded a kernel, and this is what it made on the way to its machine code; the probe says so.
+/// Stores the intermediate text (TTIR) of a kernel that Triton has loaded; called by the probe.
 ///
 /// # Safety
-/// `text` is a string that ends with NUL.
+///
+/// `text` must be a NUL-terminated string.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memfit_vgpu_kernel_text(function: usize, text: *const c_char) {
     if text.is_null() {
@@ -80,7 +81,7 @@ fn kernel(handle: Ptr) -> Outcome<&'static Kernel> {
     registry::kernel(handle as usize).ok_or(Status::INVALID_HANDLE)
 }
 
-/// The kernel of that name; the same handle each time.
+/// Finds a kernel by name; returns the same handle each time.
 fn find(handle: Ptr, name: In<c_char>) -> Outcome<usize> {
     let name = name.text().ok_or(Status::INVALID_VALUE)?;
     let version = machine::current()?.device.compute_capability.sm_version();
@@ -93,7 +94,7 @@ fn unload(handle: Ptr) -> Outcome {
     Ok(())
 }
 
-fn count(handle: Ptr) -> Outcome<u32> {
+fn kernel_count(handle: Ptr) -> Outcome<u32> {
     let version = machine::current()?.device.compute_capability.sm_version();
     Ok(module(handle)?.names(version).len() as u32)
 }
@@ -102,29 +103,29 @@ fn enumerate(kernels: Out<usize>, most: u32, handle: Ptr) -> Outcome {
     let version = machine::current()?.device.compute_capability.sm_version();
     let module = module(handle)?;
     for (index, name) in module.names(version).iter().take(most as usize).enumerate() {
-        kernels.put_at(index, module.kernel(version, name).map(Kernel::handle).ok_or(Status::NOT_FOUND)?);
+        kernels.set_at(index, module.kernel(version, name).map(Kernel::handle).ok_or(Status::NOT_FOUND)?);
     }
     Ok(())
 }
 
 entry_points! { Driver;
     fn cuModuleLoad(handle: Out<usize>, path: In<c_char>) {
-        handle.put(load_file(path)?);
+        handle.set(load_file(path)?);
         Ok(())
     }
 
     fn cuModuleLoadData(handle: Out<usize>, image: u64) {
-        handle.put(load(image)?);
+        handle.set(load(image)?);
         Ok(())
     }
 
     fn cuModuleLoadDataEx(handle: Out<usize>, image: u64, _count: u32, _options: Ptr, _values: Ptr) {
-        handle.put(load(image)?);
+        handle.set(load(image)?);
         Ok(())
     }
 
     fn cuModuleLoadFatBinary(handle: Out<usize>, image: u64) {
-        handle.put(load(image)?);
+        handle.set(load(image)?);
         Ok(())
     }
 
@@ -133,12 +134,12 @@ entry_points! { Driver;
     }
 
     fn cuModuleGetFunction(function: Out<usize>, handle: Ptr, name: In<c_char>) {
-        function.put(find(handle, name)?);
+        function.set(find(handle, name)?);
         Ok(())
     }
 
     fn cuModuleGetFunctionCount(functions: Out<u32>, handle: Ptr) {
-        functions.put(count(handle)?);
+        functions.set(kernel_count(handle)?);
         Ok(())
     }
 
@@ -148,14 +149,14 @@ entry_points! { Driver;
 
     fn cuModuleGetLoadingMode(mode: Out<i32>) {
         const LAZY: i32 = 2;
-        mode.put(LAZY);
+        mode.set(LAZY);
         Ok(())
     }
 
     fn cuLibraryLoadData(
         handle: Out<usize>, image: u64, _options: Ptr, _values: Ptr, _count: u32, _own: Ptr, _own_values: Ptr, _own_count: u32,
     ) {
-        handle.put(load(image)?);
+        handle.set(load(image)?);
         Ok(())
     }
 
@@ -163,7 +164,7 @@ entry_points! { Driver;
         handle: Out<usize>, path: In<c_char>, _options: Ptr, _values: Ptr, _count: u32, _own: Ptr, _own_values: Ptr,
         _own_count: u32,
     ) {
-        handle.put(load_file(path)?);
+        handle.set(load_file(path)?);
         Ok(())
     }
 
@@ -172,12 +173,12 @@ entry_points! { Driver;
     }
 
     fn cuLibraryGetKernel(kernel: Out<usize>, handle: Ptr, name: In<c_char>) {
-        kernel.put(find(handle, name)?);
+        kernel.set(find(handle, name)?);
         Ok(())
     }
 
     fn cuLibraryGetKernelCount(kernels: Out<u32>, handle: Ptr) {
-        kernels.put(count(handle)?);
+        kernels.set(kernel_count(handle)?);
         Ok(())
     }
 
@@ -187,39 +188,39 @@ entry_points! { Driver;
 
     fn cuLibraryGetModule(own: Out<usize>, handle: Ptr) {
         module(handle)?;
-        own.put(handle as usize);
+        own.set(handle as usize);
         Ok(())
     }
 
     fn cuKernelGetFunction(function: Out<usize>, handle: Ptr) {
-        function.put(kernel(handle)?.handle());
+        function.set(kernel(handle)?.handle());
         Ok(())
     }
 
     fn cuKernelGetLibrary(library: Out<usize>, handle: Ptr) {
-        library.put(kernel(handle)?.module().handle());
+        library.set(kernel(handle)?.module().handle());
         Ok(())
     }
 
     fn cuKernelGetName(name: Out<*const c_char>, handle: Ptr) {
-        name.put(CStr::as_ptr(kernel(handle)?.name()));
+        name.set(CStr::as_ptr(kernel(handle)?.name()));
         Ok(())
     }
 
     fn cuFuncGetName(name: Out<*const c_char>, handle: Ptr) {
-        name.put(CStr::as_ptr(kernel(handle)?.name()));
+        name.set(CStr::as_ptr(kernel(handle)?.name()));
         Ok(())
     }
 
     fn cuFuncGetModule(own: Out<usize>, handle: Ptr) {
-        own.put(kernel(handle)?.module().handle());
+        own.set(kernel(handle)?.module().handle());
         Ok(())
     }
 
     fn cuFuncIsLoaded(state: Out<i32>, handle: Ptr) {
         const LOADED: i32 = 1;
         kernel(handle)?;
-        state.put(LOADED);
+        state.set(LOADED);
         Ok(())
     }
 
@@ -232,7 +233,7 @@ entry_points! { Runtime;
     fn cudaLibraryLoadData(
         handle: Out<usize>, image: u64, _options: Ptr, _values: Ptr, _count: u32, _own: Ptr, _own_values: Ptr, _own_count: u32,
     ) {
-        handle.put(load(image)?);
+        handle.set(load(image)?);
         Ok(())
     }
 
@@ -240,7 +241,7 @@ entry_points! { Runtime;
         handle: Out<usize>, path: In<c_char>, _options: Ptr, _values: Ptr, _count: u32, _own: Ptr, _own_values: Ptr,
         _own_count: u32,
     ) {
-        handle.put(load_file(path)?);
+        handle.set(load_file(path)?);
         Ok(())
     }
 
@@ -249,12 +250,12 @@ entry_points! { Runtime;
     }
 
     fn cudaLibraryGetKernel(kernel: Out<usize>, handle: Ptr, name: In<c_char>) {
-        kernel.put(find(handle, name)?);
+        kernel.set(find(handle, name)?);
         Ok(())
     }
 
     fn cudaLibraryGetKernelCount(kernels: Out<u32>, handle: Ptr) {
-        kernels.put(count(handle)?);
+        kernels.set(kernel_count(handle)?);
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! A module: one fat binary or image, and what the card in hand can run of it.
+//! A module: one fat binary or image, and the code of it that a device can run.
 
 use std::{
     collections::HashMap,
@@ -28,52 +28,52 @@ use super::{
 /// A fat binary that a library registered, or an image that a program loaded.
 pub(crate) struct Module {
     source: Source,
-    /// Set when the library that holds the bytes goes away.
+    /// Set when the library that holds the bytes is unloaded.
     unloaded: AtomicBool,
-    /// What is known for each architecture asked about so far; nearly always one.
+    /// Code chosen for each architecture queried so far; nearly always one.
     choices: Mutex<Vec<(u32, Arc<Choice>)>>,
-    /// The kernels that the program has asked for by name.
+    /// Kernels that the program has looked up by name.
     named: Mutex<HashMap<String, &'static Kernel>>,
-    /// What its compiler made on the way to the machine code, where that is at hand.
+    /// Intermediate text of its compiler, if available.
     text: OnceLock<String>,
 }
 
 enum Source {
-    /// A container inside a loaded library.
+    /// Fat binary container inside a loaded library.
     Library(&'static [u8]),
-    /// A container of its own.
+    /// Owned fat binary container.
     Container(Vec<u8>),
-    /// One image of machine code, read already.
+    /// One image of machine code, already parsed.
     Machine { target: Target, functions: Arc<HashMap<String, Function>> },
-    /// Text, of which only names are known.
+    /// PTX text, of which only the names are known.
     Ptx { target: Target, kernels: Vec<String> },
 }
 
-/// What one card runs of a module.
+/// The code of a module that one architecture runs.
 struct Choice {
     code: Code,
-    /// The kernels of the machine code, once somebody wanted to know.
+    /// Kernels of the machine code, once they were asked for.
     functions: Mutex<Option<Arc<HashMap<String, Function>>>>,
 }
 
-/// How a card would run a module.
+/// Kind of code that a device would run from a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// Machine code that was compiled for this architecture.
+    /// Machine code for this architecture.
     Machine(u32),
-    /// Compiled by the driver from PTX for this architecture.
+    /// Compiled by the driver from PTX of this architecture.
     Compiled(u32),
-    /// Not at all.
+    /// None: the device cannot run the module.
     Missing,
 }
 
 impl Module {
-    /// The module of a container that lies in a library.
+    /// Creates the module of a container that lies in a library.
     pub(super) fn in_library(container: &'static [u8]) -> Self {
         Self::new(Source::Library(container))
     }
 
-    /// The module of an image that the program loads.
+    /// Creates the module of an image that the program loads.
     pub(super) fn loaded(image: Loaded) -> Self {
         Self::new(match image {
             Loaded::Container(bytes) => Source::Container(bytes),
@@ -95,48 +95,48 @@ impl Module {
         }
     }
 
-    /// What a program calls it by: its address.
+    /// Handle that programs use: the module's address.
     pub(super) fn handle(&'static self) -> usize {
         std::ptr::from_ref(self) as usize
     }
 
-    /// Keeps what its compiler made on the way; what is told first stays.
+    /// Stores the intermediate text of its compiler; the first text is kept.
     pub(super) fn keep_text(&self, text: String) {
         let _ = self.text.set(text);
     }
 
-    /// What its compiler made on the way to the machine code.
+    /// Intermediate text of its compiler.
     pub(super) fn text(&self) -> Option<&str> {
         self.text.get().map(String::as_str)
     }
 
-    /// The bytes must not be read again.
+    /// Marks the bytes as unreadable, since their library is unloaded.
     pub(super) fn unload(&self) {
         self.unloaded.store(true, Release);
     }
 
-    /// A name that lies beside the bytes, while it may be read.
+    /// Returns a name that lies beside the bytes; empty once they are unloaded.
     pub(super) fn name<'n>(&self, name: &'n Name) -> &'n CStr {
         let gone = matches!(self.source, Source::Library(_)) && self.unloaded.load(Acquire);
         if gone { c"" } else { name.get() }
     }
 
-    /// How a card of compute capability `version` (89 for 8.9) runs it.
+    /// Returns the code that a device of compute capability `version` (89 for 8.9) runs.
     pub(super) fn code(&self, version: u32) -> Code {
         self.choice(version).code
     }
 
-    /// Whether such a card runs it at all.
+    /// Returns `true` if such a device runs the module at all.
     pub(super) fn runs_on(&self, version: u32) -> bool {
         self.code(version) != Code::Missing
     }
 
-    /// What the machine code says of a kernel; nothing if there is only PTX, or the image has no such kernel.
+    /// Description of a kernel in the machine code; `None` if there is only PTX, or no such kernel.
     pub(super) fn function(&self, version: u32, name: &str) -> Option<Function> {
         self.functions(version).get(name).cloned()
     }
 
-    /// The kernel of a mangled name, of a module that the program loaded.
+    /// Finds a kernel by mangled name in a module that the program loaded.
     pub(super) fn kernel(&'static self, version: u32, name: &str) -> Option<&'static Kernel> {
         let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kernel) = named.get(name) {
@@ -151,7 +151,7 @@ impl Module {
         Some(kernel)
     }
 
-    /// The mangled names of its kernels, in alphabetical order.
+    /// Mangled names of its kernels, in alphabetical order.
     pub(super) fn names(&self, version: u32) -> Vec<String> {
         let mut names = match &self.source {
             Source::Ptx { kernels, .. } => kernels.clone(),
@@ -161,7 +161,7 @@ impl Module {
         names
     }
 
-    /// Every kernel of the machine code for a card, by mangled name.
+    /// All kernels of the machine code for a device, by mangled name.
     fn functions(&self, version: u32) -> Arc<HashMap<String, Function>> {
         let choice = self.choice(version);
         let mut functions = choice.functions.lock().unwrap_or_else(PoisonError::into_inner);
@@ -213,7 +213,7 @@ impl Module {
     }
 }
 
-/// The machine code that the driver takes for a card.
+/// Selects the machine code that the driver prefers for a device.
 fn machine_image<'i, 'b>(images: &'i [Image<'b>], version: u32) -> Option<&'i Image<'b>> {
     let machine = |image: &&Image<'_>| image.kind == Kind::Machine && image.target.runs_on(version);
     images.iter().filter(machine).max_by_key(|image| image.target.preference())

@@ -1,9 +1,9 @@
-//! How many blocks of a kernel fit on a multiprocessor.
+//! Occupancy: the number of a kernel's blocks that fit on a multiprocessor.
 //!
-//! The formula of NVIDIA's occupancy calculator: threads, registers and shared memory each allow so many
-//! blocks, all in the grains in which the hardware hands them out.
+//! The formula of NVIDIA's occupancy calculator: threads, registers and shared memory each limit the number
+//! of blocks, in the granularity in which the hardware allocates them.
 
-/// What a multiprocessor has.
+/// Resources of a multiprocessor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Multiprocessor {
     /// Ten times the major compute capability plus the minor.
@@ -14,41 +14,41 @@ pub(crate) struct Multiprocessor {
     pub(crate) registers: u32,
     pub(crate) registers_per_block: u32,
     pub(crate) shared: u32,
-    /// What a block may have with the kernel's consent.
+    /// Shared memory that a block may use with the kernel's opt-in.
     pub(crate) shared_per_block: u32,
-    /// What the system keeps of each block's shared memory.
+    /// Shared memory that the system reserves in each block.
     pub(crate) shared_reserved: u32,
 }
 
-/// What one block wants.
+/// Resources that one block needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Demand {
     pub(crate) threads: u32,
-    /// Registers of a thread.
+    /// Registers per thread.
     pub(crate) registers: u32,
     /// Static and dynamic shared memory.
     pub(crate) shared: u32,
 }
 
 const WARP: u32 = 32;
-/// Registers are handed to a warp in this grain.
+/// Granularity in which a warp is allocated registers.
 const REGISTER_GRAIN: u32 = 256;
-/// The schedulers of a multiprocessor; warps spread evenly over them.
+/// Warp schedulers of a multiprocessor; warps are spread evenly over them.
 const SCHEDULERS: u32 = 4;
 
 impl Multiprocessor {
-    /// Shared memory is handed to a block in this grain.
+    /// Granularity in which a block is allocated shared memory.
     fn shared_grain(&self) -> u32 {
         if self.version >= 80 { 128 } else { 256 }
     }
 
-    fn shared_of(&self, demand: u32) -> u32 {
+    fn shared_per_demand(&self, demand: u32) -> u32 {
         (demand + self.shared_reserved).next_multiple_of(self.shared_grain())
     }
 
-    /// Blocks that fit at the same time.
+    /// Number of blocks that fit at the same time.
     pub(crate) fn blocks(&self, demand: Demand) -> u32 {
-        if demand.threads == 0 || demand.threads > self.most_threads(demand.registers) {
+        if demand.threads == 0 || demand.threads > self.max_threads(demand.registers) {
             return 0;
         }
         if demand.shared > self.shared_per_block {
@@ -57,17 +57,17 @@ impl Multiprocessor {
         let warps = demand.threads.div_ceil(WARP);
         let by_warps = (self.threads / WARP) / warps;
         let by_registers = self.warps_by_registers(demand.registers, self.registers) / warps;
-        let by_shared = self.shared.checked_div(self.shared_of(demand.shared)).unwrap_or(u32::MAX);
+        let by_shared = self.shared.checked_div(self.shared_per_demand(demand.shared)).unwrap_or(u32::MAX);
         self.blocks.min(by_warps).min(by_registers).min(by_shared)
     }
 
-    /// Threads that one block of a kernel can have.
-    pub(crate) fn most_threads(&self, registers: u32) -> u32 {
+    /// Maximum threads in a block of a kernel.
+    pub(crate) fn max_threads(&self, registers: u32) -> u32 {
         let warps = self.warps_by_registers(registers, self.registers_per_block);
         self.threads_per_block.min(warps * WARP)
     }
 
-    /// Dynamic shared memory that a block can have if `blocks` of them are to fit.
+    /// Maximum dynamic shared memory per block if `blocks` of them must fit.
     pub(crate) fn dynamic_shared(&self, blocks: u32, fixed: u32) -> u32 {
         let Some(share) = self.shared.checked_div(blocks) else { return 0 };
         let share = share / self.shared_grain() * self.shared_grain();
@@ -142,11 +142,11 @@ mod tests {
 
     #[test]
     fn threads_of_a_block_shrink_with_registers() {
-        assert_eq!(ADA.most_threads(255), 256);
-        assert_eq!(ADA.most_threads(128), 512);
-        assert_eq!(ADA.most_threads(96), 640);
-        assert_eq!(ADA.most_threads(64), 1024);
-        assert_eq!(ADA.most_threads(0), 1024);
+        assert_eq!(ADA.max_threads(255), 256);
+        assert_eq!(ADA.max_threads(128), 512);
+        assert_eq!(ADA.max_threads(96), 640);
+        assert_eq!(ADA.max_threads(64), 1024);
+        assert_eq!(ADA.max_threads(0), 1024);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What compiled programs call when they are loaded: for each fat binary, its kernels and its variables.
+//! Registration calls that compiled programs make when they are loaded: each fat binary, its kernels and
+//! variables.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -17,7 +18,7 @@ use crate::{guard::Runtime, status::Status};
 use memfit_abi::{In, Out, Ptr, entry_points};
 use memfit_kernels::binary::fatbin::{self, WRAPPER_MAGIC};
 
-/// What the compiler passes for each fat binary.
+/// Wrapper that the compiler passes for each fat binary.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Wrapper {
@@ -28,37 +29,37 @@ pub(crate) struct Wrapper {
 }
 
 impl Wrapper {
-    /// Where the container is.
+    /// Address of the container.
     pub(super) fn container(self) -> u64 {
         self.container
     }
 }
 
-/// The bytes of a fat binary inside a loaded library; none if this is none.
+/// Returns the bytes of a fat binary inside a loaded library; empty if the wrapper is invalid.
 fn container(wrapper: In<Wrapper>) -> &'static [u8] {
     let Some(wrapper) = wrapper.get().filter(|wrapper| wrapper.magic == WRAPPER_MAGIC) else { return &[] };
     container_at(wrapper.container)
 }
 
-/// The bytes of the container that starts at an address; none if none does.
+/// Returns the bytes of the container at an address; empty if there is none.
 fn container_at(address: u64) -> &'static [u8] {
-    // SAFETY: the caller's wrapper says that a container is there.
+    // SAFETY: the caller's wrapper points to a container.
     let header: Vec<u8> = unsafe { In::<u8>::from_address(address) }.list(fatbin::HEADER);
     let Some(size) = fatbin::container_size(&header) else { return &[] };
-    // SAFETY: the compiler laid the container out in the library's read-only data, with its size in the
-    // header. It is read no more once the library has unregistered it.
+    // SAFETY: the compiler placed the container in the library's read-only data, with its size in the header.
+    // It is not read again once the library has unregistered it.
     unsafe { std::slice::from_raw_parts(address as *const u8, size) }
 }
 
-/// The module that a handle from `__cudaRegisterFatBinary` stands for.
+/// Returns the module behind a handle from `__cudaRegisterFatBinary`.
 fn module(handle: Ptr) -> &'static Module {
-    // A program that makes up handles would crash with CUDA's runtime as well; here it gets a module without
+    // A program that invents handles would crash with CUDA's runtime as well; here it gets a module without
     // code.
-    static NONE: OnceLock<Module> = OnceLock::new();
-    registry::module(handle as usize).unwrap_or_else(|| NONE.get_or_init(|| Module::in_library(&[])))
+    static EMPTY_MODULE: OnceLock<Module> = OnceLock::new();
+    registry::module(handle as usize).unwrap_or_else(|| EMPTY_MODULE.get_or_init(|| Module::in_library(&[])))
 }
 
-/// A fat binary is there; gives the handle by which its kernels are then registered.
+/// Registers a fat binary; returns the handle under which its kernels are then registered.
 #[allow(non_snake_case, reason = "exported names are CUDA's")]
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __cudaRegisterFatBinary(wrapper: In<Wrapper>) -> Ptr {
@@ -66,26 +67,26 @@ pub(crate) extern "C" fn __cudaRegisterFatBinary(wrapper: In<Wrapper>) -> Ptr {
     registry::add_module(module) as Ptr
 }
 
-/// All its kernels have been registered.
+/// Ends the registration of a fat binary's kernels.
 #[allow(non_snake_case, reason = "exported names are CUDA's")]
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __cudaRegisterFatBinaryEnd(_handle: Ptr) {}
 
-/// Its library goes away.
+/// Unregisters a fat binary whose library is being unloaded.
 #[allow(non_snake_case, reason = "exported names are CUDA's")]
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __cudaUnregisterFatBinary(handle: Ptr) {
     registry::remove_module(handle as usize);
 }
 
-/// Initialises a module before the first launch from it; it is already.
+/// Initialises a module before the first launch from it; here it already is.
 #[allow(non_snake_case, reason = "exported names are CUDA's")]
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __cudaInitModule(_handle: Ptr) -> u8 {
     1
 }
 
-/// A kernel: the host function that stands for it, and its mangled name.
+/// Registers a kernel: its host function and its mangled name.
 #[allow(non_snake_case, clippy::too_many_arguments, reason = "names and signatures are CUDA's")]
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __cudaRegisterFunction(
@@ -104,7 +105,7 @@ pub(crate) extern "C" fn __cudaRegisterFunction(
     registry::add_kernel(host as usize, kernel);
 }
 
-/// A variable in device memory, and its shadow on the host.
+/// Registers a variable in device memory and its shadow on the host.
 #[allow(non_snake_case, clippy::too_many_arguments, reason = "names and signatures are CUDA's")]
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __cudaRegisterVar(
@@ -121,7 +122,7 @@ pub(crate) extern "C" fn __cudaRegisterVar(
     registry::add_variable(host as usize, variable);
 }
 
-/// A variable that host and device share; the program reads its address from `host`.
+/// Registers a managed variable; the program reads its address from `host`.
 #[allow(non_snake_case, clippy::too_many_arguments, reason = "names and signatures are CUDA's")]
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __cudaRegisterManagedVar(
@@ -136,39 +137,39 @@ pub(crate) extern "C" fn __cudaRegisterManagedVar(
 ) {
     let variable: &'static Variable = Box::leak(Box::new(Variable::managed(module(handle), size as u64)));
     registry::add_variable(host.address() as usize, variable);
-    host.put(variable.address().unwrap_or(0));
+    host.set(variable.address().unwrap_or(0));
 }
 
-/// A variable on the host that device code may use; nothing follows from it.
+/// Registers a host variable that device code may use; has no effect.
 #[allow(non_snake_case, reason = "exported names are CUDA's")]
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __cudaRegisterHostVar(_handle: Ptr, _name: *const c_char, _host: Ptr, _size: usize) {
 }
 
-/// A table of functions for both sides; nothing follows from it.
+/// Registers a table of functions for both sides; has no effect.
 #[allow(non_snake_case, reason = "exported names are CUDA's")]
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn __cudaRegisterUnifiedTable(_handle: Ptr, _table: Ptr) {}
 
 entry_points! { Runtime;
     fn __cudaGetKernel(kernel: Out<usize>, host: Ptr) {
-        kernel.put(registry::kernel(host as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?.handle());
+        kernel.set(registry::kernel(host as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?.handle());
         Ok(())
     }
 
     fn cudaGetKernel(kernel: Out<usize>, host: Ptr) {
-        kernel.put(registry::kernel(host as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?.handle());
+        kernel.set(registry::kernel(host as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?.handle());
         Ok(())
     }
 
     fn cudaGetFuncBySymbol(function: Out<usize>, host: Ptr) {
-        function.put(registry::kernel(host as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?.handle());
+        function.set(registry::kernel(host as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?.handle());
         Ok(())
     }
 
     fn cudaFuncGetName(name: Out<*const c_char>, host: Ptr) {
         let kernel = registry::kernel(host as usize).ok_or(Status::INVALID_DEVICE_FUNCTION)?;
-        name.put(CStr::as_ptr(kernel.name()));
+        name.set(CStr::as_ptr(kernel.name()));
         Ok(())
     }
 }

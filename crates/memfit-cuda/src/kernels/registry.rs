@@ -1,9 +1,9 @@
-//! Every kernel and variable that the process has registered, and what finds them.
+//! Registry of all kernels and variables of the process, with their look-up.
 //!
 //! A compiled program registers each of its fat binaries when it is loaded: for every kernel the address of a
 //! host function that stands for it, and its mangled name. Launches name kernels by that address (CUDA 12) or
-//! by a handle got for it (CUDA 13); both lead here. Registered things are never freed: a program registers
-//! some tens of thousands at start-up, and handles must stay good.
+//! by a handle obtained for it (CUDA 13); both lead here. Registered objects are never freed: a program
+//! registers some tens of thousands at start-up, and handles must stay valid.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -22,17 +22,17 @@ use std::{
 
 use super::{kernel::Kernel, module::Module, variables::Variable};
 
-/// What host addresses stand for.
+/// Registered objects, by host address or handle.
 #[derive(Default)]
 struct Registry {
-    /// By the handle that a program got for its fat binary.
+    /// By the handle returned for the fat binary.
     modules: HashMap<usize, Registered>,
-    /// By the host function, and by the handle.
+    /// By host function and by handle.
     kernels: HashMap<usize, &'static Kernel>,
     variables: HashMap<usize, &'static Variable>,
 }
 
-/// A module, and under which addresses its parts are found.
+/// A module and the addresses under which its parts are registered.
 struct Registered {
     module: &'static Module,
     kernels: Vec<usize>,
@@ -40,29 +40,29 @@ struct Registered {
 }
 
 static REGISTRY: RwLock<Option<Registry>> = RwLock::new(None);
-/// Moves on when an address ceases to stand for what it stood for; threads then drop what they remember.
+/// Incremented when an address changes its meaning; threads then drop their caches.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 
-const REMEMBERED: usize = 1024;
+const CACHE_ENTRIES: usize = 1024;
 
-/// One thread's memory of what it launched last.
+/// A thread's cache of its latest launches.
 struct Recent {
     generation: Cell<u32>,
-    entries: [Cell<(usize, Option<&'static Kernel>)>; REMEMBERED],
+    entries: [Cell<(usize, Option<&'static Kernel>)>; CACHE_ENTRIES],
 }
 
 thread_local! {
     static RECENT: Recent =
-        const { Recent { generation: Cell::new(0), entries: [const { Cell::new((0, None)) }; REMEMBERED] } };
+        const { Recent { generation: Cell::new(0), entries: [const { Cell::new((0, None)) }; CACHE_ENTRIES] } };
 }
 
-/// The kernel that an address or a handle stands for.
+/// Returns the kernel behind an address or a handle.
 #[inline]
 pub(crate) fn kernel(address: usize) -> Option<&'static Kernel> {
     let generation = GENERATION.load(Acquire);
     RECENT.with(|recent| {
         // Functions are aligned to 16 bytes, and neighbours in a library are launched together.
-        let entry = &recent.entries[(address >> 4 ^ address >> 14) % REMEMBERED];
+        let entry = &recent.entries[(address >> 4 ^ address >> 14) % CACHE_ENTRIES];
         if recent.generation.get() == generation
             && let (known, Some(kernel)) = entry.get()
             && known == address
@@ -79,23 +79,23 @@ fn look_up(address: usize, recent: &Recent, generation: u32) -> Option<&'static 
         recent.entries.iter().for_each(|entry| entry.set((0, None)));
     }
     let kernel = read(|registry| registry.kernels.get(&address).copied())?;
-    recent.entries[(address >> 4 ^ address >> 14) % REMEMBERED].set((address, Some(kernel)));
+    recent.entries[(address >> 4 ^ address >> 14) % CACHE_ENTRIES].set((address, Some(kernel)));
     Some(kernel)
 }
 
-/// The variable that a host address stands for.
+/// Returns the variable behind a host address.
 pub(crate) fn variable(address: usize) -> Option<&'static Variable> {
     read(|registry| registry.variables.get(&address).copied())
 }
 
-/// Registers a module; gives its handle.
+/// Registers a module; returns its handle.
 pub(crate) fn add_module(module: &'static Module) -> usize {
     let registered = Registered { module, kernels: Vec::new(), variables: Vec::new() };
     write(|registry| registry.modules.insert(module.handle(), registered));
     module.handle()
 }
 
-/// The module that a handle stands for.
+/// Returns the module behind a handle.
 pub(crate) fn module(handle: usize) -> Option<&'static Module> {
     read(|registry| registry.modules.get(&handle).map(|registered| registered.module))
 }
@@ -125,13 +125,13 @@ pub(crate) fn add_variable(host: usize, variable: &'static Variable) {
     });
 }
 
-/// Forgets all that a module registered: its library is being unloaded.
+/// Removes everything that a module registered, since its library is being unloaded.
 pub(crate) fn remove_module(handle: usize) {
     let Some(registered) = write(|registry| registry.modules.remove(&handle)) else { return };
     registered.module.unload();
     write(|registry| {
         for address in &registered.kernels {
-            // The address may stand for another library's by now.
+            // The address may belong to another library by now.
             let own = |kernel: &&'static Kernel| std::ptr::eq(kernel.module(), registered.module);
             if registry.kernels.get(address).is_some_and(own) {
                 registry.kernels.remove(address);
@@ -155,22 +155,23 @@ fn write<T>(use_registry: impl FnOnce(&mut Registry) -> T) -> T {
     use_registry(REGISTRY.write().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 
-/// A name that lies in a loaded library, or that was copied and is never freed.
+/// A name that lies in a loaded library, or an owned copy that is never freed.
 #[derive(Clone, Copy)]
 pub(crate) struct Name(*const c_char);
 
-// SAFETY: it points to bytes that nobody writes.
+// SAFETY: the pointer leads to bytes that nothing writes.
 unsafe impl Send for Name {}
 // SAFETY: as above.
 unsafe impl Sync for Name {}
 
 impl Name {
-    /// A name in a library. Must not be read after the library is gone: [`Module::name`] sees to that.
+    /// Creates a name that lies in a library. It must not be read after the library is unloaded:
+    /// [`Module::name`] ensures that.
     pub(super) fn borrowed(name: *const c_char) -> Self {
         Self(name)
     }
 
-    /// A name of its own, for ever.
+    /// Creates an owned name, which lives for ever.
     pub(super) fn owned(name: &str) -> Self {
         let bytes: Vec<u8> = name.bytes().filter(|byte| *byte != 0).chain([0]).collect();
         Self(bytes.leak().as_ptr().cast())

@@ -1,4 +1,4 @@
-//! The device's own books of what this process has, for those who hold other books against them.
+//! The device's own accounting of this process's memory, to be compared with other accounts.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -11,31 +11,31 @@ use crate::{
 };
 use memfit_abi::Out;
 
-/// What a process has on one card, by the call that gave it; and on the host.
+/// Memory of this process on one device, by the kind of call that allocated it, and on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Books {
     /// Allocations of `cudaMalloc`.
     allocations: u64,
-    /// Bytes that they were asked with.
+    /// Bytes that they requested.
     allocated: u64,
     /// Bytes mapped by `cuMemMap`.
     mapped: u64,
-    /// Bytes of physical memory made by `cuMemCreate`.
+    /// Bytes of physical memory created by `cuMemCreate`.
     physical: u64,
-    /// Bytes that pools have of the card, and bytes of them in use.
+    /// Bytes that pools hold on the device, and bytes of them in use.
     pool_reserved: u64,
     pool_used: u64,
-    /// Bytes that the ledger has booked on the card for this process.
+    /// Bytes that the ledger has reserved on the device for this process.
     booked: u64,
-    /// Page-locked bytes of the host, of all cards' contexts.
+    /// Page-locked bytes on the host, over the contexts of all devices.
     pinned: u64,
 }
 
 impl Books {
-    fn of(card: u32) -> Self {
+    fn read(card: u32) -> Self {
         let mut books = Self { physical: physical::made_on(card), ..Self::default() };
-        (books.pool_reserved, books.pool_used) = pool::totals_of(card);
+        (books.pool_reserved, books.pool_used) = pool::card_totals(card);
         for block in space::read().blocks() {
             match block.kind {
                 Kind::HostAllocated(_) | Kind::HostRegistered(_) => books.pinned += block.size,
@@ -60,11 +60,11 @@ impl Books {
     }
 }
 
-/// Writes the books of a card. False where there is no place for them.
+/// Writes the accounts of a device; `false` if `target` is null or they cannot be read.
 #[unsafe(no_mangle)]
 extern "C" fn memfit_vgpu_books(card: u32, target: Out<Books>) -> bool {
-    // One reader at a time: whoever reads wants a picture of one instant, and takes several locks for it.
+    // One reader at a time: a reader needs a consistent view and takes several locks for it.
     static READING: Mutex<()> = Mutex::new(());
     let _reading = READING.lock().unwrap_or_else(PoisonError::into_inner);
-    std::panic::catch_unwind(|| Books::of(card)).is_ok_and(|books| target.write(books))
+    std::panic::catch_unwind(|| Books::read(card)).is_ok_and(|books| target.write(books))
 }

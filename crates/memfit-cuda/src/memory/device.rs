@@ -1,4 +1,4 @@
-//! `cudaMalloc` and `cudaFree`: device memory in the driver's granularity, booked before it is handed out.
+//! `cudaMalloc` and `cudaFree`: device memory in the driver's granularity, reserved before it is handed out.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -14,10 +14,10 @@ use crate::{
     streams, values,
 };
 
-/// The heaps of small allocations, by ordinal. A thread that holds them may take addresses.
+/// Heaps of small allocations, by ordinal. A thread that holds this lock may take addresses.
 static HEAPS: Mutex<Vec<SmallHeap>> = Mutex::new(Vec::new());
 
-/// Does something with a card's heap.
+/// Runs a closure with a device's heap.
 fn with_heap<T>(card: &Card, body: impl FnOnce(&mut SmallHeap) -> T) -> T {
     let mut heaps = HEAPS.lock().unwrap_or_else(PoisonError::into_inner);
     let ordinal = card.ordinal as usize;
@@ -27,12 +27,15 @@ fn with_heap<T>(card: &Card, body: impl FnOnce(&mut SmallHeap) -> T) -> T {
     body(&mut heaps[ordinal])
 }
 
-/// Allocates device memory on a card.
+/// Allocates device memory.
 pub(crate) fn allocate(card: &Card, size: u64, kind: Kind) -> Outcome<u64> {
     card.need_context()?;
     failing::check()?;
-    let start =
-        if size <= small::LARGEST { allocate_small(card, size)? } else { allocate_pieces(card, size)? };
+    let start = if size <= small::MAX_SMALL_BYTES {
+        allocate_small(card, size)?
+    } else {
+        allocate_pieces(card, size)?
+    };
     space::write().insert(start, size, kind, card.ordinal);
     Ok(start)
 }
@@ -55,15 +58,15 @@ fn allocate_small(card: &Card, size: u64) -> Outcome<u64> {
     })
 }
 
-/// Frees what [`allocate`] gave. The address must be a block's first, and the block alive.
+/// Frees memory from [`allocate`]. The address must be the start of a live block.
 pub(crate) fn free(start: u64, wanted: impl FnOnce(Kind) -> bool) -> Outcome {
     let block = space::write().remove(start, |block| wanted(block.kind))?;
-    // Freeing waits for the card.
+    // Freeing synchronises with the device.
     clock::wait_until(streams::card_end(block.card));
-    values::freed(block.start, block.size);
+    values::record_freed(block.start, block.size);
     values::unshare(block.start);
     let card = machine::card(block.card as i32)?;
-    if block.size <= small::LARGEST {
+    if block.size <= small::MAX_SMALL_BYTES {
         if let Some(piece) = with_heap(card, |heap| heap.give_back(start, block.size)) {
             addresses::give_back(piece, GRANULARITY);
             card.release(GRANULARITY);
@@ -76,7 +79,7 @@ pub(crate) fn free(start: u64, wanted: impl FnOnce(Kind) -> bool) -> Outcome {
     Ok(())
 }
 
-/// Frees everything that this process has on a card.
+/// Frees everything that this process has on a device.
 pub(crate) fn free_all(card: &Card) {
     let mine: Vec<_> = space::read().blocks().filter(|block| block.card == card.ordinal).copied().collect();
     for block in mine {

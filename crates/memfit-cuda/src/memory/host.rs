@@ -1,4 +1,4 @@
-//! Page-locked and managed memory: the host uses it, so there are pages behind it.
+//! Page-locked and managed memory: the host uses it, so it has pages.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -10,10 +10,10 @@ use crate::{
     values,
 };
 
-/// The host's page size, which page-locking works in.
+/// Host page size, the unit of page-locking.
 const PAGE: u64 = 4096;
 
-/// `cudaHostAlloc`.
+/// Allocates page-locked memory (`cudaHostAlloc`).
 pub(crate) fn allocate(card: &Card, size: u64, flags: u32) -> Outcome<u64> {
     card.need_context()?;
     let bytes = size.max(1).checked_next_multiple_of(PAGE).ok_or(Status::OUT_OF_MEMORY)?;
@@ -24,37 +24,38 @@ pub(crate) fn allocate(card: &Card, size: u64, flags: u32) -> Outcome<u64> {
     Ok(start)
 }
 
-/// `cudaFreeHost`.
+/// Frees page-locked memory (`cudaFreeHost`).
 pub(crate) fn free(start: u64) -> Outcome {
     let block = space::write().remove(start, |block| matches!(block.kind, Kind::HostAllocated(_)))?;
     let bytes = block.size.max(1).next_multiple_of(PAGE);
     machine::get()?.ledger.unpin(bytes);
-    // SAFETY: the block was one of ours, and the caller gave it up with this call.
+    // SAFETY: the block was allocated here, and the caller gave it up with this call.
     unsafe { pages::free(start, bytes) };
     Ok(())
 }
 
-/// Below this a page is as well written as given back.
-const WORTH: u64 = 1 << 20;
+/// Size below which writing zeros is as cheap as returning pages.
+const MIN_CLEAR_BYTES: u64 = 1 << 20;
 
-/// Makes a range of page-locked memory zeros by giving its pages back: many gigabytes of an optimizer's state
-/// may wait there, which nothing has to hold. False where the range is small, or not of ours.
+/// Zeroes a range of page-locked memory by returning its pages to the system: gigabytes of offloaded
+/// optimizer state may lie there and need no physical memory. Returns `false` if the range is small or was
+/// not allocated here.
 pub(crate) fn clear(start: u64, size: u64) -> bool {
     let end = start.saturating_add(size);
     let ours = |block: Block| matches!(block.kind, Kind::HostAllocated(_)) && end <= block.end();
-    if size < WORTH || !find(start).is_some_and(ours) {
+    if size < MIN_CLEAR_BYTES || !find(start).is_some_and(ours) {
         return false;
     }
     let (first, last) = (start.next_multiple_of(PAGE), end / PAGE * PAGE);
     for (from, to) in [(start, first), (last, end)] {
-        // SAFETY: it lies in a block of ours, which the caller lends for this copy.
+        // SAFETY: the range lies in a block allocated here, which the caller lends for this copy.
         unsafe { std::ptr::write_bytes(from as *mut u8, 0, (to - from) as usize) };
     }
-    // SAFETY: these whole pages lie in a block of ours, which the caller lends for this copy.
+    // SAFETY: these whole pages lie in a block allocated here, which the caller lends for this copy.
     unsafe { pages::clear(first, last - first) }
 }
 
-/// `cudaHostRegister`.
+/// Page-locks the caller's memory (`cudaHostRegister`).
 pub(crate) fn register(card: &Card, start: u64, size: u64, flags: u32) -> Outcome {
     card.need_context()?;
     if start == 0 || size == 0 || start.checked_add(size).is_none() {
@@ -64,26 +65,27 @@ pub(crate) fn register(card: &Card, start: u64, size: u64, flags: u32) -> Outcom
     if space.overlaps(start, size) {
         return Err(Status::HOST_MEMORY_ALREADY_REGISTERED);
     }
-    machine::get()?.ledger.pin(locked(start, size)).map_err(|_| Status::OUT_OF_MEMORY)?;
+    machine::get()?.ledger.pin(locked_bytes(start, size)).map_err(|_| Status::OUT_OF_MEMORY)?;
     space.insert(start, size, Kind::HostRegistered(flags), card.ordinal);
     Ok(())
 }
 
-/// `cudaHostUnregister`.
+/// Undoes [`register`] (`cudaHostUnregister`).
 pub(crate) fn unregister(start: u64) -> Outcome {
     let block = space::write()
         .remove(start, |block| matches!(block.kind, Kind::HostRegistered(_)))
         .map_err(|_| Status::HOST_MEMORY_NOT_REGISTERED)?;
-    machine::get()?.ledger.unpin(locked(start, block.size));
+    machine::get()?.ledger.unpin(locked_bytes(start, block.size));
     Ok(())
 }
 
-/// Whole pages are locked.
-fn locked(start: u64, size: u64) -> u64 {
+/// Bytes of the whole pages that a range touches.
+fn locked_bytes(start: u64, size: u64) -> u64 {
     (start + size).next_multiple_of(PAGE) - start / PAGE * PAGE
 }
 
-/// `cudaMallocManaged`. Booked on the card as if all of it were used there: that is where training uses it.
+/// Allocates managed memory (`cudaMallocManaged`). All of it is reserved on the device, where training uses
+/// it.
 pub(crate) fn allocate_managed(card: &Card, size: u64) -> Outcome<u64> {
     card.need_context()?;
     let bytes = size.max(1).checked_next_multiple_of(GRANULARITY).ok_or(Status::OUT_OF_MEMORY)?;
@@ -97,9 +99,9 @@ pub(crate) fn allocate_managed(card: &Card, size: u64) -> Outcome<u64> {
 pub(crate) fn free_managed(start: u64) -> Outcome {
     let block = space::write().remove(start, |block| block.kind == Kind::Managed)?;
     let bytes = block.size.max(1).next_multiple_of(GRANULARITY);
-    values::freed(start, block.size);
+    values::record_freed(start, block.size);
     machine::card(block.card as i32)?.release(bytes);
-    // SAFETY: the block was one of ours, and the caller gave it up with this call.
+    // SAFETY: the block was allocated here, and the caller gave it up with this call.
     unsafe { pages::free(start, bytes) };
     Ok(())
 }

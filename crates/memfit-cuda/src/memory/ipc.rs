@@ -1,7 +1,7 @@
-//! Memory of another process on the same card: `cudaIpcGetMemHandle` and `cudaIpcOpenMemHandle`.
+//! Device memory shared between processes: `cudaIpcGetMemHandle` and `cudaIpcOpenMemHandle`.
 //!
-//! The other process books the memory; what is opened here is address space only. What is known of it is
-//! known on both sides.
+//! The exporting process reserves the memory; an opened handle is address space only. Known contents are
+//! shared by both sides.
 
 use std::{
     collections::BTreeMap,
@@ -31,17 +31,17 @@ pub(crate) struct Handle {
 
 const MAGIC: &[u8; 8] = b"memfitIP";
 
-/// What is open here, by the exporting process and its block: where, and how often.
+/// Open handles, by exporting process and block: the local address and the reference count.
 type Opened = BTreeMap<(u64, u64), (u64, u32)>;
 
 static OPENED: Mutex<Opened> = Mutex::new(Opened::new());
 
-/// What both sides call a block.
+/// Name of a shared block, the same in both processes.
 fn name(pid: u64, block: u64) -> u64 {
     pid << 40 ^ block
 }
 
-/// The handle of the allocation that an address is in.
+/// Exports the allocation that contains an address.
 pub(crate) fn export(address: u64) -> Outcome<Handle> {
     let block = find(address).filter(|block| block.kind == Kind::Device).ok_or(Status::INVALID_VALUE)?;
     let card = machine::card(block.card as i32)?.index as u64;
@@ -50,7 +50,7 @@ pub(crate) fn export(address: u64) -> Outcome<Handle> {
     Ok(Handle { magic: *MAGIC, pid, card, start: block.start, size: block.size, id: block.id, rest: [0; 2] })
 }
 
-/// Opens another process's allocation, or finds it open.
+/// Opens another process's allocation, or adds a reference if it is open.
 pub(crate) fn open(handle: Handle) -> Outcome<u64> {
     if &handle.magic != MAGIC {
         return Err(Status::INVALID_VALUE);
@@ -75,7 +75,7 @@ pub(crate) fn open(handle: Handle) -> Outcome<u64> {
     Ok(start)
 }
 
-/// Closes what was opened, the last time for good.
+/// Drops a reference to an opened allocation; the last one closes it.
 pub(crate) fn close(start: u64) -> Outcome {
     let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
     let (key, count) = opened
@@ -87,7 +87,7 @@ pub(crate) fn close(start: u64) -> Outcome {
         opened.remove(&key);
         let block = space::write().remove(start, |block| block.kind == Kind::Imported)?;
         values::unshare(start);
-        values::freed(start, block.size);
+        values::record_freed(start, block.size);
         addresses::give_back(start, block.size.next_multiple_of(GRANULARITY));
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! The driver's virtual-memory calls: address space and physical memory apart, as PyTorch's expandable
-//! segments use them.
+//! The driver's virtual memory management: separate address ranges and physical memory, as PyTorch's
+//! expandable segments use them.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -19,18 +19,18 @@ use crate::{
     values,
 };
 
-/// Physical memory that `cuMemCreate` made.
+/// Physical memory created by `cuMemCreate`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Physical {
-    /// The ordinal of its card.
+    /// Ordinal of its device.
     pub(crate) card: u32,
     /// Its size.
     pub(crate) size: u64,
-    /// The kinds of handle it can be exported as.
+    /// Handle types that it can be exported as.
     pub(crate) shareable: u32,
-    /// References: the handle itself, what retained it, and each mapping.
+    /// References: the handle itself, explicit retains, and each mapping.
     references: u32,
-    /// Another process's, which books it.
+    /// Imported from another process, which accounts for it.
     imported: bool,
 }
 
@@ -44,7 +44,7 @@ struct Mapping {
 #[derive(Debug, Default)]
 struct All {
     physical: BTreeMap<u64, Physical>,
-    /// Reserved address space, by start.
+    /// Reserved address ranges, by start.
     reserved: BTreeMap<u64, u64>,
     mapped: BTreeMap<u64, Mapping>,
     made: u64,
@@ -83,7 +83,7 @@ impl All {
     }
 }
 
-/// `cuMemCreate`.
+/// Creates physical memory (`cuMemCreate`).
 pub(crate) fn create(card: &Card, size: u64, shareable: u32) -> Outcome<u64> {
     if size == 0 || !size.is_multiple_of(GRANULARITY) {
         return Err(Status::INVALID_VALUE);
@@ -93,22 +93,22 @@ pub(crate) fn create(card: &Card, size: u64, shareable: u32) -> Outcome<u64> {
     Ok(lock().add(Physical { card: card.ordinal, size, shareable, references: 1, imported: false }))
 }
 
-/// `cuMemRelease`: what is mapped stays until it is unmapped.
+/// Releases a handle (`cuMemRelease`). Mapped memory stays until it is unmapped.
 pub(crate) fn release(handle: u64) -> Outcome {
     lock().release(handle)
 }
 
-/// Bytes that this process has made on a card.
+/// Bytes that this process has created on a device.
 pub(crate) fn made_on(card: u32) -> u64 {
     lock().physical.values().filter(|each| each.card == card && !each.imported).map(|each| each.size).sum()
 }
 
-/// What a handle stands for.
+/// Returns the physical memory behind a handle.
 pub(crate) fn get(handle: u64) -> Outcome<Physical> {
     lock().physical.get(&handle).copied().ok_or(Status::INVALID_VALUE)
 }
 
-/// `cuMemRetainAllocationHandle`: the handle of what is mapped at an address.
+/// Retains the handle of the memory mapped at an address (`cuMemRetainAllocationHandle`).
 pub(crate) fn retain_at(address: u64) -> Outcome<u64> {
     let mut all = lock();
     let (&start, mapping) = all.mapped.range(..=address).next_back().ok_or(Status::INVALID_VALUE)?;
@@ -120,7 +120,7 @@ pub(crate) fn retain_at(address: u64) -> Outcome<u64> {
     Ok(handle)
 }
 
-/// `cuMemAddressReserve`; a wish for an address is met if it can be.
+/// Reserves an address range (`cuMemAddressReserve`), at the wished address if it is free.
 pub(crate) fn reserve(size: u64, alignment: u64, wish: u64) -> Outcome<u64> {
     if size == 0 || !size.is_multiple_of(GRANULARITY) || alignment != 0 && !alignment.is_power_of_two() {
         return Err(Status::INVALID_VALUE);
@@ -131,7 +131,7 @@ pub(crate) fn reserve(size: u64, alignment: u64, wish: u64) -> Outcome<u64> {
     Ok(start)
 }
 
-/// `cuMemAddressFree`: the whole of a reservation in which nothing is mapped.
+/// Frees an address range (`cuMemAddressFree`): a whole reservation in which nothing is mapped.
 pub(crate) fn unreserve(start: u64, size: u64) -> Outcome {
     let mut all = lock();
     if all.reserved.get(&start) != Some(&size) || all.mapped.range(start..start + size).next().is_some() {
@@ -142,7 +142,7 @@ pub(crate) fn unreserve(start: u64, size: u64) -> Outcome {
     Ok(())
 }
 
-/// `cuMemMap`.
+/// Maps physical memory (`cuMemMap`).
 pub(crate) fn map(start: u64, size: u64, offset: u64, handle: u64) -> Outcome {
     let mut all = lock();
     let (&reserved, &length) = all.reserved.range(..=start).next_back().ok_or(Status::INVALID_VALUE)?;
@@ -162,7 +162,7 @@ pub(crate) fn map(start: u64, size: u64, offset: u64, handle: u64) -> Outcome {
     Ok(())
 }
 
-/// `cuMemUnmap`: one mapping or several in a row, each whole.
+/// Unmaps one mapping or several adjacent ones, each whole (`cuMemUnmap`).
 pub(crate) fn unmap(start: u64, size: u64) -> Outcome {
     let mut all = lock();
     let starts: Vec<(u64, u64)> = all
@@ -176,7 +176,7 @@ pub(crate) fn unmap(start: u64, size: u64) -> Outcome {
     }
     for (at, size) in starts {
         let _ = space::write().remove(at, |block| matches!(block.kind, Kind::Mapped(_)));
-        values::freed(at, size);
+        values::record_freed(at, size);
         if let Some(mapping) = all.mapped.remove(&at) {
             all.release(mapping.handle)?;
         }
@@ -184,7 +184,7 @@ pub(crate) fn unmap(start: u64, size: u64) -> Outcome {
     Ok(())
 }
 
-/// `cuMemSetAccess` on a range that is mapped throughout.
+/// Sets the access to a fully mapped range (`cuMemSetAccess`).
 pub(crate) fn set_access(start: u64, size: u64, accessible: bool) -> Outcome {
     let mut all = lock();
     let mut at = start;
@@ -199,7 +199,7 @@ pub(crate) fn set_access(start: u64, size: u64, accessible: bool) -> Outcome {
     Ok(())
 }
 
-/// `cuMemGetAccess`.
+/// Returns `true` if the mapping at an address is accessible (`cuMemGetAccess`).
 pub(crate) fn is_accessible(address: u64) -> Outcome<bool> {
     let all = lock();
     let (&from, mapping) = all.mapped.range(..=address).next_back().ok_or(Status::INVALID_VALUE)?;
@@ -208,14 +208,14 @@ pub(crate) fn is_accessible(address: u64) -> Outcome<bool> {
 
 const MAGIC: &[u8; 8] = b"memfitPM";
 
-/// `cuMemExportToShareableHandle`: a file that tells what the memory is.
+/// Exports a handle as a file descriptor (`cuMemExportToShareableHandle`). The file describes the memory.
 pub(crate) fn export(handle: u64) -> Outcome<i32> {
     let physical = get(handle)?;
     if physical.shareable & 1 == 0 {
         return Err(Status::INVALID_VALUE);
     }
     let index = machine::card(physical.card as i32)?.index as u64;
-    // SAFETY: the name ends with NUL; the new descriptor belongs to the file made from it and to nobody else.
+    // SAFETY: the name ends with NUL; the new descriptor belongs only to the file made from it.
     let mut file = unsafe {
         let descriptor = libc::memfd_create(c"memfit".as_ptr(), libc::MFD_CLOEXEC);
         if descriptor < 0 {
@@ -230,9 +230,9 @@ pub(crate) fn export(handle: u64) -> Outcome<i32> {
     Ok(file.into_raw_fd())
 }
 
-/// `cuMemImportFromShareableHandle`: the descriptor stays its caller's.
+/// Imports memory from a file descriptor, which stays the caller's (`cuMemImportFromShareableHandle`).
 pub(crate) fn import(descriptor: i32) -> Outcome<u64> {
-    // SAFETY: the caller lends an open descriptor; its copy is the file's own.
+    // SAFETY: the caller lends an open descriptor; the file owns its copy.
     let mut file = unsafe {
         let copy = libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0);
         if copy < 0 {

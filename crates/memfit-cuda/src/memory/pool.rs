@@ -1,7 +1,7 @@
-//! Memory pools: `cudaMallocAsync` and what belongs to it.
+//! Memory pools: `cudaMallocAsync` and related calls.
 //!
-//! A pool keeps what it was given back, up to its release threshold, and serves requests from that. Work is
-//! done the moment it is queued, so a freed block can be used again at once.
+//! A pool keeps freed memory up to its release threshold and serves requests from it. Work completes as soon
+//! as it is queued, so a freed block can be reused at once.
 
 use std::{
     collections::BTreeMap,
@@ -17,11 +17,11 @@ use crate::{
     streams, values, watch,
 };
 
-/// The driver takes memory for pools in pieces of this size.
-const PIECE: u64 = 32 << 20;
+/// Granularity in which the driver takes memory for pools.
+const PIECE_BYTES: u64 = 32 << 20;
 const ALIGNMENT: u64 = 512;
 
-/// A pool's attributes: the numbers of `cudaMemPoolAttr`.
+/// Pool attributes, with the numbers of `cudaMemPoolAttr`.
 pub(crate) mod attribute {
     pub(crate) const FIRST_REUSE: i32 = 1;
     pub(crate) const LAST_REUSE: i32 = 3;
@@ -42,7 +42,7 @@ struct Pool {
     reserved_high: u64,
     used: u64,
     used_high: u64,
-    /// Bytes that it may reserve; 0 for no limit.
+    /// Maximum bytes that it may reserve; 0 for no limit.
     limit: u64,
 }
 
@@ -54,19 +54,19 @@ struct Piece {
     used: u64,
 }
 
-/// All pools, by handle; a card's default pool is made when it is asked for.
+/// All pools, by handle; a device's default pool is created on first use.
 static POOLS: Mutex<BTreeMap<u64, Pool>> = Mutex::new(BTreeMap::new());
 static CURRENT: Mutex<BTreeMap<u32, u64>> = Mutex::new(BTreeMap::new());
 
 const HANDLES: u64 = 0x7e01_0000_0000_0000;
-const OF_GRAPHS: u64 = HANDLES + (1 << 15);
-const FIRST_MADE: u64 = HANDLES + (1 << 16);
+const GRAPH_POOLS: u64 = HANDLES + (1 << 15);
+const FIRST_CREATED: u64 = HANDLES + (1 << 16);
 
 fn pools() -> MutexGuard<'static, BTreeMap<u64, Pool>> {
     POOLS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn fresh(card: u32, limit: u64) -> Pool {
+fn new_pool(card: u32, limit: u64) -> Pool {
     Pool {
         card,
         threshold: 0,
@@ -80,29 +80,28 @@ fn fresh(card: u32, limit: u64) -> Pool {
     }
 }
 
-/// The pool that a card has from the start.
-pub(crate) fn default_of(card: &Card) -> u64 {
+/// Default pool of a device.
+pub(crate) fn default_pool(card: &Card) -> u64 {
     let handle = HANDLES + u64::from(card.ordinal) * 16;
-    pools().entry(handle).or_insert_with(|| fresh(card.ordinal, 0));
+    pools().entry(handle).or_insert_with(|| new_pool(card.ordinal, 0));
     handle
 }
 
-/// The pool that graphs of a card allocate from. What a graph frees is there for other graphs, and for
-/// nothing else: it is needed again at each launch, so the card gets it back only when it is asked for
-/// ([`trim`]).
-pub(crate) fn of_graphs(card: &Card) -> u64 {
-    let handle = OF_GRAPHS + u64::from(card.ordinal) * 16;
-    pools().entry(handle).or_insert_with(|| Pool { threshold: u64::MAX, ..fresh(card.ordinal, 0) });
+/// Pool that graphs of a device allocate from. Memory that a graph frees stays available to other graphs
+/// only: each launch needs it again, so the device gets it back only on request ([`trim`]).
+pub(crate) fn graph_pool(card: &Card) -> u64 {
+    let handle = GRAPH_POOLS + u64::from(card.ordinal) * 16;
+    pools().entry(handle).or_insert_with(|| Pool { threshold: u64::MAX, ..new_pool(card.ordinal, 0) });
     handle
 }
 
-/// The pool that `cudaMallocAsync` takes from.
-pub(crate) fn current_of(card: &Card) -> u64 {
+/// Current pool of a device, which `cudaMallocAsync` allocates from.
+pub(crate) fn current_pool(card: &Card) -> u64 {
     let chosen = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).get(&card.ordinal).copied();
-    chosen.unwrap_or_else(|| default_of(card))
+    chosen.unwrap_or_else(|| default_pool(card))
 }
 
-/// `cudaDeviceSetMemPool`.
+/// Sets the current pool of a device (`cudaDeviceSetMemPool`).
 pub(crate) fn set_current(card: &Card, pool: u64) -> Outcome {
     if pools().get(&pool).ok_or(Status::INVALID_VALUE)?.card != card.ordinal {
         return Err(Status::INVALID_VALUE);
@@ -111,17 +110,17 @@ pub(crate) fn set_current(card: &Card, pool: u64) -> Outcome {
     Ok(())
 }
 
-/// `cudaMemPoolCreate`.
+/// Creates a pool (`cudaMemPoolCreate`).
 pub(crate) fn create(card: &Card, limit: u64) -> u64 {
     let mut pools = pools();
-    let handle = pools.keys().next_back().map_or(FIRST_MADE, |&last| (last + 16).max(FIRST_MADE));
-    pools.insert(handle, fresh(card.ordinal, limit));
+    let handle = pools.keys().next_back().map_or(FIRST_CREATED, |&last| (last + 16).max(FIRST_CREATED));
+    pools.insert(handle, new_pool(card.ordinal, limit));
     handle
 }
 
-/// `cudaMemPoolDestroy`: what is in use stays in use, as with CUDA.
+/// Destroys a pool (`cudaMemPoolDestroy`). Memory in use stays in use, as with CUDA.
 pub(crate) fn destroy(handle: u64) -> Outcome {
-    if handle < FIRST_MADE {
+    if handle < FIRST_CREATED {
         return Err(Status::INVALID_VALUE);
     }
     let mut pools = pools();
@@ -134,7 +133,7 @@ pub(crate) fn destroy(handle: u64) -> Outcome {
     Ok(())
 }
 
-/// `cudaMallocFromPoolAsync`.
+/// Allocates from a pool (`cudaMallocFromPoolAsync`).
 pub(crate) fn allocate(handle: u64, size: u64) -> Outcome<u64> {
     let mut pools = pools();
     let pool = pools.get_mut(&handle).ok_or(Status::INVALID_VALUE)?;
@@ -151,14 +150,14 @@ pub(crate) fn allocate(handle: u64, size: u64) -> Outcome<u64> {
     space::write().insert(start, size, Kind::Pooled(handle), card.ordinal);
     let now = (pool.used, pool.reserved);
     drop(pools);
-    watch::block(card, start, bytes as i64, now);
+    watch::report_pool_block(card, start, bytes as i64, now);
     Ok(start)
 }
 
-/// `cudaFreeAsync`.
+/// Frees memory to its pool (`cudaFreeAsync`).
 pub(crate) fn free(start: u64) -> Outcome {
     let block = space::write().remove(start, |block| matches!(block.kind, Kind::Pooled(_)))?;
-    values::freed(start, block.size);
+    values::record_freed(start, block.size);
     let Kind::Pooled(handle) = block.kind else { return Err(Status::INVALID_VALUE) };
     let mut pools = pools();
     let pool = pools.get_mut(&handle).ok_or(Status::INVALID_VALUE)?;
@@ -166,11 +165,11 @@ pub(crate) fn free(start: u64) -> Outcome {
     pool.give_back(start, bytes);
     let now = (pool.used, pool.reserved);
     drop(pools);
-    watch::block(machine::card(block.card as i32)?, start, -(bytes as i64), now);
+    watch::report_pool_block(machine::card(block.card as i32)?, start, -(bytes as i64), now);
     Ok(())
 }
 
-/// Waits for a card. The driver then lets its pools give back what exceeds their thresholds.
+/// Synchronises with a device. The driver then lets pools release what exceeds their thresholds.
 pub(crate) fn synchronize(card: u32) {
     clock::wait_until(streams::card_end(card));
     for pool in pools().values_mut().filter(|pool| pool.card == card && pool.reserved > pool.threshold) {
@@ -178,24 +177,24 @@ pub(crate) fn synchronize(card: u32) {
     }
 }
 
-/// `cudaMemPoolTrimTo`.
+/// Releases unused memory down to `keep` bytes (`cudaMemPoolTrimTo`).
 pub(crate) fn trim(handle: u64, keep: u64) -> Outcome {
     pools().get_mut(&handle).ok_or(Status::INVALID_VALUE)?.trim(keep)
 }
 
-/// Bytes that the pools of a card have reserved, and that are in use of them.
-pub(crate) fn totals_of(card: u32) -> (u64, u64) {
+/// Bytes that a device's pools have reserved, and bytes of them in use.
+pub(crate) fn card_totals(card: u32) -> (u64, u64) {
     let pools = pools();
     let mine = pools.values().filter(|pool| pool.card == card);
     mine.fold((0, 0), |(reserved, used), pool| (reserved + pool.reserved, used + pool.used))
 }
 
-/// The card of a pool.
-pub(crate) fn card_of(handle: u64) -> Outcome<u32> {
+/// Ordinal of a pool's device.
+pub(crate) fn card_ordinal(handle: u64) -> Outcome<u32> {
     pools().get(&handle).map(|pool| pool.card).ok_or(Status::INVALID_VALUE)
 }
 
-/// An attribute's value; the reuse flags are ints, the rest are 64 bits wide.
+/// Returns an attribute. The reuse flags are ints, the rest are 64 bits wide.
 pub(crate) fn get(handle: u64, attribute: i32) -> Outcome<u64> {
     let pools = pools();
     let pool = pools.get(&handle).ok_or(Status::INVALID_VALUE)?;
@@ -210,7 +209,7 @@ pub(crate) fn get(handle: u64, attribute: i32) -> Outcome<u64> {
     })
 }
 
-/// Sets an attribute; the high-water marks can only be put back to zero.
+/// Sets an attribute. The high-water marks can only be reset to zero.
 pub(crate) fn set(handle: u64, attribute: i32, value: u64) -> Outcome {
     let mut pools = pools();
     let pool = pools.get_mut(&handle).ok_or(Status::INVALID_VALUE)?;
@@ -236,10 +235,11 @@ impl Pool {
         Some(start)
     }
 
-    /// Gets a piece that has room for `bytes`: a large one if the card has it, else one that just suffices.
+    /// Adds a piece with room for `bytes`: a large one if the device has the memory, else the smallest that
+    /// suffices.
     fn grow(&mut self, card: &Card, bytes: u64) -> Outcome {
         let least = bytes.checked_next_multiple_of(GRANULARITY).ok_or(Status::OUT_OF_MEMORY)?;
-        let wanted = bytes.checked_next_multiple_of(PIECE).ok_or(Status::OUT_OF_MEMORY)?;
+        let wanted = bytes.checked_next_multiple_of(PIECE_BYTES).ok_or(Status::OUT_OF_MEMORY)?;
         let fits = |size| self.limit == 0 || self.reserved + size <= self.limit;
         let size = if fits(wanted) && card.allocate(wanted).is_ok() {
             wanted
@@ -269,7 +269,7 @@ impl Pool {
         }
     }
 
-    /// Gives empty pieces back to the card until no more than `keep` bytes are reserved.
+    /// Releases empty pieces to the device until at most `keep` bytes are reserved.
     fn trim(&mut self, keep: u64) -> Outcome {
         let card = machine::card(self.card as i32)?;
         let mut index = 0;

@@ -1,21 +1,22 @@
-//! Small allocations share the driver's pieces: `cudaMalloc` of a few bytes does not cost 2 MiB each time.
+//! Heap for small allocations: they share the driver's pieces, so `cudaMalloc` of a few bytes does not cost 2
+//! MiB.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::GRANULARITY;
 use crate::space::Arena;
 
-/// Requests up to this size share a piece; larger ones get pieces of their own.
-pub(crate) const LARGEST: u64 = 1 << 20;
-/// What `cudaMalloc` aligns to.
+/// Largest request that shares a piece; larger ones get pieces of their own.
+pub(crate) const MAX_SMALL_BYTES: u64 = 1 << 20;
+/// Alignment of `cudaMalloc`.
 pub(crate) const ALIGNMENT: u64 = 512;
 
-/// The shared pieces of one card.
+/// Shared pieces of one device.
 #[derive(Debug, Default)]
 pub(crate) struct SmallHeap {
     /// By their start.
     pieces: BTreeMap<u64, Piece>,
-    /// Those that are not full: of a million small blocks, nearly all pieces are.
+    /// Pieces with free space. Among millions of small blocks, nearly all pieces are full.
     with_room: BTreeSet<u64>,
 }
 
@@ -25,13 +26,13 @@ struct Piece {
     in_use: u64,
 }
 
-/// What a request of `size` bytes takes of a piece.
+/// Bytes of a piece that a request of `size` bytes occupies.
 pub(crate) fn rounded(size: u64) -> u64 {
     size.max(1).next_multiple_of(ALIGNMENT)
 }
 
 impl SmallHeap {
-    /// Takes room from a piece that has it.
+    /// Allocates from a piece with free space.
     pub(crate) fn take(&mut self, size: u64) -> Option<u64> {
         let size = rounded(size);
         let (start, address) = self.with_room.iter().find_map(|start| {
@@ -54,7 +55,7 @@ impl SmallHeap {
         self.with_room.insert(start);
     }
 
-    /// Gives room back. A piece that is empty then leaves the heap, and its start is returned.
+    /// Frees an allocation. If its piece becomes empty, removes it from the heap and returns its start.
     pub(crate) fn give_back(&mut self, address: u64, size: u64) -> Option<u64> {
         let size = rounded(size);
         let (&start, piece) = self.pieces.range_mut(..=address).next_back()?;
@@ -86,8 +87,8 @@ mod tests {
         for &block in &blocks[1..] {
             assert_eq!(heap.give_back(block, 1), None);
         }
-        assert_eq!(heap.take(LARGEST), Some(blocks[1]));
-        assert_eq!(heap.give_back(blocks[1], LARGEST), None);
+        assert_eq!(heap.take(MAX_SMALL_BYTES), Some(blocks[1]));
+        assert_eq!(heap.give_back(blocks[1], MAX_SMALL_BYTES), None);
         assert_eq!(heap.give_back(blocks[0], 1), Some(GRANULARITY));
         assert!(heap.take(1).is_none());
     }

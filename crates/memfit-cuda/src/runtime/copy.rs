@@ -11,17 +11,17 @@ use crate::{
 };
 use memfit_abi::{In, entry_points};
 
-fn plain(target: u64, source: u64, size: u64, direction: i32) -> Outcome {
+fn copy_and_wait(target: u64, source: u64, size: u64, direction: i32) -> Outcome {
     let direction = Direction::new(direction)?;
-    copies::at_once(|| copies::copy(target, source, size, direction))
+    copies::run_and_wait(|| copies::copy(target, source, size, direction))
 }
 
-fn queued(target: u64, source: u64, size: u64, direction: i32, stream: u64) -> Outcome {
+fn copy_on_stream(target: u64, source: u64, size: u64, direction: i32, stream: u64) -> Outcome {
     let direction = Direction::new(direction)?;
-    copies::queued(stream, || copies::copy(target, source, size, direction))?;
+    copies::run_on_stream(stream, || copies::copy(target, source, size, direction))?;
     match streams::resolve(stream)?.capture() {
         0 => {}
-        capture => graphs::add_act(capture, copies::again(target, source, size)),
+        capture => graphs::add_act(capture, copies::replay_copy(target, source, size)),
     }
     Ok(())
 }
@@ -39,7 +39,7 @@ fn rectangle(
     if width > target_pitch || width > source_pitch {
         return Err(Status(12)); // cudaErrorInvalidPitchValue
     }
-    copies::rectangle(
+    copies::copy_rows(
         (target, target_pitch),
         (source, source_pitch),
         width,
@@ -81,7 +81,7 @@ fn start(pitched: &PitchedPointer, at: &Extent) -> u64 {
     pitched.address + (at.depth * pitched.height + at.height) * pitched.pitch + at.width
 }
 
-fn box_of(
+fn box_bounds(
     (source, source_at): (PitchedPointer, Extent),
     (target, target_at): (PitchedPointer, Extent),
     extent: Extent,
@@ -89,7 +89,7 @@ fn box_of(
 ) -> Outcome<Moved> {
     let direction = Direction::new(kind)?;
     (0..extent.depth).try_fold(Moved::default(), |moved, layer| {
-        let rows = copies::rectangle(
+        let rows = copies::copy_rows(
             (start(&target, &target_at) + layer * target.pitch * target.height, target.pitch),
             (start(&source, &source_at) + layer * source.pitch * source.height, source.pitch),
             extent.width,
@@ -103,43 +103,43 @@ fn box_of(
 fn copy_3d(parameters: In<Copy3D>) -> Outcome<Moved> {
     let copy = parameters.get().ok_or(Status::INVALID_VALUE)?;
     if copy.source_array != 0 || copy.target_array != 0 {
-        crate::machine::refused("cudaMemcpy3D (arrays)");
+        crate::machine::count_unmodelled("cudaMemcpy3D (arrays)");
         return Err(Status::NOT_SUPPORTED);
     }
-    box_of((copy.source, copy.source_at), (copy.target, copy.target_at), copy.extent, copy.kind)
+    box_bounds((copy.source, copy.source_at), (copy.target, copy.target_at), copy.extent, copy.kind)
 }
 
 fn copy_3d_peer(parameters: In<CopyPeer3D>) -> Outcome<Moved> {
     let copy = parameters.get().ok_or(Status::INVALID_VALUE)?;
     if copy.source_array != 0 || copy.target_array != 0 {
-        crate::machine::refused("cudaMemcpy3DPeer (arrays)");
+        crate::machine::count_unmodelled("cudaMemcpy3DPeer (arrays)");
         return Err(Status::NOT_SUPPORTED);
     }
     machine::card(copy.source_device)?;
     machine::card(copy.target_device)?;
-    box_of((copy.source, copy.source_at), (copy.target, copy.target_at), copy.extent, 3)
+    box_bounds((copy.source, copy.source_at), (copy.target, copy.target_at), copy.extent, 3)
 }
 
 fn fill_3d(target: PitchedPointer, value: i32, extent: Extent) -> Outcome<Moved> {
     (0..extent.depth).try_fold(Moved::default(), |moved, layer| {
         let start = target.address + layer * target.pitch * target.height;
-        Ok(moved + copies::fill_rectangle(start, target.pitch, value as u32, 1, extent.width, extent.height)?)
+        Ok(moved + copies::fill_rows(start, target.pitch, value as u32, 1, extent.width, extent.height)?)
     })
 }
 
 entry_points! { Runtime, Driver;
     fn cudaMemcpy(target: u64, source: u64, size: u64, direction: i32) {
-        plain(target, source, size, direction)
+        copy_and_wait(target, source, size, direction)
     }
 
     fn cudaMemcpyAsync(target: u64, source: u64, size: u64, direction: i32, stream: u64) {
-        queued(target, source, size, direction, stream)
+        copy_on_stream(target, source, size, direction, stream)
     }
 
     fn cudaMemcpyPeer(target: u64, target_device: i32, source: u64, source_device: i32, size: u64) {
         machine::card(target_device)?.need_context()?;
         machine::card(source_device)?.need_context()?;
-        plain(target, source, size, 3)
+        copy_and_wait(target, source, size, 3)
     }
 
     fn cudaMemcpyPeerAsync(
@@ -147,60 +147,60 @@ entry_points! { Runtime, Driver;
     ) {
         machine::card(target_device)?.need_context()?;
         machine::card(source_device)?.need_context()?;
-        queued(target, source, size, 3, stream)
+        copy_on_stream(target, source, size, 3, stream)
     }
 
     fn cudaMemcpy2D(
         target: u64, target_pitch: u64, source: u64, source_pitch: u64, width: u64, height: u64, direction: i32,
     ) {
-        copies::at_once(|| rectangle(target, target_pitch, source, source_pitch, width, height, direction))
+        copies::run_and_wait(|| rectangle(target, target_pitch, source, source_pitch, width, height, direction))
     }
 
     fn cudaMemcpy2DAsync(
         target: u64, target_pitch: u64, source: u64, source_pitch: u64, width: u64, height: u64, direction: i32,
         stream: u64,
     ) {
-        copies::queued(stream, || rectangle(target, target_pitch, source, source_pitch, width, height, direction))
+        copies::run_on_stream(stream, || rectangle(target, target_pitch, source, source_pitch, width, height, direction))
     }
 
     fn cudaMemcpy3D(parameters: In<Copy3D>) {
-        copies::at_once(|| copy_3d(parameters))
+        copies::run_and_wait(|| copy_3d(parameters))
     }
 
     fn cudaMemcpy3DAsync(parameters: In<Copy3D>, stream: u64) {
-        copies::queued(stream, || copy_3d(parameters))
+        copies::run_on_stream(stream, || copy_3d(parameters))
     }
 
     fn cudaMemcpy3DPeer(parameters: In<CopyPeer3D>) {
-        copies::at_once(|| copy_3d_peer(parameters))
+        copies::run_and_wait(|| copy_3d_peer(parameters))
     }
 
     fn cudaMemcpy3DPeerAsync(parameters: In<CopyPeer3D>, stream: u64) {
-        copies::queued(stream, || copy_3d_peer(parameters))
+        copies::run_on_stream(stream, || copy_3d_peer(parameters))
     }
 
     fn cudaMemset(target: u64, value: i32, size: u64) {
-        copies::at_once(|| copies::fill(target, value as u32, 1, size))
+        copies::run_and_wait(|| copies::fill(target, value as u32, 1, size))
     }
 
     fn cudaMemsetAsync(target: u64, value: i32, size: u64, stream: u64) {
-        copies::queued(stream, || copies::fill(target, value as u32, 1, size))
+        copies::run_on_stream(stream, || copies::fill(target, value as u32, 1, size))
     }
 
     fn cudaMemset2D(target: u64, pitch: u64, value: i32, width: u64, height: u64) {
-        copies::at_once(|| copies::fill_rectangle(target, pitch, value as u32, 1, width, height))
+        copies::run_and_wait(|| copies::fill_rows(target, pitch, value as u32, 1, width, height))
     }
 
     fn cudaMemset2DAsync(target: u64, pitch: u64, value: i32, width: u64, height: u64, stream: u64) {
-        copies::queued(stream, || copies::fill_rectangle(target, pitch, value as u32, 1, width, height))
+        copies::run_on_stream(stream, || copies::fill_rows(target, pitch, value as u32, 1, width, height))
     }
 
     fn cudaMemset3D(target: PitchedPointer, value: i32, extent: Extent) {
-        copies::at_once(|| fill_3d(target, value, extent))
+        copies::run_and_wait(|| fill_3d(target, value, extent))
     }
 
     fn cudaMemset3DAsync(target: PitchedPointer, value: i32, extent: Extent, stream: u64) {
-        copies::queued(stream, || fill_3d(target, value, extent))
+        copies::run_on_stream(stream, || fill_3d(target, value, extent))
     }
 
     fn cudaMemPrefetchAsync(address: u64, _size: u64, _to: i64, _flags: u64, _stream: u64) {
@@ -226,25 +226,25 @@ entry_points! { Runtime, Driver;
     }
 
     fn cudaMemcpyWithAttributesAsync(target: u64, source: u64, size: u64, _attributes: In<u64>, stream: u64) {
-        queued(target, source, size, 4, stream)
+        copy_on_stream(target, source, size, 4, stream)
     }
 
     fn cudaMemcpyBatchAsync(
         targets: In<u64>, sources: In<u64>, sizes: In<u64>, count: u64,
         _attributes: In<u64>, _indices: In<u64>, _attribute_count: u64, last: u64, stream: u64,
     ) {
-        // CUDA 12 has one parameter more, where the first failure is written, before the stream.
+        // CUDA 12 has one more parameter before the stream: where the index of the first failure is written.
         let stream = if crate::versions::major() >= 13 { last } else { stream };
         let copy = |moved, index| {
-            let each = (targets.at(index), sources.at(index), sizes.at(index));
+            let each = (targets.get_at(index), sources.get_at(index), sizes.get_at(index));
             let (Some(target), Some(source), Some(size)) = each else { return Err(Status::INVALID_VALUE) };
             Ok(moved + copies::copy(target, source, size, Direction::Default)?)
         };
-        copies::queued(stream, || (0..count as usize).try_fold(Moved::default(), copy))
+        copies::run_on_stream(stream, || (0..count as usize).try_fold(Moved::default(), copy))
     }
 }
 
-/// Hints are for managed memory, and change nothing here.
+/// Checks the address of a hint. Hints concern managed memory and have no effect here.
 fn managed(address: u64) -> Outcome {
     match crate::space::find(address) {
         Some(block) if block.kind == crate::space::Kind::Managed => Ok(()),

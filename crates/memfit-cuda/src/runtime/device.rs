@@ -1,4 +1,4 @@
-//! Cards, contexts and limits.
+//! Devices, contexts and limits.
 
 use std::ffi::c_char;
 
@@ -15,7 +15,7 @@ use crate::{
 };
 use memfit_abi::{In, Out, entry_points};
 
-/// What `cudaGetDeviceFlags` adds: host memory can be mapped.
+/// Flag that `cudaGetDeviceFlags` adds: host memory can be mapped.
 const MAP_HOST: u32 = 8;
 const KNOWN_FLAGS: u32 = 0x1f | 0x80;
 
@@ -23,17 +23,17 @@ fn put_properties(target: Out<u8>, ordinal: i32, major: i32, length: usize) -> O
     if target.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    let bytes = properties::of(machine::card(ordinal)?, major);
-    bytes.into_iter().take(length).enumerate().for_each(|(index, byte)| target.put_at(index, byte));
+    let bytes = properties::structure_bytes(machine::card(ordinal)?, major);
+    bytes.into_iter().take(length).enumerate().for_each(|(index, byte)| target.set_at(index, byte));
     Ok(())
 }
 
-/// `domain:bus:device.function` as CUDA writes it.
+/// PCI address as CUDA writes it: `domain:bus:device.function`.
 pub(crate) fn pci_bus_id(card: &machine::Card) -> String {
     format!("0000:{:02X}:00.0", identity::pci_bus(card.index))
 }
 
-/// The card with that PCI address; CUDA takes it with and without the domain and the function.
+/// Finds a device by PCI address, with or without the domain and the function, as CUDA does.
 pub(crate) fn by_pci_bus_id(text: &str) -> Outcome<&'static machine::Card> {
     let wanted = text.trim().to_ascii_uppercase();
     let machine = machine::get()?;
@@ -52,8 +52,8 @@ entry_points! { Runtime, Driver;
         if count.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        count.put(0);
-        count.put(machine::get()?.cards.len() as i32);
+        count.set(0);
+        count.set(machine::get()?.cards.len() as i32);
         Ok(())
     }
 
@@ -62,13 +62,13 @@ entry_points! { Runtime, Driver;
             return Err(Status::INVALID_VALUE);
         }
         machine::get()?;
-        device.put(thread::device() as i32);
+        device.set(thread::device() as i32);
         Ok(())
     }
 
     fn cudaSetDevice(device: i32) {
         let card = machine::card(device)?;
-        // Since CUDA 12 this makes the context at once.
+        // Since CUDA 12, this creates the context immediately.
         card.need_context()?;
         thread::set_device(card.ordinal);
         Ok(())
@@ -90,7 +90,7 @@ entry_points! { Runtime, Driver;
             return Err(Status::INVALID_VALUE);
         }
         machine::get()?;
-        device.put(0);
+        device.set(0);
         Ok(())
     }
 
@@ -108,7 +108,7 @@ entry_points! { Runtime, Driver;
         if value.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        value.put(attributes::get(machine::card(device)?, attribute).ok_or(Status::INVALID_VALUE)?);
+        value.set(attributes::get(machine::card(device)?, attribute).ok_or(Status::INVALID_VALUE)?);
         Ok(())
     }
 
@@ -116,7 +116,7 @@ entry_points! { Runtime, Driver;
         if text.is_null() || length < 13 {
             return Err(Status::INVALID_VALUE);
         }
-        text.put_text(&pci_bus_id(machine::card(device)?), length as usize);
+        text.set_text(&pci_bus_id(machine::card(device)?), length as usize);
         Ok(())
     }
 
@@ -125,7 +125,7 @@ entry_points! { Runtime, Driver;
             return Err(Status::INVALID_VALUE);
         }
         let card = by_pci_bus_id(&text.text().ok_or(Status::INVALID_VALUE)?)?;
-        device.put(card.ordinal as i32);
+        device.set(card.ordinal as i32);
         Ok(())
     }
 
@@ -150,8 +150,8 @@ entry_points! { Runtime, Driver;
 
     fn cudaDeviceGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) {
         machine::current_context()?;
-        least.put(streams::PRIORITIES.0);
-        greatest.put(streams::PRIORITIES.1);
+        least.set(streams::PRIORITIES.0);
+        greatest.set(streams::PRIORITIES.1);
         Ok(())
     }
 
@@ -167,7 +167,7 @@ entry_points! { Runtime, Driver;
         if flags.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        flags.put(machine::current()?.flags.load(std::sync::atomic::Ordering::Relaxed) | MAP_HOST);
+        flags.set(machine::current()?.flags.load(std::sync::atomic::Ordering::Relaxed) | MAP_HOST);
         Ok(())
     }
 
@@ -176,7 +176,7 @@ entry_points! { Runtime, Driver;
             return Err(Status::INVALID_VALUE);
         }
         machine::current_context()?;
-        value.put(limits::get(limit)?);
+        value.set(limits::get(limit)?);
         Ok(())
     }
 
@@ -191,7 +191,7 @@ entry_points! { Runtime, Driver;
         }
         machine::card(device)?;
         machine::card(peer)?;
-        answer.put(i32::from(device != peer));
+        answer.set(i32::from(device != peer));
         Ok(())
     }
 
@@ -213,7 +213,7 @@ entry_points! { Runtime, Driver;
         }
         machine::card(device)?;
         machine::card(peer)?;
-        value.put(match attribute {
+        value.set(match attribute {
             1 | 5 => 0,     // performance rank, partial atomics
             2..=4 => 1,     // access, native atomics, arrays
             _ => return Err(Status::INVALID_VALUE),
@@ -231,7 +231,7 @@ entry_points! { Runtime, Driver;
             return Err(Status::INVALID_VALUE);
         }
         machine::current_context()?;
-        value.put(limits::get(limit)?);
+        value.set(limits::get(limit)?);
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! The driver's calls by name.
+//! Look-up of driver functions by name.
 
 use std::ffi::c_char;
 
@@ -24,16 +24,16 @@ fn find(symbol: In<c_char>, function: Out<u64>, version: i32, flags: u64, result
     machine::get()?;
     match entry_points::find(&name, version, flags) {
         Ok(address) => {
-            function.put(address);
-            result.put(FOUND);
+            function.set(address);
+            result.set(FOUND);
         }
-        // A result may be asked for, and then a name that is not there is no error.
+        // The caller may ask for the result; then a missing name is no error.
         Err(why) => {
-            function.put(0);
+            function.set(0);
             if result.is_null() {
                 return Err(Status::NOT_FOUND);
             }
-            result.put(if why == entry_points::Missing::TooNew { TOO_NEW } else { NOT_FOUND });
+            result.set(if why == entry_points::Missing::TooNew { TOO_NEW } else { NOT_FOUND });
         }
     }
     Ok(())

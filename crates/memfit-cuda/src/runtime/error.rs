@@ -7,35 +7,35 @@ use std::ffi::{CStr, c_char};
 use crate::{errors, guard::Runtime, status::Status, thread, versions};
 use memfit_abi::{Out, entry_points};
 
-/// The last error of this thread, which is then forgotten.
+/// Returns the last error of this thread and clears it.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cudaGetLastError() -> i32 {
     thread::take_last_error()
 }
 
-/// The last error of this thread.
+/// Returns the last error of this thread.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cudaPeekAtLastError() -> i32 {
     thread::last_error()
 }
 
-fn text(code: i32, of: impl FnOnce(&errors::ErrorText) -> &'static CStr) -> *const c_char {
+fn error_text(code: i32, of: impl FnOnce(&errors::ErrorText) -> &'static CStr) -> *const c_char {
     match errors::find(code).map(of) {
         Some(text) if !text.is_empty() => text.as_ptr(),
         _ => errors::UNRECOGNIZED.as_ptr(),
     }
 }
 
-/// The name of an error code.
+/// Name of an error code.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cudaGetErrorName(code: i32) -> *const c_char {
-    text(code, |error| error.runtime)
+    error_text(code, |error| error.runtime)
 }
 
-/// The text of an error code.
+/// Text of an error code.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cudaGetErrorString(code: i32) -> *const c_char {
-    text(code, |error| if error.runtime.is_empty() { c"" } else { error.text })
+    error_text(code, |error| if error.runtime.is_empty() { c"" } else { error.text })
 }
 
 entry_points! { Runtime;
@@ -43,7 +43,7 @@ entry_points! { Runtime;
         if version.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        version.put(versions::runtime());
+        version.set(versions::runtime());
         Ok(())
     }
 
@@ -51,14 +51,14 @@ entry_points! { Runtime;
         if version.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        version.put(versions::driver());
+        version.set(versions::driver());
         Ok(())
     }
 
-    /// The driver's table of undocumented functions, which a runtime linked statically into another library
-    /// asks for.
+    /// Returns the driver's table of undocumented functions, which a runtime linked statically into another
+    /// library asks for. Not supported.
     fn cudaGetExportTable(_table: Out<u64>, _id: u64) {
-        crate::machine::refused("cudaGetExportTable");
+        crate::machine::count_unmodelled("cudaGetExportTable");
         Err(Status::NOT_SUPPORTED)
     }
 }

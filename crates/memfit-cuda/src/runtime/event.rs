@@ -18,7 +18,7 @@ entry_points! { Runtime, Driver;
         if event.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        event.put(streams::create_event(0)?);
+        event.set(streams::create_event(0)?);
         Ok(())
     }
 
@@ -27,7 +27,7 @@ entry_points! { Runtime, Driver;
         if event.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        event.put(streams::create_event(flags)?);
+        event.set(streams::create_event(flags)?);
         Ok(())
     }
 
@@ -66,7 +66,7 @@ entry_points! { Runtime, Driver;
         if milliseconds.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        milliseconds.put(streams::event(start)?.elapsed(streams::event(end)?)?);
+        milliseconds.set(streams::event(start)?.elapsed(streams::event(end)?)?);
         Ok(())
     }
 
@@ -75,7 +75,7 @@ entry_points! { Runtime, Driver;
         if milliseconds.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        milliseconds.put(streams::event(start)?.elapsed(streams::event(end)?)?);
+        milliseconds.set(streams::event(start)?.elapsed(streams::event(end)?)?);
         Ok(())
     }
 }

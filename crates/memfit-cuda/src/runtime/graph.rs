@@ -22,7 +22,7 @@ pub(crate) struct InstantiateParameters {
     result: i32,
 }
 
-/// Where the answers about a capture go; any of them may be left out, but the status.
+/// Destinations of a capture query's results. All but the status may be null.
 struct CaptureInfo {
     status: Out<i32>,
     id: Out<u64>,
@@ -36,15 +36,15 @@ fn capture_info(stream: u64, info: &CaptureInfo) -> Outcome {
     if info.status.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    let (status, id, graph) = capture::of_stream(&streams::resolve(stream)?);
-    info.status.put(status as i32);
+    let (status, id, graph) = capture::stream_status(&streams::resolve(stream)?);
+    info.status.set(status as i32);
     if status == CaptureStatus::Active {
-        info.id.put(id);
-        info.graph.put(graph);
-        // Nodes depend on nothing here.
-        info.dependencies.put(0);
-        info.edges.put(0);
-        info.count.put(0);
+        info.id.set(id);
+        info.graph.set(graph);
+        // Nodes have no dependencies here.
+        info.dependencies.set(0);
+        info.edges.set(0);
+        info.count.set(0);
     }
     Ok(())
 }
@@ -54,21 +54,21 @@ fn instantiate(executable: Out<u64>, graph: u64) -> Outcome {
         return Err(Status::INVALID_VALUE);
     }
     machine::current_context()?;
-    executable.put(graphs::instantiate(graph)?);
+    executable.set(graphs::instantiate(graph)?);
     Ok(())
 }
 
-/// Writes handles as CUDA does: without an array, only how many there are.
+/// Writes handles as CUDA does: with a null array, only their number.
 fn put_nodes(nodes: &[u64], array: Out<u64>, count: Out<u64>) -> Outcome {
     let room = count.get().ok_or(Status::INVALID_VALUE)? as usize;
     if array.is_null() {
-        count.put(nodes.len() as u64);
+        count.set(nodes.len() as u64);
         return Ok(());
     }
     for index in 0..room {
-        array.put_at(index, nodes.get(index).copied().unwrap_or(0));
+        array.set_at(index, nodes.get(index).copied().unwrap_or(0));
     }
-    count.put(nodes.len().min(room) as u64);
+    count.set(nodes.len().min(room) as u64);
     Ok(())
 }
 
@@ -90,8 +90,8 @@ entry_points! { Runtime, Driver;
         if graph.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        graph.put(0);
-        graph.put(capture::end(stream)?);
+        graph.set(0);
+        graph.set(capture::end(stream)?);
         Ok(())
     }
 
@@ -100,7 +100,7 @@ entry_points! { Runtime, Driver;
         if status.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        status.put(capture::of_stream(&streams::resolve(stream)?).0 as i32);
+        status.set(capture::stream_status(&streams::resolve(stream)?).0 as i32);
         Ok(())
     }
 
@@ -110,7 +110,7 @@ entry_points! { Runtime, Driver;
     ) {
         let none = Out::nowhere();
         let info = CaptureInfo { status, id, graph, dependencies, edges, count };
-        // CUDA 12's has three parameters; what stands where the others are is rubbish.
+        // CUDA 12's version has three parameters; the remaining registers hold garbage.
         let short = CaptureInfo { graph: none, dependencies: none, edges: none, count: none, ..info };
         capture_info(stream, if versions::major() >= 13 { &info } else { &short })
     }
@@ -132,7 +132,7 @@ entry_points! { Runtime, Driver;
 
     fn cudaStreamUpdateCaptureDependencies(stream: u64),
     fn cuStreamUpdateCaptureDependencies() {
-        match capture::of_stream(&streams::resolve(stream)?).0 {
+        match capture::stream_status(&streams::resolve(stream)?).0 {
             CaptureStatus::Active => Ok(()),
             _ => Err(Status::ILLEGAL_STATE),
         }
@@ -140,7 +140,7 @@ entry_points! { Runtime, Driver;
 
     fn cudaStreamUpdateCaptureDependencies_v2(stream: u64),
     fn cuStreamUpdateCaptureDependencies_v2() {
-        match capture::of_stream(&streams::resolve(stream)?).0 {
+        match capture::stream_status(&streams::resolve(stream)?).0 {
             CaptureStatus::Active => Ok(()),
             _ => Err(Status::ILLEGAL_STATE),
         }
@@ -152,7 +152,7 @@ entry_points! { Runtime, Driver;
             return Err(Status::INVALID_VALUE);
         }
         machine::get()?;
-        graph.put(graphs::create());
+        graph.set(graphs::create());
         Ok(())
     }
 
@@ -166,7 +166,7 @@ entry_points! { Runtime, Driver;
         if node.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        node.put(graphs::add_empty_node(graph)?);
+        node.set(graphs::add_empty_node(graph)?);
         Ok(())
     }
 
@@ -181,12 +181,12 @@ entry_points! { Runtime, Driver;
     }
 
     fn cudaGraphNodeGetDependencies(_node: u64, _nodes: Out<u64>, edges_or_count: Out<u64>, count: Out<u64>) {
-        // CUDA 12's has no edges: the count stands where CUDA 13 has them.
+        // CUDA 12's version has no edges: its count stands where CUDA 13 has them.
         let count = if versions::major() >= 13 { count } else { edges_or_count };
         if count.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        count.put(0);
+        count.set(0);
         Ok(())
     }
 
@@ -197,7 +197,7 @@ entry_points! { Runtime, Driver;
         if count.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        count.put(0);
+        count.set(0);
         Ok(())
     }
 
@@ -206,8 +206,8 @@ entry_points! { Runtime, Driver;
         if kind.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        // What a node does is not kept: each passes for a kernel.
-        kind.put(0);
+        // The type of a node is not stored: each is reported as a kernel.
+        kind.set(0);
         Ok(())
     }
 
@@ -233,14 +233,14 @@ entry_points! { Runtime, Driver;
         let mut answer = parameters.get().ok_or(Status::INVALID_VALUE)?;
         instantiate(executable, graph)?;
         (answer.error_node, answer.result) = (0, 0);
-        parameters.put(answer);
+        parameters.set(answer);
         Ok(())
     }
 
     fn cudaGraphUpload(executable: u64, stream: u64),
     fn cuGraphUpload() {
         streams::resolve(stream)?;
-        graphs::executable(executable)
+        graphs::check_executable(executable)
     }
 
     fn cudaGraphLaunch(executable: u64, stream: u64),
@@ -262,7 +262,7 @@ entry_points! { Runtime, Driver;
         if object.is_null() || references == 0 || flags != 1 {
             return Err(Status::INVALID_VALUE);
         }
-        object.put(graphs::create_object(address, destroy, references));
+        object.set(graphs::create_object(address, destroy, references));
         Ok(())
     }
 

@@ -21,7 +21,7 @@ fn put_handle(handle: Out<Handle>, address: u64) -> Outcome {
         return Err(Status::INVALID_VALUE);
     }
     machine::current_context()?;
-    handle.put(ipc::export(address)?);
+    handle.set(ipc::export(address)?);
     Ok(())
 }
 
@@ -30,7 +30,7 @@ fn open(address: Out<u64>, handle: Handle, flags: u32) -> Outcome {
         return Err(Status::INVALID_VALUE);
     }
     machine::current_context()?;
-    address.put(ipc::open(handle)?);
+    address.set(ipc::open(handle)?);
     Ok(())
 }
 
@@ -60,7 +60,7 @@ entry_points! { Runtime, Driver;
         if found.flags.load(std::sync::atomic::Ordering::Relaxed) & streams::INTERPROCESS == 0 {
             return Err(Status::INVALID_HANDLE);
         }
-        handle.put(EventHandle([MAGIC, u64::from(std::process::id()), event, 0, 0, 0, 0, 0]));
+        handle.set(EventHandle([MAGIC, u64::from(std::process::id()), event, 0, 0, 0, 0, 0]));
         Ok(())
     }
 
@@ -69,8 +69,8 @@ entry_points! { Runtime, Driver;
         if event.is_null() || handle.0[0] != MAGIC {
             return Err(Status::INVALID_VALUE);
         }
-        // Work is done the moment it is queued, in the other process too: the event has always happened.
-        event.put(streams::create_event(streams::DISABLE_TIMING | streams::INTERPROCESS)?);
+        // Work completes as soon as it is queued, in the other process too, so the event is always complete.
+        event.set(streams::create_event(streams::DISABLE_TIMING | streams::INTERPROCESS)?);
         Ok(())
     }
 }

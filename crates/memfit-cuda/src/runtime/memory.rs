@@ -9,20 +9,24 @@ use crate::{
 };
 use memfit_abi::{Out, entry_points};
 
-/// Pitches are multiples of this.
+/// Alignment of pitches.
 const PITCH: u64 = 512;
 
-fn put(target: Out<u64>, size: u64, allocate: impl FnOnce(&machine::Card) -> Outcome<u64>) -> Outcome {
+fn write_allocation(
+    target: Out<u64>,
+    size: u64,
+    allocate: impl FnOnce(&machine::Card) -> Outcome<u64>,
+) -> Outcome {
     if target.is_null() {
         return Err(Status::INVALID_VALUE);
     }
     let card = machine::current_context()?;
-    // CUDA gives no memory, and no error, for nothing.
-    target.put(if size == 0 { 0 } else { allocate(card)? });
+    // CUDA returns null without an error for a size of zero.
+    target.set(if size == 0 { 0 } else { allocate(card)? });
     Ok(())
 }
 
-/// `cudaExtent`, and the other structures of three sizes.
+/// `cudaExtent`, and other structures of three sizes.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Extent {
@@ -48,23 +52,23 @@ fn product(factors: &[u64]) -> Outcome<u64> {
 entry_points! { Runtime, Driver;
     fn cudaMalloc(address: Out<u64>, size: u64),
     fn cuMemAlloc_v2() {
-        put(address, size, |card| device::allocate(card, size, Kind::Device))
+        write_allocation(address, size, |card| device::allocate(card, size, Kind::Device))
     }
 
     fn cudaMallocPitch(address: Out<u64>, pitch: Out<u64>, width: u64, height: u64) {
         let row = width.checked_next_multiple_of(PITCH).ok_or(Status::OUT_OF_MEMORY)?;
         let size = product(&[row, height])?;
-        put(address, size, |card| device::allocate(card, size, Kind::Device))?;
-        pitch.put(row);
+        write_allocation(address, size, |card| device::allocate(card, size, Kind::Device))?;
+        pitch.set(row);
         Ok(())
     }
 
     fn cudaMalloc3D(pitched: Out<PitchedPointer>, extent: Extent) {
         let pitch = extent.width.checked_next_multiple_of(PITCH).ok_or(Status::OUT_OF_MEMORY)?;
         let size = product(&[pitch, extent.height, extent.depth])?;
-        put(pitched.cast(), size, |card| device::allocate(card, size, Kind::Device))?;
+        write_allocation(pitched.cast(), size, |card| device::allocate(card, size, Kind::Device))?;
         let address = pitched.cast::<u64>().get().unwrap_or(0);
-        pitched.put(PitchedPointer { address, pitch, width: extent.width, height: extent.height });
+        pitched.set(PitchedPointer { address, pitch, width: extent.width, height: extent.height });
         Ok(())
     }
 
@@ -73,11 +77,11 @@ entry_points! { Runtime, Driver;
         if size == 0 || !matches!(flags, 1 | 2) {
             return Err(Status::INVALID_VALUE);
         }
-        put(address, size, |card| host::allocate_managed(card, size))
+        write_allocation(address, size, |card| host::allocate_managed(card, size))
     }
 
     fn cudaFree(address: u64) {
-        // `cudaFree(0)` is how programs make a context.
+        // Programs call `cudaFree(0)` to create a context.
         machine::current_context()?;
         if address == 0 {
             return Ok(());
@@ -91,7 +95,7 @@ entry_points! { Runtime, Driver;
 
     fn cudaMallocHost(address: Out<u64>, size: u64),
     fn cuMemAllocHost_v2() {
-        put(address, size, |card| host::allocate(card, size, 0))
+        write_allocation(address, size, |card| host::allocate(card, size, 0))
     }
 
     fn cudaHostAlloc(address: Out<u64>, size: u64, flags: u32),
@@ -99,7 +103,7 @@ entry_points! { Runtime, Driver;
         if flags & !7 != 0 {
             return Err(Status::INVALID_VALUE);
         }
-        put(address, size, |card| host::allocate(card, size, flags))
+        write_allocation(address, size, |card| host::allocate(card, size, flags))
     }
 
     fn cudaFreeHost(address: u64),
@@ -130,7 +134,7 @@ entry_points! { Runtime, Driver;
         machine::current_context()?;
         match space::find(address) {
             Some(block) if block.is_host() => {
-                device.put(address);
+                device.set(address);
                 Ok(())
             }
             _ => Err(Status::INVALID_VALUE),
@@ -144,8 +148,8 @@ entry_points! { Runtime, Driver;
         }
         machine::current_context()?;
         match space::find(address).map(|block| block.kind) {
-            // Host memory is mapped for the device whether or not that was asked for.
-            Some(Kind::HostAllocated(given) | Kind::HostRegistered(given)) => flags.put(given | 2),
+            // Host memory is always mapped for the device, requested or not.
+            Some(Kind::HostAllocated(given) | Kind::HostRegistered(given)) => flags.set(given | 2),
             _ => return Err(Status::INVALID_VALUE),
         }
         Ok(())
@@ -158,8 +162,8 @@ entry_points! { Runtime, Driver;
         }
         let card = machine::current_context()?;
         let (left, capacity) = machine::get()?.ledger.free(card.index).map_err(|_| Status::INVALID_DEVICE)?;
-        free.put(left);
-        total.put(capacity);
+        free.set(left);
+        total.set(capacity);
         Ok(())
     }
 
@@ -168,17 +172,17 @@ entry_points! { Runtime, Driver;
             return Err(Status::INVALID_VALUE);
         }
         machine::get()?;
-        let answer = PointerAttributes::of(address);
-        attributes.put(answer);
+        let answer = PointerAttributes::read(address);
+        attributes.set(answer);
         if crate::versions::major() >= 13 {
             let reserved = attributes.cast::<u64>();
-            (0..8).for_each(|index| reserved.put_at(size_of::<PointerAttributes>() / 8 + index, 0));
+            (0..8).for_each(|index| reserved.set_at(size_of::<PointerAttributes>() / 8 + index, 0));
         }
         Ok(())
     }
 }
 
-/// `cudaPointerAttributes`; CUDA 13 has eight reserved words behind it.
+/// `cudaPointerAttributes`; CUDA 13 appends eight reserved words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct PointerAttributes {
@@ -189,9 +193,9 @@ pub(crate) struct PointerAttributes {
 }
 
 impl PointerAttributes {
-    fn of(address: u64) -> Self {
+    fn read(address: u64) -> Self {
         let Some(block) = space::find(address) else {
-            // Memory that CUDA knows nothing of.
+            // Memory unknown to CUDA.
             return Self { kind: 0, device: -2, device_pointer: 0, host_pointer: address };
         };
         let device = block.card as i32;

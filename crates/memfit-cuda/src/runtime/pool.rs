@@ -33,7 +33,7 @@ pub(crate) struct Access {
     pub(crate) flags: i32,
 }
 
-/// The part of `cudaMemPoolProps` that is looked at.
+/// The part of `cudaMemPoolProps` that is read.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct PoolProperties {
@@ -50,12 +50,12 @@ pub(crate) fn allocate(address: Out<u64>, size: u64, pool: Option<u64>, stream: 
     }
     let stream = streams::resolve(stream)?;
     let pool = match pool {
-        _ if stream.capture() != 0 => pool::of_graphs(machine::card(stream.card() as i32)?),
+        _ if stream.capture() != 0 => pool::graph_pool(machine::card(stream.card() as i32)?),
         Some(pool) => pool,
-        None => pool::current_of(machine::card(stream.card() as i32)?),
+        None => pool::current_pool(machine::card(stream.card() as i32)?),
     };
     graphs::add_node(stream.capture(), Work::none(WorkKind::Memory), 0);
-    address.put(if size == 0 { 0 } else { pool::allocate(pool, size)? });
+    address.set(if size == 0 { 0 } else { pool::allocate(pool, size)? });
     Ok(())
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn create(handle: Out<u64>, properties: In<PoolProperties>) -> Outcom
     if handle.is_null() || properties.allocation != 1 || properties.location.kind != ON_DEVICE {
         return Err(Status::INVALID_VALUE);
     }
-    handle.put(pool::create(machine::card(properties.location.id)?, properties.max_size));
+    handle.set(pool::create(machine::card(properties.location.id)?, properties.max_size));
     Ok(())
 }
 
@@ -84,9 +84,9 @@ pub(crate) fn get_attribute(pool: u64, attribute: i32, value: Out<u64>) -> Outco
     }
     let answer = pool::get(pool, attribute)?;
     if attribute <= pool::attribute::LAST_REUSE {
-        value.cast::<i32>().put(answer as i32);
+        value.cast::<i32>().set(answer as i32);
     } else {
-        value.put(answer);
+        value.set(answer);
     }
     Ok(())
 }
@@ -101,7 +101,7 @@ pub(crate) fn set_attribute(pool: u64, attribute: i32, value: Out<u64>) -> Outco
 }
 
 pub(crate) fn set_access(pool: u64, list: In<Access>, count: u64) -> Outcome {
-    pool::card_of(pool)?;
+    pool::card_ordinal(pool)?;
     for access in list.list(count as usize) {
         machine::card(access.location.id)?;
     }
@@ -110,9 +110,9 @@ pub(crate) fn set_access(pool: u64, list: In<Access>, count: u64) -> Outcome {
 
 pub(crate) fn get_access(flags: Out<i32>, pool: u64, location: In<Location>) -> Outcome {
     let location = location.get().ok_or(Status::INVALID_VALUE)?;
-    pool::card_of(pool)?;
+    pool::card_ordinal(pool)?;
     machine::card(location.id)?;
-    flags.put(3); // read and write
+    flags.set(3); // read and write
     Ok(())
 }
 
@@ -120,22 +120,22 @@ fn put_pool(target: Out<u64>, find: impl FnOnce() -> Outcome<u64>) -> Outcome {
     if target.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    target.put(find()?);
+    target.set(find()?);
     Ok(())
 }
 
-/// The pool's attribute that a `cudaGraphMemAttributeType` asks about.
+/// Pool attribute that corresponds to a `cudaGraphMemAttributeType`.
 fn graph_attribute(attribute: i32) -> Outcome<i32> {
     use pool::attribute::{RESERVED, RESERVED_HIGH, USED, USED_HIGH};
     let index = usize::try_from(attribute).map_err(|_| Status::INVALID_VALUE)?;
     [USED, USED_HIGH, RESERVED, RESERVED_HIGH].get(index).copied().ok_or(Status::INVALID_VALUE)
 }
 
-/// The card of a location; pools of the host's memory are not modelled.
+/// Device of a location. Pools of host memory are not modelled.
 fn located(location: In<Location>, kind: i32) -> Outcome<&'static machine::Card> {
     let location = location.get().ok_or(Status::INVALID_VALUE)?;
     if location.kind != ON_DEVICE || kind != 1 {
-        crate::machine::refused("cudaMemGetMemPool (location or type)");
+        crate::machine::count_unmodelled("cudaMemGetMemPool (location or type)");
         return Err(Status::NOT_SUPPORTED);
     }
     machine::card(location.id)
@@ -159,12 +159,12 @@ entry_points! { Runtime, Driver;
 
     fn cudaDeviceGetDefaultMemPool(pool: Out<u64>, device: i32),
     fn cuDeviceGetDefaultMemPool() {
-        put_pool(pool, || Ok(pool::default_of(machine::card(device)?)))
+        put_pool(pool, || Ok(pool::default_pool(machine::card(device)?)))
     }
 
     fn cudaDeviceGetMemPool(pool: Out<u64>, device: i32),
     fn cuDeviceGetMemPool() {
-        put_pool(pool, || Ok(pool::current_of(machine::card(device)?)))
+        put_pool(pool, || Ok(pool::current_pool(machine::card(device)?)))
     }
 
     fn cudaDeviceSetMemPool(device: i32, pool: u64),
@@ -209,17 +209,17 @@ entry_points! { Runtime, Driver;
 
     fn cudaDeviceGetGraphMemAttribute(device: i32, attribute: i32, value: Out<u64>),
     fn cuDeviceGetGraphMemAttribute() {
-        let pool = pool::of_graphs(machine::card(device)?);
+        let pool = pool::graph_pool(machine::card(device)?);
         if value.is_null() {
             return Err(Status::INVALID_VALUE);
         }
-        value.put(pool::get(pool, graph_attribute(attribute)?)?);
+        value.set(pool::get(pool, graph_attribute(attribute)?)?);
         Ok(())
     }
 
     fn cudaDeviceSetGraphMemAttribute(device: i32, attribute: i32, value: Out<u64>),
     fn cuDeviceSetGraphMemAttribute() {
-        let pool = pool::of_graphs(machine::card(device)?);
+        let pool = pool::graph_pool(machine::card(device)?);
         match (value.get(), attribute) {
             (Some(0), 1 | 3) => pool::set(pool, graph_attribute(attribute)?, 0),
             _ => Err(Status::INVALID_VALUE),
@@ -228,17 +228,17 @@ entry_points! { Runtime, Driver;
 
     fn cudaDeviceGraphMemTrim(device: i32),
     fn cuDeviceGraphMemTrim() {
-        pool::trim(pool::of_graphs(machine::card(device)?), 0)
+        pool::trim(pool::graph_pool(machine::card(device)?), 0)
     }
 
     fn cudaMemGetDefaultMemPool(pool: Out<u64>, location: In<Location>, kind: i32),
     fn cuMemGetDefaultMemPool() {
-        put_pool(pool, || Ok(pool::default_of(located(location, kind)?)))
+        put_pool(pool, || Ok(pool::default_pool(located(location, kind)?)))
     }
 
     fn cudaMemGetMemPool(pool: Out<u64>, location: In<Location>, kind: i32),
     fn cuMemGetMemPool() {
-        put_pool(pool, || Ok(pool::current_of(located(location, kind)?)))
+        put_pool(pool, || Ok(pool::current_pool(located(location, kind)?)))
     }
 
     fn cudaMemSetMemPool(location: In<Location>, kind: i32, pool: u64),

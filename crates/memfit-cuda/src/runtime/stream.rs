@@ -22,16 +22,16 @@ fn create(stream: Out<u64>, flags: u32, priority: i32) -> Outcome {
     if stream.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    stream.put(streams::create(machine::current()?, flags, priority)?);
+    stream.set(streams::create(machine::current()?, flags, priority)?);
     Ok(())
 }
 
-/// The stream, of which nothing may be asked while it is being captured.
+/// Resolves a stream that must not be queried while it is being captured.
 fn uncaptured(stream: u64) -> Outcome<StreamRef> {
     let stream = streams::resolve(stream)?;
     match stream.capture() {
         0 => Ok(stream),
-        capture => Err(graphs::violate(capture)),
+        capture => Err(graphs::invalidate(capture)),
     }
 }
 
@@ -80,25 +80,25 @@ entry_points! { Runtime, Driver;
 
     fn cudaStreamGetPriority(stream: u64, priority: Out<i32>),
     fn cuStreamGetPriority() {
-        priority.put(streams::resolve(stream)?.priority());
+        priority.set(streams::resolve(stream)?.priority());
         Ok(())
     }
 
     fn cudaStreamGetFlags(stream: u64, flags: Out<u32>),
     fn cuStreamGetFlags() {
-        flags.put(streams::resolve(stream)?.flags());
+        flags.set(streams::resolve(stream)?.flags());
         Ok(())
     }
 
     fn cudaStreamGetId(stream: u64, id: Out<u64>),
     fn cuStreamGetId() {
-        id.put(streams::resolve(stream)?.id());
+        id.set(streams::resolve(stream)?.id());
         Ok(())
     }
 
     fn cudaStreamGetDevice(stream: u64, device: Out<i32>),
     fn cuStreamGetDevice() {
-        device.put(streams::resolve(stream)?.card() as i32);
+        device.set(streams::resolve(stream)?.card() as i32);
         Ok(())
     }
 
@@ -122,7 +122,7 @@ entry_points! { Runtime, Driver;
     fn cudaLaunchHostFunc(stream: u64, function: Option<HostFunction>, data: Ptr),
     fn cuLaunchHostFunc() {
         let function = function.ok_or(Status::INVALID_VALUE)?;
-        // What is captured runs with the graph, and not now.
+        // A captured function runs with the graph, not now.
         if streams::resolve(stream)?.capture() == 0 {
             function(data);
         }
@@ -142,7 +142,7 @@ entry_points! { Runtime, Driver;
     fn cuThreadExchangeStreamCaptureMode() {
         match mode.get() {
             Some(wanted @ 0..=2) => {
-                mode.put(thread::exchange_capture_mode(wanted));
+                mode.set(thread::exchange_capture_mode(wanted));
                 Ok(())
             }
             _ => Err(Status::INVALID_VALUE),
@@ -159,7 +159,7 @@ entry_points! { Runtime, Driver;
         if value.get().is_none() {
             return Err(Status::INVALID_VALUE);
         }
-        // Cache windows and synchronisation policies: hints about time.
+        // Cache windows and synchronisation policies only affect timing.
         streams::resolve(stream).map(drop)
     }
 
@@ -170,10 +170,10 @@ entry_points! { Runtime, Driver;
         }
         let stream = streams::resolve(stream)?;
         for word in 0..8 {
-            value.put_at(word, 0);
+            value.set_at(word, 0);
         }
         if attribute == PRIORITY {
-            value.cast::<i32>().put(stream.priority());
+            value.cast::<i32>().set(stream.priority());
         }
         Ok(())
     }

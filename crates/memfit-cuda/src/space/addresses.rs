@@ -1,4 +1,4 @@
-//! Addresses for device memory: address space without pages behind it, taken from the operating system in
+//! Virtual addresses for device memory: address space without pages, reserved from the operating system in
 //! large portions.
 
 use std::sync::{
@@ -9,20 +9,19 @@ use std::sync::{
 use super::{arena::Arena, pages};
 use crate::status::{Outcome, Status};
 
-/// The addresses of all cards' memory.
+/// Addresses of all devices' memory.
 struct Addresses {
     arena: Arena,
-    /// What was reserved for it, by start and length.
+    /// Reserved portions, by start and length.
     portions: Vec<(u64, u64)>,
 }
 
 static ADDRESSES: Mutex<Addresses> = Mutex::new(Addresses { arena: Arena::EMPTY, portions: Vec::new() });
-/// All portions lie between these, so that most addresses of the host need no lock to be told apart.
+/// Bounds of all portions, so that most host addresses are recognised without a lock.
 static LOWEST: AtomicU64 = AtomicU64::new(u64::MAX);
 static HIGHEST: AtomicU64 = AtomicU64::new(0);
 
-/// Address space is reserved in portions of this size, or of a smaller one where there is a limit on address
-/// space.
+/// Size in which address space is reserved; smaller portions are used if the process has a limit.
 const PORTION: u64 = 1 << 40;
 
 /// Takes address space for device memory.
@@ -30,7 +29,7 @@ pub(crate) fn take(length: u64, alignment: u64) -> Outcome<u64> {
     ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner).take(length, alignment)
 }
 
-/// Whether an address is one that device memory could have, used or not.
+/// Returns `true` if device memory could have this address, whether it is in use or not.
 pub(crate) fn is_device_address(address: u64) -> bool {
     (LOWEST.load(Relaxed)..HIGHEST.load(Relaxed)).contains(&address)
         && ADDRESSES
@@ -41,12 +40,12 @@ pub(crate) fn is_device_address(address: u64) -> bool {
             .any(|&(start, length)| (start..start + length).contains(&address))
 }
 
-/// Takes these very addresses, if they are ours and free.
+/// Takes exactly these addresses, if they are reserved and free.
 pub(crate) fn take_at(start: u64, length: u64) -> bool {
     ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner).arena.take_at(start, length)
 }
 
-/// Gives address space back.
+/// Returns address space.
 pub(crate) fn give_back(start: u64, length: u64) {
     ADDRESSES.lock().unwrap_or_else(PoisonError::into_inner).arena.give_back(start, length);
 }

@@ -1,19 +1,19 @@
-//! Which addresses are handed out: first fit in a range, with neighbours joined when they are given back.
+//! First-fit allocation of addresses in a range; returned neighbours are merged.
 
 use std::collections::BTreeMap;
 
-/// Addresses of one or more ranges.
+/// Free addresses in one or more ranges.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
-    /// Start to length; no two touch.
+    /// Start to length; no two ranges touch.
     free: BTreeMap<u64, u64>,
 }
 
 impl Arena {
-    /// No addresses at all.
+    /// An arena without addresses.
     pub(crate) const EMPTY: Self = Self { free: BTreeMap::new() };
 
-    /// Adds a range that may be handed out.
+    /// Adds a range to allocate from.
     pub(crate) fn add(&mut self, start: u64, length: u64) {
         self.give_back(start, length);
     }
@@ -49,7 +49,7 @@ impl Arena {
         }
     }
 
-    /// Gives addresses back.
+    /// Returns addresses.
     pub(crate) fn give_back(&mut self, mut start: u64, mut length: u64) {
         if let Some((&before, &size)) = self.free.range(..start).next_back()
             && before + size == start
@@ -64,7 +64,7 @@ impl Arena {
         self.free.insert(start, length);
     }
 
-    /// Whether all that was added is free again, in one piece for each range.
+    /// Free ranges as start and length, in order of address.
     #[cfg(test)]
     pub(crate) fn free_ranges(&self) -> Vec<(u64, u64)> {
         self.free.iter().map(|(&start, &length)| (start, length)).collect()
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever is taken and given back in whatever order: nothing is handed out twice, nothing is lost.
+        /// For any order of takes and returns, nothing is handed out twice and nothing is lost.
         #[test]
         fn what_is_taken_is_apart_and_all_comes_back(
             steps in proptest::collection::vec((1..600u64, 0..5u32, any::<bool>(), any::<prop::sample::Index>()), 1..120),

@@ -1,5 +1,5 @@
-//! How large the memory is that an address leads to: the blocks that PyTorch's allocator has handed out, as
-//! the watcher tells them, and where there is none, what the device itself has allocated.
+//! Size of the memory behind an address: the blocks that PyTorch's allocator has handed out, as the watcher
+//! reports them; otherwise the device's own allocation.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use memfit_kernels::memory::Reach;
 
 use super::is_device_address;
 
-/// Blocks by their first address.
+/// Blocks by first address.
 #[derive(Debug, Default)]
 struct Blocks(BTreeMap<u64, u64>);
 
@@ -20,17 +20,17 @@ fn lock() -> std::sync::MutexGuard<'static, Blocks> {
     BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An allocator has handed out a block: whatever lay there before is no block any more.
-pub(crate) fn handed_out(address: u64, size: u64) {
+/// Records a block handed out by an allocator; it replaces any blocks there.
+pub(crate) fn record_block(address: u64, size: u64) {
     lock().insert(address, size);
 }
 
-/// Device memory was given back.
-pub(crate) fn gone(address: u64, size: u64) {
+/// Removes the blocks in freed device memory.
+pub(crate) fn remove_blocks(address: u64, size: u64) {
     lock().clear(address, size);
 }
 
-/// What an address leads to; nothing if it is no address of a card.
+/// Returns the memory that an address leads to; `None` if it is no device address.
 pub(crate) fn reach(address: u64) -> Option<Reach> {
     if !is_device_address(address) {
         return None;
@@ -43,7 +43,7 @@ pub(crate) fn reach(address: u64) -> Option<Reach> {
 
 impl Blocks {
     fn insert(&mut self, address: u64, size: u64) {
-        // Mostly the same block is handed out again.
+        // Usually the same block is handed out again.
         if let Some(known) = self.0.get_mut(&address)
             && *known >= size
         {

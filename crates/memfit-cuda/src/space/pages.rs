@@ -1,15 +1,15 @@
-//! Address space and pages, from the operating system.
+//! Address space and pages from the operating system.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
 use crate::status::{Outcome, Status};
 
-/// Reserves address space with nothing behind it.
+/// Reserves address space without pages.
 pub(crate) fn reserve(length: u64) -> Outcome<u64> {
     map(length, libc::PROT_NONE, libc::MAP_NORESERVE)
 }
 
-/// Gets pages that become real when they are touched. `shared` ones stay one and the same after a fork.
+/// Maps pages that are committed when first touched. `shared` ones stay shared after a fork.
 pub(crate) fn allocate(length: u64, shared: bool) -> Outcome<u64> {
     let sharing = if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
     map_with(length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_NORESERVE | sharing)
@@ -20,29 +20,28 @@ fn map(length: u64, protection: libc::c_int, flags: libc::c_int) -> Outcome<u64>
 }
 
 fn map_with(length: u64, protection: libc::c_int, flags: libc::c_int) -> Outcome<u64> {
-    // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
+    // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
     let address = unsafe {
         libc::mmap(std::ptr::null_mut(), length as usize, protection, flags | libc::MAP_ANONYMOUS, -1, 0)
     };
     if address == libc::MAP_FAILED { Err(Status::OUT_OF_MEMORY) } else { Ok(address as u64) }
 }
 
-/// Makes whole pages of [`allocate`]'s that are not shared zeros, with nothing behind them; false where the
-/// system refuses.
+/// Zeroes whole private pages from [`allocate`] by dropping them; `false` if the system refuses.
 ///
 /// # Safety
-/// Nobody else may use them meanwhile.
+/// Nothing else may use the pages meanwhile.
 pub(crate) unsafe fn clear(address: u64, length: u64) -> bool {
-    // SAFETY: the caller vouches that the range is one of ours; private pages without a file read as zeros
-    // after this.
+    // SAFETY: the caller guarantees that the range was allocated here; private pages without a file read as
+    // zeros after this.
     unsafe { libc::madvise(address as *mut libc::c_void, length as usize, libc::MADV_DONTNEED) == 0 }
 }
 
-/// Gives back what one of the functions above gave.
+/// Unmaps memory from one of the functions above.
 ///
 /// # Safety
-/// Nothing may be used there any more.
+/// The memory must not be used any more.
 pub(crate) unsafe fn free(address: u64, length: u64) {
-    // SAFETY: the caller vouches that the range is one of ours and not in use.
+    // SAFETY: the caller guarantees that the range was allocated here and is not in use.
     unsafe { libc::munmap(address as *mut libc::c_void, length as usize) };
 }

@@ -1,49 +1,50 @@
-//! Whether anything is known near an address, answered without a lock.
+//! Lock-free test for known contents near an address.
 //!
-//! Almost every launch writes where nothing is known. A counting filter over granules of addresses says so
-//! for the price of one load; only where it says "perhaps" is the store asked.
+//! Almost every launch writes memory with no known contents. A counting filter over address granules detects
+//! that with one load; the store is searched only if the filter says "perhaps".
 
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 use super::store::Cover;
 
-/// PyTorch's blocks, and so most tensors, start at multiples of this.
+/// Granule size as a power of two: PyTorch's blocks, and so most tensors, start at multiples of it.
 const GRANULE_BITS: u32 = 9;
 const SLOT_BITS: u32 = 16;
-/// Granules of a range that are worth asking about one by one.
-const MOST_ASKED: u64 = 64;
+/// Maximum granules of a range to test one by one.
+const MAX_GRANULES_TESTED: u64 = 64;
 
-/// How many known pieces overlap each granule; granules share slots.
+/// Number of known pieces that overlap each granule; granules share slots.
 pub(super) struct Filter {
     slots: [AtomicU16; 1 << SLOT_BITS],
 }
 
 impl Filter {
-    /// Nothing is known anywhere.
+    /// Creates a filter with nothing known.
     #[expect(clippy::large_stack_arrays, reason = "it is the initial value of a static")]
     pub(super) const fn new() -> Self {
         Self { slots: [const { AtomicU16::new(0) }; 1 << SLOT_BITS] }
     }
 
-    /// False if surely nothing is known about the granule of this address.
+    /// Returns `false` if nothing is known about the granule of this address.
     #[inline]
     pub(super) fn perhaps(&self, address: u64) -> bool {
         self.slot(address >> GRANULE_BITS).load(Relaxed) != 0
     }
 
-    /// False if surely nothing is known about this range.
+    /// Returns `false` if nothing is known about this range.
     pub(super) fn perhaps_within(&self, address: u64, length: u64) -> bool {
         if length == 0 {
             return false;
         }
         let (first, last) = (address >> GRANULE_BITS, address.saturating_add(length - 1) >> GRANULE_BITS);
-        // Asking the store costs no more than asking about many granules.
-        last - first >= MOST_ASKED || (first..=last).any(|granule| self.slot(granule).load(Relaxed) != 0)
+        // Searching the store costs no more than testing many granules.
+        last - first >= MAX_GRANULES_TESTED
+            || (first..=last).any(|granule| self.slot(granule).load(Relaxed) != 0)
     }
 
     #[inline]
     fn slot(&self, granule: u64) -> &AtomicU16 {
-        // The low bits tell neighbours apart; segments lie megabytes from each other, so fold the rest in.
+        // The low bits distinguish neighbours; segments lie megabytes apart, so fold the rest in.
         let mixed = granule ^ (granule >> SLOT_BITS).wrapping_mul(0x9e37);
         &self.slots[mixed as usize & ((1 << SLOT_BITS) - 1)]
     }
@@ -68,7 +69,7 @@ impl Cover for Filter {
     }
 
     fn remove(&self, address: u64, length: usize) {
-        // A slot that was ever full stays at "perhaps".
+        // A slot that ever overflowed stays at "perhaps".
         self.each(address, length, |count| if count == u16::MAX { None } else { count.checked_sub(1) });
     }
 }

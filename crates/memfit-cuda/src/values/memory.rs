@@ -1,10 +1,10 @@
-//! The known contents, shared by all threads, and what is asked of them.
+//! Known contents of memory, shared by all threads, and the queries on them.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use memfit_channel::ValuePolicy;
 
-use memfit_kernels::memory::{Extremes, Found, LARGEST_PIECE, Memory, Ones, Origin, Reach};
+use memfit_kernels::memory::{Extremes, Found, MAX_PIECE_BYTES, Memory, Ones, Origin, Reach};
 use memfit_vocabulary::Assumption;
 
 use super::{
@@ -15,50 +15,49 @@ use super::{
 };
 use crate::space::blocks;
 
-/// What is known of memory.
+/// Store of known contents with its filter and value policy.
 pub(super) struct KnownMemory {
     filter: Filter,
     store: Mutex<Option<Store>>,
-    /// What rules answer with for what kernels would have computed, if they do; decided at the first
-    /// question.
+    /// Policy for values that kernels would have computed; `None` if rules do not answer. Decided at first
+    /// use.
     policy: OnceLock<Option<ValuePolicy>>,
     decide: fn() -> Option<ValuePolicy>,
 }
 
 impl KnownMemory {
-    /// Nothing is known yet.
+    /// Creates a store with nothing known.
     pub(super) const fn new(decide: fn() -> Option<ValuePolicy>) -> Self {
         Self { filter: Filter::new(), store: Mutex::new(None), policy: OnceLock::new(), decide }
     }
 
-    /// Records the extremes of bytes that were written, which are too many to be kept.
+    /// Records the extremes of written bytes that are too many to keep.
     pub(super) fn summarise(&self, address: u64, extremes: Extremes) {
-        self.with(|store| store.summarise(address, extremes, &self.filter));
-        self.tell(address, extremes.bytes);
+        self.with_store(|store| store.summarise(address, extremes, &self.filter));
+        self.publish(address, extremes.bytes);
     }
 
     pub(super) fn copy(&self, target: u64, source: u64, length: u64) {
         self.refresh(source, length);
         if self.filter.perhaps_within(source, length) || self.filter.perhaps_within(target, length) {
-            self.with(|store| store.copy(target, source, length, &self.filter));
-            self.tell(target, length);
+            self.with_store(|store| store.copy(target, source, length, &self.filter));
+            self.publish(target, length);
         }
     }
 
-    /// A block of memory is shared with other processes from here on: what is known of it is told, if this
-    /// one is to tell.
+    /// Shares a block with other processes; with `tell`, publishes its known contents.
     pub(super) fn share(&self, name: u64, start: u64, size: u64, tell: bool) {
         if shared::add(name, start, size) && tell {
-            self.tell(start, size);
+            self.publish(start, size);
         }
     }
 
-    /// Takes over what other processes have changed in a range.
+    /// Applies other processes' changes to a range.
     #[inline]
     fn refresh(&self, address: u64, length: u64) {
-        if shared::any() {
+        if shared::is_any_shared() {
             shared::refresh(address, length, |change| {
-                self.with(|store| match change {
+                self.with_store(|store| match change {
                     Change::Unknown(at, length) => store.forget(at, length, &self.filter),
                     Change::Known(at, bytes, answered) => {
                         let origin =
@@ -70,16 +69,18 @@ impl KnownMemory {
         }
     }
 
-    /// Tells other processes what is known of a range now.
+    /// Publishes the known contents of a range to other processes.
     #[inline]
-    fn tell(&self, address: u64, length: u64) {
-        if shared::any() {
-            shared::changed(address, length, |from, length| self.with(|store| store.stretches(from, length)));
+    fn publish(&self, address: u64, length: u64) {
+        if shared::is_any_shared() {
+            shared::publish(address, length, |from, length| {
+                self.with_store(|store| store.stretches(from, length))
+            });
         }
     }
 
-    /// The store, for a while. Never held while user code runs.
-    fn with<T>(&self, use_store: impl FnOnce(&mut Store) -> T) -> T {
+    /// Runs a closure with the store locked. The lock is never held while user code runs.
+    fn with_store<T>(&self, use_store: impl FnOnce(&mut Store) -> T) -> T {
         use_store(self.store.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
     }
 }
@@ -101,7 +102,7 @@ impl Memory for KnownMemory {
         if !self.perhaps(address) {
             return None;
         }
-        match self.with(|store| store.origin(address)) {
+        match self.with_store(|store| store.origin(address)) {
             Some(Origin::Flags(ones)) => Some(ones),
             _ => None,
         }
@@ -112,7 +113,7 @@ impl Memory for KnownMemory {
         if !self.perhaps(address) {
             return None;
         }
-        self.with(|store| store.extremes(address, length, size))
+        self.with_store(|store| store.extremes(address, length, size))
     }
 
     #[inline]
@@ -123,44 +124,44 @@ impl Memory for KnownMemory {
 
     fn get(&self, address: u64, length: u64) -> Option<(Vec<u8>, Origin)> {
         self.refresh(address, length);
-        if !self.perhaps(address) || length > LARGEST_PIECE as u64 {
+        if !self.perhaps(address) || length > MAX_PIECE_BYTES as u64 {
             return None;
         }
-        self.with(|store| store.get(address, length as usize))
+        self.with_store(|store| store.get(address, length as usize))
     }
 
     fn read(&self, address: u64, out: &mut [u8]) -> Found {
         self.refresh(address, out.len() as u64);
         if self.filter.perhaps_within(address, out.len() as u64) {
-            self.with(|store| store.read(address, out))
+            self.with_store(|store| store.read(address, out))
         } else {
             Found::default()
         }
     }
 
     fn write(&self, address: u64, bytes: &[u8], origin: Origin) {
-        self.with(|store| store.write(address, bytes, origin, &self.filter));
-        self.tell(address, bytes.len() as u64);
+        self.with_store(|store| store.write(address, bytes, origin, &self.filter));
+        self.publish(address, bytes.len() as u64);
     }
 
     fn fill(&self, address: u64, byte: u8, length: u64, origin: Origin) {
-        self.with(|store| store.fill(address, byte, length, origin, &self.filter));
-        self.tell(address, length);
+        self.with_store(|store| store.fill(address, byte, length, origin, &self.filter));
+        self.publish(address, length);
     }
 
     #[inline]
     fn forget(&self, address: u64, length: u64) {
         if self.filter.perhaps_within(address, length) {
-            self.with(|store| store.forget(address, length, &self.filter));
-            self.tell(address, length);
+            self.with_store(|store| store.forget(address, length, &self.filter));
+            self.publish(address, length);
         }
     }
 
     #[inline]
     fn forget_from(&self, address: u64) {
         if self.perhaps(address) {
-            self.with(|store| store.forget_from(address, &self.filter));
-            self.tell(address, LARGEST_PIECE as u64);
+            self.with_store(|store| store.forget_from(address, &self.filter));
+            self.publish(address, MAX_PIECE_BYTES as u64);
         }
     }
 

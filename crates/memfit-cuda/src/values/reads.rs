@@ -1,42 +1,42 @@
-//! Numbers that the host reads back and nobody computed, and what the probe tells of them: which type is
-//! being read, and what an operator under way computes as a size.
+//! Read-backs of numbers that nothing computed, and the probe's hints on them: the type that is being read,
+//! and a size that the current operator computes.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
 use std::{cell::Cell, slice};
 
-use memfit_kernels::memory::{Found, LARGEST_PIECE, Memory, Origin};
+use memfit_kernels::memory::{Found, MAX_PIECE_BYTES, Memory, Origin};
 use memfit_vocabulary::Assumption;
 
-use super::{MEMORY, MOST_VALUES};
+use super::{MAX_VALUE_BYTES, MEMORY};
 use crate::machine;
 
 thread_local! {
-    /// What is known of the numbers that are read now.
+    /// Type information for the numbers being read.
     static READS: Cell<Reads> = const { Cell::new(Reads::ANYTHING) };
-    /// The size that the operator under way computes.
+    /// Size that the current operator computes.
     static EXPECTED: Cell<Option<u64>> = const { Cell::new(None) };
-    /// Reads so far of integers that nobody computed.
+    /// Reads of uncomputed integers so far.
     static UNKNOWN_INTEGERS: Cell<u64> = const { Cell::new(0) };
-    /// Reads so far of floating-point numbers that nobody computed.
+    /// Reads of uncomputed floating-point numbers so far.
     static UNKNOWN_FLOATS: Cell<u64> = const { Cell::new(0) };
-    /// Assumptions that answered so far.
+    /// Assumptions that answered reads so far.
     static ASSUMPTIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The number that a second run reads where the first read zero; of a position, which is one of at least two.
-const OTHER: u8 = 7;
+/// Number that a second run reads where the first read zero. For a position, which is one of at least two, 1.
+const OTHER_INTEGER: u8 = 7;
 const OTHER_POSITION: u8 = 1;
 
-/// What is known of numbers that are read.
+/// Type of the numbers being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Reads {
     float: Option<Float>,
-    /// Whether they become integers, whatever they are.
+    /// `true` if the numbers become integers, whatever their type.
     become_integers: bool,
 }
 
-/// A type of floating-point numbers.
+/// Floating-point types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Float {
     Half,
@@ -48,7 +48,7 @@ enum Float {
 impl Reads {
     const ANYTHING: Self = Self { float: None, become_integers: true };
 
-    /// From the probe's number for a type, which is negative where the numbers become integers.
+    /// Decodes the probe's code for a type, which is negative if the numbers become integers.
     fn from_code(code: i32) -> Self {
         let float = match code.unsigned_abs() {
             1 => Some(Float::Half),
@@ -62,28 +62,28 @@ impl Reads {
 }
 
 impl Float {
-    /// The other number in this type.
-    fn other(self) -> Vec<u8> {
+    /// Alternative number in this type.
+    fn other_bytes(self) -> Vec<u8> {
         match self {
             Self::Half => 0x4700_u16.to_le_bytes().to_vec(),
             Self::Brain => 0x40e0_u16.to_le_bytes().to_vec(),
-            Self::Single => f32::from(OTHER).to_le_bytes().to_vec(),
-            Self::Double => f64::from(OTHER).to_le_bytes().to_vec(),
+            Self::Single => f32::from(OTHER_INTEGER).to_le_bytes().to_vec(),
+            Self::Double => f64::from(OTHER_INTEGER).to_le_bytes().to_vec(),
         }
     }
 }
 
-/// The size that the operator under way computes, if the probe computed it.
+/// Size that the current operator computes, if the probe computed it.
 pub(super) fn expected() -> Option<u64> {
     EXPECTED.get()
 }
 
-/// Completes what the host reads: `bytes` hold what is known, and zeros for the rest. Gives the assumptions
+/// Completes a read-back: `bytes` hold the known contents, and zeros for the rest. Returns the assumptions
 /// that answered.
 pub(super) fn complete(bytes: &mut [u8], found: Found) -> Vec<Assumption> {
     let mut assumptions = found.answers;
     let reads = READS.get();
-    if found.known < bytes.len() && bytes.len() as u64 <= MOST_VALUES {
+    if found.known < bytes.len() && bytes.len() as u64 <= MAX_VALUE_BYTES {
         match (bytes.len(), expected()) {
             (4 | 8, Some(size)) if found.known == 0 => {
                 bytes.copy_from_slice(&size.to_le_bytes()[..bytes.len()]);
@@ -108,34 +108,36 @@ pub(super) fn complete(bytes: &mut [u8], found: Found) -> Vec<Assumption> {
         }
         let floats = integer.is_some() || assumptions.contains(&Assumption::UnknownNumber);
         match (reads.float.filter(|_| floats), integer) {
-            (Some(float), _) => replace_zeros(bytes, &float.other()),
-            (None, Some(other)) => replace_zeros(bytes, &integer_of(other, bytes.len())),
+            (Some(float), _) => replace_zeros(bytes, &float.other_bytes()),
+            (None, Some(other)) => replace_zeros(bytes, &encode_integer(other, bytes.len())),
             (None, None) => {}
         }
     }
     assumptions
 }
 
-/// The number that a second run reads where the first read zero, to see whether anything depends on it;
-/// `None` for what is no unknown integer.
+/// Number that a second run reads where the first read zero, to detect whether anything depends on it; `None`
+/// if the assumption is not about an unknown integer.
 fn other_integer(assumption: Assumption) -> Option<u8> {
     match assumption {
         Assumption::Position | Assumption::Ranking => Some(OTHER_POSITION),
-        Assumption::UnknownInteger | Assumption::IntegerSum | Assumption::IntegerExtreme => Some(OTHER),
+        Assumption::UnknownInteger | Assumption::IntegerSum | Assumption::IntegerExtreme => {
+            Some(OTHER_INTEGER)
+        }
         _ => None,
     }
 }
 
-/// A small integer in the widest words that `length` bytes can be.
-fn integer_of(number: u8, length: usize) -> Vec<u8> {
+/// Encodes a small integer in words of the largest width that divides `length`.
+fn encode_integer(number: u8, length: usize) -> Vec<u8> {
     let width = [8, 4].into_iter().find(|width| length.is_multiple_of(*width)).unwrap_or(length);
     let mut word = vec![0; width];
     word.iter_mut().take(1).for_each(|byte| *byte = number);
     word
 }
 
-/// Puts other positions in the place of those of a ranking, in range as well: the next ones where none is the
-/// first, as the guess leaves room for that, else each that of its successor.
+/// Replaces the positions of a ranking with others that are also in range. If none is position 0, adds one to
+/// each (the guess leaves room for that); else replaces each with its successor, cyclically.
 fn other_positions(bytes: &mut [u8]) {
     let words = bytes.as_chunks_mut::<8>().0;
     let (least, greatest) = words.iter().fold((i64::MAX, 0), |(least, greatest), word| {
@@ -149,22 +151,22 @@ fn other_positions(bytes: &mut [u8]) {
     }
 }
 
-/// Puts another number in the place of each zero.
+/// Replaces each zero with another number.
 fn replace_zeros(bytes: &mut [u8], other: &[u8]) {
     let words = bytes.chunks_exact_mut(other.len().max(1));
     words.filter(|word| word.iter().all(|byte| *byte == 0)).for_each(|word| word.copy_from_slice(other));
 }
 
-/// Copies the content of `size` bytes to `out`, if all of it follows from what the script wrote; 1 if so,
-/// else 0.
+/// Copies the contents of `size` bytes to `out` if all of them follow from what the script wrote. Returns 1
+/// if so, else 0.
 ///
 /// # Safety
-/// `out` is good for writing `size` bytes.
+/// `out` must be writable for `size` bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memfit_vgpu_contents(address: u64, size: u64, out: *mut u8) -> i32 {
     match MEMORY.get(address, size) {
         Some((bytes, Origin::True)) if !out.is_null() => {
-            // SAFETY: the caller vouches for the room.
+            // SAFETY: the caller guarantees the space.
             unsafe { slice::from_raw_parts_mut(out, bytes.len()) }.copy_from_slice(&bytes);
             1
         }
@@ -172,40 +174,39 @@ unsafe extern "C" fn memfit_vgpu_contents(address: u64, size: u64, out: *mut u8)
     }
 }
 
-/// Records what an operator has computed, which the probe computed on the host as well.
+/// Records an operator's result that the probe also computed on the host.
 ///
 /// # Safety
-/// `source` is good for reading `size` bytes.
+/// `source` must be readable for `size` bytes.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memfit_vgpu_computed(address: u64, size: u64, source: *const u8) {
-    if !source.is_null() && (1..=LARGEST_PIECE as u64).contains(&size) {
-        // SAFETY: the caller vouches for the bytes.
+    if !source.is_null() && (1..=MAX_PIECE_BYTES as u64).contains(&size) {
+        // SAFETY: the caller guarantees that the bytes are readable.
         MEMORY.write(address, unsafe { slice::from_raw_parts(source, size as usize) }, Origin::True);
     }
 }
 
-/// Tells the size that the operator under way in this thread computes; a negative one tells of none.
+/// Sets the size that the current operator of this thread computes; a negative number clears it.
 #[unsafe(no_mangle)]
 extern "C" fn memfit_vgpu_expect(size: i64) {
     EXPECTED.set(u64::try_from(size).ok());
 }
 
-/// Tells the type of what this thread reads from now on: 1 to 4 for the floating-point types, the same
-/// negative where it becomes an integer, 0 where it may be anything. Gives the number of its reads so far of
-/// integers that nobody computed.
+/// Sets the type of this thread's next reads: 1 to 4 for the floating-point types, negated if the number
+/// becomes an integer, 0 for any type. Returns the thread's reads of uncomputed integers so far.
 #[unsafe(no_mangle)]
 extern "C" fn memfit_vgpu_reading(code: i32) -> u64 {
     READS.set(Reads::from_code(code));
     UNKNOWN_INTEGERS.get()
 }
 
-/// The number of reads of this thread so far of floating-point numbers that nobody computed.
+/// Number of this thread's reads of uncomputed floating-point numbers so far.
 #[unsafe(no_mangle)]
 extern "C" fn memfit_vgpu_unknown_floats() -> u64 {
     UNKNOWN_FLOATS.get()
 }
 
-/// The number of assumptions that answered reads of this thread so far.
+/// Number of assumptions that answered this thread's reads so far.
 #[unsafe(no_mangle)]
 extern "C" fn memfit_vgpu_assumptions() -> u64 {
     ASSUMPTIONS.get()
@@ -254,16 +255,16 @@ mod tests {
     #[test]
     fn another_number_takes_the_place_of_zeros_alone() {
         let mut bytes = [1_u64, 0, 5].map(u64::to_le_bytes).concat();
-        replace_zeros(&mut bytes, &integer_of(7, 24));
+        replace_zeros(&mut bytes, &encode_integer(7, 24));
         assert_eq!(bytes, [1_u64, 7, 5].map(u64::to_le_bytes).concat());
         let mut narrow = [0_u8; 4];
-        replace_zeros(&mut narrow, &integer_of(7, 4));
+        replace_zeros(&mut narrow, &encode_integer(7, 4));
         assert_eq!(u32::from_le_bytes(narrow), 7);
         let mut reals = [0.5_f32, 0.0].map(f32::to_le_bytes).concat();
-        replace_zeros(&mut reals, &Float::Single.other());
+        replace_zeros(&mut reals, &Float::Single.other_bytes());
         assert_eq!(reals, [0.5_f32, 7.0].map(f32::to_le_bytes).concat());
         // The upper half of single precision.
-        assert_eq!(Float::Brain.other(), Float::Single.other()[2..]);
-        assert_eq!(Float::Half.other(), [0x00, 0x47], "1.75 times 4: exponent 17, mantissa 0.75");
+        assert_eq!(Float::Brain.other_bytes(), Float::Single.other_bytes()[2..]);
+        assert_eq!(Float::Half.other_bytes(), [0x00, 0x47], "1.75 times 4: exponent 17, mantissa 0.75");
     }
 }

@@ -1,33 +1,33 @@
-//! What device memory is known to hold.
+//! Store of known device memory contents.
 //!
-//! The device has addresses and no bytes behind them. Small pieces of its content are known all the same:
-//! what a script uploaded, and what follows from that. They are kept here, beside the addresses, bounded in
-//! number of bytes; whatever is not kept is unknown.
+//! The device has addresses without bytes behind them. Small pieces of its contents are known all the same:
+//! uploads of the script, and what follows from them. They are kept here by address, bounded in total size;
+//! anything not kept is unknown.
 
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
 
-use memfit_kernels::memory::{Extremes, Found, LARGEST_PIECE, Origin};
+use memfit_kernels::memory::{Extremes, Found, MAX_PIECE_BYTES, Origin};
 
-/// When more than this is kept, the oldest pieces go.
-pub(crate) const LARGEST_TOTAL: usize = 64 << 20;
+/// Total bytes above which the oldest pieces are evicted.
+pub(crate) const MAX_TOTAL_BYTES: usize = 64 << 20;
 
-/// A stretch of known content. Its address is its key in the store.
+/// A piece of known contents. Its address is its key in the store.
 #[derive(Clone, Debug)]
 struct Piece {
     bytes: Content,
     origin: Origin,
-    /// Order of writing; tells an entry of the queue of ages from a later piece at the same address.
+    /// Order of writing; distinguishes a queue entry from a later piece at the same address.
     serial: u64,
 }
 
 #[derive(Clone, Debug)]
 enum Content {
-    /// A window into bytes that pieces cut from one another share.
+    /// A window into bytes that pieces cut from the same write share.
     Window { whole: Arc<[u8]>, start: usize, length: usize },
-    /// One byte over and over: costs nothing, so it may be long.
+    /// One repeated byte: costs no memory, so it may be long.
     Repeat { byte: u8, length: usize },
 }
 
@@ -38,7 +38,7 @@ impl Content {
         }
     }
 
-    /// The bytes that are kept in memory for it.
+    /// Bytes of memory that it occupies.
     fn cost(&self) -> usize {
         match self {
             Self::Window { length, .. } => *length,
@@ -50,8 +50,8 @@ impl Content {
         match self {
             Self::Window { whole, start, .. } => {
                 let (start, length) = (start + from, to - from);
-                // A small rest must not hold on to a large whole: what is kept stays within twice what is
-                // counted.
+                // A small remainder must not keep a large buffer alive: memory use stays within twice the
+                // counted bytes.
                 if length < whole.len() / 2 {
                     return Self::Window {
                         whole: Arc::from(&whole[start..start + length]),
@@ -76,27 +76,26 @@ impl Content {
     }
 }
 
-/// The known contents of all device memory of the process.
+/// Known contents of all device memory of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     /// By address; no two overlap, none is empty.
     pieces: BTreeMap<u64, Piece>,
-    /// Addresses in order of writing; entries of pieces that are gone are skipped.
+    /// Addresses in order of writing; entries of removed pieces are skipped.
     ages: VecDeque<(u64, u64)>,
     kept: usize,
     serial: u64,
 }
 
-/// Tells which stretches of addresses the store has begun or ceased to cover; kept in step by every
-/// operation.
+/// Observer of the addresses that the store covers; every operation keeps it up to date.
 pub(crate) trait Cover {
-    /// A piece was added.
+    /// Reports an added piece.
     fn add(&self, address: u64, length: usize);
-    /// A piece was taken away.
+    /// Reports a removed piece.
     fn remove(&self, address: u64, length: usize);
 }
 
-/// For a store that nobody filters.
+/// Implementation for a store without a filter.
 impl Cover for () {
     fn add(&self, _: u64, _: usize) {}
     fn remove(&self, _: u64, _: usize) {}
@@ -106,7 +105,7 @@ impl Store {
     /// Records that `bytes` were written at `address`.
     pub(crate) fn write(&mut self, address: u64, bytes: &[u8], origin: Origin, cover: &impl Cover) {
         self.forget(address, bytes.len() as u64, cover);
-        if bytes.len() <= LARGEST_PIECE {
+        if bytes.len() <= MAX_PIECE_BYTES {
             let content = Content::Window { whole: Arc::from(bytes), start: 0, length: bytes.len() };
             self.insert(address, content, origin, cover);
             self.evict(cover);
@@ -116,15 +115,15 @@ impl Store {
     /// Records that every one of `length` bytes at `address` was set to `byte`.
     pub(crate) fn fill(&mut self, address: u64, byte: u8, length: u64, origin: Origin, cover: &impl Cover) {
         self.forget(address, length, cover);
-        // Long fills start what kernels then write in ways that nobody sees; believing in them would be wrong
-        // too often.
-        if let Some(length) = usize::try_from(length).ok().filter(|length| *length <= LARGEST_PIECE) {
+        // Long fills initialise buffers that kernels then write unobserved; keeping them would be wrong too
+        // often.
+        if let Some(length) = usize::try_from(length).ok().filter(|length| *length <= MAX_PIECE_BYTES) {
             self.insert(address, Content::Repeat { byte, length }, origin, cover);
             self.evict(cover);
         }
     }
 
-    /// Records the extremes of bytes that were written at `address`, and nothing else of them.
+    /// Records only the extremes of bytes that were written at `address`.
     pub(crate) fn summarise(&mut self, address: u64, extremes: Extremes, cover: &impl Cover) {
         self.forget(address, extremes.bytes, cover);
         if let Ok(length) = usize::try_from(extremes.bytes) {
@@ -132,7 +131,7 @@ impl Store {
         }
     }
 
-    /// The extremes of integers of `size` bytes within a range, and whether both are surely in it.
+    /// Extremes of integers of `size` bytes within a range, and whether both certainly occur in it.
     pub(crate) fn extremes(&self, address: u64, length: u64, size: usize) -> Option<((i64, i64), bool)> {
         let mut found = None;
         self.overlapping(address, length, |_, piece, from, to| {
@@ -158,7 +157,7 @@ impl Store {
         self.evict(cover);
     }
 
-    /// Records that nothing is known any more about `length` bytes at `address`.
+    /// Forgets the contents of `length` bytes at `address`.
     pub(crate) fn forget(&mut self, address: u64, length: u64, cover: &impl Cover) {
         let mut hit = Vec::new();
         self.overlapping(address, length, |start, _, from, to| hit.push((start, from, to)));
@@ -176,14 +175,14 @@ impl Store {
         }
     }
 
-    /// Records that something was written at `address`, who knows how much: the piece there is known no more.
+    /// Forgets the rest of the piece at `address` after a write of unknown length.
     pub(crate) fn forget_from(&mut self, address: u64, cover: &impl Cover) {
         let mut rest = 0;
         self.overlapping(address, 1, |_, piece, from, _| rest = piece.bytes.len() - from);
         self.forget(address, rest as u64, cover);
     }
 
-    /// Reads `out.len()` bytes at `address`; bytes that are not known are left as they are.
+    /// Reads `out.len()` bytes at `address`; unknown bytes of `out` are left unchanged.
     pub(crate) fn read(&self, address: u64, out: &mut [u8]) -> Found {
         let mut found = Found::default();
         self.overlapping(address, out.len() as u64, |start, piece, from, to| {
@@ -201,12 +200,11 @@ impl Store {
         found
     }
 
-    /// The stretches of a range that are known, but very long ones: where each begins, what it is, and
-    /// whether a rule answered.
+    /// Known stretches of a range except very long ones: address, bytes, and whether a rule answered.
     pub(crate) fn stretches(&self, address: u64, length: u64) -> Vec<(u64, Vec<u8>, bool)> {
         let mut found = Vec::new();
         self.overlapping(address, length, |start, piece, from, to| {
-            if to - from <= LARGEST_PIECE && !matches!(piece.origin, Origin::Within(_)) {
+            if to - from <= MAX_PIECE_BYTES && !matches!(piece.origin, Origin::Within(_)) {
                 let mut bytes = vec![0; to - from];
                 piece.bytes.read(from, &mut bytes);
                 found.push((start + from as u64, bytes, piece.origin != Origin::True));
@@ -215,9 +213,9 @@ impl Store {
         found
     }
 
-    /// The content of a whole range, if all of it is known.
+    /// Contents of a whole range, if all of it is known.
     pub(crate) fn get(&self, address: u64, length: usize) -> Option<(Vec<u8>, Origin)> {
-        if length > LARGEST_PIECE {
+        if length > MAX_PIECE_BYTES {
             return None;
         }
         let mut bytes = vec![0; length];
@@ -226,7 +224,7 @@ impl Store {
         (found.known == length && !found.guessed).then_some((bytes, origin))
     }
 
-    /// Where the content at an address comes from, if anything is known there.
+    /// Origin of the contents at an address, if they are known.
     pub(crate) fn origin(&self, address: u64) -> Option<Origin> {
         let mut origin = None;
         self.overlapping(address, 1, |_, piece, _, _| origin = Some(piece.origin));
@@ -235,12 +233,11 @@ impl Store {
 
     /// Bytes kept in memory.
     #[cfg(test)]
-    pub(crate) fn kept(&self) -> usize {
+    pub(crate) fn kept_bytes(&self) -> usize {
         self.kept
     }
 
-    /// Calls `each` with every piece that overlaps a range: where it starts, and the overlap as offsets into
-    /// it.
+    /// Calls `each` with every piece that overlaps a range: its start, and the overlap as offsets into it.
     fn overlapping(&self, address: u64, length: u64, mut each: impl FnMut(u64, &Piece, usize, usize)) {
         let end = address.saturating_add(length);
         // Pieces do not overlap: of those that start before the range, only the last can reach into it.
@@ -267,11 +264,11 @@ impl Store {
         self.pieces.insert(address, Piece { bytes, origin, serial: self.serial });
     }
 
-    /// Lets the oldest pieces go until the bounds hold again.
+    /// Evicts the oldest pieces until the bounds hold again.
     fn evict(&mut self, cover: &impl Cover) {
-        /// Pieces that cost no bytes still cost a place.
-        const MOST_PIECES: usize = 1 << 16;
-        while self.kept > LARGEST_TOTAL || self.pieces.len() > MOST_PIECES {
+        /// Pieces that cost no bytes still cost an entry.
+        const MAX_PIECES: usize = 1 << 16;
+        while self.kept > MAX_TOTAL_BYTES || self.pieces.len() > MAX_PIECES {
             let Some((address, serial)) = self.ages.pop_front() else { return };
             if self.pieces.get(&address).is_some_and(|piece| piece.serial == serial)
                 && let Some(piece) = self.pieces.remove(&address)
@@ -280,7 +277,7 @@ impl Store {
                 cover.remove(address, piece.bytes.len());
             }
         }
-        // The queue keeps entries of pieces that were overwritten; drop them before they outnumber the rest.
+        // The queue keeps entries of overwritten pieces; drop them before they outnumber the rest.
         if self.ages.len() > 2 * self.pieces.len() + 1024 {
             let pieces = &self.pieces;
             self.ages

@@ -1,16 +1,16 @@
-//! Tests of the breakdown: made-up logs, and what must hold for any log.
+//! Tests of the breakdown: synthetic logs, and properties that hold for any log.
 
-use memfit_channel::events::{Event, EventLog, Place};
+use memfit_channel::events::{Event, EventContext, EventLog};
 use proptest::prelude::*;
 
 use super::*;
 use crate::out_of_memory;
 
-/// Writes the log of a small training by hand, keeping the allocator's books.
+/// Builds the log of a small training step by step and keeps the allocator's totals.
 #[derive(Default)]
 struct Script {
     events: Vec<Event>,
-    place: Place,
+    place: EventContext,
     scopes: Vec<u32>,
     sizes: HashMap<u64, u64>,
     allocated: u64,
@@ -39,7 +39,7 @@ impl Script {
         self
     }
 
-    /// A block of `asked` bytes, rounded up to 512 as the allocator does.
+    /// Allocates a block of `asked` bytes, rounded up to 512 as the allocator does.
     fn alloc(&mut self, address: u64, asked: u64) -> &mut Self {
         let bytes = asked.next_multiple_of(512);
         self.sizes.insert(address, bytes);
@@ -81,7 +81,8 @@ impl Script {
 
 /// One step of a model with a convolution and a ReLU.
 fn training() -> Script {
-    let mut script = Script { place: Place { thread: 1, ..Place::default() }, ..Script::default() };
+    let mut script =
+        Script { place: EventContext { thread: 1, ..EventContext::default() }, ..Script::default() };
     script.alloc(0x10_0000, 4000).note(0x10_0000, Category::Parameters, 2);
     script.alloc(0x20_0000, 3000).note(0x20_0010, Category::Inputs, 0);
     script.phase(Phase::Forward).enter(1).enter(2);
@@ -159,7 +160,8 @@ fn what_dies_within_its_call_is_temporary_and_what_outlives_it_an_activation() {
 
 #[test]
 fn a_model_without_modules_has_activations_too() {
-    let mut script = Script { place: Place { thread: 1, ..Place::default() }, ..Script::default() };
+    let mut script =
+        Script { place: EventContext { thread: 1, ..EventContext::default() }, ..Script::default() };
     script.alloc(0x10_0000, 512).alloc(0x20_0000, 512);
     script.phase(Phase::Backward).free(0x10_0000).phase(Phase::Other).free(0x20_0000);
     let track = script.track();
@@ -179,7 +181,7 @@ fn a_step_that_does_not_end_is_told_apart_too() {
     let track = script.track();
     let failure = out_of_memory(&track)[0];
     assert_eq!((failure.requested, failure.allocated), (1 << 30, script.allocated));
-    let composition = at(&track, 0, failure.moment);
+    let composition = composition_at(&track, 0, failure.moment);
     assert_eq!(composition.by_category[&Category::Activations], 10_000 + 5000 + 4);
     assert_eq!(composition.by_category[&Category::Temporary], 4000 + 20_000);
 }
@@ -200,13 +202,13 @@ fn the_peak_is_its_first_moment() {
 }
 
 proptest! {
-    /// Whatever a log says, the categories sum to what was reserved.
+    /// For any log, the categories sum to the reserved bytes.
     #[test]
     fn the_sum_is_what_was_reserved(
         events in proptest::collection::vec((0..4_u8, 0..8_u64, 0..4000_u64, any::<u32>(), any::<u32>(), 0..12_u8), 1..120),
         phase in 0..4_u8,
     ) {
-        let place = Place { device: 0, phase, thread: 1, module: 1, step: 0 };
+        let place = EventContext { device: 0, phase, thread: 1, module: 1, step: 0 };
         let events = events.into_iter().map(|(kind, address, bytes, allocated, reserved, category)| {
             let (address, allocated, reserved) = (address * 4096, u64::from(allocated), u64::from(reserved));
             match kind {
@@ -218,7 +220,7 @@ proptest! {
         }).collect();
         let track = Track::from_log(&EventLog { pid: 1, truncated: false, events }, None);
         for moment in 0..track.now() {
-            let composition = at(&track, 0, moment);
+            let composition = composition_at(&track, 0, moment);
             prop_assert_eq!(composition.by_category.values().sum::<u64>(), composition.reserved);
             prop_assert!(composition.reserved >= composition.allocated);
         }

@@ -1,7 +1,7 @@
-//! What holds for an explanation of anything: of recordings that no allocator would have made, too.
+//! Properties of every explanation, including those of recordings that no allocator would produce.
 
-use memfit_allocator::{Given, Release, Settings};
-use memfit_channel::events::{Event, EventLog, Place, REFUSED, SegmentChange};
+use memfit_allocator::{Release, ReplayConditions, Settings};
+use memfit_channel::events::{Event, EventContext, EventLog, REFUSED_FLAG, SegmentChange};
 use memfit_recording::{Block, Frame, MomentKind, StackId, Totals, Track};
 use memfit_vocabulary::{Category, Phase};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Card, Holder, Kin, OtherProcess, Refused};
 
-/// A file that stacks point into.
+/// Source file that the stacks refer to.
 const SCRIPT: &str = "import torch\nimport os\n\ndef train(model, optimizer):\n    kept = []\n    for step in range(9):\n        out = model(step)\n        kept.append(out)\n        out.backward(retain_graph=True)\n        optimizer.step()\n";
 
 fn source(file: &str) -> Option<String> {
@@ -23,7 +23,7 @@ fn explained(track: &Track, limit: Option<u64>, conf: &str) -> Option<Explanatio
 fn on_card(track: &Track, card: Card, conf: &str) -> Option<Explanation> {
     let release: Release = "2.9".parse().unwrap();
     let settings = Settings::parse(conf, release).unwrap_or_default();
-    let given = Given { settings, release, capacity: 1 << 34 };
+    let given = ReplayConditions { settings, release, capacity: 1 << 34 };
     explain(&Case { track, device: 0, card, given, alloc_conf: conf.to_owned(), source: &source })
 }
 
@@ -50,12 +50,12 @@ fn texts() -> impl Iterator<Item = Event> {
     texts.chain(frames).chain(stacks)
 }
 
-/// Anything that a log can say, whether or not it makes sense.
+/// Any event that a log can contain, consistent or not.
 fn event() -> impl Strategy<Value = Event> {
     let sizes = prop_oneof![0..4096_u64, 0..(1_u64 << 32), Just(u64::MAX)];
     (0..9_u8, 0..16_u64, sizes, any::<u32>(), any::<u32>(), 0..4_u8).prop_map(
         |(kind, address, bytes, allocated, reserved, small)| {
-            let place = Place { device: 0, phase: small, thread: 1, module: 1, step: 0 };
+            let place = EventContext { device: 0, phase: small, thread: 1, module: 1, step: 0 };
             let (allocated, reserved) = (u64::from(allocated), u64::from(reserved));
             let address = address << 12;
             let stack = u32::from(small);
@@ -68,7 +68,7 @@ fn event() -> impl Strategy<Value = Event> {
                 6 => Event::Note { address, category: small * 3, owner: 1 },
                 7 => Event::Traced {
                     device: 0,
-                    number: (address >> 12) | if small == 3 { REFUSED } else { 0 },
+                    number: (address >> 12) | if small == 3 { REFUSED_FLAG } else { 0 },
                     stack,
                     stream: u64::from(small) / 2,
                     time_us: 0,
@@ -94,7 +94,7 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Whatever a log says, it is explained without a panic, and the branches add up to what was reserved.
+    /// Any log is explained without a panic, and the tree sums to the reserved bytes.
     #[test]
     fn any_log_is_explained(
         events in proptest::collection::vec(event(), 1..80),
@@ -108,18 +108,18 @@ proptest! {
         prop_assert_eq!(held, explanation.moment.reserved);
         prop_assert!(explanation.holders.iter().all(sums_up));
         prop_assert!(explanation.moment.allocated <= explanation.moment.reserved);
-        // A cause has something that speaks for it, and a failure has a cause.
+        // A cause has evidence, and a failure has a cause.
         prop_assert_eq!(explanation.cause == Cause::None, explanation.evidence.is_empty());
         prop_assert!(explanation.moment.requested.is_none() || explanation.cause != Cause::None);
     }
 }
 
-/// Steps that each keep a block, with the line that asks for it.
+/// Steps that each leak a block allocated by the same line.
 fn growing(steps: u32, each: u64) -> Track {
     let mut events: Vec<Event> = texts().collect();
     let mut total = 0;
     for step in 1..=steps {
-        let place = Place { device: 0, phase: Phase::Forward.code(), thread: 1, module: 1, step: 0 };
+        let place = EventContext { device: 0, phase: Phase::Forward.code(), thread: 1, module: 1, step: 0 };
         let number = u64::from(step);
         events.push(Event::Phase { place });
         events.push(Event::Traced { device: 0, number, stack: 1, stream: 0, time_us: 0 });
@@ -131,7 +131,7 @@ fn growing(steps: u32, each: u64) -> Track {
             allocated: total,
             reserved: total,
         });
-        events.push(Event::Phase { place: Place { phase: Phase::Other.code(), ..place } });
+        events.push(Event::Phase { place: EventContext { phase: Phase::Other.code(), ..place } });
         events.push(Event::Step { step });
     }
     Track::from_log(&EventLog { pid: 1, truncated: false, events }, None)
@@ -145,7 +145,7 @@ fn what_grows_is_named_before_the_card_is_full() {
     let leak = &explanation.leaks[0];
     assert_eq!((leak.per_step, leak.steps, leak.bytes), (each, 5, each * 5));
     assert_eq!(leak.line.as_ref().map(|line| line.line), Some(7));
-    // Twelve fit, and the thirteenth does not.
+    // Twelve blocks fit, and the thirteenth does not.
     assert_eq!(leak.dies_at, Some(13));
 }
 
@@ -154,7 +154,7 @@ fn room_beside_what_grows_is_not_shown_to_be_enough() {
     let each = 64 << 20;
     let mut track = growing(12, each);
     let full = Totals { allocated: 12 * each, reserved: 12 * each, time_us: None };
-    track.tell(MomentKind::Oom(each), 0, StackId::NONE, full);
+    track.add_moment(MomentKind::Oom(each), 0, StackId::NONE, full);
     let explanation = explained(&track, Some(each * 12), "").unwrap();
     assert_eq!(explanation.cause, Cause::Leaking, "{:?}", explanation.considered);
     let enough = |fix: &&Fix| fix.fits == Some(true);
@@ -163,12 +163,12 @@ fn room_beside_what_grows_is_not_shown_to_be_enough() {
     assert!(explanation.fixes.len() > 1, "{:?}", explanation.fixes);
 }
 
-/// Steps that each keep a block, and let go of the one that came so many steps before.
+/// Steps that each keep a block and free the one from `room` steps before.
 fn pooled(steps: u32, each: u64, room: u32) -> Track {
     let mut events: Vec<Event> = texts().collect();
     let (mut total, mut live) = (0, Vec::new());
     for step in 1..=steps {
-        let place = Place { device: 0, phase: Phase::Forward.code(), thread: 1, module: 1, step: 0 };
+        let place = EventContext { device: 0, phase: Phase::Forward.code(), thread: 1, module: 1, step: 0 };
         let number = u64::from(step);
         events.push(Event::Phase { place });
         events.push(Event::Traced { device: 0, number, stack: 1, stream: 0, time_us: 0 });
@@ -181,10 +181,10 @@ fn pooled(steps: u32, each: u64, room: u32) -> Track {
         live.push(number << 32);
         let address = number << 32;
         events.push(Event::Alloc { place, address, bytes: each, allocated: total, reserved: total });
-        events.push(Event::Phase { place: Place { phase: Phase::Other.code(), ..place } });
+        events.push(Event::Phase { place: EventContext { phase: Phase::Other.code(), ..place } });
         events.push(Event::Step { step });
     }
-    let place = Place { device: 0, phase: Phase::Forward.code(), thread: 1, module: 1, step: 0 };
+    let place = EventContext { device: 0, phase: Phase::Forward.code(), thread: 1, module: 1, step: 0 };
     events.push(Event::Oom { place, bytes: each, allocated: total, reserved: total });
     Track::from_log(&EventLog { pid: 1, truncated: false, events }, None)
 }
@@ -239,10 +239,10 @@ fn a_worker_that_took_the_card_before_the_training_had_a_context_is_named() {
     }
 }
 
-/// A step, and then an evaluation that puts each round's result behind those before it, in a block that is
-/// made anew each time.
+/// One training step, then an evaluation that concatenates each batch's result with those before it, in a new
+/// block each time.
 fn collecting(rounds: u32, each: u64) -> Track {
-    let at = |phase: Phase| Place { device: 0, phase: phase.code(), thread: 1, module: 1, step: 0 };
+    let at = |phase: Phase| EventContext { device: 0, phase: phase.code(), thread: 1, module: 1, step: 0 };
     let mut events: Vec<Event> = texts().collect();
     for phase in [Phase::Forward, Phase::Backward, Phase::Optimizer, Phase::Other] {
         events.push(Event::Phase { place: at(phase) });
@@ -277,14 +277,15 @@ fn what_is_made_anew_with_more_in_it_each_time_is_growth() {
     let [leak] = &explanation.leaks[..] else { panic!("{:?}", explanation.leaks) };
     assert_eq!((leak.per_step, leak.bytes), (1 << 27, 12 << 27));
     assert!(explanation.evidence[0].text.contains("rebuilt each forward pass with 128 MiB more in it"));
-    // Twice is no growth yet.
+    // Two enlargements do not count as growth.
     assert_eq!(explained(&collecting(3, 1 << 27), Some(1 << 29), "").unwrap().leaks, []);
 }
 
-/// Four weights, and a forward that makes of each what its line does, in these sizes; then memory runs out.
+/// Four weights, and a forward pass in which the line of each allocates blocks of these sizes; then memory
+/// runs out.
 fn multiplying(of_each: &[u64]) -> Track {
     const WEIGHT: u64 = 1 << 20;
-    let at = |phase: Phase| Place { device: 0, phase: phase.code(), thread: 1, module: 1, step: 0 };
+    let at = |phase: Phase| EventContext { device: 0, phase: phase.code(), thread: 1, module: 1, step: 0 };
     let mut events: Vec<Event> = texts().collect();
     let (mut number, mut total) = (0, 0);
     let mut get = |events: &mut Vec<Event>, phase: Phase, stack: u32, bytes: u64| {
@@ -315,14 +316,15 @@ fn autocast_is_no_remedy_where_it_is_on() {
         let explanation = explained(&multiplying(of_each), Some(6 << 20), "").unwrap();
         explanation.fixes.iter().any(|fix| fix.lever == Lever::AutocastBf16)
     };
-    // A copy of the weight in half its size, and what comes of it.
+    // A half-precision copy of the weight, and the product.
     assert!(!suggested(&[1 << 19, 3 << 18]));
     assert!(suggested(&[3 << 18]));
-    // What comes of it is as large as half the weight by chance.
+    // The product happens to be half as large as the weight.
     assert!(suggested(&[1 << 19]));
 }
 
-/// A forward of four operations, of which the last fails; what it had made goes as the exception unwinds.
+/// A forward pass of four operations, of which the last fails; its tensors are freed as the exception
+/// unwinds.
 fn unwound(unwinds: bool) -> Track {
     let mut track = Track::default();
     let text = |track: &mut Track, text: &str| track.texts.intern(text);
@@ -346,7 +348,7 @@ fn unwound(unwinds: bool) -> Track {
             track.alloc(&block, totals(place + 1))
         })
         .collect();
-    track.tell(MomentKind::Oom(1 << 30), 0, stack, totals(4));
+    track.add_moment(MomentKind::Oom(1 << 30), 0, stack, totals(4));
     if unwinds {
         for (left, block) in blocks.into_iter().enumerate() {
             track.free(block, 0, StackId::NONE, totals(3 - left as u64));
@@ -371,8 +373,11 @@ fn no_remedy_is_about_a_graph_where_gradients_are_off() {
     let levers = |program: &str| {
         let program = program.to_owned();
         let source = move |file: &str| (file == "train.py").then(|| program.clone());
-        let given =
-            Given { settings: Settings::default(), release: "2.9".parse().unwrap(), capacity: 1 << 34 };
+        let given = ReplayConditions {
+            settings: Settings::default(),
+            release: "2.9".parse().unwrap(),
+            capacity: 1 << 34,
+        };
         let card = Card { limit: Some(4 << 30), ..Card::default() };
         let track = unwound(true);
         let case = Case { track: &track, device: 0, card, given, alloc_conf: String::new(), source: &source };

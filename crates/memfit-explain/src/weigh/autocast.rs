@@ -1,52 +1,52 @@
-//! Whether the forward runs under autocast already: what stands around the model's call says so, or what the
-//! forward made does.
+//! Detection of autocast in the forward pass, from the source around the model's call or from the allocated
+//! blocks.
 
 use std::collections::{BTreeMap, HashMap};
 
 use memfit_recording::StackId;
 use memfit_vocabulary::Category;
 
-use crate::bench::Bench;
+use crate::analysis::Analysis;
 use crate::origins::Role;
 
-/// Parameters of fewer bytes are biases and scales, which stay as they are.
-const SMALLEST_WEIGHT: u64 = 32 << 10;
+/// Minimum size of a weight. Smaller parameters are biases and scales, which autocast does not convert.
+const MIN_WEIGHT_BYTES: u64 = 32 << 10;
 
-/// Whether autocast is on already, as far as can be told.
-pub(super) fn is_on(bench: &Bench<'_>) -> bool {
-    is_around_the_call(bench) || weights_are_cast(bench)
+/// Returns `true` if there is evidence that autocast is on.
+pub(super) fn is_on(analysis: &Analysis<'_>) -> bool {
+    is_around_the_call(analysis) || weights_are_cast(analysis)
 }
 
-/// Whether the model is called within a `with` of it, wherever up the stack that stands.
-fn is_around_the_call(bench: &Bench<'_>) -> bool {
-    let story = &bench.story;
-    let stacks = std::iter::once(story.trouble.stack);
-    let stacks = stacks.chain(story.lives.iter().rev().map(|life| life.block.stack));
-    let called = stacks.map(|stack| story.origins.get(stack)).find(|origin| origin.caller.is_some());
+/// Returns `true` if a frame of the model's call is inside a `with` block of autocast.
+fn is_around_the_call(analysis: &Analysis<'_>) -> bool {
+    let timeline = &analysis.timeline;
+    let stacks = std::iter::once(timeline.trouble.stack);
+    let stacks = stacks.chain(timeline.lives.iter().rev().map(|life| life.block.stack));
+    let called = stacks.map(|stack| timeline.origins.get(stack)).find(|origin| origin.caller.is_some());
     called.is_some_and(|origin| {
         origin.user.iter().any(|site| {
-            let file = story.track.texts.get(site.file);
-            bench.code.is_under_autocast(file, site.line)
+            let file = timeline.track.texts.get(site.file);
+            analysis.code.is_under_autocast(file, site.line)
         })
     })
 }
 
-/// Whether the forward makes copies of the weights in half their size, as autocast does before it multiplies
-/// by them: beside each copy the same line makes something else of it.
-fn weights_are_cast(bench: &Bench<'_>) -> bool {
-    let story = &bench.story;
+/// Returns `true` if the forward pass allocates copies of the weights of half their size, as autocast does
+/// before a matrix product: the same line also allocates the product.
+fn weights_are_cast(analysis: &Analysis<'_>) -> bool {
+    let timeline = &analysis.timeline;
     let mut weights: BTreeMap<u64, u64> = BTreeMap::new();
-    // By line and size, what the forward makes.
+    // Sizes allocated by the forward pass, by line.
     let mut made: HashMap<StackId, BTreeMap<u64, u64>> = HashMap::new();
-    for life in &story.lives {
-        let role = story.origins.get(life.block.stack).role;
+    for life in &timeline.lives {
+        let role = timeline.origins.get(life.block.stack).role;
         match life.category {
-            Category::Parameters if life.asked() >= SMALLEST_WEIGHT => {
-                *weights.entry(life.asked()).or_default() += 1;
+            Category::Parameters if life.requested_bytes() >= MIN_WEIGHT_BYTES => {
+                *weights.entry(life.requested_bytes()).or_default() += 1;
             }
             Category::Parameters | Category::Gradients | Category::Optimizer | Category::Buffers => {}
             _ if matches!(role, Role::Forward | Role::Plain) => {
-                *made.entry(life.block.stack).or_default().entry(life.asked()).or_default() += 1;
+                *made.entry(life.block.stack).or_default().entry(life.requested_bytes()).or_default() += 1;
             }
             _ => {}
         }

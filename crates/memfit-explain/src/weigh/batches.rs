@@ -1,66 +1,68 @@
-//! What one step made, and the next still finds: gradients that are dropped too late, variables that are
-//! overwritten only when what replaces them is there already.
+//! Tensors of one step that are still live in the next: gradients cleared too late, and variables that keep
+//! the old value until the new one is computed.
 
 use std::fmt::Write as _;
 
 use std::collections::{HashMap, HashSet};
 
 use memfit_allocator::Edit;
-use memfit_patch::Known;
+use memfit_patch::RecordedFacts;
 use memfit_recording::TextId;
 use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
 use super::{Finding, size};
-use crate::bench::{Bench, replayed};
+use crate::analysis::{Analysis, replayed_fix};
 use crate::origins::{Role, Site};
-use crate::story::{Life, Story};
+use crate::timeline::{Life, Timeline};
 
-pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
-    let story = &bench.story;
-    let trouble = story.trouble;
+pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
+    let timeline = &analysis.timeline;
+    let trouble = timeline.trouble;
     trouble.requested?;
-    let now = story.period_of(trouble.moment);
-    // Without a backward in between it is one and the same batch.
+    let now = timeline.period_of(trouble.moment);
+    // Without a backward pass between, it is the same batch.
     if now == 0
-        || !story.ran(Phase::Backward, 0, story.periods()[now - 1]) && story.steps_at(trouble.moment) == 0
+        || !timeline.phase_ran(Phase::Backward, 0, timeline.periods()[now - 1])
+            && timeline.steps_at(trouble.moment) == 0
     {
         return None;
     }
-    // Lines of which something from before the last step is there as well keep it for good: that is growth.
-    let older: HashSet<Option<Site>> = story
+    // Lines with older live blocks keep them for good, which is growth.
+    let older: HashSet<Option<Site>> = timeline
         .live()
-        .filter(|life| !life.stays() && story.period_of(life.block.born) + 1 < now)
+        .filter(|life| !life.stays() && timeline.period_of(life.block.born) + 1 < now)
         .map(|life| life.site)
         .collect();
-    // What was asked for further down in a loop than it has come by now, the time before has made.
-    let round = story.rounds_at(trouble.moment).checked_sub(1).map_or(0, |round| story.rounds[round]);
-    let reached = reached(story, round);
-    let tail =
-        |life: &Life| {
-            story.period_of(life.block.born) == now
-                && life.block.born < round
-                && story.origins.get(life.block.stack).user.iter().any(|site| {
-                    reached.get(&(site.file, site.function)).is_some_and(|line| site.line > *line)
-                })
-        };
+    // Blocks from lines further down in a loop than the current position were allocated by the previous
+    // iteration.
+    let round = timeline.rounds_at(trouble.moment).checked_sub(1).map_or(0, |round| timeline.rounds[round]);
+    let lines_reached = lines_reached(timeline, round);
+    let tail = |life: &Life| {
+        timeline.period_of(life.block.born) == now
+            && life.block.born < round
+            && timeline.origins.get(life.block.stack).user.iter().any(|site| {
+                lines_reached.get(&(site.file, site.function)).is_some_and(|line| site.line > *line)
+            })
+    };
     let is_old = |life: &Life| {
         !life.stays()
-            && (story.period_of(life.block.born) + 1 == now || tail(life))
+            && (timeline.period_of(life.block.born) + 1 == now || tail(life))
             && life.block.bytes >= 1 << 16
             && (life.category == Category::Gradients || !older.contains(&life.site))
     };
     let gradients_late = trouble.phase != Phase::Optimizer
-        && story.sum(|life| life.category == Category::Gradients && story.period_of(life.block.born) == now)
+        && timeline
+            .sum(|life| life.category == Category::Gradients && timeline.period_of(life.block.born) == now)
             == 0;
     let counts = |life: &Life| is_old(life) && (life.category != Category::Gradients || gradients_late);
-    let gradients = story.sum(|life| counts(life) && life.category == Category::Gradients);
-    let variables = story.sum(|life| counts(life) && life.category != Category::Gradients);
+    let gradients = timeline.sum(|life| counts(life) && life.category == Category::Gradients);
+    let variables = timeline.sum(|life| counts(life) && life.category != Category::Gradients);
     let total = gradients + variables;
     if total == 0 {
         return None;
     }
     let stacks =
-        bench.stacks(story.live().filter(|life| counts(life) && life.category != Category::Gradients));
+        analysis.stacks(timeline.live().filter(|life| counts(life) && life.category != Category::Gradients));
     let mut text = format!("{} of the previous step's tensors were still allocated", size(total));
     if gradients > 0 {
         let _ = write!(text, ", {} of them gradients", size(gradients));
@@ -72,23 +74,23 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
             size(variables)
         );
     }
-    let boundary: HashMap<u32, u32> = story
+    let boundary: HashMap<u32, u32> = timeline
         .live()
         .filter(|life| counts(life))
         .filter_map(|life| {
-            let end = story.periods().get(story.period_of(life.block.born)).copied();
+            let end = timeline.periods().get(timeline.period_of(life.block.born)).copied();
             Some((life.index, if tail(life) { round } else { end? }))
         })
         .collect();
-    let then = bench.replay(&bench.program, &bench.case.given, |block| {
+    let then = analysis.replay(&analysis.program, &analysis.case.given, |block| {
         boundary.get(&block).map_or(Edit::Keep, |end| Edit::FreeAt(*end))
     });
-    let sites = bench.sites(stacks.iter().map(|(stack, _)| *stack));
-    // What calls the optimizer steps it.
-    let step = story.lives.iter().filter(|life| life.role == Role::Optimizer);
-    let step = step.into_iter().find_map(|life| story.origins.get(life.block.stack).site());
-    let step = step.map(|site| bench.place(site));
-    let known = Known::Leftovers { step: step.as_ref(), gradients: gradients > 0 };
+    let sites = analysis.sites(stacks.iter().map(|(stack, _)| *stack));
+    // The line that calls the optimizer is the step.
+    let step = timeline.lives.iter().filter(|life| life.role == Role::Optimizer);
+    let step = step.into_iter().find_map(|life| timeline.origins.get(life.block.stack).site());
+    let step = step.map(|site| analysis.place(site));
+    let known = RecordedFacts::Leftovers { step: step.as_ref(), gradients: gradients > 0 };
     let how = match (gradients > 0, variables > 0) {
         (true, false) => {
             "call `optimizer.zero_grad()` right after `optimizer.step()`, before the next forward"
@@ -99,26 +101,28 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         }
     };
     let lever = if gradients > variables { Lever::ZeroGradEarlier } else { Lever::DropVariables };
-    let fix = replayed(lever, how.to_owned(), &then, bench.change(lever, &sites, known));
+    let fix = replayed_fix(lever, how.to_owned(), &then, analysis.change(lever, &sites, known));
     Some(Finding {
         cause: Cause::TwoBatchesAlive,
         bytes: total,
-        enough: bench.enough(total) == Some(true) && bench.full(),
-        facts: vec![bench.fact(text, total, stacks.first().map(|(stack, _)| *stack))],
+        enough: analysis.enough(total) == Some(true) && analysis.full(),
+        facts: vec![analysis.fact(text, total, stacks.first().map(|(stack, _)| *stack))],
         fixes: vec![fix],
     })
 }
 
-/// How far each function has come since a moment, as far as it asked for anything.
-fn reached(story: &Story<'_>, since: u32) -> HashMap<(TextId, TextId), u32> {
-    let mut reached = HashMap::new();
-    let asked =
-        story.lives.iter().filter(|life| life.block.born >= since && life.block.born <= story.trouble.moment);
-    for stack in asked.map(|life| life.block.stack).chain([story.trouble.stack]) {
-        for site in &story.origins.get(stack).user {
-            let line = reached.entry((site.file, site.function)).or_insert(site.line);
+/// Last line of each function that has allocated memory since a moment.
+fn lines_reached(timeline: &Timeline<'_>, since: u32) -> HashMap<(TextId, TextId), u32> {
+    let mut lines_reached = HashMap::new();
+    let asked = timeline
+        .lives
+        .iter()
+        .filter(|life| life.block.born >= since && life.block.born <= timeline.trouble.moment);
+    for stack in asked.map(|life| life.block.stack).chain([timeline.trouble.stack]) {
+        for site in &timeline.origins.get(stack).user {
+            let line = lines_reached.entry((site.file, site.function)).or_insert(site.line);
             *line = site.line.max(*line);
         }
     }
-    reached
+    lines_reached
 }

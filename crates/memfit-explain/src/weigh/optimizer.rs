@@ -1,38 +1,38 @@
-//! The optimizer's first step: state that was not there before, and temporaries of all parameters at once.
+//! The optimizer's first step: creation of its state, and temporaries of all parameters at once.
 
-use memfit_patch::Known;
+use memfit_patch::RecordedFacts;
 use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
 use super::{Finding, size};
-use crate::bench::{Bench, modelled};
+use crate::analysis::{Analysis, modelled_fix};
 use crate::explanation::{Apply, Fix};
 use crate::origins::Role;
 
-pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
-    let story = &bench.story;
-    let requested = story.trouble.requested?;
-    if story.trouble.phase != Phase::Optimizer {
+pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
+    let timeline = &analysis.timeline;
+    let requested = timeline.trouble.requested?;
+    if timeline.trouble.phase != Phase::Optimizer {
         return None;
     }
-    let origin = story.origins.get(story.trouble.stack);
-    let began = story
+    let origin = timeline.origins.get(timeline.trouble.stack);
+    let began = timeline
         .phases
         .iter()
         .rev()
-        .find(|(began, phase)| *phase == Phase::Optimizer && *began <= story.trouble.moment)?
+        .find(|(began, phase)| *phase == Phase::Optimizer && *began <= timeline.trouble.moment)?
         .0;
-    let here = |life: &crate::story::Life| life.block.born >= began;
-    let state = story.sum(|life| here(life) && life.category == Category::Optimizer);
-    let parameters = story.sum(|life| life.category == Category::Parameters);
-    let all_here = story.sum(here);
+    let here = |life: &crate::timeline::Life| life.block.born >= began;
+    let state = timeline.sum(|life| here(life) && life.category == Category::Optimizer);
+    let parameters = timeline.sum(|life| life.category == Category::Parameters);
+    let all_here = timeline.sum(here);
     let temporary = all_here.saturating_sub(state);
     let asks_for_state = origin.operation.state;
-    // Of several optimizers each has a first step of its own.
+    // Each of several optimizers has a first step of its own.
     let line = origin.site();
-    let before = |life: &&crate::story::Life| life.role == Role::Optimizer && life.block.born < began;
-    let made = || story.lives.iter().filter(before);
+    let before = |life: &&crate::timeline::Life| life.role == Role::Optimizer && life.block.born < began;
+    let made = || timeline.lives.iter().filter(before);
     let new_here = line.is_some() && made().next().is_some() && !made().any(|life| life.site == line);
-    let first = story.steps_at(story.trouble.moment) == 0 || asks_for_state || new_here;
+    let first = timeline.steps_at(timeline.trouble.moment) == 0 || asks_for_state || new_here;
     let foreach = !asks_for_state;
     let text = format!(
         "the optimizer's {} had allocated {} of state and {} of temporaries when it asked for {} more; the parameters take {}",
@@ -42,29 +42,29 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         size(requested),
         size(parameters)
     );
-    let fixes = remedies(bench, foreach, temporary, requested, state);
+    let fixes = remedies(analysis, foreach, temporary, requested, state);
     Some(Finding {
         cause: Cause::FirstStepSurprise,
         bytes: all_here + requested,
-        enough: first && bench.enough(all_here + requested) == Some(true) && bench.full(),
-        facts: vec![bench.fact(text, all_here, Some(story.trouble.stack))],
+        enough: first && analysis.enough(all_here + requested) == Some(true) && analysis.full(),
+        facts: vec![analysis.fact(text, all_here, Some(timeline.trouble.stack))],
         fixes,
     })
 }
 
-fn remedies(bench: &Bench<'_>, foreach: bool, temporary: u64, requested: u64, state: u64) -> Vec<Fix> {
+fn remedies(analysis: &Analysis<'_>, foreach: bool, temporary: u64, requested: u64, state: u64) -> Vec<Fix> {
     let saves = if foreach { temporary + requested } else { temporary };
     let mut fixes = Vec::new();
-    let story = &bench.story;
-    let steps = story.lives.iter().rev().filter(|life| life.role == Role::Optimizer);
-    let stacks = std::iter::once(story.trouble.stack).chain(steps.map(|life| life.block.stack));
-    let stack = stacks.into_iter().find(|stack| story.origins.get(*stack).site().is_some());
-    let sites = bench.sites(stack);
+    let timeline = &analysis.timeline;
+    let steps = timeline.lives.iter().rev().filter(|life| life.role == Role::Optimizer);
+    let stacks = std::iter::once(timeline.trouble.stack).chain(steps.map(|life| life.block.stack));
+    let stack = stacks.into_iter().find(|stack| timeline.origins.get(*stack).site().is_some());
+    let sites = analysis.sites(stack);
     let mut add = |lever, how: &str| {
-        let apply = bench.change(lever, &sites, Known::Nothing);
-        let mut fix = modelled(bench, lever, saves, how.to_owned(), apply);
+        let apply = analysis.change(lever, &sites, RecordedFacts::Nothing);
+        let mut fix = modelled_fix(analysis, lever, saves, how.to_owned(), apply);
         if !foreach {
-            // State is still being made: what of the temporaries is to come is not known.
+            // State is still being created, so the remaining temporaries are unknown.
             fix.fits = Some(false);
         }
         fixes.push(fix);
@@ -75,8 +75,8 @@ fn remedies(bench: &Bench<'_>, foreach: bool, temporary: u64, requested: u64, st
     );
     add(Lever::ForeachOff, "`foreach=False`: parameters are updated one at a time, with temporaries for one");
     let eight = state + requested;
-    fixes.push(modelled(
-        bench,
+    fixes.push(modelled_fix(
+        analysis,
         Lever::EightBitOptimizer,
         eight / 4 * 3,
         "an optimizer with 8-bit state (`bitsandbytes.optim.AdamW8bit`, torchao's `AdamW8bit`): a quarter of the state".to_owned(),

@@ -1,32 +1,32 @@
-//! There was room and it could not be used: fragmentation, private pools, settings.
+//! Free memory that could not be used: fragmentation, private pools, settings.
 
-use memfit_allocator::{Divisions, Edit, Given, Settings};
-use memfit_patch::Known;
+use memfit_allocator::{Divisions, Edit, ReplayConditions, Settings};
+use memfit_patch::RecordedFacts;
 use memfit_vocabulary::{Cause, Lever};
 
 use super::{Finding, size};
-use crate::bench::{Bench, LITTLE, Replayed, replayed};
+use crate::analysis::{Analysis, Replayed, SMALL_SHARE_DIVISOR, replayed_fix};
 use crate::explanation::{Apply, Fix};
 
-/// The variable that all releases since 2.9 read; the ones before know it by its older name only.
-pub(crate) const VARIABLE: &str = "PYTORCH_ALLOC_CONF";
-const OLDER_VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
+/// Environment variable that all releases since 2.9 read; earlier ones know only the older name.
+pub(crate) const CONF_VARIABLE: &str = "PYTORCH_ALLOC_CONF";
+const OLD_CONF_VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
 
-fn variable(bench: &Bench<'_>) -> &'static str {
-    let old = "2.9".parse().is_ok_and(|new| bench.case.given.release < new);
-    if old { OLDER_VARIABLE } else { VARIABLE }
+fn variable(analysis: &Analysis<'_>) -> &'static str {
+    let old = "2.9".parse().is_ok_and(|new| analysis.case.given.release < new);
+    if old { OLD_CONF_VARIABLE } else { CONF_VARIABLE }
 }
 
-pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
-    let Some(requested) = bench.story.trouble.requested else { return Vec::new() };
-    let trouble = bench.story.trouble;
-    let Some(limit) = bench.limit else { return Vec::new() };
+pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
+    let Some(requested) = analysis.timeline.trouble.requested else { return Vec::new() };
+    let trouble = analysis.timeline.trouble;
+    let Some(limit) = analysis.limit else { return Vec::new() };
     let unused = limit.saturating_sub(trouble.allocated);
     let mut findings = Vec::new();
-    findings.extend(settings(bench));
-    let there_was_room = bench.missing.is_some_and(|missing| missing <= 0);
-    findings.extend(pools(bench, unused, requested));
-    let fixes = remedies(bench);
+    findings.extend(settings(analysis));
+    let there_was_room = analysis.missing.is_some_and(|missing| missing <= 0);
+    findings.extend(pools(analysis, unused, requested));
+    let fixes = remedies(analysis);
     if there_was_room || fixes.iter().any(|fix| fix.fits == Some(true)) {
         let held = trouble.reserved.saturating_sub(trouble.allocated);
         let text = format!(
@@ -38,19 +38,18 @@ pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
         findings.push(Finding {
             cause: Cause::Fragmented,
             bytes: held,
-            // Where next to nothing is unused, pieces are not the problem: the card was about to be full
-            // anyway.
-            enough: there_was_room && unused >= requested && unused >= limit / LITTLE,
-            facts: vec![bench.fact(text, held, Some(trouble.stack))],
+            // If almost nothing is unused, fragmentation is not the cause: the card was nearly full.
+            enough: there_was_room && unused >= requested && unused >= limit / SMALL_SHARE_DIVISOR,
+            facts: vec![analysis.fact(text, held, Some(trouble.stack))],
             fixes,
         });
     }
     findings
 }
 
-/// Settings that were on when it died, and without which it would have lived.
-fn settings(bench: &Bench<'_>) -> Option<Finding> {
-    let recorded = bench.case.given;
+/// Settings without which the request would have succeeded.
+fn settings(analysis: &Analysis<'_>) -> Option<Finding> {
+    let recorded = analysis.case.given;
     let plain = Settings {
         expandable_segments: recorded.settings.expandable_segments,
         memory_fraction: recorded.settings.memory_fraction,
@@ -59,7 +58,7 @@ fn settings(bench: &Bench<'_>) -> Option<Finding> {
     if recorded.settings == plain {
         return None;
     }
-    let items: Vec<&str> = split(&bench.case.alloc_conf);
+    let items: Vec<&str> = split(&analysis.case.alloc_conf);
     let mut fixes: Vec<Fix> = Vec::new();
     for index in 0..items.len() {
         let name = items[index].split(':').next().unwrap_or_default().trim();
@@ -74,35 +73,36 @@ fn settings(bench: &Bench<'_>) -> Option<Finding> {
         if settings == recorded.settings || name == "per_process_memory_fraction" {
             continue;
         }
-        let then = bench.replay(&bench.program, &Given { settings, ..recorded }, |_| Edit::Keep);
+        let then =
+            analysis.replay(&analysis.program, &ReplayConditions { settings, ..recorded }, |_| Edit::Keep);
         if then.fits == Some(true) || (then.fits.is_none() && then.saves > 0) {
             let rest = if rest == "expandable_segments:False" { String::new() } else { rest };
             let how = if rest.is_empty() {
-                format!("remove `{name}` from {}, which then sets nothing", variable(bench))
+                format!("leave `{name}` out of {}: that is, do not set it", variable(analysis))
             } else {
-                format!("remove `{name}`: {}={rest}", variable(bench))
+                format!("leave `{name}` out: {}={rest}", variable(analysis))
             };
-            // Where the script itself sets it, it is mended there.
-            let known = Known::Settings { now: &bench.case.alloc_conf, then: &rest };
-            let apply = match bench.change(Lever::DropSetting, &[], known) {
-                Apply::ByHand(_) => Apply::Environment(variable(bench), rest),
+            // If the script sets the variable itself, the remedy edits the script.
+            let known = RecordedFacts::Settings { now: &analysis.case.alloc_conf, then: &rest };
+            let apply = match analysis.change(Lever::DropSetting, &[], known) {
+                Apply::ByHand(_) => Apply::Environment(variable(analysis), rest),
                 edit => edit,
             };
-            fixes.push(replayed(Lever::DropSetting, how + &reserved(bench, &then), &then, apply));
+            fixes.push(replayed_fix(Lever::DropSetting, how + &reserved(analysis, &then), &then, apply));
         }
     }
     let best = fixes.iter().map(|fix| fix.saves).max()?;
-    let kept = bench.story.trouble.reserved.saturating_sub(bench.story.trouble.allocated);
+    let kept = analysis.timeline.trouble.reserved.saturating_sub(analysis.timeline.trouble.allocated);
     let text = format!(
         "with `{}` the allocator could not use {} of the memory it had reserved; without it the same calls all succeed",
-        bench.case.alloc_conf,
+        analysis.case.alloc_conf,
         size(kept)
     );
     Some(Finding {
         cause: Cause::SettingThatHurts,
         bytes: best,
         enough: fixes.iter().any(|fix| fix.fits == Some(true)),
-        facts: vec![bench.fact(text, kept, Some(bench.story.trouble.stack))],
+        facts: vec![analysis.fact(text, kept, Some(analysis.timeline.trouble.stack))],
         fixes,
     })
 }
@@ -120,58 +120,63 @@ fn split(conf: &str) -> Vec<&str> {
     parts.filter(|part| !part.trim().is_empty()).collect()
 }
 
-/// Free memory in pools that others may not use.
-fn pools(bench: &Bench<'_>, unused: u64, requested: u64) -> Option<Finding> {
-    let recorded = bench.case.given;
-    let now = bench.replay(&bench.program, &recorded, |_| Edit::Keep);
+/// Free memory in private pools that other allocations may not use.
+fn pools(analysis: &Analysis<'_>, unused: u64, requested: u64) -> Option<Finding> {
+    let recorded = analysis.case.given;
+    let now = analysis.replay(&analysis.program, &recorded, |_| Edit::Keep);
     let locked = now
         .outcome
         .as_ref()
         .and_then(|outcome| outcome.died.as_ref())
         .map_or(0, |(_, oom)| oom.in_private_pools);
-    let private =
-        bench.story.live().filter(|life| life.block.pool.0 != 0).map(|life| life.block.bytes).sum::<u64>();
+    let private = analysis
+        .timeline
+        .live()
+        .filter(|life| life.block.pool.0 != 0)
+        .map(|life| life.block.bytes)
+        .sum::<u64>();
     if locked + private == 0 {
         return None;
     }
-    let merged = bench.program.with_one_pool();
-    let then = bench.replay(&merged, &recorded, |_| Edit::Keep);
-    let count = bench.case.track.pools.len().saturating_sub(1);
+    let merged = analysis.program.with_one_pool();
+    let then = analysis.replay(&merged, &recorded, |_| Edit::Keep);
+    let count = analysis.case.track.pools.len().saturating_sub(1);
     let text = format!(
         "{count} private pools (CUDA graphs, `MemPool`) held {} that were free but reserved for them; {} were requested and {} were free",
         size(locked),
         size(requested),
         size(unused)
     );
-    let stacks = bench.stacks(bench.story.lives.iter().filter(|life| life.block.pool.0 != 0));
+    let stacks = analysis.stacks(analysis.timeline.lives.iter().filter(|life| life.block.pool.0 != 0));
     let stack = stacks.first().map(|(stack, _)| *stack);
     let how = "let graphs share one pool, or make the pool with `use_on_oom=True` (2.9 and later), so that its free memory can be used".to_owned();
-    let sites = bench.sites(stack);
-    let change = |lever| (lever, bench.change(lever, &sites, Known::Nothing));
+    let sites = analysis.sites(stack);
+    let change = |lever| (lever, analysis.change(lever, &sites, RecordedFacts::Nothing));
     let (lever, apply) = match change(Lever::PoolOnOom) {
         (_, Apply::ByHand(_)) => change(Lever::SharePool),
         lent => lent,
     };
-    let how = how + &reserved(bench, &then);
+    let how = how + &reserved(analysis, &then);
     Some(Finding {
         cause: Cause::PrivatePools,
         bytes: locked.max(then.saves),
         enough: then.fits == Some(true) && now.fits != Some(true),
-        facts: vec![bench.fact(text, locked, stack)],
-        fixes: vec![replayed(lever, how, &then, apply)],
+        facts: vec![analysis.fact(text, locked, stack)],
+        fixes: vec![replayed_fix(lever, how, &then, apply)],
     })
 }
 
-/// Settings that keep pieces together.
-fn remedies(bench: &Bench<'_>) -> Vec<Fix> {
-    let recorded = bench.case.given;
+/// Settings that reduce fragmentation.
+fn remedies(analysis: &Analysis<'_>) -> Vec<Fix> {
+    let recorded = analysis.case.given;
     let mut fixes = Vec::new();
     let mut attempt = |lever: Lever, text: String, settings: Settings| {
-        let then = bench.replay(&bench.program, &Given { settings, ..recorded }, |_| Edit::Keep);
+        let then =
+            analysis.replay(&analysis.program, &ReplayConditions { settings, ..recorded }, |_| Edit::Keep);
         if then.saves > 0 || then.fits == Some(true) {
-            let conf = with(&bench.case.alloc_conf, &text);
-            let how = format!("set {}={conf}", variable(bench)) + &reserved(bench, &then);
-            fixes.push(replayed(lever, how, &then, Apply::Environment(variable(bench), conf)));
+            let conf = append_setting(&analysis.case.alloc_conf, &text);
+            let how = format!("set {}={conf}", variable(analysis)) + &reserved(analysis, &then);
+            fixes.push(replayed_fix(lever, how, &then, Apply::Environment(variable(analysis), conf)));
         }
     };
     if !recorded.settings.expandable_segments {
@@ -191,14 +196,14 @@ fn remedies(bench: &Bench<'_>) -> Vec<Fix> {
     fixes
 }
 
-/// Settings with another behind them.
-fn with(conf: &str, more: &str) -> String {
+/// Appends a setting to settings.
+fn append_setting(conf: &str, more: &str) -> String {
     let name = |item: &str| item.split(':').next().unwrap_or_default().trim().to_owned();
     let others = split(conf).into_iter().filter(|item| name(item) != name(more)).map(str::trim);
     others.chain([more]).collect::<Vec<_>>().join(",")
 }
 
-/// `: reserved 21.30 GiB → 18.20 GiB`.
-fn reserved(bench: &Bench<'_>, then: &Replayed) -> String {
-    format!(": the same calls reserve {} instead of {}", size(then.reserved), size(bench.demand()))
+/// Formats `: reserved 21.30 GiB → 18.20 GiB`.
+fn reserved(analysis: &Analysis<'_>, then: &Replayed) -> String {
+    format!(": the same calls reserve {} instead of {}", size(then.reserved), size(analysis.demand()))
 }

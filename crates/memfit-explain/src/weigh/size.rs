@@ -1,19 +1,19 @@
-//! Everything that is there is needed: then it is a matter of size.
+//! All live memory is needed: model and batch are too large for the card.
 
 use std::collections::HashMap;
 
-use memfit_patch::{BlockCall, Known};
+use memfit_patch::{BlockCall, RecordedFacts};
 use memfit_recording::TextId;
 use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
 use super::{Finding, autocast, size};
-use crate::bench::{Bench, modelled};
+use crate::analysis::{Analysis, modelled_fix};
 use crate::explanation::{Apply, Fix};
 use crate::origins::{Role, Site};
-use crate::story::Life;
+use crate::timeline::Life;
 
-fn state(bench: &Bench<'_>) -> u64 {
-    bench.story.sum(|life| {
+fn state(analysis: &Analysis<'_>) -> u64 {
+    analysis.timeline.sum(|life| {
         matches!(
             life.category,
             Category::Parameters | Category::Buffers | Category::Gradients | Category::Optimizer
@@ -21,17 +21,17 @@ fn state(bench: &Bench<'_>) -> u64 {
     })
 }
 
-/// The model's own state is more than the card has.
-pub(super) fn does_not_fit(bench: &Bench<'_>) -> Option<Finding> {
-    let story = &bench.story;
-    let requested = story.trouble.requested?;
-    let limit = bench.limit?;
-    let placing = story.origins.get(story.trouble.stack).role == Role::Placing;
-    let parameters = story.sum(|life| matches!(life.category, Category::Parameters | Category::Buffers));
-    let before_all = !story.ever(Phase::Forward) && !story.ever(Phase::Backward);
-    // Each parameter that trains has a gradient beside it, whatever the batch.
-    let trains = story.ever(Phase::Backward) || story.ever(Phase::Optimizer);
-    let gradients = story.sum(|life| life.category == Category::Gradients);
+/// Checks whether the model's own state exceeds the card.
+pub(super) fn does_not_fit(analysis: &Analysis<'_>) -> Option<Finding> {
+    let timeline = &analysis.timeline;
+    let requested = timeline.trouble.requested?;
+    let limit = analysis.limit?;
+    let placing = timeline.origins.get(timeline.trouble.stack).role == Role::Placing;
+    let parameters = timeline.sum(|life| matches!(life.category, Category::Parameters | Category::Buffers));
+    let before_all = !timeline.has_phase(Phase::Forward) && !timeline.has_phase(Phase::Backward);
+    // Each trained parameter has a gradient, whatever the batch size.
+    let trains = timeline.has_phase(Phase::Backward) || timeline.has_phase(Phase::Optimizer);
+    let gradients = timeline.sum(|life| life.category == Category::Gradients);
     let least = if trains { parameters + parameters.max(gradients) } else { parameters };
     let of_model = before_all && (placing || parameters * 2 > limit) && parameters + requested > limit / 2;
     if !of_model && least <= limit {
@@ -52,62 +52,62 @@ pub(super) fn does_not_fit(bench: &Bench<'_>) -> Option<Finding> {
         )
     };
     let needed = (parameters + requested).max(least);
-    // Training adds gradients, an optimizer's two moments and its temporaries, each as large as the
-    // parameters. How much of the model was still to come is not known, nor are its activations: half as
-    // much again stands for both.
+    // Training adds gradients, the two moments of an optimizer such as Adam, and its temporaries, each as
+    // large as the parameters. The part of the model that was not yet created and the activations are
+    // unknown: half as much again stands for both.
     let room =
         needed.saturating_mul(5).saturating_add(needed.saturating_mul(5) / 2).max(limit.saturating_mul(2));
     Some(Finding {
         cause: Cause::DoesNotFit,
         bytes: needed,
-        enough: bench.full(),
-        facts: vec![bench.fact(text, parameters, Some(story.trouble.stack))],
-        fixes: vec![larger_card(bench, room), shard(bench, parameters)],
+        enough: analysis.full(),
+        facts: vec![analysis.fact(text, parameters, Some(timeline.trouble.stack))],
+        fixes: vec![larger_card(analysis, room), shard(analysis, parameters)],
     })
 }
 
-/// Sizes in which cards are made, in GiB.
-const CARDS: &[u64] = &[8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 80, 96, 141, 180, 192, 288];
+/// Memory sizes of existing cards in GiB.
+const CARD_SIZES_GIB: &[u64] = &[8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 80, 96, 141, 180, 192, 288];
 
-fn larger_card(bench: &Bench<'_>, room: u64) -> Fix {
+fn larger_card(analysis: &Analysis<'_>, room: u64) -> Fix {
     let least = room.div_ceil(1 << 30);
-    let gib = CARDS.iter().copied().find(|gib| *gib >= least).unwrap_or(least);
+    let gib = CARD_SIZES_GIB.iter().copied().find(|gib| *gib >= least).unwrap_or(least);
     let how =
         format!("a GPU with {gib} GiB or more: `memfit gpus` lists them, `memfit run --gpu NAME` checks one");
-    let saves = bench.short().unwrap_or(0);
-    modelled(bench, Lever::LargerCard, saves, how, Apply::Card(gib << 30))
+    let saves = analysis.short().unwrap_or(0);
+    modelled_fix(analysis, Lever::LargerCard, saves, how, Apply::Card(gib << 30))
 }
 
-fn shard(bench: &Bench<'_>, parameters: u64) -> Fix {
+fn shard(analysis: &Analysis<'_>, parameters: u64) -> Fix {
     let how = "shard parameters, gradients and optimizer state over several GPUs (`fully_shard`, FSDP2): with two, each holds half";
-    modelled(bench, Lever::Shard, parameters / 2, how.to_owned(), Apply::ByHand(None))
+    modelled_fix(analysis, Lever::Shard, parameters / 2, how.to_owned(), Apply::ByHand(None))
 }
 
-/// Tensors that are all needed.
-pub(super) fn too_big(bench: &Bench<'_>) -> Finding {
-    let story = &bench.story;
-    let trouble = story.trouble;
+/// Finding for tensors that are all needed.
+pub(super) fn too_big(analysis: &Analysis<'_>) -> Finding {
+    let timeline = &analysis.timeline;
+    let trouble = timeline.trouble;
     let requested = trouble.requested.unwrap_or(0);
     let activations =
         |life: &Life| matches!(life.category, Category::Activations | Category::Temporary | Category::Inputs);
-    let of_batch = story.sum(activations) + requested;
-    let of_state = state(bench);
-    let text = match bench.limit {
+    let of_batch = timeline.sum(activations) + requested;
+    let of_state = state(analysis);
+    let text = match analysis.limit {
         Some(limit) => format!(
             "{} in tensors and {} more requested make {}, and the allocator could get {}: {} grow with the batch, {} are parameters, gradients and optimizer state",
             size(trouble.allocated),
             size(requested),
             size(trouble.allocated + requested),
-            beside(limit, trouble.allocated + requested),
+            format_difference(limit, trouble.allocated + requested),
             size(of_batch),
             size(of_state)
         ),
         None => format!("{} in tensors, and {} more requested", size(trouble.allocated), size(requested)),
     };
-    let stacks = bench.stacks(story.live().filter(|life| activations(life)));
-    let mut facts = vec![bench.fact(text, trouble.allocated, Some(trouble.stack))];
+    let stacks = analysis.stacks(timeline.live().filter(|life| activations(life)));
+    let mut facts = vec![analysis.fact(text, trouble.allocated, Some(trouble.stack))];
     if let Some((stack, bytes)) = stacks.first() {
-        facts.push(bench.fact(
+        facts.push(analysis.fact(
             "most of the memory that grows with the batch was allocated here",
             *bytes,
             Some(*stack),
@@ -118,79 +118,84 @@ pub(super) fn too_big(bench: &Bench<'_>) -> Finding {
         bytes: trouble.allocated + requested,
         enough: true,
         facts,
-        fixes: remedies(bench, of_batch),
+        fixes: remedies(analysis, of_batch),
     }
 }
 
-/// A limit beside what was wanted of it: where rounding hides the difference, it is said.
-fn beside(limit: u64, wanted: u64) -> String {
+/// Formats a limit next to the bytes wanted; adds the exact difference if rounding hides it.
+fn format_difference(limit: u64, wanted: u64) -> String {
     match wanted.checked_sub(limit) {
         Some(short) if short > 0 && size(limit) == size(wanted) => format!("{} less", size(short)),
         _ => size(limit),
     }
 }
 
-/// What makes a step smaller, the mathematics staying the same first.
-fn remedies(bench: &Bench<'_>, of_batch: u64) -> Vec<Fix> {
-    let story = &bench.story;
-    let activations = story.sum(|life| life.category == Category::Activations);
+/// Remedies that make a step smaller, those that keep the training results first.
+fn remedies(analysis: &Analysis<'_>, of_batch: u64) -> Vec<Fix> {
+    let timeline = &analysis.timeline;
+    let activations = timeline.sum(|life| life.category == Category::Activations);
     let mut fixes = Vec::new();
-    // What no backward will go through has no graph to be made smaller.
-    let graph = !bench.without_graph();
+    // Without a backward pass, there is no graph to reduce.
+    let graph = !analysis.without_graph();
     if graph && activations > 0 {
-        let checkpointed = repeated_calls(bench);
+        let checkpointed = repeated_calls(analysis);
         let saves = checkpointed.as_ref().map_or(activations / 2, |found| found.saves);
         let lines = checkpointed.map(|found| found.lines).unwrap_or_default();
-        let apply = bench.change(Lever::Checkpointing, &lines, Known::Nothing);
+        let apply = analysis.change(Lever::Checkpointing, &lines, RecordedFacts::Nothing);
         let how = "activation checkpointing: `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` for each repeated block recomputes its activations in the backward pass";
-        fixes.push(modelled(bench, Lever::Checkpointing, saves, how.to_owned(), apply));
-        let offload = around_the_model(bench, Lever::ActivationOffload);
-        let largest = story.live().filter(|life| life.category == Category::Activations);
+        fixes.push(modelled_fix(analysis, Lever::Checkpointing, saves, how.to_owned(), apply));
+        let offload = around_the_model(analysis, Lever::ActivationOffload);
+        let largest = timeline.live().filter(|life| life.category == Category::Activations);
         let largest = largest.map(|life| life.block.bytes).max().unwrap_or(0);
         let how = "run the forward pass under `torch.autograd.graph.save_on_cpu()`: activations are offloaded to host memory until the backward pass, which costs two copies";
-        fixes.push(modelled(
-            bench,
+        fixes.push(modelled_fix(
+            analysis,
             Lever::ActivationOffload,
             activations.saturating_sub(2 * largest),
             how.to_owned(),
             offload,
         ));
-        if !autocast::is_on(bench) {
-            let apply = around_the_model(bench, Lever::AutocastBf16);
+        if !autocast::is_on(analysis) {
+            let apply = around_the_model(analysis, Lever::AutocastBf16);
             let how = "run the forward pass under `torch.autocast(\"cuda\", dtype=torch.bfloat16)`: activations take about half";
-            fixes.push(modelled(bench, Lever::AutocastBf16, activations / 2, how.to_owned(), apply));
+            fixes.push(modelled_fix(analysis, Lever::AutocastBf16, activations / 2, how.to_owned(), apply));
         }
     }
     if graph {
         let how = "gradient accumulation: run the batch as two or more micro-batches. `memfit.Step` first checks in numbers that the loss allows it (BatchNorm and losses that compare samples do not)";
-        fixes.push(modelled(bench, Lever::MicroBatch, of_batch / 2, how.to_owned(), Apply::ByHand(None)));
+        fixes.push(modelled_fix(
+            analysis,
+            Lever::MicroBatch,
+            of_batch / 2,
+            how.to_owned(),
+            Apply::ByHand(None),
+        ));
     }
-    fixes.push(modelled(
-        bench,
+    fixes.push(modelled_fix(
+        analysis,
         Lever::SmallerBatch,
         of_batch / 2,
         "half the batch".to_owned(),
         Apply::ByHand(None),
     ));
-    let room = bench.story.trouble.allocated + bench.story.trouble.requested.unwrap_or(0);
-    fixes.push(larger_card(bench, room + room / 2));
+    let room = analysis.timeline.trouble.allocated + analysis.timeline.trouble.requested.unwrap_or(0);
+    fixes.push(larger_card(analysis, room + room / 2));
     fixes
 }
 
-/// Lines of one forward that call blocks under which activations are, and what of them would not be kept.
-struct Repeated {
+/// Lines of one forward pass that call blocks with activations inside, and the bytes that would not be kept.
+struct RepeatedBlocks {
     lines: Vec<Site>,
     saves: u64,
 }
 
-/// Where the inside of what is called could be made once more: the forward that has most activations under
-/// such lines.
-fn repeated_calls(bench: &Bench<'_>) -> Option<Repeated> {
-    let story = &bench.story;
-    // By line: all bytes under it, and the largest block, which stands for what the line itself returns.
+/// Finds the forward pass with the most activations inside blocks that could be recomputed.
+fn repeated_calls(analysis: &Analysis<'_>) -> Option<RepeatedBlocks> {
+    let timeline = &analysis.timeline;
+    // By line: all bytes inside, and the largest block, which stands for the line's own result.
     let mut by_site: HashMap<Site, (u64, u64, u64)> = HashMap::new();
-    for life in story.live().filter(|life| life.category == Category::Activations) {
-        for site in &story.origins.get(life.block.stack).user {
+    for life in timeline.live().filter(|life| life.category == Category::Activations) {
+        for site in &timeline.origins.get(life.block.stack).user {
             let entry = by_site.entry(*site).or_default();
             entry.0 += life.block.bytes;
             entry.1 = entry.1.max(life.block.bytes);
@@ -199,9 +204,11 @@ fn repeated_calls(bench: &Bench<'_>) -> Option<Repeated> {
     }
     let mut by_forward: HashMap<(TextId, u32), Vec<(Site, u64)>> = HashMap::new();
     for (site, (bytes, largest, blocks)) in by_site {
-        let file = story.track.texts.get(site.file);
-        // A line in a loop returns something each time it is called; one outside of it once.
-        let Some(BlockCall { function, in_loop }) = bench.code.block_call(file, site.line) else { continue };
+        let file = timeline.track.texts.get(site.file);
+        // A line in a loop returns a result in each iteration; one outside of it once.
+        let Some(BlockCall { function, in_loop }) = analysis.code.block_call(file, site.line) else {
+            continue;
+        };
         let returned = if in_loop { (blocks / 4).max(1) * (largest / 2) } else { largest };
         let saves = bytes.saturating_sub(if in_loop { returned.min(bytes / 4) } else { returned });
         if saves > 0 {
@@ -210,23 +217,24 @@ fn repeated_calls(bench: &Bench<'_>) -> Option<Repeated> {
     }
     let all = by_forward.into_values().map(|mut lines| {
         lines.sort_unstable();
-        // While the backward is in one of them, its inside is there.
+        // While the backward pass is in one of the blocks, its recomputed inside is live.
         let inside =
             if lines.len() > 1 { lines.iter().map(|(_, saves)| *saves).max().unwrap_or(0) } else { 0 };
         let saves = lines.iter().map(|(_, saves)| saves).sum::<u64>() - inside;
-        Repeated { lines: lines.into_iter().map(|(site, _)| site).collect(), saves }
+        RepeatedBlocks { lines: lines.into_iter().map(|(site, _)| site).collect(), saves }
     });
     all.filter(|found| found.saves > 0)
         .max_by(|one, other| one.saves.cmp(&other.saves).then_with(|| other.lines.cmp(&one.lines)))
 }
 
-/// The line that calls the model, under a context.
-fn around_the_model(bench: &Bench<'_>, lever: Lever) -> Apply {
-    let story = &bench.story;
-    let own = story.origins.get(story.trouble.stack).caller;
-    let caller =
-        own.or_else(|| story.lives.iter().rev().find_map(|life| story.origins.get(life.block.stack).caller));
-    bench.change(lever, caller.as_slice(), Known::Nothing)
+/// Edit that wraps the line that calls the model in a context.
+fn around_the_model(analysis: &Analysis<'_>, lever: Lever) -> Apply {
+    let timeline = &analysis.timeline;
+    let own = timeline.origins.get(timeline.trouble.stack).caller;
+    let caller = own.or_else(|| {
+        timeline.lives.iter().rev().find_map(|life| timeline.origins.get(life.block.stack).caller)
+    });
+    analysis.change(lever, caller.as_slice(), RecordedFacts::Nothing)
 }
 
 #[cfg(test)]
@@ -235,8 +243,8 @@ mod tests {
 
     #[test]
     fn a_limit_that_looks_like_what_was_wanted_is_told_by_the_difference() {
-        assert_eq!(beside(73 << 30, 80 << 30), "73.00 GiB");
-        assert_eq!(beside((73 << 30) - (1 << 20), 73 << 30), "1 MiB less");
-        assert_eq!(beside(73 << 30, 73 << 30), "73.00 GiB");
+        assert_eq!(format_difference(73 << 30, 80 << 30), "73.00 GiB");
+        assert_eq!(format_difference((73 << 30) - (1 << 20), 73 << 30), "1 MiB less");
+        assert_eq!(format_difference(73 << 30, 73 << 30), "73.00 GiB");
     }
 }

@@ -1,26 +1,27 @@
-//! Which of the architectures that a kernel was compiled for a card can run.
+//! Compatibility of compiled kernels with a device's architecture.
 
-/// What an image was compiled for.
+/// Architecture that an image was compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Ten times the major number plus the minor: 86 for `sm_86`.
+    /// Ten times the major version plus the minor: 86 for `sm_86`.
     pub version: u32,
     scope: Scope,
 }
 
-/// On which cards of its generation machine code runs.
+/// Devices of its generation that machine code runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
-    /// On the card named, and on those with the same major and a greater minor number.
+    /// The named architecture, and those with the same major and a greater minor version.
     Generation,
-    /// `sm_100f`: on the named card's family only. All families so far are a generation's later cards.
+    /// `sm_100f`: only the family of the named architecture. So far, all families are a generation's later
+    /// devices.
     Family,
-    /// `sm_90a`: on the named card only.
+    /// `sm_90a`: only the named architecture.
     Exact,
 }
 
 impl Target {
-    /// As in a fat binary's entry: the version, and the flags that tell the scope.
+    /// Creates a target from the version and the flags in a fat binary's entry.
     pub fn new(version: u32, flags: u64) -> Self {
         let scope = match flags {
             flags if flags & 0x10_0000 != 0 => Scope::Exact,
@@ -30,7 +31,8 @@ impl Target {
         Self { version, scope }
     }
 
-    /// Whether a card of compute capability `device` (89 for 8.9) runs machine code for this target.
+    /// Returns `true` if a device of compute capability `device` (89 for 8.9) runs machine code for this
+    /// target.
     pub fn runs_on(self, device: u32) -> bool {
         match self.scope {
             Scope::Exact => self.version == device,
@@ -38,7 +40,7 @@ impl Target {
         }
     }
 
-    /// Whether the driver can compile PTX for this target for the card.
+    /// Returns `true` if the driver can compile PTX for this target for the device.
     pub fn compiles_for(self, device: u32) -> bool {
         match self.scope {
             Scope::Exact => self.version == device,
@@ -47,7 +49,7 @@ impl Target {
         }
     }
 
-    /// Orders the targets that a card runs: the driver takes the greatest.
+    /// Sort key among the targets that a device runs: the driver takes the greatest.
     pub fn preference(self) -> (u32, u8) {
         let scope = match self.scope {
             Scope::Generation => 0,

@@ -1,34 +1,32 @@
-//! What a thread of a kernel has to do, counted in its machine code.
+//! Instructions and loads per thread of a kernel, counted in its machine code.
 //!
-//! From Volta on, an instruction is 16 bytes long, and two of its fields are read here: which it is, and how
-//! much a load loads. Of a kernel with loops each instruction counts once, so what is found is the least that
-//! a thread does.
+//! Since Volta, an instruction is 16 bytes long. Two of its fields are read here: the opcode, and the width
+//! of a load. In loops, each instruction counts once, so the counts are lower bounds.
 
-/// What a thread does at least.
+/// Lower bounds on the work of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Code {
-    /// Instructions up to the end of the kernel's body; 0 where the machine code is not known.
+    /// Instructions up to the end of the kernel's body; 0 if the machine code is unknown.
     pub instructions: u32,
-    /// Bytes that it loads from the card's memory, whether from there or from a cache.
+    /// Bytes loaded from global memory, whether from DRAM or from a cache.
     pub loaded: u32,
 }
 
-/// Bytes of an instruction.
-const INSTRUCTION: usize = 16;
-/// `EXIT` without a condition. What stands behind it is only called in rare cases, such as the division of
-/// denormals.
+/// Bytes per instruction.
+const INSTRUCTION_BYTES: usize = 16;
+/// Unconditional `EXIT`. The code after it is only called in rare cases, such as the division of denormals.
 const EXIT: u64 = 0x794d;
-/// `LDG`: the lower byte of the operation in each of its forms.
+/// `LDG`: lower byte of the opcode in each of its forms.
 const LOAD: u64 = 0x81;
-/// Its forms: the address in registers, or with a part of it in a uniform register.
+/// Upper byte of its forms: the address in registers, or partly in a uniform register.
 const LOAD_FORMS: [u64; 2] = [0x3, 0x9];
 
 impl Code {
-    /// Reads the code of a kernel. Code of older cards, and what is none, never comes to an end and counts as
-    /// unknown.
-    pub(super) fn of(text: &[u8]) -> Self {
+    /// Reads the code of a kernel. Code of older architectures, or invalid code, has no such end and counts
+    /// as unknown.
+    pub(super) fn parse(text: &[u8]) -> Self {
         let mut code = Self::default();
-        for instruction in text.chunks_exact(INSTRUCTION) {
+        for instruction in text.chunks_exact(INSTRUCTION_BYTES) {
             let word = |at: usize| {
                 instruction[at..at + 8].iter().rev().fold(0_u64, |word, byte| word << 8 | u64::from(*byte))
             };
@@ -45,7 +43,7 @@ impl Code {
     }
 }
 
-/// Bytes of a load, by the upper word of its instruction.
+/// Bytes per load, from the upper word of its instruction.
 fn loaded(high: u64) -> u32 {
     match high >> 9 & 0x7 {
         0 | 1 => 1,
@@ -75,14 +73,14 @@ mod tests {
 
     #[test]
     fn a_body_ends_where_nothing_goes_on() {
-        let code = Code::of(&text(&[MAYBE_EXIT, LOAD_64, LOAD_32, OLD_LOAD_32, LAST, BRANCH, LOAD_64]));
+        let code = Code::parse(&text(&[MAYBE_EXIT, LOAD_64, LOAD_32, OLD_LOAD_32, LAST, BRANCH, LOAD_64]));
         assert_eq!(code, Code { instructions: 5, loaded: 16 });
     }
 
     #[test]
     fn what_has_no_end_is_not_known() {
         for bytes in [vec![], vec![0; 64], text(&[LOAD_64, BRANCH]), vec![0xff; 40]] {
-            assert_eq!(Code::of(&bytes), Code::default());
+            assert_eq!(Code::parse(&bytes), Code::default());
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Machine code for one architecture: an ELF file whose `.nv.info` sections describe each kernel.
 //!
-//! Read are a kernel's parameters (offset and size of each), and what decides how many of its blocks fit on a
-//! multiprocessor: registers, static shared memory, local memory, the launch bounds. Attribute numbers are
-//! those that `cuobjdump -elf` prints by name.
+//! Reads a kernel's parameters (offset and size of each) and the properties that decide its occupancy:
+//! registers, static shared memory, local memory, launch bounds. Attribute numbers are those that `cuobjdump
+//! -elf` prints by name.
 
 use std::collections::HashMap;
 
@@ -11,39 +11,39 @@ use super::{
     fatbin::{u16_at, u32_at, u64_at},
 };
 
-/// What one kernel is made of.
+/// Description of one kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Function {
-    /// Its parameters in order.
+    /// Parameters in order.
     pub params: Vec<Param>,
-    /// Registers of a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Bytes of shared memory that a block has without asking for more.
+    /// Static shared memory per block, in bytes.
     pub shared: u32,
-    /// Bytes of local memory (stack frame) of a thread.
+    /// Local memory (stack frame) per thread, in bytes.
     pub local: u32,
-    /// Bytes of its bank of constants that are neither parameters nor the driver's.
+    /// Bytes of its constant bank that are neither parameters nor the driver's.
     pub constant: u32,
-    /// Most threads that a block may have by the kernel's launch bounds; 0 if it has none.
+    /// Maximum threads per block by the kernel's launch bounds; 0 if it has none.
     pub launch_bound: u32,
-    /// What a thread of it does.
+    /// Work of a thread.
     pub code: Code,
 }
 
 /// One parameter of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Param {
-    /// Where it lies in the block of parameters.
+    /// Offset in the parameter block.
     pub offset: u32,
-    /// Its bytes.
+    /// Size in bytes.
     pub size: u32,
 }
 
-/// Sections of a real image number at most a few per kernel; more are not believed.
-const MOST_SECTIONS: usize = 1 << 18;
-/// A kernel takes at most 32,764 bytes of parameters.
-const MOST_PARAMS: u32 = 4096;
-/// Bytes of one section header.
+/// Sections accepted in an image. A real image has at most a few per kernel.
+const MAX_SECTIONS: usize = 1 << 18;
+/// Parameters accepted for a kernel, which has at most 32,764 bytes of them.
+const MAX_PARAMS: u32 = 4096;
+/// Bytes per section header.
 const SECTION_HEADER: usize = 64;
 
 /// Attributes of `.nv.info` sections.
@@ -53,7 +53,7 @@ mod attribute {
     pub(super) const FRAME_SIZE: u8 = 0x11;
     pub(super) const KPARAM_INFO: u8 = 0x17;
     pub(super) const REGISTERS: u8 = 0x2f;
-    /// Of kernels with more than 4 KiB of parameters.
+    /// In kernels with more than 4 KiB of parameters.
     pub(super) const LARGE_KPARAM_INFO: u8 = 0x45;
 }
 
@@ -61,24 +61,24 @@ mod attribute {
 pub struct Section<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Bytes in memory.
+    /// Size in memory.
     size: u64,
-    /// Bytes in the file; empty for a section that has none there.
+    /// Bytes in the file; empty for a section without any.
     pub data: &'a [u8],
     info: u32,
     link: u32,
 }
 
-/// The kernels of a cubin, by mangled name. Sections that do not hang together are left out.
+/// Kernels of a cubin, by mangled name. Inconsistent sections are skipped.
 pub fn functions(elf: &[u8]) -> HashMap<String, Function> {
     let sections = sections(elf).unwrap_or_default();
     let mut functions: HashMap<String, Function> = HashMap::new();
     for section in &sections {
         if let Some(name) = section.name.strip_prefix(".text.") {
-            // Before ABI 8 the count of registers is also here, in the upper byte.
+            // Before ABI 8, the register count is also here, in the upper byte.
             let function = functions.entry(name.to_owned()).or_default();
             function.registers = section.info >> 24;
-            function.code = Code::of(section.data);
+            function.code = Code::parse(section.data);
         }
     }
     for section in &sections {
@@ -104,7 +104,7 @@ fn owner<'f>(
     functions.get_mut(section.name.strip_prefix(prefix)?)
 }
 
-/// The sections of an ELF file, if it is a whole one.
+/// Sections of an ELF file; `None` if it is incomplete.
 pub fn sections(elf: &[u8]) -> Option<Vec<Section<'_>>> {
     // 64-bit, little endian.
     if elf.get(..6)? != [0x7f, b'E', b'L', b'F', 2, 1] {
@@ -114,7 +114,7 @@ pub fn sections(elf: &[u8]) -> Option<Vec<Section<'_>>> {
     if usize::from(u16_at(elf, 0x3a)?) != SECTION_HEADER {
         return None;
     }
-    // An image with very many kernels keeps the true count in the first header.
+    // An image with very many kernels stores the true count in the first header.
     let count = match u16_at(elf, 0x3c)? {
         0 => usize::try_from(u64_at(elf, table.checked_add(0x20)?)?).ok()?,
         count => usize::from(count),
@@ -124,7 +124,7 @@ pub fn sections(elf: &[u8]) -> Option<Vec<Section<'_>>> {
         index => usize::from(index),
     };
     let headers = elf.get(table..)?;
-    let headers: Vec<&[u8]> = headers.chunks_exact(SECTION_HEADER).take(count.min(MOST_SECTIONS)).collect();
+    let headers: Vec<&[u8]> = headers.chunks_exact(SECTION_HEADER).take(count.min(MAX_SECTIONS)).collect();
     let names = section_data(elf, headers.get(names_index)?)?;
     Some(headers.iter().filter_map(|header| section(elf, names, header)).collect())
 }
@@ -155,7 +155,7 @@ fn text_at(names: &[u8], offset: usize) -> Option<&str> {
     std::str::from_utf8(&rest[..end]).ok()
 }
 
-/// The names of the symbols in the table of that index.
+/// Names of the symbols in the symbol table with this index.
 fn symbols<'a>(index: u32, sections: &[Section<'a>]) -> Vec<&'a str> {
     const SYMBOL: usize = 24;
     let Some(table) = sections.get(index as usize) else { return Vec::new() };
@@ -167,7 +167,7 @@ fn symbols<'a>(index: u32, sections: &[Section<'a>]) -> Vec<&'a str> {
         .collect()
 }
 
-/// Walks a row of attributes: a format, a number, and a value inline or behind a length.
+/// Walks a list of attributes: a format, a number, and a value inline or after a length.
 fn attributes(data: &[u8], mut each: impl FnMut(u8, &[u8])) {
     const BEHIND_LENGTH: u8 = 4;
     let mut rest = data;
@@ -183,7 +183,8 @@ fn attributes(data: &[u8], mut each: impl FnMut(u8, &[u8])) {
     }
 }
 
-/// Attributes that the image keeps for all its kernels together, each with the index of the kernel's symbol.
+/// Reads attributes that the image stores for all its kernels together, each with the index of the kernel's
+/// symbol.
 fn shared_attributes(data: &[u8], symbols: &[&str], functions: &mut HashMap<String, Function>) {
     attributes(data, |number, value| {
         let (Some(symbol), Some(amount)) = (u32_at(value, 0), u32_at(value, 4)) else { return };
@@ -213,13 +214,13 @@ fn own_attributes(data: &[u8], function: &mut Function) {
     });
 }
 
-/// `index: u32, ordinal: u16, offset: u16`, and four bytes that have the size in them.
+/// Reads `index: u32, ordinal: u16, offset: u16`, and four bytes that contain the size.
 fn own_parameter(value: &[u8], size: impl Fn(u32) -> u32, params: &mut Vec<Param>) {
     let (Some(ordinal), Some(offset), Some(packed)) = (u16_at(value, 4), u16_at(value, 6), u32_at(value, 8))
     else {
         return;
     };
-    if u32::from(ordinal) >= MOST_PARAMS {
+    if u32::from(ordinal) >= MAX_PARAMS {
         return;
     }
     let ordinal = usize::from(ordinal);

@@ -1,9 +1,9 @@
-//! The fat binary: NVIDIA's container of one translation unit's kernels, compiled for several architectures.
+//! Fat binaries: NVIDIA's containers of one translation unit's kernels, compiled for several architectures.
 //!
-//! A container is a header of 16 bytes and a row of entries, each an image (machine code as an ELF file, or
-//! PTX as text) behind a header that tells its architecture and how it is compressed. There is no public
-//! description; what is read here are the fields that `cuobjdump` shows and nothing more. Whatever does not
-//! parse is left out, never guessed.
+//! A container is a header of 16 bytes and a list of entries. Each entry is an image (machine code as an ELF
+//! file, or PTX as text) after a header with its architecture and compression. There is no public
+//! description; this reads the fields that `cuobjdump` shows and nothing more. Anything that does not parse
+//! is skipped, never guessed.
 
 use std::io::Read;
 
@@ -11,25 +11,26 @@ use super::arch::Target;
 
 /// First four bytes of a container.
 pub const MAGIC: u32 = 0xBA55_ED50;
-/// First four bytes of the record that `__cudaRegisterFatBinary` is given, which points to a container.
+/// First four bytes of the wrapper passed to `__cudaRegisterFatBinary`, which points to a container.
 pub const WRAPPER_MAGIC: u32 = 0x4662_43B1;
-/// Bytes of a container's own header.
+/// Bytes of a container's header.
 pub const HEADER: usize = 16;
-/// No image of a real library comes near this once unpacked; a header that claims more is not believed.
-const LARGEST_IMAGE: usize = 256 << 20;
-/// The fields that are read lie in the first bytes of an entry's header; newer compilers append more.
+/// Upper bound on an unpacked image, far above those of real libraries; a header that claims more is
+/// rejected.
+const MAX_IMAGE_BYTES: usize = 256 << 20;
+/// Bytes of an entry's header that are read; newer compilers append more.
 const ENTRY_HEADER: usize = 64;
 
-/// What an image is.
+/// Kind of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Assembly text that the driver compiles for any later card.
+    /// Assembly text, which the driver compiles for any later device.
     Ptx,
     /// Machine code.
     Machine,
 }
 
-/// How an image is stored.
+/// Compression of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Packing {
     Plain,
@@ -40,27 +41,27 @@ enum Packing {
 /// One image of a container.
 #[derive(Clone, Copy, Debug)]
 pub struct Image<'a> {
-    /// What it is.
+    /// Machine code or PTX.
     pub kind: Kind,
-    /// What it was compiled for.
+    /// Architecture that it was compiled for.
     pub target: Target,
     packing: Packing,
     stored: &'a [u8],
     unpacked: usize,
 }
 
-/// Why an image could not be unpacked.
+/// Reason why an image could not be unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnpackError {
-    /// The header's size is out of all proportion.
+    /// The header's size is implausible.
     #[error("the image claims {0} bytes")]
     TooLarge(usize),
-    /// The compressed bytes are not what they should be.
+    /// The compressed bytes are invalid.
     #[error("the image's compressed bytes are damaged")]
     Damaged,
 }
 
-/// Total bytes of the container that starts with `header`, if it is one.
+/// Total size of the container that starts with `header`; `None` if it is no container.
 pub fn container_size(header: &[u8]) -> Option<usize> {
     let size = u64_at(header, 8)?;
     let own = usize::from(u16_at(header, 6)?);
@@ -68,7 +69,7 @@ pub fn container_size(header: &[u8]) -> Option<usize> {
     usize::try_from(size).ok()?.checked_add(own)
 }
 
-/// The images of a container, in order. Stops at the first entry that does not hang together.
+/// Images of a container, in order. Stops at the first inconsistent entry.
 pub fn images(container: &[u8]) -> Vec<Image<'_>> {
     let mut images = Vec::new();
     let Some(size) = container_size(container) else { return images };
@@ -81,7 +82,7 @@ pub fn images(container: &[u8]) -> Vec<Image<'_>> {
     images
 }
 
-/// The entry at the start of `bytes`: how long it is, and its image if it holds one that is understood.
+/// Reads the entry at the start of `bytes`: its length, and its image if the format is known.
 fn entry(bytes: &[u8]) -> Option<(usize, Option<Image<'_>>)> {
     let header = u32_at(bytes, 4)? as usize;
     let payload = usize::try_from(u64_at(bytes, 8)?).ok()?;
@@ -120,9 +121,9 @@ fn image<'a>(header: &[u8], payload: &'a [u8]) -> Option<Image<'a>> {
 }
 
 impl Image<'_> {
-    /// The image as it was before it was packed.
+    /// Unpacks the image.
     pub fn unpack(&self) -> Result<Vec<u8>, UnpackError> {
-        if self.unpacked > LARGEST_IMAGE {
+        if self.unpacked > MAX_IMAGE_BYTES {
             return Err(UnpackError::TooLarge(self.unpacked));
         }
         match self.packing {
@@ -137,24 +138,24 @@ impl Image<'_> {
     fn unzstd(&self) -> Result<Vec<u8>, UnpackError> {
         let decoder =
             ruzstd::decoding::StreamingDecoder::new(self.stored).map_err(|_| UnpackError::Damaged)?;
-        // Grown as the bytes come: a header alone must not make this process ask for hundreds of megabytes.
+        // Grows with the data: a header alone must not make this process allocate hundreds of megabytes.
         let mut bytes = Vec::with_capacity(self.unpacked.min(self.stored.len().saturating_mul(16)));
         decoder.take(self.unpacked as u64 + 1).read_to_end(&mut bytes).map_err(|_| UnpackError::Damaged)?;
         if bytes.len() == self.unpacked { Ok(bytes) } else { Err(UnpackError::Damaged) }
     }
 }
 
-/// Two bytes at `offset`, little endian.
+/// Reads two bytes at `offset`, little endian.
 pub fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
     bytes.get(offset..)?.first_chunk().map(|chunk| u16::from_le_bytes(*chunk))
 }
 
-/// Four bytes at `offset`, little endian.
+/// Reads four bytes at `offset`, little endian.
 pub fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
     bytes.get(offset..)?.first_chunk().map(|chunk| u32::from_le_bytes(*chunk))
 }
 
-/// Eight bytes at `offset`, little endian.
+/// Reads eight bytes at `offset`, little endian.
 pub fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
     bytes.get(offset..)?.first_chunk().map(|chunk| u64::from_le_bytes(*chunk))
 }

@@ -1,5 +1,4 @@
-//! Products of matrices: how many tiles, in how many waves over the card's multiprocessors, and how much
-//! memory.
+//! Matrix products: number of tiles, waves over the device's multiprocessors, and memory traffic.
 
 use memfit_channel::WorkKind;
 
@@ -19,19 +18,19 @@ pub struct Gemm {
     pub k: f64,
     /// Number of products.
     pub count: f64,
-    /// The type in which it is computed.
+    /// Arithmetic in which it is computed.
     pub math: Math,
-    /// Bytes of an element of the operands.
+    /// Bytes per element of the operands.
     pub input: f64,
-    /// Bytes of an element of the result.
+    /// Bytes per element of the result.
     pub output: f64,
-    /// The greatest power of two, up to 16, that divides the bytes from row to row in all three.
+    /// Greatest power of two, up to 16, that divides the row pitches in bytes of all three matrices.
     pub alignment: u32,
-    /// Real operations for one multiply-add: 2, or 8 for complex numbers.
+    /// Real operations per multiply-add: 2, or 8 for complex numbers.
     pub operations: f64,
 }
 
-/// Tiles that kernels cut the result into, and what each achieves of the card's best.
+/// Tile shapes of kernels, and the share of the device's best rate that each reaches.
 const TILES: [(f64, f64, f64); 7] = [
     (256.0, 128.0, 1.0),
     (128.0, 256.0, 1.0),
@@ -41,23 +40,23 @@ const TILES: [(f64, f64, f64); 7] = [
     (64.0, 64.0, 0.65),
     (32.0, 32.0, 0.33),
 ];
-/// Into how many parts the sum may be split where the result has few tiles.
+/// Numbers of parts that the sum may be split into if the result has few tiles.
 const SPLITS: [f64; 6] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
-/// Filling the pipeline and writing the result takes as long as so many steps of the sum.
-const OVERHEAD: f64 = 64.0;
+/// Length of the sum that takes as long as filling the pipeline and writing the result.
+const OVERHEAD_STEPS: f64 = 64.0;
 
 impl Gemm {
-    /// A product of real matrices, laid out without odd strides.
+    /// Creates a product of real matrices with regular pitches.
     pub fn new([m, n, k, count]: [f64; 4], math: Math, input: f64, output: f64) -> Self {
         Self { m, n, k, count, math, input, output, alignment: 16, operations: 2.0 }
     }
 
-    /// How long it takes.
+    /// Duration as work of its own.
     pub fn work(&self, speeds: &Speeds) -> Work {
         Work::new(WorkKind::Matmul, self.nanoseconds(speeds))
     }
 
-    /// The same for whoever has it as part of something else.
+    /// Duration in nanoseconds, for use as part of other work.
     pub fn nanoseconds(&self, speeds: &Speeds) -> f64 {
         let (m, n, k, count) = (self.m, self.n, self.k, self.count);
         if m < 1.0 || n < 1.0 || count < 1.0 || !(m * n * count).is_finite() {
@@ -69,19 +68,20 @@ impl Gemm {
         speeds.launch + memory.max(self.computing(speeds))
     }
 
-    /// Nanoseconds of the best of the kernels there are.
+    /// Nanoseconds of arithmetic with the fastest available kernel.
     pub fn computing(&self, speeds: &Speeds) -> f64 {
         let each = speeds.rate(self.math) * self.aligned() / speeds.multiprocessors;
         let mut best = f64::INFINITY;
         for (rows, columns, share) in TILES {
-            // A tile that is far larger than the result computes for nothing.
+            // A tile far larger than the result wastes computation.
             let tiles = (self.m / rows).ceil() * (self.n / columns).ceil() * self.count;
             for split in SPLITS {
                 if split > 1.0 && (self.k / split < 256.0 || tiles * split > 4.0 * speeds.multiprocessors) {
                     break;
                 }
                 let waves = (tiles * split / speeds.multiprocessors).ceil();
-                let one = rows * columns * (self.k / split + OVERHEAD) * self.operations / (each * share);
+                let one =
+                    rows * columns * (self.k / split + OVERHEAD_STEPS) * self.operations / (each * share);
                 let reduction = if split > 1.0 {
                     speeds.launch + speeds.traffic(2.0 * split * self.m * self.n * self.count * 4.0, 0.8)
                 } else {
@@ -93,7 +93,7 @@ impl Gemm {
         best
     }
 
-    /// Kernels for rows that do not begin at whole vectors load them in smaller pieces.
+    /// Share of the rate that remains with misaligned rows, which are loaded in smaller pieces.
     fn aligned(&self) -> f64 {
         let tensor =
             matches!(self.math, Math::F16 | Math::Bf16 | Math::Tf32 | Math::F8 | Math::I8 | Math::F4);
@@ -107,7 +107,7 @@ impl Gemm {
     }
 }
 
-/// The greatest power of two, up to 16, that divides all of these distances in bytes.
+/// Greatest power of two, up to 16, that divides all of these distances in bytes.
 pub fn alignment(strides: &[u64]) -> u32 {
     strides
         .iter()
@@ -121,14 +121,14 @@ pub fn alignment(strides: &[u64]) -> u32 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{super::speeds::of_card, *};
+    use super::{super::speeds::card_speeds, *};
 
     fn half(m: f64, n: f64, k: f64) -> Gemm {
         Gemm::new([m, n, k, 1.0], Math::Bf16, 2.0, 2.0)
     }
 
     fn teraflops(gemm: Gemm, card: &str) -> f64 {
-        let speeds = of_card(card);
+        let speeds = card_speeds(card);
         2.0 * gemm.m * gemm.n * gemm.k * gemm.count / gemm.nanoseconds(&speeds) / 1e3
     }
 
@@ -137,7 +137,7 @@ mod tests {
         for (card, at_least, at_most) in [
             ("a100-80gb", 235.0, 272.0),
             ("h100", 650.0, 800.0),
-            // 180 at the 2.75 GHz that such cards hold; the data sheet has 165 at 2.52.
+            // 180 at the 2.75 GHz that such devices sustain; the data sheet has 165 at 2.52.
             ("rtx-4090", 135.0, 180.0),
             ("t4", 3.0, 6.0),
         ] {
@@ -153,9 +153,9 @@ mod tests {
         assert!(teraflops(half(8192.0, 8192.0, 64.0), "a100-80gb") < 0.5 * best);
         let odd = Gemm { alignment: 2, ..half(8192.0, 8191.0, 8192.0) };
         assert!(teraflops(odd, "a100-80gb") < 0.6 * best);
-        // One row: the weights are read once, whatever is computed.
+        // One row: the weights are read once, so memory decides.
         let one_row = half(1.0, 8192.0, 8192.0);
-        let speeds = of_card("a100-80gb");
+        let speeds = card_speeds("a100-80gb");
         let bytes = 8192.0 * 8192.0 * 2.0;
         let rate = bytes / one_row.nanoseconds(&speeds);
         assert!((0.7 * speeds.memory..speeds.memory).contains(&rate), "{rate} GB/s");
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn a_result_of_few_tiles_splits_its_sum() {
         let gemm = half(128.0, 128.0, 65_536.0);
-        let speeds = of_card("a100-80gb");
+        let speeds = card_speeds("a100-80gb");
         let alone = 65_536.0 * 128.0 * 128.0 * 2.0 / (speeds.rate(Math::Bf16) / speeds.multiprocessors);
         assert!(gemm.nanoseconds(&speeds) < 0.3 * alone);
     }
@@ -180,7 +180,7 @@ mod tests {
     proptest! {
         #[test]
         fn more_work_never_takes_much_less(m in 1_u32..9000, n in 1_u32..9000, k in 1_u32..9000, count in 1_u32..64) {
-            let speeds = of_card("a100-80gb");
+            let speeds = card_speeds("a100-80gb");
             let of = |m: u32, k: u32, count: u32| {
                 let size = [m, n, k, count].map(f64::from);
                 Gemm::new(size, Math::F16, 2.0, 2.0).nanoseconds(&speeds)
@@ -188,7 +188,7 @@ mod tests {
             let time = of(m, k, count);
             let least = 2.0 * f64::from(m) * f64::from(n) * f64::from(k) * f64::from(count) / speeds.rate(Math::F16);
             prop_assert!(time.is_finite() && time >= speeds.launch && time >= least);
-            // What fits into the cache is read faster, so there is one step down.
+            // Data that fits into the cache is read faster, so there is one step down.
             prop_assert!(of(2 * m, k, count) >= 0.95 * time, "twice the rows");
             prop_assert!(of(m, 2 * k, count) >= 0.95 * time, "twice the sum");
             prop_assert!(of(m, k, 2 * count) >= 0.95 * time, "twice as many");

@@ -1,7 +1,8 @@
-//! Kernels: how much memory a launch moves, and what else it does, by the kernel's name and its arguments.
+//! Durations of kernels: the memory that a launch moves and its other work, from the kernel's name and
+//! arguments.
 //!
-//! Which cost a kernel has is decided once ([`crate::families`]); a launch then only reads the few arguments
-//! that say how large it is. Kernels over lists of tensors are in [`foreach`], fused attention is in
+//! The cost model of a kernel is chosen once ([`crate::families`]); a launch then reads only the few
+//! arguments that determine its size. Kernels over lists of tensors are in [`foreach`], fused attention in
 //! [`attention`] and [`flex`].
 
 mod attention;
@@ -27,49 +28,49 @@ use crate::{
     values::Elementwise,
 };
 
-/// How the duration of a launch is found.
+/// Cost model of a kernel.
 #[derive(Clone, Debug)]
 pub(crate) enum Cost {
-    /// Of PyTorch's elementwise kernels, whose count, types and strides are in the arguments.
+    /// PyTorch's elementwise kernels, whose count, types and strides are in the arguments.
     Elementwise(Elementwise),
-    /// Over lists of tensors.
+    /// Kernels over lists of tensors.
     Foreach(Foreach),
     /// Fused attention.
     Attention(Attention),
-    /// Fused attention that Inductor made a kernel of its own for.
+    /// Flex attention, compiled by Inductor.
     Flex(Flex),
-    /// Passes over all operands, at a share of what long copies achieve.
+    /// Passes over all operands, at a share of the bandwidth of long copies.
     Passes { share: f64, passes: f64 },
-    /// As many elements as an argument says, in each of some tensors.
+    /// Reads or writes as many elements as an argument says, in each of `tensors` tensors.
     Counted { argument: usize, tensors: f64, element: f64 },
-    /// Picks rows of a table, or adds to them.
+    /// Gathers rows of a table, or adds to them.
     Rows,
-    /// So little that only the launch counts, whatever its operands are.
+    /// So short that only the launch counts, for any operands.
     Short,
-    /// Inductor's own: pointwise kernels and reductions.
+    /// Inductor's pointwise kernels and reductions.
     Compiled,
-    /// Inductor's own: products of matrices.
+    /// Inductor's matrix products.
     Template(Template),
-    /// Prepares many products of matrices of a type, for one kernel.
+    /// Prepares a grouped matrix product of a type for the next kernel.
     Prepares((Math, f64)),
-    /// Many products of matrices, as they were prepared.
+    /// Computes a prepared grouped matrix product.
     Grouped,
-    /// Nothing but where its arguments lead.
+    /// Unknown: counts only the memory that its arguments lead to.
     Unknown,
 }
 
-/// More bytes an element than any operand has, for operands whose type is not known.
-const WIDEST: f64 = 8.0;
-/// How many shortest kernels a short one is as long as.
-const SHORT: f64 = 4.0;
-/// Words that the lanes of a warp look up in a table lie in the same bank of the cache so often: the fullest
-/// of 32 bins after 32 throws, in the mean.
-const COLLISIONS: f64 = 3.5;
-/// What a random access wastes: whole sectors are moved for single elements.
-const SCATTERED: f64 = 2.0;
+/// Bytes per element assumed for operands of unknown type; no type is wider.
+const MAX_ELEMENT_BYTES: f64 = 8.0;
+/// Duration of a short kernel, in shortest launches.
+const SHORT_LAUNCHES: f64 = 4.0;
+/// Turns that a warp needs for a table look-up because words lie in the same bank of the cache: the mean of
+/// the fullest of 32 bins after 32 throws.
+const BANK_TURNS: f64 = 3.5;
+/// Overhead of random accesses: whole sectors are moved for single elements.
+const SCATTERED_OVERHEAD: f64 = 2.0;
 
 impl Cost {
-    /// How long a launch takes; `function` gives what the machine code says, which is only asked where it is
+    /// Duration of a launch. `function` returns the machine code's description, and is only called if it is
     /// needed.
     pub(crate) fn work<'f>(
         &self,
@@ -79,7 +80,7 @@ impl Cost {
         function: impl Fn() -> &'f Function,
     ) -> Work {
         let Launch { grid, arguments, memory } = launch;
-        let operands = || Operands::of(arguments, memory);
+        let operands = || Operands::look_up(arguments, memory);
         let moved =
             |kind, bytes: f64, share: f64| Work::new(kind, speeds.launch + speeds.traffic(bytes, share));
         let shortest = Work::new(WorkKind::Guess, speeds.launch);
@@ -97,20 +98,20 @@ impl Cost {
                 let bytes: f64 = operands().bytes(f64::INFINITY).iter().sum();
                 moved(WorkKind::Memory, passes * bytes, *share)
             }
-            Self::Counted { argument, tensors, element } => match count(arguments, *argument) {
+            Self::Counted { argument, tensors, element } => match element_count(arguments, *argument) {
                 Some(count) => moved(WorkKind::Memory, count * tensors * element, 0.7),
                 None => shortest,
             },
             Self::Rows => {
-                // A table's rows are picked: of the table, no more is read than is written.
+                // Rows of a table are gathered: no more of the table is read than is written.
                 let mut bytes = operands().bytes(f64::INFINITY);
                 bytes.sort_by(f64::total_cmp);
                 let table = bytes.pop().unwrap_or(0.0);
                 let rest: f64 = bytes.iter().sum();
                 let picked = bytes.last().copied().unwrap_or(0.0).min(table);
-                moved(WorkKind::Memory, rest + SCATTERED * picked, 0.7)
+                moved(WorkKind::Memory, rest + SCATTERED_OVERHEAD * picked, 0.7)
             }
-            Self::Short => Work::new(WorkKind::Memory, SHORT * speeds.launch),
+            Self::Short => Work::new(WorkKind::Memory, SHORT_LAUNCHES * speeds.launch),
             Self::Compiled => {
                 let bytes = compiled(arguments, &operands());
                 let computing = computing(function().code, grid, bytes, speeds);
@@ -134,29 +135,28 @@ impl Cost {
     }
 }
 
-/// A number of elements among the arguments.
-fn count(arguments: Arguments, index: usize) -> Option<f64> {
+/// Reads a number of elements from an argument.
+fn element_count(arguments: Arguments, index: usize) -> Option<f64> {
     arguments.get::<i32>(index).filter(|count| *count > 0).map(f64::from)
 }
 
-/// Bytes that a kernel of Inductor's moves: each operand once. Its last arguments say how many elements there
-/// are, so that an operand that is a part of a larger block counts as a part of it.
+/// Bytes that an Inductor kernel moves: each operand once. Its last arguments give the number of elements, so
+/// an operand that is part of a larger block counts as that part.
 fn compiled(arguments: Arguments, operands: &Operands) -> f64 {
     let mut elements = 1.0;
     for (index, param) in arguments.params().unwrap_or_default().iter().enumerate() {
         if param.size == 4
-            && let Some(extent) = count(arguments, index)
+            && let Some(extent) = element_count(arguments, index)
         {
             elements *= extent;
         }
     }
-    let most = if elements > 1.0 { elements * WIDEST } else { f64::INFINITY };
+    let most = if elements > 1.0 { elements * MAX_ELEMENT_BYTES } else { f64::INFINITY };
     operands.bytes(most).iter().sum()
 }
 
-/// Nanoseconds in which the multiprocessors get through the instructions of a launch, beside what they look
-/// up: a word that is loaded again, when every operand has been loaded once, comes out of a table in the
-/// cache.
+/// Nanoseconds in which the multiprocessors execute the instructions of a launch and its table look-ups:
+/// loads beyond one per operand element come from a table in the cache.
 fn computing(code: Code, grid: Grid, bytes: f64, speeds: &Speeds) -> f64 {
     const WARP: f64 = 32.0;
     const WORD: f64 = 4.0;
@@ -164,6 +164,6 @@ fn computing(code: Code, grid: Grid, bytes: f64, speeds: &Speeds) -> f64 {
         grid.blocks.iter().map(|blocks| f64::from(*blocks)).product::<f64>() * f64::from(grid.threads);
     let instructions = threads / WARP * f64::from(code.instructions) / speeds.instructions;
     let again = (threads * f64::from(code.loaded) - bytes).max(0.0);
-    let lookups = again / (WARP * WORD) * COLLISIONS / speeds.lookups;
+    let lookups = again / (WARP * WORD) * BANK_TURNS / speeds.lookups;
     instructions.max(lookups)
 }

@@ -1,4 +1,4 @@
-//! Problems that one kernel prepares on the card for the next one.
+//! Problems that one kernel prepares on the device for the next one.
 
 use std::cell::Cell;
 
@@ -9,17 +9,17 @@ use super::gemm::Gemm;
 pub struct Prepared(Cell<Option<Gemm>>);
 
 impl Prepared {
-    /// Nothing is prepared.
+    /// Creates an empty slot.
     pub const fn new() -> Self {
         Self(Cell::new(None))
     }
 
-    /// Keeps a problem for the kernel that computes it.
+    /// Stores a problem for the kernel that computes it.
     pub(crate) fn set(&self, problem: Option<Gemm>) {
         self.0.set(problem);
     }
 
-    /// The problem that was prepared last; it is used once.
+    /// Takes the last prepared problem, which is used once.
     pub(crate) fn take(&self) -> Option<Gemm> {
         self.0.take()
     }

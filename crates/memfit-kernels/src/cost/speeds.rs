@@ -1,8 +1,8 @@
-//! What a card achieves, in the units of the estimates: operations and bytes a nanosecond.
+//! Speeds that a device reaches, in the units of the estimates: operations and bytes per nanosecond.
 
 use memfit_devices::{Device, HostLinkKind};
 
-/// The type in which a product of matrices is computed.
+/// Arithmetic of a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Math {
     /// Double precision.
@@ -23,10 +23,10 @@ pub enum Math {
     I8,
 }
 
-/// A card's speeds.
+/// Speeds of a device.
 #[derive(Clone, Debug)]
 pub struct Speeds {
-    /// Operations a nanosecond of the whole card, in large products.
+    /// Operations per nanosecond of the whole device, in large products.
     f64: f64,
     f32: f64,
     tf32: f64,
@@ -35,33 +35,33 @@ pub struct Speeds {
     f8: f64,
     f4: f64,
     i8: f64,
-    /// Bytes a nanosecond of the card's memory.
+    /// Memory bandwidth in bytes per nanosecond.
     pub memory: f64,
-    /// Bytes of its second-level cache.
+    /// Size of its second-level cache in bytes.
     pub cache: f64,
-    /// Its multiprocessors.
+    /// Number of its multiprocessors.
     pub multiprocessors: f64,
-    /// Bytes a nanosecond to and from page-locked memory of the host.
+    /// Bytes per nanosecond to and from page-locked host memory.
     pub host: f64,
-    /// Bytes a nanosecond between pageable memory and the driver's buffers.
+    /// Bytes per nanosecond between pageable memory and the driver's staging buffers.
     pub staging: f64,
-    /// Bytes a nanosecond to and from other cards, in collectives.
+    /// Bytes per nanosecond to and from other devices, in collectives.
     pub peers: f64,
-    /// Instructions of whole warps a nanosecond.
+    /// Warp instructions per nanosecond.
     pub instructions: f64,
-    /// Loads of whole warps from the first-level caches a nanosecond, each from its own bank.
+    /// Warp loads per nanosecond from the first-level caches, without bank conflicts.
     pub lookups: f64,
     /// Nanoseconds of the shortest kernel.
     pub launch: f64,
-    /// Compute capability as in `sm_89`.
+    /// Compute capability, as 89 for `sm_89`.
     pub version: u32,
 }
 
 impl Speeds {
-    /// From the catalogue's entry.
-    pub fn of(device: &Device) -> Self {
+    /// Derives the speeds from a catalogue entry.
+    pub fn from_device(device: &Device) -> Self {
         let (rates, achieved) = (&device.rates, &device.achieved);
-        // What was measured on the machine's own card needs no share of a peak.
+        // A rate measured on the machine's own device needs no share of a peak.
         let seen = &achieved.measured;
         let or = |measured: Option<u64>, known: f64| measured.map_or(known, |rate| rate as f64 / 1e9);
         let version = device.compute_capability.sm_version();
@@ -70,17 +70,17 @@ impl Speeds {
         let ordinary = |rate: u64| rate as f64 * achieved.ordinary.factor() / 1e9;
         let f32 = or(seen.fp32, ordinary(rates.fp32));
         let f16 = or(seen.fp16, if tensor_cores { tensor(rates.fp16) } else { ordinary(rates.fp16) });
-        // Without a path of its own, a type is converted: bfloat16 before Ampere is computed in single
+        // A type without its own hardware path is converted: bfloat16 before Ampere is computed in single
         // precision.
         let bf16 = or(seen.bf16, rates.bf16.map_or(f32, tensor));
         let f8 = or(seen.fp8, rates.fp8.map_or(bf16, tensor));
         let peers = match device.peer_link {
             Some(link) => link.bandwidth as f64 * achieved.peer_link.factor(),
-            // Over the host's link, through the host's memory or a switch.
+            // Over the host's link, through host memory or a switch.
             None => device.host_link.bandwidth as f64 * achieved.host_link.factor() * 0.8,
         };
         let staging = match device.host_link.kind {
-            // The card reads the host's pages by itself.
+            // The device reads host pages directly.
             HostLinkKind::NvlinkC2c => f64::INFINITY,
             _ => achieved.staging as f64 / 1e9,
         };
@@ -101,7 +101,7 @@ impl Speeds {
             peers: or(seen.peers, peers / 1e9),
             // A lane's multiply-add is two operations of one instruction.
             instructions: f32 / 64.0,
-            // The loads of one warp a cycle on each multiprocessor.
+            // One warp's loads per cycle on each multiprocessor.
             lookups: f64::from(device.sm_count) * f64::from(device.sm_clock_khz) / 1e6
                 * achieved.ordinary.factor(),
             launch: f64::from(achieved.launch_ns),
@@ -109,7 +109,7 @@ impl Speeds {
         }
     }
 
-    /// Operations a nanosecond.
+    /// Operations per nanosecond.
     pub fn rate(&self, math: Math) -> f64 {
         let rate = match math {
             Math::F64 => self.f64,
@@ -124,8 +124,8 @@ impl Speeds {
         rate.max(1e-3)
     }
 
-    /// Nanoseconds to move bytes through the card's memory, at a share of what long copies achieve. What fits
-    /// into the cache twice over has mostly been left there by the kernel before.
+    /// Nanoseconds to move bytes through device memory, at a share of the bandwidth of long copies. Data that
+    /// fits into the cache twice over was mostly left there by the kernel before.
     pub fn traffic(&self, bytes: f64, share: f64) -> f64 {
         const CACHED: f64 = 2.0;
         let faster = if bytes * 2.0 <= self.cache { CACHED } else { 1.0 };
@@ -134,8 +134,8 @@ impl Speeds {
 }
 
 #[cfg(test)]
-pub(crate) fn of_card(name: &str) -> Speeds {
-    Speeds::of(memfit_devices::Catalogue::builtin().unwrap().find(name).unwrap())
+pub(crate) fn card_speeds(name: &str) -> Speeds {
+    Speeds::from_device(memfit_devices::Catalogue::builtin().unwrap().find(name).unwrap())
 }
 
 #[cfg(test)]
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn every_card_of_the_catalogue_has_speeds() {
         for device in memfit_devices::Catalogue::builtin().unwrap().devices() {
-            let speeds = Speeds::of(device);
+            let speeds = Speeds::from_device(device);
             let all = [Math::F64, Math::F32, Math::Tf32, Math::F16, Math::Bf16, Math::F8, Math::F4, Math::I8];
             for math in all {
                 let peak = speeds.rate(math);
@@ -158,12 +158,12 @@ mod tests {
 
     #[test]
     fn a_type_without_a_path_of_its_own_is_converted() {
-        let (turing, ampere) = (of_card("t4"), of_card("a100-80gb"));
+        let (turing, ampere) = (card_speeds("t4"), card_speeds("a100-80gb"));
         for math in [Math::Bf16, Math::Tf32] {
             assert!((turing.rate(math) - turing.rate(Math::F32)).abs() < 1e-9, "{math:?}");
         }
         assert!(ampere.rate(Math::Bf16) > 10.0 * ampere.rate(Math::F32));
         let faster = |card: &Speeds| card.rate(Math::F16) > 2.0 * card.rate(Math::F32);
-        assert!(faster(&turing) && faster(&ampere) && !faster(&of_card("gtx-1080-ti")));
+        assert!(faster(&turing) && faster(&ampere) && !faster(&card_speeds("gtx-1080-ti")));
     }
 }

@@ -1,44 +1,44 @@
 //! The table of families.
 //!
-//! Shares are of what long copies achieve, for kernels as PyTorch launches them for large tensors. Layouts
-//! are those of PyTorch's sources; the tables of kernel names and parameter sizes in `symbols/` hold them to
-//! the releases.
+//! Shares are relative to the bandwidth of long copies, for kernels as PyTorch launches them for large
+//! tensors. Layouts are those of PyTorch's sources; the tables of kernel names and parameter sizes in
+//! `symbols/` check them against the releases.
 
-use super::{CostOf, EffectOf, Family, Kernels, foreach};
+use super::{CostSource, EffectSource, Family, Kernels, foreach};
 use crate::{
     cost::kernel::{Attention, Cost, Flex, Template, grouped_numbers},
     name::{Name, Signature},
     values::{Arrange, Effect, Elementwise, Histogram, Random, Reduction, Scatter, Size, TopK, Type, Writes},
 };
 
-/// The source of a share that no measurement stands behind.
+/// Source of a share without a measurement.
 const ESTIMATED: &str = "estimated from the passes over memory that the kernel makes";
 
-/// A kernel that passes over all its operands once.
+/// A family of kernels that pass over all their operands once.
 const fn streaming(
     name: &'static str,
     kernels: &'static [&'static str],
     share: f64,
     source: &'static str,
 ) -> Family {
-    let cost = CostOf::All(Cost::Passes { share, passes: 1.0 });
+    let cost = CostSource::All(Cost::Passes { share, passes: 1.0 });
     Family {
         name,
         kernels: Kernels::Containing(kernels),
-        effect: EffectOf::Writes,
+        effect: EffectSource::Writes,
         cost,
         stated_layout: false,
         source,
     }
 }
 
-/// Fused attention that Inductor made from PyTorch's template.
+/// Flex attention compiled by Inductor from PyTorch's template.
 fn flex(name: &Name) -> Option<Flex> {
-    Flex::of(name.text?, name.mangled)
+    Flex::from_text(name.text?, name.mangled)
 }
 
-/// Elements of an elementwise kernel whose functor is not known.
-fn counted(name: &Name, tensors: f64) -> Cost {
+/// Counts the elements of an elementwise kernel whose functor is unknown.
+fn counted_cost(name: &Name, tensors: f64) -> Cost {
     Cost::Counted { argument: 0, tensors, element: Type::mentioned(name.mangled) as f64 }
 }
 
@@ -58,79 +58,81 @@ fn is_compiled(name: &Name) -> bool {
         .is_some_and(|rest| matches!(rest.split('_').next(), Some("poi" | "red" | "per" | "for")))
 }
 
-/// A kernel of no family.
+/// Family of kernels that belong to no other.
 pub(super) static UNKNOWN: Family = Family {
     name: "unknown",
     kernels: Kernels::Prefixed(&[""]),
-    effect: EffectOf::Writes,
-    cost: CostOf::All(Cost::Unknown),
+    effect: EffectSource::Writes,
+    cost: CostSource::All(Cost::Unknown),
     stated_layout: false,
     source: "nothing but the memory that its arguments lead to",
 };
 
-/// The families, the more special ones first.
+/// All families, the more specific ones first.
 pub static FAMILIES: &[Family] = &[
     Family {
         name: "flex attention",
         kernels: Kernels::Accepted(|name| flex(name).is_some()),
-        effect: EffectOf::Writes,
-        cost: CostOf::Each(|name, _| flex(name).map_or(Cost::Unknown, Cost::Flex)),
+        effect: EffectSource::Writes,
+        cost: CostSource::Each(|name, _| flex(name).map_or(Cost::Unknown, Cost::Flex)),
         stated_layout: false,
         source: "the text that Triton keeps; speed: PyTorch's introduction of FlexAttention, August 2024",
     },
     Family {
         name: "Inductor's pointwise kernels and reductions",
         kernels: Kernels::Accepted(is_compiled),
-        effect: EffectOf::Writes,
-        cost: CostOf::All(Cost::Compiled),
+        effect: EffectSource::Writes,
+        cost: CostSource::All(Cost::Compiled),
         stated_layout: false,
         source: "the text that Triton keeps, the machine code; share: measurements/ablation.md",
     },
     Family {
         name: "Inductor's products of matrices",
         kernels: Kernels::Accepted(is_template),
-        effect: EffectOf::Writes,
-        cost: CostOf::Each(|name, _| Cost::Template(Template::of(name.mangled, name.text))),
+        effect: EffectSource::Writes,
+        cost: CostSource::Each(|name, _| Cost::Template(Template::from_kernel(name.mangled, name.text))),
         stated_layout: false,
         source: "the text that Triton keeps",
     },
     Family {
         name: "other Triton kernels",
         kernels: Kernels::Prefixed(&["triton_"]),
-        effect: EffectOf::Writes,
-        cost: CostOf::All(Cost::Unknown),
+        effect: EffectSource::Writes,
+        cost: CostSource::All(Cost::Unknown),
         stated_layout: false,
         source: "the text that Triton keeps",
     },
     Family {
         name: "preparation of grouped products",
         kernels: Kernels::Mangled(&["prepare_grouped_gemm_data"]),
-        effect: EffectOf::Writes,
-        cost: CostOf::Each(|name, _| Cost::Prepares(grouped_numbers(name.mangled))),
+        effect: EffectSource::Writes,
+        cost: CostSource::Each(|name, _| Cost::Prepares(grouped_numbers(name.mangled))),
         stated_layout: false,
         source: "PyTorch's GroupMMCommon.cuh",
     },
     Family {
         name: "grouped products",
         kernels: Kernels::Mangled(&["GroupProblemShape"]),
-        effect: EffectOf::Writes,
-        cost: CostOf::All(Cost::Grouped),
+        effect: EffectSource::Writes,
+        cost: CostSource::All(Cost::Grouped),
         stated_layout: false,
         source: "what the preparation left",
     },
     Family {
         name: "attention",
-        kernels: Kernels::Accepted(|name| Attention::of(name.mangled).is_some()),
-        effect: EffectOf::Writes,
-        cost: CostOf::Each(|name, _| Attention::of(name.mangled).map_or(Cost::Unknown, Cost::Attention)),
+        kernels: Kernels::Accepted(|name| Attention::from_name(name.mangled).is_some()),
+        effect: EffectSource::Writes,
+        cost: CostSource::Each(|name, _| {
+            Attention::from_name(name.mangled).map_or(Cost::Unknown, Cost::Attention)
+        }),
         stated_layout: false,
         source: "flash.h and kernel_forward.h of the releases; shares in cost/kernel/attention.rs",
     },
     Family {
         name: "foreach",
         kernels: Kernels::Named(&["multi_tensor_apply_kernel"]),
-        effect: EffectOf::Writes,
-        cost: CostOf::Each(foreach),
+        effect: EffectSource::Writes,
+        cost: CostSource::Each(foreach),
         stated_layout: false,
         source: "MultiTensorApply.cuh",
     },
@@ -142,10 +144,12 @@ pub static FAMILIES: &[Family] = &[
             "elementwise_kernel",
             "legacy_elementwise_kernel",
         ]),
-        effect: EffectOf::Signature(|signature| Elementwise::of(signature).map(Effect::Elementwise)),
-        cost: CostOf::Each(|name, effect| match effect {
+        effect: EffectSource::Signature(|signature| {
+            Elementwise::from_signature(signature).map(Effect::Elementwise)
+        }),
+        cost: CostSource::Each(|name, effect| match effect {
             Effect::Elementwise(elementwise) => Cost::Elementwise(elementwise.clone()),
-            _ => counted(name, 3.0),
+            _ => counted_cost(name, 3.0),
         }),
         stated_layout: true,
         source: "CUDALoops.cuh and OffsetCalculator.cuh",
@@ -153,8 +157,10 @@ pub static FAMILIES: &[Family] = &[
     Family {
         name: "arange",
         kernels: Kernels::Named(&["elementwise_kernel_with_index"]),
-        effect: EffectOf::Signature(|signature| Elementwise::of(signature).map(Effect::Elementwise)),
-        cost: CostOf::Each(|_, effect| match effect {
+        effect: EffectSource::Signature(|signature| {
+            Elementwise::from_signature(signature).map(Effect::Elementwise)
+        }),
+        cost: CostSource::Each(|_, effect| match effect {
             Effect::Elementwise(elementwise) => Cost::Elementwise(elementwise.clone()),
             _ => Cost::Rows,
         }),
@@ -164,112 +170,116 @@ pub static FAMILIES: &[Family] = &[
     Family {
         name: "random numbers",
         kernels: Kernels::Named(&["distribution_elementwise_grid_stride_kernel"]),
-        effect: EffectOf::Signature(|signature| Random::of(signature).map(Effect::Random)),
-        cost: CostOf::All(Cost::Counted { argument: 0, tensors: 1.0, element: 4.0 }),
+        effect: EffectSource::Signature(|signature| Random::from_signature(signature).map(Effect::Random)),
+        cost: CostSource::All(Cost::Counted { argument: 0, tensors: 1.0, element: 4.0 }),
         stated_layout: true,
         source: "DistributionTemplates.h",
     },
     Family {
         name: "indexing",
         kernels: Kernels::Named(&["index_elementwise_kernel"]),
-        effect: EffectOf::Signature(|signature| Arrange::of(signature).map(Effect::Arrange)),
-        cost: CostOf::Each(|name, _| counted(name, 4.0)),
+        effect: EffectSource::Signature(|signature| Arrange::from_signature(signature).map(Effect::Arrange)),
+        cost: CostSource::Each(|name, _| counted_cost(name, 4.0)),
         stated_layout: true,
         source: "IndexKernel.cu",
     },
     Family {
         name: "gather and scatter",
         kernels: Kernels::Named(&["_scatter_gather_elementwise_kernel"]),
-        effect: EffectOf::Signature(|signature| Scatter::of(signature).map(Effect::Scatter)),
-        cost: CostOf::Each(|name, _| counted(name, 4.0)),
+        effect: EffectSource::Signature(|signature| Scatter::from_signature(signature).map(Effect::Scatter)),
+        cost: CostSource::Each(|name, _| counted_cost(name, 4.0)),
         stated_layout: true,
         source: "ScatterGatherKernel.cu",
     },
     Family {
         name: "reduction",
         kernels: Kernels::Containing(&["reduce_kernel"]),
-        effect: EffectOf::Signature(|signature| Reduction::of(signature).map(Effect::Reduction)),
-        cost: CostOf::All(Cost::Passes { share: 0.85, passes: 1.0 }),
+        effect: EffectSource::Signature(|signature| {
+            Reduction::from_signature(signature).map(Effect::Reduction)
+        }),
+        cost: CostSource::All(Cost::Passes { share: 0.85, passes: 1.0 }),
         stated_layout: true,
         source: "Reduce.cuh",
     },
     Family {
         name: "concatenation",
         kernels: Kernels::Containing(&["CatArrayBatchedCopy"]),
-        effect: EffectOf::Signature(|signature| Arrange::of(signature).map(Effect::Arrange)),
-        cost: CostOf::All(Cost::Passes { share: 0.80, passes: 1.0 }),
+        effect: EffectSource::Signature(|signature| Arrange::from_signature(signature).map(Effect::Arrange)),
+        cost: CostSource::All(Cost::Passes { share: 0.80, passes: 1.0 }),
         stated_layout: true,
         source: "Shape.cu",
     },
     Family {
         name: "running totals of rows",
         kernels: Kernels::Containing(&["tensor_kernel_scan"]),
-        effect: EffectOf::Signature(|signature| Arrange::of(signature).map(Effect::Arrange)),
-        cost: CostOf::All(Cost::Passes { share: 0.50, passes: 1.0 }),
+        effect: EffectSource::Signature(|signature| Arrange::from_signature(signature).map(Effect::Arrange)),
+        cost: CostSource::All(Cost::Passes { share: 0.50, passes: 1.0 }),
         stated_layout: true,
         source: "ScanUtils.cuh",
     },
     Family {
         name: "running totals",
         kernels: Kernels::Containing(&["DeviceScan"]),
-        effect: EffectOf::Signature(|signature| Arrange::of(signature).map(Effect::Arrange)),
-        cost: CostOf::All(Cost::Passes { share: 0.70, passes: 1.0 }),
+        effect: EffectSource::Signature(|signature| Arrange::from_signature(signature).map(Effect::Arrange)),
+        cost: CostSource::All(Cost::Passes { share: 0.70, passes: 1.0 }),
         stated_layout: false,
         source: "CUB's dispatch_scan.cuh",
     },
     Family {
         name: "bitonic sort",
         kernels: Kernels::Containing(&["bitonicSort"]),
-        effect: EffectOf::Signature(|signature| Arrange::of(signature).map(Effect::Arrange)),
-        cost: CostOf::All(Cost::Passes { share: 0.25, passes: 1.0 }),
+        effect: EffectSource::Signature(|signature| Arrange::from_signature(signature).map(Effect::Arrange)),
+        cost: CostSource::All(Cost::Passes { share: 0.25, passes: 1.0 }),
         stated_layout: true,
         source: "SortUtils.cuh",
     },
     Family {
         name: "other sorts of rows",
         kernels: Kernels::Named(&["radixSortKVInPlace", "warpMergeSortKVInPlace"]),
-        effect: EffectOf::Signature(|signature| Arrange::of(signature).map(Effect::Arrange)),
-        cost: CostOf::All(Cost::Unknown),
+        effect: EffectSource::Signature(|signature| Arrange::from_signature(signature).map(Effect::Arrange)),
+        cost: CostSource::All(Cost::Unknown),
         stated_layout: true,
         source: "SortUtils.cuh",
     },
     Family {
         name: "top k",
         kernels: Kernels::Named(&["gatherTopK"]),
-        effect: EffectOf::Signature(|signature| TopK::of(signature).map(Effect::TopK)),
-        cost: CostOf::All(Cost::Rows),
+        effect: EffectSource::Signature(|signature| TopK::from_signature(signature).map(Effect::TopK)),
+        cost: CostSource::All(Cost::Rows),
         stated_layout: true,
         source: "TensorTopK.cu",
     },
     Family {
         name: "histogram",
         kernels: Kernels::Named(&["kernelHistogram1D"]),
-        effect: EffectOf::Signature(|signature| Histogram::of(signature).map(Effect::Histogram)),
-        cost: CostOf::All(Cost::Unknown),
+        effect: EffectSource::Signature(|signature| {
+            Histogram::from_signature(signature).map(Effect::Histogram)
+        }),
+        cost: CostSource::All(Cost::Unknown),
         stated_layout: true,
         source: "SummaryOps.cu",
     },
     Family {
         name: "counts",
         kernels: Kernels::Containing(&["DeviceReduce"]),
-        effect: EffectOf::Signature(size),
-        cost: CostOf::All(Cost::Passes { share: 0.85, passes: 1.0 }),
+        effect: EffectSource::Signature(size),
+        cost: CostSource::All(Cost::Passes { share: 0.85, passes: 1.0 }),
         stated_layout: false,
         source: "CUB's dispatch_reduce.cuh and dispatch_reduce_by_key.cuh",
     },
     Family {
         name: "selection",
         kernels: Kernels::Containing(&["DeviceSelect"]),
-        effect: EffectOf::Signature(size),
-        cost: CostOf::All(Cost::Passes { share: 0.60, passes: 1.0 }),
+        effect: EffectSource::Signature(size),
+        cost: CostSource::All(Cost::Passes { share: 0.60, passes: 1.0 }),
         stated_layout: false,
         source: "CUB's dispatch_select_if.cuh",
     },
     Family {
         name: "unique elements",
         kernels: Kernels::Named(&["DeviceUniqueByKeySweepKernel", "_kernel_agent"]),
-        effect: EffectOf::Signature(size),
-        cost: CostOf::All(Cost::Unknown),
+        effect: EffectSource::Signature(size),
+        cost: CostSource::All(Cost::Unknown),
         stated_layout: false,
         source: "CUB's dispatch_unique_by_key.cuh, Thrust's unique.h",
     },
@@ -296,33 +306,33 @@ pub static FAMILIES: &[Family] = &[
     Family {
         name: "losses of classes, reduced",
         kernels: Kernels::Containing(&["nll_loss_forward_reduce", "nll_loss_backward_reduce"]),
-        effect: EffectOf::Writes,
-        cost: CostOf::All(Cost::Short),
+        effect: EffectSource::Writes,
+        cost: CostSource::All(Cost::Short),
         stated_layout: false,
         source: "one number of each row is read",
     },
     streaming("losses of classes", &["nll_loss"], 0.50, ESTIMATED),
     streaming("radix sort", &["RadixSort"], 0.60, ESTIMATED),
-    // Of all that their parameters lead to, one or two tensors.
+    // Of all the memory that their parameters lead to, they pass over one or two tensors.
     Family {
         name: "attention backward, before and after",
         kernels: Kernels::Containing(&["flash_bwd_dot_do_o", "flash_bwd_convert_dq"]),
-        effect: EffectOf::Writes,
-        cost: CostOf::All(Cost::Passes { share: 0.80, passes: 0.25 }),
+        effect: EffectSource::Writes,
+        cost: CostSource::All(Cost::Passes { share: 0.80, passes: 0.25 }),
         stated_layout: false,
         source: ESTIMATED,
     },
     Family {
         name: "rows of a table",
         kernels: Kernels::Containing(&["index", "gather", "scatter", "embedding", "Embedding"]),
-        effect: EffectOf::Writes,
-        cost: CostOf::All(Cost::Rows),
+        effect: EffectSource::Writes,
+        cost: CostSource::All(Cost::Rows),
         stated_layout: false,
         source: ESTIMATED,
     },
 ];
 
-/// A size that the host reads back; what else the kernel writes is forgotten.
+/// Tracks a size that the host reads back, and forgets the other memory that the kernel writes.
 fn size(signature: &Signature) -> Option<Effect> {
-    Some(Effect::Size(Size::of(signature)?, Writes::of(signature).but_first()))
+    Some(Effect::Size(Size::from_signature(signature)?, Writes::from_signature(signature).but_first()))
 }

@@ -1,22 +1,22 @@
-//! The memory that the arguments of a launch lead to.
+//! Memory that the arguments of a launch lead to.
 
 use super::Arguments;
 use crate::memory::{Memory, Reach};
 
-/// As many addresses of one launch are looked at.
-const MOST_ADDRESSES: usize = 64;
+/// Maximum addresses of a launch that are looked up.
+const MAX_ADDRESSES: usize = 64;
 
-/// The blocks of memory that the arguments of a launch lead to, each address once.
+/// Blocks of memory that the arguments of a launch lead to, each address once.
 pub(crate) struct Operands(Vec<(u64, Reach)>);
 
 impl Operands {
-    /// Looks at every aligned word of every parameter: structures hold addresses too. What is no address of a
-    /// card leads to nothing.
-    pub(crate) fn of(arguments: Arguments, memory: &dyn Memory) -> Self {
+    /// Looks up every aligned word of every parameter, since structures hold addresses too. Words that are no
+    /// device address are skipped.
+    pub(crate) fn look_up(arguments: Arguments, memory: &dyn Memory) -> Self {
         let mut found: Vec<(u64, Reach)> = Vec::new();
         for index in 0..arguments.params().map_or(0, <[_]>::len) {
             for address in arguments.words(index) {
-                if found.len() < MOST_ADDRESSES
+                if found.len() < MAX_ADDRESSES
                     && !found.iter().any(|(known, _)| *known == address)
                     && let Some(reach) = memory.reach(address)
                 {
@@ -27,9 +27,9 @@ impl Operands {
         Self(found)
     }
 
-    /// Bytes that each address leads to, where none leads to more than `most`. An address inside of a block
-    /// may be of a part of it, as weights in one flat buffer are: it counts for no more than the largest
-    /// whole block beside it.
+    /// Bytes that each address leads to, at most `most`. An address inside a block may belong to a part of
+    /// it, as weights in one flat buffer do: it counts for no more than the largest whole block among the
+    /// operands.
     pub(crate) fn bytes(&self, most: f64) -> Vec<f64> {
         let whole = self.0.iter().filter(|(_, reach)| reach.first).map(|(_, reach)| reach.bytes).max();
         let each = |reach: &Reach| match whole {

@@ -1,13 +1,13 @@
-//! Where the elements of a strided tensor lie: PyTorch's `OffsetCalculator`, as kernels are handed it.
+//! Offsets of the elements of strided tensors: PyTorch's `OffsetCalculator`, as passed to kernels.
 
 use crate::launch::Arguments;
 
-/// Dimensions that it has room for.
-const DIMENSIONS: usize = 25;
-/// A divisor with the numbers that make dividing fast.
-const DIVIDER: usize = 12;
+/// Maximum dimensions.
+const MAX_DIMENSIONS: usize = 25;
+/// Bytes of a divisor with its constants for fast division.
+const DIVIDER_BYTES: usize = 12;
 
-/// Offsets in bytes of the elements of several tensors that are walked together.
+/// Byte offsets of the elements of several tensors that are iterated together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Strides {
     /// Extent of each dimension, and each tensor's stride in it; the first runs fastest.
@@ -16,21 +16,21 @@ pub(crate) struct Strides {
 }
 
 impl Strides {
-    /// Bytes of the calculator for so many tensors.
+    /// Bytes of the calculator for `tensors` tensors.
     pub(crate) const fn bytes(tensors: usize) -> usize {
-        4 + DIMENSIONS * DIVIDER + DIMENSIONS * 4 * tensors
+        4 + MAX_DIMENSIONS * DIVIDER_BYTES + MAX_DIMENSIONS * 4 * tensors
     }
 
-    /// Reads the calculator for so many tensors.
+    /// Reads the calculator for `tensors` tensors.
     pub(crate) fn read(bytes: &[u8], tensors: usize) -> Option<Self> {
         let word = |offset: usize| bytes.get(offset..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
         let count = word(0)? as usize;
-        if count > DIMENSIONS {
+        if count > MAX_DIMENSIONS {
             return None;
         }
-        let strides = 4 + DIMENSIONS * DIVIDER;
+        let strides = 4 + MAX_DIMENSIONS * DIVIDER_BYTES;
         let dimension = |index: usize| {
-            let extent = word(4 + index * DIVIDER).filter(|extent| *extent > 0)?;
+            let extent = word(4 + index * DIVIDER_BYTES).filter(|extent| *extent > 0)?;
             let own = (0..tensors)
                 .map(|tensor| word(strides + 4 * (index * tensors + tensor)))
                 .collect::<Option<_>>()?;
@@ -40,21 +40,20 @@ impl Strides {
         Some(Self { dimensions, tensors })
     }
 
-    /// Bytes that walking over one tensor moves, read from the calculator at the start of a launch's second
-    /// argument: each element once, and with those that lie apart what lies between them, up to a sector
-    /// of the memory.
+    /// Bytes moved by iterating over one tensor, read from the calculator at the start of a launch's second
+    /// argument: each element once, and for scattered ones the gap to the next, up to a memory sector.
     pub(crate) fn touched(arguments: Arguments, tensors: usize, tensor: usize, size: f64) -> Option<f64> {
         const SECTOR: f64 = 32.0;
         let word = |offset: usize| arguments.get_at::<u32>(1, offset);
         let count = word(0)? as usize;
-        if count > DIMENSIONS {
+        if count > MAX_DIMENSIONS {
             return None;
         }
-        let strides = 4 + DIMENSIONS * DIVIDER;
+        let strides = 4 + MAX_DIMENSIONS * DIVIDER_BYTES;
         let (mut elements, mut nearest) = (1.0, SECTOR);
         for dimension in 0..count {
             let stride = f64::from(word(strides + 4 * (dimension * tensors + tensor))?);
-            let extent = f64::from(word(4 + dimension * DIVIDER)?);
+            let extent = f64::from(word(4 + dimension * DIVIDER_BYTES)?);
             if stride > 0.0 && extent > 1.0 {
                 elements *= extent;
                 nearest = nearest.min(stride);
@@ -64,13 +63,13 @@ impl Strides {
         Some(elements * apart)
     }
 
-    /// Tensors without gaps, of elements of these sizes.
+    /// Creates contiguous tensors with elements of these sizes.
     pub(crate) fn dense(elements: usize, sizes: &[usize]) -> Self {
         let strides = sizes.iter().map(|size| *size as u32).collect();
         Self { dimensions: vec![(elements as u32, strides)], tensors: sizes.len() }
     }
 
-    /// Each tensor's offset of one element.
+    /// Computes each tensor's offset of one element.
     pub(crate) fn offsets(&self, element: usize, offsets: &mut Vec<u64>) {
         offsets.clear();
         offsets.resize(self.tensors, 0);
@@ -84,7 +83,7 @@ impl Strides {
         }
     }
 
-    /// Bytes from a tensor's first element to the last's end.
+    /// Bytes from a tensor's first element to the end of the last.
     pub(crate) fn span(&self, tensor: usize, size: usize) -> u64 {
         let last: u64 = self
             .dimensions
@@ -94,12 +93,12 @@ impl Strides {
         last + size as u64
     }
 
-    /// Whether two tensors are walked in the same way.
+    /// Returns `true` if two tensors are iterated in the same way.
     pub(crate) fn alike(&self, a: usize, b: usize) -> bool {
         self.dimensions.iter().all(|(extent, strides)| *extent == 1 || strides[a] == strides[b])
     }
 
-    /// Whether a tensor's elements follow each other without gaps in the order in which they are walked.
+    /// Returns `true` if a tensor's elements are contiguous in iteration order.
     pub(crate) fn is_dense(&self, tensor: usize, size: usize) -> bool {
         let mut expected = size as u64;
         self.dimensions.iter().filter(|(extent, _)| *extent > 1).all(|(extent, strides)| {
@@ -114,7 +113,7 @@ impl Strides {
 pub(crate) mod tests {
     use super::*;
 
-    /// The bytes of a calculator.
+    /// Builds the bytes of a calculator.
     pub(crate) fn calculator(dimensions: &[(u32, &[u32])], tensors: usize) -> Vec<u8> {
         let mut bytes = vec![0xcc; Strides::bytes(tensors)];
         bytes[..4].copy_from_slice(&(dimensions.len() as u32).to_le_bytes());

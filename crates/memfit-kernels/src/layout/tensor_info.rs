@@ -1,11 +1,11 @@
-//! Tensors as PyTorch's older kernels are handed them: `TensorInfo`, an address with extents and strides.
+//! Tensors as passed to PyTorch's older kernels: `TensorInfo`, an address with extents and strides.
 
 use crate::launch::Arguments;
 
-/// Dimensions that it has room for.
-const DIMENSIONS: usize = 25;
+/// Maximum dimensions.
+const MAX_DIMENSIONS: usize = 25;
 
-/// A tensor, or the slices of one where a dimension was taken out.
+/// A tensor, or its slices if a dimension was removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TensorInfo {
     pub(crate) address: u64,
@@ -14,29 +14,29 @@ pub(crate) struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// Its bytes with indices of this width.
+    /// Size in bytes with indices of this width.
     pub(crate) fn bytes(width: Width) -> usize {
-        (8 + 2 * DIMENSIONS * width.bytes() + 4).next_multiple_of(8)
+        (8 + 2 * MAX_DIMENSIONS * width.bytes() + 4).next_multiple_of(8)
     }
 
     /// Reads an argument with indices of this width.
     pub(crate) fn read(arguments: Arguments, index: usize, width: Width) -> Option<Self> {
         let size = width.bytes();
-        let count = arguments.get_at::<i32>(index, 8 + 2 * DIMENSIONS * size)?;
-        let count = usize::try_from(count).ok().filter(|count| *count <= DIMENSIONS)?;
+        let count = arguments.get_at::<i32>(index, 8 + 2 * MAX_DIMENSIONS * size)?;
+        let count = usize::try_from(count).ok().filter(|count| *count <= MAX_DIMENSIONS)?;
         let word = |place: usize| match width {
             Width::Narrow => arguments.get_at::<u32>(index, 8 + 4 * place).map(u64::from),
             Width::Wide => arguments.get_at::<u64>(index, 8 + 8 * place),
         };
         let dimension =
-            |place: usize| Some((word(place).filter(|extent| *extent > 0)?, word(DIMENSIONS + place)?));
+            |place: usize| Some((word(place).filter(|extent| *extent > 0)?, word(MAX_DIMENSIONS + place)?));
         Some(Self {
             address: arguments.get(index)?,
             dimensions: (0..count).map(dimension).collect::<Option<_>>()?,
         })
     }
 
-    /// The offset of an element, or of the first of a slice, in elements.
+    /// Offset of an element, or of the first of a slice, in elements.
     pub(crate) fn offset(&self, element: u64) -> u64 {
         let mut rest = element;
         let mut offset = 0u64;
@@ -47,7 +47,7 @@ impl TensorInfo {
         offset
     }
 
-    /// Whether its elements follow one another.
+    /// Returns `true` if its elements are contiguous.
     pub(crate) fn is_dense(&self) -> bool {
         let mut expected = 1;
         self.dimensions.iter().rev().filter(|(extent, _)| *extent > 1).all(|(extent, stride)| {
@@ -58,7 +58,7 @@ impl TensorInfo {
     }
 }
 
-/// How wide the extents and strides are.
+/// Width of the extents and strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Width {
     /// 32 bits.
@@ -68,8 +68,8 @@ pub(crate) enum Width {
 }
 
 impl Width {
-    /// From the name of the index type in the kernel's signature.
-    pub(crate) fn of(name: &str) -> Option<Self> {
+    /// Parses the name of the index type in the kernel's signature.
+    pub(crate) fn from_type_name(name: &str) -> Option<Self> {
         Some(match name {
             "unsigned int" | "int" => Self::Narrow,
             "long" | "unsigned long" => Self::Wide,

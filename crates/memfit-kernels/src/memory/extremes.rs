@@ -1,17 +1,17 @@
-//! The least and the greatest integer of a large upload, whose contents are not kept: labels and masks are
-//! checked against the number of classes.
+//! Least and greatest integer of a large upload, whose contents are not kept: labels and masks are checked
+//! against the number of classes.
 
-/// Labels, indices and token ids are below this: what is not is taken for another type.
-const LARGEST: u64 = 1 << 40;
-/// The same for 32 bits, where numbers in floating point look like large integers.
-const LARGEST_I32: u32 = 1 << 24;
+/// Bound on labels, indices and token ids; data with larger values is treated as another type.
+const MAX_PLAUSIBLE: u64 = 1 << 40;
+/// The same for 32 bits, where floating-point numbers look like large integers.
+const MAX_PLAUSIBLE_I32: u32 = 1 << 24;
 /// The same for one byte, where any image would pass.
-const LARGEST_U8: u8 = 64;
+const MAX_PLAUSIBLE_U8: u8 = 64;
 
-/// The extremes of a range of bytes, as each type of integer that it could be.
+/// Extremes of a range of bytes, for each type of integer that it could be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extremes {
-    /// Bytes that they are of.
+    /// Number of bytes that they cover.
     pub bytes: u64,
     u8: Option<(u8, u8)>,
     i32: Option<(i32, i32)>,
@@ -19,12 +19,12 @@ pub struct Extremes {
 }
 
 impl Extremes {
-    /// Longer uploads are not looked through.
-    pub const LONGEST: usize = 32 << 20;
+    /// Maximum upload that is scanned, in bytes.
+    pub const MAX_BYTES: usize = 32 << 20;
 
-    /// Those of these bytes, if they look like integers of any type.
-    pub fn of(bytes: &[u8]) -> Option<Self> {
-        if bytes.is_empty() || bytes.len() > Self::LONGEST {
+    /// Computes the extremes of bytes that look like integers of any type.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        if bytes.is_empty() || bytes.len() > Self::MAX_BYTES {
             return None;
         }
         let (words, rest) = bytes.as_chunks::<4>();
@@ -33,14 +33,14 @@ impl Extremes {
         let longs = longs.iter().map(|long| i64::from_le_bytes(*long));
         let found = Self {
             bytes: bytes.len() as u64,
-            u8: range(bytes.iter().copied(), |value| value < LARGEST_U8),
-            i32: range(words, |value| value.unsigned_abs() < LARGEST_I32).filter(|_| rest.is_empty()),
-            i64: range(longs, |value| value.unsigned_abs() < LARGEST).filter(|_| odd.is_empty()),
+            u8: range(bytes.iter().copied(), |value| value < MAX_PLAUSIBLE_U8),
+            i32: range(words, |value| value.unsigned_abs() < MAX_PLAUSIBLE_I32).filter(|_| rest.is_empty()),
+            i64: range(longs, |value| value.unsigned_abs() < MAX_PLAUSIBLE).filter(|_| odd.is_empty()),
         };
         (found.u8.is_some() || found.i32.is_some() || found.i64.is_some()).then_some(found)
     }
 
-    /// The least and the greatest, as integers of so many bytes.
+    /// Least and greatest value as integers of `size` bytes.
     pub fn as_integers_of(&self, size: usize) -> Option<(i64, i64)> {
         match size {
             1 => self.u8.map(|(least, greatest)| (least.into(), greatest.into())),
@@ -51,7 +51,7 @@ impl Extremes {
     }
 }
 
-/// The least and the greatest; `None` at the first value that is not plausible.
+/// Least and greatest value; `None` at the first implausible value.
 fn range<T: Copy + Ord>(
     mut values: impl Iterator<Item = T>,
     is_plausible: impl Fn(T) -> bool,
@@ -69,13 +69,13 @@ mod tests {
     #[test]
     fn bytes_are_integers_of_the_types_that_they_look_like() {
         let labels: Vec<u8> = [3_i64, -100, 20, 0].iter().flat_map(|value| value.to_le_bytes()).collect();
-        let found = Extremes::of(&labels).unwrap();
+        let found = Extremes::from_bytes(&labels).unwrap();
         assert_eq!(found.as_integers_of(8), Some((-100, 20)));
         assert_eq!(found.as_integers_of(1), None);
         let mask = [0_u8, 1, 1, 0, 1];
-        assert_eq!(Extremes::of(&mask).unwrap().as_integers_of(1), Some((0, 1)));
-        assert_eq!(Extremes::of(&mask).unwrap().as_integers_of(4), None);
+        assert_eq!(Extremes::from_bytes(&mask).unwrap().as_integers_of(1), Some((0, 1)));
+        assert_eq!(Extremes::from_bytes(&mask).unwrap().as_integers_of(4), None);
         let reals: Vec<u8> = [0.5_f32, -3.25, 1e-3].iter().flat_map(|value| value.to_le_bytes()).collect();
-        assert_eq!(Extremes::of(&reals), None);
+        assert_eq!(Extremes::from_bytes(&reals), None);
     }
 }

@@ -10,42 +10,42 @@ use std::{
 
 use memfit_channel::ValuePolicy;
 
-/// A mask of which no element is known.
+/// A mask whose elements are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mask {
-    /// The same for the mask and its complement.
+    /// Id shared by the mask and its complement.
     id: u32,
-    /// Whether it is the complement.
+    /// `true` for the complement.
     inverted: bool,
-    /// What each element is taken to be where a single truth is asked for: an element, `all` or `any`. A
-    /// count never follows from it.
+    /// Value assumed for each element if a single truth value is asked for: an element, `all` or `any`. A
+    /// count is never derived from it.
     pub supposed: Option<bool>,
 }
 
-/// Elements and ones of the masks that were counted, by id; the oldest go first.
+/// Elements and ones of counted masks, by id; the oldest are dropped first.
 static COUNTED: Mutex<BTreeMap<u32, (u64, u64)>> = Mutex::new(BTreeMap::new());
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 const MAX_COUNTED: usize = 1 << 14;
 
 impl Mask {
-    /// A mask that has nothing to do with any other.
+    /// Creates a mask unrelated to any other.
     pub fn new(supposed: Option<bool>) -> Self {
         Self { id: NEXT_ID.fetch_add(1, Relaxed), inverted: false, supposed }
     }
 
-    /// The same mask, of whose elements nothing is supposed.
+    /// The same mask without an assumed value.
     #[must_use]
     pub fn unsupposed(self) -> Self {
         Self { supposed: None, ..self }
     }
 
-    /// The number of its true elements among `items`. The first of a mask and its complement that is counted
-    /// takes it from the policy; the other has the rest.
+    /// Number of its true elements among `items`. Of a mask and its complement, the first to be counted takes
+    /// its count from the policy; the other gets the rest.
     pub fn count(self, items: u64, policy: ValuePolicy) -> u64 {
         let mut counted = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
         let ones = match counted.get(&self.id) {
             Some((whole, ones)) if *whole == items => *ones,
-            // A part of it: of that nothing follows.
+            // A part of the mask, from which nothing can be derived.
             Some(_) => return policy.between(0, items),
             None => {
                 let asked = policy.between(0, items);
@@ -61,7 +61,7 @@ impl Mask {
     }
 }
 
-/// The complement.
+/// Returns the complement.
 impl std::ops::Not for Mask {
     type Output = Self;
 
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_mask_and_its_complement_share_one_count() {
-        for policy in [ValuePolicy::UPPER, ValuePolicy::LOWER, ValuePolicy::part(0.3).unwrap()] {
+        for policy in [ValuePolicy::UPPER, ValuePolicy::LOWER, ValuePolicy::at_fraction(0.3).unwrap()] {
             let asked = policy.between(0, 10);
             let mask = Mask::new(None);
             assert_eq!((mask.count(10, policy), (!mask).count(10, policy)), (asked, 10 - asked));

@@ -15,12 +15,12 @@ pub struct Bytes {
     policy: Option<ValuePolicy>,
     known: RefCell<BTreeMap<u64, (u8, Origin)>>,
     blocks: RefCell<BTreeMap<u64, u64>>,
-    /// Ranges that were forgotten.
+    /// Number of ranges that were forgotten.
     pub forgotten: Cell<usize>,
 }
 
 impl Bytes {
-    /// Nothing is known yet; rules answer by this policy.
+    /// Creates memory with nothing known; rules answer by this policy.
     pub fn new(policy: Option<ValuePolicy>) -> Self {
         Self { policy, ..Self::default() }
     }
@@ -55,7 +55,7 @@ impl Memory for Bytes {
     }
 
     fn get(&self, address: u64, length: u64) -> Option<(Vec<u8>, Origin)> {
-        if length > super::LARGEST_PIECE as u64 {
+        if length > super::MAX_PIECE_BYTES as u64 {
             return None;
         }
         let mut bytes = vec![0; length as usize];

@@ -1,14 +1,13 @@
-//! Kernels that put numbers in another order or add them up along the way: indexing, sorting, concatenation,
-//! `cumsum`.
+//! Kernels that reorder numbers or accumulate them along the way: indexing, sorting, concatenation, `cumsum`.
 //!
-//! Scripts do this to lengths, labels and positions before they read them back. Each is computed if all that
-//! it reads is known and there is little of it; otherwise nothing is known of what it writes.
+//! Scripts do this to lengths, labels and positions before they read them back. The result is computed if the
+//! whole input is known and small; otherwise it is unknown.
 
 use memfit_vocabulary::Assumption;
 
 use super::{
     number::{Type, Value},
-    scatter::{Moved, put},
+    scatter::{Moved, write_elements},
 };
 use crate::{
     launch::{Arguments, Grid},
@@ -17,27 +16,27 @@ use crate::{
     name::{Signature, type_parts},
 };
 
-/// Elements that are moved.
-const MOST: usize = 1 << 16;
-/// Dimensions that indexing has room for.
-const INDEXED: usize = 25;
+/// Maximum elements that are moved.
+const MAX_ELEMENTS: usize = 1 << 16;
+/// Maximum indexed dimensions.
+const MAX_INDEXED_DIMENSIONS: usize = 25;
 
-/// One of these kernels.
+/// A kernel of this kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Arrange {
-    /// `cumsum`; the arguments with the input, the output, the rows and their length.
+    /// `cumsum`, with the argument indices of the input, the output, the rows and their length.
     Scan { kind: Type, input: usize, output: usize, rows: Option<usize>, length: usize },
-    /// Sorts keys, and values with them, in place.
+    /// Sorts keys in place, and values with them.
     Sort { key: Type, value: Type, descending: Option<bool> },
-    /// `x[indices]`, or `x[indices] = y`, of elements of so many bytes.
-    Index { size: usize, put: bool },
-    /// `cat` of so many tensors at most, of elements of so many bytes.
+    /// `x[indices]`, or `x[indices] = y`, with elements of `size` bytes.
+    Index { size: usize, write_elements: bool },
+    /// `cat` of up to `most` tensors, with elements of `size` bytes.
     Concatenate { size: usize, most: usize, dimensions: usize },
 }
 
 impl Arrange {
-    /// From a kernel's name; nothing if it is of another family.
-    pub(crate) fn of(signature: &Signature) -> Option<Self> {
+    /// Recognises a kernel by its name; `None` for other families.
+    pub(crate) fn from_signature(signature: &Signature) -> Option<Self> {
         let pointee = |index: usize| {
             let text = signature.param(index)?.strip_suffix('*')?;
             Type::from_cpp(text.trim_end_matches("const").trim_end())
@@ -62,7 +61,7 @@ impl Arrange {
             }
             "bitonicSortKVInPlace" | "radixSortKVInPlace" | "warpMergeSortKVInPlace" => {
                 let order = type_parts(signature.template(6)?).0;
-                // With wide indices the layout is another.
+                // With wide indices, the layout differs.
                 let index = if signature.name() == "radixSortKVInPlace" { 6 } else { 7 };
                 (signature.template(index)? == "unsigned int").then_some(())?;
                 Some(Self::Sort {
@@ -80,13 +79,13 @@ impl Arrange {
                 let start = lambda.find("gpu_index_kernel<")?;
                 let (_, arguments) = type_parts(&lambda[start..]);
                 let inner = arguments.first()?;
-                let put = inner.contains("index_put_kernel_impl<");
-                if !put && !inner.contains("index_kernel_impl<") {
+                let write_elements = inner.contains("index_put_kernel_impl<");
+                if !write_elements && !inner.contains("index_kernel_impl<") {
                     return None;
                 }
                 let start = inner.find("_kernel_impl<")?;
                 let (_, element) = type_parts(&inner[start..]);
-                Some(Self::Index { size: opaque(element.first()?)?, put })
+                Some(Self::Index { size: opaque(element.first()?)?, write_elements })
             }
             name if name.starts_with("CatArrayBatchedCopy") => {
                 let (metadata, fields) = type_parts(signature.param(1)?);
@@ -104,7 +103,7 @@ impl Arrange {
         }
     }
 
-    /// The sizes that its layout gives the parameters.
+    /// Sizes of the parameters in its layout.
     pub(super) fn sizes(&self) -> Sizes {
         match *self {
             Self::Scan { input, output, rows, length, .. } => {
@@ -120,8 +119,8 @@ impl Arrange {
                 vec![info..=info, 4..=4, 4..=4, 4..=4, info..=info, 4..=4, 1..=1]
             }
             Self::Index { .. } => {
-                // An empty functor or one with some fields stands behind the lists.
-                let lists = Strides::bytes(3).next_multiple_of(8) + 24 + 24 * INDEXED;
+                // An empty functor or one with some fields follows the lists.
+                let lists = Strides::bytes(3).next_multiple_of(8) + 24 + 24 * MAX_INDEXED_DIMENSIONS;
                 vec![8..=8, capturing(lists)..=capturing(lists) + 16]
             }
             Self::Concatenate { most, .. } => vec![8..=8, 21 * most..=usize::MAX, 32..=32, 4..=4, 4..=4],
@@ -143,7 +142,7 @@ impl Arrange {
                 )
             }
             Self::Sort { key, value, descending } => sort(key, value, descending, arguments, memory),
-            Self::Index { size, put } => index(size, put, arguments, memory),
+            Self::Index { size, write_elements } => index(size, write_elements, arguments, memory),
             Self::Concatenate { size, most, dimensions } => {
                 concatenate(size, most, dimensions, grid, arguments, memory)
             }
@@ -171,17 +170,18 @@ fn scan(
 ) -> Option<()> {
     let (source, target, rows, length) = (source?, target?, rows? as usize, length? as usize);
     let bytes = rows.saturating_mul(length).saturating_mul(kind.size());
-    let known = if bytes <= MOST * kind.size() { memory.get(source, bytes as u64) } else { None };
+    let known = if bytes <= MAX_ELEMENTS * kind.size() { memory.get(source, bytes as u64) } else { None };
     let Some((mut content, origin)) = known else {
         memory.forget(target, bytes as u64);
-        suppose_scan(kind, source, target, rows, length, memory);
+        assume_scan(kind, source, target, rows, length, memory);
         return Some(());
     };
     for row in content.chunks_exact_mut((length * kind.size()).max(1)) {
         let mut sum: Option<Value> = None;
         for element in row.chunks_exact_mut(kind.size()) {
             let value = kind.load(element)?;
-            let next = sum.map_or(value, |sum| kind.round(sum.with(value, i64::wrapping_add, |a, b| a + b)));
+            let next =
+                sum.map_or(value, |sum| kind.round(sum.combine(value, i64::wrapping_add, |a, b| a + b)));
             kind.store(next, element);
             sum = Some(next);
         }
@@ -190,10 +190,12 @@ fn scan(
     Some(())
 }
 
-/// Running totals of counts that are not known. The last of them is read where it is a size: each is taken as
+/// Assumes running totals of unknown counts. The last total may be read as a size: each count is taken as
 /// one, unless they are zeros and ones, whose total has a bound.
-fn suppose_scan(kind: Type, source: u64, target: u64, rows: usize, length: usize, memory: &dyn Memory) {
-    let Some(policy) = memory.policy().filter(|_| kind.is_integer() && rows * length <= MOST) else { return };
+fn assume_scan(kind: Type, source: u64, target: u64, rows: usize, length: usize, memory: &dyn Memory) {
+    let Some(policy) = memory.policy().filter(|_| kind.is_integer() && rows * length <= MAX_ELEMENTS) else {
+        return;
+    };
     let flags = memory.flags(source).is_some();
     let mut bytes = vec![0; rows * length * kind.size()];
     for (index, element) in bytes.chunks_exact_mut(kind.size()).enumerate() {
@@ -205,7 +207,7 @@ fn suppose_scan(kind: Type, source: u64, target: u64, rows: usize, length: usize
     memory.write(target, &bytes, Origin::Guess(rule));
 }
 
-/// Keys, number of slices, length, stride; values, stride, order.
+/// Reads keys, number of slices, length, stride; values, stride, order.
 fn sort(
     key: Type,
     value: Type,
@@ -221,13 +223,13 @@ fn sort(
         None => arguments.get::<u8>(6)? != 0,
     };
     let rows = |index: usize| {
-        // Rows that follow one another, as all do that PyTorch has copied for sorting.
+        // Rows are contiguous, as all that PyTorch copies for sorting are.
         slices == 1
             || TensorInfo::read(arguments, index, Width::Narrow)
                 .is_some_and(|info| (0..u64::from(slices)).all(|row| info.offset(row) == row * length as u64))
     };
     let whole = length.saturating_mul(slices as usize);
-    let dense = stride == 1 && arguments.get::<u32>(5)? == 1 && whole <= MOST && rows(0) && rows(4);
+    let dense = stride == 1 && arguments.get::<u32>(5)? == 1 && whole <= MAX_ELEMENTS && rows(0) && rows(4);
     let contents = if dense {
         let bytes = |kind: Type| (whole * kind.size()) as u64;
         memory.get(keys, bytes(key)).zip(memory.get(values, bytes(value)))
@@ -236,10 +238,11 @@ fn sort(
     };
     let Some(((key_bytes, key_origin), (value_bytes, value_origin))) = contents else {
         let bytes = whole.saturating_mul(value.size()) as u64;
-        let order = if dense && value.is_integer() { memory.known(values, bytes, true) } else { None };
+        let order =
+            if dense && value.is_integer() { memory.known_contents(values, bytes, true) } else { None };
         memory.forget_from(keys);
         memory.forget_from(values);
-        // By unknown keys, any order is right, and so is the one that they are in.
+        // For unknown keys, any order is valid, including the current one.
         if let Some((order, _)) = order {
             memory.guess(values, &order, Assumption::Ranking);
         }
@@ -261,17 +264,17 @@ fn sort(
     Some(())
 }
 
-/// The lambda's fields: offsets of output, input and index; addresses of output and input; how many indices;
-/// the address of each index; the extent and the stride of each indexed dimension.
+/// Reads the lambda's fields: offsets of output, input and index; addresses of output and input; number of
+/// indices; the address of each index; the extent and the stride of each indexed dimension.
 fn index(size: usize, writes: bool, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
-    const DIMENSIONS: usize = INDEXED;
+    const DIMENSIONS: usize = MAX_INDEXED_DIMENSIONS;
     let pointers = Strides::bytes(3).next_multiple_of(8);
     let (indices, addresses) = (pointers + 16, pointers + 24);
     let (extents, steps) = (addresses + 8 * DIMENSIONS, addresses + 16 * DIMENSIONS);
     let field = |offset: usize| arguments.get_at::<u64>(1, offset);
     let (target, source) = (field(pointers)?, field(pointers + 8)?);
     let compute = || -> Option<Moved> {
-        let count = usize::try_from(arguments.get::<i64>(0)?).ok().filter(|count| *count <= MOST)?;
+        let count = usize::try_from(arguments.get::<i64>(0)?).ok().filter(|count| *count <= MAX_ELEMENTS)?;
         let dimensions = arguments.get_at::<i32>(1, indices)?;
         let dimensions = usize::try_from(dimensions).ok().filter(|count| (1..=DIMENSIONS).contains(count))?;
         let strides = Strides::read(&arguments.bytes(1, pointers)?, 3)?;
@@ -311,11 +314,11 @@ fn index(size: usize, writes: bool, arguments: Arguments, memory: &dyn Memory) -
         memory.forget_from(target);
         return Some(());
     };
-    put(moved, size, origin, target, memory);
+    write_elements(moved, size, origin, target, memory);
     Some(())
 }
 
-/// The output; the inputs' addresses, offsets, extents and counts; the output's shape; along which dimension.
+/// Reads the output; the inputs' addresses, offsets, extents and counts; the output's shape; the dimension.
 fn concatenate(
     size: usize,
     most: usize,
@@ -324,7 +327,7 @@ fn concatenate(
     arguments: Arguments,
     memory: &dyn Memory,
 ) -> Option<()> {
-    /// Dimensions that the shape has room for.
+    /// Maximum dimensions of the shape.
     const DIMENSIONS: usize = 4;
     let target = arguments.get::<u64>(0)?;
     let inputs = (grid.blocks[1] as usize).min(most);
@@ -333,7 +336,7 @@ fn concatenate(
     let step = u64::from(arguments.get::<u32>(4)?);
     let (1..=DIMENSIONS, true) = (dimensions, along < dimensions.max(1)) else { return None };
     let stride = u64::from(shape[0][along]) * step;
-    // Each input, as parts that lie apart in the output: one for each index before the dimension.
+    // Each input, as parts that are apart in the output: one for each index before the dimension.
     let mut parts: Vec<(u64, Option<Vec<u8>>, usize)> = Vec::new();
     let (mut origin, mut elements) = (Origin::True, 0usize);
     for input in 0..inputs {
@@ -341,13 +344,14 @@ fn concatenate(
         let (offset, extent, count) = (u64::from(word(0)?), word(1)?, word(2)? as usize);
         let dense = arguments.get_at::<u8>(1, 20 * most + input)? != 0;
         let source = arguments.get_at::<u64>(1, 8 * input)?;
-        let content = if dense && count <= MOST { memory.get(source, (count * size) as u64) } else { None };
+        let content =
+            if dense && count <= MAX_ELEMENTS { memory.get(source, (count * size) as u64) } else { None };
         let part = (extent.max(1) as usize).saturating_mul(step as usize).max(1);
         elements = elements.saturating_add(count);
         if let Some((_, own)) = content {
             origin = origin.and(own);
         }
-        if elements > MOST || parts.len() + count / part > MOST {
+        if elements > MAX_ELEMENTS || parts.len() + count / part > MAX_ELEMENTS {
             memory.forget(target, (elements * size) as u64);
             return Some(());
         }
@@ -370,7 +374,7 @@ fn concatenate(
     });
     if complete {
         memory.write(target, &whole, origin);
-    } else if parts.len() <= MOST_PARTS {
+    } else if parts.len() <= MAX_PARTS {
         for (at, bytes, length) in &parts {
             let to = target + at * size as u64;
             match bytes {
@@ -384,8 +388,8 @@ fn concatenate(
     Some(())
 }
 
-/// Pieces that are kept one by one; more would push out what the script uploaded.
-const MOST_PARTS: usize = 64;
+/// Maximum pieces that are kept one by one; more would evict the script's uploads.
+const MAX_PARTS: usize = 64;
 
 #[cfg(test)]
 mod tests;

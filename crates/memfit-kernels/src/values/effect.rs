@@ -19,10 +19,10 @@ use crate::{
     memory::Memory,
 };
 
-/// What the kernels of a family do to known contents.
+/// Effect of a family's kernels on known contents.
 #[derive(Clone, Debug)]
 pub(crate) enum Effect {
-    /// Nothing that is worth knowing.
+    /// No known effect on memory contents.
     None,
     Elementwise(Elementwise),
     Reduction(Reduction),
@@ -32,18 +32,18 @@ pub(crate) enum Effect {
     Random(Random),
     Scatter(Scatter),
     TopK(TopK),
-    /// Forgets what the kernel writes.
+    /// Forgets the memory that the kernel writes.
     Writes(Writes),
-    /// Forgets the blocks behind these arguments, of a kernel without a signature.
+    /// Forgets the blocks behind these arguments, for a kernel without a signature.
     Overwrites(Vec<usize>),
-    /// Forgets whatever the arguments lead to, of a kernel of which nothing is known: the whole block behind
-    /// an argument that is an address.
+    /// Forgets everything that the arguments lead to, for an unknown kernel: the whole block behind an
+    /// argument that is an address.
     Anything,
 }
 
 impl Effect {
-    /// Whether a kernel's parameters have the sizes that the family's layout gives them; `None` where the
-    /// effect is not modelled.
+    /// Returns `true` if a kernel's parameters have the sizes of the family's layout; `None` if the effect is
+    /// not modelled.
     pub(crate) fn fits(&self, params: &[Param]) -> Option<bool> {
         let sizes = match self {
             Self::Elementwise(elementwise) => elementwise.sizes(),
@@ -67,7 +67,7 @@ impl Effect {
         Some(sizes.iter().enumerate().all(fits))
     }
 
-    /// Applies it to a launch. Where the arguments are not as the family lays them out, the kernel may have
+    /// Applies the effect to a launch. If the arguments do not match the family's layout, the kernel may have
     /// written anything.
     pub(crate) fn apply(&self, launch: Launch) {
         let Launch { grid, arguments, memory } = launch;
@@ -93,12 +93,12 @@ impl Effect {
                 let params = arguments.params().unwrap_or_default().iter().enumerate();
                 let addresses: Vec<usize> =
                     params.filter(|(_, param)| param.size == 8).map(|(index, _)| index).collect();
-                // What is left are structures.
+                // The remaining parameters are structures.
                 forget_blocks(&addresses, arguments, memory).and(None)
             }
         };
         if applied.is_none() {
-            writes::anywhere(arguments, memory);
+            writes::forget_all_targets(arguments, memory);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! PyTorch's elementwise kernels: which elements of which tensors a launch computes, and from which.
+//! PyTorch's elementwise kernels: the elements that a launch computes, and their operands.
 
 use super::{
     functor::{Functor, Rule, enclosing},
@@ -11,12 +11,12 @@ use crate::{
     name::{Signature, type_parts},
 };
 
-/// How a family of kernels is handed its work.
+/// Layout of a launch's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// Count, functor, addresses; tensors without gaps, of the functor's types.
+    /// Count, functor, addresses; contiguous tensors of the functor's types.
     Dense,
-    /// The same, then offsets of the inputs and of the output, then how elements are loaded and stored.
+    /// The same, then offsets of the inputs and of the output, then the loaders and storers of elements.
     Unrolled { strided_inputs: bool, strided_output: bool, cast: bool },
     /// Count, and a lambda that holds offsets, addresses, functor and perhaps the tensors' types.
     Strided { cast: bool },
@@ -28,30 +28,30 @@ enum Form {
 #[derive(Clone, Debug)]
 pub(crate) struct Elementwise {
     form: Form,
-    /// Nothing if the functor's types cannot be told.
+    /// `None` if the functor's types cannot be determined.
     functor: Option<Functor>,
-    /// Tensors that are read.
+    /// Number of input tensors.
     inputs: usize,
-    /// Bytes of an element, as far as the name tells, for a functor whose types do not.
+    /// Bytes per element derived from the name, for a functor of unknown types.
     element: f64,
 }
 
 /// Output and inputs of the widest functor.
-const MOST_TENSORS: usize = 8;
-/// Elements that are computed, for types of which scripts look at values.
-const MOST_INTEGERS: usize = 1 << 16;
+const MAX_TENSORS: usize = 8;
+/// Maximum elements that are computed, for types whose values scripts read.
+const MAX_INTEGERS: usize = 1 << 16;
 /// The same for floating-point numbers, which are mostly pixels and weights.
-const MOST_REALS: usize = 1 << 12;
-/// Elements that are written one by one.
-const MOST_SCATTERED: usize = 1 << 6;
+const MAX_REALS: usize = 1 << 12;
+/// Maximum elements that are written one by one.
+const MAX_SCATTERED: usize = 1 << 6;
 
-/// The tensors of one launch: the output, then the inputs.
+/// Tensors of a launch: the output, then the inputs.
 struct Tensors {
     count: usize,
-    addresses: [u64; MOST_TENSORS],
+    addresses: [u64; MAX_TENSORS],
 }
 
-/// One launch in full.
+/// A launch with its types, strides and functor fields.
 struct Work {
     types: Vec<Type>,
     strides: Strides,
@@ -59,8 +59,8 @@ struct Work {
 }
 
 impl Elementwise {
-    /// From a kernel's name; nothing if it is of another family.
-    pub(crate) fn of(signature: &Signature) -> Option<Self> {
+    /// Recognises a kernel by its name; `None` for other families.
+    pub(crate) fn from_signature(signature: &Signature) -> Option<Self> {
         match signature.name() {
             "vectorized_elementwise_kernel" => {
                 Self::new(Form::Dense, signature.template(1)?, signature.template(2)?)
@@ -82,9 +82,9 @@ impl Elementwise {
                     "gpu_kernel_impl_nocast" => false,
                     _ => return None,
                 };
-                let functor = Functor::of(arguments.first()?)?;
+                let functor = Functor::from_cpp(arguments.first()?)?;
                 let inputs = functor.inputs.len();
-                (inputs < MOST_TENSORS).then_some(Self {
+                (inputs < MAX_TENSORS).then_some(Self {
                     form: Form::Strided { cast },
                     functor: Some(functor),
                     inputs,
@@ -110,14 +110,13 @@ impl Elementwise {
         // `std::array<char*, (unsigned long)3>`
         let (_, parts) = type_parts(addresses);
         let digits = parts.get(1)?.rsplit(')').next()?.trim_end_matches("ul");
-        let tensors: usize = digits.parse().ok().filter(|tensors| (1..=MOST_TENSORS).contains(tensors))?;
+        let tensors: usize = digits.parse().ok().filter(|tensors| (1..=MAX_TENSORS).contains(tensors))?;
         let element = Type::mentioned(functor) as f64;
-        let functor = Functor::of(functor).filter(|functor| functor.inputs.len() + 1 == tensors);
+        let functor = Functor::from_cpp(functor).filter(|functor| functor.inputs.len() + 1 == tensors);
         Some(Self { form, functor, inputs: tensors - 1, element })
     }
 
-    /// Bytes that a launch reads and writes. What is broadcast is read once, and the rest of the time from
-    /// the cache.
+    /// Bytes that a launch reads and writes. Broadcast data is read from memory once, then from the cache.
     pub(crate) fn bytes(&self, arguments: Arguments) -> Option<f64> {
         let count = f64::from(arguments.get::<i32>(0).filter(|count| *count > 0)?);
         if let Form::Range(kind) = self.form {
@@ -139,7 +138,7 @@ impl Elementwise {
         })
     }
 
-    /// What it achieves of what long copies do.
+    /// Share of the bandwidth of long copies that it reaches.
     pub(crate) fn share(&self) -> f64 {
         match self.form {
             Form::Dense => 0.90,
@@ -148,10 +147,10 @@ impl Elementwise {
         }
     }
 
-    /// The sizes that its layout gives the parameters.
+    /// Sizes of the parameters in its layout.
     pub(super) fn sizes(&self) -> Sizes {
         let all = self.inputs + 1;
-        // Of a functor that is not modelled, nothing is read.
+        // The fields of an unmodelled functor are not read.
         let modelled = self.functor.as_ref().filter(|functor| functor.rule.is_some());
         let fields = |before: usize, behind: usize| match modelled {
             Some(functor) => {
@@ -183,7 +182,7 @@ impl Elementwise {
     /// Applies a launch.
     pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
         if let Form::Range(kind) = self.form {
-            return range(kind, arguments, memory);
+            return apply_range(kind, arguments, memory);
         }
         let tensors = self.tensors(arguments)?;
         if tensors.count == 0 {
@@ -192,14 +191,14 @@ impl Elementwise {
         let inputs = &tensors.addresses[1..=self.inputs];
         let known = inputs.iter().all(|address| memory.perhaps(*address));
         let Some(functor) = &self.functor else {
-            // Of which type the elements are is not known either.
+            // The type of the elements is unknown, too.
             memory.forget_block(tensors.addresses[0]);
             return Some(());
         };
-        let masked = functor.carries_flags() && memory.answers();
+        let masked = functor.carries_flags() && memory.rules_answer();
         let half_known = functor.is_decisive() && inputs.iter().any(|address| memory.perhaps(*address));
         if !known && self.form == Form::Dense && functor.output != Type::Bool && !masked && !half_known {
-            // By far the most common: nothing is known, and nothing follows.
+            // By far the most common case: nothing is known, and nothing can be derived.
             memory.forget(tensors.addresses[0], (tensors.count * functor.output.size()) as u64);
             return Some(());
         }
@@ -208,10 +207,10 @@ impl Elementwise {
             return Some(());
         };
         let computed = if known { compute(functor, &tensors, &work, memory) } else { None };
-        let computed =
-            computed.or_else(|| half_known.then(|| decided(functor, &tensors, &work, memory)).flatten());
+        let computed = computed
+            .or_else(|| half_known.then(|| compute_decided(functor, &tensors, &work, memory)).flatten());
         if let Some((bytes, origin)) = computed {
-            put(&bytes, origin, &tensors, &work, memory);
+            write_output(&bytes, origin, &tensors, &work, memory);
         } else if !assume(functor, &tensors, &work, memory) {
             memory.forget(tensors.addresses[0], work.strides.span(0, work.types[0].size()));
             if masked {
@@ -224,7 +223,7 @@ impl Elementwise {
     #[inline]
     fn tensors(&self, arguments: Arguments) -> Option<Tensors> {
         let count = usize::try_from(arguments.get::<i32>(0)?).ok()?;
-        let mut addresses = [0; MOST_TENSORS];
+        let mut addresses = [0; MAX_TENSORS];
         let (argument, offset) = match self.form {
             Form::Strided { .. } => (1, Strides::bytes(self.inputs + 1).next_multiple_of(8)),
             _ => (2, 0),
@@ -276,39 +275,40 @@ impl Elementwise {
     }
 }
 
-/// Truth values that become numbers are zeros and ones, which bounds what they add up to.
+/// Carries flags: truth values converted to numbers are zeros and ones, which bounds their sum.
 fn carry_flags(tensors: &Tensors, work: &Work, memory: &dyn Memory) {
     let [_, input] = work.types.as_slice() else { return };
     let flags = memory.flags(tensors.addresses[1]);
-    let flags = flags.or_else(|| (*input == Type::Bool).then(|| Ones::Of(mask(1, tensors, work, memory))));
+    let flags =
+        flags.or_else(|| (*input == Type::Bool).then(|| Ones::OfMask(mask(1, tensors, work, memory))));
     if let Some(ones) = flags
         && work.strides.is_dense(0, work.types[0].size())
     {
         let bytes = (tensors.count * work.types[0].size()) as u64;
-        // Ones of more than a byte are not read as the host would.
+        // Ones wider than a byte are not read as the host would read them.
         let ones = match ones {
-            Ones::Of(mask) if work.types[0].size() > 1 => Ones::Of(mask.unsupposed()),
+            Ones::OfMask(mask) if work.types[0].size() > 1 => Ones::OfMask(mask.unsupposed()),
             ones => ones,
         };
         memory.mark_flags(tensors.addresses[0], bytes, ones);
     }
 }
 
-/// The mask that a tensor of unknown truths is, from here on the same one for whoever looks at it.
+/// Returns the mask that a tensor of unknown truth values stands for, creating and recording it if needed.
 fn mask(tensor: usize, tensors: &Tensors, work: &Work, memory: &dyn Memory) -> Mask {
     let address = tensors.addresses[tensor];
-    if let Some(Ones::Of(mask)) = memory.flags(address) {
+    if let Some(Ones::OfMask(mask)) = memory.flags(address) {
         return mask;
     }
     let mask = Mask::new(None);
-    if !memory.perhaps(address) && work.strides.is_dense(tensor, 1) && memory.answers() {
-        memory.mark_flags(address, tensors.count as u64, Ones::Of(mask));
+    if !memory.perhaps(address) && work.strides.is_dense(tensor, 1) && memory.rules_answer() {
+        memory.mark_flags(address, tensors.count as u64, Ones::OfMask(mask));
     }
     mask
 }
 
-/// Answers what holds for all finite numbers, where a single truth is asked for, and says which masks belong
-/// together; false if nothing follows.
+/// Records answers that hold for all finite numbers, for single truth values, and relates masks to their
+/// complements. Returns `false` if nothing can be derived.
 fn assume(functor: &Functor, tensors: &Tensors, work: &Work, memory: &dyn Memory) -> bool {
     let [Type::Bool, inputs @ ..] = work.types.as_slice() else { return false };
     let same = inputs.len() == 2
@@ -317,7 +317,7 @@ fn assume(functor: &Functor, tensors: &Tensors, work: &Work, memory: &dyn Memory
         && work.strides.alike(1, 2);
     let truths = inputs.iter().all(|kind| *kind == Type::Bool) && functor.takes_elements();
     let supposed = |tensor: usize| match memory.flags(tensors.addresses[tensor]) {
-        Some(Ones::Of(mask)) => mask.supposed,
+        Some(Ones::OfMask(mask)) => mask.supposed,
         _ => None,
     };
     let made = match (functor.rule, inputs.len()) {
@@ -330,24 +330,24 @@ fn assume(functor: &Functor, tensors: &Tensors, work: &Work, memory: &dyn Memory
         }
         _ => functor.always(&work.fields, same).map(|value| Mask::new(Some(value.is_true()))),
     };
-    match made.filter(|_| work.strides.is_dense(0, 1) && memory.answers()) {
+    match made.filter(|_| work.strides.is_dense(0, 1) && memory.rules_answer()) {
         Some(mask) => {
             memory.forget(tensors.addresses[0], tensors.count as u64);
-            memory.mark_flags(tensors.addresses[0], tensors.count as u64, Ones::Of(mask));
+            memory.mark_flags(tensors.addresses[0], tensors.count as u64, Ones::OfMask(mask));
             true
         }
         None => false,
     }
 }
 
-/// The output's elements where one input alone decides them all.
-fn decided(
+/// Computes the output's elements if one input alone decides them all.
+fn compute_decided(
     functor: &Functor,
     tensors: &Tensors,
     work: &Work,
     memory: &dyn Memory,
 ) -> Option<(Vec<u8>, Origin)> {
-    let ([output, inputs @ ..], true) = (work.types.as_slice(), tensors.count <= MOST_INTEGERS) else {
+    let ([output, inputs @ ..], true) = (work.types.as_slice(), tensors.count <= MAX_INTEGERS) else {
         return None;
     };
     inputs.iter().enumerate().find_map(|(index, kind)| {
@@ -355,7 +355,7 @@ fn decided(
         let (bytes, origin) = memory.get(tensors.addresses[index + 1], span)?;
         let mut elements = bytes.chunks_exact(kind.size()).map_while(|element| kind.load(element));
         let all = elements.all(|value| functor.decides(functor.inputs[index].round(value)));
-        // What decides is the result: zero, or true.
+        // The deciding value is the result: zero, or true.
         let value = Value::from(functor.absorbs_into_true());
         let mut out = vec![0; tensors.count * output.size()];
         out.chunks_exact_mut(output.size()).for_each(|element| output.store(value, element));
@@ -363,7 +363,7 @@ fn decided(
     })
 }
 
-/// The output's elements, one after the other, if all inputs are known and it is worth it.
+/// Computes the output's elements in order, if all inputs are known and there are few enough.
 fn compute(
     functor: &Functor,
     tensors: &Tensors,
@@ -371,7 +371,7 @@ fn compute(
     memory: &dyn Memory,
 ) -> Option<(Vec<u8>, Origin)> {
     let integers = work.types.iter().all(|kind| kind.is_integer());
-    if tensors.count > if integers { MOST_INTEGERS } else { MOST_REALS } {
+    if tensors.count > if integers { MAX_INTEGERS } else { MAX_REALS } {
         return None;
     }
     functor.rule?;
@@ -400,13 +400,13 @@ fn compute(
     Some((out, origin))
 }
 
-/// Writes the output's elements to where they belong.
-fn put(bytes: &[u8], origin: Origin, tensors: &Tensors, work: &Work, memory: &dyn Memory) {
+/// Writes the output's elements at their addresses.
+fn write_output(bytes: &[u8], origin: Origin, tensors: &Tensors, work: &Work, memory: &dyn Memory) {
     let size = work.types[0].size();
     let start = tensors.addresses[0];
     if work.strides.is_dense(0, size) {
         memory.write(start, bytes, origin);
-    } else if tensors.count <= MOST_SCATTERED {
+    } else if tensors.count <= MAX_SCATTERED {
         let mut offsets = Vec::new();
         for (element, value) in bytes.chunks_exact(size).enumerate() {
             work.strides.offsets(element, &mut offsets);
@@ -417,12 +417,12 @@ fn put(bytes: &[u8], origin: Origin, tensors: &Tensors, work: &Work, memory: &dy
     }
 }
 
-/// `arange`: the first value and the step are of the type in which the kernel computes.
-fn range(kind: Type, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
+/// `arange`: the first value and the step have the type in which the kernel computes.
+fn apply_range(kind: Type, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
     let (count, target) = (arguments.get::<i32>(0)?, arguments.get::<u64>(2)?);
     let count = usize::try_from(count).unwrap_or(0);
     let math = kind.for_arithmetic();
-    let most = if kind.is_integer() { MOST_INTEGERS } else { MOST_REALS };
+    let most = if kind.is_integer() { MAX_INTEGERS } else { MAX_REALS };
     // Small integers are computed in 64 bits.
     let math = if math.is_integer() { Type::I64 } else { math };
     let fields = arguments.bytes(1, 2 * math.size()).unwrap_or_default();
@@ -435,8 +435,8 @@ fn range(kind: Type, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
     let mut bytes = vec![0; count * kind.size()];
     for (index, element) in bytes.chunks_exact_mut(kind.size()).enumerate() {
         let index = Value::Int(index as i64);
-        let distance = math.round(step.with(index, i64::wrapping_mul, |step, index| step * index));
-        kind.store(first.with(distance, i64::wrapping_add, |first, distance| first + distance), element);
+        let distance = math.round(step.combine(index, i64::wrapping_mul, |step, index| step * index));
+        kind.store(first.combine(distance, i64::wrapping_add, |first, distance| first + distance), element);
     }
     memory.write(target, &bytes, Origin::True);
     Some(())

@@ -1,13 +1,13 @@
-//! What PyTorch's elementwise kernels compute for one element, as far as it is modelled.
+//! Functors of PyTorch's elementwise kernels: the computation for one element, as far as it is modelled.
 //!
 //! A kernel's name carries the C++ type of its functor; the launch carries the functor's fields, such as the
-//! number that is added. Modelled is what scripts do to labels, lengths, masks and single numbers before they
-//! look at them.
+//! number that is added. Modelled are the operations that scripts apply to labels, lengths, masks and single
+//! numbers before reading them.
 
 use super::number::{Type, Value};
 use crate::{layout::capturing, name::type_parts};
 
-/// A functor: what it does, and the types it does it in.
+/// A functor: its operation and types.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Functor {
     pub(super) rule: Option<Rule>,
@@ -17,11 +17,11 @@ pub(super) struct Functor {
     pub(super) output: Type,
     /// A parameter that is a field of the functor instead of an element: its index, offset and type.
     given: Option<(usize, usize, Type)>,
-    /// Bytes of the functor.
+    /// Size of the functor in bytes.
     pub(super) size: usize,
 }
 
-/// What is computed.
+/// Operation of a functor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
     Fill,
@@ -30,11 +30,11 @@ pub(super) enum Rule {
     Negative,
     BitNot,
     LogicalNot,
-    /// Equal or not equal; the functor's first field tells.
+    /// Equal or not equal; the functor's first field tells which.
     Equality,
-    /// ≥, >, ≤ or <; the functor's first field tells.
+    /// ≥, >, ≤ or <; the functor's first field tells which.
     Order,
-    /// a + alpha × b, alpha at this offset.
+    /// a + alpha × b, with alpha at this offset.
     Add(usize),
     Multiply,
     Divide,
@@ -48,11 +48,11 @@ pub(super) enum Rule {
     LogicalAnd,
     LogicalOr,
     LogicalXor,
-    /// Limits at these offsets; the functor's first field tells which are meant.
+    /// Limits at these offsets; the functor's first field tells which ones apply.
     Clamp(usize, usize),
-    /// The first parameter chooses between the others.
+    /// The first parameter selects between the others.
     Where,
-    /// The second parameter tells where a field takes the first's place.
+    /// A field replaces the first parameter if the second is true.
     MaskedFill,
 }
 
@@ -61,8 +61,8 @@ fn aligned(offset: usize, kind: Type) -> usize {
 }
 
 impl Functor {
-    /// From the functor's C++ type; nothing if its parameters and result cannot be told.
-    pub(super) fn of(text: &str) -> Option<Self> {
+    /// Parses the functor's C++ type; `None` if its parameters and result cannot be determined.
+    pub(super) fn from_cpp(text: &str) -> Option<Self> {
         if text.ends_with('}') {
             return lambda(text);
         }
@@ -98,7 +98,7 @@ impl Functor {
                     _ => (vec![first, second], None),
                 };
                 let given = given.map(|(index, (offset, kind))| (index, offset, kind));
-                // What is larger than a byte in the inner functor is an integer.
+                // A field larger than a byte in the inner functor is an integer.
                 let size = given.map_or(inner, |(_, offset, kind)| {
                     (offset + kind.size()).next_multiple_of(inner.max(kind.size()))
                 });
@@ -108,17 +108,17 @@ impl Functor {
         }
     }
 
-    /// Whether zeros and ones stay zeros and ones, so that what is known of a mask is known of its copy.
+    /// Returns `true` if zeros and ones stay zeros and ones, so that a mask's properties hold for its copy.
     pub(super) fn carries_flags(&self) -> bool {
         self.rule == Some(Rule::Copy) && (self.inputs == [Type::Bool] || self.output.is_integer())
     }
 
-    /// Whether all its parameters are elements.
+    /// Returns `true` if all its parameters are elements.
     pub(super) fn takes_elements(&self) -> bool {
         self.given.is_none()
     }
 
-    /// Whether one operand may decide.
+    /// Returns `true` if one operand may decide the result.
     pub(super) fn is_decisive(&self) -> bool {
         self.takes_elements()
             && matches!(
@@ -127,12 +127,13 @@ impl Functor {
             )
     }
 
-    /// Whether the operand that decides is true, and the result with it.
+    /// Returns `true` if the deciding operand is true, and the result with it.
     pub(super) fn absorbs_into_true(&self) -> bool {
         matches!(self.rule, Some(Rule::Or | Rule::LogicalOr))
     }
 
-    /// The operand that decides the result whatever the other is: nothing times anything, false and anything.
+    /// Returns `true` if an operand decides the result for any other operand: zero times anything, false and
+    /// anything.
     pub(super) fn decides(&self, operand: Value) -> bool {
         let integers = self.output.is_integer();
         match self.rule {
@@ -161,23 +162,23 @@ impl Functor {
         Some(match (self.rule?, parameters.as_slice()) {
             (Rule::Fill, []) => self.output.load(fields)?,
             (Rule::Copy, [a]) => *a,
-            (Rule::Absolute, [a]) => a.with(*a, |a, _| a.wrapping_abs(), |a, _| a.abs()),
-            (Rule::Negative, [a]) => a.with(*a, |a, _| a.wrapping_neg(), |a, _| -a),
+            (Rule::Absolute, [a]) => a.combine(*a, |a, _| a.wrapping_abs(), |a, _| a.abs()),
+            (Rule::Negative, [a]) => a.combine(*a, |a, _| a.wrapping_neg(), |a, _| -a),
             (Rule::BitNot, [a]) if self.output == Type::Bool => Value::from(!a.is_true()),
             (Rule::BitNot, [a]) => Value::Int(!a.int()),
             (Rule::LogicalNot, [a]) => Value::from(!a.is_true()),
             (Rule::Equality, [a, b]) => Value::from((a == b) == (choice()? == 0)),
             (Rule::Order, [a, b]) => Value::from(ordered(choice()?, *a, *b)?),
             (Rule::Add(alpha), [a, b]) => {
-                let scaled = b.with(field(alpha)?, i64::wrapping_mul, |b, alpha| b * alpha);
-                a.with(math.round(scaled), i64::wrapping_add, |a, b| a + b)
+                let scaled = b.combine(field(alpha)?, i64::wrapping_mul, |b, alpha| b * alpha);
+                a.combine(math.round(scaled), i64::wrapping_add, |a, b| a + b)
             }
-            (Rule::Multiply, [a, b]) => a.with(*b, i64::wrapping_mul, |a, b| a * b),
+            (Rule::Multiply, [a, b]) => a.combine(*b, i64::wrapping_mul, |a, b| a * b),
             (Rule::Divide, [a, b]) => Value::Real(a.real() / b.real()),
             (Rule::DivideDown, [a, b]) => divide_down(*a, *b)?,
             (Rule::Remainder, [a, b]) => remainder(*a, *b)?,
-            (Rule::Greater, [a, b]) => a.with(*b, i64::max, larger),
-            (Rule::Lesser, [a, b]) => a.with(*b, i64::min, smaller),
+            (Rule::Greater, [a, b]) => a.combine(*b, i64::max, larger),
+            (Rule::Lesser, [a, b]) => a.combine(*b, i64::min, smaller),
             (Rule::And, [Value::Int(a), Value::Int(b)]) => Value::Int(a & b),
             (Rule::Or, [Value::Int(a), Value::Int(b)]) => Value::Int(a | b),
             (Rule::Xor, [Value::Int(a), Value::Int(b)]) => Value::Int(a ^ b),
@@ -185,8 +186,8 @@ impl Functor {
             (Rule::LogicalOr, [a, b]) => Value::from(a.is_true() || b.is_true()),
             (Rule::LogicalXor, [a, b]) => Value::from(a.is_true() != b.is_true()),
             (Rule::Clamp(low, high), [a]) => {
-                let at_least = |limit: Value| a.with(limit, i64::max, larger);
-                let at_most = |a: Value, limit: Value| a.with(limit, i64::min, smaller);
+                let at_least = |limit: Value| a.combine(limit, i64::max, larger);
+                let at_most = |a: Value, limit: Value| a.combine(limit, i64::min, smaller);
                 match choice()? {
                     0 => at_least(field(low)?),
                     1 => at_most(*a, field(low)?),
@@ -211,13 +212,12 @@ impl Functor {
         })
     }
 
-    /// The answer that holds for every element of tensors whose content is unknown but finite: comparing a
-    /// tensor with itself, or with infinity. This is how `isfinite`, `isnan` and `isinf` are made. Also
-    /// that it is not negative.
+    /// The answer that holds for all elements of tensors with unknown but finite contents: comparing a tensor
+    /// with itself, or with infinity (which is how `isfinite`, `isnan` and `isinf` are implemented), or
+    /// checking that it is not negative.
     pub(super) fn always(&self, fields: &[u8], same_operands: bool) -> Option<Value> {
         if self.rule == Some(Rule::Order) {
-            // That something is not negative is checked of what could not well be: variances, lengths,
-            // weights.
+            // Scripts check that values are not negative if they cannot well be: variances, lengths, weights.
             let (_, offset, kind) = self.given?;
             let limit = kind.load(fields.get(offset..)?)?;
             let at_least = Type::I32.load(fields)? == Value::Int(0);
@@ -236,7 +236,7 @@ impl Functor {
     }
 }
 
-/// Kernels let a NaN through.
+/// Kernels propagate NaN.
 fn larger(a: f64, b: f64) -> f64 {
     if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }
 }
@@ -269,7 +269,7 @@ fn divide_down(a: Value, b: Value) -> Option<Value> {
     Some(Value::Real((a.real() / b.real()).floor()))
 }
 
-/// With the sign of the divisor, as in Python.
+/// Remainder with the sign of the divisor, as in Python.
 fn remainder(a: Value, b: Value) -> Option<Value> {
     if let (Value::Int(a), Value::Int(b)) = (a, b) {
         let rest = a.checked_rem(b)?;
@@ -280,7 +280,7 @@ fn remainder(a: Value, b: Value) -> Option<Value> {
     Some(Value::Real(if flip { rest + b.real() } else { rest }))
 }
 
-/// The type of a functor's parameters: its template argument, or what stands in the name of a lambda.
+/// Type of a functor's parameters: its template argument, or the parameter in a lambda's name.
 pub(super) fn operand(text: &str) -> Option<Type> {
     if text.ends_with('}') {
         return Type::from_cpp(text.rsplit_once("{lambda(")?.1.split([',', ')']).next()?);
@@ -288,7 +288,7 @@ pub(super) fn operand(text: &str) -> Option<Type> {
     type_parts(text).1.first().and_then(|kind| Type::from_cpp(kind))
 }
 
-/// What a functor of two parameters holds: its rule, if it is modelled, and its bytes.
+/// Rule of a functor of two parameters, if it is modelled, and its size in bytes.
 fn inner(text: &str) -> (Option<Rule>, usize) {
     if text.ends_with('}') {
         return (two_parameters(enclosing(text)), 1);
@@ -317,7 +317,7 @@ fn two_parameters(function: &str) -> Option<Rule> {
     })
 }
 
-/// The function in which a lambda stands, without namespaces and template arguments.
+/// Name of the function that contains a lambda, without namespaces and template arguments.
 pub(super) fn enclosing(text: &str) -> &str {
     // Function templates are spelt with their return type.
     let end = text.find(['<', '(']).unwrap_or(text.len());
@@ -378,7 +378,7 @@ fn lambda(text: &str) -> Option<Functor> {
     }
 }
 
-/// A type that is only moved: an integer of its size.
+/// Type for data that is only moved: an integer of its size.
 fn bits(name: &str) -> Option<Type> {
     Some(match name {
         "unsigned int" => Type::I32,

@@ -1,7 +1,7 @@
-//! `bincount` and `histc`: how many elements fell into each bin, as routing to experts asks.
+//! `bincount` and `histc`: number of elements in each bin, as in routing to experts.
 //!
-//! What is known is counted. What is not adds up to the number of elements all the same: the policy says
-//! where it lies between an even spread and everything in as few bins as can hold it.
+//! Known elements are counted. The counts of unknown ones still add up to the number of elements: the policy
+//! chooses between an even spread and everything in as few bins as can hold it.
 
 use memfit_channel::ValuePolicy;
 use memfit_vocabulary::Assumption;
@@ -14,10 +14,10 @@ use crate::{
     name::{Signature, type_parts},
 };
 
-/// Elements that are counted.
-const MOST: u64 = 1 << 20;
-/// Bins that are filled in.
-const MOST_BINS: u64 = 1 << 16;
+/// Maximum elements that are counted.
+const MAX_ELEMENTS: u64 = 1 << 20;
+/// Maximum bins that are filled in.
+const MAX_BINS: u64 = 1 << 16;
 
 /// The kernel that counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,13 +25,13 @@ pub(crate) struct Histogram {
     output: Type,
     input: Type,
     width: Width,
-    /// Whether elements count as what another tensor says.
+    /// `true` if another tensor weights the elements.
     weighted: bool,
 }
 
 impl Histogram {
-    /// From a kernel's name; nothing if it is another.
-    pub(crate) fn of(signature: &Signature) -> Option<Self> {
+    /// Recognises the kernel by its name; `None` for others.
+    pub(crate) fn from_signature(signature: &Signature) -> Option<Self> {
         if signature.name() != "kernelHistogram1D" {
             return None;
         }
@@ -41,19 +41,19 @@ impl Histogram {
         Some(Self {
             output: Type::from_cpp(element(0)?)?,
             input: Type::from_cpp(element(2)?)?,
-            width: Width::of(signature.template(2)?)?,
+            width: Width::from_type_name(signature.template(2)?)?,
             weighted: !signature.template(7)?.ends_with("#2}"),
         })
     }
 
-    /// The sizes that its layout gives the parameters.
+    /// Sizes of the parameters in its layout.
     pub(super) fn sizes(&self) -> Sizes {
         let (info, index) = (TensorInfo::bytes(self.width), self.width.bytes());
         vec![info..=info, ANY, info..=info, index..=index, 4..=8, 4..=8, index..=index]
     }
 
-    /// Applies a launch: the counts, a buffer, the elements; how many bins, from where, to where; how many
-    /// elements.
+    /// Applies a launch. Its arguments are the counts, a buffer, the elements; the number of bins and their
+    /// range; the number of elements.
     pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
         self.try_apply(arguments, memory)
     }
@@ -69,7 +69,7 @@ impl Histogram {
         let elements = u64::try_from(number(6)?).ok()?;
         let size = self.output.size();
         let span = bins.saturating_mul(size as u64);
-        if self.weighted || bins == 0 || bins > MOST_BINS || !target.is_dense() {
+        if self.weighted || bins == 0 || bins > MAX_BINS || !target.is_dense() {
             memory.forget(target.address, span);
             return Some(());
         }
@@ -78,7 +78,7 @@ impl Histogram {
         let (counts, origin) = match (counted, memory.policy()) {
             (Some(known), _) => known,
             (None, Some(policy)) => {
-                // With one bin nobody said how many there are: that was read back too.
+                // With one bin, the number of bins was not given, so it was read back too.
                 let rule = if bins == 1 { Assumption::BinCount } else { Assumption::Histogram };
                 (spread(elements, bins as usize, elements, policy), Origin::Answer(rule))
             }
@@ -112,7 +112,7 @@ impl Histogram {
         (low, high): (f64, f64),
         memory: &dyn Memory,
     ) -> Option<(Vec<u64>, Origin)> {
-        if elements > MOST || !source.is_dense() {
+        if elements > MAX_ELEMENTS || !source.is_dense() {
             return None;
         }
         let (bytes, origin) = memory.get(source.address, elements * self.input.size() as u64)?;
@@ -128,14 +128,14 @@ impl Histogram {
     }
 }
 
-/// So many things over so many bins of this room each: from evenly spread, at the policy's lower end, to in
-/// as few bins as can hold them, at its upper end. No bin goes empty that need not: scripts pass over those,
-/// with all that they would have allocated. What does not fit into all bins together is left out.
+/// Distributes things over bins that hold `room` each: evenly at the policy's lower end, in as few bins as
+/// can hold them at its upper end. No bin stays empty unnecessarily: scripts skip those, with all that they
+/// would have allocated. Things beyond the total capacity are dropped.
 pub(super) fn spread(things: u64, bins: usize, room: u64, policy: ValuePolicy) -> Vec<u64> {
     let all = bins as u64;
     let things = things.min(room.saturating_mul(all));
     let least = u64::from(things >= all && room > 0);
-    // How many lie in the first so many bins.
+    // Number of things in the first `first` bins.
     let even = |first: u64| (u128::from(things) * u128::from(first) / u128::from(all.max(1))) as u64;
     let crowded = |first: u64| room.saturating_mul(first).min(things - least * (all - first));
     let within = |first: u64| policy.between(even(first), crowded(first).max(even(first)));
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn ends_are_even_and_crowded() {
-        let policy = |part: f64| ValuePolicy::part(part).unwrap();
+        let policy = |part: f64| ValuePolicy::at_fraction(part).unwrap();
         for (things, bins, room, part, expected) in [
             (10, 4, 10, 1.0, vec![7, 1, 1, 1]),
             (10, 4, 4, 1.0, vec![4, 4, 1, 1]),
@@ -168,7 +168,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_is_lost(things in 0..1_000_000u64, bins in 1..300usize, part in 0.0..=1.0f64) {
-            let counts = spread(things, bins, things, ValuePolicy::part(part).unwrap());
+            let counts = spread(things, bins, things, ValuePolicy::at_fraction(part).unwrap());
             prop_assert_eq!(counts.iter().sum::<u64>(), things);
             prop_assert_eq!(counts.len(), bins);
         }

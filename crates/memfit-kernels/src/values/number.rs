@@ -25,7 +25,7 @@ pub enum Type {
     F64,
 }
 
-/// The value of an element. Arithmetic on it is exact enough that storing rounds once.
+/// Value of an element. Arithmetic on it is exact enough that storing rounds once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
     /// Integers and truth values.
@@ -35,7 +35,7 @@ pub enum Value {
 }
 
 impl Type {
-    /// From the name of the C++ type.
+    /// Parses the name of a C++ type.
     pub fn from_cpp(name: &str) -> Option<Self> {
         Some(match name {
             "bool" => Self::Bool,
@@ -52,7 +52,7 @@ impl Type {
         })
     }
 
-    /// Bytes of an element, by the types that a longer name speaks of: of several, the narrowest.
+    /// Bytes per element, from the types mentioned in a longer name: the narrowest of several.
     pub fn mentioned(name: &str) -> usize {
         let has = |part: &str| name.contains(part);
         match name {
@@ -64,7 +64,7 @@ impl Type {
         }
     }
 
-    /// From PyTorch's number of the type (`c10::ScalarType`).
+    /// Decodes PyTorch's number of the type (`c10::ScalarType`).
     pub fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::U8,
@@ -81,13 +81,13 @@ impl Type {
         })
     }
 
-    /// From the position of a lambda in PyTorch's dispatch over all types, which names them in this order.
+    /// Type at a lambda's position in PyTorch's dispatch over all types, which names them in this order.
     pub fn from_dispatch(position: usize) -> Option<Self> {
         const ORDER: [Type; 7] = [Type::U8, Type::I8, Type::I32, Type::I64, Type::I16, Type::F64, Type::F32];
         ORDER.get(position.checked_sub(1)?).copied()
     }
 
-    /// Bytes of one element.
+    /// Bytes per element.
     pub fn size(self) -> usize {
         match self {
             Self::Bool | Self::U8 | Self::I8 => 1,
@@ -97,18 +97,18 @@ impl Type {
         }
     }
 
-    /// The type in which kernels compute with it.
+    /// Type in which kernels compute with it.
     #[must_use]
     pub fn for_arithmetic(self) -> Self {
         if matches!(self, Self::F16 | Self::Bf16) { Self::F32 } else { self }
     }
 
-    /// Whether it holds integers or truth values.
+    /// Returns `true` for integers and truth values.
     pub fn is_integer(self) -> bool {
         matches!(self, Self::Bool | Self::U8 | Self::I8 | Self::I16 | Self::I32 | Self::I64)
     }
 
-    /// The value at the start of `bytes`, which must be long enough.
+    /// Reads the value at the start of `bytes`; `None` if they are too short.
     pub fn load(self, bytes: &[u8]) -> Option<Value> {
         Some(match self {
             Self::Bool => Value::Int(i64::from(*bytes.first()? != 0)),
@@ -140,7 +140,7 @@ impl Type {
         }
     }
 
-    /// The value as it is after having been stored as this type.
+    /// Returns the value after a round trip through this type.
     pub fn round(self, value: Value) -> Value {
         let mut bytes = [0; 8];
         self.store(value, &mut bytes);
@@ -149,7 +149,7 @@ impl Type {
 }
 
 impl Value {
-    /// As an integer, converted as C converts it.
+    /// Value as an integer, converted as C converts it.
     pub fn int(self) -> i64 {
         match self {
             Self::Int(value) => value,
@@ -157,7 +157,7 @@ impl Value {
         }
     }
 
-    /// As a floating-point number.
+    /// Value as a floating-point number.
     pub fn real(self) -> f64 {
         match self {
             Self::Int(value) => value as f64,
@@ -165,7 +165,7 @@ impl Value {
         }
     }
 
-    /// Whether it is not zero.
+    /// Returns `true` if it is not zero.
     pub fn is_true(self) -> bool {
         match self {
             Self::Int(value) => value != 0,
@@ -173,7 +173,7 @@ impl Value {
         }
     }
 
-    /// The order in which values of the same type are sorted.
+    /// Compares values of the same type for sorting.
     pub(super) fn order(self, other: Self) -> std::cmp::Ordering {
         match (self, other) {
             (Self::Int(a), Self::Int(b)) => a.cmp(&b),
@@ -183,7 +183,7 @@ impl Value {
 
     /// Combines two values of the same type.
     #[must_use]
-    pub fn with(self, other: Self, int: impl Fn(i64, i64) -> i64, real: impl Fn(f64, f64) -> f64) -> Self {
+    pub fn combine(self, other: Self, int: impl Fn(i64, i64) -> i64, real: impl Fn(f64, f64) -> f64) -> Self {
         match (self, other) {
             (Self::Int(a), Self::Int(b)) => Self::Int(int(a, b)),
             _ => Self::Real(real(self.real(), other.real())),

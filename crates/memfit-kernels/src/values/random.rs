@@ -1,5 +1,5 @@
-//! Random numbers that the device would draw: what the host reads of them is a number that could have been
-//! drawn, and nothing follows from it.
+//! Random numbers that the device would draw: the host reads a number that could have been drawn, and nothing
+//! is derived from it.
 
 use memfit_vocabulary::Assumption;
 
@@ -11,105 +11,108 @@ use crate::{
     name::{Signature, type_parts},
 };
 
-/// Numbers that are guessed at: more of them are data.
-const MOST: usize = 256;
+/// Maximum numbers that are guessed: more of them are data.
+const MAX_GUESSES: usize = 256;
 
-/// Where the law's own fields begin: behind the address, and what the compiler wraps a lambda that captures
-/// something with.
-const LAW: usize = 16;
-/// A range beyond this is not believed.
-const MOST_RANGE: u64 = 1 << 40;
+/// Offset of the distribution's own fields: after the address, and what the compiler wraps a capturing lambda
+/// with.
+const FIELDS_OFFSET: usize = 16;
+/// Maximum range that is plausible.
+const MAX_RANGE: u64 = 1 << 40;
 
 /// A kernel that draws numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Random {
     element: Type,
-    law: Law,
+    distribution: Distribution,
 }
 
-/// What they are drawn from.
+/// Distribution that they are drawn from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Law {
-    /// Integers from a base on, so many.
+enum Distribution {
+    /// Integers from a base on, within a range.
     Range,
     /// Real numbers from a base on, within a range.
     Uniform,
-    /// Numbers that are greater than zero.
+    /// Positive numbers.
     Positive,
-    /// Any others: zero could be one of them.
+    /// Any other: zero could be drawn.
     Other,
 }
 
 impl Random {
-    /// From a kernel's name; nothing if it draws no numbers, or none that are known.
-    pub(crate) fn of(signature: &Signature) -> Option<Self> {
+    /// Recognises a kernel by its name; `None` if it draws no numbers, or none of a known distribution.
+    pub(crate) fn from_signature(signature: &Signature) -> Option<Self> {
         if signature.name() != "distribution_elementwise_grid_stride_kernel" {
             return None;
         }
         let store = signature.template(3)?;
         let start = store.find("distribution_nullary_kernel<")?;
         let element = Type::from_cpp(type_parts(&store[start..]).1.first()?)?;
-        let law = if store.contains("random_from_to_kernel<") {
-            Law::Range
+        let distribution = if store.contains("random_from_to_kernel<") {
+            Distribution::Range
         } else if store.contains("uniform_kernel<") {
-            Law::Uniform
+            Distribution::Uniform
         } else if ["exponential_kernel<", "log_normal_kernel<", "geometric_kernel<"]
             .iter()
             .any(|name| store.contains(name))
         {
-            Law::Positive
+            Distribution::Positive
         } else {
-            Law::Other
+            Distribution::Other
         };
-        Some(Self { element, law })
+        Some(Self { element, distribution })
     }
 
-    /// The sizes that its layout gives the parameters.
+    /// Sizes of the parameters in its layout.
     pub(super) fn sizes(&self) -> Sizes {
-        let law = match self.law {
-            Law::Range => LAW + 16,
-            Law::Uniform => LAW + 2 * self.element.for_arithmetic().size(),
-            Law::Positive | Law::Other => 8,
+        let distribution = match self.distribution {
+            Distribution::Range => FIELDS_OFFSET + 16,
+            Distribution::Uniform => FIELDS_OFFSET + 2 * self.element.for_arithmetic().size(),
+            Distribution::Positive | Distribution::Other => 8,
         };
-        vec![8..=8, ANY, ANY, law..=usize::MAX]
+        vec![8..=8, ANY, ANY, distribution..=usize::MAX]
     }
 
-    /// Applies a launch: how many, the state, how to draw, where to store; there the address comes first,
-    /// then the law's own.
+    /// Applies a launch. Its arguments are the count, the state, the drawing function, and the storing
+    /// lambda, which begins with the address, followed by the distribution's fields.
     pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
         let target = arguments.get::<u64>(3)?;
         memory.forget_from(target);
         let count = arguments.get::<i64>(0).and_then(|count| usize::try_from(count).ok())?;
-        if count > MOST || !memory.answers() {
+        if count > MAX_GUESSES || !memory.rules_answer() {
             return Some(());
         }
         let mut bytes = vec![0; count * self.element.size()];
-        let value = self.likely(arguments, memory).unwrap_or(Value::Int(0));
+        let value = self.plausible_value(arguments, memory).unwrap_or(Value::Int(0));
         bytes.chunks_exact_mut(self.element.size()).for_each(|element| self.element.store(value, element));
         memory.guess(target, &bytes, Assumption::Random);
         Some(())
     }
 
-    fn likely(&self, arguments: Arguments, memory: &dyn Memory) -> Option<Value> {
+    fn plausible_value(&self, arguments: Arguments, memory: &dyn Memory) -> Option<Value> {
         let math = self.element.for_arithmetic();
         let real =
             |offset: usize| math.load(&arguments.bytes(3, offset + math.size())?[offset..]).map(Value::real);
-        Some(match self.law {
-            Law::Range => {
-                let (range, base) = (arguments.get_at::<u64>(3, LAW)?, arguments.get_at::<i64>(3, LAW + 8)?);
-                // What is no range that a script would ask for was laid out in another way.
-                (1..=MOST_RANGE).contains(&range).then_some(())?;
-                (-(MOST_RANGE as i64)..=MOST_RANGE as i64).contains(&base).then_some(())?;
+        Some(match self.distribution {
+            Distribution::Range => {
+                let (range, base) = (
+                    arguments.get_at::<u64>(3, FIELDS_OFFSET)?,
+                    arguments.get_at::<i64>(3, FIELDS_OFFSET + 8)?,
+                );
+                // An implausible range indicates another layout.
+                (1..=MAX_RANGE).contains(&range).then_some(())?;
+                (-(MAX_RANGE as i64)..=MAX_RANGE as i64).contains(&base).then_some(())?;
                 let above = memory.policy()?.between(0, range.checked_sub(1)?);
                 Value::Int(base.checked_add_unsigned(above)?)
             }
-            Law::Uniform => {
-                let (range, base) = (real(LAW)?, real(LAW + math.size())?);
+            Distribution::Uniform => {
+                let (range, base) = (real(FIELDS_OFFSET)?, real(FIELDS_OFFSET + math.size())?);
                 let middle = base + range / 2.0;
                 (middle.is_finite() && middle.abs() < 1e9).then_some(Value::Real(middle))?
             }
-            Law::Positive => Value::Int(1),
-            Law::Other => Value::Int(0),
+            Distribution::Positive => Value::Int(1),
+            Distribution::Other => Value::Int(0),
         })
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     name::{Signature, type_parts},
 };
 
-/// What a reduction computes.
+/// Operation of a reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fold {
     All,
@@ -24,25 +24,25 @@ enum Fold {
     Mean,
     Max,
     Min,
-    /// Both, the least first.
+    /// Both; the minimum comes first.
     MinMax,
-    /// Where the greatest is.
+    /// Index of the maximum.
     ArgMax,
-    /// Where the least is.
+    /// Index of the minimum.
     ArgMin,
-    /// The greatest, and where it is.
+    /// The maximum and its index.
     MaxAndWhere,
-    /// The least, and where it is.
+    /// The minimum and its index.
     MinAndWhere,
 }
 
 impl Fold {
-    /// Whether each value is accumulated together with its index.
+    /// Returns `true` if each value is accumulated together with its index.
     fn keeps_index(self) -> bool {
         matches!(self, Self::ArgMax | Self::ArgMin | Self::MaxAndWhere | Self::MinAndWhere)
     }
 
-    /// What goes into the one or two outputs.
+    /// Operations of the one or two outputs.
     fn outputs(self) -> (Self, Option<Self>) {
         match self {
             Self::MinMax => (Self::Min, Some(Self::Max)),
@@ -57,19 +57,19 @@ impl Fold {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reduction {
     fold: Fold,
-    /// What is read.
+    /// Type of the input.
     input: Type,
-    /// In what it is accumulated.
+    /// Type of the accumulator.
     accumulator: Type,
     output: Type,
 }
 
-/// Elements that are reduced.
-const MOST: usize = 1 << 16;
-/// Bytes of the configuration, which stands before the calculators of offsets.
-const CONFIGURATION: usize = 64;
+/// Maximum elements that are reduced.
+const MAX_ELEMENTS: usize = 1 << 16;
+/// Bytes of the configuration, which precedes the offset calculators.
+const CONFIGURATION_BYTES: usize = 64;
 
-/// One launch, as its arguments tell it.
+/// A launch, as described by its arguments.
 struct Launch<'a> {
     source: u64,
     folded: usize,
@@ -80,8 +80,8 @@ struct Launch<'a> {
 }
 
 impl Reduction {
-    /// From a kernel's name; nothing if it is of another family or reduces in another way.
-    pub(crate) fn of(signature: &Signature) -> Option<Self> {
+    /// Recognises a kernel by its name; `None` for other families and other reductions.
+    pub(crate) fn from_signature(signature: &Signature) -> Option<Self> {
         if signature.name() != "reduce_kernel" {
             return None;
         }
@@ -92,7 +92,7 @@ impl Reduction {
         if name != "ReduceOp" || *index != "unsigned int" {
             return None;
         }
-        // Operations other than these have fields of their own.
+        // Other operations have fields of their own.
         let fold = match wrapper {
             "MinMaxOps" => Fold::MinMax,
             "ArgMaxOps" => Fold::ArgMax,
@@ -103,7 +103,7 @@ impl Reduction {
             "func_wrapper_t" => match enclosing(wrapped.get(1)?) {
                 "and_kernel_cuda" => Fold::All,
                 "or_kernel_cuda" => Fold::Any,
-                // The lambda stands in the functor's own call operator.
+                // The lambda is in the functor's own call operator.
                 "sum_functor" => Fold::Sum,
                 "MaxNanFunctor" => Fold::Max,
                 "MinNanFunctor" => Fold::Min,
@@ -112,7 +112,7 @@ impl Reduction {
             _ => return None,
         };
         let named = || Type::from_cpp(wrapped.get(usize::from(fold == Fold::Mean))?);
-        // What is combined has the type of the lambda's parameters: single precision, for sums in half.
+        // The combined values have the type of the lambda's parameters: single precision, for sums in half.
         let combined =
             wrapped.get(1).filter(|_| wrapper == "func_wrapper_t").and_then(|inner| operand(inner));
         Some(Self {
@@ -123,16 +123,16 @@ impl Reduction {
         })
     }
 
-    /// The sizes that its layout gives the parameters: behind the offsets stand six addresses, the index of
-    /// the first output, two truth values and the number of outputs.
+    /// Sizes of the parameters in its layout: the offsets are followed by six addresses, the index of the
+    /// first output, two truth values and the number of outputs.
     pub(super) fn sizes(&self) -> Sizes {
         let end = self.pointers() + 6 * 8 + 16;
         vec![end..=end.next_multiple_of(16)]
     }
 
-    /// Where the addresses stand.
+    /// Offset of the addresses.
     fn pointers(&self) -> usize {
-        let outputs = self.configuration() + CONFIGURATION + Strides::bytes(1);
+        let outputs = self.configuration() + CONFIGURATION_BYTES + Strides::bytes(1);
         (outputs + Strides::bytes(2)).next_multiple_of(8)
     }
 
@@ -142,7 +142,7 @@ impl Reduction {
     }
 
     fn try_apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
-        let inputs = self.configuration() + CONFIGURATION;
+        let inputs = self.configuration() + CONFIGURATION_BYTES;
         let outputs = inputs + Strides::bytes(1);
         let pointers = self.pointers();
         let bytes = arguments.bytes(0, pointers)?;
@@ -166,7 +166,7 @@ impl Reduction {
         Some(())
     }
 
-    /// Where the configuration stands: behind the functor and the value to start from, or the two values.
+    /// Offset of the configuration: after the functor and the initial value, or the two values.
     fn configuration(&self) -> usize {
         let size = self.accumulator.size();
         match self.fold {
@@ -178,7 +178,7 @@ impl Reduction {
         }
     }
 
-    fn output_of(&self, fold: Fold) -> Type {
+    fn output_type(&self, fold: Fold) -> Type {
         match (fold, self.fold) {
             (Fold::ArgMax | Fold::ArgMin, _) => Type::I64,
             _ => self.output,
@@ -187,8 +187,8 @@ impl Reduction {
 
     fn fold_into(&self, fold: Fold, target: u64, launch: &Launch<'_>) {
         let Launch { folded, kept, memory, .. } = *launch;
-        let output = self.output_of(fold);
-        let result = if memory.perhaps(launch.source) && folded.saturating_mul(kept) <= MOST {
+        let output = self.output_type(fold);
+        let result = if memory.perhaps(launch.source) && folded.saturating_mul(kept) <= MAX_ELEMENTS {
             self.compute(fold, output, launch)
         } else {
             None
@@ -196,7 +196,7 @@ impl Reduction {
         let dense = kept <= 1 || launch.across.is_dense(0, output.size());
         let (bytes, origin) = match result {
             Some(result) if dense => result,
-            None if dense && kept <= MOST => match Self::suppose(fold, output, launch) {
+            None if dense && kept <= MAX_ELEMENTS => match Self::assumed_result(fold, output, launch) {
                 Some(supposed) => supposed,
                 None => return memory.forget(target, launch.across.span(0, output.size())),
             },
@@ -211,11 +211,11 @@ impl Reduction {
         }
     }
 
-    /// What is answered where the input is not known.
-    fn suppose(fold: Fold, output: Type, launch: &Launch<'_>) -> Option<(Vec<u8>, Origin)> {
+    /// Result assumed for an unknown input.
+    fn assumed_result(fold: Fold, output: Type, launch: &Launch<'_>) -> Option<(Vec<u8>, Origin)> {
         let Launch { folded, kept, memory, .. } = *launch;
         if let (Fold::Max | Fold::Min, true) = (fold, output.is_integer())
-            && let Some(found) = Self::bounded(fold, output, launch)
+            && let Some(found) = Self::known_bounds(fold, output, launch)
         {
             return Some(found);
         }
@@ -224,7 +224,7 @@ impl Reduction {
         Some(match fold {
             Fold::All | Fold::Any => {
                 let supposed = match memory.flags(launch.source) {
-                    Some(Ones::Of(mask)) => mask.supposed.map(|truth| (truth, Assumption::Finite)),
+                    Some(Ones::OfMask(mask)) => mask.supposed.map(|truth| (truth, Assumption::Finite)),
                     _ => None,
                 };
                 let (truth, rule) = supposed.unwrap_or(if fold == Fold::All {
@@ -246,7 +246,7 @@ impl Reduction {
                             (spread(ones, kept, most, policy), Assumption::Histogram)
                         }
                         Ones::Exactly(ones) => (vec![ones.min(most); kept], Assumption::TrueCount),
-                        Ones::Of(mask) => {
+                        Ones::OfMask(mask) => {
                             let ones = mask.count(most * kept as u64, policy).div_ceil(kept.max(1) as u64);
                             (vec![ones; kept], Assumption::TrueCount)
                         }
@@ -267,16 +267,16 @@ impl Reduction {
         })
     }
 
-    /// The extremes of an input that is known by them alone. Of a part of it, or along a dimension, they are
+    /// Extremes of an input of which only they are known. For a part of it, or along a dimension, they are
     /// bounds.
-    fn bounded(fold: Fold, output: Type, launch: &Launch<'_>) -> Option<(Vec<u8>, Origin)> {
+    fn known_bounds(fold: Fold, output: Type, launch: &Launch<'_>) -> Option<(Vec<u8>, Origin)> {
         let Launch { source, folded, kept, memory, .. } = *launch;
         let size = output.size();
         let span = launch.along.span(0, 0) + launch.across.span(1, 0) + size as u64;
-        // Contents that are kept may be too many to be folded one by one.
+        // Contents that are kept may be too many to be reduced one by one.
         let kept_in_full = || {
             let (bytes, _) = memory.get(source, span).filter(|(_, origin)| *origin == Origin::True)?;
-            Extremes::of(&bytes)?.as_integers_of(size).map(|range| (range, true))
+            Extremes::from_bytes(&bytes)?.as_integers_of(size).map(|range| (range, true))
         };
         let ((least, greatest), are_in_it) = memory.extremes(source, span, size).or_else(kept_in_full)?;
         let whole = kept == 1 && span == (folded * size) as u64;
@@ -305,7 +305,7 @@ impl Reduction {
                 let value =
                     self.accumulator.round(self.input.load(bytes.get((outer[1] + inner[0]) as usize..)?)?);
                 let next = total.map_or(value, |total| self.combine(fold, total, value));
-                // The first of equals.
+                // The first among equals.
                 if total.is_some_and(|total| total != next) {
                     best = element;
                 }
@@ -328,9 +328,11 @@ impl Reduction {
         match fold {
             Fold::All => Value::from(a.is_true() && b.is_true()),
             Fold::Any => Value::from(a.is_true() || b.is_true()),
-            Fold::Sum | Fold::Mean => self.accumulator.round(a.with(b, i64::wrapping_add, |a, b| a + b)),
-            Fold::Max | Fold::ArgMax | Fold::MaxAndWhere => a.with(b, i64::max, nan(f64::max)),
-            Fold::Min | Fold::ArgMin | Fold::MinAndWhere | Fold::MinMax => a.with(b, i64::min, nan(f64::min)),
+            Fold::Sum | Fold::Mean => self.accumulator.round(a.combine(b, i64::wrapping_add, |a, b| a + b)),
+            Fold::Max | Fold::ArgMax | Fold::MaxAndWhere => a.combine(b, i64::max, nan(f64::max)),
+            Fold::Min | Fold::ArgMin | Fold::MinAndWhere | Fold::MinMax => {
+                a.combine(b, i64::min, nan(f64::min))
+            }
         }
     }
 }

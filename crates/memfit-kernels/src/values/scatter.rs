@@ -1,8 +1,8 @@
-//! `gather`, `scatter`, `scatter_add`, `index_select` and `one_hot`: elements that are moved by an index
-//! along a dimension.
+//! `gather`, `scatter`, `scatter_add`, `index_select` and `one_hot`: elements moved by an index along a
+//! dimension.
 //!
-//! What is known is moved. Where the index is not, two things are known all the same: ones that are scattered
-//! over zeros stay so many ones, and ones that are added up into bins add up to so many.
+//! Known elements are moved. Two facts hold even for an unknown index: ones scattered over zeros keep their
+//! number, and ones added into bins add up to their number.
 
 use memfit_vocabulary::Assumption;
 
@@ -18,49 +18,49 @@ use crate::{
     name::{Signature, type_parts},
 };
 
-/// Elements, each with where it goes, and where they all come from.
+/// Elements with their target addresses, and their common origin.
 pub(super) type Moved = (Vec<(u64, Vec<u8>)>, Origin);
 
-/// Elements that are moved.
-const MOST: usize = 1 << 16;
+/// Maximum elements that are moved.
+const MAX_ELEMENTS: usize = 1 << 16;
 
-/// The kernel of all of them.
+/// The kernel behind all of these operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Scatter {
-    way: Way,
-    /// Bytes of an element.
+    index_use: IndexUse,
+    /// Bytes per element.
     size: usize,
     index: Type,
 }
 
-/// What becomes of an element.
+/// Use of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    /// The index tells where it is read.
+enum IndexUse {
+    /// The index selects the source.
     Gather,
-    /// The index tells where it is written.
+    /// The index selects the target.
     Scatter,
-    /// The index tells where one value is written.
+    /// The index selects the target of one value.
     Fill,
-    /// The index tells to what it is added; the type in which.
+    /// The index selects the sum that an element of this type is added to.
     Add(Type),
 }
 
-/// The fields of the launch's lambda, behind the calculator of offsets.
+/// Fields of the launch's lambda, after the offset calculator.
 struct Fields {
     index: u64,
-    /// How far the index reaches.
+    /// Extent of the indexed dimension.
     extent: i64,
     target: u64,
     /// Elements from one index to the next.
     stride: i64,
-    /// The address of the source, or the value.
+    /// Address of the source, or offset of the value.
     last: usize,
 }
 
 impl Scatter {
-    /// From a kernel's name; nothing if it is another, or one that multiplies or compares.
-    pub(crate) fn of(signature: &Signature) -> Option<Self> {
+    /// Recognises the kernel by its name; `None` for others, and those that multiply or compare.
+    pub(crate) fn from_signature(signature: &Signature) -> Option<Self> {
         if signature.name() != "_scatter_gather_elementwise_kernel" {
             return None;
         }
@@ -73,33 +73,33 @@ impl Scatter {
         let (element, index) =
             if fills { (parts.first()?, parts.get(1)?) } else { (parts.get(1)?, parts.get(2)?) };
         let rest = &lambda[lambda.find("operator()<")?..];
-        let way = match (type_parts(rest).1.first().map(|operation| type_parts(operation).0)?, fills) {
-            ("TensorAssign", true) => Way::Fill,
-            ("TensorAssign", false) if *parts.first()? == "true" => Way::Scatter,
-            ("TensorAssign", false) => Way::Gather,
-            ("ReduceAdd", false) => Way::Add(Type::from_cpp(element)?),
+        let index_use = match (type_parts(rest).1.first().map(|operation| type_parts(operation).0)?, fills) {
+            ("TensorAssign", true) => IndexUse::Fill,
+            ("TensorAssign", false) if *parts.first()? == "true" => IndexUse::Scatter,
+            ("TensorAssign", false) => IndexUse::Gather,
+            ("ReduceAdd", false) => IndexUse::Add(Type::from_cpp(element)?),
             _ => return None,
         };
-        Some(Self { way, size: opaque(element)?, index: Type::from_cpp(index)? })
+        Some(Self { index_use, size: opaque(element)?, index: Type::from_cpp(index)? })
     }
 
-    /// The sizes that its layout gives the parameters: the last field is an address, or the value.
+    /// Sizes of the parameters in its layout: the last field is an address, or the value.
     pub(super) fn sizes(&self) -> Sizes {
-        let (tensors, last) = if self.way == Way::Fill { (2, self.size) } else { (3, 8) };
+        let (tensors, last) = if self.index_use == IndexUse::Fill { (2, self.size) } else { (3, 8) };
         let end = Strides::bytes(tensors).next_multiple_of(8) + 8 * 6 + last;
         vec![4..=4, end..=end.next_multiple_of(16)]
     }
 
     /// Applies a launch.
     pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
-        let tensors = if self.way == Way::Fill { 2 } else { 3 };
+        let tensors = if self.index_use == IndexUse::Fill { 2 } else { 3 };
         self.try_apply(tensors, arguments, memory)
     }
 
     fn try_apply(&self, tensors: usize, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
         let start = Strides::bytes(tensors).next_multiple_of(8);
         let word = |field: usize| arguments.get_at::<u64>(1, start + 8 * field);
-        // The index and its extent, an empty functor; the target, the stride, how many elements it has; the
+        // The index and its extent, an empty functor; the target, the stride, its number of elements; the
         // source.
         let fields = Fields {
             index: word(0)?,
@@ -110,20 +110,20 @@ impl Scatter {
         };
         let count = usize::try_from(arguments.get::<i32>(0)?).ok()?;
         let strides = Strides::read(&arguments.bytes(1, start)?, tensors)?;
-        let moved = if count <= MOST && memory.perhaps(fields.index) {
-            self.moved(count, &fields, &strides, arguments, memory)
+        let moved = if count <= MAX_ELEMENTS && memory.perhaps(fields.index) {
+            self.moved_elements(count, &fields, &strides, arguments, memory)
         } else {
             None
         };
         match moved {
-            Some((elements, origin)) => put(elements, self.size, origin, fields.target, memory),
-            None => self.suppose(count, &fields, &strides, arguments, memory),
+            Some((elements, origin)) => write_elements(elements, self.size, origin, fields.target, memory),
+            None => self.assume_index(count, &fields, &strides, arguments, memory),
         }
         Some(())
     }
 
-    /// Where each element goes, and what it is, if all is known.
-    fn moved(
+    /// Target and value of each element, if all of them are known.
+    fn moved_elements(
         &self,
         count: usize,
         fields: &Fields,
@@ -132,7 +132,7 @@ impl Scatter {
         memory: &dyn Memory,
     ) -> Option<Moved> {
         // The tensors are the target, the source if there is one, and the index.
-        let place = if self.way == Way::Fill { 1 } else { 2 };
+        let place = if self.index_use == IndexUse::Fill { 1 } else { 2 };
         let (list, mut origin) = memory.get(fields.index, strides.span(place, self.index.size()))?;
         let value = arguments.bytes(1, fields.last + self.size)?[fields.last..].to_vec();
         let source = arguments.get_at::<u64>(1, fields.last)?;
@@ -145,17 +145,17 @@ impl Scatter {
             (0..fields.extent).contains(&position).then_some(())?;
             let distance = position.checked_mul(fields.stride)?.checked_mul(self.size as i64)?;
             let (mut to, mut from) = (fields.target + offsets[0], source.wrapping_add(offsets[1]));
-            match self.way {
-                Way::Gather => from = from.checked_add_signed(distance)?,
+            match self.index_use {
+                IndexUse::Gather => from = from.checked_add_signed(distance)?,
                 _ => to = to.checked_add_signed(distance)?,
             }
-            if self.way == Way::Fill {
+            if self.index_use == IndexUse::Fill {
                 elements.push((to, value.clone()));
                 continue;
             }
             let (bytes, own) = memory.get(from, self.size as u64)?;
             origin = origin.and(own);
-            let Way::Add(kind) = self.way else {
+            let IndexUse::Add(kind) = self.index_use else {
                 elements.push((to, bytes));
                 continue;
             };
@@ -166,10 +166,10 @@ impl Scatter {
                 origin = origin.and(own);
                 kind.load(&bytes)?
             };
-            let sum: Value = before.with(kind.load(&bytes)?, i64::wrapping_add, |a, b| a + b);
+            let sum: Value = before.combine(kind.load(&bytes)?, i64::wrapping_add, |a, b| a + b);
             sums.insert(to, kind.round(sum));
         }
-        if let Way::Add(kind) = self.way {
+        if let IndexUse::Add(kind) = self.index_use {
             for (to, sum) in sums {
                 let mut bytes = vec![0; self.size];
                 kind.store(sum, &mut bytes);
@@ -179,8 +179,8 @@ impl Scatter {
         Some((elements, origin))
     }
 
-    /// What follows where the index is not known.
-    fn suppose(
+    /// Records what holds for an unknown index.
+    fn assume_index(
         &self,
         count: usize,
         fields: &Fields,
@@ -194,16 +194,18 @@ impl Scatter {
                 .get(fields.target, length.max(1))
                 .is_some_and(|(bytes, origin)| origin == Origin::True && bytes.iter().all(|byte| *byte == 0))
         };
-        match self.way {
-            Way::Fill if memory.answers() && zeros(self.size as u64) && self.fills_one(fields, arguments) => {
+        match self.index_use {
+            IndexUse::Fill
+                if memory.rules_answer() && zeros(self.size as u64) && self.fills_one(fields, arguments) =>
+            {
                 memory.forget_from(fields.target);
                 memory.mark_flags(fields.target, self.size as u64, Ones::Exactly(count as u64));
             }
-            Way::Add(kind)
+            IndexUse::Add(kind)
                 if kind.is_integer()
                     && fields.stride == 1
                     && strides.span(0, 0) == 0
-                    && span <= MOST as u64
+                    && span <= MAX_ELEMENTS as u64
                     && zeros(span)
                     && self.adds_ones(count, kind, strides, fields, arguments, memory) =>
             {
@@ -219,8 +221,8 @@ impl Scatter {
         }
     }
 
-    /// Whether the value that is filled in is the integer one: floating-point ones have other bits, and are
-    /// no flags.
+    /// Returns `true` if the fill value is the integer one: a floating-point one has other bits, and is no
+    /// flag.
     fn fills_one(&self, fields: &Fields, arguments: Arguments) -> bool {
         arguments.bytes(1, fields.last + self.size).is_some_and(|bytes| {
             let value = &bytes[fields.last..];
@@ -247,18 +249,18 @@ impl Scatter {
     }
 }
 
-/// Pieces that are kept one by one; more would push out what the script uploaded.
-const MOST_PARTS: usize = 64;
+/// Maximum pieces that are kept one by one; more would evict the script's uploads.
+const MAX_PARTS: usize = 64;
 
-/// Writes elements to where they go.
-pub(super) fn put(
+/// Writes elements at their target addresses.
+pub(super) fn write_elements(
     mut elements: Vec<(u64, Vec<u8>)>,
     size: usize,
     origin: Origin,
     target: u64,
     memory: &dyn Memory,
 ) {
-    // Of two with one place the later stays, as good a choice as the device's.
+    // Of two with the same target the later one stays, as good a choice as the device's.
     elements.sort_by_key(|(to, _)| *to);
     let consecutive = elements.windows(2).all(|pair| pair[1].0 == pair[0].0 + size as u64);
     if consecutive && let Some((start, _)) = elements.first() {
@@ -266,7 +268,7 @@ pub(super) fn put(
         return memory.write(*start, &all, origin);
     }
     let (Some(low), Some(high)) = (elements.first(), elements.last()) else { return };
-    // A few holes that are known are filled in, so that the whole stays one piece.
+    // Known holes are filled in, so that the whole stays one piece.
     let length = high.0 - low.0 + size as u64;
     if let Some((mut whole, own)) = memory.get(low.0, length) {
         let start = low.0;
@@ -275,7 +277,7 @@ pub(super) fn put(
             whole[at..at + size].copy_from_slice(bytes);
         }
         memory.write(start, &whole, origin.and(own));
-    } else if elements.len() <= MOST_PARTS {
+    } else if elements.len() <= MAX_PARTS {
         for (to, bytes) in &elements {
             memory.write(*to, bytes, origin);
         }

@@ -1,7 +1,7 @@
-//! Sizes that the host reads back: how many elements `nonzero`, `unique` and boolean indexing found.
+//! Sizes that the host reads back: number of elements that `nonzero`, `unique` and boolean indexing found.
 //!
-//! The kernels are CUB's and Thrust's. Where their input is known the size is counted; where it is not, it
-//! lies between nothing and the number of items, where the policy says.
+//! The kernels are CUB's and Thrust's. The size is counted if the input is known; otherwise the policy
+//! chooses it between zero and the number of items.
 
 use memfit_vocabulary::Assumption;
 
@@ -13,38 +13,38 @@ use crate::{
     name::{Signature, type_parts},
 };
 
-/// Elements that are counted.
-const MOST: u64 = 1 << 20;
+/// Maximum elements that are counted.
+const MAX_ELEMENTS: u64 = 1 << 20;
 
 /// A kernel that writes a size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Size {
-    /// The argument that is the address of the size, and its type.
+    /// Argument with the address of the size, and its type.
     target: (usize, Type),
-    /// The argument that is the number of items, and its type.
+    /// Argument with the number of items, and its type.
     items: (usize, Type),
     rule: Assumption,
-    /// What is counted, for sizes that are a count of elements that are not zero.
+    /// Input that is counted, for sizes that count nonzero elements.
     counted: Option<Counted>,
 }
 
-/// What a counting reduction reads.
+/// Input of a counting reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counted {
     /// Elements of this type, through an iterator that tells which are not zero.
     Elements(Type),
-    /// Counts of the parts of the input, which another kernel has made.
+    /// Partial counts that another kernel has computed.
     Partial,
 }
 
 impl Size {
-    /// From a kernel's name; nothing if it writes no size.
-    pub(crate) fn of(signature: &Signature) -> Option<Self> {
+    /// Recognises a kernel by its name; `None` if it writes no size.
+    pub(crate) fn from_signature(signature: &Signature) -> Option<Self> {
         let (target, items, rule, counted) = match signature.name() {
             "DeviceReduceSingleTileKernel" | "DeviceReduceKernel" => {
-                (1, 2, Assumption::Nonzero, Some(counted(signature.param(0)?)?))
+                (1, 2, Assumption::Nonzero, Some(counted_input(signature.param(0)?)?))
             }
-            // Selecting by a mask writes the size that was counted before.
+            // Selection by a mask writes the size that was counted before.
             "DeviceSelectSweepKernel" if signature.param(1)?.contains("NullType") => {
                 (3, 7, Assumption::Unique, None)
             }
@@ -64,7 +64,7 @@ impl Size {
         })
     }
 
-    /// The sizes that its layout gives the parameters.
+    /// Sizes of the parameters in its layout.
     pub(super) fn sizes(&self) -> Sizes {
         let (target, (items, kind)) = (self.target.0, self.items);
         let mut sizes = vec![ANY; target.max(items) + 1];
@@ -82,7 +82,7 @@ impl Size {
         };
         let items = items.and_then(|items| u64::try_from(items).ok())?;
         let known = match self.counted {
-            Some(Counted::Elements(element)) => count(element, items, arguments, memory),
+            Some(Counted::Elements(element)) => count_nonzero(element, items, arguments, memory),
             Some(Counted::Partial) => {
                 arguments.get::<u64>(0).and_then(|source| partial(kind, source, memory))
             }
@@ -90,7 +90,7 @@ impl Size {
         };
         let known =
             memory.expected().filter(|size| *size <= items).map(|size| (size, Origin::True)).or(known);
-        // What has elements has at least one that is unique.
+        // A nonempty input has at least one unique element.
         let least = u64::from(self.rule == Assumption::Unique).min(items);
         let mask = match self.counted {
             Some(Counted::Elements(Type::Bool)) => mask(items, arguments, memory),
@@ -119,19 +119,24 @@ fn mask(items: u64, arguments: Arguments, memory: &dyn Memory) -> Option<Mask> {
         .filter_map(|offset| arguments.get_at::<u64>(0, offset))
         .find(|word| memory.reach(*word).is_some())?;
     match memory.flags(source) {
-        Some(Ones::Of(mask)) => Some(mask),
+        Some(Ones::OfMask(mask)) => Some(mask),
         None if !memory.perhaps(source) => {
             let mask = Mask::new(None);
-            memory.mark_flags(source, items, Ones::Of(mask));
+            memory.mark_flags(source, items, Ones::OfMask(mask));
             Some(mask)
         }
         _ => None,
     }
 }
 
-/// Counts the elements that are not zero, if they are known.
-fn count(element: Type, items: u64, arguments: Arguments, memory: &dyn Memory) -> Option<(u64, Origin)> {
-    if items > MOST {
+/// Counts the nonzero elements, if they are known.
+fn count_nonzero(
+    element: Type,
+    items: u64,
+    arguments: Arguments,
+    memory: &dyn Memory,
+) -> Option<(u64, Origin)> {
+    if items > MAX_ELEMENTS {
         return None;
     }
     // The iterator is an address and an empty functor, in an order that depends on the release.
@@ -145,20 +150,20 @@ fn count(element: Type, items: u64, arguments: Arguments, memory: &dyn Memory) -
     Some((bytes.chunks_exact(element.size()).filter(nonzero).count() as u64, origin))
 }
 
-/// The counts of the parts: the first kernel leaves the whole count in the first of them.
+/// Reads the partial counts: the first kernel leaves the whole count in the first of them.
 fn partial(kind: Type, source: u64, memory: &dyn Memory) -> Option<(u64, Origin)> {
     let (bytes, origin) = memory.get(source, kind.size() as u64)?;
     Some((kind.load(&bytes)?.int() as u64, origin))
 }
 
-/// What the input iterator of a reduction counts.
-fn counted(iterator: &str) -> Option<Counted> {
+/// Input that a reduction's iterator counts.
+fn counted_input(iterator: &str) -> Option<Counted> {
     if let Some(pointee) = iterator.strip_suffix('*') {
         return (integer(pointee.trim_end_matches(" const"))? == Type::I32).then_some(Counted::Partial);
     }
     let start = iterator.find("NonZeroOp<")?;
     let (_, arguments) = type_parts(&iterator[start..]);
-    // Of a type that is not modelled nothing is ever known; its size is all that matters, and not even that.
+    // Contents of an unmodelled type are never known, so its size does not matter.
     Some(Counted::Elements(Type::from_cpp(arguments.first()?).unwrap_or(Type::U8)))
 }
 

@@ -1,4 +1,4 @@
-//! `topk`: the greatest or the least elements of each row, and where they are.
+//! `topk`: the greatest or least elements of each row, and their indices.
 
 use memfit_vocabulary::Assumption;
 
@@ -6,36 +6,36 @@ use super::number::Type;
 use crate::{
     launch::Arguments,
     layout::{Sizes, TensorInfo, Width},
-    memory::{LARGEST_GUESS, Memory, Origin},
+    memory::{MAX_GUESS_BYTES, Memory, Origin},
     name::{Signature, type_parts},
 };
 
-/// Elements that are looked at.
-const MOST: u64 = 1 << 16;
+/// Maximum elements that are read.
+const MAX_ELEMENTS: u64 = 1 << 16;
 
-/// The kernel that picks them; PyTorch sorts them with another one.
+/// The kernel that selects them; PyTorch sorts them with another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TopK {
     element: Type,
     width: Width,
-    /// How wide the number of rows is: of two kernels of that name, one has it always narrow.
+    /// Width of the number of rows: one of two kernels of that name has it always narrow.
     rows: Width,
 }
 
 impl TopK {
-    /// From a kernel's name; nothing if it is another.
-    pub(crate) fn of(signature: &Signature) -> Option<Self> {
+    /// Recognises the kernel by its name; `None` for others.
+    pub(crate) fn from_signature(signature: &Signature) -> Option<Self> {
         if signature.name() != "gatherTopK" {
             return None;
         }
         let (_, parts) = type_parts(signature.param(0)?);
         let element = parts.first()?.trim_end_matches("const").trim_end();
-        let width = Width::of(parts.get(1)?)?;
-        let rows = Width::of(signature.param(4)?)?;
+        let width = Width::from_type_name(parts.get(1)?)?;
+        let rows = Width::from_type_name(signature.param(4)?)?;
         Some(Self { element: Type::from_cpp(element)?, width, rows })
     }
 
-    /// The sizes that its layout gives the parameters.
+    /// Sizes of the parameters in its layout.
     pub(super) fn sizes(&self) -> Sizes {
         let (info, index) = (TensorInfo::bytes(self.width), self.width.bytes());
         let (info, index) = (info..=info, index..=index);
@@ -45,8 +45,9 @@ impl TopK {
         [&input[..], &row, &row].concat()
     }
 
-    /// Applies a launch: the input, the length of its rows, how many, whether the greatest, how many rows,
-    /// the stride within a row; the values and their stride; the indices and theirs.
+    /// Applies a launch. Its arguments are the input, the length of its rows, k, whether to take the
+    /// greatest, the number of rows, the stride within a row; the values and their stride; the indices and
+    /// theirs.
     pub(super) fn apply(&self, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
         self.try_apply(arguments, memory)
     }
@@ -63,13 +64,13 @@ impl TopK {
         let (length, wanted, rows, stride) = (number(1)?, number(2)?, wide(4, self.rows)?, number(5)?);
         let greatest = arguments.get::<u8>(3)? != 0;
         let dense = number(7)? == 1 && number(9)? == 1;
-        // Rows of the outputs that do not follow one another are rare.
+        // Output rows that are not contiguous are rare.
         let plain = dense
-            && (0..rows.min(MOST))
+            && (0..rows.min(MAX_ELEMENTS))
                 .all(|row| values.offset(row) == row * wanted && indices.offset(row) == row * wanted);
         let mut picked = (Vec::new(), Vec::new(), Origin::True);
         let complete = plain
-            && length.saturating_mul(rows) <= MOST
+            && length.saturating_mul(rows) <= MAX_ELEMENTS
             && (0..rows).all(|row| {
                 let start = source.address + source.offset(row) * self.element.size() as u64;
                 self.pick(start, (length, stride, wanted), greatest, memory, &mut picked).is_some()
@@ -81,7 +82,7 @@ impl TopK {
             memory.forget_from(values.address);
             memory.forget_from(indices.address);
             if plain {
-                suppose_positions(length, wanted, rows, indices.address, memory);
+                assume_positions(length, wanted, rows, indices.address, memory);
             }
         }
         Some(())
@@ -115,10 +116,10 @@ impl TopK {
     }
 }
 
-/// Positions of elements that are not known: any, as long as they are in range and those of a row differ. Not
-/// the first one where there are others, since a position may be a divisor.
-fn suppose_positions(length: u64, wanted: u64, rows: u64, indices: u64, memory: &dyn Memory) {
-    if wanted.saturating_mul(rows) > (LARGEST_GUESS / size_of::<i64>()) as u64 {
+/// Assumes positions of unknown elements: distinct within a row and in range. Avoids the first position if
+/// possible, since a position may be a divisor.
+fn assume_positions(length: u64, wanted: u64, rows: u64, indices: u64, memory: &dyn Memory) {
+    if wanted.saturating_mul(rows) > (MAX_GUESS_BYTES / size_of::<i64>()) as u64 {
         return;
     }
     let first = u64::from(wanted + 1 < length);

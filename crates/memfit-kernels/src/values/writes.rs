@@ -1,7 +1,7 @@
-//! Where kernels write that are not modelled: what was known there is known no more.
+//! Memory that unmodelled kernels write: its contents become unknown.
 //!
-//! A kernel of which nothing is known may write wherever its arguments lead. C++ says of pointers and of
-//! PyTorch's accessors whether it only reads there; of a structure that is passed by value it does not, so
+//! An unknown kernel may write anywhere that its arguments lead. In C++, the types of pointers and of
+//! PyTorch's accessors tell whether they are only read; the type of a structure passed by value does not, so
 //! every address in it counts.
 
 use crate::{
@@ -11,35 +11,35 @@ use crate::{
     name::{Signature, plain_size, type_parts},
 };
 
-/// Where a kernel writes.
+/// Memory that a kernel writes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Writes {
-    /// Nowhere that matters.
+    /// None that matters.
     Nowhere,
-    /// Where an address in an argument leads: the argument, and the offset of the address.
+    /// Memory behind an address in an argument: the argument, and the offset of the address.
     At(usize, usize),
-    /// Where the addresses of an argument lead but for the first, which is read.
+    /// Memory behind the addresses of an argument except the first, which is read.
     BehindFirst(usize),
-    /// To the tensors of the lists that are its first argument; what counts, see [`counts`].
+    /// Tensors of the lists in its first argument; for the flag see [`counts`].
     Lists(Lists, bool),
-    /// Where some of its parameters lead.
+    /// Memory behind some of its parameters.
     Parameters(Access),
-    /// Wherever its arguments lead.
+    /// All memory that its arguments lead to.
     Anywhere,
 }
 
-/// What a signature says of parameters.
+/// Parameter access according to a signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// How many there are.
+    /// Number of parameters.
     count: usize,
-    /// Those of which each word may be an address that is written to.
+    /// Parameters of which each word may be an address that is written to.
     written: Vec<usize>,
 }
 
 impl Writes {
-    /// From a kernel's signature.
-    pub(crate) fn of(signature: &Signature) -> Self {
+    /// Derives the writes from a kernel's signature.
+    pub(crate) fn from_signature(signature: &Signature) -> Self {
         let in_lambda = |field: usize| {
             let lambda = signature.template(2).unwrap_or("");
             let fills = ["index_fill_kernel", "scatter_fill_internal_kernel"];
@@ -48,30 +48,30 @@ impl Writes {
         };
         match signature.name() {
             _ if !signature.is_pytorch() => Self::parameters(signature),
-            "multi_tensor_apply_kernel" => {
-                Lists::of(signature).map_or(Self::Anywhere, |lists| Self::Lists(lists, counts(signature)))
-            }
-            // The lambda holds the offsets of output, input and index (filling has no input), then the
+            "multi_tensor_apply_kernel" => Lists::from_signature(signature)
+                .map_or(Self::Anywhere, |lists| Self::Lists(lists, counts(signature))),
+            // The lambda holds the offsets of output, input and index (a fill has no input), then the
             // output's address…
             "index_elementwise_kernel" => in_lambda(0),
             // … or the index's, its extent and a functor before the output's.
             "_scatter_gather_elementwise_kernel" => in_lambda(3),
             // The lambda that stores the numbers begins with the address.
             "distribution_elementwise_grid_stride_kernel" => Self::At(3, 0),
-            // The operation of which nothing is known begins with the address of what is reduced.
+            // The unknown operation begins with the address of its input.
             "reduce_kernel" => Self::BehindFirst(0),
-            // PyTorch's IndexKernelUtils.cu: the output, then what is read, and where; none is const.
+            // PyTorch's IndexKernelUtils.cu: the output, then the input and the index; none is const.
             "vectorized_gather_kernel" => Self::At(0, 0),
-            // Gradients are taken for finite, so the scale stays; scripts compare it with what it was.
+            // Gradients are assumed finite, so the scale stays; scripts compare it with its old value.
             "amp_update_scale_cuda_kernel" => Self::Nowhere,
             _ => Self::parameters(signature),
         }
     }
 
-    /// By the types of the parameters.
+    /// Derives the writes from the types of the parameters.
     fn parameters(signature: &Signature) -> Self {
-        let access: Vec<Option<May>> = signature.params().map(may).collect();
-        let may_write = |index: &usize| matches!(access[*index], Some(May::Write | May::Anything));
+        let access: Vec<Option<PossibleAccess>> = signature.params().map(parameter_access).collect();
+        let may_write =
+            |index: &usize| matches!(access[*index], Some(PossibleAccess::Write | PossibleAccess::Anything));
         let written: Vec<usize> = (0..access.len()).filter(may_write).collect();
         if access.is_empty() {
             Self::Nowhere
@@ -88,7 +88,7 @@ impl Writes {
         self
     }
 
-    /// Whether nothing is written.
+    /// Returns `true` if nothing is written.
     pub(crate) fn is_nowhere(&self) -> bool {
         matches!(self, Self::Nowhere) || matches!(self, Self::Parameters(access) if access.written.is_empty())
     }
@@ -101,7 +101,7 @@ impl Writes {
             Self::Nowhere => {}
             Self::At(argument, offset) => match arguments.get_at::<u64>(*argument, *offset) {
                 Some(address) => memory.forget_from(address),
-                None => anywhere(arguments, memory),
+                None => forget_all_targets(arguments, memory),
             },
             Self::BehindFirst(argument) if count.is_some() => {
                 let addresses = arguments.words(*argument).filter(|word| memory.reach(*word).is_some());
@@ -109,62 +109,64 @@ impl Writes {
             }
             Self::Lists(lists, counts) if count.is_some() => match lists.tensors(grid, arguments) {
                 Some(tensors) => tensors.into_iter().for_each(|(address, elements)| {
-                    let counted = *counts && elements == 1 && raise(address, arguments, memory).is_some();
+                    let counted =
+                        *counts && elements == 1 && add_to_counter(address, arguments, memory).is_some();
                     if !counted {
                         memory.forget_from(address);
                     }
                 }),
-                None => forget(0, arguments, memory),
+                None => forget_targets(0, arguments, memory),
             },
-            // Where there are more parameters than the signature has, it is another language's.
+            // A kernel with more parameters than the signature was written in another language.
             Self::Parameters(access) if count == Some(access.count) => {
-                access.written.iter().for_each(|index| forget(*index, arguments, memory));
+                access.written.iter().for_each(|index| forget_targets(*index, arguments, memory));
             }
             Self::BehindFirst(_) | Self::Lists(..) | Self::Parameters(_) | Self::Anywhere => {
-                anywhere(arguments, memory);
+                forget_all_targets(arguments, memory);
             }
         }
     }
 }
 
-/// Whether it adds a number to each element in place, as optimizers count their steps on the card.
+/// Returns `true` if it adds a number to each element in place, as optimizers count their steps on the
+/// device.
 fn counts(signature: &Signature) -> bool {
     let (functor, arguments) = signature.template(1).map(type_parts).unwrap_or_default();
     let operation = signature.param(2).map(|operation| type_parts(operation).0);
     functor == "BinaryOpScalarFunctor" && arguments == ["float", "1", "1", "0"] && operation == Some("plus")
 }
 
-/// Adds the number, its fourth argument, to a tensor of one element that is known.
-fn raise(address: u64, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
+/// Adds the number, its fourth argument, to a known tensor of one element.
+fn add_to_counter(address: u64, arguments: Arguments, memory: &dyn Memory) -> Option<()> {
     let (bytes, origin) = memory.get(address, 4)?;
     let number = f32::from_le_bytes(bytes.try_into().ok()?) + arguments.get::<f32>(3)?;
     memory.write(address, &number.to_le_bytes(), origin);
     Some(())
 }
 
-/// Forgets what the addresses in one argument lead to.
-fn forget(index: usize, arguments: Arguments, memory: &dyn Memory) {
+/// Forgets the memory that the addresses in one argument lead to.
+fn forget_targets(index: usize, arguments: Arguments, memory: &dyn Memory) {
     arguments.words(index).for_each(|address| memory.forget_from(address));
 }
 
-/// Forgets what any argument leads to; everything where nobody knows how large the arguments are.
-pub(super) fn anywhere(arguments: Arguments, memory: &dyn Memory) {
+/// Forgets the memory that any argument leads to; all memory if the sizes of the arguments are unknown.
+pub(super) fn forget_all_targets(arguments: Arguments, memory: &dyn Memory) {
     match arguments.params() {
-        Some(params) => (0..params.len()).for_each(|index| forget(index, arguments, memory)),
+        Some(params) => (0..params.len()).for_each(|index| forget_targets(index, arguments, memory)),
         None => memory.forget(0, u64::MAX),
     }
 }
 
-/// What a kernel may do by a parameter that leads to memory.
+/// Access that a parameter's type allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum May {
+enum PossibleAccess {
     Read,
     Write,
-    /// A structure of which nothing is known.
+    /// A structure of unknown contents.
     Anything,
 }
 
-/// Structures that lead to nothing that is written: inputs, extents and strides, the state of random numbers.
+/// Structures that lead to no written memory: inputs, extents and strides, the state of random numbers.
 const READ_ONLY: [&str; 12] = [
     "CatArrInputTensorMetadata",
     "TensorSizeStride",
@@ -180,9 +182,11 @@ const READ_ONLY: [&str; 12] = [
     "counting_iterator",
 ];
 
-/// What a parameter's type allows; `None` if it leads nowhere.
-fn may(text: &str) -> Option<May> {
-    let constant = |element: &str| if element.trim_end().ends_with("const") { May::Read } else { May::Write };
+/// Access that a parameter's type allows; `None` if it leads to no memory.
+fn parameter_access(text: &str) -> Option<PossibleAccess> {
+    let constant = |element: &str| {
+        if element.trim_end().ends_with("const") { PossibleAccess::Read } else { PossibleAccess::Write }
+    };
     if let Some(pointee) = text.strip_suffix(['*', '&']) {
         return Some(constant(pointee));
     }
@@ -195,15 +199,15 @@ fn may(text: &str) -> Option<May> {
         | "PackedTensorAccessor32"
         | "PackedTensorAccessor64"
         | "GenericPackedTensorAccessor" => {
-            // Later releases name an accessor of fewer dimensions in the place of the element.
+            // Later releases name an accessor of fewer dimensions in place of the element.
             let element = arguments.first().map(|first| match type_parts(first) {
                 ("TensorAccessor", inner) => inner.get(1).copied().unwrap_or(first),
                 _ => first,
             });
-            Some(element.map_or(May::Anything, constant))
+            Some(element.map_or(PossibleAccess::Anything, constant))
         }
-        _ if READ_ONLY.contains(&name) => Some(May::Read),
-        _ => Some(May::Anything),
+        _ if READ_ONLY.contains(&name) => Some(PossibleAccess::Read),
+        _ => Some(PossibleAccess::Anything),
     }
 }
 
@@ -212,7 +216,7 @@ mod tests {
     use super::*;
 
     fn written(mangled: &str) -> Vec<usize> {
-        match Writes::of(&Signature::of(mangled).unwrap()) {
+        match Writes::from_signature(&Signature::demangle(mangled).unwrap()) {
             Writes::Parameters(access) => access.written,
             other => panic!("{other:?}"),
         }
@@ -224,35 +228,35 @@ mod tests {
         assert_eq!(written("_Z4swapPfS_i"), [0, 1], "nothing is const: any of them");
         assert_eq!(written("_ZN2at6native4swapEPfS1_i"), [0, 1], "and so it is in PyTorch");
         for (text, expected) in [
-            ("float*", Some(May::Write)),
-            ("float const*", Some(May::Read)),
-            ("at::cuda::detail::TensorInfo<long, unsigned int>", Some(May::Write)),
-            ("at::cuda::detail::TensorInfo<long const, unsigned int>", Some(May::Read)),
+            ("float*", Some(PossibleAccess::Write)),
+            ("float const*", Some(PossibleAccess::Read)),
+            ("at::cuda::detail::TensorInfo<long, unsigned int>", Some(PossibleAccess::Write)),
+            ("at::cuda::detail::TensorInfo<long const, unsigned int>", Some(PossibleAccess::Read)),
             (
                 "at::GenericPackedTensorAccessor<float const, 1ul, at::RestrictPtrTraits, int>",
-                Some(May::Read),
+                Some(PossibleAccess::Read),
             ),
             (
                 "torch::headeronly::detail::GenericPackedTensorAccessor<torch::headeronly::detail::TensorAccessor<c10::ArrayRef<long>, float const, 3ul, torch::headeronly::DefaultPtrTraits, long>, at::detail::IndexBoundsCheck<4ul, long>, float const, 4ul, torch::headeronly::DefaultPtrTraits, long>",
-                Some(May::Read),
+                Some(PossibleAccess::Read),
             ),
-            ("cutlass::Kernel::Params", Some(May::Anything)),
-            ("at::PhiloxCudaState", Some(May::Read)),
+            ("cutlass::Kernel::Params", Some(PossibleAccess::Anything)),
+            ("at::PhiloxCudaState", Some(PossibleAccess::Read)),
             ("long", None),
         ] {
-            assert_eq!(may(text), expected, "{text}");
+            assert_eq!(parameter_access(text), expected, "{text}");
         }
     }
 
     #[test]
     fn a_gather_leaves_its_indices() {
         let mangled = "_ZN2at6native24vectorized_gather_kernelILi16ElEEvPcS2_PT0_illllb";
-        assert_eq!(Writes::of(&Signature::of(mangled).unwrap()), Writes::At(0, 0));
+        assert_eq!(Writes::from_signature(&Signature::demangle(mangled).unwrap()), Writes::At(0, 0));
     }
 
     #[test]
     fn random_numbers_are_stored_by_a_lambda() {
         let mangled = "_ZN2at6native54_GLOBAL__N__d8ceb000_21_DistributionNormal_cu_0c5b6e8543distribution_elementwise_grid_stride_kernelIfLi4EZNS0_9templates4cuda20normal_and_transformIffPNS_17CUDAGeneratorImplEZZZNS4_13normal_kernelIS7_EEvRKNS_10TensorBaseEddT_ENKUlvE_clEvENKUlvE0_clEvEUlfE_EEvRNS_18TensorIteratorBaseET1_T2_EUlP24curandStatePhilox4_32_10E0_ZNS1_27distribution_nullary_kernelIff6float4S7_SM_SF_EEvSH_SJ_RKT3_T4_EUlifE0_EEvlNS_15PhiloxCudaStateESI_SJ_";
-        assert_eq!(Writes::of(&Signature::of(mangled).unwrap()), Writes::At(3, 0));
+        assert_eq!(Writes::from_signature(&Signature::demangle(mangled).unwrap()), Writes::At(3, 0));
     }
 }

@@ -1,13 +1,13 @@
 //! # alloc-conf-set-late
 //!
 //! ## What it does
-//! Finds settings of the allocator that are written into the environment after CUDA is in use.
+//! Finds allocator settings that are written to the environment after CUDA is in use.
 //!
 //! ## Why
-//! The allocator reads `PYTORCH_CUDA_ALLOC_CONF` and `PYTORCH_ALLOC_CONF` once, when it is first used. What
-//! is written later is ignored without a word. Where both are set, the one with CUDA in its name wins.
-//! Measured with batches that grow from 20 to 160 MiB: set too late, `expandable_segments:True` leaves 720
-//! MiB reserved; set in time, 160 MiB.
+//! The allocator reads `PYTORCH_CUDA_ALLOC_CONF` and `PYTORCH_ALLOC_CONF` once, at its first use. Later
+//! changes are silently ignored. If both are set, the one with CUDA in its name wins. Measured with batches
+//! that grow from 20 to 160 MiB: set too late, `expandable_segments:True` leaves 720 MiB reserved; set in
+//! time, 160 MiB.
 //!
 //! ## Example
 //! ```python
@@ -21,7 +21,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [Memory management](https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf)
@@ -40,14 +40,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let sets: Vec<(&Call, &str)> = facts.calls.iter().filter_map(|call| Some((call, sets(call)?))).collect();
     for (call, name) in &sets {
         let first = facts.calls.iter().find(|other| {
-            other.place.function == call.place.function
-                && other.place.order < call.place.order
-                && other.place.guard.is_none()
+            other.site.function == call.site.function
+                && other.site.order < call.site.order
+                && other.site.guard.is_none()
                 && uses_cuda(other)
         });
         if let Some(first) = first {
             findings
-                .at(
+                .report(
                     call.span,
                     format!("`{name}` is read when the GPU is first used: what is set here is ignored"),
                 )
@@ -55,11 +55,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .help("set it at the top of the script, before `import torch`, or in the shell");
         }
     }
-    // Of two names one is not read.
+    // If both names are set, one of them is ignored.
     for (call, name) in sets.iter().filter(|(_, name)| *name == "PYTORCH_ALLOC_CONF") {
         if let Some((other, _)) = sets.iter().find(|(_, other)| *other == "PYTORCH_CUDA_ALLOC_CONF") {
             findings
-                .at(call.span, format!("`{name}` is not read where `PYTORCH_CUDA_ALLOC_CONF` is set too"))
+                .report(call.span, format!("`{name}` is not read where `PYTORCH_CUDA_ALLOC_CONF` is set too"))
                 .label(other.span, "this one wins")
                 .help("set one of them");
         }

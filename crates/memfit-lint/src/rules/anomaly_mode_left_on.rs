@@ -1,12 +1,12 @@
 //! # anomaly-mode-left-on
 //!
 //! ## What it does
-//! Finds anomaly detection that is switched on for the whole program.
+//! Finds anomaly detection that is enabled for the whole program.
 //!
 //! ## Why
-//! Every operation records a traceback, and every backward pass is checked for NaN: work in every step, and
-//! host memory for the tracebacks. It is for the search for a fault. Measured on four layers: the backward
-//! pass carries out 108 operations instead of 48, and the traceback of one operation takes more than 100
+//! Every operation records a traceback, and every backward pass checks for NaN. This costs time in every step
+//! and host memory for the tracebacks. Anomaly detection is a debugging tool. Measured on four layers: the
+//! backward pass runs 108 operations instead of 48, and the traceback of one operation takes more than 100
 //! bytes.
 //!
 //! ## Example
@@ -19,7 +19,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: a NaN is not reported any more.
+//! Unsafe: NaNs are no longer reported.
 //!
 //! ## References
 //! - [Anomaly detection](https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection)
@@ -38,17 +38,17 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             })
     }) {
         let on = call.argument(0, "mode").is_some_and(|argument| argument.value.truth() == Some(true));
-        // Switched off again, or under a condition, it is used as it is meant.
+        // Disabled again or enabled under a condition, it is used as intended.
         let off = facts.calls.iter().any(|other| {
             other.path == call.path
                 && other.argument(0, "mode").is_some_and(|argument| argument.value.truth() == Some(false))
         });
-        if !on || off || call.place.guard.is_some() {
+        if !on || off || call.site.guard.is_some() {
             continue;
         }
         let top = facts.whole_lines(call.span).filter(|line| facts.slice(*line).starts_with("torch"));
         findings
-            .at(call.span, "anomaly detection stays on: every operation records a traceback")
+            .report(call.span, "anomaly detection stays on: every operation records a traceback")
             .help("switch it on for the search for a fault only")
             .fix(top.and_then(|line| Fix::unsafe_("Leave it off", vec![Edit::delete(line)])));
     }

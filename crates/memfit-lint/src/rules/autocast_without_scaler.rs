@@ -4,8 +4,8 @@
 //! Finds training under autocast to float16 without a gradient scaler.
 //!
 //! ## Why
-//! Small gradients are zero in float16. Measured: a gradient of 1e-8 becomes 0.0, and scaled by 65536 it is
-//! kept. bfloat16 has the range of float32 and needs no scaler.
+//! Small gradients underflow to zero in float16. Measured: a gradient of 1e-8 becomes 0.0, and scaled by
+//! 65536 it is kept. bfloat16 has the range of float32 and needs no scaler.
 //!
 //! ## Example
 //! ```python
@@ -27,7 +27,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [Gradient scaling](https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling)
@@ -47,7 +47,7 @@ pub(super) static RULE: Rule = Rule {
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    // Another library may scale, and a type that is chosen elsewhere may be another.
+    // Another library may scale, and a type chosen elsewhere may not be float16.
     let lower = facts.text.to_ascii_lowercase();
     let elsewhere = [
         "gradscaler",
@@ -78,20 +78,20 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for (op, backward) in backwards(facts) {
         let halved = facts.ops.iter().any(|other| {
             other.kind == OpKind::Forward
-                && other.place.function == op.place.function
-                && other.place.looped == op.place.looped
-                && other.place.order < op.place.order
-                && other.place.grad == Grad::On
-                && other.place.autocast == Some(Some(DType::Half))
+                && other.site.function == op.site.function
+                && other.site.looped == op.site.looped
+                && other.site.order < op.site.order
+                && other.site.grad == Grad::On
+                && other.site.autocast == Some(Some(DType::Half))
         });
         if halved
-            && op.place.looped.is_some()
+            && op.site.looped.is_some()
             && op.via.is_none()
             && !backward.managed
             && !backward.loss.is(Flags::SCALED)
         {
             findings
-                .at(op.span, "gradients in float16 are not scaled: small ones become zero")
+                .report(op.span, "gradients in float16 are not scaled: small ones become zero")
                 .label(cast.span, "autocast to float16")
                 .help("scale the loss with a `GradScaler`, or cast to bfloat16");
         }

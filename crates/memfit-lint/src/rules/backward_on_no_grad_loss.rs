@@ -4,9 +4,9 @@
 //! Finds `backward()` on a loss that was computed while gradients were off.
 //!
 //! ## Why
-//! Such a loss has no graph: `RuntimeError: element 0 of tensors does not require grad`. Measured: the error
-//! leaves 0 of 2 parameters with a gradient. (A loss that was computed outside may go through `backward()`
-//! inside of `no_grad`: 2 of 2.)
+//! Such a loss has no graph, so `backward()` raises `RuntimeError: element 0 of tensors does not require
+//! grad`. Measured: after the error, 0 of 2 parameters have a gradient. (A loss computed outside of `no_grad`
+//! may go through `backward()` inside it: 2 of 2.)
 //!
 //! ## Example
 //! ```python
@@ -21,7 +21,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what belongs under `no_grad` is for the author to decide.
+//! No fix: which code belongs under `no_grad` depends on the program.
 //!
 //! ## References
 //! - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
@@ -46,7 +46,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         let loss = context.slice(backward.loss_span);
         findings
-            .at(
+            .report(
                 op.span,
                 format!(
                     "`{loss}` was computed without gradients: it has no graph, and this raises `RuntimeError`"

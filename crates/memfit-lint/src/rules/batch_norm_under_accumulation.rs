@@ -4,9 +4,9 @@
 //! Notes batch normalisation in a model that is trained with gradient accumulation.
 //!
 //! ## Why
-//! Batch normalisation sees the micro-batch, not the window: its statistics are those of the smaller batch.
-//! "Half the batch, twice the steps" is not the same training then. Measured: two halves of a batch come out
-//! of `BatchNorm1d` other than the whole, and out of `LayerNorm` the same.
+//! Batch normalisation computes its statistics from the micro-batch, not from the whole window. "Half the
+//! batch, twice the steps" is therefore not the same training. Measured: two halves of a batch give another
+//! output of `BatchNorm1d` than the whole batch, and the same output of `LayerNorm`.
 //!
 //! ## Example
 //! ```python
@@ -28,7 +28,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none.
+//! No fix.
 //!
 //! ## References
 //! - [torch.nn.BatchNorm2d](https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html)
@@ -52,7 +52,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     else {
         return;
     };
-    // Another model's normalisation sees what it always saw.
+    // Normalisation in a model that is not trained here is not affected.
     let trained = |weights: &Weights| {
         let mut passes = window.backwards.iter().map(|index| &facts.ops[*index].weights);
         passes.any(|reached| facts.overlap(reached, weights) != Overlap::No)
@@ -62,7 +62,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     });
     let Some(call) = normalised else { return };
     findings
-        .at(window.counted.span, "batch normalisation sees micro-batches: this is not the same training as with the large batch")
+        .report(window.counted.span, "batch normalisation sees micro-batches: this is not the same training as with the large batch")
         .label(call.span, "this model normalises over the batch")
         .help("use normalisation that does not look at the batch (`GroupNorm`, `LayerNorm`), or keep micro-batches large enough");
 }

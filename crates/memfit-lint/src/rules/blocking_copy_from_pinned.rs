@@ -4,8 +4,8 @@
 //! Notes batches of a pinning loader that are copied without `non_blocking=True`.
 //!
 //! ## Why
-//! The batch was put into pinned memory so that its copy can overlap with computation; without
-//! `non_blocking=True` the host waits for it all the same.
+//! Pinned memory lets the copy overlap with computation. Without `non_blocking=True`, the host still waits
+//! for the copy.
 //!
 //! ## Example
 //! ```python
@@ -21,7 +21,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: code that writes into the batch on the host right after the copy would race with it.
+//! Unsafe: code that writes to the batch on the host right after the copy would race with it.
 //!
 //! ## References
 //! - [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html#memory-pinning)
@@ -51,7 +51,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         {
             continue;
         }
-        // One for a line, which often copies both inputs and targets.
+        // One finding for a line, which often copies both inputs and targets.
         let (line, _) = facts.line_start(call.span.start);
         if lines.contains(&line) {
             continue;
@@ -69,7 +69,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .map(|other| facts.add_argument(other, "non_blocking=True"))
             .collect();
         findings
-            .at(call.span, "the batch is pinned, and the host waits for its copy all the same")
+            .report(call.span, "the batch is pinned, and the host waits for its copy all the same")
             .label(made.span, "the loader pins its batches")
             .help("copy with `non_blocking=True`")
             .fix(Fix::unsafe_("Copy without waiting", edits));

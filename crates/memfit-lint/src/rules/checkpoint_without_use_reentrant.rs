@@ -1,12 +1,12 @@
 //! # checkpoint-without-use-reentrant
 //!
 //! ## What it does
-//! Finds activation checkpointing that does not say which implementation it wants.
+//! Finds activation checkpointing without an explicit `use_reentrant`.
 //!
 //! ## Why
-//! `torch.utils.checkpoint.checkpoint` warns without `use_reentrant`, in each call, and its default is to
-//! change. The reentrant one needs an input that requires gradients, without which nothing is trained.
-//! Measured on an input that requires none: the reentrant one gives 0 of 2 parameters a gradient, the other 2
+//! Without `use_reentrant`, `torch.utils.checkpoint.checkpoint` warns at each call, and its default will
+//! change. The reentrant implementation trains nothing if no input requires a gradient. Measured on an input
+//! that requires none: with the reentrant implementation 0 of 2 parameters get a gradient, with the other 2
 //! of 2.
 //!
 //! ## Example
@@ -19,7 +19,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: it changes what is trained, and that is for the author to look at.
+//! No fix: it changes which parameters are trained, so the author must decide.
 //!
 //! ## References
 //! - [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html)
@@ -48,7 +48,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         findings
-            .at(call.span, "it does not say which implementation it wants: each call warns, and the default is to change")
+            .report(call.span, "it does not say which implementation it wants: each call warns, and the default is to change")
             .help("pass `use_reentrant=False`");
     }
 }

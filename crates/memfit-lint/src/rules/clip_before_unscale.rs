@@ -1,12 +1,12 @@
 //! # clip-before-unscale
 //!
 //! ## What it does
-//! Finds gradients that are clipped while they are still scaled.
+//! Finds gradients that are clipped before they are unscaled.
 //!
 //! ## Why
-//! The scaler multiplies the loss by a large number (65,536 at first), and the gradients with it. Clipping
-//! them to a norm of 1 then clips every step down to next to nothing, whatever the real norm. Measured, with
-//! a gradient whose norm is 0.5: the step has a length of 0.00001 instead of 0.48.
+//! The scaler multiplies the loss by a large number (65,536 at first), and thereby the gradients. Clipping
+//! scaled gradients to a norm of 1 makes every step tiny, whatever the real norm. Measured with a gradient of
+//! norm 0.5: the step has a length of 0.00001 instead of 0.48.
 //!
 //! ## Example
 //! ```python
@@ -23,7 +23,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: it changes what is trained, and that is for the author to look at.
+//! No fix: it changes the training results, so the author must decide.
 //!
 //! ## References
 //! - [Gradient clipping](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-clipping)
@@ -42,20 +42,20 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if clip.kind != OpKind::Clip || clip.via.is_some() {
             continue;
         }
-        let near = |op: &&memfit_source::Op| op.place.function == clip.place.function && !op.deep;
+        let near = |op: &&memfit_source::Op| op.site.function == clip.site.function && !op.deep;
         let before: Vec<_> = facts.ops[..index].iter().filter(near).collect();
         let scaled = before
             .iter()
             .rposition(|op| backward(op).is_some_and(|backward| backward.loss.is(Flags::SCALED)));
         let Some(scaled) = scaled else { continue };
-        // Any backward pass that is not scaled may be the one that this belongs to.
+        // Any backward pass without scaling may be the one that these gradients come from.
         let last = before.iter().rposition(|op| backward(op).is_some());
         let unscaled = before[scaled..].iter().any(|op| op.kind == OpKind::Unscale);
-        let other_branch = facts.guards_of(clip.place.guard).any(|id| {
+        let other_branch = facts.guards_of(clip.site.guard).any(|id| {
             let guard = facts.guard(id);
             guard.negated
                 && facts
-                    .guards_of(before[scaled].place.guard)
+                    .guards_of(before[scaled].site.guard)
                     .any(|other| facts.guard(other).test == guard.test && !facts.guard(other).negated)
         });
         if last != Some(scaled) || unscaled || other_branch {
@@ -68,7 +68,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(step) = step else { continue };
         let scaler = context.slice(step.span).split(".step").next().unwrap_or_default().to_owned();
         findings
-            .at(clip.span, "this clips gradients that are still multiplied by the scale")
+            .report(clip.span, "this clips gradients that are still multiplied by the scale")
             .label(before[scaled].span, "the scaled backward pass")
             .help(format!("call `{scaler}.unscale_({})` first", step.receiver));
     }

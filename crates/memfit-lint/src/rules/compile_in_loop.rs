@@ -4,9 +4,9 @@
 //! Finds `torch.compile` in a loop over batches.
 //!
 //! ## Why
-//! Each round wraps the model again, and what was compiled is looked up or made anew. Measured over three
-//! rounds: with one backend for all of them the model is compiled 1 time, with a backend that each round
-//! makes (a `partial`, a `lambda`) 3 times.
+//! Each iteration wraps the model again, and the compiled code is looked up or compiled again. Measured over
+//! three iterations: with one backend for all of them, the model is compiled 1 time; with a backend created
+//! in each iteration (a `partial`, a `lambda`), 3 times.
 //!
 //! ## Example
 //! ```python
@@ -22,7 +22,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [torch.compile](https://docs.pytorch.org/docs/stable/generated/torch.compile.html)
@@ -35,10 +35,10 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for call in facts.calls.iter().filter(|call| call.is("torch.compile")) {
-        let Some(looped) = call.place.looped.filter(|id| facts.over_batches(*id)) else { continue };
-        if !facts.guards_of(call.place.guard).any(|id| facts.guard(id).looped == Some(looped)) {
+        let Some(looped) = call.site.looped.filter(|id| facts.over_batches(*id)) else { continue };
+        if !facts.guards_of(call.site.guard).any(|id| facts.guard(id).looped == Some(looped)) {
             findings
-                .at(call.span, "the model is compiled in every round")
+                .report(call.span, "the model is compiled in every round")
                 .label(facts.looped(looped).header, "in this loop over batches")
                 .help("compile it once, before the loop");
         }

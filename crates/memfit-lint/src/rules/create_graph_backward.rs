@@ -4,10 +4,11 @@
 //! Finds `backward(create_graph=True)`.
 //!
 //! ## Why
-//! It makes the gradients part of a graph that refers to the parameters, which refer to their gradients: a
-//! cycle that only the garbage collector ends. PyTorch itself warns about it. Measured on a model of 4 MiB:
-//! when model and loss are gone, 8 MiB stay on the card until the collector runs, and none after a plain
-//! `backward()`. `torch.autograd.grad` gives the same gradients without writing them into the parameters.
+//! The gradients become part of a graph that refers to the parameters, which refer to their gradients: a
+//! reference cycle that only the garbage collector frees. PyTorch itself warns about it. Measured on a model
+//! of 4 MiB: after model and loss are deleted, 8 MiB stay on the card until the collector runs; after a plain
+//! `backward()`, none. `torch.autograd.grad` returns the same gradients without storing them in the
+//! parameters.
 //!
 //! ## Example
 //! ```python
@@ -19,7 +20,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what becomes of the gradients is for the author to decide.
+//! No fix: the further use of the gradients depends on the program.
 //!
 //! ## References
 //! - [torch.autograd.backward](https://docs.pytorch.org/docs/stable/generated/torch.autograd.backward.html)
@@ -36,7 +37,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         };
         findings
-            .at(
+            .report(
                 create,
                 "parameters and gradients refer to each other: their memory waits for the garbage collector",
             )

@@ -1,12 +1,12 @@
 //! # cuda-in-worker
 //!
 //! ## What it does
-//! Finds CUDA calls in what the workers of a loader run: `__getitem__`, `collate_fn`; and data sets that hold
-//! tensors on the GPU and are read by workers.
+//! Finds CUDA calls in code that loader workers run (`__getitem__`, `collate_fn`), and data sets with tensors
+//! on the GPU that workers read.
 //!
 //! ## Why
-//! A forked worker cannot use CUDA: `Cannot re-initialize CUDA in forked subprocess`. A spawned one makes a
-//! context of its own. Measured: more than 100 MiB of device memory for each worker.
+//! A forked worker cannot use CUDA: `Cannot re-initialize CUDA in forked subprocess`. A spawned one creates a
+//! CUDA context of its own. Measured: more than 100 MiB of device memory for each worker.
 //!
 //! ## Example
 //! ```python
@@ -25,12 +25,12 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [Multiprocessing](https://docs.pytorch.org/docs/stable/notes/multiprocessing.html)
 
-use memfit_source::{Call, ClassId, Device, Function, How, Kind, Span};
+use memfit_source::{Call, ClassId, Device, Function, Kind, Span, StoreKind};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -40,7 +40,7 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let loaders: Vec<_> = facts.loaders.iter().filter_map(|index| facts.calls.get(*index)).collect();
-    // Without workers the main process does it, where it is legal.
+    // Without workers, the main process runs the code, which is allowed.
     let without = |call: &&memfit_source::Call| {
         !call.is_open()
             && call.argument(5, "num_workers").is_none_or(|argument| argument.value.int() == Some(0))
@@ -64,7 +64,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         })
     };
     for call in &facts.calls {
-        let function = facts.function(call.place.function);
+        let function = facts.function(call.site.function);
         let reads = function.name.ends_with(".__getitem__")
             && function.class.is_some_and(|class| facts.class(class).is_dataset);
         if !reads && !collates(function) {
@@ -77,9 +77,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             && call
                 .keyword("device")
                 .is_some_and(|argument| argument.value.text().is_some_and(|text| text.starts_with("cuda")));
-        if (moved || made) && call.place.guard.is_none() {
+        if (moved || made) && call.site.guard.is_none() {
             findings
-                .at(
+                .report(
                     call.span,
                     format!("`{}` runs in the loader's workers, and these cannot use CUDA", function.name),
                 )
@@ -88,14 +88,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Tensors on the GPU that a data set has from `__init__`, and that its workers read.
+/// Tensors on the GPU that a data set creates in `__init__` and its workers read.
 fn held(context: &Context<'_>, loader: &Call, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let workers = loader.argument(5, "num_workers").and_then(|argument| argument.value.int());
     let Some(Kind::Object(class)) = loader.argument(0, "dataset").map(|set| set.value.kind.clone()) else {
         return;
     };
-    // Spawned workers are handed what is on the GPU.
+    // Spawned workers receive tensors on the GPU as handles.
     if workers.is_none_or(|workers| workers < 1)
         || !facts.class(class).is_dataset
         || loader.keyword("multiprocessing_context").is_some()
@@ -105,8 +105,10 @@ fn held(context: &Context<'_>, loader: &Call, findings: &mut Findings<'_>) {
     }
     let Some(read) = method(context, class, "__getitem__") else { return };
     let words = || context.slice(read).split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'));
-    for store in facts.stores.iter().filter(|store| store.how == How::Assign && store.place.guard.is_none()) {
-        let function = facts.function(store.place.function);
+    for store in
+        facts.stores.iter().filter(|store| store.kind == StoreKind::Assign && store.site.guard.is_none())
+    {
+        let function = facts.function(store.site.function);
         if function.class != Some(class)
             || !function.name.ends_with(".__init__")
             || store.value.kind != Kind::Tensor
@@ -116,7 +118,7 @@ fn held(context: &Context<'_>, loader: &Call, findings: &mut Findings<'_>) {
             continue;
         }
         findings
-            .at(
+            .report(
                 store.value_span,
                 format!(
                     "`{}` is on the GPU, and the loader's workers read it: these cannot use CUDA",
@@ -128,7 +130,7 @@ fn held(context: &Context<'_>, loader: &Call, findings: &mut Findings<'_>) {
     }
 }
 
-/// The text of a method.
+/// Text of a method.
 fn method(context: &Context<'_>, class: ClassId, name: &str) -> Option<Span> {
     let mut functions = context.facts.functions.iter().filter(|function| function.class == Some(class));
     functions.find(|function| function.name.rsplit('.').next() == Some(name)).map(|function| function.span)

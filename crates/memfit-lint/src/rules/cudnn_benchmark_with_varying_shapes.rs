@@ -1,13 +1,12 @@
 //! # cudnn-benchmark-with-varying-shapes
 //!
 //! ## What it does
-//! Notes `torch.backends.cudnn.benchmark = True` where the size of what goes into the model is drawn by lot.
+//! Notes `torch.backends.cudnn.benchmark = True` where the model's input size is random.
 //!
 //! ## Why
-//! With it, each convolution tries out every algorithm when it meets a shape for the first time, and each
-//! trial allocates the algorithm's workspace. That pays where the same shape comes again and again. Where
-//! sizes are drawn anew, it is done for every one of them: trials in every step, and peaks of the largest
-//! workspace there is.
+//! In benchmark mode, each convolution tries every algorithm when it meets a shape for the first time, and
+//! each trial allocates the algorithm's workspace. That pays off if shapes repeat. With random sizes, the
+//! trials run in nearly every step, and the peak includes the largest workspace.
 //!
 //! ## Example
 //! ```python
@@ -28,13 +27,13 @@
 //! Or draw from a few sizes, each of which is tried out once.
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [torch.backends.cudnn.benchmark](https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.torch.backends.cudnn.benchmark)
 //! - [Performance tuning guide](https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#enable-cudnn-auto-tuner)
 
-use memfit_source::{Call, Flags, How, Kind, Value};
+use memfit_source::{Call, Flags, Kind, StoreKind, Value};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -50,22 +49,25 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let set = |on: bool| {
         facts.stores.iter().find(move |store| {
-            store.how == How::Assign
+            store.kind == StoreKind::Assign
                 && store.target.ends_with("cudnn.benchmark")
                 && store.value.kind == Kind::Bool(on)
         })
     };
-    // Where it is switched off as well, someone has thought about it.
+    // A program that also disables it does so deliberately.
     let (Some(on), None) = (set(true), set(false)) else { return };
-    if let Some(resized) = facts.calls.iter().find(|call| call.place.looped.is_some() && draws_a_size(call)) {
+    if let Some(resized) = facts.calls.iter().find(|call| call.site.looped.is_some() && draws_a_size(call)) {
         findings
-            .at(on.span, "every new shape is tried out with every algorithm, and the shapes are drawn by lot")
+            .report(
+                on.span,
+                "every new shape is tried out with every algorithm, and the shapes are drawn by lot",
+            )
             .label(resized.span, "another size in each round")
             .help("leave it off, or draw from a few sizes");
     }
 }
 
-/// A batch is given a size that was drawn by lot.
+/// Returns `true` if a batch is resized to a random size.
 fn draws_a_size(call: &Call) -> bool {
     let resizes = call.path.as_deref().is_some_and(|path| {
         path == "torch.nn.functional.interpolate"

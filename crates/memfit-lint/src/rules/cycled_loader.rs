@@ -4,9 +4,9 @@
 //! Finds `itertools.cycle` over a data loader.
 //!
 //! ## Why
-//! `cycle` keeps all that it has given, to give it again: after the first pass every batch is in memory.
-//! Measured: of 8 batches, 8 are alive after one pass. From the second pass on nothing is shuffled or
-//! augmented any more, either.
+//! `cycle` keeps every element in order to repeat it: after the first pass, every batch is in memory.
+//! Measured: of 8 batches, 8 are alive after one pass. From the second pass on, the batches are neither
+//! shuffled nor augmented again.
 //!
 //! ## Example
 //! ```python
@@ -22,7 +22,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [itertools.cycle](https://docs.python.org/3/library/itertools.html#itertools.cycle)
@@ -39,7 +39,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let over = call.arguments.first().filter(|argument| matches!(argument.value.kind, Kind::Loader(_)));
         if over.is_some() {
             findings
-                .at(call.span, "`cycle` keeps every batch, and gives the same ones in every pass")
+                .report(call.span, "`cycle` keeps every batch, and gives the same ones in every pass")
                 .help("loop over the loader anew: `while True: yield from loader`");
         }
     }

@@ -4,8 +4,9 @@
 //! Notes `nn.DataParallel`.
 //!
 //! ## Why
-//! One process copies the model to every card in every step, and gathers all outputs on the first, which
-//! fills before the others do. `DistributedDataParallel` has one process a card, and no gathering.
+//! One process copies the model to every card in every step, and gathers all outputs on the first card, whose
+//! memory is therefore exhausted before that of the others. `DistributedDataParallel` uses one process for
+//! each card and gathers nothing.
 //!
 //! ## Example
 //! ```python
@@ -17,7 +18,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [DataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.DataParallel.html)
@@ -31,7 +32,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in &context.facts.calls {
         if ["torch.nn.DataParallel", "torch.nn.parallel.DataParallel"].iter().any(|path| call.is(path)) {
             findings
-                .at(
+                .report(
                     call.span,
                     "the outputs of all cards are gathered on the first, which fills before the others",
                 )

@@ -4,8 +4,8 @@
 //! Notes `DistributedDataParallel` without `gradient_as_bucket_view=True`.
 //!
 //! ## Why
-//! DDP copies gradients into buckets to send them: memory for all gradients, twice (measured in bytes). With
-//! the option the gradients are views of the buckets. It is off by default (PyTorch 2.15).
+//! DDP copies gradients into communication buckets, so that all gradients are stored twice (measured in
+//! bytes). With the option, the gradients are views of the buckets. It is off by default (PyTorch 2.15).
 //!
 //! ## Example
 //! ```python
@@ -17,7 +17,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: `detach_()` on a gradient is not allowed then.
+//! Unsafe: `detach_()` on a gradient is then not allowed.
 //!
 //! ## References
 //! - [DistributedDataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)
@@ -45,7 +45,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .is_none()
             .then(|| facts.add_argument(call, "gradient_as_bucket_view=True"));
         findings
-            .at(
+            .report(
                 call.span,
                 "the gradients are held twice: once as they are, once in the buckets that are sent",
             )

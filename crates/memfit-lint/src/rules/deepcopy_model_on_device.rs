@@ -22,12 +22,12 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [copy](https://docs.python.org/3/library/copy.html)
 
-use memfit_source::{Device, Flags, How, Kind};
+use memfit_source::{Device, Flags, Kind, StoreKind};
 
 use crate::query::{grows, has_constant_key};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -45,17 +45,17 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(first) = call.arguments.first() else { continue };
         let model =
             first.value.is_module() && first.value.device == Device::Cuda && !first.value.is(Flags::BY_NAME);
-        // The weights of a model that is there are there too, copy by copy.
+        // Copied weights of a model on the card are on the card as well.
         let weights = matches!(first.value.kind, Kind::StateDict) && first.value.device == Device::Cuda;
-        if weights && call.place.looped.is_some() {
+        if weights && call.site.looped.is_some() {
             findings
-                .at(call.span, "the copy of the weights is on the GPU too, and made anew in every round")
+                .report(call.span, "the copy of the weights is on the GPU too, and made anew in every round")
                 .help("copy them to the host: `{name: value.cpu() for name, value in model.state_dict().items()}`");
         }
-        // In a loop it is repeated; outside it may well be the teacher or the average that is wanted.
-        if model && call.place.looped.is_some() {
+        // A copy in a loop is repeated; a single one may be a teacher or a moving average.
+        if model && call.site.looped.is_some() {
             findings
-                .at(
+                .report(
                     call.span,
                     "the copy of the model is on the GPU too: its parameters and gradients are held twice",
                 )
@@ -64,8 +64,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
     let facts = context.facts;
     for store in &facts.stores {
-        let into = store.how == How::Append
-            || store.how == How::Item
+        let into = store.kind == StoreKind::Append
+            || store.kind == StoreKind::Item
                 && matches!(store.target_value.kind, Kind::Container { .. })
                 && !has_constant_key(context, store);
         if !into || !store.value.is(Flags::COPIED) || !store.value.device.is_gpu() {
@@ -74,7 +74,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(looped) = grows(facts, store).filter(|id| facts.looped(*id).parent.is_none()) else {
             continue;
         };
-        // Said of the copy itself already.
+        // Reported for the copy itself already.
         let said = |call: &memfit_source::Call| {
             call.span == store.value_span && call.is("copy.deepcopy") && call.result.device == Device::Cuda
         };
@@ -82,7 +82,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         findings
-            .at(
+            .report(
                 store.value_span,
                 format!("`{}` grows by a copy of the weights on the GPU in every round", store.target),
             )

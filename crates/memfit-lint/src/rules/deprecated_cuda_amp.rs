@@ -4,8 +4,8 @@
 //! Finds `torch.cuda.amp.autocast` and `torch.cuda.amp.GradScaler`.
 //!
 //! ## Why
-//! The names are deprecated since PyTorch 2.4, and `torch.amp` has them for all devices. Measured: 3 calls
-//! give 3 times a `FutureWarning`, and none with the new names.
+//! The names are deprecated since PyTorch 2.4, and `torch.amp` provides them for all devices. Measured: 3
+//! calls give 3 times a `FutureWarning`, and none with the new names.
 //!
 //! ## Example
 //! ```python
@@ -19,7 +19,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! Safe: the new names do the same. An import and all calls of what it imports are changed together.
+//! Safe: the new names behave the same. An import and all calls of the imported name are changed together.
 //!
 //! ## References
 //! - [torch.amp](https://docs.pytorch.org/docs/stable/amp.html)
@@ -41,7 +41,7 @@ const MODULES: &[(&str, &str)] = &[
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in &context.facts.calls {
         let Some((name, device)) = deprecated(call) else { continue };
-        // Where the new name is used as well, the old one is for a release that has no other.
+        // If the new name is used as well, the old one is a fallback for older releases.
         let both = context.facts.calls.iter().any(|other| {
             other
                 .path
@@ -53,13 +53,13 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         let edits = mended(context, call, name, device);
         findings
-            .at(call.callee, format!("`torch.{device}.amp.{name}` is deprecated: each call warns"))
+            .report(call.callee, format!("`torch.{device}.amp.{name}` is deprecated: each call warns"))
             .help(format!("use `torch.amp.{name}(\"{device}\")`"))
             .fix(edits.and_then(|edits| Fix::safe(format!("Use `torch.amp.{name}`"), edits)));
     }
 }
 
-/// The name in `torch.amp` and the device that a deprecated call is for.
+/// Name in `torch.amp` and the device of a deprecated call.
 fn deprecated(call: &Call) -> Option<(&'static str, &'static str)> {
     let (module, name) = call.path.as_deref()?.rsplit_once('.')?;
     let (_, device) = MODULES.iter().find(|(known, _)| *known == module)?;
@@ -67,7 +67,7 @@ fn deprecated(call: &Call) -> Option<(&'static str, &'static str)> {
     Some((name, device))
 }
 
-/// The name that is called is imported from elsewhere as well: which one it is depends on the release.
+/// Returns `true` if the called name is also imported from elsewhere, depending on the release.
 fn has_other_source(context: &Context<'_>, call: &Call) -> bool {
     let name = context.slice(call.callee).split('.').next().unwrap_or_default();
     context.facts.imports.iter().any(|import| {
@@ -87,7 +87,7 @@ fn mended(context: &Context<'_>, call: &Call, name: &str, device: &str) -> Optio
             argument(call, name, device)?,
         ]);
     }
-    // By an import: that is changed, and with it every call of what it imports.
+    // An imported name: the import and every call of the name are changed.
     let import = facts.imports.iter().find(|import| {
         MODULES.iter().any(|(module, _)| *module == import.module)
             && import.names.iter().any(|(_, bound)| bound == text)
@@ -102,7 +102,7 @@ fn mended(context: &Context<'_>, call: &Call, name: &str, device: &str) -> Optio
             .iter()
             .filter(|other| context.slice(other.callee) == bound && deprecated(other).is_some())
             .collect();
-        // A name that is used without being called, as a decorator may be, is left to its author.
+        // A name used without a call, such as a decorator, is left to the author.
         if uses(&facts.text, bound, import.span) != calls.len() {
             return None;
         }
@@ -113,7 +113,7 @@ fn mended(context: &Context<'_>, call: &Call, name: &str, device: &str) -> Optio
     Some(edits)
 }
 
-/// How often a name stands in a text, apart from where it is imported.
+/// Number of occurrences of a name in a text, apart from imports.
 fn uses(text: &str, name: &str, import: Span) -> usize {
     let part = |text: &str| {
         text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'))
@@ -124,7 +124,7 @@ fn uses(text: &str, name: &str, import: Span) -> usize {
     part(before) + part(after)
 }
 
-/// Puts the device first; what was `enabled` by position gets its name.
+/// Inserts the device as the first argument, and adds the keyword to a positional `enabled`.
 fn argument(call: &Call, name: &str, device: &str) -> Option<Edit> {
     let open = call.parentheses.start + 1;
     let quoted = format!("\"{device}\"");
@@ -132,7 +132,7 @@ fn argument(call: &Call, name: &str, device: &str) -> Option<Edit> {
         None => Some(Edit::insert(open, quoted)),
         Some(first) if first.starred => None,
         Some(first) if first.name.is_none() && name == "autocast" => {
-            // Only the first may be given by position: the order of the others differs.
+            // Only the first may be positional, since the order of the others differs.
             let alone = call.arguments.iter().skip(1).all(|argument| argument.name.is_some());
             alone.then(|| Edit::insert(first.span.start, format!("{quoted}, enabled=")))
         }

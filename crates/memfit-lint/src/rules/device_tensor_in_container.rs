@@ -1,13 +1,13 @@
 //! # device-tensor-in-container
 //!
 //! ## What it does
-//! Finds tensors on the GPU that are collected after they were cut from their graph: by a loop, by the steps
-//! of a Lightning module, by a Hugging Face trainer that evaluates.
+//! Finds detached tensors on the GPU that are collected: by a loop, by the steps of a Lightning module, or by
+//! an evaluating Hugging Face trainer.
 //!
 //! ## Why
-//! `detach()` cuts the graph and keeps the storage: it has the same `data_ptr()`. Each round leaves its
-//! output on the card, so device memory grows by the output's size a round, over the whole data set.
-//! Measured: five outputs of 8 MiB hold 40 MiB; moved to the host, none.
+//! `detach()` cuts the graph but keeps the storage: the result has the same `data_ptr()`. Each iteration
+//! leaves its output on the card, so that device memory grows by the output's size with every batch of the
+//! data set. Measured: five outputs of 8 MiB hold 40 MiB; moved to the host, none.
 //!
 //! ## Example
 //! ```python
@@ -21,12 +21,12 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: what reads the container finds tensors on the host.
+//! Unsafe: code that reads the container finds tensors on the host.
 //!
 //! ## References
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
-use memfit_source::{Call, Device, Flags, GraphState, How, Kind, Store, Value};
+use memfit_source::{Call, Device, Flags, GraphState, Kind, Store, StoreKind, Value};
 
 use crate::query::{grows, is_large_on_gpu};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -43,17 +43,17 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     of_steps(context, findings);
     of_trainers(context, findings);
-    for store in facts.stores.iter().filter(|store| store.how == How::Append) {
+    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append) {
         let cut = (store.value.is(Flags::DETACHED) || store.value.is(Flags::NO_GRAD_BUILT))
             && store.value.graph.is_none();
-        // An output after the backward pass has no activations behind it, and is there itself.
+        // After the backward pass, an output has no activations left, but its own storage.
         let passed = store.graph_then == GraphState::Freed && store.graph == GraphState::Freed;
         if !(cut || passed) || !is_large_on_gpu(&store.value) || store.value.is(Flags::VIEW) {
             continue;
         }
         let Some(looped) = grows(facts, store) else { continue };
-        // Over the data, not over a handful of parts.
-        if !facts.enclosing(store.place.looped).any(|id| facts.over_batches(id))
+        // Only loops over data, not over a few parts.
+        if !facts.enclosing(store.site.looped).any(|id| facts.over_batches(id))
             || joined_on_device(context, &store.target)
         {
             continue;
@@ -61,7 +61,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let text = context.slice(store.value_span).to_owned();
         let way = if cut { ".cpu()" } else { ".detach().cpu()" };
         findings
-            .at(
+            .report(
                 store.value_span,
                 format!("`{text}` stays on the GPU: `{}` grows by it in every round", store.target),
             )
@@ -71,7 +71,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// The container is put together on the GPU: then it is wanted there.
+/// Returns `true` if the container is concatenated on the GPU, so that it is needed there.
 fn joined_on_device(context: &Context<'_>, target: &str) -> bool {
     context.facts.calls.iter().any(|call| {
         call.path.as_deref().is_some_and(|path| {
@@ -80,12 +80,12 @@ fn joined_on_device(context: &Context<'_>, target: &str) -> bool {
     })
 }
 
-/// Outputs that the steps of a Lightning module collect in an attribute: the framework cuts them from their
-/// graph, and has them on the card.
+/// Finds outputs that the steps of a Lightning module collect in an attribute; the framework detaches them
+/// and keeps them on the card.
 fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for store in facts.stores.iter().filter(|store| store.how == How::Append) {
-        let function = facts.function(store.place.function);
+    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append) {
+        let function = facts.function(store.site.function);
         let Some(class) = function.class.filter(|class| facts.class(*class).is_managed) else { continue };
         let step = function.name.rsplit('.').next().unwrap_or_default();
         if !["training_step", "validation_step", "test_step"].contains(&step)
@@ -96,7 +96,7 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         findings
-            .at(
+            .report(
                 store.value_span,
                 format!("`{}` grows by this in every step of the training: nothing empties it", store.target),
             )
@@ -107,10 +107,10 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// More than a number, and on the card as far as can be told.
+/// Returns `true` if a value is not a scalar and is on the card, as far as the source shows.
 fn is_output(store: &Store) -> bool {
     let is_one = |value: &Value| match value.kind {
-        Kind::Tensor => (value.is(Flags::OUTPUT) || value.graph.is_told()) && value.device != Device::Cpu,
+        Kind::Tensor => (value.is(Flags::OUTPUT) || value.graph.is_known()) && value.device != Device::Cpu,
         _ => false,
     };
     match &store.value.kind {
@@ -120,25 +120,25 @@ fn is_output(store: &Store) -> bool {
     }
 }
 
-/// A method of the class empties what a step collects, or binds it anew.
+/// Returns `true` if a method of the class clears or rebinds the collection.
 fn is_let_go(context: &Context<'_>, store: &Store, class: memfit_source::ClassId) -> bool {
     let facts = context.facts;
-    let own = |place: &memfit_source::Place| facts.function(place.function).class == Some(class);
+    let own = |site: &memfit_source::Site| facts.function(site.function).class == Some(class);
     let bound = facts.stores.iter().any(|other| {
-        own(&other.place)
-            && other.how == How::Assign
+        own(&other.site)
+            && other.kind == StoreKind::Assign
             && other.target == store.target
-            && !facts.function(other.place.function).name.ends_with(".__init__")
+            && !facts.function(other.site.function).name.ends_with(".__init__")
     });
     let emptied = facts.calls.iter().any(|call| {
-        own(&call.place)
+        own(&call.site)
             && ["clear", "pop", "popleft"].iter().any(|way| call.is_method(way))
             && call.receiver.as_ref().is_some_and(|receiver| context.slice(receiver.span) == store.target)
     });
     bound || emptied || facts.text.contains(&format!("del {}", store.target))
 }
 
-/// Evaluations by a Hugging Face trainer that hold every logit on the card until they end.
+/// Finds evaluations by a Hugging Face trainer that keep all logits on the card until they end.
 fn of_trainers(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let mut settings = facts.calls.iter().filter(|call| call.is("transformers.TrainingArguments"));
@@ -157,20 +157,20 @@ fn of_trainers(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         findings
-            .at(trainer.span, "each evaluation holds the logits of the whole set on the GPU until it ends")
+            .report(trainer.span, "each evaluation holds the logits of the whole set on the GPU until it ends")
             .label(settings.span, "no `eval_accumulation_steps`")
             .help("pass `preprocess_logits_for_metrics` that keeps what the metric needs, such as `logits.argmax(-1)`, or set `eval_accumulation_steps`");
     }
 }
 
-/// Whether a trainer with these settings evaluates.
+/// Returns `true` if a trainer with these settings evaluates.
 fn evaluates(facts: &memfit_source::Facts, settings: &Call) -> bool {
     let strategy = settings.keyword("eval_strategy").or_else(|| settings.keyword("evaluation_strategy"));
     strategy.is_some_and(|strategy| strategy.value.text().is_some_and(|text| text != "no"))
         || facts.calls.iter().any(|call| call.is_method("evaluate"))
 }
 
-/// Whether the trainer's model gives a score for each token: the vocabulary's, or the labels'.
+/// Returns `true` if the trainer's model returns scores for each token, over the vocabulary or over labels.
 fn has_many_logits(facts: &memfit_source::Facts, trainer: &Call) -> bool {
     let Some(model) = trainer.argument(0, "model") else { return false };
     let made =

@@ -1,12 +1,12 @@
 //! # empty-cache-in-loop
 //!
 //! ## What it does
-//! Finds `torch.cuda.empty_cache()` in every round of a loop over batches.
+//! Finds `torch.cuda.empty_cache()` in every iteration of a loop over batches.
 //!
 //! ## Why
-//! It hands cached blocks back to the driver, and the next round asks for them again: `cudaFree` and
-//! `cudaMalloc`, and a synchronisation, per round. Measured: four rounds ask the driver 4 times, and 1 time
-//! without it. It makes no memory available to PyTorch that it did not have.
+//! It returns cached blocks to the driver, and the next iteration allocates them again: `cudaFree`,
+//! `cudaMalloc` and a synchronisation in each iteration. Measured: four iterations ask the driver 4 times,
+//! and 1 time without it. The call makes no more memory available to PyTorch than it had.
 //!
 //! ## Example
 //! ```python
@@ -21,7 +21,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: another process on the same card may count on what is handed back.
+//! Unsafe: another process on the same card may need the memory that is returned.
 //!
 //! ## References
 //! - [Memory management](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)
@@ -39,29 +39,29 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         .iter()
         .filter(|call| call.is("torch.cuda.empty_cache") || call.is("torch.cuda.memory.empty_cache"))
     {
-        let Some(looped) = call.place.looped.filter(|id| is_batch_loop(facts, *id)) else { continue };
-        // After an error it is what one does; under a condition it is not every round.
-        let guarded = facts.guards_of(call.place.guard).any(|id| {
+        let Some(looped) = call.site.looped.filter(|id| is_batch_loop(facts, *id)) else { continue };
+        // In an error handler it is appropriate; under a condition it does not run in every iteration.
+        let guarded = facts.guards_of(call.site.guard).any(|id| {
             facts.guard(id).looped == Some(looped) && !device_test(context.slice(facts.guard(id).test))
         });
-        if guarded || call.place.handler.is_some() {
+        if guarded || call.site.handler.is_some() {
             continue;
         }
-        // A search for what fits empties the cache before each attempt.
+        // A search for the largest batch size empties the cache before each attempt.
         let searches = facts.handlers.iter().any(|handler| {
-            facts.within(&handler.place, looped)
+            facts.within(&handler.site, looped)
                 && (catches_memory(handler) || catches_all(handler) && handler.reads_message)
         });
         if searches {
             continue;
         }
-        // A loop that holds the loop over batches is one of epochs or phases.
+        // A loop around the loop over batches iterates over epochs or phases.
         let outer = facts.loops.iter().any(|inner| inner.parent == Some(looped));
         if outer {
             continue;
         }
         findings
-            .at(call.span, "the cache is emptied in every round: each round pays for allocating it again")
+            .report(call.span, "the cache is emptied in every round: each round pays for allocating it again")
             .label(facts.looped(looped).header, "in this loop")
             .help("leave it out: PyTorch reuses what it has cached")
             .fix(
@@ -77,7 +77,7 @@ fn device_test(test: &str) -> bool {
     test.contains("is_available") || test.contains("cuda")
 }
 
-/// Another statement stands in the same block: taking this one out leaves a body.
+/// Returns `true` if the block contains another statement, so that removing this one leaves a valid body.
 fn alone(context: &Context<'_>, span: memfit_source::Span) -> bool {
     let facts = context.facts;
     let (start, blank) = facts.line_start(span.start);

@@ -1,12 +1,12 @@
 //! # eval-mode-not-restored
 //!
 //! ## What it does
-//! Finds training loops in which the model goes into evaluation mode and never back.
+//! Finds training loops in which the model is switched to evaluation mode and never back.
 //!
 //! ## Why
-//! From the second round on, the model trains in evaluation mode: dropout is off and batch normalisation uses
-//! running statistics. The result is another model, and the memory of the first round is not that of the
-//! others. Measured on `Dropout(0.5)`: of 256 values 0 are dropped, and 125 in training mode.
+//! From the second iteration on, the model trains in evaluation mode: dropout is off and batch normalisation
+//! uses running statistics. The result is a different model, and the first iteration's memory use is not
+//! representative. Measured on `Dropout(0.5)`: of 256 values 0 are dropped, and 125 in training mode.
 //!
 //! ## Example
 //! ```python
@@ -26,12 +26,12 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: it changes what is trained, and that is for the author to look at.
+//! No fix: it changes the training results, so the author must decide.
 //!
 //! ## References
 //! - [torch.nn.Module.eval](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html)
 
-use memfit_source::{Call, ClassId, Facts, FunctionId, How, Kind, LoopId, Op, OpKind, Overlap};
+use memfit_source::{Call, ClassId, Facts, FunctionId, Kind, LoopId, Op, OpKind, Overlap, StoreKind};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -41,13 +41,13 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for op in facts.ops.iter().filter(|op| op.kind == OpKind::EvalMode) {
-        // The loop around the evaluation that also trains.
-        let Some(looped) = facts.enclosing(op.place.looped).find(|id| facts.trains(*id)) else { continue };
-        // The one model is put into evaluation mode and trained.
+        // Loop around the evaluation that also trains.
+        let Some(looped) = facts.enclosing(op.site.looped).find(|id| facts.trains(*id)) else { continue };
+        // The same model is switched to evaluation mode and trained.
         let trained = facts.ops_in(looped).any(|other| {
             matches!(other.kind, OpKind::Forward)
                 && other.receiver == op.receiver
-                && other.place.grad == memfit_source::Grad::On
+                && other.site.grad == memfit_source::Grad::On
                 && !is_of_one_call(op, other)
         }) && !is_apart(facts, op, looped);
         let restored = facts.ops_in(looped).any(|other| other.kind == OpKind::TrainMode);
@@ -59,41 +59,42 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !trained
             || restored
             || maybe
-            || !facts.ops.iter().any(|other| other.kind == OpKind::TrainMode || other.place.looped.is_some())
+            || !facts.ops.iter().any(|other| other.kind == OpKind::TrainMode || other.site.looped.is_some())
         {
             continue;
         }
-        // A round that ends with the evaluation is the last.
+        // An iteration that ends with the evaluation and leaves the loop is the last.
         if ends_loop(context, op, looped) || is_modeless(context, op) {
             continue;
         }
         let found = facts.looped(looped);
         findings
-            .at(op.span, format!("`{}` is not put back into training mode: from the second round on it trains as if it were evaluated", op.receiver))
+            .report(op.span, format!("`{}` is not put back into training mode: from the second round on it trains as if it were evaluated", op.receiver))
             .label(found.header, "the rounds of this loop train")
             .help(format!("call `{}.train()` at the beginning of each round", op.receiver));
     }
 }
 
-/// Both are done by one function that is called here: its own passes evaluate.
+/// Returns `true` if one called function does both: its own passes evaluate.
 fn is_of_one_call(op: &Op, other: &Op) -> bool {
     let is_elsewhere = op.span == other.span;
     op.via.is_some() && op.via == other.via && (is_elsewhere || op.via != Some(FunctionId::MODULE))
 }
 
-/// No backward pass of the loop reaches the model, as it is with an average of the trained one.
+/// Returns `true` if no backward pass of the loop reaches the model, for example a moving average of the
+/// trained one.
 fn is_apart(facts: &Facts, op: &Op, looped: LoopId) -> bool {
     let mut passes = facts.ops_in(looped).filter(|other| matches!(other.kind, OpKind::Backward(_)));
     passes.all(|backward| facts.overlap(&backward.weights, &op.weights) == Overlap::No)
 }
 
-/// Behind the evaluation the loop is left.
+/// Returns `true` if the loop is left after the evaluation.
 fn ends_loop(context: &Context<'_>, op: &Op, looped: LoopId) -> bool {
     let found = context.facts.looped(looped);
     let rest =
         &context.facts.text[(op.span.end as usize).min(found.span.end as usize)..found.span.end as usize];
     let guarded =
-        context.facts.guards_of(op.place.guard).any(|id| context.facts.guard(id).looped == Some(looped));
+        context.facts.guards_of(op.site.guard).any(|id| context.facts.guard(id).looped == Some(looped));
     guarded
         && rest
             .lines()
@@ -101,7 +102,7 @@ fn ends_loop(context: &Context<'_>, op: &Op, looped: LoopId) -> bool {
             .any(|line| matches!(line.trim(), "break" | "return") || line.trim().starts_with("return "))
 }
 
-/// Parts of the names of layers and functions that do something else in training than in evaluation.
+/// Substrings in the names of layers and functions that behave differently in training and evaluation.
 const MODES: &[&str] = &["drop", "norm", "rrelu", "transformer", "attention", "training", "quant"];
 
 fn says_mode(text: &str) -> bool {
@@ -109,7 +110,8 @@ fn says_mode(text: &str) -> bool {
     MODES.iter().any(|word| lower.contains(word))
 }
 
-/// All layers of the model are known, and none does anything else in training than in evaluation.
+/// Returns `true` if all layers of the model are known and none behaves differently in training and
+/// evaluation.
 fn is_modeless(context: &Context<'_>, op: &Op) -> bool {
     let facts = context.facts;
     let same = |call: &&Call| {
@@ -143,17 +145,17 @@ fn is_plain_call(context: &Context<'_>, call: &Call) -> bool {
 fn is_plain_class(context: &Context<'_>, class: ClassId) -> bool {
     let facts = context.facts;
     let found = facts.class(class);
-    let own = |place: &memfit_source::Place| facts.function(place.function).class == Some(class);
+    let own = |site: &memfit_source::Site| facts.function(site.function).class == Some(class);
     let mut methods = facts.functions.iter().filter(|function| function.class == Some(class));
-    // What is given to it may be a layer.
+    // An argument may be a layer.
     let known = |store: &memfit_source::Store| {
         matches!(store.value.kind, Kind::Module | Kind::Int(_) | Kind::Number | Kind::Str(_) | Kind::Bool(_))
     };
     found.bases.len() == 1
         && found.bases[0].ends_with("nn.Module")
         && !methods.any(|method| says_mode(context.slice(method.span)))
-        && facts.stores.iter().filter(|store| own(&store.place) && store.how == How::Assign).all(known)
-        && facts.calls.iter().filter(|call| own(&call.place) && call.result.is_module()).all(|call| {
+        && facts.stores.iter().filter(|store| own(&store.site) && store.kind == StoreKind::Assign).all(known)
+        && facts.calls.iter().filter(|call| own(&call.site) && call.result.is_module()).all(|call| {
             call.path.as_deref().is_none_or(|path| path.starts_with("torch.nn."))
                 && !matches!(call.target.kind, Kind::Class(_))
         })

@@ -5,9 +5,9 @@
 //!
 //! ## Why
 //! Each forward pass saves its activations for a backward pass that never comes. They are freed when the
-//! output is bound anew, which is after the next forward pass: at the peak those of two passes are alive,
-//! whatever the number of batches. Measured with activations of 32 MiB: the peak of one batch is 40 MiB, of
-//! two 72 MiB, of five 72 MiB. Under `torch.no_grad()` nothing is saved, and it is 25 MiB.
+//! output's name is bound again, after the next forward pass: at the peak, the activations of two passes are
+//! alive, whatever the number of batches. Measured with activations of 32 MiB: the peak of one batch is 40
+//! MiB, of two 72 MiB, of five 72 MiB. Under `torch.no_grad()` nothing is saved, and it is 25 MiB.
 //!
 //! ## Example
 //! ```python
@@ -24,7 +24,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: it decorates the function with `@torch.no_grad()`, which turns gradients off for all that it does.
+//! Unsafe: the function is decorated with `@torch.no_grad()`, which disables gradients for everything in it.
 //!
 //! ## References
 //! - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
@@ -40,10 +40,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let mut seen: Vec<LoopId> = Vec::new();
     for op in &facts.ops {
-        if !matches!(op.kind, OpKind::Forward) || op.place.grad != Grad::On || op.via.is_some() {
+        if !matches!(op.kind, OpKind::Forward) || op.site.grad != Grad::On || op.via.is_some() {
             continue;
         }
-        let Some(looped) = op.place.looped else { continue };
+        let Some(looped) = op.site.looped else { continue };
         if seen.contains(&looped)
             || runs_once(context, looped)
             || is_fallback(context, op)
@@ -53,26 +53,26 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         seen.push(looped);
         findings
-            .at(op.span, "this evaluates with gradients on: up to two passes' activations are held for a backward pass that never comes")
+            .report(op.span, "this evaluates with gradients on: up to two passes' activations are held for a backward pass that never comes")
             .label(facts.looped(looped).header, "in this loop")
             .help("put the loop under `with torch.no_grad():`")
-            .fix(decorate(context, op.place.function));
+            .fix(decorate(context, op.site.function));
     }
 }
 
-/// The same was tried without gradients, and raised: there are models that need them.
+/// Returns `true` if the same call is tried without gradients first and raises: some models need them.
 fn is_fallback(context: &Context<'_>, op: &memfit_source::Op) -> bool {
     let facts = context.facts;
-    let Some(handler) = op.place.handler.map(|id| facts.handler(id)) else { return false };
+    let Some(handler) = op.site.handler.map(|id| facts.handler(id)) else { return false };
     facts.ops.iter().any(|other| {
         other.kind == OpKind::Forward
-            && other.place.tried == Some(handler.tried)
-            && other.place.grad == Grad::Off
+            && other.site.tried == Some(handler.tried)
+            && other.site.grad == Grad::Off
             && other.receiver == op.receiver
     })
 }
 
-/// The body of a loop ends with a `break`: it takes one batch, and holds one pass.
+/// Returns `true` if a loop's body ends with a `break`: it processes one batch, and holds one pass.
 fn runs_once(context: &Context<'_>, looped: LoopId) -> bool {
     let found = context.facts.looped(looped);
     let body = context.slice(memfit_source::Span::new(found.header.end, found.span.end));
@@ -86,20 +86,20 @@ fn runs_once(context: &Context<'_>, looped: LoopId) -> bool {
 
 fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> bool {
     let facts = context.facts;
-    let function = op.place.function;
-    // Anything that trains or differentiates in the function's loop makes it another thing.
+    let function = op.site.function;
+    // A loop in a function that trains or differentiates is no evaluation.
     let outermost = facts.enclosing(Some(looped)).last().unwrap_or(looped);
     let differentiates = facts.ops.iter().any(|other| {
-        let near = facts.within(&other.place, looped)
-            || other.place.function == function && !facts.within(&other.place, outermost);
-        facts.within(&other.place, looped)
+        let near = facts.within(&other.site, looped)
+            || other.site.function == function && !facts.within(&other.site, outermost);
+        facts.within(&other.site, looped)
             && matches!(
                 other.kind,
                 OpKind::Backward(_) | OpKind::AutogradGrad | OpKind::Step { .. } | OpKind::TrainMode
             )
             || near && matches!(other.kind, OpKind::AutogradGrad)
     });
-    // Models that differentiate by themselves, or that switch gradients off by themselves, know what they do.
+    // Models that differentiate or disable gradients themselves are excluded.
     let switches = |function: &memfit_source::Function| {
         function.grad == Grad::Off && function.name.ends_with(".forward")
     };
@@ -125,9 +125,9 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
     let in_function = |kind: &OpKind| {
         facts.ops.iter().any(|other| {
             other.kind == *kind
-                && other.place.function == function
+                && other.site.function == function
                 && !other.deep
-                && other.place.order < op.place.order
+                && other.site.order < op.site.order
                 && other.receiver == op.receiver
         })
     };
@@ -135,8 +135,8 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
         .ops
         .iter()
         .filter(|other| {
-            other.place.function == function
-                && other.place.order < op.place.order
+            other.site.function == function
+                && other.site.order < op.site.order
                 && other.receiver == op.receiver
                 && other.via.is_none()
         })
@@ -152,12 +152,13 @@ fn evaluates(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> b
     eval_mode && !over.is_while && fed_by(context, op, looped) || named || said
 }
 
-/// What the model gives is bound to nothing: it is gone before the next forward pass.
+/// Returns `true` if the model's output is not bound to a name, so that it is freed before the next forward
+/// pass.
 fn is_dropped(context: &Context<'_>, op: &memfit_source::Op) -> bool {
     context.facts.calls.iter().any(|call| call.span == op.span && call.is_statement)
 }
 
-/// The model is called on what the loop goes over, not on one thing again and again.
+/// Returns `true` if the model is called on the loop's elements rather than on the same input each time.
 fn fed_by(context: &Context<'_>, op: &memfit_source::Op, looped: LoopId) -> bool {
     let found = context.facts.looped(looped);
     let call = context.slice(op.span);
@@ -191,11 +192,7 @@ fn decorate(context: &Context<'_>, id: FunctionId) -> Option<Fix> {
         context.facts.text.contains("import torch\n") || context.facts.text.contains("import torch\r");
     if function.name.is_empty()
         || !imported
-        || context
-            .facts
-            .ops
-            .iter()
-            .any(|op| op.place.function == id && matches!(op.kind, OpKind::Backward(_)))
+        || context.facts.ops.iter().any(|op| op.site.function == id && matches!(op.kind, OpKind::Backward(_)))
     {
         return None;
     }

@@ -4,8 +4,8 @@
 //! Notes `DistributedDataParallel(find_unused_parameters=True)`.
 //!
 //! ## Why
-//! The graph is traversed once more in every step, in search of parameters that got no gradient. Where there
-//! are none, PyTorch itself warns.
+//! In every step, the graph is traversed once more in search of parameters without a gradient. If there are
+//! none, PyTorch itself warns.
 //!
 //! ## Example
 //! ```python
@@ -17,7 +17,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [DistributedDataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)
@@ -34,7 +34,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             call.keyword("find_unused_parameters").filter(|argument| argument.value.truth() == Some(true));
         if let Some(argument) = asked.filter(|_| wraps) {
             findings
-                .at(argument.span, "the graph is searched for unused parameters in every step")
+                .report(argument.span, "the graph is searched for unused parameters in every step")
                 .help("leave it out unless some parameters do go unused");
         }
     }

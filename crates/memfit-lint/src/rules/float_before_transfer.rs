@@ -1,14 +1,14 @@
 //! # float-before-transfer
 //!
 //! ## What it does
-//! Notes batches of bytes that are cast to float32 on the host and copied then.
+//! Notes batches of bytes that are converted to float32 on the host before they are copied to the GPU.
 //!
-//! A division by 255 tells that they are bytes. Of other batches nothing is said: float64 is copied faster
-//! after the cast, and float32 is not changed by it.
+//! A division by 255 indicates bytes. Other batches are not reported: float64 is copied faster after the
+//! conversion, and float32 does not change.
 //!
 //! ## Why
-//! An image in uint8 has a quarter of the bytes: cast on the card, a quarter as much is copied, and pinned
-//! (measured in bytes).
+//! A uint8 image has a quarter of the bytes: with the conversion on the card, only a quarter is pinned and
+//! copied (measured in bytes).
 //!
 //! ## Example
 //! ```python
@@ -22,7 +22,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: the division by 255 is taken for a sign of bytes, and a batch of float64 would make the copy
+//! Unsafe: the division by 255 is only an indication of bytes, and the copy of a float64 batch would become
 //! larger.
 //!
 //! ## References
@@ -47,7 +47,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .as_ref()
             .filter(|receiver| receiver.value.is(Flags::WIDENED) && receiver.value.is(Flags::BATCH));
         let Some(receiver) = widened else { continue };
-        // What a batch holds is seen by how it is scaled; of float64 the cast would halve the copy.
+        // The divisor shows the element type of a batch; for float64 the conversion halves the copy.
         let scaled = receiver.value.is(Flags::BYTES) || is_scaled_after(context, call.span);
         if !scaled {
             continue;
@@ -57,13 +57,13 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             vec![Edit::delete(cast), Edit::insert(call.span.end, ".float()")]
         });
         findings
-            .at(call.span, "the batch is cast on the host: four bytes are copied where one may do")
+            .report(call.span, "the batch is cast on the host: four bytes are copied where one may do")
             .help("move first, cast then")
             .fix(fix.and_then(|edits| Fix::unsafe_("Move first, cast then", edits)));
     }
 }
 
-/// The result is divided by 255 in the same line.
+/// Returns `true` if the result is divided by 255 in the same line.
 fn is_scaled_after(context: &Context<'_>, span: Span) -> bool {
     let rest = context.facts.text.get(span.end as usize..).unwrap_or_default();
     let line: String =

@@ -1,11 +1,11 @@
 //! # full-image-on-device
 //!
 //! ## What it does
-//! Finds images that go to the GPU whole and are made smaller there.
+//! Finds images that are copied to the GPU at full size and resized there.
 //!
 //! ## Why
-//! The large image is copied and held for nothing. Measured on a photo of 4000 x 3000 in float32: a peak of
-//! 139 MiB; resized to 224 x 224 before the copy, 588 KiB.
+//! The full-size image is copied and held needlessly. Measured on a photo of 4000 x 3000 in float32: a peak
+//! of 139 MiB; resized to 224 x 224 before the copy, 588 KiB.
 //!
 //! ## Example
 //! ```python
@@ -21,7 +21,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [torchvision.transforms](https://docs.pytorch.org/vision/stable/transforms.html)
@@ -46,7 +46,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .filter(|first| first.value.is(Flags::FULL_IMAGE) && first.value.device.is_gpu());
         if shrinks && image.is_some() {
             findings
-                .at(call.span, "the whole image is on the GPU already when it is made smaller")
+                .report(call.span, "the whole image is on the GPU already when it is made smaller")
                 .help("resize on the host, or decode at a smaller size, and move the result");
         }
     }

@@ -1,14 +1,13 @@
 //! # gradients-for-nothing
 //!
 //! ## What it does
-//! Finds backward passes that compute gradients of a model which no optimizer uses: a teacher that is called
-//! with gradients on, a generator whose fakes are not detached for the discriminator's loss, a backbone below
-//! a head that alone is trained.
+//! Finds backward passes that compute gradients which no optimizer uses: for a teacher called with gradients
+//! on, for a generator whose fakes are not detached for the discriminator's loss, for a backbone below a head
+//! that alone is trained.
 //!
 //! ## Why
-//! The activations of that model are held for the backward pass, its gradients take as many bytes as its
-//! parameters, and both are for nothing. Measured with a teacher of 4 MiB: 4 MiB of gradients that nobody
-//! reads.
+//! The activations of that model are saved for the backward pass, and its gradients take as many bytes as its
+//! parameters; neither is used. Measured with a teacher of 4 MiB: 4 MiB of gradients that nobody reads.
 //!
 //! ## Example
 //! ```python
@@ -32,7 +31,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [Locally disabling gradient computation](https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation)
@@ -47,7 +46,8 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    // What is frozen, or read from `grad`, or added to an optimizer later, is not followed.
+    // Frozen parameters, gradients that are read, and parameters added to an optimizer later are not
+    // analysed.
     let hidden = ["requires_grad", "add_param_group", "autograd.grad", ".grad.", "GradientReversal"];
     if hidden.iter().any(|word| facts.text.contains(word)) {
         return;
@@ -62,8 +62,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         return;
     }
     for (op, backward) in backwards(facts) {
-        // What is gone through again may be wanted for what its gradients say, as in clipping by samples.
-        if op.via.is_some() || backward.managed || backward.retain.is_some() || op.place.looped.is_none() {
+        // A second pass through the graph may serve its gradients, as in per-sample clipping.
+        if op.via.is_some() || backward.managed || backward.retain.is_some() || op.site.looped.is_none() {
             continue;
         }
         for (index, pass) in backward.passes.iter().enumerate().filter(|(_, pass)| facts.are_parameters(pass))
@@ -82,16 +82,16 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             };
             let forward = facts.ops.iter().rfind(|forward| {
                 forward.kind == OpKind::Forward
-                    && forward.place.function == op.place.function
+                    && forward.site.function == op.site.function
                     && forward.via.is_none()
-                    && forward.place.order < op.place.order
+                    && forward.site.order < op.site.order
                     && forward.weights == *pass
             });
             let Some(forward) = forward else { continue };
             let name = &forward.receiver;
             let at: Span = forward.span;
             findings
-                .at(at, format!("gradients of `{name}` are computed for nothing: {why}"))
+                .report(at, format!("gradients of `{name}` are computed for nothing: {why}"))
                 .label(op.span, "by this backward pass")
                 .help(format!(
                     "call it under `torch.no_grad()`, detach what it gives, or freeze it: `{name}.requires_grad_(False)`"
@@ -100,14 +100,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Between a backward pass and the next step of those who hold the weights, these are cleared; and the step
-/// that the pass is for is another's, of a model behind: what this one gave could have been detached.
+/// Returns `true` if these gradients are cleared before the next step of their optimizer, and the pass serves
+/// another optimizer's step, for a model after this one. The output of this model could then be detached.
 fn is_cleared_unused(facts: &Facts, op: &Op, weights: &Weights, later: &[Weights]) -> bool {
-    let same = |other: &&Op| other.place.looped == op.place.looped && !other.deep;
+    let same = |other: &&Op| other.site.looped == op.site.looped && !other.deep;
     let order = |other: &Op| {
-        // Rounds follow each other: what stands before comes in the next.
-        let at = other.place.order;
-        if at > op.place.order { (0, at) } else { (1, at) }
+        // Iterations repeat: operations at the start follow those at the end.
+        let at = other.site.order;
+        if at > op.site.order { (0, at) } else { (1, at) }
     };
     let mut ops: Vec<&Op> = facts.ops.iter().filter(same).collect();
     ops.sort_by_key(|other| order(other));
@@ -127,14 +127,14 @@ fn is_cleared_unused(facts: &Facts, op: &Op, weights: &Weights, later: &[Weights
     })
 }
 
-/// A model of this file records only a part of its own forward pass.
+/// Returns `true` if a model of this file records only a part of its forward pass.
 fn cuts_inside(context: &Context<'_>) -> bool {
     let facts = context.facts;
-    let in_model = |place: &memfit_source::Place| {
-        facts.function(place.function).class.is_some_and(|class| facts.class(class).is_module)
+    let in_model = |site: &memfit_source::Site| {
+        facts.function(site.function).class.is_some_and(|class| facts.class(class).is_module)
     };
     facts.calls.iter().any(|call| {
-        in_model(&call.place)
-            && (call.is_method("detach") || call.is_method("detach_") || call.place.grad == Grad::Off)
+        in_model(&call.site)
+            && (call.is_method("detach") || call.is_method("detach_") || call.site.grad == Grad::Off)
     })
 }

@@ -1,13 +1,13 @@
 //! # graph-in-container
 //!
 //! ## What it does
-//! Finds outputs and losses that a loop puts into a container while their graph is alive.
+//! Finds outputs and losses that a loop stores in a container while their graph is alive.
 //!
 //! ## Why
-//! A tensor keeps its graph, and the graph keeps the activations of its forward pass. Without a `backward()`
-//! that frees them, or after `backward(retain_graph=True)`, each round's activations stay. Measured: one
-//! round holds 32 MiB, five hold 160 MiB. After a plain `backward()` they are freed (2 KiB stay), and the
-//! rule is silent.
+//! A tensor keeps its graph alive, and the graph keeps the activations of its forward pass. Without a
+//! `backward()` that frees them, or after `backward(retain_graph=True)`, each iteration's activations stay.
+//! Measured: one iteration holds 32 MiB, five hold 160 MiB. After a plain `backward()` they are freed (2 KiB
+//! stay), and the rule reports nothing.
 //!
 //! ## Example
 //! ```python
@@ -25,13 +25,13 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: a number is stored where a tensor was, or a tensor that no longer trains. `.item()` is offered for
-//! losses, `.detach().cpu()` for everything else.
+//! Unsafe: a number, or a tensor without a graph, is stored instead of the tensor. The fix uses `.item()` for
+//! losses and `.detach().cpu()` for everything else.
 //!
 //! ## References
 //! - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
 
-use memfit_source::{Flags, GraphState, How, Kind, Store};
+use memfit_source::{Flags, GraphState, Kind, Store, StoreKind};
 
 use crate::query::{grows, has_constant_key};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -43,36 +43,36 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for store in &facts.stores {
         let sampled = is_sampled(context, store);
-        let into = matches!(store.how, How::Append | How::Join)
-            || store.how == How::Give && sampled
-            || (store.how == How::Item
+        let into = matches!(store.kind, StoreKind::Append | StoreKind::Join)
+            || store.kind == StoreKind::Give && sampled
+            || (store.kind == StoreKind::Item
                 && matches!(store.target_value.kind, Kind::Container { .. })
                 && !has_constant_key(context, store));
         if !into {
             continue;
         }
-        // What one round joins to a tensor is in the next one's.
-        let grown = match store.how {
-            How::Join | How::Give => store.grows,
+        // A concatenated tensor contains the graphs of earlier iterations.
+        let grown = match store.kind {
+            StoreKind::Join | StoreKind::Give => store.grows,
             _ if sampled => store.grows,
             _ => grows(facts, store),
         };
         let Some(looped) = grown else { continue };
         let kept = match store.graph {
-            // What is drawn by lot may come twice: nothing that is drawn can be trained through.
+            // A random selection may repeat elements, so nothing selected can be trained through.
             _ if sampled => {
                 store.graph_then == GraphState::Live
                     && !matches!(store.graph, GraphState::Freed | GraphState::None)
-                    && !context.may_be_without_grad(store.place.function)
+                    && !context.may_be_without_grad(store.site.function)
             }
             GraphState::Retained => true,
-            // What is handed on may still be trained on.
+            // A returned container may still be trained on.
             GraphState::Live => {
-                let is_held_anyway = store.carried && store.how == How::Append;
+                let is_held_anyway = store.carried && store.kind == StoreKind::Append;
                 !store.escapes
                     && !is_held_anyway
                     && !context.project.differentiates
-                    && !context.may_be_without_grad(store.place.function)
+                    && !context.may_be_without_grad(store.site.function)
             }
             _ => false,
         };
@@ -90,7 +90,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let way = if scalar { ".item()" } else { ".detach().cpu()" };
         let simple = text.chars().all(|c| c.is_alphanumeric() || "_.()[]'\"".contains(c));
         findings
-            .at(store.value_span, format!("`{text}` keeps the activations of every round: {why}"))
+            .report(store.value_span, format!("`{text}` keeps the activations of every round: {why}"))
             .label(facts.looped(looped).header, "the rounds of this loop add up")
             .help(format!("store `{text}{way}`"))
             .fix(if simple {
@@ -101,19 +101,19 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// A container of which parts are drawn by lot: a replay buffer.
+/// Returns `true` if elements of a container are selected at random, as in a replay buffer.
 fn is_sampled(context: &Context<'_>, store: &Store) -> bool {
     let facts = context.facts;
     let (function, target) = match &store.by {
         Some((function, target)) => (*function, &**target),
-        None => (store.place.function, store.target.as_str()),
+        None => (store.site.function, store.target.as_str()),
     };
     let class = facts.function(function).class;
     facts.calls.iter().any(|call| {
         ["random.sample", "random.choices", "numpy.random.choice"].iter().any(|path| call.is(path))
             && call.arguments.first().is_some_and(|first| context.slice(first.value_span) == target)
-            && (facts.function(call.place.function).class == class && class.is_some()
-                || call.place.function == function
+            && (facts.function(call.site.function).class == class && class.is_some()
+                || call.site.function == function
                 || !target.contains('.'))
     })
 }

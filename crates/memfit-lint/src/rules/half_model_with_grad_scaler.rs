@@ -1,12 +1,12 @@
 //! # half-model-with-grad-scaler
 //!
 //! ## What it does
-//! Finds a model whose weights were cast to float16 and that is trained with a gradient scaler.
+//! Finds a model with weights cast to float16 that is trained with a gradient scaler.
 //!
 //! ## Why
 //! `GradScaler` refuses gradients in float16: `ValueError: Attempting to unscale FP16 gradients.` Measured: 0
-//! of 2 parameters are changed by such a step, and 2 of 2 where the weights are float32. Mixed precision
-//! keeps the weights in float32 and casts in the forward pass, which is what `autocast` does.
+//! of 2 parameters are changed by such a step, and 2 of 2 if the weights are float32. Mixed precision keeps
+//! the weights in float32 and converts during the forward pass, which is the purpose of `autocast`.
 //!
 //! ## Example
 //! ```python
@@ -26,7 +26,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [torch.amp](https://docs.pytorch.org/docs/stable/amp.html)
@@ -52,7 +52,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     else {
         return;
     };
-    // A scaler that may be switched off scales nothing then.
+    // A scaler that may be disabled does not scale.
     let real = facts
         .scalers
         .iter()
@@ -68,17 +68,15 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 && call.result.is(Flags::HALF)
                 && !receiver.value.is(Flags::HALF)
         });
-        let Some(receiver) =
-            cast.filter(|_| call.place.guard.is_none() || call.place.guard == step.place.guard)
+        let Some(receiver) = cast.filter(|_| call.site.guard.is_none() || call.site.guard == step.site.guard)
         else {
             continue;
         };
-        // What is cast as it is made goes by the name that it is bound to.
+        // A model converted at its creation has the name that it is bound to.
         let (start, _) = facts.line_start(call.span.start);
         let before = facts.text[start as usize..call.span.start as usize].trim();
         let model = before.strip_suffix('=').map_or(context.slice(receiver.span), str::trim);
-        // The model that is trained: its parameters are those of an optimizer, or it is the one that is
-        // called.
+        // Trained models: those with parameters in an optimizer, or otherwise those that are called.
         let optimized = facts.calls.iter().any(|other| {
             matches!(other.result.kind, memfit_source::Kind::Optimizer)
                 && other
@@ -87,12 +85,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                     .any(|argument| context.slice(argument.value_span).starts_with(&format!("{model}.")))
         });
         let same =
-            call.place.function == step.place.function || call.place.function == facts.ops[0].place.function;
+            call.site.function == step.site.function || call.site.function == facts.ops[0].site.function;
         if !optimized || !same {
             continue;
         }
         findings
-            .at(
+            .report(
                 call.span,
                 "the gradients of float16 weights cannot be unscaled: the scaler raises `ValueError`",
             )

@@ -1,12 +1,12 @@
 //! # hook-stores-activation
 //!
 //! ## What it does
-//! Finds forward hooks that store the output as it is.
+//! Finds forward hooks that store the output without detaching it.
 //!
 //! ## Why
-//! The stored output keeps its graph, and with it the activations of the whole forward pass that led to it,
-//! until the next call overwrites it or for good. Measured on four layers: 32 MiB for an output of 8 MiB;
-//! detached, the output alone.
+//! The stored output keeps its graph, and thereby the activations of the whole forward pass before it, until
+//! the next call overwrites it or forever. Measured on four layers: 32 MiB for an output of 8 MiB; detached,
+//! the output alone.
 //!
 //! ## Example
 //! ```python
@@ -22,12 +22,12 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: a loss that is computed from the stored output no longer trains what led to it.
+//! Unsafe: a loss computed from the stored output no longer trains the layers before it.
 //!
 //! ## References
 //! - [register_forward_hook](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html)
 
-use memfit_source::{FunctionId, Grad, How, Kind, OpKind};
+use memfit_source::{FunctionId, Grad, Kind, OpKind, StoreKind};
 
 use crate::query::backwards;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -51,16 +51,16 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             _ => None,
         })
         .collect();
-    // Where models are only ever called without gradients there is no graph to keep.
+    // If models are only called without gradients, there is no graph.
     let forwards = || facts.ops.iter().filter(|op| matches!(op.kind, OpKind::Forward));
-    if forwards().count() > 0 && forwards().all(|op| op.place.grad == Grad::Off) {
+    if forwards().count() > 0 && forwards().all(|op| op.site.grad == Grad::Off) {
         return;
     }
-    for store in facts.stores.iter().filter(|store| hooks.contains(&store.place.function)) {
-        if store.place.grad == Grad::Off {
+    for store in facts.stores.iter().filter(|store| hooks.contains(&store.site.function)) {
+        if store.site.grad == Grad::Off {
             continue;
         }
-        let function = facts.function(store.place.function);
+        let function = facts.function(store.site.function);
         let parameters = &function.parameters;
         let skipped =
             usize::from(function.class.is_some() && parameters.first().is_some_and(|name| name == "self"));
@@ -69,12 +69,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let output = parameters.get(skipped + 2).is_some_and(|name| name == root);
         let plain = text == root
             || text.strip_prefix(root).is_some_and(|rest| rest.starts_with('[') && !rest.contains('('));
-        let into = match store.how {
-            How::Append | How::Item => true,
-            How::Assign => store.target.contains('.'),
-            How::Add | How::Join | How::Give => false,
+        let into = match store.kind {
+            StoreKind::Append | StoreKind::Item => true,
+            StoreKind::Assign => store.target.contains('.'),
+            StoreKind::Add | StoreKind::Join | StoreKind::Give => false,
         };
-        // A loss may be made of what the hook stored.
+        // A loss may use the stored output.
         let trained =
             backwards(facts).any(|(_, backward)| context.slice(backward.loss_span).contains(&store.target));
         let computes = is_computed_with(context, &hooks, &store.target);
@@ -82,7 +82,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         findings
-            .at(
+            .report(
                 store.value_span,
                 format!("`{text}` keeps the graph of its forward pass, and all activations in it"),
             )
@@ -91,8 +91,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// A model or a loss may be computed with what a hook stored: then it is a part of the forward pass, and is
-/// trained through.
+/// Returns `true` if a model or a loss may be computed from the stored output, which is then part of the
+/// forward pass and trained through.
 fn is_computed_with(context: &Context<'_>, hooks: &[FunctionId], target: &str) -> bool {
     let facts = context.facts;
     let trains = facts.functions.iter().any(|function| {
@@ -103,13 +103,13 @@ fn is_computed_with(context: &Context<'_>, hooks: &[FunctionId], target: &str) -
     });
     let losses = facts.calls.iter().filter(|call| {
         let callee = context.slice(call.callee).to_ascii_lowercase();
-        !hooks.contains(&call.place.function)
-            && call.place.grad != Grad::Off
+        !hooks.contains(&call.site.function)
+            && call.site.grad != Grad::Off
             && (callee.contains("loss") || matches!(call.target.kind, Kind::Criterion { .. }))
     });
-    // The gradients of what is stored may be what is wanted.
+    // The gradients of the stored output may be needed.
     let differentiates = facts.ops.iter().any(|op| {
-        let function = facts.function(op.place.function);
+        let function = facts.function(op.site.function);
         matches!(op.kind, OpKind::AutogradGrad)
             && !function.name.is_empty()
             && context.slice(function.span).contains(target)

@@ -4,9 +4,9 @@
 //! Notes gradients that are cleared between the forward pass and the backward pass.
 //!
 //! ## Why
-//! The gradients of the step before are alive during the forward pass: at the peak there are all gradients
-//! and all activations. Cleared after the step, they are not (measured: 17,608 KiB instead of 16,584). Off
-//! unless selected: it is how most tutorials write it.
+//! The gradients of the previous step are alive during the forward pass: the peak includes all gradients and
+//! all activations. Cleared after the step, they are not (measured: 17,608 KiB instead of 16,584). Off by
+//! default, since most tutorials use this order.
 //!
 //! ## Example
 //! ```python
@@ -26,7 +26,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html)
@@ -44,9 +44,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !matches!(op.kind, OpKind::ZeroGrad { .. }) || op.via.is_some() {
             continue;
         }
-        let Some(looped) = op.place.looped else { continue };
+        let Some(looped) = op.site.looped else { continue };
         let same = |other: &&memfit_source::Op| {
-            other.place.looped == Some(looped)
+            other.site.looped == Some(looped)
                 && matches!(other.kind, OpKind::Forward | OpKind::Backward(_) | OpKind::Step { .. })
         };
         let before = facts.ops[..index].iter().rev().find(same);
@@ -55,7 +55,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             && after.is_some_and(|op| matches!(op.kind, OpKind::Backward(_)));
         if between {
             findings
-                .at(op.span, "the gradients of the step before were alive during the forward pass")
+                .report(op.span, "the gradients of the step before were alive during the forward pass")
                 .help("clear them right after `optimizer.step()`");
         }
     }

@@ -3,11 +3,11 @@
 //! ## What it does
 //! Notes `torch.load` without `map_location`.
 //!
-//! Off unless selected: most files are loaded where they were saved, and by one process.
+//! Off by default: most files are loaded on the machine that saved them, and by one process.
 //!
 //! ## Why
-//! Tensors go back to the device that they were saved from: a checkpoint of `cuda:0` allocates on `cuda:0` in
-//! every process of a distributed run, and raises where there is no GPU.
+//! Tensors are restored to the device that they were saved from: a checkpoint of `cuda:0` allocates on
+//! `cuda:0` in every process of a distributed run, and fails to load without a GPU.
 //!
 //! ## Example
 //! ```python
@@ -19,7 +19,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [torch.load](https://docs.pytorch.org/docs/stable/generated/torch.load.html)
@@ -38,7 +38,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in context.facts.calls.iter().filter(|call| call.is("torch.load") && !call.is_open()) {
         if call.argument(1, "map_location").is_none() {
             findings
-                .at(call.span, "tensors are loaded onto the device that they were saved from")
+                .report(call.span, "tensors are loaded onto the device that they were saved from")
                 .help("pass `map_location=\"cpu\"`, and copy into the model with `load_state_dict`");
         }
     }

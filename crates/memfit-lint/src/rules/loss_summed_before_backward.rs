@@ -5,7 +5,7 @@
 //!
 //! ## Why
 //! The graphs of all batches are alive at once. Measured over five batches: a peak of 185 MiB instead of 57
-//! MiB. `backward()` in each round adds up the same gradients and frees each graph.
+//! MiB. `backward()` in each iteration accumulates the same gradients and frees each graph.
 //!
 //! ## Example
 //! ```python
@@ -21,12 +21,12 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what else is done with the sum is for its author to decide.
+//! No fix: the further use of the sum depends on the program.
 //!
 //! ## References
 //! - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
 
-use memfit_source::{GraphState, How};
+use memfit_source::{GraphState, StoreKind};
 
 use crate::query::backwards;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -41,27 +41,28 @@ pub(super) static RULE: Rule = Rule {
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for store in facts.stores.iter().filter(|store| matches!(store.how, How::Add | How::Append)) {
+    for store in facts.stores.iter().filter(|store| matches!(store.kind, StoreKind::Add | StoreKind::Append))
+    {
         let Some(looped) =
-            store.grows.filter(|id| facts.enclosing(store.place.looped).any(|inner| inner == *id))
+            store.grows.filter(|id| facts.enclosing(store.site.looped).any(|inner| inner == *id))
         else {
             continue;
         };
-        let over_batches = store.place.looped.is_some_and(|id| facts.over_batches(id));
+        let over_batches = store.site.looped.is_some_and(|id| facts.over_batches(id));
         if !over_batches || store.graph_then != GraphState::Live {
             continue;
         }
         let end = facts.looped(looped).end;
-        // The sum itself, or a sum of the list.
+        // The sum itself, or the sum of a list.
         let passed = backwards(facts).find(|(op, backward)| {
-            op.place.function == store.place.function
-                && op.place.order > end
-                && !facts.within(&op.place, looped)
+            op.site.function == store.site.function
+                && op.site.order > end
+                && !facts.within(&op.site, looped)
                 && mentions(context.slice(backward.loss_span), &store.target)
         });
         let Some((op, _)) = passed else { continue };
         findings
-            .at(
+            .report(
                 store.span,
                 format!(
                     "`{}` holds the graphs of all batches at once: nothing is freed until its `backward()`",

@@ -4,9 +4,9 @@
 //! Finds training loops that never clear the gradients.
 //!
 //! ## Why
-//! `backward()` adds to the gradients that are there. Measured: after the same batch twice they are 2 times
-//! as large, after five times 5 times. Without `zero_grad()` each step follows the sum of all gradients since
-//! the beginning.
+//! `backward()` accumulates into the existing gradients. Measured: after the same batch twice they are 2
+//! times as large, after five times 5 times. Without `zero_grad()`, each step uses the sum of all gradients
+//! since the beginning.
 //!
 //! ## Example
 //! ```python
@@ -23,7 +23,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: it changes what is trained, and that is for the author to look at.
+//! No fix: it changes the training results, so the author must decide.
 //!
 //! ## References
 //! - [zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html)
@@ -38,7 +38,7 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    // Cleared anywhere in the file, in whatever way: it may be meant for this loop.
+    // Gradients that are cleared anywhere in the file may be those of this loop.
     let cleared =
         facts.ops.iter().any(|op| matches!(op.kind, OpKind::ZeroGrad { .. } | OpKind::WriteGrad { .. }));
     if cleared
@@ -52,19 +52,19 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for step in &facts.ops {
         let plain = matches!(step.kind, OpKind::Step { closure: false, .. })
             && !step.deep
-            && !step.place.managed
+            && !step.site.managed
             && step.via.is_none();
-        let Some(looped) = step.place.looped.filter(|id| plain && !seen.contains(id)) else { continue };
-        let passes = || facts.ops.iter().filter(|op| op.place.looped == Some(looped)).filter_map(backward);
-        // What cannot be seen may clear them: a call that is given the optimizer.
+        let Some(looped) = step.site.looped.filter(|id| plain && !seen.contains(id)) else { continue };
+        let passes = || facts.ops.iter().filter(|op| op.site.looped == Some(looped)).filter_map(backward);
+        // A call of unknown code with the optimizer as an argument may clear them.
         let handed = facts.calls.iter().any(|call| {
-            facts.within(&call.place, looped)
+            facts.within(&call.site, looped)
                 && call.span != step.span
                 && !call.is_method("scale")
                 && !(call.is_method("step") || call.is_method("unscale_"))
                 && call.arguments.iter().any(|argument| context.slice(argument.value_span) == step.receiver)
         });
-        // So may what gives the loss, where no model is called in sight.
+        // So may the function that computes the loss, if no model call is visible.
         let unseen = !facts.ops_in(looped).any(|op| op.kind == OpKind::Forward)
             && passes().any(|pass| pass.loss.is_unknown() && pass.loss.is(Flags::OPAQUE));
         let remade = facts.looped(looped).assigned.contains(&step.receiver);
@@ -73,7 +73,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         seen.push(looped);
         findings
-            .at(
+            .report(
                 step.span,
                 format!(
                     "`{}` steps along the sum of all gradients so far: nothing clears them",

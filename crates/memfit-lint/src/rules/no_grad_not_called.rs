@@ -1,11 +1,11 @@
 //! # no-grad-not-called
 //!
 //! ## What it does
-//! Finds `with torch.no_grad:` and its kin, without parentheses.
+//! Finds `with torch.no_grad:` and similar contexts without parentheses.
 //!
 //! ## Why
-//! A class is no context manager: it raises `TypeError` when the line is reached. Measured: 2 of 2 such
-//! contexts, `no_grad` and `inference_mode`, raise. (`@torch.no_grad` as a decorator works.)
+//! The class itself is no context manager, so the line raises `TypeError`. Measured: 2 of 2 such contexts,
+//! `no_grad` and `inference_mode`, raise. (`@torch.no_grad` as a decorator works.)
 //!
 //! ## Example
 //! ```python
@@ -19,7 +19,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! Safe: the line cannot run as it is.
+//! Safe: the line cannot run without the fix.
 //!
 //! ## References
 //! - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
@@ -45,7 +45,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         };
         findings
-            .at(with.item, format!("`{path}` is a class, not a context: this line raises `TypeError`"))
+            .report(with.item, format!("`{path}` is a class, not a context: this line raises `TypeError`"))
             .help(format!("write `{}()`", context.slice(with.item)))
             .fix(Fix::safe("Call it", vec![Edit::insert(with.item.end, "()")]));
     }

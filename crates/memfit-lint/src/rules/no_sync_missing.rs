@@ -4,8 +4,9 @@
 //! Notes gradient accumulation under `DistributedDataParallel` without `no_sync()`.
 //!
 //! ## Why
-//! DDP sends all gradients after every backward pass; only those of the last micro-batch of a window need it.
-//! Without `no_sync()` a window of `k` sends `k` times as much (measured in bytes, with a window of four).
+//! DDP synchronises all gradients after every backward pass, but only those of the last micro-batch of a
+//! window are needed. Without `no_sync()`, a window of `k` sends `k` times as much (measured in bytes, with a
+//! window of four).
 //!
 //! ## Example
 //! ```python
@@ -26,7 +27,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [no_sync](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)
@@ -47,7 +48,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for window in facts.windows.iter().filter(|window| window.counted.rounds != Some(1)) {
         let op = &facts.ops[window.backwards[0]];
         findings
-            .at(
+            .report(
                 op.span,
                 format!(
                     "the gradients are sent after every micro-batch, and needed every `{}`",

@@ -4,9 +4,9 @@
 //! Notes `non_blocking=True` on batches of a loader that does not pin them.
 //!
 //! ## Why
-//! A copy from pageable memory goes through a staging buffer, and the call returns only when that has been
-//! filled: nothing overlaps. Pinned memory is host memory that cannot be swapped; a few batches of it are
-//! held.
+//! A copy from pageable memory goes through a staging buffer, and the call returns only after the buffer was
+//! filled, so that nothing overlaps. Pinned memory is host memory that cannot be swapped; a few batches of it
+//! are held.
 //!
 //! ## Example
 //! ```python
@@ -48,7 +48,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         seen.push(made.span);
         let fix = made.keyword("pin_memory").is_none().then(|| facts.add_argument(made, "pin_memory=True"));
         findings
-            .at(call.span, "the batch is not pinned: this copy does not overlap with anything")
+            .report(call.span, "the batch is not pinned: this copy does not overlap with anything")
             .label(made.span, "the loader does not pin its batches")
             .help("give the loader `pin_memory=True`")
             .fix(fix.and_then(|edit| Fix::safe("Pin the batches", vec![edit])));

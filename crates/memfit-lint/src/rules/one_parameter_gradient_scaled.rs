@@ -1,12 +1,12 @@
 //! # one-parameter-gradient-scaled
 //!
 //! ## What it does
-//! Finds gradients that are scaled for one parameter by its number.
+//! Finds the gradient of a single parameter, selected by index, being scaled.
 //!
 //! ## Why
-//! The other parameters keep their gradients as they are: the direction of the step is another one. Measured
-//! on a layer of two parameters, the first gradient divided by 4: it turns by 34 degrees. It is no substitute
-//! for dividing the loss, which scales all gradients alike: 0 degrees.
+//! The gradients of the other parameters stay unscaled, so that the step has another direction. Measured on a
+//! layer of two parameters, with the first gradient divided by 4: the direction turns by 34 degrees. Dividing
+//! the loss instead scales all gradients alike: 0 degrees.
 //!
 //! ## Example
 //! ```python
@@ -25,7 +25,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
@@ -46,10 +46,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for op in &facts.ops {
         let single = matches!(op.kind, OpKind::WriteGrad { single: true, clears: false });
-        let steps = op.place.looped.is_some_and(|looped| facts.trains(looped));
+        let steps = op.site.looped.is_some_and(|looped| facts.trains(looped));
         if single && steps {
             findings
-                .at(
+                .report(
                     op.span,
                     format!(
                         "only `{}` is scaled: every other parameter keeps its gradient as it is",

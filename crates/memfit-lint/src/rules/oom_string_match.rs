@@ -1,11 +1,11 @@
 //! # oom-string-match
 //!
 //! ## What it does
-//! Notes out-of-memory errors that are recognised by their text.
+//! Notes out-of-memory errors that are recognised by their message.
 //!
 //! ## Why
-//! `torch.OutOfMemoryError` is a class since PyTorch 2.5 (`torch.cuda.OutOfMemoryError` since 1.13). Texts
-//! change, and those of cuBLAS, cuDNN and NCCL read differently.
+//! `torch.OutOfMemoryError` is a class since PyTorch 2.5 (`torch.cuda.OutOfMemoryError` since 1.13). Messages
+//! change between releases, and those of cuBLAS, cuDNN and NCCL are different.
 //!
 //! ## Example
 //! ```python
@@ -24,7 +24,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [torch.cuda.OutOfMemoryError](https://docs.pytorch.org/docs/stable/generated/torch.cuda.OutOfMemoryError.html)
@@ -38,7 +38,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for search in &context.facts.searches {
         if search.text.to_ascii_lowercase().contains("out of memory") {
             findings
-                .at(search.span, "the error is recognised by its text")
+                .report(search.span, "the error is recognised by its text")
                 .help("catch `torch.OutOfMemoryError`");
         }
     }

@@ -1,13 +1,13 @@
 //! # oom-swallowed
 //!
 //! ## What it does
-//! Finds training steps whose errors, out of memory among them, are caught and only printed.
+//! Finds training steps whose errors, including out-of-memory errors, are caught and only printed.
 //!
 //! ## Why
-//! `except RuntimeError` catches `torch.OutOfMemoryError`, a failed shape and everything else. The script
-//! goes on as if the step had been done: with nothing trained, or with gradients of half a step that the next
-//! one adds to. Measured with a batch of the wrong shape: three rounds end well, and 0 of 2 parameters have
-//! changed.
+//! `except RuntimeError` catches `torch.OutOfMemoryError`, shape errors and everything else. The script
+//! continues as if the step had succeeded: nothing was trained, or the gradients of half a step are added to
+//! those of the next. Measured with a batch of the wrong shape: three iterations end without an error, and 0
+//! of 2 parameters have changed.
 //!
 //! ## Example
 //! ```python
@@ -29,7 +29,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [torch.cuda.OutOfMemoryError](https://docs.pytorch.org/docs/stable/generated/torch.cuda.OutOfMemoryError.html)
@@ -49,10 +49,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let trains = facts.ops.iter().any(|op| {
-            op.place.tried == Some(handler.tried)
+            op.site.tried == Some(handler.tried)
                 && matches!(op.kind, OpKind::Backward(_) | OpKind::Step { .. })
         });
-        // An `except` beside it may take care of memory.
+        // Another `except` clause may handle out-of-memory errors.
         let other = facts.handlers.iter().any(|other| {
             other.tried == handler.tried
                 && other.span != handler.span
@@ -67,7 +67,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             format!("any `{}`", handler.types.join("`, `"))
         };
         findings
-            .at(
+            .report(
                 handler.header,
                 format!(
                     "{what} is caught here and only told of: a step that ran out of memory counts as done"

@@ -1,11 +1,11 @@
 //! # optimizer-in-loop
 //!
 //! ## What it does
-//! Finds optimizers that are made anew for every batch.
+//! Finds optimizers that are created for every batch.
 //!
 //! ## Why
-//! The moments that Adam and its kin keep are thrown away in every step: what is left is close to the sign of
-//! the gradient. The memory of the state is allocated and freed in every round. Measured with Adam on 4 MiB
+//! The moments of Adam and similar optimizers are lost in every step: the update is then close to the sign of
+//! the gradient. The optimizer state is allocated and freed in every iteration. Measured with Adam on 4 MiB
 //! of parameters: 8 MiB, and a gradient of 5.0 moves its parameter as far as one of 0.1.
 //!
 //! ## Example
@@ -25,7 +25,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [torch.optim](https://docs.pytorch.org/docs/stable/optim.html)
@@ -42,22 +42,22 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in
         facts.calls.iter().filter(|call| matches!(call.result.kind, Kind::Optimizer) && call.path.is_some())
     {
-        let Some(looped) = call.place.looped.filter(|id| facts.over_batches(*id)) else { continue };
-        let guarded = facts.guards_of(call.place.guard).any(|id| facts.guard(id).looped == Some(looped));
+        let Some(looped) = call.site.looped.filter(|id| facts.over_batches(*id)) else { continue };
+        let guarded = facts.guards_of(call.site.guard).any(|id| facts.guard(id).looped == Some(looped));
         let steps = facts
             .ops
             .iter()
-            .any(|op| op.place.looped == Some(looped) && matches!(op.kind, OpKind::Step { .. }));
-        // A model that is made anew as well is another training in each round.
+            .any(|op| op.site.looped == Some(looped) && matches!(op.kind, OpKind::Step { .. }));
+        // If the model is created in the loop as well, each iteration is a training of its own.
         let fresh = facts.calls.iter().any(|other| {
             other.result.is_module()
-                && other.place.looped == Some(looped)
+                && other.site.looped == Some(looped)
                 && other.receiver.is_none()
-                && other.place.order < call.place.order
+                && other.site.order < call.site.order
         });
         if steps && !guarded && !fresh {
             findings
-                .at(call.span, "the optimizer forgets its state in every round")
+                .report(call.span, "the optimizer forgets its state in every round")
                 .label(facts.looped(looped).header, "in this loop over batches")
                 .help("make it once, before the loop");
         }

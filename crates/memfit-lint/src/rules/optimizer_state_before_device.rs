@@ -1,12 +1,12 @@
 //! # optimizer-state-before-device
 //!
 //! ## What it does
-//! Finds an optimizer's state that is loaded while its model is still on the host, and stays there.
+//! Finds optimizer state that is loaded while the model is on the host, and that stays there.
 //!
 //! ## Why
-//! `load_state_dict` puts the state where each parameter is at that time. `model.to(device)` moves the
-//! parameters afterwards, and not the state: the moments are on the host, the gradients on the card, and the
-//! first step raises. Measured with Adam: 2 MiB of moments stay on the host.
+//! `load_state_dict` places the state on the current device of each parameter. A later `model.to(device)`
+//! moves the parameters but not the state: the moments are on the host, the gradients on the card, and the
+//! first step raises an error. Measured with Adam: 2 MiB of moments stay on the host.
 //!
 //! ## Example
 //! ```python
@@ -29,7 +29,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: lines would have to change places, and what stands between them may need the order.
+//! No fix: lines would have to be reordered, and the lines between them may depend on the order.
 //!
 //! ## References
 //! - [torch.optim.Optimizer.load_state_dict](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.load_state_dict.html)
@@ -54,7 +54,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if optimizer.value.kind != Kind::Optimizer || !held.is_exact() {
             continue;
         }
-        let same = |call: &Call| call.place.function == loaded.place.function;
+        let same = |call: &Call| call.site.function == loaded.site.function;
         let moves = |call: &&Call| {
             same(call)
                 && (call.is_method("to") || call.is_method("cuda"))
@@ -63,33 +63,33 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                     model.value.is_module() && facts.overlap(&model.value.weights, held) == Overlap::Yes
                 })
         };
-        let Some(moved) = facts.calls.iter().filter(moves).find(|call| call.place.order > loaded.place.order)
+        let Some(moved) = facts.calls.iter().filter(moves).find(|call| call.site.order > loaded.site.order)
         else {
             continue;
         };
-        // It was there before, or its state is moved as well, or another optimizer is made.
+        // The model was on the device before, the state is moved as well, or another optimizer is created.
         let name = context.slice(optimizer.span);
-        let was_there = facts.calls.iter().filter(moves).any(|call| call.place.order < loaded.place.order);
+        let was_there = facts.calls.iter().filter(moves).any(|call| call.site.order < loaded.site.order);
         let anew = facts.calls.iter().any(|call| {
-            call.place.order > loaded.place.order && matches!(call.result.kind, Kind::Optimizer) && same(call)
+            call.site.order > loaded.site.order && matches!(call.result.kind, Kind::Optimizer) && same(call)
         });
-        let own = context.slice(facts.function(loaded.place.function).span);
+        let own = context.slice(facts.function(loaded.site.function).span);
         let by_hand = if own.is_empty() { &facts.text } else { own }.contains(&format!("{name}.state"));
         let steps = facts
             .ops
             .iter()
-            .any(|op| matches!(op.kind, OpKind::Step { .. }) && op.place.order > moved.place.order);
-        // Without momentum there is no state.
+            .any(|op| matches!(op.kind, OpKind::Step { .. }) && op.site.order > moved.site.order);
+        // Without momentum, there is no state.
         let is_plain = facts.calls.iter().any(|call| {
             call.is("torch.optim.SGD")
                 && facts.covers(&call.result.weights, held)
                 && call.argument(2, "momentum").is_none_or(|momentum| momentum.value.int() == Some(0))
         });
-        if was_there || anew || by_hand || is_plain || !steps || moved.place.guard.is_some() {
+        if was_there || anew || by_hand || is_plain || !steps || moved.site.guard.is_some() {
             continue;
         }
         findings
-            .at(
+            .report(
                 loaded.span,
                 format!("the state of `{name}` stays on the host: its model goes to the GPU only later"),
             )

@@ -1,15 +1,15 @@
 //! # pad-to-max-length
 //!
 //! ## What it does
-//! Notes tokenizers that pad every batch to the longest length there can be.
+//! Notes tokenizers that pad every batch to the maximum length.
 //!
-//! Files that speak of CLIP, prompts or diffusion are left alone: the text encoders of image models need all
-//! of their tokens.
+//! Files about CLIP, prompts or diffusion are excluded: the text encoders of image models need all of their
+//! tokens.
 //!
 //! ## Why
 //! Activations grow with the padded length, those of attention without a flash kernel with its square.
-//! Measured: texts of 128 tokens that are padded to 512 take four times the activations, and sixteen times
-//! the scores of attention. Padding to the longest text of the batch does the same training.
+//! Measured: texts of 128 tokens padded to 512 take four times the activations, and sixteen times the
+//! attention scores. Padding to the longest text of the batch gives the same training results.
 //!
 //! ## Example
 //! ```python
@@ -21,7 +21,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [Padding and truncation](https://huggingface.co/docs/transformers/pad_truncation)
@@ -35,11 +35,11 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    // Compiled and captured graphs want one shape.
+    // Compiled and captured graphs need a fixed shape.
     let fixed = ["torch.compile", "cuda.graph", "CUDAGraph", "torch_xla", "static_shape"]
         .iter()
         .any(|word| facts.text.contains(word));
-    // The text encoders of image models were trained with all of their tokens, padding among them.
+    // The text encoders of image models were trained with all of their tokens, including padding.
     let text = facts.text.to_ascii_lowercase();
     let conditions = ["clip", "diffus", "prompt", "text_encoder"].iter().any(|word| text.contains(word));
     for call in facts.calls.iter().filter(|_| !fixed && !conditions) {
@@ -51,7 +51,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             || call.receiver.as_ref().is_some_and(|receiver| matches!(receiver.value.kind, Kind::Tokenizer));
         if let Some(padding) = padding.filter(|_| tokenizes) {
             findings
-                .at(padding.span, "every text is padded to the longest length there can be")
+                .report(padding.span, "every text is padded to the longest length there can be")
                 .help("use `padding=True`, or a collator that pads each batch");
         }
     }

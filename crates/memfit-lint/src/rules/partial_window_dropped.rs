@@ -1,13 +1,13 @@
 //! # partial-window-dropped
 //!
 //! ## What it does
-//! Finds windows without a step for what is left over at the end of the loop.
+//! Finds gradient accumulation without an optimizer step for the remaining micro-batches at the end of the
+//! loop.
 //!
 //! ## Why
-//! When the number of batches is no multiple of the window, the last gradients are never stepped: they are
-//! cleared, which drops those samples from every epoch, or stay and leak into the first window of the next
-//! epoch. Measured on 6 batches and a window of 4: 1 step instead of 2, and 16 of 48 samples that train
-//! nothing.
+//! If the number of batches is no multiple of the window, the last gradients get no step. Either they are
+//! cleared, which drops those samples from every epoch, or they leak into the first window of the next epoch.
+//! Measured on 6 batches and a window of 4: 1 step instead of 2, and 16 of 48 samples that train nothing.
 //!
 //! ## Example
 //! ```python
@@ -27,12 +27,12 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: it changes what is trained, and that is for the author to look at.
+//! No fix: it changes the training results, so the author must decide.
 //!
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use memfit_source::{Bound, Flags, Over};
+use memfit_source::{CounterBinding, Flags, IterableKind};
 
 use crate::query::{backward, is_plain};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -50,10 +50,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for window in &facts.windows {
         let Some(looped) = window.looped else { continue };
         let found = facts.looped(looped);
-        // A loop without a known end, or over numbers, has no last batch in sight.
-        let ends = matches!(found.over, Over::Loader(_))
-            || (found.over == Over::Other && !found.is_while && found.index.is_some());
-        let even = window.comes_out_even(facts) || window.counted.rounds == Some(1);
+        // A loop without a known end, or over numbers, has no visible last batch.
+        let ends = matches!(found.iterable_kind, IterableKind::Loader(_))
+            || (found.iterable_kind == IterableKind::Other && !found.is_while && found.index.is_some());
+        let even = window.is_whole_multiple(facts) || window.counted.rounds == Some(1);
         if window.alternative
             || window.flushed
             || window.steps_elsewhere
@@ -63,7 +63,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         {
             continue;
         }
-        // Where the backward pass raises, nothing is left over.
+        // If the backward pass raises an error, nothing remains.
         let raises = window
             .backwards
             .iter()
@@ -73,12 +73,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let counted = &window.counted;
-        // A count that runs on over epochs carries what is left over into the next.
-        if matches!(counted.bound, Bound::Assigned(bound) if bound != found.parent.or(bound) ) {
+        // A counter that continues over epochs carries the remainder into the next.
+        if matches!(counted.bound, CounterBinding::Assigned(bound) if bound != found.parent.or(bound) ) {
             continue;
         }
         findings
-            .at(counted.span, "what is left over at the end of the loop is never stepped, unless the number of batches is a multiple of the window")
+            .report(counted.span, "what is left over at the end of the loop is never stepped, unless the number of batches is a multiple of the window")
             .label(found.header, "the loop may end within a window")
             .help("step at the last batch too, or once more after the loop");
     }

@@ -1,11 +1,11 @@
 //! # pin-memory-without-workers
 //!
 //! ## What it does
-//! Notes a loader that pins memory and has no workers.
+//! Notes a loader with pinned memory and no workers.
 //!
 //! ## Why
-//! The main process reads, collates and pins each batch while the GPU waits: there is little for the pinned
-//! copy to overlap with.
+//! The main process reads, collates and pins each batch while the GPU waits, so there is little for the
+//! pinned copy to overlap with.
 //!
 //! ## Example
 //! ```python
@@ -17,7 +17,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html)
@@ -42,7 +42,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let alone = call.argument(5, "num_workers").is_none_or(|argument| argument.value.int() == Some(0));
         if alone && !call.is_open() {
             findings
-                .at(pin.span, "the main process itself fills the pinned batches")
+                .report(pin.span, "the main process itself fills the pinned batches")
                 .help("give the loader `num_workers`");
         }
     }

@@ -1,14 +1,14 @@
 //! # recurrent-state-not-detached
 //!
 //! ## What it does
-//! Finds backward passes through a graph that an earlier round has freed, as when the hidden state of a
-//! recurrent network is carried from batch to batch.
+//! Finds backward passes through a graph that an earlier iteration has freed, for example when the hidden
+//! state of a recurrent network is carried from batch to batch.
 //!
 //! ## Why
-//! The second `backward()` reaches the first batch's graph, which is gone, and raises `RuntimeError: Trying
+//! The second `backward()` reaches the first batch's graph, which was freed, and raises `RuntimeError: Trying
 //! to backward through the graph a second time`. With `retain_graph=True` it runs, and the graph grows by a
-//! batch in every round. Measured: it holds 4 MiB after one round and 16 MiB after four; detached, 32 KiB
-//! after four.
+//! batch in every iteration. Measured: it holds 4 MiB after one iteration and 16 MiB after four; detached, 32
+//! KiB after four.
 //!
 //! ## Example
 //! ```python
@@ -25,7 +25,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: a state may be a tensor, a tuple or a list of them.
+//! No fix: a state may be a tensor, a tuple or a list of tensors.
 //!
 //! ## References
 //! - [torch.nn.RNN](https://docs.pytorch.org/docs/stable/generated/torch.nn.RNN.html)
@@ -46,11 +46,11 @@ pub(super) static RULE: Rule = Rule {
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for (op, backward) in backwards(facts) {
-        let Some(looped) = op.place.looped.filter(|_| backward.through_freed && op.via.is_none()) else {
+        let Some(looped) = op.site.looped.filter(|_| backward.through_freed && op.via.is_none()) else {
             continue;
         };
-        // The state: what a call in the loop both takes and gives.
-        let carried = facts.calls.iter().filter(|call| facts.within(&call.place, looped)).find_map(|call| {
+        // The state: a value that a call in the loop both takes and returns.
+        let carried = facts.calls.iter().filter(|call| facts.within(&call.site, looped)).find_map(|call| {
             let (start, _) = facts.line_start(call.span.start);
             let before = &facts.text[start as usize..call.span.start as usize];
             call.arguments.iter().find_map(|argument| {
@@ -59,7 +59,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                     && before
                         .split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.'))
                         .any(|word| word == name);
-                // A number or a device comes back too, and brings no graph with it.
+                // A returned number or device has no graph.
                 let hangs = !argument.value.graph.is_none()
                     && argument.value.graph.may_share(&backward.loss.graph)
                     && matches!(argument.value.kind, Kind::Tensor | Kind::Unknown | Kind::Tuple(_));
@@ -68,7 +68,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         });
         let Some((call, state)) = carried else { continue };
         findings
-            .at(op.span, format!("this goes back into the batch before through `{state}`, whose graph is freed: the second round raises"))
+            .report(op.span, format!("this goes back into the batch before through `{state}`, whose graph is freed: the second round raises"))
             .label(call, format!("`{state}` comes from the round before"))
             .help(format!("cut it off first: `{state} = {state}.detach()`, or each part of it if it is a tuple"));
     }

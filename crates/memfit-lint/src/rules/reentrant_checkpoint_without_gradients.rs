@@ -1,13 +1,13 @@
 //! # reentrant-checkpoint-without-gradients
 //!
 //! ## What it does
-//! Finds reentrant checkpoints of layers whose inputs need no gradient.
+//! Finds reentrant checkpoints of layers whose inputs require no gradient.
 //!
 //! ## Why
-//! With `use_reentrant=True` the output needs a gradient only if an input does. The first layers of a model
-//! are given a batch, which does not: their parameters get no gradient and are not trained. PyTorch warns
-//! once, `None of the inputs have requires_grad=True. Gradients will be None`, and goes on. Measured: 0 of 2
-//! parameters of such a layer have a gradient after the backward pass.
+//! With `use_reentrant=True`, the output requires a gradient only if an input does. The input of a model's
+//! first layers is the batch, which does not: their parameters get no gradient and are not trained. PyTorch
+//! warns once, `None of the inputs have requires_grad=True. Gradients will be None`, and continues. Measured:
+//! 0 of 2 parameters of such a layer have a gradient after the backward pass.
 //!
 //! ## Example
 //! ```python
@@ -23,7 +23,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: parameters are trained that were not, and that is for the author to look at.
+//! No fix: more parameters would be trained, so the author must decide.
 //!
 //! ## References
 //! - [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html)
@@ -42,7 +42,7 @@ pub(super) static RULE: Rule = Rule {
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    // What turns gradients on for inputs need not stand near.
+    // The code that enables gradients for inputs may be elsewhere.
     if facts.text.contains("requires_grad") || facts.text.contains("input_require_grads") {
         return;
     }
@@ -50,7 +50,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let reentrant = call.is("torch.utils.checkpoint.checkpoint")
             && !call.is_open()
             && call.keyword("use_reentrant").is_some_and(|how| how.value.truth() == Some(true));
-        if !reentrant || call.place.grad == Grad::Off {
+        if !reentrant || call.site.grad == Grad::Off {
             continue;
         }
         let Some((layer, inputs)) = call.arguments.split_first() else { continue };
@@ -63,26 +63,28 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         let name = context.slice(layer.value_span);
         findings
-            .at(call.span, format!("no input needs a gradient: `{name}` gets none, and is not trained"))
+            .report(call.span, format!("no input needs a gradient: `{name}` gets none, and is not trained"))
             .help("pass `use_reentrant=False`");
     }
 }
 
-/// Hangs on no graph: made without one, or given to the model by all who call it.
+/// Returns `true` if a value has no graph: it was created without one, or every caller passes such values to
+/// the model.
 fn is_leaf(facts: &Facts, call: &Call, input: &Argument) -> bool {
     if input.value.graph.is_none() {
         return !matches!(input.value.kind, Kind::Module | Kind::Tuple(_) | Kind::Container { .. });
     }
-    let function = facts.function(call.place.function);
+    let function = facts.function(call.site.function);
     let Some(class) = function.class.filter(|_| function.name.ends_with(".forward")) else { return false };
     let Some(index) = function.inputs.iter().position(|graph| *graph == input.value.graph) else {
         return false;
     };
-    // A part of another model is given what that one makes of its input.
+    // A part of another model receives intermediate values of that model.
     let is_part = facts.calls.iter().any(|made| {
         made.target.kind == Kind::Class(class)
-            && facts.function(made.place.function).class.is_some_and(|class| facts.class(class).is_module)
+            && facts.function(made.site.function).class.is_some_and(|class| facts.class(class).is_module)
     });
-    let mut fed = facts.fed.iter().filter(|fed| fed.class == class && fed.position + 1 == index).peekable();
+    let mut fed =
+        facts.model_arguments.iter().filter(|fed| fed.class == class && fed.position + 1 == index).peekable();
     index > 0 && !is_part && fed.peek().is_some() && fed.all(|fed| fed.is_leaf)
 }

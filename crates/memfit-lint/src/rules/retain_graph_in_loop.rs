@@ -1,11 +1,12 @@
 //! # retain-graph-in-loop
 //!
 //! ## What it does
-//! Finds `backward(retain_graph=True)` in a loop where nothing goes through the graph again.
+//! Finds `backward(retain_graph=True)` in a loop without a second pass through the graph.
 //!
 //! ## Why
-//! The graph lives until the name that holds it is bound anew, which is after the next forward pass: two
-//! rounds of activations at once. Measured over four rounds: a peak of 72 MiB instead of 57 MiB.
+//! The graph stays alive until the name that holds it is bound again, after the next forward pass: the
+//! activations of two iterations are alive at once. Measured over four iterations: a peak of 72 MiB instead
+//! of 57 MiB.
 //!
 //! ## Example
 //! ```python
@@ -21,8 +22,8 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: if a later round goes through this graph, it raises without the argument, and the state that is
-//! carried over needs a `detach()`.
+//! Unsafe: if a later iteration does use this graph, it raises an error without the argument, and the carried
+//! state needs a `detach()`.
 //!
 //! ## References
 //! - [torch.Tensor.backward](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html)
@@ -38,20 +39,20 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for (op, backward) in backwards(facts) {
-        let (Some(retain), Some(looped)) = (backward.retain, op.place.looped) else { continue };
-        // Of what was made outside, the next round may go through a part again.
+        let (Some(retain), Some(looped)) = (backward.retain, op.site.looped) else { continue };
+        // The next iteration may use the part of the graph that was built before the loop.
         if op.deep || backward.create.is_some() || backward.from_outside {
             continue;
         }
-        // A second pass through the same graph in the round is what the argument is for.
+        // A second pass through the same graph in the iteration is the purpose of the argument.
         let again = |other: &&Op| match &other.kind {
             OpKind::Backward(second) => {
-                // What a round makes is gone in the next: a pass that came before comes no more.
+                // The graph of an iteration is gone in the next, so an earlier pass does not repeat.
                 let is_over = backward.of_round
                     && second.of_round
                     && other.via.is_none()
-                    && other.place.looped == op.place.looped
-                    && other.place.order < op.place.order;
+                    && other.site.looped == op.site.looped
+                    && other.site.order < op.site.order;
                 second.loss_span != backward.loss_span
                     && !is_over
                     && second.loss.graph.may_share(&backward.loss.graph)
@@ -66,7 +67,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         {
             continue;
         }
-        // Where no forward pass is in the round, the one graph is gone through in each.
+        // Without a forward pass in the iteration, every iteration uses the same graph.
         let root =
             context.slice(backward.loss_span).split(|c: char| !(c.is_alphanumeric() || c == '_')).next();
         let bound = facts.enclosing(Some(looped)).any(|id| {
@@ -84,7 +85,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .map(|call| facts.remove_argument(call, retain))
             .and_then(|edit| Fix::unsafe_("Let the graph go", vec![edit]));
         findings
-            .at(retain, "the graph is kept into the next round, and nothing goes through it again")
+            .report(retain, "the graph is kept into the next round, and nothing goes through it again")
             .label(facts.looped(looped).header, "each round holds the activations of two")
             .help("drop `retain_graph=True`; if a state is carried over, `detach()` it")
             .fix(fix);

@@ -1,14 +1,14 @@
 //! # retry-inside-except
 //!
 //! ## What it does
-//! Finds work that is tried again inside the `except` that caught the out-of-memory error, and loops that
-//! keep the error while they try again.
+//! Finds retries inside the `except` clause that caught the out-of-memory error, and loops that keep the
+//! exception while they retry.
 //!
 //! ## Why
-//! While the `except` runs, the exception holds its traceback, that holds the frames, and these hold the
-//! tensors of the attempt that failed. Measured with an attempt that had 64 MiB: 64 MiB are held inside of
-//! the handler, and none after it. The second attempt has so much less memory than the first. An exception
-//! that another name is bound to holds them after the handler, too.
+//! During the `except` clause, the exception holds its traceback, which holds the frames, which hold the
+//! tensors of the failed attempt. Measured with an attempt that had 64 MiB: 64 MiB are held inside the
+//! handler, and none after it. The second attempt has that much less memory than the first. An exception
+//! bound to another name holds them after the handler, too.
 //!
 //! ## Example
 //! ```python
@@ -29,12 +29,12 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [Frequently asked questions](https://docs.pytorch.org/docs/stable/notes/faq.html#my-out-of-memory-exception-handler-can-t-allocate-memory)
 
-use memfit_source::{Call, Facts, Handler, How, Kind, Op, OpKind, Span, Value};
+use memfit_source::{Call, Facts, Handler, Kind, Op, OpKind, Span, StoreKind, Value};
 
 use crate::query::{catches_all, catches_memory};
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -44,18 +44,18 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    kept(context, findings);
+    report_kept_exceptions(context, findings);
     for (index, handler) in facts.handlers.iter().enumerate() {
         if !is_of_memory(handler) {
             continue;
         }
-        let inside = |place: &memfit_source::Place| {
-            place.handler.is_some_and(|id| std::ptr::eq(facts.handler(id), &raw const facts.handlers[index]))
+        let inside = |site: &memfit_source::Site| {
+            site.handler.is_some_and(|id| std::ptr::eq(facts.handler(id), &raw const facts.handlers[index]))
         };
-        let tried = |place: &memfit_source::Place| place.tried == Some(handler.tried) && !inside(place);
-        // The same function as in the `try`, or the one that this is in.
-        let own = facts.function(handler.place.function).name.rsplit('.').next().unwrap_or_default();
-        let again = facts.calls.iter().filter(|call| inside(&call.place)).find(|call| {
+        let tried = |site: &memfit_source::Site| site.tried == Some(handler.tried) && !inside(site);
+        // The same function as in the `try` block, or the enclosing one.
+        let own = facts.function(handler.site.function).name.rsplit('.').next().unwrap_or_default();
+        let again = facts.calls.iter().filter(|call| inside(&call.site)).find(|call| {
             let name = context.slice(call.callee);
             let last = name.rsplit('.').next().unwrap_or(name);
             let helper =
@@ -64,7 +64,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                     || call.is_method("zero_grad");
             let recursive = !own.is_empty() && last == own && (call.function.is_some());
             let repeated = facts.calls.iter().any(|other| {
-                tried(&other.place)
+                tried(&other.site)
                     && context.slice(other.callee) == name
                     && (call.function.is_some() || call.receiver.is_none())
                     && computes(facts, call)
@@ -80,28 +80,28 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             facts
                 .ops
                 .iter()
-                .filter(|op| inside(&op.place))
-                .find(|op| facts.ops.iter().any(|other| tried(&other.place) && is_again(op, other)))
+                .filter(|op| inside(&op.site))
+                .find(|op| facts.ops.iter().any(|other| tried(&other.site) && is_again(op, other)))
                 .map(|op| op.span)
         });
         let Some(again) = again else { continue };
-        // Tried again on the host, it needs none of what is held.
+        // A retry on the host does not need the held memory.
         let text = context.slice(handler.span);
         if text.contains(".cpu()") || text.contains("\"cpu\"") || text.contains("'cpu'") {
             continue;
         }
         findings
-            .at(again, "the failed attempt's tensors are still held here, by the exception's traceback")
+            .report(again, "the failed attempt's tensors are still held here, by the exception's traceback")
             .label(handler.header, "they are freed when this block has ended")
             .help("set a flag here, and try again after the `except`");
     }
 }
 
-/// What a call does takes memory, as far as it can be told: a model goes through it or into it, or a batch.
+/// Returns `true` if a call may need device memory: a model, or a model or batch as an argument.
 fn computes(facts: &Facts, call: &Call) -> bool {
     let does = |op: &Op| {
         matches!(op.kind, OpKind::Forward | OpKind::Backward(_))
-            && (Some(op.place.function) == call.function || (op.via.is_some() && op.via == call.function))
+            && (Some(op.site.function) == call.function || (op.via.is_some() && op.via == call.function))
     };
     let takes = |value: &Value| matches!(value.kind, Kind::Module | Kind::Tensor | Kind::Loader(_));
     facts.ops.iter().any(does)
@@ -109,7 +109,7 @@ fn computes(facts: &Facts, call: &Call) -> bool {
         || call.path.as_deref().unwrap_or_else(|| facts.slice(call.callee)).contains("train")
 }
 
-/// The same is done as in the `try`.
+/// Returns `true` if the call is the same as in the `try` block.
 fn is_again(op: &Op, other: &Op) -> bool {
     match (&op.kind, &other.kind) {
         (OpKind::Forward, OpKind::Forward) => op.receiver == other.receiver,
@@ -122,20 +122,20 @@ fn is_of_memory(handler: &Handler) -> bool {
     catches_memory(handler) || (catches_all(handler) && handler.reads_message)
 }
 
-/// Exceptions that outlive their handler, in a loop that goes on.
-fn kept(context: &Context<'_>, findings: &mut Findings<'_>) {
+/// Finds exceptions that outlive their handler in a loop that continues.
+fn report_kept_exceptions(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for store in &facts.stores {
         let Kind::Exception(id) = store.value.kind else { continue };
         let handler = facts.handler(id);
-        let Some(looped) = store.place.looped else { continue };
+        let Some(looped) = store.site.looped else { continue };
         if !is_of_memory(handler)
-            || !matches!(store.how, How::Assign | How::Append | How::Item)
-            || handler.place.looped != Some(looped)
+            || !matches!(store.kind, StoreKind::Assign | StoreKind::Append | StoreKind::Item)
+            || handler.site.looped != Some(looped)
         {
             continue;
         }
-        // What comes after it may end the loop, or let go of what is held.
+        // Later code may leave the loop, or delete the reference.
         let words = |span: Span| -> Vec<&str> {
             context.slice(span).split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).collect()
         };
@@ -148,14 +148,14 @@ fn kept(context: &Context<'_>, findings: &mut Findings<'_>) {
             ["__traceback__", "with_traceback", "clear_frames"].iter().any(|way| round.contains(way))
                 || round.contains(&format!("del {}", store.target))
                 || round.contains(&format!("{} = None", store.target));
-        let tried = |place: &memfit_source::Place| place.tried == Some(handler.tried);
-        let works = facts.ops.iter().any(|op| tried(&op.place))
-            || facts.calls.iter().any(|call| tried(&call.place) && computes(facts, call));
+        let tried = |site: &memfit_source::Site| site.tried == Some(handler.tried);
+        let works = facts.ops.iter().any(|op| tried(&op.site))
+            || facts.calls.iter().any(|call| tried(&call.site) && computes(facts, call));
         if lets_go || !works {
             continue;
         }
         findings
-            .at(
+            .report(
                 store.span,
                 format!(
                     "`{}` holds the tensors of the attempt that failed, by the exception's traceback, while the loop goes on",

@@ -1,7 +1,7 @@
 //! # scaler-call-missing
 //!
 //! ## What it does
-//! Finds training with a gradient scaler in which `scale()` or `update()` is never called.
+//! Finds training with a gradient scaler without a call of `scale()` or `update()`.
 //!
 //! ## Why
 //! Measured over three rounds: without `scale()` the first step raises ("Attempted step but _scale is None"),
@@ -26,7 +26,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [Automatic mixed precision examples](https://docs.pytorch.org/docs/stable/notes/amp_examples.html)
@@ -40,7 +40,7 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    // Only of scalers that are made here is it known what is done with them, and that none is disabled.
+    // Only for scalers created in this file are all uses known, and that they are enabled.
     let made: Vec<_> = facts
         .calls
         .iter()
@@ -59,7 +59,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
     for step in &facts.ops {
         let plain = matches!(step.kind, OpKind::Step { scaled: true, .. }) && step.via.is_none();
-        if !plain || step.place.looped.is_none() {
+        if !plain || step.site.looped.is_none() {
             continue;
         }
         let (message, help) = if scales {
@@ -67,11 +67,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         } else {
             ("no loss is scaled: this raises", "call `scaler.scale(loss).backward()`")
         };
-        findings.at(step.span, message).label(first.span, "the scaler is made here").help(help);
+        findings.report(step.span, message).label(first.span, "the scaler is made here").help(help);
     }
 }
 
-/// It may be switched off, and then asks for nothing.
+/// Returns `true` if the scaler may be disabled, so that it needs no calls.
 fn may_be_off(call: &Call) -> bool {
     call.is_open() || call.keyword("enabled").is_some_and(|argument| argument.value.truth() != Some(true))
 }

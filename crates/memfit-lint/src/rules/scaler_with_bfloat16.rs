@@ -1,11 +1,11 @@
 //! # scaler-with-bfloat16
 //!
 //! ## What it does
-//! Notes a gradient scaler beside autocast to bfloat16.
+//! Notes a gradient scaler in combination with autocast to bfloat16.
 //!
 //! ## Why
 //! bfloat16 has the range of float32: its gradients do not underflow, and the scaler costs a check for
-//! infinities in every step and a synchronisation with the GPU.
+//! infinities and a synchronisation with the GPU in every step.
 //!
 //! ## Example
 //! ```python
@@ -22,7 +22,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [torch.amp](https://docs.pytorch.org/docs/stable/amp.html)
@@ -43,7 +43,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             _ => None,
         })
     };
-    // Where other types are possible, the scaler is for them.
+    // If other types are possible, the scaler is for them.
     if casts().count() == 0 || casts().any(|(_, to)| to != Some(DType::BFloat16)) {
         return;
     }
@@ -51,7 +51,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for (op, backward) in backwards(facts) {
         if backward.loss.is(Flags::SCALED) && op.via.is_none() {
             findings
-                .at(op.span, "the loss is scaled, and bfloat16 needs no scaling")
+                .report(op.span, "the loss is scaled, and bfloat16 needs no scaling")
                 .label(cast.span, "autocast to bfloat16")
                 .help("train without a `GradScaler`");
         }

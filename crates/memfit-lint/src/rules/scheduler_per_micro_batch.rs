@@ -1,12 +1,12 @@
 //! # scheduler-per-micro-batch
 //!
 //! ## What it does
-//! Finds learning-rate schedulers that step in every round of an accumulating loop.
+//! Finds learning-rate schedulers that step for every micro-batch under gradient accumulation.
 //!
 //! ## Why
-//! The schedule is written in optimizer steps, and runs through `k` times too fast. Measured on a rate that
-//! falls from 1 to 0 in eight steps, with a window of 4: the second step has a rate of 0.125 instead of
-//! 0.875. PyTorch warns about it only when the scheduler's first step comes before the optimizer's.
+//! The schedule counts optimizer steps, and runs `k` times too fast. Measured on a rate that falls from 1 to
+//! 0 in eight steps, with a window of 4: the second step has a rate of 0.125 instead of 0.875. PyTorch only
+//! warns if the scheduler's first step precedes the optimizer's.
 //!
 //! ## Example
 //! ```python
@@ -28,7 +28,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: the schedule's own length may have been chosen to match.
+//! No fix: the length of the schedule may have been chosen to match.
 //!
 //! ## References
 //! - [How to adjust learning rate](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate)
@@ -53,7 +53,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         .iter()
         .filter(|call| call.result.kind == Kind::Scheduler && call.arguments.len() > 1)
         .collect();
-    // A schedule that is as long as the batches are many is right to step with each of them.
+    // A schedule over the number of batches correctly steps with each of them.
     if made.iter().any(|call| call.arguments.iter().skip(1).any(|argument| counts_batches(context, argument)))
     {
         return;
@@ -64,23 +64,24 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         for op in facts
             .ops
             .iter()
-            .filter(|op| op.kind == OpKind::SchedulerStep && op.place.looped == window.looped && !op.deep)
+            .filter(|op| op.kind == OpKind::SchedulerStep && op.site.looped == window.looped && !op.deep)
         {
-            let guarded = facts.guards_of(op.place.guard).any(|id| facts.guard(id).looped == window.looped);
-            // Where neither is in sight, the schedule may be in batches.
+            let guarded = facts.guards_of(op.site.guard).any(|id| facts.guard(id).looped == window.looped);
+            // If neither is visible, the schedule may count batches.
             let hidden = made.is_empty() && step_of(facts, window).via.is_some();
             if guarded || hidden || window.steps_elsewhere {
                 continue;
             }
             findings
-                .at(op.span, format!("the scheduler steps in every round, the optimizer every `{}`: the schedule runs too fast", context.slice(window.counted.period)))
+                .report(op.span, format!("the scheduler steps in every round, the optimizer every `{}`: the schedule runs too fast", context.slice(window.counted.period)))
                 .label(window.counted.span, "the window")
                 .help("step the scheduler where the optimizer steps");
         }
     }
 }
 
-/// `len(loader) * epochs`, written there or under a name; divided, it counts something else.
+/// Returns `true` for `len(loader) * epochs`, written there or under a name; after a division it counts
+/// something else.
 fn counts_batches(context: &Context<'_>, argument: &Argument) -> bool {
     let counts = |text: &str| text.contains("len(") && !text.contains('/');
     let text = context.slice(argument.value_span);

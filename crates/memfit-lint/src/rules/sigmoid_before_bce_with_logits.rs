@@ -1,11 +1,11 @@
 //! # sigmoid-before-bce-with-logits
 //!
 //! ## What it does
-//! Finds probabilities that go into `binary_cross_entropy_with_logits`.
+//! Finds probabilities that are passed to `binary_cross_entropy_with_logits`.
 //!
 //! ## Why
-//! The loss applies the sigmoid itself. Given probabilities it applies it twice. Measured: the loss of a
-//! positive cannot fall below 0.31 however right the model is.
+//! The loss applies the sigmoid itself, so that probabilities go through it twice. Measured: the loss of a
+//! positive sample cannot fall below 0.31, however good the model is.
 //!
 //! ## Example
 //! ```python
@@ -17,7 +17,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [binary_cross_entropy_with_logits](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.binary_cross_entropy_with_logits.html)
@@ -36,7 +36,7 @@ pub(super) static RULE: Rule = Rule {
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in &context.facts.calls {
-        // What is passed is looked at first: whose call it is takes a search.
+        // The argument is checked first, since resolving the callee takes a search.
         let first = call.argument(0, "input").filter(|first| first.value.is(Flags::SIGMOID));
         let takes = |call: &memfit_source::Call| {
             call.is("torch.nn.functional.binary_cross_entropy_with_logits")
@@ -44,7 +44,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         };
         if let Some(first) = first.filter(|_| takes(call)) {
             findings
-                .at(
+                .report(
                     first.value_span,
                     "these are probabilities: the loss applies the sigmoid to them once more",
                 )

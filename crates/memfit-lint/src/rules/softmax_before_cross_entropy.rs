@@ -1,12 +1,12 @@
 //! # softmax-before-cross-entropy
 //!
 //! ## What it does
-//! Finds probabilities that go into a loss which takes logits.
+//! Finds probabilities that are passed to a loss that takes logits.
 //!
 //! ## Why
-//! `cross_entropy` applies `log_softmax` itself. Given probabilities it applies it twice. Measured: the loss
-//! cannot fall below 0.55 for three classes however right the model is; the gradients are small, and a tensor
-//! of the outputs' size is held for nothing.
+//! `cross_entropy` applies `log_softmax` itself, so that probabilities are normalised twice. Measured: the
+//! loss cannot fall below 0.55 for three classes, however good the model is; the gradients are small, and
+//! another tensor of the outputs' size is held.
 //!
 //! ## Example
 //! ```python
@@ -18,7 +18,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [cross_entropy](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.cross_entropy.html)
@@ -37,16 +37,19 @@ pub(super) static RULE: Rule = Rule {
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for call in &context.facts.calls {
-        // What is passed is looked at first: whose call it is takes a search.
+        // The argument is checked first, since resolving the callee takes a search.
         let first = call.argument(0, "input").filter(|first| first.value.is(Flags::SOFTMAX));
         if let Some(first) = first.filter(|_| takes_logits(context, call)) {
-            // `log_softmax` twice is the same as once.
+            // A repeated `log_softmax` has no effect.
             let text = &context.facts.text;
             if text.contains("log_softmax") || text.contains("LogSoftmax") {
                 continue;
             }
             findings
-                .at(first.value_span, "these are probabilities: the loss applies softmax to them once more")
+                .report(
+                    first.value_span,
+                    "these are probabilities: the loss applies softmax to them once more",
+                )
                 .help("pass the logits");
         }
     }
@@ -57,7 +60,7 @@ fn takes_logits(context: &Context<'_>, call: &memfit_source::Call) -> bool {
 }
 
 impl Context<'_> {
-    /// The loss function of this file that a call is of.
+    /// Loss function of this file that is called.
     pub(super) fn criterion(&self, call: &memfit_source::Call) -> Option<Criterion> {
         let name = self.slice(call.callee);
         let mut made = self.facts.stores_of(name);

@@ -1,12 +1,12 @@
 //! # stale-window-index
 //!
 //! ## What it does
-//! Finds windows whose counter is not the loop's.
+//! Finds gradient accumulation windows whose counter is not the loop's.
 //!
 //! ## Why
-//! A name that nothing binds raises `NameError` in the first round. A name that another loop left behind, or
-//! that is never counted up, has one value for the whole loop: the optimizer steps in every round, or never.
-//! Measured over 8 rounds with a window of 4: 8 steps or 0 instead of 2.
+//! An unbound name raises `NameError` in the first iteration. A name left over from another loop, or one that
+//! is never incremented, has one value for the whole loop: the optimizer steps in every iteration, or never.
+//! Measured over 8 iterations with a window of 4: 8 steps or 0 instead of 2.
 //!
 //! ## Example
 //! ```python
@@ -26,12 +26,12 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: it changes what is trained, and that is for the author to look at.
+//! No fix: it changes the training results, so the author must decide.
 //!
 //! ## References
 //! - [enumerate](https://docs.python.org/3/library/functions.html#enumerate)
 
-use memfit_source::Bound;
+use memfit_source::CounterBinding;
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -43,7 +43,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for window in &facts.windows {
         let counted = &window.counted;
         let Some(looped) = window.looped else { continue };
-        // What is counted by a caller has its name there.
+        // A counter of the caller has its name there.
         let function = facts.function(facts.looped(looped).function);
         if counted.counter.contains('.') || !function.span.contains(counted.span) {
             continue;
@@ -52,18 +52,18 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let counted_up =
             facts.enclosing(Some(looped)).any(|id| facts.looped(id).assigned.contains(&counted.counter));
         let why = match counted.bound {
-            Bound::Nowhere => "is bound by nothing: the first round raises `NameError`",
-            Bound::Target(id) if !inside(id) && !counted_up => {
+            CounterBinding::Nowhere => "is bound by nothing: the first round raises `NameError`",
+            CounterBinding::Target(id) if !inside(id) && !counted_up => {
                 "is left over from another loop: it has one value in all rounds"
             }
-            Bound::Assigned(at) if !at.is_some_and(inside) && !counted_up => {
+            CounterBinding::Assigned(at) if !at.is_some_and(inside) && !counted_up => {
                 "is never counted up in this loop: it has one value in all rounds"
             }
             _ => continue,
         };
         let index = facts.looped(looped).index.as_ref().map(|(name, _)| name.clone());
         findings
-            .at(counted.counter_span, format!("`{}` {why}", counted.counter))
+            .report(counted.counter_span, format!("`{}` {why}", counted.counter))
             .label(
                 facts.looped(looped).header,
                 match &index {

@@ -1,13 +1,12 @@
 //! # state-dict-alias
 //!
 //! ## What it does
-//! Finds a `state_dict()` that is kept as the best one while the training goes on.
+//! Finds a `state_dict()` that is kept as the best one without a copy while training continues.
 //!
 //! ## Why
-//! `state_dict()` gives the weights themselves, not a copy: the next step changes what was kept, and the
+//! `state_dict()` returns the weights themselves, not a copy: the next step changes the kept values, and the
 //! 'best' weights are the last ones. Measured: 2 of 2 tensors that were kept change with the model.
-//! `copy.deepcopy` copies, but on the card: 4 MiB for a model of 4 MiB; a copy on the host costs no device
-//! memory.
+//! `copy.deepcopy` copies on the card: 4 MiB for a model of 4 MiB; a copy on the host needs no device memory.
 //!
 //! ## Example
 //! ```python
@@ -33,7 +32,7 @@
 //! ## References
 //! - [state_dict](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html)
 
-use memfit_source::{How, Kind, Store};
+use memfit_source::{Kind, Store, StoreKind};
 
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
 
@@ -43,9 +42,9 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for store in facts.stores.iter().filter(|store| matches!(store.value.kind, Kind::StateDict)) {
-        let kept = matches!(store.how, How::Assign | How::Append | How::Item);
-        let Some(looped) = store.place.looped.filter(|_| kept) else { continue };
-        let guarded = facts.guards_of(store.place.guard).any(|id| facts.guard(id).looped == Some(looped));
+        let kept = matches!(store.kind, StoreKind::Assign | StoreKind::Append | StoreKind::Item);
+        let Some(looped) = store.site.looped.filter(|_| kept) else { continue };
+        let guarded = facts.guards_of(store.site.guard).any(|id| facts.guard(id).looped == Some(looped));
         if !guarded || !used_after(context, store, looped) {
             continue;
         }
@@ -53,7 +52,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let plain = text.ends_with(".state_dict()");
         let copy = format!("{{key: value.detach().cpu().clone() for key, value in {text}.items()}}");
         findings
-            .at(
+            .report(
                 store.value_span,
                 format!(
                     "`{}` is the weights themselves: the next step changes what is kept in it",
@@ -70,12 +69,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// The name is read behind the loop.
+/// Returns `true` if the name is read after the loop.
 fn used_after(context: &Context<'_>, store: &Store, looped: memfit_source::LoopId) -> bool {
     let facts = context.facts;
     let outermost = facts.enclosing(Some(looped)).last().unwrap_or(looped);
     let end = facts.looped(outermost).span.end;
-    let function = facts.function(store.place.function).span.end;
+    let function = facts.function(store.site.function).span.end;
     let rest = context.slice(memfit_source::Span::new(end.min(function), function));
     rest.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).any(|word| word == store.target)
         || (store.target.starts_with("self.") && facts.text.matches(&store.target).count() > 1)

@@ -1,12 +1,12 @@
 //! # tensor-running-loss
 //!
 //! ## What it does
-//! Finds running sums and lists of losses that stay tensors.
+//! Finds running sums and lists of losses that remain tensors with a graph.
 //!
 //! ## Why
-//! After `backward()` no activation is kept (measured: 0 bytes), so this is no leak. What stays is a chain of
-//! graph nodes that grows by one a round, and a block of 512 B on the card. `.detach()` keeps the sum on the
-//! device without the chain. In a list, each loss keeps the nodes of its own round.
+//! After `backward()` no activation is kept (measured: 0 bytes), so this is no leak. The sum keeps a chain of
+//! graph nodes that grows by one in each iteration, and a block of 512 B on the card. `.detach()` keeps the
+//! sum on the device without the chain. In a list, each loss keeps the nodes of its own iteration.
 //!
 //! ## Example
 //! ```python
@@ -31,7 +31,7 @@
 //! ## References
 //! - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
 
-use memfit_source::{Flags, GraphState, How, Kind};
+use memfit_source::{Flags, GraphState, Kind, StoreKind};
 
 use crate::query::{backwards, grows, has_constant_key};
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -43,10 +43,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for store in &facts.stores {
         let freed = store.graph == GraphState::Freed && store.value.is(Flags::SCALAR);
-        let adds = store.how == How::Add && store.grows.is_some();
-        let keeps = match store.how {
-            How::Append => true,
-            How::Item => {
+        let adds = store.kind == StoreKind::Add && store.grows.is_some();
+        let keeps = match store.kind {
+            StoreKind::Append => true,
+            StoreKind::Item => {
                 matches!(store.target_value.kind, Kind::Container { .. }) && !has_constant_key(context, store)
             }
             _ => false,
@@ -56,12 +56,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         {
             continue;
         }
-        // A sum that is trained on is not a running one.
+        // A sum that is trained on is no running loss.
         let trained = backwards(facts).any(|(op, backward)| {
-            op.place.function == store.place.function
+            op.site.function == store.site.function
                 && has_word(context.slice(backward.loss_span), &store.target)
         });
-        // What is added before the backward pass is freed by its own, or the sum goes into another's loss.
+        // A loss added before the backward pass is freed by its own pass, or the sum is part of another loss.
         let own = store.graph_then == GraphState::Freed
             || backwards(facts).any(|(_, backward)| {
                 has_word(context.slice(backward.loss_span), context.slice(store.value_span))
@@ -72,7 +72,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let text = context.slice(store.value_span).to_owned();
         let simple = text.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '.');
         findings
-            .at(
+            .report(
                 store.value_span,
                 if adds {
                     format!("`{}` stays a tensor: its graph grows by a node in every round", store.target)
@@ -92,7 +92,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Whether a name stands in a text as a word.
+/// Returns `true` if a name occurs in a text as a whole word.
 fn has_word(text: &str, name: &str) -> bool {
     text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '.')).any(|word| word == name)
 }

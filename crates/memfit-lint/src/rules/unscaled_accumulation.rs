@@ -5,8 +5,8 @@
 //! another number.
 //!
 //! ## Why
-//! A mean over a batch of `k` micro-batches is the sum of their means divided by `k`. Without the division
-//! the gradient is `k` times as large, and so is the learning rate, in effect. Measured with four
+//! The mean over a batch of `k` micro-batches is the sum of their means divided by `k`. Without the division
+//! the gradient is `k` times as large, which acts like a `k` times larger learning rate. Measured with four
 //! micro-batches: 4.0 times the gradient of the whole batch.
 //!
 //! ## Example
@@ -27,7 +27,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: it changes what is trained, and that is for the author to look at.
+//! No fix: it changes the training results, so the author must decide.
 //!
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
@@ -43,14 +43,14 @@ pub(super) static RULE: Rule =
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for window in &facts.windows {
-        // Where gradients are cleared in each round nothing accumulates.
+        // If gradients are cleared in each iteration, nothing accumulates.
         if !window.clears_each_round.is_empty()
             || window.counted.rounds == Some(1)
             || window.counted.residue == Residue::Other
         {
             continue;
         }
-        // Gradients may be divided where they are, and a step elsewhere may mean anything.
+        // The gradients themselves may be divided, and a step elsewhere makes the window ambiguous.
         let written = facts.ops.iter().any(|op| matches!(op.kind, OpKind::WriteGrad { clears: false, .. }));
         if written || window.steps_elsewhere {
             continue;
@@ -64,7 +64,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             {
                 let period = context.slice(window.counted.period);
                 findings
-                    .at(op.span, format!("the loss is divided by {by}, and the window has `{period}` rounds: the gradients are no mean"))
+                    .report(op.span, format!("the loss is divided by {by}, and the window has `{period}` rounds: the gradients are no mean"))
                     .label(window.counted.span, "the window")
                     .help(format!("divide the loss by `{period}`"));
                 continue;
@@ -82,14 +82,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             }
             let period = context.slice(window.counted.period);
             findings
-                .at(op.span, format!("the gradients of `{period}` micro-batches are summed, not averaged: they are `{period}` times too large"))
+                .report(op.span, format!("the gradients of `{period}` micro-batches are summed, not averaged: they are `{period}` times too large"))
                 .label(window.counted.span, "the window")
                 .help(format!("divide the loss by `{period}`"));
         }
     }
 }
 
-/// The divisor of a loss that is a mean, where it is not the length of the window.
+/// Divisor of a loss that is a mean, if it is not the length of the window.
 fn wrong_divisor(context: &Context<'_>, window: &Window, backward: &Backward) -> Option<String> {
     let loss = &backward.loss;
     if backward.managed || loss.is(Flags::SUMMED) || loss.is(Flags::OPAQUE) {

@@ -4,9 +4,9 @@
 //! Finds slices of outputs that are collected without a copy.
 //!
 //! ## Why
-//! A slice shares the storage of the whole, and keeps it, round after round. `.detach()` changes nothing
-//! about that; `.clone()` copies the part and lets the whole go. Measured: a column of each of three outputs
-//! of 8 MiB holds 24 MiB; copied, 48 KiB.
+//! A slice shares the storage of the whole tensor and keeps it alive. `.detach()` does not change that;
+//! `.clone()` copies the part, so that the whole can be freed. Measured: a column of each of three outputs of
+//! 8 MiB holds 24 MiB; copied, 48 KiB.
 //!
 //! ## Example
 //! ```python
@@ -20,12 +20,12 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: code that writes through the slice into the whole no longer does.
+//! Unsafe: code that writes to the whole tensor through the slice no longer does.
 //!
 //! ## References
 //! - [Tensor views](https://docs.pytorch.org/docs/stable/tensor_view.html)
 
-use memfit_source::{Flags, How};
+use memfit_source::{Flags, StoreKind};
 
 use crate::query::grows;
 use crate::rule::{Context, Edit, Findings, Fix, Fixes, Rule, Severity};
@@ -35,7 +35,7 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    for store in facts.stores.iter().filter(|store| store.how == How::Append) {
+    for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append) {
         let view =
             store.value.is(Flags::VIEW) && store.value.is(Flags::OUTPUT) && store.value.graph.is_none();
         if !view || grows(facts, store).is_none() {
@@ -43,7 +43,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         let text = context.slice(store.value_span).to_owned();
         findings
-            .at(
+            .report(
                 store.value_span,
                 format!("`{text}` is a slice: it keeps the storage of the whole tensor in every round"),
             )

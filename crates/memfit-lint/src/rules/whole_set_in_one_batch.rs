@@ -1,12 +1,11 @@
 //! # whole-set-in-one-batch
 //!
 //! ## What it does
-//! Finds evaluation in one batch that is as large as its data set.
+//! Finds evaluation in a single batch of the whole data set.
 //!
 //! ## Why
-//! Every activation that is alive at a time, and the batch itself, are as many times larger as the set has
-//! samples, so that the memory that an evaluation needs grows with the set. Measured with a set of 16
-//! batches: a peak of 385 MiB instead of 25 MiB.
+//! The batch and its activations are as large as the data set, so that the memory for an evaluation grows
+//! with it. Measured with a set of 16 batches: a peak of 385 MiB instead of 25 MiB.
 //!
 //! ## Example
 //! ```python
@@ -24,12 +23,12 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what is computed from the batch must be put together from several.
+//! No fix: results of several batches must be combined.
 //!
 //! ## References
 //! - [torch.utils.data](https://docs.pytorch.org/docs/stable/data.html#loading-batched-and-non-batched-data)
 
-use memfit_source::{Call, OpKind, Over};
+use memfit_source::{Call, IterableKind, OpKind};
 
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
@@ -61,25 +60,25 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !facts.calls.iter().any(counts) {
             continue;
         }
-        // A model goes over it on the card, and nothing is trained.
+        // A model is evaluated on it on the card, and nothing is trained.
         let evaluates = |id: memfit_source::LoopId| {
             let forward = facts.ops_in(id).any(|op| op.kind == OpKind::Forward);
             let on_card = facts.calls.iter().any(|call| {
-                facts.within(&call.place, id)
+                facts.within(&call.site, id)
                     && (call.is_method("cuda") || call.is_method("to"))
                     && call.result.device.is_gpu()
             });
             forward && on_card && !facts.trains(id)
         };
         let over = facts.calls.get(*index).and_then(|_| {
-            facts.ops.iter().filter_map(|op| op.place.looped).find(|id| {
-                let Over::Loader(Some(of)) = facts.looped(*id).over else { return false };
+            facts.ops.iter().filter_map(|op| op.site.looped).find(|id| {
+                let IterableKind::Loader(Some(of)) = facts.looped(*id).iterable_kind else { return false };
                 facts.loader(of).is_some_and(|call| call.span == loader.span) && evaluates(*id)
             })
         });
         let Some(over) = over else { continue };
         findings
-            .at(
+            .report(
                 size.span,
                 format!("one batch of all of `{set}`: the memory that it takes grows with the set"),
             )

@@ -1,12 +1,12 @@
 //! # window-off-by-one
 //!
 //! ## What it does
-//! Finds windows that count from zero: `if step % k == 0: optimizer.step()`.
+//! Finds gradient accumulation windows that count from zero: `if step % k == 0: optimizer.step()`.
 //!
 //! ## Why
-//! The first window has one micro-batch and is divided by `k` all the same; with `enumerate` from 0 the last
-//! rounds are left over even when the number of batches is a multiple of `k`. Measured over 8 rounds with a
-//! window of 4: steps in the rounds 0 and 4 instead of 3 and 7, with 3 rounds left over.
+//! The first window has one micro-batch but is divided by `k`; with `enumerate` from 0, micro-batches remain
+//! at the end even if the number of batches is a multiple of `k`. Measured over 8 iterations with a window of
+//! 4: steps in the iterations 0 and 4 instead of 3 and 7, with 3 iterations left over.
 //!
 //! ## Example
 //! ```python
@@ -26,12 +26,12 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: it changes what is trained, and that is for the author to look at.
+//! No fix: it changes the training results, so the author must decide.
 //!
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
 
-use memfit_source::{Bound, Residue};
+use memfit_source::{CounterBinding, Residue};
 
 use crate::query::step_of;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
@@ -45,8 +45,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let counted = &window.counted;
         let Some(looped) = window.looped else { continue };
         let first = match (counted.bound, &facts.looped(looped).index) {
-            (Bound::Target(id), Some((name, start))) if id == looped && *name == counted.counter => *start,
-            (Bound::Target(id), None)
+            (CounterBinding::Target(id), Some((name, start))) if id == looped && *name == counted.counter => {
+                *start
+            }
+            (CounterBinding::Target(id), None)
                 if id == looped
                     && !facts.over_batches(looped)
                     && context.slice(facts.looped(looped).iterable).starts_with("range(")
@@ -63,14 +65,14 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         {
             continue;
         }
-        // The step must come after the backward pass of its round.
+        // The step must follow the backward pass of its iteration.
         let step = step_of(facts, window);
-        if window.backwards.iter().any(|index| facts.ops[*index].place.order > step.place.order) {
+        if window.backwards.iter().any(|index| facts.ops[*index].site.order > step.site.order) {
             continue;
         }
         let dividend = context.slice(counted.dividend);
         findings
-            .at(counted.span, format!("`{}` is 0 in the first round: the first window has one micro-batch, and is weighted as if it had `{}`", counted.counter, context.slice(counted.period)))
+            .report(counted.span, format!("`{}` is 0 in the first round: the first window has one micro-batch, and is weighted as if it had `{}`", counted.counter, context.slice(counted.period)))
             .help(format!("count from one: `({dividend} + 1) % …`"));
     }
 }

@@ -4,8 +4,8 @@
 //! Finds gradients that are cleared between the backward pass and the step.
 //!
 //! ## Why
-//! The step sees no gradients: nothing is trained. Measured with SGD: after the step, 0 of 15 parameters have
-//! changed; without the line, all 15 have.
+//! The step finds no gradients, so nothing is trained. Measured with SGD: after the step, 0 of 15 parameters
+//! have changed; without the line, all 15 have.
 //!
 //! ## Example
 //! ```python
@@ -25,7 +25,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: what to do instead is for the author to decide.
+//! No fix: the right change depends on the program.
 //!
 //! ## References
 //! - [Optimizing model parameters](https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html)
@@ -48,7 +48,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let near = |op: &&Op| {
-            op.place.function == clear.place.function && op.place.looped == clear.place.looped && !op.deep
+            op.site.function == clear.site.function && op.site.looped == clear.site.looped && !op.deep
         };
         let acts = |op: &&Op| matches!(op.kind, OpKind::Backward(_) | OpKind::Step { .. });
         let before = facts.ops[..index].iter().filter(near).rfind(acts);
@@ -59,34 +59,35 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !taken || backward.managed || facts.overlap(&before.weights, &step.weights) == Overlap::No {
             continue;
         }
-        // The step is never done without the clearing before it.
+        // The step never runs without the clearing before it.
         let always = facts
-            .guards_of(clear.place.guard)
-            .all(|id| facts.guards_of(step.place.guard).any(|other| other == id));
+            .guards_of(clear.site.guard)
+            .all(|id| facts.guards_of(step.site.guard).any(|other| other == id));
         if !always || hidden(facts, clear, step) {
             continue;
         }
         findings
-            .at(clear.span, "the gradients are cleared before the step: it trains nothing")
+            .report(clear.span, "the gradients are cleared before the step: it trains nothing")
             .label(before.span, "the gradients are computed here")
             .label(step.span, "and would be used here")
             .help("clear them after the step, or before the backward pass");
     }
 }
 
-/// What is cleared is what is stepped: the same optimizer, or the parameters that it holds.
+/// Returns `true` if the cleared gradients are those of the step: of the same optimizer, or of its
+/// parameters.
 fn clears(facts: &Facts, clear: &Op, step: &Op) -> bool {
     clear.receiver == step.receiver || facts.overlap(&clear.weights, &step.weights) == Overlap::Yes
 }
 
-/// Modules whose functions do no backward pass of a model here.
+/// Modules whose functions run no backward pass of a model here.
 const KNOWN: &[&str] = &["torch.", "builtins.", "numpy.", "math.", "time.", "logging."];
 
-/// A call between the two may do what cannot be seen: another backward pass.
+/// Returns `true` if a call between the two may run unknown code, such as another backward pass.
 fn hidden(facts: &Facts, clear: &Op, step: &Op) -> bool {
     facts.calls.iter().any(|call| {
-        let order = call.place.order;
-        let between = clear.place.order < order && order < step.place.order && call.span != clear.span;
+        let order = call.site.order;
+        let between = clear.site.order < order && order < step.site.order && call.span != clear.span;
         let seen = call.function.is_some()
             || call.path.as_deref().is_some_and(|path| KNOWN.iter().any(|start| path.starts_with(start)))
             || call.receiver.as_ref().is_some_and(|receiver| match receiver.value.kind {

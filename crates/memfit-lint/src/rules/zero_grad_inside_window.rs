@@ -1,12 +1,12 @@
 //! # zero-grad-inside-window
 //!
 //! ## What it does
-//! Finds gradient accumulation in which the gradients are cleared in every round.
+//! Finds gradient accumulation in which the gradients are cleared in every iteration.
 //!
 //! ## Why
-//! Only the last micro-batch of a window is left when the optimizer steps. Measured on a parameter whose
-//! window should give a gradient of 2.5: it gets 1.0. The memory is saved, and so is most of the training
-//! data.
+//! Only the gradients of the last micro-batch of a window remain when the optimizer steps. Measured on a
+//! parameter whose window should give a gradient of 2.5: it gets 1.0. Most of the training data has no
+//! effect.
 //!
 //! ## Example
 //! ```python
@@ -27,7 +27,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: it changes what is trained, and that is for the author to look at.
+//! No fix: it changes the training results, so the author must decide.
 //!
 //! ## References
 //! - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
@@ -47,7 +47,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             let clear = &facts.ops[*index];
             let period = context.slice(window.counted.period);
             findings
-                .at(clear.span, format!("the gradients are cleared in every round, and the optimizer steps every `{period}`: only the last micro-batch counts"))
+                .report(clear.span, format!("the gradients are cleared in every round, and the optimizer steps every `{period}`: only the last micro-batch counts"))
                 .label(window.counted.span, "the window")
                 .help("clear the gradients after the step only");
         }

@@ -5,8 +5,8 @@
 //!
 //! ## Why
 //! The gradients, as many bytes as the parameters, stay allocated during the forward pass, and are written
-//! and read once more in every step. Measured on 4 MiB of parameters: 4 MiB stay. Setting them to `None`,
-//! which is the default, frees them.
+//! and read once more in every step. Measured on 4 MiB of parameters: 4 MiB stay. Setting them to `None`, the
+//! default, frees them.
 //!
 //! ## Example
 //! ```python
@@ -18,7 +18,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! There is none: it changes what is trained, and that is for the author to look at.
+//! No fix: it changes the training results, so the author must decide.
 //!
 //! ## References
 //! - [zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html)
@@ -32,7 +32,7 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    // What adds to `grad` needs one to be there.
+    // Code that adds to `grad` needs an existing gradient.
     let adds = facts.ops.iter().any(|op| matches!(op.kind, OpKind::WriteGrad { clears: false, .. }));
     if adds || facts.text.contains(".grad.") {
         return;
@@ -44,7 +44,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         };
         findings
-            .at(argument.span, "the gradients stay allocated during the forward pass")
+            .report(argument.span, "the gradients stay allocated during the forward pass")
             .help("leave it out: `None` is the default");
     }
 }

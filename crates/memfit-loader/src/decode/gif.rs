@@ -1,4 +1,4 @@
-//! GIF: its first picture, or a later one drawn over those before it.
+//! GIF decoding: the first frame, or a later one composed with those before it.
 
 use std::io::Read;
 
@@ -33,7 +33,7 @@ pub(super) fn decode<R: Read>(
     if (width, height) != stored {
         return Err(wrong("its headers contradict each other".to_owned()));
     }
-    // The screen; then the picture that is read; then what a picture that goes again was drawn over.
+    // The screen, the current frame, and the area that a frame with "restore to previous" covered.
     let screen = width * height * 4;
     let part = buffer.room(3 * screen);
     let (canvas, rest) = part.split_at_mut(screen);
@@ -78,7 +78,7 @@ pub(super) fn decode<R: Read>(
         }
     }
     if image.plan.from.bands == Bands::Rgb {
-        // Nothing is open, as the header said: three values of four, in place.
+        // Nothing is transparent, as the header showed: drops the fourth value of each pixel in place.
         for pixel in 0..width * height {
             canvas.copy_within(pixel * 4..pixel * 4 + 3, pixel * 3);
         }

@@ -1,4 +1,4 @@
-//! JPEG 2000: the whole picture, at the resolution level that is large enough.
+//! JPEG 2000 decoding: the whole image, at the smallest sufficient resolution level.
 
 use hayro_jpeg2000::{DecodeSettings, DecoderContext, Image};
 
@@ -36,7 +36,7 @@ pub(super) fn decode(bytes: &[u8], image: &Prepared, pixels: &mut [u8]) -> Resul
         return Err(wrong());
     }
     for (band, plane) in planes.iter().enumerate() {
-        // Fewer bits than the type has are spread over its range.
+        // Values with fewer bits than the type are scaled to its range.
         let depth = depth_of(plane.bit_depth());
         let most = (f64::from(depth).exp2() - 1.0) as f32;
         match layout.sample {

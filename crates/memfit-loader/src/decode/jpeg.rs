@@ -1,4 +1,5 @@
-//! JPEG in Rust, for builds without libjpeg-turbo or without its vector code; and what both decoders share.
+//! JPEG decoding in Rust, for builds without libjpeg-turbo or without its vector code, and code shared by
+//! both decoders.
 
 use zune_core::bytestream::ZCursor;
 use zune_core::colorspace::ColorSpace;
@@ -12,8 +13,8 @@ use crate::pixels::Bands;
 
 const NAME: &str = "JPEG";
 
-/// Inks that were stored the other way round.
-pub(super) fn upright_inks(image: &Prepared, pixels: &mut [u8]) {
+/// Inverts inks that were stored inverted.
+pub(super) fn uninvert_inks(image: &Prepared, pixels: &mut [u8]) {
     if matches!(image.header.storage, Storage::Jpeg { inverted: true, .. }) {
         for value in pixels {
             *value = !*value;
@@ -21,8 +22,8 @@ pub(super) fn upright_inks(image: &Prepared, pixels: &mut [u8]) {
     }
 }
 
-/// Refuses what neither decoder reads as it should be read.
-pub(super) fn readable(image: &Prepared) -> Result<(), LoaderError> {
+/// Rejects files that neither decoder reads correctly.
+pub(super) fn check_readable(image: &Prepared) -> Result<(), LoaderError> {
     debug_assert_eq!(image.header.format, Format::Jpeg);
     match image.header.storage {
         Storage::Jpeg { unusual: Some(reason), .. } => {
@@ -33,8 +34,8 @@ pub(super) fn readable(image: &Prepared) -> Result<(), LoaderError> {
 }
 
 pub(super) fn decode(bytes: &[u8], image: &Prepared, pixels: &mut [u8]) -> Result<(), LoaderError> {
-    readable(image)?;
-    if !ends(bytes) {
+    check_readable(image)?;
+    if !has_end_marker(bytes) {
         return Err(LoaderError::Damaged { format: NAME, reason: "it is cut off before its end".to_owned() });
     }
     let colours = match image.plan.from.bands {
@@ -57,18 +58,18 @@ pub(super) fn decode(bytes: &[u8], image: &Prepared, pixels: &mut [u8]) -> Resul
         });
     }
     decoder.decode_into(pixels).map_err(damaged)?;
-    upright_inks(image, pixels);
+    uninvert_inks(image, pixels);
     Ok(())
 }
 
-/// Whether the mark of the end comes after the first scan's.
-pub(super) fn ends(bytes: &[u8]) -> bool {
+/// Returns `true` if an end-of-image marker follows the first start of scan.
+pub(super) fn has_end_marker(bytes: &[u8]) -> bool {
     let mut at = bytes.len();
     while at >= 2 {
         if bytes[at - 2] == 0xff {
             match bytes[at - 1] {
                 0xd9 => return true,
-                // A scan begins here, and no end came after it.
+                // A scan begins here, and no end of image follows.
                 0xda => return false,
                 _ => {}
             }

@@ -1,4 +1,4 @@
-//! PNG: row by row, unless it is interlaced.
+//! PNG decoding, row by row unless the image is interlaced.
 
 mod animation;
 
@@ -11,12 +11,12 @@ use crate::LoaderError;
 use crate::buffer::Buffer;
 use crate::header::Storage;
 use crate::pixels::Sample;
-use crate::plan::ROWS_AT_ONCE;
+use crate::plan::STRIP_ROWS;
 use crate::reduce::Reducer;
 
 const NAME: &str = "PNG";
-/// What chunks beside the pixels (text, colour profiles) may take.
-const MOST_BESIDE: usize = 4 << 20;
+/// Memory limit for chunks other than pixels (text, colour profiles).
+const MAX_METADATA_BYTES: usize = 4 << 20;
 
 pub(super) fn decode<R: BufRead + Seek>(
     reader: R,
@@ -42,10 +42,10 @@ pub(super) fn decode<R: BufRead + Seek>(
         let pixels = buffer.room(size);
         reader.next_frame(pixels).map_err(damaged)?;
         let part = &mut pixels[region.top as usize * line..region.bottom() as usize * line];
-        native(part, plan.from.sample);
+        to_native_order(part, plan.from.sample);
         return reducer.rows(region.height, part);
     }
-    let rows = if plan.in_strips(&image.header) { ROWS_AT_ONCE } else { region.height } as usize;
+    let rows = if plan.in_strips(&image.header) { STRIP_ROWS } else { region.height } as usize;
     let strip = buffer.room(rows * line);
     let mut filled = 0;
     for number in 0..region.bottom() {
@@ -57,7 +57,7 @@ pub(super) fn decode<R: BufRead + Seek>(
         filled += 1;
         if filled == rows || number + 1 == region.bottom() {
             let part = &mut strip[..filled * line];
-            native(part, plan.from.sample);
+            to_native_order(part, plan.from.sample);
             reducer.rows(filled as u32, part)?;
             filled = 0;
             if reducer.done() {
@@ -68,10 +68,10 @@ pub(super) fn decode<R: BufRead + Seek>(
     Ok(())
 }
 
-/// A reader that stands before the first picture, and gives values as the plan has them.
+/// Opens a reader at the first image with the plan's value transformations.
 fn open<R: BufRead + Seek>(reader: R, image: &Prepared) -> Result<Reader<R>, LoaderError> {
     let plan = &image.plan;
-    let limits = Limits { bytes: MOST_BESIDE + image.header.width as usize * 32 };
+    let limits = Limits { bytes: MAX_METADATA_BYTES + image.header.width as usize * 32 };
     let mut decoder = Decoder::new_with_limits(reader, limits);
     decoder.set_transformations(Transformations::EXPAND);
     decoder.set_ignore_text_chunk(true);
@@ -91,8 +91,8 @@ fn damaged(error: png::DecodingError) -> LoaderError {
     LoaderError::damaged(NAME)(error)
 }
 
-/// PNG stores the high byte first.
-fn native(data: &mut [u8], sample: Sample) {
+/// Converts samples from big-endian, PNG's byte order.
+fn to_native_order(data: &mut [u8], sample: Sample) {
     if sample == Sample::U16 && cfg!(target_endian = "little") {
         for value in data.chunks_exact_mut(2) {
             value.swap(0, 1);

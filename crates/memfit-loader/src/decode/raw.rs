@@ -1,4 +1,4 @@
-//! BMP and PNM: the rows of the region alone, each read where it stands.
+//! BMP and PNM decoding: reads only the rows of the region, each at its position.
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -7,7 +7,7 @@ use crate::LoaderError;
 use crate::buffer::Buffer;
 use crate::header::{Packing, Rows, Storage};
 use crate::pixels::Sample;
-use crate::plan::ROWS_AT_ONCE;
+use crate::plan::STRIP_ROWS;
 use crate::reduce::Reducer;
 
 pub(super) fn decode<R: Read + Seek>(
@@ -35,7 +35,7 @@ pub(super) fn decode<R: Read + Seek>(
     };
     let stride = usize::try_from(rows.stride)
         .map_err(|_| LoaderError::Bug("a row that no memory holds".to_owned()))?;
-    let at_once = if plan.in_strips(header) { ROWS_AT_ONCE } else { region.height } as usize;
+    let at_once = if plan.in_strips(header) { STRIP_ROWS } else { region.height } as usize;
     let part = buffer.room(at_once * line + stride);
     let (strip, stored) = part.split_at_mut(at_once * line);
     let mut filled = 0;
@@ -57,7 +57,7 @@ pub(super) fn decode<R: Read + Seek>(
     Ok(())
 }
 
-/// One row's pixels, as the layout has them.
+/// Unpacks one row's pixels to the layout.
 fn unpack(rows: &Rows, stored: &[u8], sample: Sample, out: &mut [u8]) {
     match &rows.packing {
         Packing::Plain => {
@@ -79,7 +79,7 @@ fn unpack(rows: &Rows, stored: &[u8], sample: Sample, out: &mut [u8]) {
             for (pixel, to) in out.chunks_exact_mut(3).enumerate() {
                 let byte = stored[pixel / each as usize];
                 let shift = (each - 1 - pixel as u32 % each) * bits;
-                // A number beyond the table is black, as elsewhere.
+                // As in other decoders, an index beyond the palette is black.
                 let colour = colours.get(usize::from(byte >> shift & most));
                 to.copy_from_slice(colour.unwrap_or(&[0; 3]));
             }
@@ -101,7 +101,7 @@ fn unpack(rows: &Rows, stored: &[u8], sample: Sample, out: &mut [u8]) {
     }
 }
 
-/// The part of a number that a mask names, from 0 to 255.
+/// Extracts the bits of a mask and scales them to 0 to 255.
 fn field(value: u32, mask: u32) -> u8 {
     if mask == 0 {
         return 0;

@@ -1,9 +1,8 @@
-//! JPEG at a quarter and an eighth of its size, by a decoder of our own: what no pixel depends on is passed
-//! over, several coefficients at a lookup, and what lies outside the region is never made.
+//! JPEG decoder for a quarter and an eighth of the size. It skips coefficients that affect no pixel, several
+//! in one lookup, and never reconstructs pixels outside of the region.
 //!
-//! Its pixels are libjpeg-turbo's. It takes baseline files in one scan, sampled as almost all are; anything
-//! else, and whatever is not as an encoder writes it, it leaves to the library, which knows what to do with
-//! both.
+//! Its pixels are identical to libjpeg-turbo's. It accepts baseline files in one scan with the common
+//! sampling factors; other and invalid files are left to the library.
 
 #![expect(clippy::inline_always, reason = "a call for each coefficient costs more than the coefficient")]
 
@@ -25,19 +24,19 @@ use crate::header::Storage;
 use crate::pixels::Bands;
 use crate::pixels::Rect;
 
-/// Where a coefficient stands, by row and column of frequencies, in the order of the file.
-const PLACES: [u8; 64] = [
+/// Zigzag order: row and column of frequencies for each coefficient in file order.
+const ZIGZAG: [u8; 64] = [
     0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7,
     14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39,
     46, 53, 60, 61, 54, 47, 55, 62, 63,
 ];
 
-/// Decodes the plan's region into `pixels`; `None` where the library has to.
+/// Decodes the plan's region into `pixels`. Returns `None` if the library has to decode the file.
 #[cfg(feature = "turbo")]
 pub(super) fn decode(bytes: &[u8], image: &Prepared, pixels: &mut [u8]) -> Option<()> {
     let plan = &image.plan;
     let Storage::Jpeg { progressive: false, unusual: None, .. } = image.header.storage else { return None };
-    // At a quarter, the library's vector code makes up for what is passed over here.
+    // At a quarter, the library's vector code is as fast as skipping coefficients.
     let faster = plan.denominator == 8 || (plan.denominator == 4 && Backend::BEST.slow_in_full());
     if !faster || !matches!(plan.from.bands, Bands::Grey | Bands::Rgb) {
         return None;
@@ -50,7 +49,7 @@ pub(super) fn decode(bytes: &[u8], image: &Prepared, pixels: &mut [u8]) -> Optio
     file.decode(data, plan.denominator as usize, plan.region, pixels)
 }
 
-/// Decodes a whole file of up to `most` pixels at one over `by`, which is 4 or 8.
+/// Decodes a whole file of up to `most` pixels at 1/`by`, where `by` is 4 or 8.
 pub(super) fn whole(bytes: &[u8], by: usize, most: usize) -> Option<Vec<u8>> {
     let (file, data) = File::read(bytes)?;
     if !matches!(by, 4 | 8) || file.width * file.height > most {
@@ -61,28 +60,28 @@ pub(super) fn whole(bytes: &[u8], by: usize, most: usize) -> Option<Vec<u8>> {
     file.decode(data, by, region, &mut out).map(|()| out)
 }
 
-/// A component.
+/// Colour component.
 struct Component {
-    /// Blocks across and down in a unit.
+    /// Blocks of a unit (MCU), horizontally and vertically.
     across: usize,
     down: usize,
-    /// Its coefficients, in the order of the file.
+    /// Coefficients in file order.
     steps: [Step; 64],
     first: Rc<Code>,
     others: Rc<Code>,
 }
 
-/// Everything that stands before the scan.
+/// Parsed headers of a file.
 struct File {
     width: usize,
     height: usize,
     components: Vec<Component>,
-    /// Units between two marks; 0 without marks.
+    /// Restart interval in units; 0 without restart markers.
     interval: usize,
 }
 
 impl File {
-    /// Reads it, and gives the scan's data.
+    /// Parses the headers. Returns them with the data of the scan.
     fn read(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let mut quantities: [Option<[Step; 64]>; 4] = [None; 4];
         let mut firsts: [Option<(Vec<u8>, [u8; 16])>; 4] = Default::default();
@@ -111,7 +110,7 @@ impl File {
                 0xda => {
                     let components = components(frame?, segment, &quantities, &firsts, &others)?;
                     let ids: Vec<u8> = frame?.get(6..)?.chunks_exact(3).map(|part| part[0]).collect();
-                    // As the library tells colours from colours that are not red, green and blue.
+                    // Detects RGB as libjpeg does.
                     let plain = !jfif && adobe.map_or(ids == *b"RGB", |kind| kind == 0);
                     if components.len() == 3 && plain {
                         return None;
@@ -131,7 +130,7 @@ impl File {
         }
     }
 
-    /// Decodes a region, told in pixels of the size that it is decoded at.
+    /// Decodes a region, in pixels of the scaled size.
     fn decode(&self, data: &[u8], by: usize, region: Rect, out: &mut [u8]) -> Option<()> {
         let least = 8 / by;
         let widest = self.components.iter().map(|part| part.across).max()?;
@@ -139,12 +138,12 @@ impl File {
         let planes: Option<Vec<Plane>> =
             self.components.iter().map(|part| Plane::new(part, (widest, tallest), least)).collect();
         let mut planes = planes?;
-        // A unit in pixels of the result.
+        // Size of a unit in pixels of the result.
         let unit = (widest * least, tallest * least);
         let units = self.width.div_ceil(8 * widest);
         let (left, right) = (region.left as usize, region.right() as usize);
         let (top, bottom) = (region.top as usize, region.bottom() as usize);
-        // One more on each side, from which the colours at the edge are mixed.
+        // One more unit on each side, since upsampling at the edge needs neighbours.
         let wanted = (left / unit.0).saturating_sub(1)..(right.div_ceil(unit.0) + 1).min(units);
         for plane in &mut planes {
             plane.room(units);
@@ -197,14 +196,14 @@ impl File {
     }
 }
 
-/// A row of units of one component.
+/// Row of units of one component.
 struct Plane {
-    /// Samples of a block, in each direction.
+    /// Side of a block in samples.
     side: usize,
-    /// Blocks across and down in a unit.
+    /// Blocks of a unit, horizontally and vertically.
     across: usize,
     down: usize,
-    /// Whether it has half as many samples in a row as the result.
+    /// `true` if a row has half as many samples as the result.
     half: bool,
     smooth: bool,
     stride: usize,
@@ -214,10 +213,10 @@ struct Plane {
 }
 
 impl Plane {
-    /// Of a component, where blocks of those with the most samples become `least` pixels wide.
+    /// Creates the plane of a component, where blocks of fully sampled components are `least` pixels wide.
     fn new(part: &Component, most: (usize, usize), least: usize) -> Option<Self> {
         let mut side = least;
-        // The library makes blocks of fewer samples larger, as long as that fits in both directions.
+        // The library decodes subsampled blocks at a larger scale if that fits in both directions.
         while side < 8
             && (most.0 * least).is_multiple_of(part.across * side * 2)
             && (most.1 * least).is_multiple_of(part.down * side * 2)
@@ -254,7 +253,7 @@ impl Plane {
         }
     }
 
-    /// Reads the component's blocks of a unit; `column` is that of a unit that is shown.
+    /// Decodes the component's blocks of a unit; `column` is the column of a unit that is shown.
     #[inline(always)]
     fn unit(&mut self, part: &Component, bits: &mut Bits<'_>, before: &mut i32, column: Option<usize>) {
         for y in 0..self.down {
@@ -262,13 +261,13 @@ impl Plane {
                 *before = before.wrapping_add(bits.difference(&part.first));
                 let first = bits.bounded(before.wrapping_mul(i32::from(part.steps[0].quantity)));
                 let Some(column) = column else {
-                    bits.pass_over(&part.others);
+                    bits.skip_coefficients(&part.others);
                     continue;
                 };
                 let place = y * self.side * self.stride + (column * self.across + x) * self.side;
                 if self.side == 1 {
-                    bits.pass_over(&part.others);
-                    self.samples[place] = transform::one(first);
+                    bits.skip_coefficients(&part.others);
+                    self.samples[place] = transform::transform_1x1(first);
                     continue;
                 }
                 let mut block = [0; 64];
@@ -277,26 +276,26 @@ impl Plane {
                 let out = &mut self.samples[place..];
                 match self.side {
                     _ if !varies => {
-                        let value = transform::one(first);
+                        let value = transform::transform_1x1(first);
                         for line in out.chunks_mut(self.stride).take(self.side) {
                             line[..self.side].fill(value);
                         }
                     }
-                    2 => transform::two(&block, out, self.stride),
-                    _ => transform::four(&block, out, self.stride),
+                    2 => transform::transform_2x2(&block, out, self.stride),
+                    _ => transform::transform_4x4(&block, out, self.stride),
                 }
             }
         }
     }
 
-    /// Makes a row ready, of a picture of this width that is decoded at one over `by`.
+    /// Prepares a row of an image of this width that is decoded at 1/`by`.
     fn show(&mut self, row: usize, width: usize, by: usize) {
         self.at = row * self.stride;
         if self.half {
-            // So many samples the library knows of a row; what fills the last block is none.
+            // Number of samples in a row that the library uses; padding of the last block is excluded.
             let known = (width * 8 / by).div_ceil(2 * 8).min(self.stride);
             let from = &self.samples[self.at..self.at + known];
-            transform::widened(from, self.smooth, &mut self.wide);
+            transform::upsample(from, self.smooth, &mut self.wide);
         }
     }
 
@@ -307,10 +306,10 @@ impl Plane {
 
 fn read_quantities(mut segment: &[u8], tables: &mut [Option<[Step; 64]>; 4]) -> Option<()> {
     while let [kind, rest @ ..] = segment {
-        // Those of 16 bits are left to the library.
+        // 16-bit tables are left to the library.
         let table = tables.get_mut(usize::from(*kind))?;
         let values = rest.get(..64)?;
-        *table = Some(std::array::from_fn(|at| Step { place: PLACES[at], quantity: values[at] }));
+        *table = Some(std::array::from_fn(|at| Step { place: ZIGZAG[at], quantity: values[at] }));
         segment = &rest[64..];
     }
     Some(())
@@ -333,7 +332,7 @@ fn read_codes(mut segment: &[u8], firsts: &mut Codes, others: &mut Codes) -> Opt
     Some(())
 }
 
-/// The components of a frame, all of which stand in one scan.
+/// Components of a frame, all of which must be in one scan.
 fn components(
     frame: &[u8],
     scan: &[u8],
@@ -347,7 +346,7 @@ fn components(
         return None;
     }
     let described = frame.get(6..6 + 3 * count)?.chunks_exact(3);
-    let (mut made_firsts, mut made_others) = (Made::default(), Made::default());
+    let (mut made_firsts, mut made_others) = (BuiltCodes::default(), BuiltCodes::default());
     described
         .zip(scan[1..].chunks_exact(2))
         .map(|(part, read)| {
@@ -357,7 +356,7 @@ fn components(
                 return None;
             }
             Some(Component {
-                // A scan of one component has a unit of one block.
+                // In a scan of one component, a unit is one block.
                 across: if count == 1 { 1 } else { across },
                 down: if count == 1 { 1 } else { down },
                 steps: (*quantities.get(usize::from(table))?)?,
@@ -368,11 +367,11 @@ fn components(
         .collect()
 }
 
-/// Codes that were made of their descriptions.
-type Made = [Option<Rc<Code>>; 4];
+/// Codes built from their descriptions.
+type BuiltCodes = [Option<Rc<Code>>; 4];
 
-/// The code of this number, which components share.
-fn code(codes: &Codes, made: &mut Made, number: u8) -> Option<Rc<Code>> {
+/// Code with a number, shared between components.
+fn code(codes: &Codes, made: &mut BuiltCodes, number: u8) -> Option<Rc<Code>> {
     let slot = made.get_mut(usize::from(number))?;
     if slot.is_none() {
         let (symbols, counts) = codes.get(usize::from(number))?.as_ref()?;

@@ -1,4 +1,4 @@
-//! TIFF: only the strips or tiles that have a share in the result, one row of them at a time.
+//! TIFF decoding: reads only the strips or tiles that contribute to the result, one row of them at a time.
 
 use std::io::{BufRead, Seek};
 
@@ -8,7 +8,7 @@ use tiff::tags::Tag;
 use super::Prepared;
 use crate::LoaderError;
 use crate::buffer::Buffer;
-use crate::header::{Header, Packed, Shown, Storage, tiff as header};
+use crate::header::{Header, Packed, PatchedReader, Storage, tiff as header};
 use crate::pixels::Sample;
 use crate::reduce::Reducer;
 
@@ -40,7 +40,7 @@ pub(super) fn decode<R: BufRead + Seek>(
     let sample = layout.sample.bytes();
     let line = region.width as usize * layout.pixel();
     for row in region.top / tall..region.bottom().div_ceil(tall) {
-        // The rows of the region that these chunks hold.
+        // Rows of the region in these chunks.
         let top = region.top.max(row * tall);
         let bottom = region.bottom().min((row + 1) * tall);
         let strip = buffer.room((bottom - top) as usize * line);
@@ -63,7 +63,7 @@ pub(super) fn decode<R: BufRead + Seek>(
                     continue;
                 }
                 let data = Values { data, sample: layout.sample };
-                // Values of a pixel that come together.
+                // Number of interleaved values of a pixel.
                 let together = if planar { 1 } else { bands as usize };
                 for y in top..bottom {
                     let from = ((y - row * tall) as usize * has as usize + (left - column * wide) as usize)
@@ -89,17 +89,20 @@ pub(super) fn decode<R: BufRead + Seek>(
     Ok(())
 }
 
-/// Meanings of the packed values of a picture.
+/// Palette of an image with packed values.
 struct Colours {
     packed: Packed,
-    /// The bytes of each, one after the other.
+    /// Bytes of all colours, concatenated.
     bytes: Vec<u8>,
-    /// How many that are.
+    /// Bytes of a colour.
     pixel: usize,
 }
 
 impl Colours {
-    fn read<R: BufRead + Seek>(decoder: &mut Decoder<Shown<R>>, packed: Packed) -> Result<Self, LoaderError> {
+    fn read<R: BufRead + Seek>(
+        decoder: &mut Decoder<PatchedReader<R>>,
+        packed: Packed,
+    ) -> Result<Self, LoaderError> {
         let damaged = LoaderError::damaged(NAME);
         let count = 1_usize << packed.bits;
         if !packed.palette {
@@ -118,7 +121,7 @@ impl Colours {
         Ok(Self { packed, bytes, pixel: 3 })
     }
 
-    /// Pixels of a chunk's row from this one on, as many as `out` takes; a row of the chunk has `width`.
+    /// Copies pixels of a chunk's row, from `first` on, to fill `out`; a row of the chunk has `width` pixels.
     fn copy(
         &self,
         data: &DecodingResult,
@@ -134,7 +137,7 @@ impl Colours {
             let number = match data {
                 DecodingResult::U16(values) => usize::from(*values.get(row * width + x).ok_or_else(short)?),
                 DecodingResult::U8(values) => {
-                    // Each row begins with a byte of its own.
+                    // Each row starts at a byte boundary.
                     let at = x * bits;
                     let byte = *values.get(row * (width * bits).div_ceil(8) + at / 8).ok_or_else(short)?;
                     usize::from(byte >> (8 - bits - at % 8)) & ((1 << bits) - 1)
@@ -152,14 +155,14 @@ impl Colours {
     }
 }
 
-/// A chunk's values, of whatever type the file has.
+/// Values of a chunk in the file's type.
 struct Values {
     data: DecodingResult,
     sample: Sample,
 }
 
 impl Values {
-    /// Values from this one on, as many as `out` takes.
+    /// Copies values from this one on to fill `out`.
     fn copy(&self, from: usize, out: &mut [u8]) -> Result<(), LoaderError> {
         let count = out.len() / self.sample.bytes();
         let short =

@@ -1,4 +1,5 @@
-//! JPEG by libjpeg-turbo: at the scale of the plan, and only its region. All calls of the library stand here.
+//! JPEG decoding by libjpeg-turbo at the plan's scale and region. All calls of the library are in this
+//! module.
 
 #![allow(unsafe_code, reason = "a C decoder is called, and memory filled that torch owns")]
 
@@ -13,16 +14,15 @@ use crate::header::Storage;
 use crate::pixels::Bands;
 
 const NAME: &str = "JPEG";
-/// A progressive file has about ten scans; one with thousands is made to take time.
-const MOST_SCANS: c_int = 500;
+/// Maximum number of scans. A progressive file has about ten; one with thousands is crafted to waste time.
+const MAX_SCANS: c_int = 500;
 
-/// A decompressor of the library, used again from image to image.
+/// Decompressor of the library, reused between images.
 pub(super) struct Turbo {
     handle: NonNull<std::ffi::c_void>,
 }
 
-// SAFETY: a handle is used by one thread at a time, which `&mut self` sees to; the library ties none to a
-// thread.
+// SAFETY: `&mut self` ensures that one thread at a time uses a handle, and the library ties it to no thread.
 unsafe impl Send for Turbo {}
 
 impl Drop for Turbo {
@@ -33,8 +33,8 @@ impl Drop for Turbo {
 }
 
 impl Turbo {
-    /// The one that is there, or a new one.
-    pub(super) fn ready(slot: &mut Option<Self>) -> Result<&mut Self, LoaderError> {
+    /// Returns the existing decompressor or creates one.
+    pub(super) fn get_or_init(slot: &mut Option<Self>) -> Result<&mut Self, LoaderError> {
         if slot.is_none() {
             // SAFETY: takes a constant, returns a handle or null.
             let handle = unsafe { sys::tj3Init(sys::TJINIT_TJINIT_DECOMPRESS as c_int) };
@@ -55,8 +55,8 @@ impl Turbo {
         jpeg::readable(image)?;
         let plan = &image.plan;
         let progressive = matches!(image.header.storage, Storage::Jpeg { progressive: true, .. });
-        self.set(sys::TJPARAM_TJPARAM_SCANLIMIT, if progressive { MOST_SCANS } else { 0 })?;
-        // In MiB; what the plan was charged, rounded up.
+        self.set(sys::TJPARAM_TJPARAM_SCANLIMIT, if progressive { MAX_SCANS } else { 0 })?;
+        // Memory limit in MiB: the plan's charge, rounded up.
         let most = (plan.cost.decoder >> 20).saturating_add(2).min(i32::MAX as u64) as c_int;
         self.set(sys::TJPARAM_TJPARAM_MAXMEMORY, most)?;
         self.set(sys::TJPARAM_TJPARAM_MAXPIXELS, image.header.pixels().min(i32::MAX as u64) as c_int)?;
@@ -64,7 +64,7 @@ impl Turbo {
         let read = unsafe {
             sys::tj3DecompressHeader(self.handle.as_ptr(), bytes.as_ptr(), bytes.len() as sys::size_t)
         };
-        self.judge(read)?;
+        self.check(read)?;
         let found = (self.get(sys::TJPARAM_TJPARAM_JPEGWIDTH), self.get(sys::TJPARAM_TJPARAM_JPEGHEIGHT));
         if found != (image.header.width as c_int, image.header.height as c_int) {
             return Err(LoaderError::Damaged {
@@ -75,7 +75,7 @@ impl Turbo {
         let scale = sys::tjscalingfactor { num: 1, denom: plan.denominator as c_int };
         // SAFETY: a plain structure by value.
         let scaled = unsafe { sys::tj3SetScalingFactor(self.handle.as_ptr(), scale) };
-        self.judge(scaled)?;
+        self.check(scaled)?;
 
         let region = plan.region;
         let (width, height) =
@@ -87,12 +87,12 @@ impl Turbo {
             w: width as c_int,
             h: height as c_int,
         };
-        // What is all zero means no part.
+        // All zeros mean the whole image.
         let wanted =
             if whole { part(0, 0, 0, 0) } else { part(region.left, region.top, region.width, region.height) };
         // SAFETY: a plain structure by value.
         let cut = unsafe { sys::tj3SetCroppingRegion(self.handle.as_ptr(), wanted) };
-        self.judge(cut)?;
+        self.check(cut)?;
 
         let format = match plan.from.bands {
             Bands::Grey => sys::TJPF_TJPF_GRAY,
@@ -103,8 +103,8 @@ impl Turbo {
         if pixels.len() != pitch * region.height as usize {
             return Err(LoaderError::Bug("a region and its buffer differ".to_owned()));
         }
-        // SAFETY: the source is one slice; the library writes `region.height` rows of `pitch` bytes, which
-        // was just seen to be the length of the target: the scale and the region were set above, and
+        // SAFETY: the source is one slice. The library writes `region.height` rows of `pitch` bytes, whose
+        // product was checked against the length of the target: the scale and the region were set above, and
         // the size in the header that the library reads is the one that they were computed for.
         let decoded = unsafe {
             sys::tj3Decompress8(
@@ -116,9 +116,9 @@ impl Turbo {
                 format,
             )
         };
-        self.judge(decoded)?;
-        // The library tells an error that comes after a warning as a warning: as where it made up the end of
-        // a file that was cut off before its first scan.
+        self.check(decoded)?;
+        // The library reports an error after a warning as a warning, for example if it filled up a file that
+        // was truncated before its first scan.
         if (read != 0 || decoded != 0) && !jpeg::ends(bytes) {
             let reason = "it is cut off before its end".to_owned();
             return Err(LoaderError::Damaged { format: NAME, reason });
@@ -130,7 +130,7 @@ impl Turbo {
     fn set(&mut self, name: sys::TJPARAM, value: c_int) -> Result<(), LoaderError> {
         // SAFETY: a parameter and a number.
         let done = unsafe { sys::tj3Set(self.handle.as_ptr(), name as c_int, value) };
-        self.judge(done)
+        self.check(done)
     }
 
     fn get(&mut self, name: sys::TJPARAM) -> c_int {
@@ -138,13 +138,13 @@ impl Turbo {
         unsafe { sys::tj3Get(self.handle.as_ptr(), name as c_int) }
     }
 
-    /// What a call's answer means. Warnings are of files that decoders read all the same, but for missing
-    /// ends.
-    fn judge(&mut self, answer: c_int) -> Result<(), LoaderError> {
+    /// Interprets the return value of a call. Warnings concern files that can be decoded nevertheless, except
+    /// those without an end.
+    fn check(&mut self, answer: c_int) -> Result<(), LoaderError> {
         if answer == 0 {
             return Ok(());
         }
-        // SAFETY: the library gives a string that ends in zero and lives as long as the handle.
+        // SAFETY: the library returns a zero-terminated string that lives as long as the handle.
         let text = unsafe { CStr::from_ptr(sys::tj3GetErrorStr(self.handle.as_ptr())) };
         let text = text.to_string_lossy().into_owned();
         // SAFETY: takes a handle.
@@ -156,10 +156,10 @@ impl Turbo {
     }
 }
 
-/// A whole picture at one over `by`, into so many bands; `None` if its header cannot be read.
+/// Decodes a whole image at 1/`by` into `bands` bands. Returns `None` if its header cannot be read.
 pub(super) fn whole(bytes: &[u8], by: usize, bands: usize) -> Option<Vec<u8>> {
     let mut slot = None;
-    let turbo = Turbo::ready(&mut slot).ok()?;
+    let turbo = Turbo::get_or_init(&mut slot).ok()?;
     let (handle, length) = (turbo.handle.as_ptr(), bytes.len() as sys::size_t);
     // SAFETY: the pointer and the length are one slice's.
     if unsafe { sys::tj3DecompressHeader(handle, bytes.as_ptr(), length) } != 0 {
@@ -175,8 +175,8 @@ pub(super) fn whole(bytes: &[u8], by: usize, bands: usize) -> Option<Vec<u8>> {
     }
     let format = if bands == 1 { sys::TJPF_TJPF_GRAY } else { sys::TJPF_TJPF_RGB };
     let pitch = (width * bands) as c_int;
-    // SAFETY: the library writes `height` rows of `pitch` bytes, for which there is room. Its warnings of
-    // damaged files are let pass, as they are elsewhere.
+    // SAFETY: the library writes `height` rows of `pitch` bytes, for which there is space. Its warnings about
+    // damaged files are ignored, as elsewhere.
     unsafe { sys::tj3Decompress8(handle, bytes.as_ptr(), length, out.as_mut_ptr(), pitch, format) };
     Some(out)
 }

@@ -1,4 +1,4 @@
-//! WebP: the whole image, or one of an animation's.
+//! WebP decoding: a still image, or a frame of an animation.
 
 use std::io::{BufRead, Seek};
 
@@ -40,7 +40,7 @@ pub(super) fn decode<R: BufRead + Seek>(
                 reason: format!("it has {count} pictures, and number {} was asked for", image.page),
             });
         }
-        // Each is drawn over those before it.
+        // Each frame is composed with those before it.
         for _ in 0..=image.page {
             decoder.read_frame(pixels).map_err(damaged)?;
         }

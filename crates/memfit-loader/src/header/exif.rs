@@ -1,6 +1,6 @@
-//! The one thing that is taken from EXIF: how a picture is to be turned.
+//! Orientation from EXIF; other fields are ignored.
 
-/// The orientation that a block of EXIF names, from 1 to 8; 1 where it names none.
+/// Orientation in a block of EXIF, from 1 to 8; 1 if there is none.
 ///
 /// `block` begins with the TIFF header (`II` or `MM`), with or without `Exif\0\0` before it.
 pub(super) fn orientation(block: &[u8]) -> u8 {

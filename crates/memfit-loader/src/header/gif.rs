@@ -1,29 +1,28 @@
-//! GIF: its screen, and whether its pictures leave some of it open.
+//! GIF header: screen size, and whether frames leave transparent pixels.
 
 use std::io::{Read, Seek, SeekFrom};
 
-use super::{Format, Header, Storage, take};
+use super::{Format, Header, Storage, read_array};
 use crate::LoaderError;
 use crate::pixels::{Bands, Layout, Sample};
 
-/// Blocks that are looked at; more than any program writes before a picture.
-const MOST_BLOCKS: u32 = 10_000;
+/// Maximum number of blocks read; more than any encoder writes before a frame.
+const MAX_BLOCKS: u32 = 10_000;
 
 pub(super) fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Header, LoaderError> {
     let damaged =
         |reason: &str| LoaderError::Damaged { format: Format::Gif.name(), reason: reason.to_owned() };
     reader.seek(SeekFrom::Start(6))?;
-    let [w0, w1, h0, h1, flags, _, _]: [u8; 7] = take(reader)?;
+    let [w0, w1, h0, h1, flags, _, _]: [u8; 7] = read_array(reader)?;
     let (width, height) = (u16::from_le_bytes([w0, w1]), u16::from_le_bytes([h0, h1]));
     skip_table(reader, flags)?;
-    // The first picture decides: one that covers the screen and has no transparent colour leaves nothing
-    // open.
+    // An opaque first frame that covers the screen leaves no transparent pixel.
     let mut transparent = false;
     let mut covers = false;
-    for _ in 0..MOST_BLOCKS {
-        match take::<1>(reader)? {
+    for _ in 0..MAX_BLOCKS {
+        match read_array::<1>(reader)? {
             [0x2c] => {
-                let [l0, l1, t0, t1, w0, w1, h0, h1]: [u8; 8] = take(reader)?;
+                let [l0, l1, t0, t1, w0, w1, h0, h1]: [u8; 8] = read_array(reader)?;
                 let number = |low: u8, high: u8| u16::from_le_bytes([low, high]);
                 covers = number(l0, l1) == 0
                     && number(t0, t1) == 0
@@ -32,9 +31,9 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Header, 
                 break;
             }
             [0x21] => {
-                let [label, length]: [u8; 2] = take(reader)?;
+                let [label, length]: [u8; 2] = read_array(reader)?;
                 if label == 0xf9 && length == 4 {
-                    let [flags, _, _, _]: [u8; 4] = take(reader)?;
+                    let [flags, _, _, _]: [u8; 4] = read_array(reader)?;
                     transparent = flags & 1 != 0;
                 } else {
                     reader.seek(SeekFrom::Current(length.into()))?;
@@ -44,7 +43,7 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Header, 
             _ => return Err(damaged("it has no picture")),
         }
     }
-    // Later pictures may be drawn over what an earlier one took away.
+    // Later frames may be composed over an area that an earlier one cleared.
     let opaque = page == 0 && covers && !transparent;
     Ok(Header {
         format: Format::Gif,
@@ -56,7 +55,7 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Header, 
     })
 }
 
-/// Passes over a table of colours, where the flags say that there is one.
+/// Skips a colour table if the flags announce one.
 fn skip_table<R: Read + Seek>(reader: &mut R, flags: u8) -> std::io::Result<()> {
     if flags & 0x80 != 0 {
         reader.seek(SeekFrom::Current(3 << ((flags & 7) + 1)))?;
@@ -66,7 +65,7 @@ fn skip_table<R: Read + Seek>(reader: &mut R, flags: u8) -> std::io::Result<()> 
 
 fn skip_blocks<R: Read + Seek>(reader: &mut R) -> std::io::Result<()> {
     loop {
-        let [length] = take::<1>(reader)?;
+        let [length] = read_array::<1>(reader)?;
         if length == 0 {
             return Ok(());
         }

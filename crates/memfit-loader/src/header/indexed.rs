@@ -1,40 +1,39 @@
-//! A TIFF whose pixels are numbers of colours: the decoder refuses it, so it is shown a directory in which
-//! they are shades of grey.
+//! Palette TIFFs, which the decoder rejects: it is shown a directory that declares the indices as grey
+//! values.
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// Tag of the directory: how pixels are to be understood.
+/// Tag of the photometric interpretation.
 const INTERPRETATION: u16 = 262;
 const PALETTE: u16 = 3;
 const GREY: u16 = 1;
-/// A directory has fewer fields than this.
-const MOST_FIELDS: u64 = 4096;
+/// Maximum number of fields in a directory.
+const MAX_FIELDS: u64 = 4096;
 
-/// A TIFF in which one field reads as something else.
+/// View of a TIFF with one field replaced.
 #[derive(Clone, Debug)]
-pub(crate) struct Shown<R> {
+pub(crate) struct PatchedReader<R> {
     inner: R,
     at: u64,
-    /// Where two bytes are shown in the place of others.
+    /// Offset and replacement of two bytes.
     changed: Option<(u64, [u8; 2])>,
 }
 
-impl<R: Read + Seek> Shown<R> {
-    /// The file as a decoder of this page is to see it. What cannot be followed is shown as it is: the
-    /// decoder says what is wrong with it.
+impl<R: Read + Seek> PatchedReader<R> {
+    /// Creates the view of a page. An invalid file is shown unchanged, and the decoder reports its fault.
     pub(crate) fn new(mut inner: R, page: u32) -> io::Result<Self> {
         let changed = palette(&mut inner, page).ok().flatten();
         inner.seek(SeekFrom::Start(0))?;
         Ok(Self { inner, at: 0, changed })
     }
 
-    /// Whether its pixels are numbers of colours.
+    /// Returns `true` if the pixels are palette indices.
     pub(crate) fn indexed(&self) -> bool {
         self.changed.is_some()
     }
 }
 
-impl<R: Read> Read for Shown<R> {
+impl<R: Read> Read for PatchedReader<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let got = self.inner.read(out)?;
         if let Some((place, bytes)) = self.changed {
@@ -49,14 +48,14 @@ impl<R: Read> Read for Shown<R> {
     }
 }
 
-impl<R: Seek> Seek for Shown<R> {
+impl<R: Seek> Seek for PatchedReader<R> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.at = self.inner.seek(to)?;
         Ok(self.at)
     }
 }
 
-/// Where a page says that it has a palette, and the bytes of a page that says that it is grey.
+/// Finds the field that declares a palette, with the bytes that declare grey values.
 fn palette<R: Read + Seek>(reader: &mut R, page: u32) -> io::Result<Option<(u64, [u8; 2])>> {
     let mut numbers = Numbers { reader, little: true };
     numbers.to(0)?;
@@ -109,7 +108,7 @@ impl<R: Read + Seek> Numbers<'_, R> {
         Ok(if self.little { u16::from_le_bytes(bytes) } else { u16::from_be_bytes(bytes) })
     }
 
-    /// A place in the file.
+    /// Reads an offset.
     fn offset(&mut self, big: bool) -> io::Result<u64> {
         if big {
             let bytes = self.bytes()?;
@@ -119,10 +118,10 @@ impl<R: Read + Seek> Numbers<'_, R> {
         Ok(u64::from(if self.little { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) }))
     }
 
-    /// How many fields a directory has, and where they begin.
+    /// Number of fields in a directory, and the offset of the first.
     fn fields(&mut self, big: bool, directory: u64) -> io::Result<(u64, u64)> {
         let count = if big { self.offset(true)? } else { u64::from(self.short()?) };
-        if count > MOST_FIELDS || directory > u64::MAX / 2 {
+        if count > MAX_FIELDS || directory > u64::MAX / 2 {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Ok((count, directory + if big { 8 } else { 2 }))

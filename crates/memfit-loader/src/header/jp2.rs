@@ -1,17 +1,17 @@
-//! JPEG 2000: the size of its code stream, and what its boxes say of colours.
+//! JPEG 2000 header: size from the code stream, colour information from the boxes.
 
 use std::io::{Read, Seek, SeekFrom};
 
-use super::{Format, Header, Storage, take};
+use super::{Format, Header, Storage, read_array};
 use crate::LoaderError;
 use crate::pixels::{Bands, Layout, Sample};
 
-/// Boxes that are looked at; more than any program writes before the picture.
-const MOST_BOXES: u32 = 1000;
+/// Maximum number of boxes read; more than any encoder writes before the image.
+const MAX_BOXES: u32 = 1000;
 
 #[derive(Default)]
 struct Boxes {
-    /// Values of a table's entry, where numbers are stored and not colours.
+    /// Values of a palette entry, if the image has a palette.
     columns: Option<u8>,
     alpha: bool,
     inks: bool,
@@ -20,7 +20,7 @@ struct Boxes {
 pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError> {
     let damaged =
         |reason: &str| LoaderError::Damaged { format: Format::Jp2.name(), reason: reason.to_owned() };
-    let begin: [u8; 4] = take(reader)?;
+    let begin: [u8; 4] = read_array(reader)?;
     let length = reader.seek(SeekFrom::End(0))?;
     reader.seek(SeekFrom::Start(0))?;
     let mut boxes = Boxes::default();
@@ -29,24 +29,23 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
         end = find_stream(reader, length, &mut boxes, &mut 0)?
             .ok_or_else(|| damaged("it holds no code stream"))?;
     }
-    // The decoder makes what it can of a stream that is cut off; here it is a broken file, as of any other
-    // format.
+    // The decoder accepts truncated streams; here they are damaged files, as in every other format.
     let stream = reader.stream_position()?;
     reader.seek(SeekFrom::Start(end.min(length).saturating_sub(2)))?;
-    if end > length || take(reader)? != [0xff, 0xd9] {
+    if end > length || read_array(reader)? != [0xff, 0xd9] {
         return Err(damaged("it is cut off before its end"));
     }
     reader.seek(SeekFrom::Start(stream))?;
-    let [0xff, 0x4f, 0xff, 0x51, ..] = take::<8>(reader)? else {
+    let [0xff, 0x4f, 0xff, 0x51, ..] = read_array::<8>(reader)? else {
         return Err(damaged("its code stream begins with no size"));
     };
-    let mut number = || -> std::io::Result<u32> { Ok(u32::from_be_bytes(take(reader)?)) };
+    let mut number = || -> std::io::Result<u32> { Ok(u32::from_be_bytes(read_array(reader)?)) };
     let (right, bottom, left, top) = (number()?, number()?, number()?, number()?);
     let _tile = (number()?, number()?);
     let (width, height) = (right.saturating_sub(left), bottom.saturating_sub(top));
     let _offset = (number()?, number()?);
-    let components = u16::from_be_bytes(take(reader)?);
-    let [depth, ..] = take::<3>(reader)?;
+    let components = u16::from_be_bytes(read_array(reader)?);
+    let [depth, ..] = read_array::<3>(reader)?;
     reader.seek(SeekFrom::Current(3 * i64::from(components.saturating_sub(1))))?;
     let levels = levels(reader)?;
     if depth & 0x80 != 0 {
@@ -80,13 +79,13 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
     })
 }
 
-/// How often the picture is halved: from the segment of the code stream that says how it is coded.
+/// Number of resolution halvings, from the coding style segment of the code stream.
 fn levels<R: Read + Seek>(reader: &mut R) -> std::io::Result<u32> {
-    for _ in 0..MOST_BOXES {
-        match take::<4>(reader)? {
+    for _ in 0..MAX_BOXES {
+        match read_array::<4>(reader)? {
             [0xff, 0x52, _, _] => {
-                let [_, _, _, _, _, levels] = take(reader)?;
-                // The standard has at most 32; no one looks at pictures of one 32nd.
+                let [_, _, _, _, _, levels] = read_array(reader)?;
+                // The standard allows up to 32; images at less than a 32nd are not useful.
                 return Ok(u32::from(levels).min(5));
             }
             [0xff, 0x90, ..] => break,
@@ -99,7 +98,8 @@ fn levels<R: Read + Seek>(reader: &mut R) -> std::io::Result<u32> {
     Ok(0)
 }
 
-/// Walks the boxes, and stops at the code stream's first byte: where that is said to end, if there is one.
+/// Walks the boxes up to the first byte of the code stream. Returns the stream's declared end, if there is
+/// one.
 fn find_stream<R: Read + Seek>(
     reader: &mut R,
     end: u64,
@@ -108,15 +108,15 @@ fn find_stream<R: Read + Seek>(
 ) -> Result<Option<u64>, LoaderError> {
     while reader.stream_position()? + 8 <= end {
         *seen += 1;
-        if *seen > MOST_BOXES {
+        if *seen > MAX_BOXES {
             return Ok(None);
         }
         let begin = reader.stream_position()?;
-        let length = u32::from_be_bytes(take(reader)?);
-        let kind: [u8; 4] = take(reader)?;
+        let length = u32::from_be_bytes(read_array(reader)?);
+        let kind: [u8; 4] = read_array(reader)?;
         let next = match length {
             0 => end,
-            1 => begin.saturating_add(u64::from_be_bytes(take(reader)?)),
+            1 => begin.saturating_add(u64::from_be_bytes(read_array(reader)?)),
             length => begin + u64::from(length),
         };
         match &kind {
@@ -125,18 +125,18 @@ fn find_stream<R: Read + Seek>(
                 let _ = find_stream(reader, next.min(end), boxes, seen)?;
             }
             b"pclr" => {
-                let [_, _, columns] = take(reader)?;
+                let [_, _, columns] = read_array(reader)?;
                 boxes.columns = Some(columns);
             }
             b"colr" => {
-                if let [1, _, _, a, b, c, d] = take::<7>(reader)? {
+                if let [1, _, _, a, b, c, d] = read_array::<7>(reader)? {
                     boxes.inks = matches!(u32::from_be_bytes([a, b, c, d]), 12 | 13);
                 }
             }
             b"cdef" => {
-                let count = u16::from_be_bytes(take(reader)?);
+                let count = u16::from_be_bytes(read_array(reader)?);
                 for _ in 0..count.min(64) {
-                    let [_, _, _, kind, _, _]: [u8; 6] = take(reader)?;
+                    let [_, _, _, kind, _, _]: [u8; 6] = read_array(reader)?;
                     boxes.alpha |= kind == 1 || kind == 2;
                 }
             }

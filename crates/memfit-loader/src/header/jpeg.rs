@@ -1,13 +1,13 @@
-//! JPEG: walks the markers up to the first scan.
+//! JPEG header: walks the markers up to the first scan.
 
 use std::io::{Read, Seek, SeekFrom};
 
-use super::{Format, Header, Storage, exif, take};
+use super::{Format, Header, Storage, exif, read_array};
 use crate::LoaderError;
 use crate::pixels::{Bands, Layout, Sample};
 
-/// EXIF longer than this is passed over; the format allows 64 KiB a segment.
-const LONGEST_EXIF: usize = 1 << 16;
+/// Maximum size of EXIF that is read; the format allows 64 KiB a segment.
+const MAX_EXIF_BYTES: usize = 1 << 16;
 
 struct Frame {
     marker: u8,
@@ -26,25 +26,25 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
     let mut adobe = None;
     let frame = loop {
         let marker = marker(reader)?;
-        // These stand alone, without a length.
+        // Markers without a length.
         if matches!(marker, 0x01 | 0xd0..=0xd8) {
             continue;
         }
         if marker == 0xd9 || marker == 0xda {
             return Err(damaged("no frame comes before its first scan"));
         }
-        let length = usize::from(u16::from_be_bytes(take(reader)?))
+        let length = usize::from(u16::from_be_bytes(read_array(reader)?))
             .checked_sub(2)
             .ok_or_else(|| damaged("a segment is shorter than its own length"))?;
         match marker {
             0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => break frame(reader, marker, length)?,
-            0xe1 if orientation.is_none() && length <= LONGEST_EXIF => {
+            0xe1 if orientation.is_none() && length <= MAX_EXIF_BYTES => {
                 let segment = segment(reader, length)?;
                 if segment.starts_with(b"Exif\0\0") {
                     orientation = Some(exif::orientation(&segment));
                 }
             }
-            0xee if length <= LONGEST_EXIF => {
+            0xee if length <= MAX_EXIF_BYTES => {
                 let segment = segment(reader, length)?;
                 if segment.starts_with(b"Adobe") {
                     adobe = segment.get(11).copied();
@@ -89,9 +89,9 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
     })
 }
 
-/// The next marker's second byte; fill bytes are passed over.
+/// Reads the next marker's second byte, after any fill bytes.
 fn marker(reader: &mut impl Read) -> Result<u8, LoaderError> {
-    let [mut byte] = take(reader)?;
+    let [mut byte] = read_array(reader)?;
     if byte != 0xff {
         return Err(LoaderError::Damaged {
             format: Format::Jpeg.name(),
@@ -99,7 +99,7 @@ fn marker(reader: &mut impl Read) -> Result<u8, LoaderError> {
         });
     }
     while byte == 0xff {
-        [byte] = take(reader)?;
+        [byte] = read_array(reader)?;
     }
     Ok(byte)
 }

@@ -1,15 +1,15 @@
-//! PNG: its first chunks, up to the pixels.
+//! PNG header: the chunks before the pixels.
 
 use std::io::{Read, Seek, SeekFrom};
 
-use super::{Format, Header, Storage, exif, take};
+use super::{Format, Header, Storage, exif, read_array};
 use crate::LoaderError;
 use crate::pixels::{Bands, Layout, Sample};
 
-/// EXIF longer than this is passed over.
-const LONGEST_EXIF: u32 = 1 << 20;
-/// Chunks before the pixels; more than any program writes.
-const MOST_CHUNKS: u32 = 10_000;
+/// Maximum size of EXIF that is read.
+const MAX_EXIF_BYTES: u32 = 1 << 20;
+/// Maximum number of chunks before the pixels; more than any encoder writes.
+const MAX_CHUNKS: u32 = 10_000;
 
 pub(super) fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Header, LoaderError> {
     let damaged =
@@ -19,7 +19,7 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Header, 
     if kind != *b"IHDR" || length != 13 {
         return Err(damaged("it does not begin with its header"));
     }
-    let header: [u8; 13] = take(reader)?;
+    let header: [u8; 13] = read_array(reader)?;
     let width = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
     let height = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
     let [depth, colour, .., interlace] = header[8..13] else { unreachable!("there are 13 bytes") };
@@ -28,7 +28,7 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Header, 
     let mut orientation = 1;
     let mut transparent = false;
     let mut animated = false;
-    for _ in 0..MOST_CHUNKS {
+    for _ in 0..MAX_CHUNKS {
         let (length, kind) = chunk(reader)?;
         match &kind {
             b"IDAT" => break,
@@ -36,7 +36,7 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Header, 
             b"acTL" => animated = true,
             _ => {}
         }
-        if kind == *b"eXIf" && length <= LONGEST_EXIF {
+        if kind == *b"eXIf" && length <= MAX_EXIF_BYTES {
             let mut block = vec![0; length as usize];
             reader.read_exact(&mut block)?;
             orientation = exif::orientation(&block);
@@ -67,5 +67,5 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Header, 
 }
 
 fn chunk(reader: &mut impl Read) -> std::io::Result<(u32, [u8; 4])> {
-    Ok((u32::from_be_bytes(take(reader)?), take(reader)?))
+    Ok((u32::from_be_bytes(read_array(reader)?), read_array(reader)?))
 }

@@ -1,49 +1,49 @@
-//! BMP and PNM: rows of plain pixels, and where they stand.
+//! BMP and PNM headers: uncompressed pixels and the positions of their rows.
 
 use std::io::{Read, Seek, SeekFrom};
 
-use super::{Format, Header, Storage, take};
+use super::{Format, Header, Storage, read_array};
 use crate::LoaderError;
 use crate::pixels::{Bands, Layout, Sample};
 
-/// How the pixels of a row are stored.
+/// Encoding of a row's pixels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packing {
-    /// As they are, in bytes, or in 16 bits with the high byte first.
+    /// Plain samples of 8 bits, or of 16 bits in big-endian order.
     Plain,
-    /// Blue first.
+    /// Blue first (BGR).
     Reversed {
-        /// Bytes of a pixel: three, or four of which the last may be opacity.
+        /// Bytes of a pixel: three, or four of which the last may be alpha.
         bytes: u32,
     },
-    /// Numbers into a table, of this many bits, the high ones first.
+    /// Palette indices, packed from the high bits.
     Table {
-        /// 1, 2, 4 or 8.
+        /// Bits of an index: 1, 2, 4 or 8.
         bits: u32,
-        /// Red, green, blue of each number.
+        /// Red, green and blue of each index.
         colours: Vec<[u8; 3]>,
     },
-    /// Parts of a number of 16 or 32 bits, low byte first.
+    /// Bit fields of a little-endian number of 16 or 32 bits.
     Fields {
         /// Bytes of a pixel: two or four.
         bytes: u32,
-        /// Which bits are red, green, blue, opacity.
+        /// Bit masks of red, green, blue and alpha.
         masks: [u32; 4],
     },
-    /// One bit a pixel, the high one first; set is black.
+    /// One bit a pixel, packed from the high bit; a set bit is black.
     Bits,
 }
 
-/// Where rows stand in a file.
+/// Positions of rows in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rows {
-    /// Where the first stored row begins.
+    /// Offset of the first stored row.
     pub start: u64,
-    /// Bytes from one to the next.
+    /// Bytes from one row to the next.
     pub stride: u64,
-    /// The first stored row is the lowest.
+    /// `true` if the first stored row is the bottom one.
     pub upwards: bool,
-    /// How pixels are stored.
+    /// Encoding of the pixels.
     pub packing: Packing,
 }
 
@@ -52,19 +52,19 @@ pub(super) fn bmp<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError>
     let damaged = |reason: String| LoaderError::Damaged { format: format.name(), reason };
     let unsupported = |reason: String| LoaderError::Unsupported { format: format.name(), reason };
     reader.seek(SeekFrom::Start(10))?;
-    let start = u32::from_le_bytes(take(reader)?);
-    let length = u32::from_le_bytes(take(reader)?);
+    let start = u32::from_le_bytes(read_array(reader)?);
+    let length = u32::from_le_bytes(read_array(reader)?);
     let (width, height, bits, compression, colours) = if length == 12 {
-        let [w0, w1, h0, h1, _, _, b0, b1]: [u8; 8] = take(reader)?;
+        let [w0, w1, h0, h1, _, _, b0, b1]: [u8; 8] = read_array(reader)?;
         let number = |low: u8, high: u8| i32::from(u16::from_le_bytes([low, high]));
         (number(w0, w1), number(h0, h1), u16::from_le_bytes([b0, b1]), 0, 0)
     } else if length >= 40 {
-        let width = i32::from_le_bytes(take(reader)?);
-        let height = i32::from_le_bytes(take(reader)?);
-        let [_, _, b0, b1]: [u8; 4] = take(reader)?;
-        let compression = u32::from_le_bytes(take(reader)?);
+        let width = i32::from_le_bytes(read_array(reader)?);
+        let height = i32::from_le_bytes(read_array(reader)?);
+        let [_, _, b0, b1]: [u8; 4] = read_array(reader)?;
+        let compression = u32::from_le_bytes(read_array(reader)?);
         reader.seek(SeekFrom::Current(12))?;
-        let colours = u32::from_le_bytes(take(reader)?);
+        let colours = u32::from_le_bytes(read_array(reader)?);
         (width, height, u16::from_le_bytes([b0, b1]), compression, colours)
     } else {
         return Err(damaged(format!("its header is {length} bytes long")));
@@ -79,14 +79,14 @@ pub(super) fn bmp<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError>
             reader.seek(SeekFrom::Start(14 + u64::from(length)))?;
             let mut table = Vec::with_capacity(count as usize);
             for _ in 0..count {
-                let [blue, green, red] = take(reader)?;
+                let [blue, green, red] = read_array(reader)?;
                 reader.seek(SeekFrom::Current(entry - 3))?;
                 table.push([red, green, blue]);
             }
             (Packing::Table { bits: bits.into(), colours: table }, Bands::Rgb)
         }
         (24, 0) => (Packing::Reversed { bytes: 3 }, Bands::Rgb),
-        // The fourth byte means nothing without masks.
+        // Without masks, the fourth byte is unused.
         (32, 0) => (Packing::Reversed { bytes: 4 }, Bands::Rgb),
         (16, 0) => (Packing::Fields { bytes: 2, masks: [0x7c00, 0x03e0, 0x001f, 0] }, Bands::Rgb),
         (16 | 32, 3 | 6) => {
@@ -94,7 +94,7 @@ pub(super) fn bmp<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError>
             let mut masks = [0_u32; 4];
             let has = if compression == 6 || length >= 56 { 4 } else { 3 };
             for mask in &mut masks[..has] {
-                *mask = u32::from_le_bytes(take(reader)?);
+                *mask = u32::from_le_bytes(read_array(reader)?);
             }
             let bands = if masks[3] == 0 { Bands::Rgb } else { Bands::Rgba };
             (Packing::Fields { bytes: u32::from(bits) / 8, masks }, bands)
@@ -119,7 +119,7 @@ pub(super) fn pnm<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError>
     let format = Format::Pnm;
     let damaged = |reason: String| LoaderError::Damaged { format: format.name(), reason };
     let unsupported = |reason: String| LoaderError::Unsupported { format: format.name(), reason };
-    let [_, kind]: [u8; 2] = take(reader)?;
+    let [_, kind]: [u8; 2] = read_array(reader)?;
     let width = number(reader)?.ok_or_else(|| damaged("its width is no number".to_owned()))?;
     let height = number(reader)?.ok_or_else(|| damaged("its height is no number".to_owned()))?;
     let most = match kind {
@@ -145,7 +145,8 @@ pub(super) fn pnm<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError>
     Ok(Header { format, width, height, layout, orientation: 1, storage: Storage::Rows(rows) })
 }
 
-/// Sees to it that all rows lie in the file, so that no header makes anyone hold more than there is.
+/// Checks that all rows are in the file, so that no header causes a larger allocation than the file
+/// justifies.
 fn complete<R: Seek>(reader: &mut R, start: u64, stride: u64, rows: u32) -> Result<(), String> {
     let end = reader.seek(SeekFrom::End(0)).map_err(|error| error.to_string())?;
     let wanted = stride.saturating_mul(rows.into()).saturating_add(start);
@@ -155,13 +156,13 @@ fn complete<R: Seek>(reader: &mut R, start: u64, stride: u64, rows: u32) -> Resu
     Ok(())
 }
 
-/// The next number of a PNM's header, and the one byte of white space behind it; comments are passed over.
+/// Reads the next number of a PNM header and the white space after it; comments are skipped.
 fn number(reader: &mut impl Read) -> std::io::Result<Option<u32>> {
     let mut found: Option<u32> = None;
-    // A number of nine digits at most, and comments of a sane length.
+    // At most nine digits, and comments of a reasonable length.
     for _ in 0..10_000 {
-        match take::<1>(reader)? {
-            [b'#'] if found.is_none() => while take::<1>(reader)? != [b'\n'] {},
+        match read_array::<1>(reader)? {
+            [b'#'] if found.is_none() => while read_array::<1>(reader)? != [b'\n'] {},
             [digit @ b'0'..=b'9'] => {
                 let so_far = found
                     .unwrap_or(0)

@@ -1,4 +1,4 @@
-//! TIFF: the directory of one page.
+//! TIFF header: the directory of one page.
 
 use std::io::{Read, Seek};
 
@@ -6,32 +6,32 @@ use ::tiff::ColorType;
 use ::tiff::decoder::{ChunkType, Decoder, Limits};
 use ::tiff::tags::{SampleFormat, Tag};
 
-use super::indexed::Shown;
+use super::indexed::PatchedReader;
 use super::{Format, Header, Overview, Packed, Storage};
 use crate::LoaderError;
 use crate::pixels::{Bands, Layout, Sample};
 
-/// Directories and their tables of chunks are small; lying headers are not.
-pub(crate) const MOST_FOR_DIRECTORIES: usize = 16 << 20;
+/// Memory limit for directories and chunk tables, which are small unless a header is false.
+pub(crate) const MAX_DIRECTORY_BYTES: usize = 16 << 20;
 
-/// Overviews that are looked at: each is half of the one before.
-const MOST_OVERVIEWS: u32 = 64;
-/// Bits of `NewSubfileType`: a smaller size of another picture, and a mask of one.
+/// Maximum number of overviews read; each is half the size of the one before.
+const MAX_OVERVIEWS: u32 = 64;
+/// Bits of `NewSubfileType`: a reduced version of another image, and a transparency mask.
 const REDUCED: u32 = 1;
 const MASK: u32 = 4;
 
-/// A decoder that stands on this page; what it may allocate for a chunk is `chunk` bytes.
+/// Opens a decoder at a page; `chunk` is the memory limit for a chunk in bytes.
 pub(crate) fn open<R: Read + Seek>(
     reader: R,
     page: u32,
     chunk: usize,
-) -> Result<Decoder<Shown<R>>, LoaderError> {
-    let reader = Shown::new(reader, page)?;
+) -> Result<Decoder<PatchedReader<R>>, LoaderError> {
+    let reader = PatchedReader::new(reader, page)?;
     let damaged = LoaderError::damaged(Format::Tiff.name());
     let mut limits = Limits::default();
     limits.decoding_buffer_size = chunk;
     limits.intermediate_buffer_size = chunk;
-    limits.ifd_value_size = MOST_FOR_DIRECTORIES;
+    limits.ifd_value_size = MAX_DIRECTORY_BYTES;
     let mut decoder = Decoder::new(reader).map_err(&damaged)?.with_limits(limits);
     if page > 0 {
         decoder.seek_to_image(page as usize).map_err(&damaged)?;
@@ -42,7 +42,7 @@ pub(crate) fn open<R: Read + Seek>(
 pub(super) fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Header, LoaderError> {
     let mut decoder = open(reader, page, usize::MAX)?;
     let palette = decoder.inner().indexed();
-    let mut header = of(&mut decoder, palette)?;
+    let mut header = page_header(&mut decoder, palette)?;
     let found = overviews(&mut decoder, &header, page);
     if let Storage::Tiff { overviews, .. } = &mut header.storage {
         *overviews = found;
@@ -50,11 +50,11 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R, page: u32) -> Result<Header, 
     Ok(header)
 }
 
-/// The same picture in smaller sizes, which stand behind it: GeoTIFFs that are read over a network have them.
+/// Overviews of a page, which follow it in the file. GeoTIFFs read over a network have them.
 fn overviews<R: Read + Seek>(decoder: &mut Decoder<R>, header: &Header, page: u32) -> Vec<Overview> {
     let mut found: Vec<Overview> = Vec::new();
-    // What is wrong with a directory behind it makes no picture unreadable.
-    for number in page + 1..page.saturating_add(MOST_OVERVIEWS) {
+    // A damaged later directory does not make the image unreadable.
+    for number in page + 1..page.saturating_add(MAX_OVERVIEWS) {
         if !decoder.more_images() || decoder.next_image().is_err() {
             break;
         }
@@ -66,7 +66,7 @@ fn overviews<R: Read + Seek>(decoder: &mut Decoder<R>, header: &Header, page: u3
             continue;
         }
         let Ok(Header { width, height, layout, storage: Storage::Tiff { chunk, planar, .. }, .. }) =
-            of(decoder, false)
+            page_header(decoder, false)
         else {
             continue;
         };
@@ -80,8 +80,8 @@ fn overviews<R: Read + Seek>(decoder: &mut Decoder<R>, header: &Header, page: u3
     found
 }
 
-/// The header of the page that a decoder stands on.
-fn of<R: Read + Seek>(decoder: &mut Decoder<R>, palette: bool) -> Result<Header, LoaderError> {
+/// Header of the decoder's current page.
+fn page_header<R: Read + Seek>(decoder: &mut Decoder<R>, palette: bool) -> Result<Header, LoaderError> {
     let damaged = LoaderError::damaged(Format::Tiff.name());
     let unsupported = |reason: String| LoaderError::Unsupported { format: Format::Tiff.name(), reason };
     let (width, height) = decoder.dimensions().map_err(&damaged)?;
@@ -114,7 +114,7 @@ fn of<R: Read + Seek>(decoder: &mut Decoder<R>, palette: bool) -> Result<Header,
         _ if palette => return Err(unsupported(format!("the numbers of its colours have {depth} bits"))),
         (SampleFormat::Uint, 8) => Sample::U8,
         (SampleFormat::Uint, 16) => Sample::U16,
-        // Wider and signed integers have no type of their own here; floats hold what real files have of them.
+        // Wider and signed integers have no sample type here; floats hold the values of real files.
         (SampleFormat::Uint, 32 | 64)
         | (SampleFormat::Int, 8 | 16 | 32 | 64)
         | (SampleFormat::IEEEFP, 16 | 32 | 64) => Sample::F32,

@@ -1,4 +1,4 @@
-//! A folder with one folder for each class, read as torchvision's `ImageFolder` reads it.
+//! Folder with one subfolder for each class, read like torchvision's `ImageFolder`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use super::{List, Source, Target, is_image};
 use crate::LoaderError;
 use crate::input::Input;
 
-/// Folders inside each other; more than this is a circle of links.
-const DEEPEST: usize = 64;
+/// Maximum nesting of folders; more indicates a cycle of links.
+const MAX_DEPTH: usize = 64;
 
-/// The images of a folder.
+/// Images of a folder.
 #[derive(Debug)]
 pub struct Folder {
     classes: Vec<String>,
@@ -18,8 +18,8 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Lists a folder: its folders are the classes, sorted by name. One that holds images itself is a single
-    /// class.
+    /// Lists a folder: its subfolders are the classes, sorted by name. A folder that contains images itself
+    /// is a single class.
     pub fn read(root: &Path) -> Result<Self, LoaderError> {
         let wrong =
             |reason: &str| LoaderError::BadSource { path: root.to_owned(), reason: reason.to_owned() };
@@ -35,7 +35,7 @@ impl Folder {
             }
             let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             if files.count() == before {
-                // What no class is made for may lie beside classes: a hidden folder, an empty one.
+                // Hidden and empty folders beside the classes are ignored.
                 continue;
             }
             classes.push(name);
@@ -78,18 +78,18 @@ impl Source for Folder {
     }
 }
 
-/// The images below a class's folder: folder by folder in the order of their paths, in each by name.
+/// Images below a class's folder: by folder in path order, by name within a folder.
 fn walk(root: &Path) -> Result<Vec<PathBuf>, LoaderError> {
     let mut folders = Vec::new();
     let mut open = vec![(root.to_owned(), 0)];
     while let Some((folder, depth)) = open.pop() {
         let (inner, images) = entries(&folder)?;
-        if depth < DEEPEST {
+        if depth < MAX_DEPTH {
             open.extend(inner.into_iter().map(|path| (path, depth + 1)));
         }
         folders.push((folder, images));
     }
-    // By the text of the path and not by its parts, as sorting strings does.
+    // Paths are compared as strings, not by components, as in torchvision.
     folders.sort_by(|one, other| {
         one.0.as_os_str().as_encoded_bytes().cmp(other.0.as_os_str().as_encoded_bytes())
     });
@@ -102,7 +102,7 @@ fn walk(root: &Path) -> Result<Vec<PathBuf>, LoaderError> {
         .collect())
 }
 
-/// The folders and the images in a folder; links are followed.
+/// Subfolders and images of a folder; links are followed.
 fn entries(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), LoaderError> {
     let failed = |error: std::io::Error| LoaderError::BadSource {
         path: folder.to_owned(),
@@ -112,7 +112,7 @@ fn entries(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), LoaderError> {
     let mut images = Vec::new();
     for entry in fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
-        // What goes while the folder is listed is not there.
+        // A file that vanishes while the folder is listed is ignored.
         let Ok(about) = fs::metadata(&path) else { continue };
         if about.is_dir() {
             folders.push(path);

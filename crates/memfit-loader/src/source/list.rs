@@ -1,4 +1,4 @@
-//! Paths and labels, in one arena: a million of them are three allocations.
+//! List of paths and labels in one arena: a million of them need three allocations.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -11,17 +11,17 @@ use crate::input::Input;
 /// Files by path, each with a label.
 #[derive(Debug, Default)]
 pub struct List {
-    /// Names as the file system has them, which need not be text.
+    /// Concatenated paths as the file system has them, which need not be UTF-8.
     text: Vec<u8>,
-    /// Where each path ends.
+    /// End offset of each path.
     ends: Vec<usize>,
     labels: Vec<i64>,
     classes: Vec<String>,
 }
 
 impl List {
-    /// Without files, whose labels will be the numbers of these classes.
-    pub fn of_classes(classes: Vec<String>) -> Self {
+    /// Creates an empty list whose labels index these classes.
+    pub fn with_classes(classes: Vec<String>) -> Self {
         Self { classes, ..Self::default() }
     }
 

@@ -1,7 +1,7 @@
-//! Tar shards as WebDataset writes them: files with the same name up to the first dot are one sample.
+//! Tar shards in WebDataset's layout: files with the same name up to the first dot form one sample.
 //!
-//! The shards are indexed once, header by header; images are then read in place. Compressed ones are unpacked
-//! for that.
+//! The shards are indexed once by their headers; images are then read in place. Compressed shards are
+//! decompressed first.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,10 +14,10 @@ use crate::LoaderError;
 use crate::input::Input;
 
 const BLOCK: u64 = 512;
-/// A name or a label longer than this is none.
-const LONGEST_TEXT: u64 = 1 << 16;
+/// Maximum length of a name or a label.
+const MAX_TEXT_BYTES: u64 = 1 << 16;
 
-/// The images of some shards.
+/// Images of shards.
 #[derive(Debug, Default)]
 pub struct Shards {
     files: Vec<(PathBuf, Arc<File>)>,
@@ -34,7 +34,7 @@ struct Sample {
 }
 
 impl Shards {
-    /// Indexes shards, in this order.
+    /// Indexes shards in this order.
     pub fn read(paths: &[PathBuf]) -> Result<Self, LoaderError> {
         let mut shards = Self::default();
         for path in paths {
@@ -50,7 +50,7 @@ impl Shards {
         Ok(shards)
     }
 
-    /// All have a label, or none has: one that is missing is not 0.
+    /// Checks that either all samples have labels or none has: a missing label is not 0.
     fn labelled(&self) -> Result<(), LoaderError> {
         let missing = self.samples.iter().find(|sample| sample.label.is_none());
         match missing {
@@ -75,7 +75,7 @@ impl Shards {
         let file = Arc::new(file);
         let shard = self.files.len() as u32;
         let mut reader = Members { reader: BufReader::new(&*file), at: 0, length };
-        // By key: the image's place and the label, whichever comes first.
+        // Index and label by key, whichever file comes first.
         let mut keys: HashMap<String, usize> = HashMap::new();
         let mut labels: HashMap<String, i64> = HashMap::new();
         while let Some(member) = reader.next().map_err(wrong)? {
@@ -141,7 +141,7 @@ impl Source for Shards {
     }
 }
 
-/// A name up to the first dot of its last part, and what comes after that dot.
+/// Splits a name at the first dot of its last component.
 fn split(name: &str) -> Option<(&str, &str)> {
     let begin = name.rfind('/').map_or(0, |slash| slash + 1);
     let dot = begin + name[begin..].find('.')?;
@@ -161,7 +161,7 @@ struct Members<R> {
 }
 
 impl<R: Read + Seek> Members<R> {
-    /// The next file of the archive.
+    /// Reads the next file of the archive.
     fn next(&mut self) -> Result<Option<Member>, String> {
         let mut long_name = None;
         loop {
@@ -201,7 +201,7 @@ impl<R: Read + Seek> Members<R> {
     }
 
     fn text(&mut self, member: &Member) -> Result<String, String> {
-        if member.length > LONGEST_TEXT {
+        if member.length > MAX_TEXT_BYTES {
             return Err(format!("a name of {} bytes at byte {}", member.length, member.start));
         }
         self.seek(member.start)?;
@@ -215,7 +215,7 @@ impl<R: Read + Seek> Members<R> {
     }
 }
 
-/// A number as tar writes it: octal digits, or binary if the first bit is set.
+/// Parses a number of a tar header: octal digits, or binary if the first bit is set.
 fn number(field: &[u8]) -> Option<u64> {
     if field[0] & 0x80 != 0 {
         return field[1..].iter().try_fold(u64::from(field[0] & 0x7f), |value, &byte| {
@@ -236,7 +236,7 @@ fn name(header: &[u8]) -> String {
     if prefix.is_empty() { name } else { format!("{prefix}/{name}") }
 }
 
-/// The path in a block of extended attributes: `LENGTH path=VALUE`, a line each.
+/// Path in a block of extended attributes, whose lines are `LENGTH path=VALUE`.
 fn pax_path(text: &str) -> Option<String> {
     text.lines().find_map(|line| line.split_once(' ')?.1.strip_prefix("path=").map(str::to_owned))
 }
@@ -247,7 +247,7 @@ mod tests {
 
     use super::*;
 
-    /// An archive of these files.
+    /// Builds an archive of files.
     fn tar(files: &[(&str, &str)]) -> Vec<u8> {
         let mut out = Vec::new();
         for (name, text) in files {

@@ -1,4 +1,4 @@
-//! Tiles of large images, with overlap: each a sample of its own, of which only its own pixels are decoded.
+//! Overlapping tiles of large images: each is a sample of which only its own pixels are decoded.
 
 use std::io::BufReader;
 use std::sync::Arc;
@@ -10,23 +10,22 @@ use crate::header::Header;
 use crate::input::Input;
 use crate::pixels::Rect;
 
-/// The tiles of all images of a source, row by row, image after image.
+/// Tiles of all images of a source, row by row, image after image.
 ///
-/// The last of a row and of a column end with the image, and overlap the ones before by more. An image that
-/// is smaller than a tile has one, and so has one whose header cannot be read: asking for it says what is
-/// wrong.
+/// The last tile of a row or column ends with the image and overlaps the one before by more. An image smaller
+/// than a tile, or with an unreadable header, has one tile, whose loading reports the error.
 pub struct Tiles {
     source: Arc<dyn Source>,
     size: (u32, u32),
     overlap: (u32, u32),
-    /// Width and height of each image; zeroes where they are not known.
+    /// Width and height of each image; zeros if unknown.
     images: Vec<(u32, u32)>,
-    /// Tiles of all images up to and with this one.
+    /// Number of tiles of all images up to and including this one.
     ends: Vec<u64>,
 }
 
 impl Tiles {
-    /// Tiles of this width and height, each overlapping its neighbours by so many columns and rows.
+    /// Creates tiles of a size, each overlapping its neighbours by `overlap` columns and rows.
     pub fn new(
         source: Arc<dyn Source>,
         size: (u32, u32),
@@ -51,7 +50,7 @@ impl Tiles {
         Ok(tiles)
     }
 
-    /// The image of a tile, and the tile's part of it.
+    /// Image of a tile, and the tile's rectangle in it.
     pub fn place(&self, tile: u64) -> (u64, Rect) {
         let image = self.ends.partition_point(|&end| end <= tile).min(self.ends.len().saturating_sub(1));
         let first = if image == 0 { 0 } else { self.ends[image - 1] };
@@ -67,7 +66,7 @@ impl Tiles {
         (image as u64, Rect { left, top, width: self.size.0, height: self.size.1 })
     }
 
-    /// How many tiles an image has in each direction.
+    /// Number of tiles of an image in each direction.
     fn counts(&self, width: u32, height: u32) -> (u64, u64) {
         if width < self.size.0 || height < self.size.1 {
             return (1, 1);
@@ -111,7 +110,7 @@ impl Source for Tiles {
     }
 }
 
-/// Width and height of each image as it is looked at, by as many threads as there are processors.
+/// Width and height of each upright image, read by as many threads as there are processors.
 fn sizes(source: &dyn Source, page: u32, upright: bool) -> Result<Vec<(u32, u32)>, LoaderError> {
     let count =
         usize::try_from(source.count()).map_err(|_| LoaderError::Settings("too many images".to_owned()))?;

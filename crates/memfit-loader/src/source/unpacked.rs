@@ -1,5 +1,5 @@
-//! Shards that are compressed as a whole: nothing can be read in the middle of them, so each is unpacked
-//! once, into a file without a name, which is gone with the process.
+//! Compressed shards. They allow no random access, so each is decompressed once into an unnamed temporary
+//! file, which vanishes with the process.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use flate2::read::MultiGzDecoder;
 use ruzstd::decoding::StreamingDecoder;
 
-/// Names of files that are open at the same time differ by it.
+/// Counter that makes the names of temporary files unique.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// The file itself, or, where it is compressed, what is in it.
+/// Returns the file itself, or its decompressed content.
 pub(super) fn open(mut file: File) -> io::Result<File> {
     let mut begins = [0; 4];
     let got = file.read(&mut begins)?;
@@ -35,7 +35,7 @@ fn unpack(mut from: impl Read) -> io::Result<File> {
     Ok(to)
 }
 
-/// A file in the folder for temporary ones (`$TMPDIR`), whose name is gone at once.
+/// Creates a file in the temporary folder (`$TMPDIR`) and unlinks it at once.
 fn unnamed() -> io::Result<File> {
     let folder = std::env::temp_dir();
     loop {
@@ -46,14 +46,14 @@ fn unnamed() -> io::Result<File> {
                 std::fs::remove_file(&path)?;
                 return Ok(file);
             }
-            // Someone else's by chance.
+            // The name exists by coincidence.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
     }
 }
 
-/// Tells the name of a shard from others.
+/// Returns `true` for file names of shards.
 pub fn is_shard(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     [".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"].iter().any(|ending| name.ends_with(ending))

@@ -1,31 +1,31 @@
-//! Compressed slices of a volume: run lengths, JPEG (lossless, or as photographs have it) and JPEG 2000.
+//! Compressed slices of a volume: run lengths, JPEG (baseline and lossless) and JPEG 2000.
 
 use jpeg_decoder::{Decoder, PixelFormat};
 
 use crate::LoaderError;
-use crate::decode::standing;
+use crate::decode::catch_panic;
 
 const NAME: &str = "DICOM";
-/// What any slice may become, and what one that is larger may become for each of its bytes: slices of nothing
-/// but black are tiny, and large ones are not.
-const ANY_SLICE: usize = 64 << 20;
-const MOST_FOR_A_BYTE: usize = 1024;
+/// Decoded size that any slice may have, and the maximum compression ratio of larger ones: all-black slices
+/// are tiny, and large slices are not.
+const UNLIMITED_SLICE_BYTES: usize = 64 << 20;
+const MAX_RATIO: usize = 1024;
 
-/// How a slice is compressed.
+/// Compression of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Coding {
-    /// Run lengths of DICOM's own.
+    /// DICOM's run-length encoding.
     Runs,
-    /// JPEG, lossless ones among them.
+    /// JPEG, including lossless.
     Jpeg,
     /// JPEG 2000.
     #[cfg(feature = "jpeg2000")]
     Jp2,
 }
 
-/// What a decoded slice is: values of `size` bytes, row by row, the low byte first.
+/// Layout of a decoded slice: row-major little-endian values of `size` bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stored {
+pub(super) struct SliceLayout {
     pub width: u64,
     pub height: u64,
     pub size: usize,
@@ -36,8 +36,8 @@ fn damaged(reason: impl Into<String>) -> LoaderError {
 }
 
 impl Coding {
-    /// What DICOM calls by this name, as far as it is read.
-    pub(super) fn of(syntax: &str) -> Option<Self> {
+    /// Compression of a DICOM transfer syntax, if it is supported.
+    pub(super) fn from_syntax(syntax: &str) -> Option<Self> {
         match syntax.strip_prefix("1.2.840.10008.1.2.")? {
             "5" => Some(Self::Runs),
             "4.50" | "4.51" | "4.57" | "4.70" => Some(Self::Jpeg),
@@ -47,17 +47,22 @@ impl Coding {
         }
     }
 
-    /// Decodes a slice into `out`, which is as long as `stored` says afterwards.
-    pub(super) fn decode(self, coded: &[u8], stored: Stored, out: &mut Vec<u8>) -> Result<(), LoaderError> {
+    /// Decodes a slice into `out`, which gets the length given by `stored`.
+    pub(super) fn decode(
+        self,
+        coded: &[u8],
+        stored: SliceLayout,
+        out: &mut Vec<u8>,
+    ) -> Result<(), LoaderError> {
         let values = stored.width.checked_mul(stored.height).and_then(|values| usize::try_from(values).ok());
         let whole = values.and_then(|values| Some((values, values.checked_mul(stored.size)?)));
         let (values, bytes) = whole.ok_or_else(|| damaged("a slice is larger than any memory"))?;
-        if bytes > ANY_SLICE.max(coded.len().saturating_mul(MOST_FOR_A_BYTE)) {
+        if bytes > UNLIMITED_SLICE_BYTES.max(coded.len().saturating_mul(MAX_RATIO)) {
             return Err(damaged(format!("{} bytes cannot become {bytes}", coded.len())));
         }
         out.clear();
         out.resize(bytes, 0);
-        standing(|| match self {
+        catch_panic(|| match self {
             Self::Runs => runs(coded, values, stored.size, out),
             Self::Jpeg => jpeg(coded, stored, out),
             #[cfg(feature = "jpeg2000")]
@@ -66,7 +71,7 @@ impl Coding {
     }
 }
 
-/// Puts values of at most 16 bits where they belong.
+/// Writes values of at most 16 bits.
 fn fill(values: impl Iterator<Item = u32>, size: usize, out: &mut [u8]) {
     for (value, place) in values.zip(out.chunks_exact_mut(size)) {
         let bytes = value.to_le_bytes();
@@ -75,7 +80,7 @@ fn fill(values: impl Iterator<Item = u32>, size: usize, out: &mut [u8]) {
     }
 }
 
-fn jpeg(coded: &[u8], stored: Stored, out: &mut [u8]) -> Result<(), LoaderError> {
+fn jpeg(coded: &[u8], stored: SliceLayout, out: &mut [u8]) -> Result<(), LoaderError> {
     let wrong = |error: jpeg_decoder::Error| match error {
         jpeg_decoder::Error::Unsupported(what) => {
             LoaderError::Unsupported { format: NAME, reason: format!("a JPEG in it has {what:?}") }
@@ -83,7 +88,7 @@ fn jpeg(coded: &[u8], stored: Stored, out: &mut [u8]) -> Result<(), LoaderError>
         other => damaged(format!("a JPEG in it: {other}")),
     };
     let mut decoder = Decoder::new(coded);
-    // The values, twice as wide at most while they are decoded; a header that lies asks for no more.
+    // While decoding, values are at most twice as wide; a false header gets no more.
     decoder.set_max_decoding_buffer_size(out.len().saturating_mul(2).saturating_add(1 << 16));
     decoder.read_info().map_err(wrong)?;
     let info = decoder.info().ok_or_else(|| damaged("a JPEG in it has no header"))?;
@@ -120,10 +125,10 @@ fn jpeg(coded: &[u8], stored: Stored, out: &mut [u8]) -> Result<(), LoaderError>
 }
 
 #[cfg(feature = "jpeg2000")]
-fn jp2(coded: &[u8], stored: Stored, out: &mut [u8]) -> Result<(), LoaderError> {
+fn jp2(coded: &[u8], stored: SliceLayout, out: &mut [u8]) -> Result<(), LoaderError> {
     use hayro_jpeg2000::{DecodeSettings, DecoderContext, Image};
 
-    /// Where a code stream says of its first component how many bits it has, and that these have a sign.
+    /// Offset in a code stream of the first component's bit depth and sign flag.
     const DEPTH: usize = 42;
     let wrong = |error: hayro_jpeg2000::DecodeError| damaged(format!("a JPEG 2000 in it: {error}"));
     let depth = coded.get(DEPTH).copied().ok_or_else(|| damaged("a JPEG 2000 in it has no header"))?;
@@ -146,14 +151,14 @@ fn jp2(coded: &[u8], stored: Stored, out: &mut [u8]) -> Result<(), LoaderError> 
     if plane.samples().len() as u64 != stored.width * stored.height {
         return Err(damaged("a JPEG 2000 in it ends early"));
     }
-    // The decoder counts from the lowest value, whatever that is.
+    // The decoder's values start at the lowest possible value.
     let lowest = if signed { 1_i32 << (bits - 1) } else { 0 };
     let values = plane.samples().iter().map(|value| (value.round() as i32 - lowest).cast_unsigned());
     fill(values, stored.size, out);
     Ok(())
 }
 
-/// Unpacks run lengths: one segment for each byte of a value, the highest first, each as PackBits has it.
+/// Decodes run lengths: one segment for each byte of a value, the highest first, each in PackBits encoding.
 fn runs(coded: &[u8], values: usize, size: usize, out: &mut [u8]) -> Result<(), LoaderError> {
     let damaged = |reason: &str| LoaderError::Damaged { format: NAME, reason: reason.to_owned() };
     let word = |at: usize| -> Option<usize> {
@@ -194,11 +199,11 @@ fn runs(coded: &[u8], values: usize, size: usize, out: &mut [u8]) -> Result<(), 
 mod tests {
     use super::*;
 
-    const STORED: Stored = Stored { width: 7, height: 5, size: 2 };
+    const LAYOUT: SliceLayout = SliceLayout { width: 7, height: 5, size: 2 };
 
-    /// A JPEG without loss: differences from the value to the left, in a code of 17 words of five bits, one
-    /// for each length.
-    fn lossless(values: &[u16], stored: Stored, precision: u8) -> Vec<u8> {
+    /// Encodes a lossless JPEG: differences from the value to the left, in a code of 17 words of five bits,
+    /// one for each length.
+    fn lossless(values: &[u16], stored: SliceLayout, precision: u8) -> Vec<u8> {
         let (width, height) = (stored.width as usize, stored.height as usize);
         let mut out =
             vec![0xff, 0xd8, 0xff, 0xc3, 0, 11, precision, 0, height as u8, 0, width as u8, 1, 1, 0x11, 0];
@@ -235,7 +240,7 @@ mod tests {
         out
     }
 
-    fn decoded(coding: Coding, coded: &[u8], stored: Stored) -> Result<Vec<u16>, LoaderError> {
+    fn decoded(coding: Coding, coded: &[u8], stored: SliceLayout) -> Result<Vec<u16>, LoaderError> {
         let mut out = Vec::new();
         coding.decode(coded, stored, &mut out)?;
         Ok(out.as_chunks::<2>().0.iter().map(|value| u16::from_le_bytes(*value)).collect())
@@ -247,30 +252,30 @@ mod tests {
             let mask = if precision == 16 { 0xffff } else { 0x0fff };
             let values: Vec<u16> =
                 (0..35_u16).map(|at| at.wrapping_mul(spread).wrapping_add(40) & mask).collect();
-            let coded = lossless(&values, STORED, precision);
-            assert_eq!(decoded(Coding::Jpeg, &coded, STORED).unwrap(), values, "{precision} bits, {spread}");
+            let coded = lossless(&values, LAYOUT, precision);
+            assert_eq!(decoded(Coding::Jpeg, &coded, LAYOUT).unwrap(), values, "{precision} bits, {spread}");
         }
-        // Fewer bits than the type has room for.
+        // Fewer bits than the type has.
         let bytes: Vec<u16> = (0..35).map(|at| at * 7).collect();
-        assert_eq!(decoded(Coding::Jpeg, &lossless(&bytes, STORED, 8), STORED).unwrap(), bytes);
+        assert_eq!(decoded(Coding::Jpeg, &lossless(&bytes, LAYOUT, 8), LAYOUT).unwrap(), bytes);
     }
 
     #[test]
     fn what_contradicts_its_header_is_refused() {
-        let coded = lossless(&[9; 35], STORED, 16);
+        let coded = lossless(&[9; 35], LAYOUT, 16);
         for other in [
-            Stored { width: 8, ..STORED },
-            Stored { height: 4, ..STORED },
-            Stored { size: 1, ..STORED },
-            Stored { width: 60_000, height: 60_000, size: 2 },
+            SliceLayout { width: 8, ..LAYOUT },
+            SliceLayout { height: 4, ..LAYOUT },
+            SliceLayout { size: 1, ..LAYOUT },
+            SliceLayout { width: 60_000, height: 60_000, size: 2 },
         ] {
             assert!(Coding::Jpeg.decode(&coded, other, &mut Vec::new()).is_err(), "{other:?}");
         }
         for length in 0..coded.len() - 2 {
-            // Whatever is left of a file, an answer comes; half of one is none.
-            let cut = decoded(Coding::Jpeg, &coded[..length], STORED);
+            // Decoding returns for every truncation; half of a file is an error.
+            let cut = decoded(Coding::Jpeg, &coded[..length], LAYOUT);
             assert!(length > coded.len() / 2 || cut.is_err(), "{length}");
         }
-        assert_eq!(Coding::of("1.2.840.10008.1.2.4.80"), None);
+        assert_eq!(Coding::from_syntax("1.2.840.10008.1.2.4.80"), None);
     }
 }

@@ -1,5 +1,5 @@
-//! DICOM: the data elements that say where pixels stand and what they are, and the order of a series. What
-//! compressed pixels become stands in [`super::coded`].
+//! DICOM: position and format of the pixels, and the order of a series. Compressed pixels are decoded in
+//! [`super::coded`].
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -11,33 +11,33 @@ use super::{Slice, Volume, Voxel};
 use crate::LoaderError;
 
 const NAME: &str = "DICOM";
-/// Elements of a file that are looked at, and how deep sequences may stand in each other.
-const MOST_ELEMENTS: u32 = 100_000;
-const DEEPEST: u32 = 16;
-/// A value longer than this is none that is looked for.
-const LONGEST: u32 = 4096;
+/// Maximum number of elements read from a file, and maximum nesting of sequences.
+const MAX_ELEMENTS: u32 = 100_000;
+const MAX_DEPTH: u32 = 16;
+/// Maximum length of a value that is read.
+const MAX_VALUE_BYTES: u32 = 4096;
 const UNDEFINED: u32 = u32::MAX;
-/// Frames of one file.
-const MOST_FRAMES: u64 = 1 << 20;
+/// Maximum number of frames in a file.
+const MAX_FRAMES: u64 = 1 << 20;
 
 const ITEM: (u16, u16) = (0xfffe, 0xe000);
 const ITEM_END: (u16, u16) = (0xfffe, 0xe00d);
 const SEQUENCE_END: (u16, u16) = (0xfffe, 0xe0dd);
 const PIXELS: (u16, u16) = (0x7fe0, 0x0010);
 
-/// Whether a file begins as DICOM's do.
+/// Returns `true` if a file begins like a DICOM file.
 pub(super) fn begins(bytes: &[u8]) -> bool {
     bytes.get(128..132) == Some(b"DICM")
 }
 
-/// A series of files as one volume; of several series, the one with this identifier.
+/// Combines a series of files into a volume; of several series, selects the one with this identifier.
 pub(super) fn series(paths: &[PathBuf], about: &Path, wanted: Option<&str>) -> Result<Volume, LoaderError> {
     let wrong = |reason: String| LoaderError::BadSource { path: about.to_owned(), reason };
     let mut images = Vec::new();
     for path in paths {
         match Image::read(path) {
             Ok(Some(image)) => images.push(image),
-            // What is no DICOM, or holds no picture, lies beside a series in real folders.
+            // Folders of series may contain files that are not DICOM or hold no image.
             Ok(None) => {}
             Err(error) => {
                 let name = path.display().to_string();
@@ -114,13 +114,13 @@ fn assemble(images: Vec<Image>, placed: bool) -> Result<Volume, LoaderError> {
     })
 }
 
-/// What one file says of itself.
+/// Header of one file.
 #[derive(Clone, Debug)]
 struct Image {
     path: PathBuf,
     series: String,
     number: f64,
-    /// Its place along the normal of its plane.
+    /// Position along the normal of its plane.
     along: Option<f64>,
     width: u64,
     height: u64,
@@ -133,7 +133,7 @@ struct Image {
     slices: Vec<Slice>,
 }
 
-/// Values of the elements that are looked for.
+/// Values of the relevant elements.
 #[derive(Default)]
 struct Found {
     syntax: String,
@@ -156,7 +156,7 @@ struct Found {
 }
 
 impl Image {
-    /// Reads a file up to its pixels; `None` where it is no DICOM or has none.
+    /// Reads a file up to its pixels. Returns `None` if it is not DICOM or has no pixels.
     fn read(path: &Path) -> Result<Option<Self>, LoaderError> {
         let damaged = |reason: String| LoaderError::Damaged { format: NAME, reason };
         let unsupported = |reason: String| LoaderError::Unsupported { format: NAME, reason };
@@ -188,7 +188,7 @@ impl Image {
             (bits, _) => return Err(unsupported(format!("its values have {bits} bits"))),
         };
         let (height, width) = (u64::from(found.rows), u64::from(found.columns));
-        let frames = found.frames.unwrap_or(1.0).clamp(0.0, MOST_FRAMES as f64) as u64;
+        let frames = found.frames.unwrap_or(1.0).clamp(0.0, MAX_FRAMES as f64) as u64;
         if height == 0 || width == 0 || frames == 0 {
             return Err(damaged(format!("its header says {width}x{height}, {frames} times")));
         }
@@ -206,7 +206,7 @@ impl Image {
                 }
                 (0..frames).map(|frame| Slice::Plain { file: 0, start: start + frame * each }).collect()
             }
-            other => match Coding::of(other) {
+            other => match Coding::from_syntax(other) {
                 Some(coding) => reader.fragments(frames, coding)?,
                 None => {
                     return Err(unsupported(format!(
@@ -236,7 +236,7 @@ impl Image {
     }
 }
 
-/// A place along the normal of the plane that the directions of rows and columns span.
+/// Position along the normal of the plane spanned by the row and column directions.
 fn along(position: &[f64], orientation: &[f64]) -> Option<f64> {
     let place: [f64; 3] = position.try_into().ok()?;
     let ([row, column], []) = orientation.as_chunks::<3>() else { return None };
@@ -244,21 +244,21 @@ fn along(position: &[f64], orientation: &[f64]) -> Option<f64> {
     Some(place.iter().zip(normal).map(|(place, normal)| place * normal).sum())
 }
 
-/// The elements of a file, one after the other.
+/// Reader of a file's elements.
 struct Elements<R> {
     reader: R,
-    /// Elements name the type of their values.
+    /// `true` if elements state the type of their values.
     explicit: bool,
     seen: u32,
 }
 
 impl<R: Read + Seek> Elements<R> {
-    /// Notes what is looked for, and stops at the pixels: how many bytes these are said to be.
+    /// Records relevant values, and stops at the pixels. Returns their declared length in bytes.
     fn find_pixels(&mut self, found: &mut Found) -> Result<Option<u32>, LoaderError> {
         let mut meta = true;
         loop {
             let begin = self.reader.stream_position()?;
-            let [g0, g1]: [u8; 2] = self.take()?;
+            let [g0, g1]: [u8; 2] = self.read_array()?;
             let group = u16::from_le_bytes([g0, g1]);
             if meta && group != 2 {
                 meta = false;
@@ -280,7 +280,7 @@ impl<R: Read + Seek> Elements<R> {
             }
             if length == UNDEFINED {
                 self.skip_sequence(0)?;
-            } else if wanted(tag) && length <= LONGEST {
+            } else if wanted(tag) && length <= MAX_VALUE_BYTES {
                 let mut value = vec![0; length as usize];
                 self.reader.read_exact(&mut value)?;
                 found.note(tag, &value);
@@ -290,21 +290,21 @@ impl<R: Read + Seek> Elements<R> {
         }
     }
 
-    /// The next element's tag and length.
+    /// Reads the next element's tag and length.
     fn element(&mut self) -> Result<((u16, u16), u32), LoaderError> {
         self.seen += 1;
-        if self.seen > MOST_ELEMENTS {
+        if self.seen > MAX_ELEMENTS {
             return Err(LoaderError::Damaged {
                 format: NAME,
                 reason: "it has elements without end".to_owned(),
             });
         }
-        let [g0, g1, e0, e1]: [u8; 4] = self.take()?;
+        let [g0, g1, e0, e1]: [u8; 4] = self.read_array()?;
         let tag = (u16::from_le_bytes([g0, g1]), u16::from_le_bytes([e0, e1]));
         if !self.explicit || tag.0 == 0xfffe {
-            return Ok((tag, u32::from_le_bytes(self.take()?)));
+            return Ok((tag, u32::from_le_bytes(self.read_array()?)));
         }
-        let [a, b, l0, l1]: [u8; 4] = self.take()?;
+        let [a, b, l0, l1]: [u8; 4] = self.read_array()?;
         let long = matches!(
             &[a, b],
             b"OB"
@@ -322,13 +322,13 @@ impl<R: Read + Seek> Elements<R> {
                 | b"UV"
         );
         let length =
-            if long { u32::from_le_bytes(self.take()?) } else { u16::from_le_bytes([l0, l1]).into() };
+            if long { u32::from_le_bytes(self.read_array()?) } else { u16::from_le_bytes([l0, l1]).into() };
         Ok((tag, length))
     }
 
-    /// Passes over a sequence whose length is not known.
+    /// Skips a sequence of unknown length.
     fn skip_sequence(&mut self, depth: u32) -> Result<(), LoaderError> {
-        if depth > DEEPEST {
+        if depth > MAX_DEPTH {
             return Err(LoaderError::Damaged {
                 format: NAME,
                 reason: "its sequences stand too deep".to_owned(),
@@ -360,8 +360,8 @@ impl<R: Read + Seek> Elements<R> {
         }
     }
 
-    /// Where the parts of compressed pixels stand, by frame. The first part is a table of where frames begin,
-    /// which may be empty where each frame has one part, or all parts are one frame's.
+    /// Positions of the compressed fragments by frame. The first fragment is a table of frame offsets. It may
+    /// be empty if each frame has one fragment, or if all fragments belong to one frame.
     fn fragments(&mut self, frames: u64, coding: Coding) -> Result<Vec<Slice>, LoaderError> {
         let damaged = |reason: String| LoaderError::Damaged { format: NAME, reason };
         let mut found: Vec<(u64, u64)> = Vec::new();
@@ -377,7 +377,7 @@ impl<R: Read + Seek> Elements<R> {
             let start = self.reader.stream_position()?;
             if table.is_none() {
                 let mut offsets = Vec::new();
-                // One number of four bytes a frame.
+                // One number of four bytes for each frame.
                 let most = u64::from(length).min(frames * 4);
                 self.reader.by_ref().take(most).read_to_end(&mut offsets)?;
                 table = Some(offsets);
@@ -397,7 +397,7 @@ impl<R: Read + Seek> Elements<R> {
         let begins: Vec<u64> =
             table.as_chunks::<4>().0.iter().map(|at| u32::from_le_bytes(*at).into()).collect();
         let wrong = || damaged(format!("it has {} parts of pixels for {frames} frames", found.len()));
-        // Counted from the first part's own head, which is eight bytes long.
+        // Relative to the first fragment's header, which is eight bytes long.
         let first = found.first().ok_or_else(wrong)?.0;
         if begins.len() as u64 != frames || begins[0] != 0 || !begins.is_sorted_by(|one, next| one < next) {
             return Err(wrong());
@@ -411,7 +411,7 @@ impl<R: Read + Seek> Elements<R> {
         slices.collect()
     }
 
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], LoaderError> {
+    fn read_array<const N: usize>(&mut self) -> Result<[u8; N], LoaderError> {
         let mut bytes = [0; N];
         self.reader.read_exact(&mut bytes)?;
         Ok(bytes)

@@ -1,4 +1,4 @@
-//! NIfTI, versions 1 and 2, in one file or two, compressed or not: the header.
+//! NIfTI header, versions 1 and 2, in one file or two, compressed or not.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -10,10 +10,10 @@ use super::{Slice, Volume, Voxel};
 use crate::LoaderError;
 
 const NAME: &str = "NIfTI";
-/// Slices of a volume; no scanner makes more.
-const MOST_SLICES: u64 = 1 << 20;
+/// Maximum number of slices in a volume; no scanner produces more.
+const MAX_SLICES: u64 = 1 << 20;
 
-/// The bytes of a compressed file.
+/// Decompressed bytes of a file.
 pub(super) fn unzipped(file: File) -> impl Read {
     MultiGzDecoder::new(BufReader::with_capacity(64 << 10, file))
 }
@@ -37,7 +37,7 @@ pub(super) fn open(path: &Path, frame: u64) -> Result<Volume, LoaderError> {
     let damaged = |reason: String| LoaderError::Damaged { format: NAME, reason };
     let dimensions = header.dimensions().ok_or_else(|| damaged("it ends within its header".to_owned()))?;
     let [width, height, depth, frames] = dimensions;
-    if [width, height, depth, frames].contains(&0) || depth > MOST_SLICES {
+    if [width, height, depth, frames].contains(&0) || depth > MAX_SLICES {
         return Err(damaged(format!("its header says {width}x{height}x{depth}, {frames} times")));
     }
     if frame >= frames {
@@ -69,7 +69,7 @@ pub(super) fn open(path: &Path, frame: u64) -> Result<Volume, LoaderError> {
         .and_then(|size| size.checked_mul(frames))
         .and_then(|size| size.checked_add(start));
     let length = std::fs::metadata(&data).map_err(named)?.len();
-    // Of what is compressed, the length tells nothing.
+    // The length of a compressed file is no check.
     if ends.is_none() || (!gzip && ends.is_some_and(|ends| ends > length)) {
         return Err(damaged(format!("it is cut off: {length} bytes are less than its header says")));
     }
@@ -92,7 +92,7 @@ pub(super) fn open(path: &Path, frame: u64) -> Result<Volume, LoaderError> {
     })
 }
 
-/// The header's fields, whichever version it is.
+/// Fields of the header in either version.
 struct Fields<'a> {
     bytes: &'a [u8],
     second: bool,
@@ -114,7 +114,7 @@ impl<'a> Fields<'a> {
         known.contains(&magic).then_some(Self { bytes, second, big_endian })
     }
 
-    fn take<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+    fn read_array<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let mut bytes: [u8; N] = self.bytes.get(at..at + N)?.try_into().ok()?;
         if self.big_endian {
             bytes.reverse();
@@ -124,19 +124,19 @@ impl<'a> Fields<'a> {
 
     fn float(&self, first: usize, second: usize) -> Option<f64> {
         if self.second {
-            self.take(second).map(f64::from_le_bytes)
+            self.read_array(second).map(f64::from_le_bytes)
         } else {
-            self.take(first).map(|bytes| f64::from(f32::from_le_bytes(bytes)))
+            self.read_array(first).map(|bytes| f64::from(f32::from_le_bytes(bytes)))
         }
     }
 
-    /// Width, height, depth, and how many volumes there are.
+    /// Width, height, depth, and number of volumes.
     fn dimensions(&self) -> Option<[u64; 4]> {
         let one = |number: usize| -> Option<u64> {
             let value = if self.second {
-                i64::from_le_bytes(self.take(16 + 8 * number)?)
+                i64::from_le_bytes(self.read_array(16 + 8 * number)?)
             } else {
-                i16::from_le_bytes(self.take(40 + 2 * number)?).into()
+                i16::from_le_bytes(self.read_array(40 + 2 * number)?).into()
             };
             Some(u64::try_from(value).unwrap_or(0))
         };
@@ -147,16 +147,16 @@ impl<'a> Fields<'a> {
     }
 
     fn kind(&self) -> Option<i16> {
-        self.take(if self.second { 12 } else { 70 }).map(i16::from_le_bytes)
+        self.read_array(if self.second { 12 } else { 70 }).map(i16::from_le_bytes)
     }
 
-    /// The file with the values, and where in it they begin.
+    /// File that contains the values, and their offset in it.
     fn place(&self, path: &Path) -> Option<(std::path::PathBuf, u64)> {
         let alone = self.bytes.get(if self.second { 5 } else { 345 })? == &b'+';
         let offset = if self.second {
-            u64::try_from(i64::from_le_bytes(self.take(168)?)).ok()?
+            u64::try_from(i64::from_le_bytes(self.read_array(168)?)).ok()?
         } else {
-            let offset = f32::from_le_bytes(self.take(108)?);
+            let offset = f32::from_le_bytes(self.read_array(108)?);
             (offset.is_finite() && offset >= 0.0).then_some(offset as u64)?
         };
         let least = if self.second { 544 } else { 352 };
@@ -169,7 +169,7 @@ impl<'a> Fields<'a> {
         Some((format!("{stem}{ending}").into(), offset))
     }
 
-    /// What values are multiplied by, and what is then added; a factor of zero says that there is none.
+    /// Scale factor and offset of values; a factor of zero means that there is none.
     fn scale(&self) -> (f64, f64) {
         let slope = self.float(112, 176).filter(|slope| slope.is_finite() && *slope != 0.0);
         let intercept = self.float(116, 184).filter(|intercept| intercept.is_finite());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Failure;
 
-/// The answer to `--help`.
+/// Text of `--help`.
 pub(super) const HELP: &str = "\
 NVIDIA System Management Interface of a virtual machine made by memfit
 
@@ -20,12 +20,12 @@ NVIDIA System Management Interface of a virtual machine made by memfit
     -l, --loop=SEC, -lms, --loop-ms=MS      again and again
 ";
 
-/// The answer that is wanted.
+/// Requested output.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     Table,
     List,
-    /// All that is known, or only these sections.
+    /// Everything, or only these sections.
     Report {
         sections: Vec<String>,
     },
@@ -38,27 +38,27 @@ pub(super) enum Wanted {
     Help,
 }
 
-/// How fields are written.
+/// Format of fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Style {
     pub(super) header: bool,
     pub(super) units: bool,
 }
 
-/// A command line.
+/// A parsed command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Arguments {
     pub(super) wanted: Wanted,
     pub(super) style: Style,
-    /// The cards that are asked about; all of them if there is none.
+    /// Selected devices; all of them if empty.
     pub(super) cards: Vec<String>,
     pub(super) file: Option<PathBuf>,
-    /// The time between two answers, where there is more than one.
+    /// Time between two outputs, if there are several.
     pub(super) pause: Option<Duration>,
 }
 
 impl Arguments {
-    /// Reads a command line without the program's name.
+    /// Parses a command line without the program's name.
     pub(super) fn parse(words: &[String]) -> Result<Self, Failure> {
         let mut arguments = Self {
             wanted: Wanted::Table,

@@ -7,13 +7,13 @@ use crate::cards::{self, Card};
 use crate::status::{Outcome, Status};
 use crate::{devices, memory, system};
 
-/// A value, with its unit where it has one.
+/// A value, with its unit if it has one.
 enum Field {
     Text(String),
     Amount(u64, &'static str),
 }
 
-/// The unit that a field's header names.
+/// Unit in a field's header.
 fn unit(name: &str) -> Option<&'static str> {
     let (memory, clock) =
         (name.starts_with("memory.") || name.starts_with("used_"), name.starts_with("clocks."));
@@ -26,7 +26,7 @@ fn unit(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Fields that the command knows and a virtual card has no value of, as NVML answers "not supported".
+/// Fields that exist but have no value for a virtual device, as NVML's "not supported".
 const WITHOUT_VALUE: &[&str] = &[
     "serial",
     "gpu_serial",
@@ -54,8 +54,8 @@ const WITHOUT_VALUE: &[&str] = &[
     "inforom.img",
 ];
 
-/// `memory.total` of a card and the like; `None` for a name that is no field.
-fn of_card(card: Card, name: &str) -> Outcome<Option<Field>> {
+/// Value of a device's field such as `memory.total`; `None` for an unknown name.
+fn card_field(card: Card, name: &str) -> Outcome<Option<Field>> {
     let text = |text: &str| Ok(Some(Field::Text(text.to_owned())));
     let switch = |on: bool| text(if on { "Enabled" } else { "Disabled" });
     let amount = |amount: u64, unit| Ok(Some(Field::Amount(amount, unit)));
@@ -64,7 +64,7 @@ fn of_card(card: Card, name: &str) -> Outcome<Option<Field>> {
     match name {
         "timestamp" => text(&Now::read().in_numbers()),
         "driver_version" => text(system::DRIVER_VERSION),
-        "count" => text(&cards::all()?.count().to_string()),
+        "count" => text(&cards::all_cards()?.count().to_string()),
         "name" | "gpu_name" => text(&device.name),
         "index" => text(&card.index.to_string()),
         "uuid" | "gpu_uuid" => text(&devices::uuid(card)),
@@ -97,7 +97,7 @@ fn of_card(card: Card, name: &str) -> Outcome<Option<Field>> {
     }
 }
 
-/// A process on a card.
+/// A process on a device.
 #[derive(Clone, Copy)]
 struct Process {
     card: Card,
@@ -105,36 +105,36 @@ struct Process {
     used: u64,
 }
 
-fn of_process(process: Process, name: &str) -> Outcome<Option<Field>> {
+fn process_field(process: Process, name: &str) -> Outcome<Option<Field>> {
     match name {
         "pid" => Ok(Some(Field::Text(process.pid.to_string()))),
         "process_name" | "name" => Ok(Some(Field::Text(system::process_name(process.pid)?))),
         "used_memory" | "used_gpu_memory" => Ok(Some(Field::Amount(mebibytes(process.used), "MiB"))),
-        "timestamp" | "gpu_name" | "gpu_bus_id" | "gpu_uuid" | "gpu_serial" => of_card(process.card, name),
+        "timestamp" | "gpu_name" | "gpu_bus_id" | "gpu_uuid" | "gpu_serial" => card_field(process.card, name),
         _ => Ok(None),
     }
 }
 
-/// The fields of each card.
-pub(super) fn of_cards(cards: &[Card], fields: &[String], style: Style) -> Result<String, Failure> {
-    lines(cards, fields, style, of_card)
+/// Formats the fields of each device.
+pub(super) fn card_lines(cards: &[Card], fields: &[String], style: Style) -> Result<String, Failure> {
+    lines(cards, fields, style, card_field)
 }
 
-/// The fields of each process that has memory on one of the cards.
-pub(super) fn of_processes(cards: &[Card], fields: &[String], style: Style) -> Result<String, Failure> {
+/// Formats the fields of each process that has memory on one of the devices.
+pub(super) fn process_lines(cards: &[Card], fields: &[String], style: Style) -> Result<String, Failure> {
     let mut running = Vec::new();
     for card in cards {
         let each = memory::processes(*card)?.into_iter();
         running.extend(each.map(|(pid, used)| Process { card: *card, pid, used }));
     }
     for name in fields {
-        // With no process running, a name that is no field is still a mistake.
+        // Without a running process, an unknown name is still an error.
         let first = cards.first().map(|card| Process { card: *card, pid: 0, used: 0 });
-        if let Some(Ok(None)) = first.map(|process| of_process(process, name)) {
+        if let Some(Ok(None)) = first.map(|process| process_field(process, name)) {
             return Err(invalid(name));
         }
     }
-    lines(&running, fields, style, of_process)
+    lines(&running, fields, style, process_field)
 }
 
 fn lines<T: Copy>(

@@ -1,4 +1,4 @@
-//! The time of an answer, in UTC.
+//! Time of an output, in UTC.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
 
-/// A point in time, in parts.
+/// A point in time, in its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Now {
     year: u64,
@@ -20,13 +20,13 @@ pub(super) struct Now {
 }
 
 impl Now {
-    /// The time by this machine's clock.
+    /// Reads this machine's clock.
     pub(super) fn read() -> Self {
         let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self::at(elapsed.as_secs(), u64::from(elapsed.subsec_millis()))
+        Self::from_unix(elapsed.as_secs(), u64::from(elapsed.subsec_millis()))
     }
 
-    fn at(seconds: u64, millisecond: u64) -> Self {
+    fn from_unix(seconds: u64, millisecond: u64) -> Self {
         let (days, of_day) = (seconds / 86_400, seconds % 86_400);
         // Days since the first of March of the year 0, in eras of 400 years: leap days then end a year.
         let days_since_march = days + 719_468;
@@ -47,14 +47,14 @@ impl Now {
         }
     }
 
-    /// `Sun Nov 22 15:04:05 2026`.
+    /// Formats as `Sun Nov 22 15:04:05 2026`.
     pub(super) fn in_words(self) -> String {
         let Self { year, month, day, weekday, hour, minute, second, .. } = self;
         let (weekday, month) = (DAYS[weekday], MONTHS[(month - 1) as usize]);
         format!("{weekday} {month} {day:>2} {hour:02}:{minute:02}:{second:02} {year}")
     }
 
-    /// `2026/11/22 15:04:05.678`.
+    /// Formats as `2026/11/22 15:04:05.678`.
     pub(super) fn in_numbers(self) -> String {
         let Self { year, month, day, hour, minute, second, millisecond, .. } = self;
         format!("{year}/{month:02}/{day:02} {hour:02}:{minute:02}:{second:02}.{millisecond:03}")
@@ -72,8 +72,8 @@ mod tests {
             (951_782_400, "Tue Feb 29 00:00:00 2000"),
             (1_795_359_845, "Sun Nov 22 15:04:05 2026"),
         ] {
-            assert_eq!(Now::at(seconds, 0).in_words(), words);
+            assert_eq!(Now::from_unix(seconds, 0).in_words(), words);
         }
-        assert_eq!(Now::at(1_795_359_845, 7).in_numbers(), "2026/11/22 15:04:05.007");
+        assert_eq!(Now::from_unix(1_795_359_845, 7).in_numbers(), "2026/11/22 15:04:05.007");
     }
 }

@@ -1,4 +1,4 @@
-//! `-L` and `-q`.
+//! Output of `-L` and `-q`.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::cards::Card;
 use crate::status::Outcome;
 use crate::{devices, memory, system};
 
-/// A line for each card.
+/// Formats a line for each device.
 pub(super) fn list(cards: &[Card]) -> String {
     let mut text = String::new();
     for card in cards {
@@ -17,7 +17,7 @@ pub(super) fn list(cards: &[Card]) -> String {
     text
 }
 
-/// All that is known of each card, or only the sections of these names, as `-d` takes them.
+/// Formats everything known about each device, or only the sections of these names, as for `-d`.
 pub(super) fn report(cards: &[Card], sections: &[String]) -> Outcome<String> {
     let shown =
         |name: &str| sections.is_empty() || sections.iter().any(|section| section.eq_ignore_ascii_case(name));
@@ -86,7 +86,7 @@ pub(super) fn report(cards: &[Card], sections: &[String]) -> Outcome<String> {
     Ok(text)
 }
 
-/// A name and its value, as deep as `depth` sections.
+/// Formats a name and its value, indented by `depth` sections.
 fn row(depth: usize, name: &str, value: &str) -> String {
     let indent = 4 * depth;
     format!("{:indent$}{name:<width$}: {value}\n", "", width = 50 - indent)

@@ -13,7 +13,7 @@ const RULE: &str =
 const COLUMNS: &str =
     "+-----------------------------------------+------------------------+----------------------+";
 
-/// The cards and the processes on them.
+/// Formats the devices and the processes on them.
 pub(super) fn table(cards: &[Card]) -> Outcome<String> {
     let driver = system::DRIVER_VERSION;
     let cuda = format!("{}.{}", system::CUDA_VERSION / 1000, system::CUDA_VERSION % 1000 / 10);
@@ -59,7 +59,7 @@ pub(super) fn table(cards: &[Card]) -> Outcome<String> {
         for (pid, used) in memory::processes(*card)? {
             any = true;
             let name = system::process_name(pid).unwrap_or_default();
-            // The end of a long path says more than its beginning.
+            // The end of a long path is more informative than its beginning.
             let long = name.chars().count() > 34;
             let end: String = name.chars().skip(name.chars().count().saturating_sub(31)).collect();
             let name = if long { format!("...{end}") } else { name };

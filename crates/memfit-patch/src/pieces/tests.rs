@@ -1,4 +1,4 @@
-//! Rounds as people write them, in pieces.
+//! Typical training loops, divided into micro-batches.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ fn in_pieces(round: &str) -> Patched {
     patch(&format!("{HEAD}{body}"), &plan)
 }
 
-/// The loop of a changed script.
+/// Loop of a changed script.
 fn round(round: &str) -> String {
     let changed = in_pieces(round);
     assert_eq!(changed.left, [], "{}", changed.text);

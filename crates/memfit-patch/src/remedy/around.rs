@@ -9,12 +9,12 @@ use crate::Why;
 use crate::code::{Path, Scene, Script, Site};
 
 /// Why a line that is none cannot be changed.
-const NOT_THERE: &str = "no statement stands there";
+const NO_STATEMENT: &str = "no statement stands there";
 
-/// The forward under a context.
+/// Wraps the forward pass in a context.
 pub(super) fn forward(scene: &Scene<'_>, site: &Site, context: &str) -> Result<Edits, Why> {
     let script = &*scene.script;
-    let path = script.at_line(site.line).ok_or(NOT_THERE)?;
+    let path = script.statement_at_line(site.line).ok_or(NO_STATEMENT)?;
     let mut edits = Edits::default();
     wrap(script, &path, context, &mut edits)?;
     if context.contains("autocast") {
@@ -31,7 +31,7 @@ pub(super) fn forward(scene: &Scene<'_>, site: &Site, context: &str) -> Result<E
     Ok(edits)
 }
 
-/// A statement under a context.
+/// Wraps a statement in a context.
 fn wrap(script: &Script, path: &Path<'_>, context: &str, edits: &mut Edits) -> Result<(), Why> {
     let statement = path.statement();
     let simple = matches!(
@@ -57,14 +57,14 @@ fn wrap(script: &Script, path: &Path<'_>, context: &str, edits: &mut Edits) -> R
     edits.push(Edit::insert(lines.start, format!("{blank}with {context}:{newline}{unit}")));
     let (first, last) = script.lines_of(statement.span);
     for index in first as usize..last as usize {
-        if !script.lines.text_of(index, &script.text).trim().is_empty() {
-            edits.push(Edit::insert(script.lines.start_of(index, &script.text), unit));
+        if !script.lines.line_text(index, &script.text).trim().is_empty() {
+            edits.push(Edit::insert(script.lines.line_start(index, &script.text), unit));
         }
     }
     Ok(())
 }
 
-/// The lines of a statement with a comment behind it.
+/// Lines of a statement, including a trailing comment.
 fn with_comment(script: &Script, span: Span) -> Option<Span> {
     let (start, blank) = script.facts.line_start(span.start);
     let rest = &script.text[span.end as usize..];
@@ -83,10 +83,10 @@ fn goes_backward(script: &Script, within: Span) -> bool {
     script.facts.ops.iter().filter(is).any(|op| within.contains(op.span))
 }
 
-/// `@torch.no_grad()` over the function that evaluates, or `with torch.no_grad():` around the line.
+/// Adds `@torch.no_grad()` to the evaluating function, or `with torch.no_grad():` around the line.
 pub(super) fn no_grad(scene: &Scene<'_>, site: &Site, never_trained: bool) -> Result<Edits, Why> {
     let script = &*scene.script;
-    let path = script.at_line(site.line).ok_or(NOT_THERE)?;
+    let path = script.statement_at_line(site.line).ok_or(NO_STATEMENT)?;
     let mut edits = Edits::default();
     let function = path.function().filter(|function| !trains(script, function));
     if let Some(function) = function {
@@ -120,8 +120,8 @@ pub(super) fn no_grad(scene: &Scene<'_>, site: &Site, never_trained: bool) -> Re
     Ok(edits)
 }
 
-/// Whether nothing goes backward through what is made there. Where the source does not tell, it counts that
-/// no backward ever followed.
+/// Checks that no backward pass goes through the values computed there. If the source does not show it, the
+/// recording must show that no backward pass followed.
 fn shown<T>(uses: Result<T, Hazard>, never_trained: bool, name: &str) -> Result<(), Why> {
     match uses {
         Err(hazard) if hazard.backward || !never_trained => {
@@ -131,7 +131,7 @@ fn shown<T>(uses: Result<T, Hazard>, never_trained: bool, name: &str) -> Result<
     }
 }
 
-/// Whether a function goes backward, steps an optimizer, or gives its values away as it goes.
+/// Returns `true` if a function runs a backward pass, steps an optimizer, or yields values.
 fn trains(script: &Script, function: &Statement) -> bool {
     let mut yields = false;
     function.visit(&mut |each| {
@@ -146,7 +146,7 @@ fn returns(function: &Statement) -> bool {
     found
 }
 
-/// Where the line of `def` begins, below decorators: one above `@staticmethod` would get another function.
+/// Start of the `def` line, below decorators: one above `@staticmethod` would apply to another object.
 fn head_of(script: &Script, function: &Statement) -> u32 {
     let mut at = function.span.start;
     for line in script.slice(function.span).split_inclusive('\n') {
@@ -158,7 +158,7 @@ fn head_of(script: &Script, function: &Statement) -> u32 {
     function.span.start
 }
 
-/// The calls of a function by its name.
+/// Calls of a function by its name.
 fn calls_of(scene: &Scene<'_>, name: &str) -> Vec<Span> {
     let mut found = Vec::new();
     for statement in &scene.script.statements {

@@ -1,4 +1,5 @@
-//! Attention that is written out becomes one call, which needs no matrix of all pairs.
+//! Replaces hand-written attention by `scaled_dot_product_attention`, which does not materialise the score
+//! matrix.
 
 use memfit_source::{Edit, Expression, ExpressionKind as Kind, Operator, Span, Statement, StatementKind};
 
@@ -6,19 +7,19 @@ use super::{Edits, operand};
 use crate::Why;
 use crate::code::{Path, Scene, Script, Site};
 
-/// Lines of statements that attention is written out in: product, softmax, sum.
-const STATEMENTS: usize = 3;
+/// Number of statements of hand-written attention: product, softmax, weighted sum.
+const ATTENTION_STATEMENTS: usize = 3;
 
-/// `scores = q @ k.transpose(-2, -1) * scale`, `weights = scores.softmax(-1)`, `out = weights @ v`, one below
-/// the other.
+/// Matches `scores = q @ k.transpose(-2, -1) * scale`, `weights = scores.softmax(-1)`, `out = weights @ v` in
+/// consecutive statements.
 pub(super) fn change(scene: &Scene<'_>, site: &Site) -> Result<Option<Edits>, Why> {
     let script = &*scene.script;
-    let Some(path) = script.at_line(site.line) else { return Ok(None) };
+    let Some(path) = script.statement_at_line(site.line) else { return Ok(None) };
     let (suite, index) = path.suite();
-    let firsts = index.saturating_sub(STATEMENTS - 1)..=index;
+    let firsts = index.saturating_sub(ATTENTION_STATEMENTS - 1)..=index;
     let mut refusal = None;
     for first in firsts {
-        let Some([product, softmax, sum]) = suite.get(first..first + STATEMENTS) else { continue };
+        let Some([product, softmax, sum]) = suite.get(first..first + ATTENTION_STATEMENTS) else { continue };
         match rewritten(script, &path, [product, softmax, sum]) {
             Ok(Some(text)) => {
                 let mut edits = Edits::default();
@@ -33,7 +34,7 @@ pub(super) fn change(scene: &Scene<'_>, site: &Site) -> Result<Option<Edits>, Wh
     refusal.map_or(Ok(None), Err)
 }
 
-/// The one statement in the place of three; nothing where they are no attention.
+/// Statement that replaces the three; `None` if they are no attention.
 fn rewritten(script: &Script, path: &Path<'_>, three: [&Statement; 3]) -> Result<Option<String>, Why> {
     let [product, softmax, sum] = three;
     let (Some((scores, product)), Some((weights, softmax)), Some((out, sum))) =
@@ -57,7 +58,7 @@ fn rewritten(script: &Script, path: &Path<'_>, three: [&Statement; 3]) -> Result
         return Err("comments stand between its statements".to_owned());
     }
     let scale = match scale {
-        // Without a scale of its own, PyTorch divides by the root of the last size.
+        // Without an explicit scale, PyTorch divides by the square root of the last dimension.
         None => "1.0".to_owned(),
         Some((divides, scale)) => {
             if !is_number(script, path, scale) {
@@ -77,7 +78,7 @@ fn rewritten(script: &Script, path: &Path<'_>, three: [&Statement; 3]) -> Result
     )))
 }
 
-/// `name = value`
+/// Matches `name = value`.
 fn assigned(statement: &Statement) -> Option<(&str, &Expression)> {
     let ([target], [value]) = (&statement.targets[..], &statement.values[..]) else { return None };
     (statement.kind == StatementKind::Assign).then_some(())?;
@@ -86,7 +87,7 @@ fn assigned(statement: &Statement) -> Option<(&str, &Expression)> {
 
 type Scaled<'e> = (&'e Expression, &'e Expression, Option<(bool, &'e Expression)>);
 
-/// Query, key and scale of `q @ k.transpose(-2, -1) / scale`, and whether it divides.
+/// Matches `q @ k.transpose(-2, -1) / scale`: query, key, scale, and whether it divides.
 fn scaled_product<'e>(script: &Script, of: &'e Expression) -> Option<Scaled<'e>> {
     let plain = |of: &'e Expression| {
         let (query, key) = matrix_product(script, of)?;
@@ -105,7 +106,7 @@ fn scaled_product<'e>(script: &Script, of: &'e Expression) -> Option<Scaled<'e>>
     }
 }
 
-/// `a @ b`, or `torch.matmul(a, b)`.
+/// Matches `a @ b` or `torch.matmul(a, b)`.
 fn matrix_product<'e>(script: &Script, of: &'e Expression) -> Option<(&'e Expression, &'e Expression)> {
     match &of.kind {
         Kind::Binary { left, operator: Operator::MatrixMultiply, right } => Some((left, right)),
@@ -119,7 +120,7 @@ fn matrix_product<'e>(script: &Script, of: &'e Expression) -> Option<(&'e Expres
     }
 }
 
-/// `k` of `k.transpose(-2, -1)` and of `k.mT`.
+/// Matches `k.transpose(-2, -1)` or `k.mT`, and returns `k`.
 fn transposed<'e>(script: &Script, of: &'e Expression) -> Option<&'e Expression> {
     if let Kind::Attribute { of, name } = &of.kind {
         return (name == "mT").then_some(of);
@@ -131,7 +132,7 @@ fn transposed<'e>(script: &Script, of: &'e Expression) -> Option<&'e Expression>
     (name == "transpose" && matches!(sizes, ["-2", "-1"] | ["-1", "-2"])).then_some(of)
 }
 
-/// Whether an expression is the softmax of a name over the last size, and nothing else.
+/// Returns `true` if an expression is the softmax of a name over the last dimension, and nothing else.
 fn is_softmax_of(script: &Script, of: &Expression, name: &str) -> bool {
     let Some((callee, arguments)) = of.call() else { return false };
     let function = matches!(script.called(of.span), Some("torch.softmax" | "torch.nn.functional.softmax"));
@@ -146,7 +147,7 @@ fn is_softmax_of(script: &Script, of: &Expression, name: &str) -> bool {
     size.name.as_deref().is_none_or(|name| name == "dim") && script.slice(size.value.span) == "-1"
 }
 
-/// Whether a name of the three statements stands anywhere else in their function.
+/// Returns `true` if a name of the three statements is used elsewhere in the function.
 fn is_used_elsewhere(path: &Path<'_>, whole: Span, name: &str, out: &str) -> bool {
     let mut found = false;
     for statement in path.scope() {
@@ -155,11 +156,11 @@ fn is_used_elsewhere(path: &Path<'_>, whole: Span, name: &str, out: &str) -> boo
             found |= outside && each.expressions().any(|expression| expression.mentions(name));
         });
     }
-    // A name that is bound anew is another thing from then on.
+    // A name that is bound again refers to another value from then on.
     found && name != out
 }
 
-/// Whether an expression is a plain number, and no tensor.
+/// Returns `true` if an expression is a plain number, not a tensor.
 fn is_number(script: &Script, path: &Path<'_>, of: &Expression) -> bool {
     match &of.kind {
         Kind::Number => true,
@@ -192,19 +193,19 @@ fn is_parameter(path: &Path<'_>, name: &str) -> bool {
     path.function().is_some_and(|function| function.targets.iter().any(|each| each.name() == Some(name)))
 }
 
-/// A value that a place is bound to, and whether it is one of several that are unpacked.
-type Bound<'s> = (&'s Statement, &'s Expression, bool);
+/// Binding of a name: statement, value, and `true` if the value is unpacked.
+type Binding<'s> = (&'s Statement, &'s Expression, bool);
 
-fn all_numbers(script: &Script, path: &Path<'_>, bound: &[Bound<'_>]) -> bool {
+fn all_numbers(script: &Script, path: &Path<'_>, bound: &[Binding<'_>]) -> bool {
     !bound.is_empty()
         && bound.iter().all(|(statement, value, unpacked)| {
-            // `batch, length, width = x.shape`; names that are bound by each other would go round.
+            // For `batch, length, width = x.shape`. Names bound by each other would recurse endlessly.
             let numbers = if *unpacked { is_shape(value) } else { is_root(script, path, value) };
             numbers && statement.kind == StatementKind::Assign
         })
 }
 
-/// `x.shape[-1] ** -0.5`, `1 / math.sqrt(d)`: arithmetic of which each part is a number by itself.
+/// Returns `true` for `x.shape[-1] ** -0.5`, `1 / math.sqrt(d)` and similar arithmetic on numbers.
 fn is_root(script: &Script, path: &Path<'_>, of: &Expression) -> bool {
     match &of.kind {
         Kind::Binary { left, right, .. } => is_root(script, path, left) && is_root(script, path, right),
@@ -214,7 +215,7 @@ fn is_root(script: &Script, path: &Path<'_>, of: &Expression) -> bool {
     }
 }
 
-fn bound_in<'s>(body: &'s [Statement], is: &impl Fn(&Expression) -> bool) -> Vec<Bound<'s>> {
+fn bound_in<'s>(body: &'s [Statement], is: &impl Fn(&Expression) -> bool) -> Vec<Binding<'s>> {
     let mut found = Vec::new();
     for statement in body {
         statement.visit(&mut |each| {

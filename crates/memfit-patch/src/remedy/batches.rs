@@ -1,4 +1,4 @@
-//! What a step made goes at its end: variables by `del`, gradients by `zero_grad` right behind the step.
+//! Frees a step's tensors at its end: variables by `del`, gradients by `zero_grad` right after the step.
 
 use memfit_source::{OpKind, Span, Statement, StatementKind};
 
@@ -6,7 +6,7 @@ use super::{Change, Edits, Refusal};
 use crate::Why;
 use crate::code::{Code, Path, Scene, Script, Site};
 
-/// `del` at the end of the loop, and `zero_grad` behind `step`.
+/// Adds `del` at the end of the loop, and moves `zero_grad` after `step`.
 pub(super) fn change(
     code: &Code<'_>,
     sites: &[Site],
@@ -15,7 +15,7 @@ pub(super) fn change(
 ) -> Result<Change, Refusal> {
     let in_loop = |site: &Site| {
         let scene = code.scene(&site.file)?;
-        let path = scene.script.at_line(site.line)?;
+        let path = scene.script.statement_at_line(site.line)?;
         let binds = path.statement().kind == StatementKind::Assign && path.loops().next().is_some();
         binds.then(|| site.clone())
     };
@@ -23,7 +23,7 @@ pub(super) fn change(
     let scene = code.scene(&anchor.file).ok_or(Refusal::NotHere)?;
     scene.is_current(&anchor)?;
     let script = &*scene.script;
-    let path = script.at_line(anchor.line).ok_or("no statement stands there")?;
+    let path = script.statement_at_line(anchor.line).ok_or("no statement stands there")?;
     let looped = path.loops().next().ok_or("the step stands in no loop of its function")?;
     let mut edits = Edits::default();
     let mut refusal = None;
@@ -64,12 +64,12 @@ pub(super) fn change(
     edits.change(&scene).map_err(Refusal::Unproven)
 }
 
-/// The names that a line binds in a loop, which nothing reads once the round is over.
+/// Names that a line binds in a loop and that nothing reads after the iteration.
 fn droppable(script: &Script, site: &Site, looped: &Statement) -> Result<Vec<String>, Why> {
-    let path = script.at_line(site.line).ok_or("no statement stands there")?;
+    let path = script.statement_at_line(site.line).ok_or("no statement stands there")?;
     let statement = path.statement();
     let inside = path.loops().next().is_some_and(|own| own.span == looped.span);
-    // What a function binds is gone when it returns.
+    // Local names of a function are gone when it returns.
     if statement.kind != StatementKind::Assign || !inside {
         return Ok(Vec::new());
     }
@@ -86,7 +86,7 @@ fn droppable(script: &Script, site: &Site, looped: &Statement) -> Result<Vec<Str
     Ok(found)
 }
 
-/// Whether each round binds a name before it reads it, and nothing reads it later.
+/// Checks that each iteration binds a name before reading it, and that nothing reads it later.
 fn ends_with_round(script: &Script, path: &Path<'_>, looped: &Statement, name: &str) -> Result<(), Why> {
     let statement = path.statement();
     if !path.is_in_each_round(looped) {
@@ -133,7 +133,7 @@ fn ends_with_round(script: &Script, path: &Path<'_>, looped: &Statement, name: &
     why.map_or(Ok(()), Err)
 }
 
-/// `optimizer.zero_grad()`, where nothing reads gradients between the step and the next backward pass.
+/// Text of `optimizer.zero_grad()`, if nothing reads gradients between the step and the next backward pass.
 fn cleared_earlier(scene: &Scene<'_>, path: &Path<'_>) -> Result<String, Why> {
     let script = &*scene.script;
     let facts = &script.facts;

@@ -1,4 +1,4 @@
-//! Blocks of a model that are computed again in the backward pass.
+//! Activation checkpointing of a model's blocks.
 
 use memfit_source::{Edit, Expression, ExpressionKind as Kind, Span, StatementKind};
 
@@ -6,17 +6,17 @@ use super::{Change, Edits, Refusal};
 use crate::Why;
 use crate::code::{Code, Scene, Script, Site};
 
-/// A line of a forward that calls a block and keeps what it returns under a name.
+/// Line of a forward pass that calls a block and binds the result to a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockCall {
-    /// The line on which its function begins: blocks of one function belong together.
+    /// First line of its function; blocks of one function belong together.
     pub function: u32,
-    /// Whether it stands in a loop, so that it calls a block each time.
+    /// `true` if it is in a loop, so that it calls several blocks.
     pub in_loop: bool,
 }
 
-/// The call of a block, in parts.
-struct Called<'s> {
+/// Parts of a block's call.
+struct BlockCallParts<'s> {
     call: &'s Expression,
     block: &'s Expression,
     function: u32,
@@ -24,7 +24,7 @@ struct Called<'s> {
 }
 
 impl Code<'_> {
-    /// The block that a line calls, where its inside could be computed again.
+    /// Block that a line calls, if it can be checkpointed.
     pub fn block_call(&self, file: &str, line: u32) -> Option<BlockCall> {
         let scene = self.scene(file)?;
         let found = called(&scene.script, line)?;
@@ -32,8 +32,8 @@ impl Code<'_> {
     }
 }
 
-fn called(script: &Script, line: u32) -> Option<Called<'_>> {
-    let path = script.at_line(line)?;
+fn called(script: &Script, line: u32) -> Option<BlockCallParts<'_>> {
+    let path = script.statement_at_line(line)?;
     let statement = path.statement();
     let ([target], [call]) = (&statement.targets[..], &statement.values[..]) else { return None };
     let (name, (block, arguments)) = (target.name()?, call.call()?);
@@ -47,7 +47,7 @@ fn called(script: &Script, line: u32) -> Option<Called<'_>> {
     let library = script.called(call.span).is_some() || callee.starts_with("torch.");
     let plain = !library && !callee.contains("checkpoint") && is_reference(block);
     let whole = statement.kind == StatementKind::Assign && !starred && !arguments.is_empty();
-    (is_forward && plain && whole && (repeated || own)).then(|| Called {
+    (is_forward && plain && whole && (repeated || own)).then(|| BlockCallParts {
         call,
         block,
         function: script.line_of(function.span.start),
@@ -55,7 +55,7 @@ fn called(script: &Script, line: u32) -> Option<Called<'_>> {
     })
 }
 
-/// Whether an expression names something and calls nothing.
+/// Returns `true` if an expression is a reference without a call.
 fn is_reference(of: &Expression) -> bool {
     match &of.kind {
         Kind::Name(_) => true,
@@ -65,7 +65,7 @@ fn is_reference(of: &Expression) -> bool {
     }
 }
 
-/// `x = block(x)` under `torch.utils.checkpoint`.
+/// Wraps `x = block(x)` in `torch.utils.checkpoint`.
 pub(super) fn change(code: &Code<'_>, sites: &[Site]) -> Result<Change, Refusal> {
     let first = sites.first().ok_or(Refusal::NotHere)?;
     let scene = code.scene(&first.file).ok_or(Refusal::NotHere)?;
@@ -87,7 +87,7 @@ pub(super) fn change(code: &Code<'_>, sites: &[Site]) -> Result<Change, Refusal>
     edits.change(&scene).map_err(Refusal::Unproven)
 }
 
-/// What counts its calls counts twice where it is computed again: the statistics of a batch normalisation.
+/// Refuses blocks that count their calls, such as batch normalisation, since recomputation would count twice.
 fn counts_nothing(scene: &Scene<'_>) -> Result<(), Why> {
     let facts = &scene.script.facts;
     let counted = facts.calls.iter().find(|call| {

@@ -1,27 +1,27 @@
-//! The contexts that a line runs under, by what the source says around it.
+//! Contexts of a line (autocast, `no_grad`), as the source shows them.
 
 use memfit_source::{Expression, ExpressionKind as Kind, StatementKind};
 
 use crate::code::{Code, Script};
 
 impl Code<'_> {
-    /// Whether a line runs under autocast by what stands around it: written out, or under a name.
+    /// Returns `true` if the source shows that a line runs under autocast, directly or through a name.
     pub fn is_under_autocast(&self, file: &str, line: u32) -> bool {
         self.scene(file).is_some_and(|scene| enters(&scene.script, line, &is_autocast))
     }
 
-    /// Whether a line runs without gradients by what stands around it.
+    /// Returns `true` if the source shows that a line runs without gradients.
     pub fn is_without_grad(&self, file: &str, line: u32) -> bool {
         self.scene(file).is_some_and(|scene| enters(&scene.script, line, &is_no_grad))
     }
 }
 
-/// Whether a `with` around a line, or a decorator of its function, enters such a context.
+/// Returns `true` if a `with` statement around a line, or a decorator of its function, enters such a context.
 pub(super) fn enters(script: &Script, line: u32, is: &impl Fn(&Expression) -> bool) -> bool {
-    let Some(path) = script.at_line(line) else { return false };
+    let Some(path) = script.statement_at_line(line) else { return false };
     for statement in path.above() {
         let contexts = match statement.kind {
-            // Defaults of parameters are no contexts, and none of these.
+            // Parameter defaults are no contexts, and never match.
             StatementKind::With | StatementKind::Function => &statement.values[..],
             _ => &[],
         };
@@ -35,8 +35,8 @@ pub(super) fn enters(script: &Script, line: u32, is: &impl Fn(&Expression) -> bo
     false
 }
 
-/// Whether a name or an attribute stands for such a context somewhere in the file: assigned, or a function
-/// that makes it.
+/// Returns `true` if a name or attribute is bound to such a context in the file, or is a function that
+/// returns one.
 fn stands_for(script: &Script, part: &Expression, is: &impl Fn(&Expression) -> bool) -> bool {
     let Some(name) = part.last_name() else { return false };
     let mut found = false;
@@ -57,7 +57,7 @@ fn stands_for(script: &Script, part: &Expression, is: &impl Fn(&Expression) -> b
     found
 }
 
-/// Whether an expression turns autocast on for certain: what a flag decides is not known.
+/// Returns `true` if an expression certainly enables autocast; one that depends on a flag does not count.
 pub(super) fn is_autocast(of: &Expression) -> bool {
     of.any(&|part| {
         let Some((callee, arguments)) = part.call() else { return false };
@@ -67,7 +67,7 @@ pub(super) fn is_autocast(of: &Expression) -> bool {
     })
 }
 
-/// Whether an expression keeps no graph.
+/// Returns `true` if an expression disables gradients.
 fn is_no_grad(of: &Expression) -> bool {
     of.any(&|part| {
         let called = part.call().and_then(|(callee, _)| callee.last_name());

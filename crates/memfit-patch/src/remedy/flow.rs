@@ -1,16 +1,17 @@
-//! Where a value goes in a file: whether a backward pass may flow through it, or somebody unseen may use it.
+//! Conservative data flow in a file: whether a backward pass may go through a value, or code outside may use
+//! it.
 //!
-//! By names and by attributes, and not by the order of statements: what is taken to flow is more than what
-//! does. What is refused for it is a change that would have been right; what is let through flows nowhere.
+//! The analysis follows names and attributes regardless of the order of statements, so that it finds more
+//! flows than exist. It may refuse a correct edit, but never accepts a value that flows elsewhere.
 
 use std::collections::BTreeSet;
 
-use memfit_source::{Expression, ExpressionKind as Kind, Passed, Span, Statement, StatementKind};
+use memfit_source::{CallArgument, Expression, ExpressionKind as Kind, Span, Statement, StatementKind};
 
 use crate::code::Scene;
 
 /// Methods whose result has no graph.
-pub(super) const WITHOUT_GRAPH: &[&str] = &[
+pub(super) const GRAPHLESS_METHODS: &[&str] = &[
     "item",
     "detach",
     "tolist",
@@ -25,14 +26,14 @@ pub(super) const WITHOUT_GRAPH: &[&str] = &[
     "count",
     "index",
 ];
-/// Attributes that are no part of a graph.
+/// Attributes that are not part of a graph.
 pub(super) const METADATA: &[&str] =
     &["shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "data", "layout", "itemsize", "nbytes"];
-/// Methods that put what they are given into what they are called on.
-pub(super) const PUTS: &[&str] =
+/// Methods that store their argument in the receiver.
+pub(super) const STORING_METHODS: &[&str] =
     &["append", "appendleft", "extend", "add", "insert", "put", "setdefault", "update", "clear"];
-/// Methods that only tell what they are given.
-const TELLS: &[&str] = &[
+/// Methods that only print or log their argument.
+const REPORTING_METHODS: &[&str] = &[
     "info",
     "debug",
     "warning",
@@ -44,7 +45,7 @@ const TELLS: &[&str] = &[
     "set_description",
 ];
 /// Functions whose result has no graph.
-const NUMBERS: &[&str] = &[
+const GRAPHLESS_FUNCTIONS: &[&str] = &[
     "print",
     "len",
     "str",
@@ -59,8 +60,8 @@ const NUMBERS: &[&str] = &[
     "round",
     "hasattr",
 ];
-/// Functions that hand on what they are given.
-const HANDS_ON: &[&str] = &[
+/// Functions that return their argument.
+const PASSTHROUGH_FUNCTIONS: &[&str] = &[
     "sum",
     "max",
     "min",
@@ -77,43 +78,43 @@ const HANDS_ON: &[&str] = &[
     "next",
     "filter",
 ];
-/// Modules that only tell what they are given.
-const TELLERS: &[&str] = &["logging.", "wandb.", "mlflow.", "warnings.", "json.", "pprint."];
-/// Modules whose functions compute, and keep nothing.
-const COMPUTES: &[&str] = &["torch.", "numpy.", "math.", "torchvision.", "statistics."];
+/// Modules that only print or log their arguments.
+const REPORTING_MODULES: &[&str] = &["logging.", "wandb.", "mlflow.", "warnings.", "json.", "pprint."];
+/// Modules whose functions compute and store nothing.
+const PURE_MODULES: &[&str] = &["torch.", "numpy.", "math.", "torchvision.", "statistics."];
 
-/// Where a value comes from.
+/// Origin of a value.
 #[derive(Clone, Debug)]
 pub(super) enum Origin {
-    /// A name of a function, or of the module where there is none.
+    /// Name in a function, or in the module.
     Name {
         name: String,
-        /// The function's body; nothing for a name of the module.
+        /// Body of the function; `None` for a name of the module.
         scope: Option<Span>,
     },
-    /// An attribute of any object.
+    /// Attribute of any object.
     Attribute(String),
-    /// These calls.
+    /// Results of these calls.
     Calls(Vec<Span>),
 }
 
-/// Where a value may go that nobody should cut.
+/// Flow that forbids detaching a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hazard {
-    /// A backward pass goes through it; else somebody unseen may use it.
+    /// `true` if a backward pass goes through it, `false` if code outside may use it.
     pub(super) backward: bool,
-    /// A sentence without its end.
+    /// Description as a sentence without a final full stop.
     pub(super) why: String,
 }
 
-/// A value that goes nowhere but where it is looked at.
+/// Summary of a value's harmless uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Uses {
-    /// It is computed with beside other values, which may be on the card.
+    /// `true` if it is combined with other values, which may be on the card.
     pub(super) is_mixed: bool,
 }
 
-/// Where a value goes.
+/// Follows a value from its origin.
 pub(super) fn uses(scene: &Scene<'_>, origin: &Origin) -> Result<Uses, Hazard> {
     let script = &*scene.script;
     let mut scopes = vec![Scope { body: &script.statements, span: None, names: BTreeSet::new() }];
@@ -174,12 +175,12 @@ pub(super) fn uses(scene: &Scene<'_>, origin: &Origin) -> Result<Uses, Hazard> {
     }
 }
 
-/// The span of a function's body.
+/// Span of a function's body.
 pub(super) fn body_of(function: &Statement) -> Option<Span> {
     Some(Span::new(function.body.first()?.span.start, function.body.last()?.span.end))
 }
 
-/// Whether a function binds a name of its own.
+/// Returns `true` if a function binds a local name.
 fn binds(body: &[Statement], name: &str) -> bool {
     let mut found = (false, false);
     for statement in body {
@@ -197,9 +198,9 @@ fn binds(body: &[Statement], name: &str) -> bool {
 
 struct Scope<'s> {
     body: &'s [Statement],
-    /// Of its body; nothing for the module's.
+    /// Body of the function; `None` for the module.
     span: Option<Span>,
-    /// Names that the value goes by.
+    /// Names that refer to the value.
     names: BTreeSet<String>,
 }
 
@@ -207,7 +208,7 @@ struct Flow<'a> {
     scene: &'a Scene<'a>,
     attributes: BTreeSet<String>,
     calls: Vec<Span>,
-    /// The name of the module that it goes by.
+    /// Module-level name that refers to it.
     of_module: Option<String>,
     uses: Uses,
     hazard: Option<Hazard>,
@@ -216,7 +217,7 @@ struct Flow<'a> {
 
 impl Flow<'_> {
     fn hazard(&mut self, backward: bool, why: String) {
-        // A backward pass says most.
+        // A backward pass takes precedence.
         if self.hazard.as_ref().is_none_or(|known| backward && !known.backward) {
             self.hazard = Some(Hazard { backward, why });
         }
@@ -287,7 +288,7 @@ impl Flow<'_> {
         }
     }
 
-    /// Whether the value of an expression hangs on the one that is followed.
+    /// Returns `true` if an expression's value depends on the followed one.
     fn carries(&mut self, of: &Expression, names: &mut BTreeSet<String>) -> bool {
         match &of.kind {
             Kind::Name(name) => names.contains(name),
@@ -359,7 +360,7 @@ impl Flow<'_> {
         &mut self,
         call: &Expression,
         callee: &Expression,
-        arguments: &[Passed],
+        arguments: &[CallArgument],
         names: &mut BTreeSet<String>,
     ) -> bool {
         let given = self.any(arguments.iter().map(|argument| &argument.value), names);
@@ -368,8 +369,8 @@ impl Flow<'_> {
             Kind::Name(_) => false,
             _ => self.carries(callee, names),
         };
-        // `getattr(self, "history")` is an attribute like any other.
-        let by_name = |argument: &Passed| matches!(&argument.value.kind, Kind::Text(name) if self.attributes.contains(name));
+        // `getattr(self, "history")` counts as an attribute.
+        let by_name = |argument: &CallArgument| matches!(&argument.value.kind, Kind::Text(name) if self.attributes.contains(name));
         if called_by_name(callee) && arguments.iter().any(by_name) {
             return true;
         }
@@ -387,31 +388,31 @@ impl Flow<'_> {
             self.hazard(true, format!("a backward pass goes through it, at `{text}(…)`"));
             return false;
         }
-        if COMPUTES.iter().any(|module| path.starts_with(module)) {
+        if PURE_MODULES.iter().any(|module| path.starts_with(module)) {
             let others = arguments.iter().filter(|argument| !is_number(&argument.value)).count();
             self.uses.is_mixed |= others > 1;
             return path != "torch.save";
         }
-        if TELLERS.iter().any(|module| path.starts_with(module)) {
+        if REPORTING_MODULES.iter().any(|module| path.starts_with(module)) {
             return false;
         }
         match &callee.kind {
             Kind::Attribute { .. } if receiver => {
                 self.uses.is_mixed |= arguments.iter().any(|argument| !is_number(&argument.value))
-                    && !PUTS.contains(&called)
+                    && !STORING_METHODS.contains(&called)
                     && !matches!(called, "get" | "pop" | "to" | "cpu");
-                !WITHOUT_GRAPH.contains(&called) && !PUTS.contains(&called)
+                !GRAPHLESS_METHODS.contains(&called) && !STORING_METHODS.contains(&called)
             }
-            Kind::Attribute { of, .. } if PUTS.contains(&called) => {
+            Kind::Attribute { of, .. } if STORING_METHODS.contains(&called) => {
                 self.bind(of, names);
                 false
             }
-            Kind::Attribute { .. } if TELLS.contains(&called) => false,
-            // A gradient scaler hands on what goes backward.
+            Kind::Attribute { .. } if REPORTING_METHODS.contains(&called) => false,
+            // `scale` of a gradient scaler returns a value that goes backward.
             Kind::Attribute { .. } if called == "scale" => true,
-            Kind::Name(_) if NUMBERS.contains(&called) => false,
+            Kind::Name(_) if GRAPHLESS_FUNCTIONS.contains(&called) => false,
             Kind::Name(_) if called == "getattr" => true,
-            Kind::Name(_) if HANDS_ON.contains(&called) => true,
+            Kind::Name(_) if PASSTHROUGH_FUNCTIONS.contains(&called) => true,
             _ => {
                 self.hazard(false, format!("it is given to `{text}(…)`, which may go backward through it"));
                 true
@@ -420,12 +421,12 @@ impl Flow<'_> {
     }
 }
 
-/// Whether what is called takes the name of an attribute.
+/// Returns `true` if a callee takes an attribute's name as an argument.
 fn called_by_name(callee: &Expression) -> bool {
     matches!(callee.last_name(), Some("getattr" | "setattr" | "attrgetter"))
 }
 
-/// Whether an expression is a number by what it looks like: it is on no card.
+/// Returns `true` if an expression looks like a number, which is on no card.
 pub(super) fn is_number(of: &Expression) -> bool {
     match &of.kind {
         Kind::Number | Kind::Text(_) | Kind::Constant(_) => true,

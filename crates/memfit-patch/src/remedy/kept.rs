@@ -1,5 +1,5 @@
-//! What steps leave behind: what is collected goes without its graph and off the card, what is added up goes
-//! without its graph, and `retain_graph=True` goes where one backward pass is enough.
+//! Values that steps leave behind: collected values are detached and moved to the host, running sums are
+//! detached, and `retain_graph=True` is removed where one backward pass suffices.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use memfit_source::{
 use memfit_vocabulary::Lever;
 
 use super::flow::{Hazard, METADATA, Origin, Uses, body_of, is_number, uses};
-use super::{Change, Edits, Refusal, Wanted};
+use super::{Change, Edits, Refusal, RemedyRequest};
 use crate::Why;
 use crate::code::{Code, Path, Scene, Script, Site};
 
-/// Methods after which a value needs no card.
-const OFF_THE_CARD: &[&str] = &["item", "cpu", "tolist", "numpy"];
-/// Methods after which a value has no graph.
-const WITHOUT_GRAPH: &[&str] = &["item", "detach", "tolist", "numpy"];
-/// Methods of a container that keep what they are given.
-const KEEPS: &[&str] = &["append", "appendleft", "add"];
-/// Functions that make something new of their own.
-const MAKERS: &[&str] = &[
+/// Methods that return a value on the host.
+const HOST_METHODS: &[&str] = &["item", "cpu", "tolist", "numpy"];
+/// Methods that return a value without a graph.
+const GRAPHLESS_METHODS: &[&str] = &["item", "detach", "tolist", "numpy"];
+/// Container methods that store their argument.
+const STORING_METHODS: &[&str] = &["append", "appendleft", "add"];
+/// Functions that create a new object.
+const CONSTRUCTORS: &[&str] = &[
     "list",
     "dict",
     "set",
@@ -39,22 +39,26 @@ const MAKERS: &[&str] = &[
     "zeros_like",
 ];
 
-/// Functions that only gather what they are given.
-const GATHERS: &[&str] = &["dict", "list", "tuple", "set"];
+/// Functions that only collect their arguments.
+const COLLECTING_FUNCTIONS: &[&str] = &["dict", "list", "tuple", "set"];
 
-/// A place where a value is kept.
-struct Kept<'s> {
+/// Statement that stores values across steps.
+struct Store<'s> {
     path: Path<'s>,
-    /// What keeps it.
+    /// Target.
     target: &'s Expression,
-    /// The values that are kept.
+    /// Stored values.
     values: Vec<&'s Expression>,
-    /// It is added up, and not collected.
+    /// `true` for a sum, `false` for a collection.
     adds: bool,
 }
 
-/// Changes of the places that keep what these lines make.
-pub(super) fn change(code: &Code<'_>, wanted: &Wanted<'_>, backwards: &[Site]) -> Result<Change, Refusal> {
+/// Edits the statements that store the values computed by these lines.
+pub(super) fn change(
+    code: &Code<'_>,
+    wanted: &RemedyRequest<'_>,
+    backwards: &[Site],
+) -> Result<Change, Refusal> {
     let off_the_card = wanted.lever == Lever::KeepOffTheCard;
     let mut made: Vec<(&str, Result<Vec<Edit>, Why>)> = Vec::new();
     let mut seen: Vec<&Site> = Vec::new();
@@ -65,7 +69,7 @@ pub(super) fn change(code: &Code<'_>, wanted: &Wanted<'_>, backwards: &[Site]) -
             made.push((&site.file, Err(why)));
             continue;
         }
-        let kept = kept_from(&scene.script, site.line, off_the_card);
+        let kept = stores_from(&scene.script, site.line, off_the_card);
         made.extend(kept.iter().map(|kept| (site.file.as_str(), cut(&scene, kept, off_the_card))));
     }
     for site in backwards {
@@ -73,7 +77,7 @@ pub(super) fn change(code: &Code<'_>, wanted: &Wanted<'_>, backwards: &[Site]) -
         let Some(scene) = scene else { continue };
         made.extend(released(&scene, site).map(|released| (site.file.as_str(), released)));
     }
-    // One change is of one file: the first that the recording speaks of.
+    // A change concerns one file: the first one in the recording.
     let file = made.iter().find_map(|(file, made)| made.is_ok().then_some(*file));
     let Some(scene) = file.and_then(|file| code.scene(file)) else {
         let refusal = made.into_iter().find_map(|(_, made)| made.err());
@@ -89,12 +93,12 @@ pub(super) fn change(code: &Code<'_>, wanted: &Wanted<'_>, backwards: &[Site]) -
 }
 
 impl Code<'_> {
-    /// The line that keeps what one of these lines makes, whether or not a change of it is right.
+    /// Line that stores the value computed by one of these lines, whether or not it can be changed.
     pub fn keeper(&self, sites: &[Site]) -> Option<Site> {
         sites.iter().find_map(|site| {
             let scene = self.scene(&site.file).filter(|scene| scene.is_current(site).is_ok())?;
-            let kept = kept_from(&scene.script, site.line, true).into_iter();
-            let mut kept = kept.filter(|kept| scene.shows(&kept.path));
+            let kept = stores_from(&scene.script, site.line, true).into_iter();
+            let mut kept = kept.filter(|kept| scene.was_reached(&kept.path));
             let kept = kept.find(|kept| !is_refused_store(&scene, kept))?;
             let line = scene.script.line_of(kept.path.statement().span.start);
             Some(Site { line, ..site.clone() })
@@ -102,21 +106,21 @@ impl Code<'_> {
     }
 }
 
-/// Whether a store is part of what trains, and keeps nothing from step to step.
-fn is_refused_store(scene: &Scene<'_>, kept: &Kept<'_>) -> bool {
+/// Returns `true` if a store is part of the training computation and keeps nothing across steps.
+fn is_refused_store(scene: &Scene<'_>, kept: &Store<'_>) -> bool {
     kept.adds && prove(scene, kept).is_err()
 }
 
-/// Where the values are kept that a line makes.
-fn kept_from(script: &Script, line: u32, off_the_card: bool) -> Vec<Kept<'_>> {
-    let Some(path) = script.at_line(line) else { return Vec::new() };
+/// Stores of the values that a line computes.
+fn stores_from(script: &Script, line: u32, off_the_card: bool) -> Vec<Store<'_>> {
+    let Some(path) = script.statement_at_line(line) else { return Vec::new() };
     let statement = path.statement();
-    let done = if off_the_card { OFF_THE_CARD } else { WITHOUT_GRAPH };
+    let done = if off_the_card { HOST_METHODS } else { GRAPHLESS_METHODS };
     if let Some((target, value, adds)) = store(statement) {
         let mut values = Vec::new();
         cut_points(value, &|part| is_made_here(part, done), &mut values);
         if !values.is_empty() {
-            return vec![Kept { path, target, values, adds }];
+            return vec![Store { path, target, values, adds }];
         }
         if adds || statement.kind != StatementKind::Assign {
             return Vec::new();
@@ -129,7 +133,7 @@ fn kept_from(script: &Script, line: u32, off_the_card: bool) -> Vec<Kept<'_>> {
     for target in &statement.targets {
         target.visit(&mut |part| names.extend(part.name()));
     }
-    // What it binds is kept further down in the same loop.
+    // The bound name may be stored later in the same loop.
     let looped = path.loops().next();
     let body = looped.map_or(path.scope(), |looped| &looped.body);
     let mut found = Vec::new();
@@ -139,21 +143,21 @@ fn kept_from(script: &Script, line: u32, off_the_card: bool) -> Vec<Kept<'_>> {
                 return;
             }
             let Some((target, value, adds)) = store(each) else { return };
-            let done = if adds { WITHOUT_GRAPH } else { done };
+            let done = if adds { GRAPHLESS_METHODS } else { done };
             let mut values = Vec::new();
             cut_points(value, &|part| holds(part, &names, done), &mut values);
             if values.is_empty() {
                 return;
             }
-            if let Some(path) = script.around(each.span) {
-                found.push(Kept { path, target, values, adds });
+            if let Some(path) = script.statement_around(each.span) {
+                found.push(Store { path, target, values, adds });
             }
         });
     }
     found
 }
 
-/// What a statement keeps, and where: `a.append(v)`, `a[k] = v`, `a += v`, `a = a + v`.
+/// Matches a store: `a.append(v)`, `a[k] = v`, `a += v`, `a = a + v`.
 fn store(statement: &Statement) -> Option<(&Expression, &Expression, bool)> {
     let value = statement.values.first()?;
     match statement.kind {
@@ -161,7 +165,11 @@ fn store(statement: &Statement) -> Option<(&Expression, &Expression, bool)> {
             let (callee, arguments) = value.call()?;
             let Kind::Attribute { of, name } = &callee.kind else { return None };
             let [argument] = arguments else { return None };
-            (KEEPS.contains(&name.as_str()) && !argument.starred).then_some((&**of, &argument.value, false))
+            (STORING_METHODS.contains(&name.as_str()) && !argument.starred).then_some((
+                &**of,
+                &argument.value,
+                false,
+            ))
         }
         StatementKind::Augment(Operator::Add) => Some((statement.targets.first()?, value, !is_list(value))),
         StatementKind::Assign => {
@@ -177,18 +185,19 @@ fn store(statement: &Statement) -> Option<(&Expression, &Expression, bool)> {
     }
 }
 
-/// What is added to a list is collected.
+/// Adding a list to a list is a collection.
 const fn is_list(of: &Expression) -> bool {
     matches!(of.kind, Kind::Several(_) | Kind::Comprehension { .. })
 }
 
-/// The parts of a kept value that are cut: as a whole where it is computed there, else each part of a list.
+/// Parts of a stored value to be detached: the whole if it is computed there, or each element of a list.
 fn cut_points<'e>(
     of: &'e Expression,
     is_live: &dyn Fn(&Expression) -> bool,
     found: &mut Vec<&'e Expression>,
 ) {
-    let gathers = |callee: &Expression| callee.name().is_some_and(|name| GATHERS.contains(&name));
+    let gathers =
+        |callee: &Expression| callee.name().is_some_and(|name| COLLECTING_FUNCTIONS.contains(&name));
     match &of.kind {
         Kind::Call { callee, .. } if !gathers(callee) => found.extend(is_live(of).then_some(of)),
         Kind::Name(_) | Kind::Attribute { .. } | Kind::Item { .. } | Kind::Binary { .. } => {
@@ -202,7 +211,7 @@ fn cut_points<'e>(
     }
 }
 
-/// Whether an expression computes something itself that is not cut already.
+/// Returns `true` if an expression computes a value that is not detached already.
 fn is_made_here(of: &Expression, done: &[&str]) -> bool {
     let is_call = |part: &Expression| part.call().is_some();
     let is_cut = |part: &Expression| {
@@ -211,7 +220,7 @@ fn is_made_here(of: &Expression, done: &[&str]) -> bool {
     of.any(&is_call) && !of.any(&is_cut)
 }
 
-/// Whether one of these names stands in an expression with its graph, or on the card.
+/// Returns `true` if one of these names occurs in an expression with its graph, or on the card.
 fn holds(of: &Expression, names: &[&str], done: &[&str]) -> bool {
     match &of.kind {
         Kind::Name(name) => names.contains(&name.as_str()),
@@ -238,11 +247,11 @@ fn is_number_function(name: &str) -> bool {
     matches!(name, "len" | "float" | "int" | "str" | "repr" | "bool")
 }
 
-/// The edits that cut what is kept from its graph, and take it off the card.
-fn cut(scene: &Scene<'_>, kept: &Kept<'_>, off_the_card: bool) -> Result<Vec<Edit>, Why> {
+/// Edits that detach the stored values and move them to the host.
+fn cut(scene: &Scene<'_>, kept: &Store<'_>, off_the_card: bool) -> Result<Vec<Edit>, Why> {
     let script = &*scene.script;
     let text = script.slice(kept.target.span);
-    if !scene.shows(&kept.path) {
+    if !scene.was_reached(&kept.path) {
         let line = script.line_of(kept.path.statement().span.start);
         return Err(format!("the recording does not show that line {line} ran"));
     }
@@ -268,8 +277,8 @@ fn cut(scene: &Scene<'_>, kept: &Kept<'_>, off_the_card: bool) -> Result<Vec<Edi
     Ok(edits.collect())
 }
 
-/// Whether nothing goes backward through what is kept, and nobody unseen uses it.
-fn prove(scene: &Scene<'_>, kept: &Kept<'_>) -> Result<Uses, Why> {
+/// Checks that no backward pass goes through the stored values, and that no code outside uses them.
+fn prove(scene: &Scene<'_>, kept: &Store<'_>) -> Result<Uses, Why> {
     let script = &*scene.script;
     let text = script.slice(kept.target.span);
     let refuse = |hazard: Hazard| {
@@ -287,8 +296,8 @@ fn prove(scene: &Scene<'_>, kept: &Kept<'_>) -> Result<Uses, Why> {
     uses(scene, &origin).map_err(refuse)
 }
 
-/// The name that keeps, which has to be made by the function itself, or by the module.
-fn origin(scene: &Scene<'_>, kept: &Kept<'_>) -> Result<Origin, Why> {
+/// Container's name, which must be created by the function itself or by the module.
+fn origin(scene: &Scene<'_>, kept: &Store<'_>) -> Result<Origin, Why> {
     let script = &*scene.script;
     let text = script.slice(kept.target.span);
     let mut target = kept.target;
@@ -326,7 +335,7 @@ fn is_global(statement: &Statement, name: &str) -> bool {
     found
 }
 
-/// The values that a name is bound to, in these statements and not in functions within.
+/// Values assigned to a name in these statements, without nested functions.
 fn assignments<'s>(body: &'s [Statement], name: &str) -> Vec<&'s Expression> {
     let mut found = Vec::new();
     for statement in body {
@@ -349,18 +358,18 @@ fn assignments<'s>(body: &'s [Statement], name: &str) -> Vec<&'s Expression> {
     found
 }
 
-/// Whether a value is something new, which nobody else has.
+/// Returns `true` if a value is a new object without other references.
 fn is_fresh(script: &Script, of: &Expression) -> bool {
     match &of.kind {
         Kind::Number | Kind::Constant(_) | Kind::Several(_) | Kind::Comprehension { .. } => true,
-        Kind::Call { callee, .. } => callee.last_name().is_some_and(|name| MAKERS.contains(&name)),
+        Kind::Call { callee, .. } => callee.last_name().is_some_and(|name| CONSTRUCTORS.contains(&name)),
         Kind::Binary { left, .. } => is_fresh(script, left),
         Kind::Other(_) => script.slice(of.span).starts_with('{') || script.slice(of.span).starts_with('-'),
         _ => false,
     }
 }
 
-/// The backward pass of a line without `retain_graph=True`; nothing where it does not say that.
+/// Removes `retain_graph=True` from the backward pass of a line; `None` if it is not present.
 fn released(scene: &Scene<'_>, site: &Site) -> Option<Result<Vec<Edit>, Why>> {
     let script = &*scene.script;
     let facts = &script.facts;
@@ -376,7 +385,7 @@ fn released(scene: &Scene<'_>, site: &Site) -> Option<Result<Vec<Edit>, Why>> {
     let retain = own.retain?;
     let call = facts.calls.iter().find(|call| call.span == op.span)?;
     let retain = call.arguments.iter().find(|argument| argument.span.contains(retain))?;
-    let looped = op.place.looped?;
+    let looped = op.site.looped?;
     let keep = |why: &str| Some(Err(format!("`retain_graph=True` is left in line {}: {why}", site.line)));
     if own.create.is_some() {
         return keep("it makes a graph of the gradients, which needs it");
@@ -399,12 +408,12 @@ fn released(scene: &Scene<'_>, site: &Site) -> Option<Result<Vec<Edit>, Why>> {
     Some(Ok(vec![facts.remove_argument(call, retain.span)]))
 }
 
-/// What the loop around a place hands from round to round, where a backward pass may go through it.
+/// Name that the loop carries from iteration to iteration and that a backward pass may go through.
 fn carried(scene: &Scene<'_>, at: Span) -> Option<String> {
     let script = &*scene.script;
-    let path = script.around(at)?;
+    let path = script.statement_around(at)?;
     let looped = path.loops().next()?;
-    // Whether what comes first is that it is bound; what is bound to something else than a number.
+    // For each name: `true` if it is bound before it is read, to something other than a number.
     let mut first: BTreeMap<String, bool> = BTreeMap::new();
     let mut bound: Vec<&Expression> = Vec::new();
     for statement in &looped.body {

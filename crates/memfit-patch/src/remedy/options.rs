@@ -1,4 +1,4 @@
-//! Options: of the optimizer, where it is made, and of the allocator, where the script sets them.
+//! Options of the optimizer, where it is created, and of the allocator, where the script sets them.
 
 use memfit_source::{Call, Edit, ExpressionKind as Kind, OpKind, Span, StatementKind};
 use memfit_vocabulary::Lever;
@@ -8,10 +8,10 @@ use crate::Why;
 use crate::code::{Code, Scene, Site};
 use crate::optimizer::{makes_optimizer, with_kernel};
 
-/// Optimizers that have a fused kernel.
-const FUSED: &[&str] = &["Adam", "AdamW", "SGD"];
+/// Optimizers with a fused implementation.
+const FUSED_OPTIMIZERS: &[&str] = &["Adam", "AdamW", "SGD"];
 
-/// `fused=True` or `foreach=False` where the optimizer is made that steps on a line.
+/// Sets `fused=True` or `foreach=False` on the optimizer that steps on a line.
 pub(super) fn optimizer(scene: &Scene<'_>, site: &Site, lever: Lever) -> Result<Edits, Why> {
     let script = &*scene.script;
     let facts = &script.facts;
@@ -26,7 +26,7 @@ pub(super) fn optimizer(scene: &Scene<'_>, site: &Site, lever: Lever) -> Result<
     made.sort_by_key(|call| call.span);
     made.dedup_by_key(|call| call.span);
     let bound = |call: &&&Call| {
-        let path = script.around(call.span);
+        let path = script.statement_around(call.span);
         path.is_some_and(|path| {
             let statement = path.statement();
             statement.kind == StatementKind::Assign
@@ -44,14 +44,14 @@ pub(super) fn optimizer(scene: &Scene<'_>, site: &Site, lever: Lever) -> Result<
         _ => return Err(format!("`{}` is made in several places", step.receiver)),
     };
     let class = call.path.as_deref().unwrap_or_default().rsplit('.').next().unwrap_or_default();
-    if lever == Lever::FusedOptimizer && !FUSED.contains(&class) {
+    if lever == Lever::FusedOptimizer && !FUSED_OPTIMIZERS.contains(&class) {
         return Err(format!("`{class}` has no fused kernel"));
     }
     if call.is_open() {
         return Err("its options come from elsewhere".to_owned());
     }
-    let path = script.around(call.span).ok_or("the optimizer is made in no statement")?;
-    if !scene.shows(&path) {
+    let path = script.statement_around(call.span).ok_or("the optimizer is made in no statement")?;
+    if !scene.was_reached(&path) {
         return Err("the recording does not show that the line ran that makes the optimizer".to_owned());
     }
     let mut edits = Edits::default();
@@ -59,7 +59,7 @@ pub(super) fn optimizer(scene: &Scene<'_>, site: &Site, lever: Lever) -> Result<
     Ok(edits)
 }
 
-/// The line of the user's own that sets the allocator's settings, with others in their place or gone.
+/// Changes the line of the script that sets the allocator's settings.
 pub(super) fn settings(code: &Code<'_>, now: &str, then: &str) -> Result<Change, Refusal> {
     let mut refusal = Refusal::NotHere;
     for scene in code.scenes() {
@@ -77,7 +77,7 @@ pub(super) fn settings(code: &Code<'_>, now: &str, then: &str) -> Result<Change,
             });
         }
         let Some((statement, text)) = found.filter(|_| !now.is_empty()) else { continue };
-        let shown = script.around(statement).is_some_and(|path| scene.shows(&path));
+        let shown = script.statement_around(statement).is_some_and(|path| scene.was_reached(&path));
         if !shown {
             refusal = "the recording does not show that the line ran that sets it".into();
             continue;
@@ -93,7 +93,7 @@ pub(super) fn settings(code: &Code<'_>, now: &str, then: &str) -> Result<Change,
     Err(refusal)
 }
 
-/// Whether a statement is about the variable of the allocator's settings.
+/// Returns `true` if a statement concerns the variable of the allocator's settings.
 fn sets(statement: &memfit_source::Statement) -> bool {
     let of_variable = |part: &memfit_source::Expression| matches!(&part.kind, Kind::Text(text) if text.ends_with("ALLOC_CONF"));
     matches!(statement.kind, StatementKind::Assign | StatementKind::Expression)

@@ -1,4 +1,4 @@
-//! Private pools: lent to others when memory runs out, or shared by captured graphs.
+//! Private pools: made available to other allocations on OOM, or shared by captured graphs.
 
 use memfit_source::{Call, StatementKind};
 
@@ -6,10 +6,10 @@ use super::{Edits, newline};
 use crate::Why;
 use crate::code::{Scene, Script};
 
-/// The name of the pool that graphs share.
-const SHARED: &str = "GRAPH_POOL";
+/// Name of the pool that graphs share.
+const SHARED_POOL: &str = "GRAPH_POOL";
 
-/// `torch.cuda.MemPool(use_on_oom=True)`
+/// Sets `torch.cuda.MemPool(use_on_oom=True)`.
 pub(super) fn lend(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
     let script = &*scene.script;
     let made = calls(script, "torch.cuda.MemPool");
@@ -20,7 +20,7 @@ pub(super) fn lend(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
     if !call.arguments.is_empty() {
         return Err("the pool has settings of its own".to_owned());
     }
-    if !script.around(call.span).is_some_and(|path| scene.shows(&path)) {
+    if !script.statement_around(call.span).is_some_and(|path| scene.was_reached(&path)) {
         return Err("the recording does not show that the line ran that makes the pool".to_owned());
     }
     let mut edits = Edits::default();
@@ -28,10 +28,11 @@ pub(super) fn lend(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
     Ok(Some(edits))
 }
 
-/// One pool for the graphs of a file.
+/// Makes the graphs of a file share one pool.
 pub(super) fn share(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
     let script = &*scene.script;
-    let shown = |call: &&Call| script.around(call.span).is_some_and(|path| scene.shows(&path));
+    let shown =
+        |call: &&Call| script.statement_around(call.span).is_some_and(|path| scene.was_reached(&path));
     let captures = calls(script, "torch.cuda.graph");
     let captures: Vec<&Call> = captures
         .into_iter()
@@ -41,10 +42,10 @@ pub(super) fn share(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
     if captures.is_empty() {
         return Ok(None);
     }
-    if script.text.contains(SHARED) {
-        return Err(format!("`{SHARED}` is a name of the file's own"));
+    if script.text.contains(SHARED_POOL) {
+        return Err(format!("`{SHARED_POOL}` is a name of the file's own"));
     }
-    // Behind the imports, where whatever captures finds it.
+    // After the imports, so that all captures can use it.
     let mut imports = script.statements.iter().filter(|each| each.kind == StatementKind::Import);
     let first = script
         .statements
@@ -55,15 +56,15 @@ pub(super) fn share(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
         .ok_or("the file imports nothing at its top")?;
     let mut edits = Edits::default();
     for call in captures {
-        edits.push(script.facts.add_argument(call, &format!("pool={SHARED}")));
+        edits.push(script.facts.add_argument(call, &format!("pool={SHARED_POOL}")));
     }
     let newline = newline(script);
-    edits.line_behind(script, last.span, &format!("{newline}{SHARED} = torch.cuda.graph_pool_handle()"));
+    edits.line_behind(script, last.span, &format!("{newline}{SHARED_POOL} = torch.cuda.graph_pool_handle()"));
     edits.import(script, "torch");
     Ok(Some(edits))
 }
 
-/// The calls of a function, each once.
+/// Calls of a function, without duplicates.
 fn calls<'s>(script: &'s Script, path: &str) -> Vec<&'s Call> {
     let mut found: Vec<&Call> = script.facts.calls.iter().filter(|call| call.is(path)).collect();
     found.sort_by_key(|call| call.span);

@@ -1,4 +1,5 @@
-//! Other processes of the script: workers that are not started, and children that are waited for.
+//! Other processes of the script: loader workers that are not started, and child processes that are waited
+//! for.
 
 use memfit_source::{Call, Edit, Expression, ExpressionKind as Kind, Statement, StatementKind};
 
@@ -6,10 +7,11 @@ use super::{Change, Edits, Refusal};
 use crate::Why;
 use crate::code::{Code, Scene};
 
-/// Options of a loader that it takes only with workers.
-const OF_WORKERS: &[&str] = &["persistent_workers", "prefetch_factor", "multiprocessing_context", "timeout"];
+/// Loader options that require workers.
+const WORKER_OPTIONS: &[&str] =
+    &["persistent_workers", "prefetch_factor", "multiprocessing_context", "timeout"];
 
-/// `num_workers=0` where the loader is made.
+/// Sets `num_workers=0` on the loader.
 pub(super) fn workers(code: &Code<'_>) -> Result<Change, Refusal> {
     let mut refusal = Refusal::NotHere;
     for scene in code.scenes() {
@@ -28,7 +30,7 @@ fn no_workers(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
         let workers = call.keyword("num_workers");
         call.path.as_deref().is_some_and(|path| path.ends_with("DataLoader"))
             && workers.is_some_and(|workers| workers.value.int() != Some(0))
-            && script.around(call.span).is_some_and(|path| scene.shows(&path))
+            && script.statement_around(call.span).is_some_and(|path| scene.was_reached(&path))
     };
     let mut found: Vec<&Call> = script.facts.calls.iter().filter(starts).collect();
     found.sort_by_key(|call| call.span);
@@ -41,7 +43,7 @@ fn no_workers(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
     let Some(workers) = call.keyword("num_workers") else { return Ok(None) };
     let mut edits = Edits::default();
     edits.push(Edit::replace(workers.value_span, "0"));
-    for name in OF_WORKERS {
+    for name in WORKER_OPTIONS {
         if let Some(option) = call.keyword(name) {
             edits.push(script.facts.remove_argument(call, option.span));
         }
@@ -49,7 +51,7 @@ fn no_workers(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
     Ok(Some(edits))
 }
 
-/// A child process that is waited for before the script goes on.
+/// Makes the script wait for a child process.
 pub(super) fn wait(code: &Code<'_>) -> Result<Change, Refusal> {
     let mut refusal = Refusal::NotHere;
     for scene in code.scenes() {
@@ -73,13 +75,13 @@ fn waits(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
         });
     }
     let Some((statement, name, call)) = children.into_iter().next() else { return Ok(None) };
-    let path = script.around(statement.span).ok_or("the process is made in no statement")?;
-    if !scene.shows(&path) {
+    let path = script.statement_around(statement.span).ok_or("the process is made in no statement")?;
+    if !scene.was_reached(&path) {
         return Err("the recording does not show that the line ran that starts the process".to_owned());
     }
     let (callee, arguments) = call.call().ok_or("the process is made by no call")?;
     let is_popen = callee.last_name() == Some("Popen");
-    // What is started comes first of a command, and by its name of a process.
+    // Methods that interact with the child: of a `Popen` in particular, and of a `Process`.
     let spoken_with =
         arguments.iter().skip(usize::from(is_popen)).any(|argument| match argument.name.as_deref() {
             Some("target" | "daemon" | "name" | "cwd" | "env" | "shell") => false,
@@ -106,7 +108,7 @@ fn waits(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
     Ok(Some(edits))
 }
 
-/// `name = Popen(...)`, `name = Process(...)`
+/// Matches `name = Popen(...)` and `name = Process(...)`.
 fn child(statement: &Statement) -> Option<(String, &Expression)> {
     let ([target], [value]) = (&statement.targets[..], &statement.values[..]) else { return None };
     let (callee, _) = value.call()?;
@@ -115,7 +117,7 @@ fn child(statement: &Statement) -> Option<(String, &Expression)> {
     Some((target.path()?, value))
 }
 
-/// The methods that are called on a name; other uses are an empty one.
+/// Methods called on a name; any other use is an empty string.
 fn uses_of(body: &[Statement], name: &str) -> Vec<String> {
     let mut used = Vec::new();
     for statement in body {

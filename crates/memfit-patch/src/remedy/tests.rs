@@ -1,11 +1,11 @@
-//! Tests of remedies as changes of the source: what is changed, and what is refused.
+//! Tests of source edits for remedies: what is changed, and what is refused.
 
 use super::*;
 use crate::code::Ran;
 
 const FILE: &str = "train.py";
 
-/// The lines of a text that hold this, as a recording has them.
+/// Sites of the lines that contain these marks.
 fn sites(text: &str, marks: &[&str]) -> Vec<Site> {
     let mut function = "<module>".to_owned();
     let mut found = Vec::new();
@@ -22,14 +22,14 @@ fn sites(text: &str, marks: &[&str]) -> Vec<Site> {
     found
 }
 
-/// A change of a script; `ran` are marks of lines that ran, beside those that the remedy is about. Nothing
-/// known stands for all backward passes of the text.
+/// Change of a script; `ran` marks lines that ran in addition to the remedy's own. Without `known`, all
+/// backward passes of the text ran.
 fn changed_in(
     text: &str,
     lever: Lever,
     at: &[&str],
     ran: &[&str],
-    known: Option<Known<'_>>,
+    known: Option<RecordedFacts<'_>>,
     is_main: bool,
 ) -> Result<Change, Refusal> {
     let about = sites(text, at);
@@ -38,21 +38,25 @@ fn changed_in(
     let all = about.iter().cloned().chain(sites(text, ran));
     let read = |file: &str| (file == FILE).then(|| text.to_owned());
     let code = Code::new(&read, Ran::new(all, is_main.then(|| FILE.to_owned())));
-    code.change(&Wanted { lever, sites: &about, known: known.unwrap_or(Known::Backwards(&backwards)) })
+    code.change(&RemedyRequest {
+        lever,
+        sites: &about,
+        known: known.unwrap_or(RecordedFacts::Backwards(&backwards)),
+    })
 }
 
 fn changed(text: &str, lever: Lever, at: &[&str]) -> Result<Change, Refusal> {
-    changed_in(text, lever, at, at, Some(Known::Nothing), true)
+    changed_in(text, lever, at, at, Some(RecordedFacts::Nothing), true)
 }
 
-/// The lines that a change takes away and brings.
+/// Removed and added lines of a change.
 fn lines(change: &Change) -> Vec<String> {
     let changed =
         |line: &&str| line.starts_with(['+', '-']) && !line.starts_with("+++") && !line.starts_with("---");
     change.diff.lines().filter(changed).map(str::to_owned).collect()
 }
 
-/// Why nothing is changed.
+/// Reason of a refusal.
 fn refused(change: Result<Change, Refusal>) -> String {
     match change {
         Err(Refusal::Unproven(why)) => why,
@@ -60,7 +64,7 @@ fn refused(change: Result<Change, Refusal>) -> String {
     }
 }
 
-fn kept(text: &str, lever: Lever, at: &[&str]) -> Result<Change, Refusal> {
+fn change_kept(text: &str, lever: Lever, at: &[&str]) -> Result<Change, Refusal> {
     changed_in(text, lever, at, at, None, true)
 }
 
@@ -99,20 +103,20 @@ fn what_is_collected_goes_without_its_graph_and_off_the_card() {
         ),
     ] {
         let text = training(keeps, after);
-        let change = kept(&text, Lever::KeepOffTheCard, &["out = model", "loss = crit"]);
+        let change = change_kept(&text, Lever::KeepOffTheCard, &["out = model", "loss = crit"]);
         let change = change.unwrap_or_else(|why| panic!("{keeps}: {why}"));
         assert_eq!(lines(&change), [format!("-        {keeps}"), format!("+        {expected}")]);
     }
-    // Where both what is kept and what it is made of stay, it is cut once.
+    // If both the stored value and its input stay, it is detached once.
     let text = training("total = total + crit(out, y)", "print(total.item())");
-    let change = kept(&text, Lever::ReleaseGraph, &["total = total", "out = model"]).unwrap();
+    let change = change_kept(&text, Lever::ReleaseGraph, &["total = total", "out = model"]).unwrap();
     assert_eq!(lines(&change)[1], "+        total = total + crit(out, y).detach()");
-    // What the line itself makes.
+    // Values that the line itself computes.
     let text = training("history.append(model(x))", "");
-    let change = kept(&text, Lever::ReleaseGraph, &["history.append(model"]).unwrap();
+    let change = change_kept(&text, Lever::ReleaseGraph, &["history.append(model"]).unwrap();
     assert_eq!(lines(&change)[1], "+        history.append(model(x).detach())");
     let text = training("total += model(x) + 1", "print(total.item())");
-    let change = kept(&text, Lever::ReleaseGraph, &["total +="]).unwrap();
+    let change = change_kept(&text, Lever::ReleaseGraph, &["total +="]).unwrap();
     assert_eq!(lines(&change)[1], "+        total += (model(x) + 1).detach()");
 }
 
@@ -147,18 +151,18 @@ fn nothing_is_cut_that_a_backward_may_flow_through() {
         ("history.append(out)", "(both := torch.cat(history))\n    both.sum().backward()", "goes through it"),
     ] {
         let text = training(keeps, after);
-        let told = refused(kept(&text, Lever::KeepOffTheCard, &["out = model", "loss = crit"]));
+        let told = refused(change_kept(&text, Lever::KeepOffTheCard, &["out = model", "loss = crit"]));
         assert!(told.contains(why), "{keeps}; {after}: {told}");
     }
-    // What an object keeps, other files may use: only of the script itself it is known who does.
+    // An object's attribute may be used by other files; only in the script itself are all users known.
     let text = training("model.kept.append(out)", "");
     let at = &["out = model"];
-    assert!(kept(&text, Lever::KeepOffTheCard, at).is_ok());
+    assert!(change_kept(&text, Lever::KeepOffTheCard, at).is_ok());
     let told = refused(changed_in(&text, Lever::KeepOffTheCard, at, at, None, false));
     assert!(told.contains("other files"), "{told}");
 }
 
-/// A residual connection is an addition whose graph the training needs, whatever the loss goes through.
+/// The training needs the graph of a residual connection's addition, whatever the loss goes through.
 #[test]
 fn residual_connections_keep_their_graph() {
     let block = "import torch\n\nclass Block(torch.nn.Module):\n    def forward(self, x):\n        ADDS\n        return x\n\ndef main():\n    for x in loader:\n        loss = model(x)\n        scaler.scale(loss).backward()\n        losses.append(loss)\n";
@@ -172,16 +176,16 @@ fn residual_connections_keep_their_graph() {
     ] {
         let text = block.replace("ADDS", adds);
         for lever in [Lever::ReleaseGraph, Lever::KeepOffTheCard] {
-            let told = refused(kept(&text, lever, &["self.attn(", "self.mlp(", "layer(x)"]));
+            let told = refused(change_kept(&text, lever, &["self.attn(", "self.mlp(", "layer(x)"]));
             assert!(told.contains("go backward through it"), "{adds}: {told}");
         }
     }
-    // A regulariser is part of the loss; what is collected beside it is not.
+    // A regulariser is part of the loss; values collected beside it are not.
     let text = training("history.append(out)", "").replace(
         "        optimizer.zero_grad()\n",
         "        loss += 0.01 * out.pow(2).mean()\n        optimizer.zero_grad()\n",
     );
-    let change = kept(&text, Lever::KeepOffTheCard, &["out = model(x)"]).unwrap();
+    let change = change_kept(&text, Lever::KeepOffTheCard, &["out = model(x)"]).unwrap();
     assert_eq!(
         lines(&change),
         ["-        history.append(out)", "+        history.append(out.detach().cpu())"]
@@ -192,7 +196,7 @@ fn residual_connections_keep_their_graph() {
 fn a_graph_is_released_only_where_one_backward_is_enough() {
     let of = |backward: &str| {
         let text = LOOP.replace("BACKWARD", backward).replace("KEEPS", "pass").replace("AFTER", "");
-        (kept(&text, Lever::ReleaseGraph, &["loss = crit"]), text)
+        (change_kept(&text, Lever::ReleaseGraph, &["loss = crit"]), text)
     };
     let (change, _) = of("loss.backward(retain_graph=True)");
     assert_eq!(lines(&change.unwrap())[1], "+        loss.backward()");
@@ -200,7 +204,7 @@ fn a_graph_is_released_only_where_one_backward_is_enough() {
     assert!(refused(change).contains("another backward pass"));
     let (change, _) = of("loss.backward(retain_graph=True, create_graph=True)");
     assert!(refused(change).contains("a graph of the gradients"));
-    // Another backward of the file, which did not run, keeps its argument.
+    // Another backward pass of the file, which did not run, keeps its argument.
     let text = LOOP.replace("BACKWARD", "loss.backward(retain_graph=True)").replace("KEEPS", "pass").replace(
         "AFTER",
         "\ndef other():\n    for x in loader:\n        loss = crit(model(x))\n        loss.backward(retain_graph=True)",
@@ -212,16 +216,16 @@ fn a_graph_is_released_only_where_one_backward_is_enough() {
         Lever::ReleaseGraph,
         &["loss = crit(out"],
         &[],
-        Some(Known::Backwards(backward)),
+        Some(RecordedFacts::Backwards(backward)),
         true,
     );
     assert_eq!(lines(&change.unwrap()).len(), 2);
-    // A state that is carried over: to detach it is another gradient.
+    // Detaching a carried state would change the gradient.
     let text = "import torch\n\ndef main():\n    state = None\n    for x in loader:\n        out, state = model(x, state)\n        loss = crit(out)\n        loss.backward(retain_graph=True)\n";
-    let told = refused(kept(text, Lever::ReleaseGraph, &["out, state"]));
+    let told = refused(change_kept(text, Lever::ReleaseGraph, &["out, state"]));
     assert!(told.contains("`state` is carried from step to step"), "{told}");
     let text = text.replace("state", "self.state");
-    let told = refused(kept(&text, Lever::ReleaseGraph, &["out, self.state"]));
+    let told = refused(change_kept(&text, Lever::ReleaseGraph, &["out, self.state"]));
     assert!(told.contains("`self.state` is carried from step to step"), "{told}");
 }
 
@@ -231,7 +235,7 @@ const ATTENTION: &str = "import math\nimport torch\n\nclass Attention(torch.nn.M
 fn attention_that_is_written_out_becomes_one_call_with_its_own_scale() {
     let call = "torch.nn.functional.scaled_dot_product_attention";
     for (product, scale) in [
-        // The root of another size than the last is a scale of its own, and not the usual one.
+        // The square root of another dimension is an explicit scale, not the default one.
         ("q @ k.transpose(-2, -1) / math.sqrt(d)", "1 / math.sqrt(d)"),
         ("q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5", "1 / (q.shape[-1] ** 0.5)"),
         ("torch.matmul(q, k.mT) * 0.125", "0.125"),
@@ -291,7 +295,7 @@ fn images_are_resized_before_they_are_uploaded() {
 const EVALUATION: &str = "import torch\n\ndef evaluate(model):\n    right = 0\n    for x, y in data:\n        out = model(x)\n        right += (out.argmax(1) == y).sum().item()\n    return RETURNS\n\ndef main():\n    for x, y in loader:\n        loss = crit(model(x), y)\n        loss.backward()\n        score = evaluate(model)\n        AFTER\n";
 
 fn without_grad(text: &str, never: bool) -> Result<Change, Refusal> {
-    changed_in(text, Lever::NoGrad, &["out = model(x)"], &[], Some(Known::NeverTrained(never)), true)
+    changed_in(text, Lever::NoGrad, &["out = model(x)"], &[], Some(RecordedFacts::NeverTrained(never)), true)
 }
 
 #[test]
@@ -299,15 +303,15 @@ fn an_evaluation_keeps_no_graph() {
     let of = |returns: &str, after: &str| EVALUATION.replace("RETURNS", returns).replace("AFTER", after);
     let change = without_grad(&of("right", "print(score)"), false).unwrap();
     assert_eq!((change.line, lines(&change)), (3, vec!["+@torch.no_grad()".to_owned()]));
-    // Below other decorators, and nowhere where other files may train on what is returned.
+    // Below other decorators, and not at all if other files may train on the result.
     let text = of("right", "").replace("def evaluate", "@staticmethod\ndef evaluate");
     let change = without_grad(&text, false).unwrap();
     assert!(change.after.contains("@staticmethod\n@torch.no_grad()\ndef evaluate"), "{}", change.after);
     let at = &["out = model(x)"];
-    let known = Some(Known::NeverTrained(false));
+    let known = Some(RecordedFacts::NeverTrained(false));
     let told = refused(changed_in(&of("right", ""), Lever::NoGrad, at, &[], known, false));
     assert!(told.contains("called by other files"), "{told}");
-    // A score that a backward goes through is one that is trained on, whatever the function is called.
+    // A score that a backward pass goes through is trained on, whatever the function's name.
     for (after, never, why) in [
         ("score.backward()", true, "a backward pass goes through it"),
         ("(loss + score).backward()", false, "a backward pass goes through it"),
@@ -322,9 +326,15 @@ fn an_evaluation_keeps_no_graph() {
 #[test]
 fn an_evaluation_within_a_training_has_a_context_of_its_own() {
     let text = "import torch\n\ndef main():\n    for x, y in loader:\n        crit(model(x), y).backward()\n        preds = model(\n            held_out,\n        )  # later\n        print(preds.argmax(1).tolist())\n";
-    let change =
-        changed_in(text, Lever::NoGrad, &["preds = model"], &[], Some(Known::NeverTrained(false)), true)
-            .unwrap();
+    let change = changed_in(
+        text,
+        Lever::NoGrad,
+        &["preds = model"],
+        &[],
+        Some(RecordedFacts::NeverTrained(false)),
+        true,
+    )
+    .unwrap();
     let inside = "        with torch.no_grad():\n            preds = model(\n                held_out,\n            )  # later\n";
     assert!(change.after.contains(inside), "{}", change.after);
     let trained = text.replace("print(preds", "mse(preds, x).backward()\n        print(preds");
@@ -333,7 +343,7 @@ fn an_evaluation_within_a_training_has_a_context_of_its_own() {
         Lever::NoGrad,
         &["preds = model"],
         &[],
-        Some(Known::NeverTrained(true)),
+        Some(RecordedFacts::NeverTrained(true)),
         true,
     ));
     assert!(told.contains("`preds` may be trained on"), "{told}");
@@ -365,18 +375,18 @@ fn the_forward_goes_under_a_context() {
         let told = refused(changed(&text.replace(from, to), Lever::AutocastBf16, &["model("]));
         assert!(told.contains(why), "{to}: {told}");
     }
-    // The file is another one than at the time of the recording.
+    // The file has changed since the recording.
     let read = |_: &str| Some(text.to_owned());
     let site = Site { file: FILE.to_owned(), line: 5, function: "evaluate".to_owned() };
     let code = Code::new(&read, Ran::new([site.clone()], None));
     for (lever, known) in [
-        (Lever::ActivationOffload, Known::Nothing),
-        (Lever::NoGrad, Known::NeverTrained(true)),
-        (Lever::KeepOffTheCard, Known::Backwards(&[])),
-        (Lever::Checkpointing, Known::Nothing),
-        (Lever::DropVariables, Known::Leftovers { step: Some(&site), gradients: true }),
+        (Lever::ActivationOffload, RecordedFacts::Nothing),
+        (Lever::NoGrad, RecordedFacts::NeverTrained(true)),
+        (Lever::KeepOffTheCard, RecordedFacts::Backwards(&[])),
+        (Lever::Checkpointing, RecordedFacts::Nothing),
+        (Lever::DropVariables, RecordedFacts::Leftovers { step: Some(&site), gradients: true }),
     ] {
-        let wanted = Wanted { lever, sites: std::slice::from_ref(&site), known };
+        let wanted = RemedyRequest { lever, sites: std::slice::from_ref(&site), known };
         assert!(refused(code.change(&wanted)).contains("no longer one of `evaluate`"), "{lever}");
     }
 }
@@ -418,7 +428,7 @@ fn left_over(text: &str, at: &[&str], gradients: bool) -> Result<Change, Refusal
         Lever::DropVariables,
         at,
         &[],
-        Some(Known::Leftovers { step: step.as_ref(), gradients }),
+        Some(RecordedFacts::Leftovers { step: step.as_ref(), gradients }),
         true,
     )
 }
@@ -490,7 +500,14 @@ fn the_optimizer_that_steps_takes_the_option() {
 fn settings_go_where_the_script_sets_them() {
     let text = "import os\n\nos.environ.setdefault(\"PYTORCH_CUDA_ALLOC_CONF\", \"a:1,b:2\")\n\nimport torch\nx = 1\n\ndef never():\n    os.environ[\"PYTORCH_CUDA_ALLOC_CONF\"] = \"c:3\"\n";
     let settings = |now, then| {
-        changed_in(text, Lever::DropSetting, &["x = 1"], &[], Some(Known::Settings { now, then }), true)
+        changed_in(
+            text,
+            Lever::DropSetting,
+            &["x = 1"],
+            &[],
+            Some(RecordedFacts::Settings { now, then }),
+            true,
+        )
     };
     assert_eq!(
         lines(&settings("a:1,b:2", "b:2").unwrap())[1],
@@ -507,7 +524,14 @@ fn workers_are_not_started_where_one_loader_has_them() {
     let change = changed(text, Lever::WorkersOffTheCard, &["y = model"]).unwrap();
     assert_eq!(lines(&change)[1], "+    loader = DataLoader(rows, num_workers=0, batch_size=2)");
     let told = refused(changed(text, Lever::WorkersOffTheCard, &["y = model", "return"]).and_then(|_| {
-        changed_in(text, Lever::WorkersOffTheCard, &["y = model"], &["other ="], Some(Known::Nothing), true)
+        changed_in(
+            text,
+            Lever::WorkersOffTheCard,
+            &["y = model"],
+            &["other ="],
+            Some(RecordedFacts::Nothing),
+            true,
+        )
     }));
     assert!(told.contains("several loaders"), "{told}");
 }
@@ -565,14 +589,14 @@ fn without_a_source_there_is_no_reason_to_tell() {
     let code = Code::new(&|_| None, Ran::default());
     let site = Site { file: FILE.to_owned(), line: 1, function: String::new() };
     for (lever, known) in [
-        (Lever::ReleaseGraph, Known::Backwards(&[])),
-        (Lever::DropVariables, Known::Leftovers { step: None, gradients: true }),
-        (Lever::Sdpa, Known::Nothing),
-        (Lever::WorkersOffTheCard, Known::Nothing),
-        (Lever::Checkpointing, Known::Nothing),
-        (Lever::LargerCard, Known::Nothing),
+        (Lever::ReleaseGraph, RecordedFacts::Backwards(&[])),
+        (Lever::DropVariables, RecordedFacts::Leftovers { step: None, gradients: true }),
+        (Lever::Sdpa, RecordedFacts::Nothing),
+        (Lever::WorkersOffTheCard, RecordedFacts::Nothing),
+        (Lever::Checkpointing, RecordedFacts::Nothing),
+        (Lever::LargerCard, RecordedFacts::Nothing),
     ] {
-        let wanted = Wanted { lever, sites: std::slice::from_ref(&site), known };
+        let wanted = RemedyRequest { lever, sites: std::slice::from_ref(&site), known };
         assert_eq!(code.change(&wanted), Err(Refusal::NotHere), "{lever}");
     }
     assert_eq!(code.line(FILE, 1), None);

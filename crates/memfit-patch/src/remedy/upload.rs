@@ -1,27 +1,27 @@
-//! Images that are resized on the card are resized before they go there.
+//! Moves resizing of images before their copy to the card.
 
 use memfit_source::{Edit, Expression, ExpressionKind as Kind, Statement, StatementKind};
 
 use super::Edits;
 use crate::code::{Scene, Script, Site};
 
-/// How many statements further down the other one may stand.
-const REACH: usize = 4;
-/// Functions that make images smaller, on the card and off it.
-const RESIZES: &[&str] = &[
+/// Maximum distance between the two statements.
+const MAX_DISTANCE: usize = 4;
+/// Functions that resize images on any device.
+const RESIZE_FUNCTIONS: &[&str] = &[
     "torch.nn.functional.interpolate",
     "torchvision.transforms.functional.resize",
     "torchvision.transforms.v2.functional.resize",
 ];
 
-/// `x = x.to(device)`, then `x = F.interpolate(x, ...)`: the other way round.
+/// Swaps `x = x.to(device)` and a later `x = F.interpolate(x, ...)`.
 pub(super) fn change(scene: &Scene<'_>, site: &Site) -> Option<Edits> {
     let script = &*scene.script;
-    let path = script.at_line(site.line)?;
+    let path = script.statement_at_line(site.line)?;
     let (suite, index) = path.suite();
-    for first in index.saturating_sub(REACH)..=index {
+    for first in index.saturating_sub(MAX_DISTANCE)..=index {
         let Some(name) = uploaded(&suite[first]) else { continue };
-        let behind = suite.iter().enumerate().skip(first + 1).take(REACH);
+        let behind = suite.iter().enumerate().skip(first + 1).take(MAX_DISTANCE);
         let next = behind.into_iter().find(|(_, statement)| statement.mentions(name));
         let Some((second, resize)) = next.filter(|(second, _)| *second >= index) else { continue };
         if second > first && is_resize(script, resize, name) {
@@ -34,7 +34,7 @@ pub(super) fn change(scene: &Scene<'_>, site: &Site) -> Option<Edits> {
     None
 }
 
-/// `x` of `x = x.to(device)`, where nothing but the place changes.
+/// Returns `x` for `x = x.to(device)`, if only the device changes.
 fn uploaded(statement: &Statement) -> Option<&str> {
     let (name, value) = bound(statement)?;
     let (callee, arguments) = value.call()?;
@@ -52,12 +52,12 @@ fn uploaded(statement: &Statement) -> Option<&str> {
     (plain && of.name() == Some(name)).then_some(name)
 }
 
-/// `x = F.interpolate(x, ...)`
+/// Matches `x = F.interpolate(x, ...)`.
 fn is_resize(script: &Script, statement: &Statement, name: &str) -> bool {
     let Some((target, value)) = bound(statement) else { return false };
     let Some((_, [image, rest @ ..])) = value.call() else { return false };
     target == name
-        && script.called(value.span).is_some_and(|path| RESIZES.contains(&path))
+        && script.called(value.span).is_some_and(|path| RESIZE_FUNCTIONS.contains(&path))
         && image.value.name() == Some(name)
         && !rest.iter().any(|argument| argument.starred || argument.value.mentions(name))
 }

@@ -1,17 +1,17 @@
-//! Calling an entry point by its listed prototype.
+//! Calls of entry points by their listed prototypes.
 
 #![allow(unsafe_code, reason = "the test bench calls C functions")]
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void};
 
-/// The bytes of one argument, as wide as the widest structure that is passed by value.
+/// Bytes of an argument, as wide as the widest structure that is passed by value.
 #[derive(Clone, Copy)]
 #[repr(C, align(16))]
 pub struct Argument([u8; 512]);
 
 impl Argument {
-    /// An argument with these bits.
+    /// Creates an argument with these bits.
     pub fn new<T: Copy>(value: T) -> Self {
         assert!(size_of::<T>() <= 512);
         let mut bytes = [0; 512];
@@ -20,19 +20,19 @@ impl Argument {
         Self(bytes)
     }
 
-    /// The value, read as a type whose every bit pattern is valid: the shapes use numbers, pointers and plain
+    /// Value as a type whose every bit pattern is valid: the shapes use numbers, pointers and plain
     /// structures.
     pub fn value<T>(&self) -> T {
         assert!(size_of::<T>() <= 512);
-        // SAFETY: the bytes are there, and any of them are a valid `T`.
+        // SAFETY: the bytes exist, and any bytes are a valid `T`.
         unsafe { self.0.as_ptr().cast::<T>().read_unaligned() }
     }
 }
 
-/// What a call returned.
+/// Result of a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Answer {
-    /// Nothing.
+    /// No value.
     Void,
     /// A number, a status or an address.
     Number(i64),
@@ -42,7 +42,7 @@ pub enum Answer {
     Structure,
 }
 
-/// Numbers that an `i64` holds, and those whose bits it holds.
+/// Conversions from numbers that fit in an `i64`, and from those whose bits do.
 macro_rules! answers {
     ($($exact:ty),*; $($bits:ty),*) => {
         $(impl From<$exact> for Answer {
@@ -77,7 +77,7 @@ impl From<f64> for Answer {
     }
 }
 
-/// Two floating-point numbers, passed as `cuComplex` is.
+/// Two floating-point numbers, passed like `cuComplex`.
 #[repr(C)]
 pub struct Complex<T>(T, T);
 
@@ -97,11 +97,10 @@ impl<T> From<Structure<T>> for Answer {
     }
 }
 
-/// Calls a function of one shape.
+/// A function that calls functions of one shape.
 pub type Caller = unsafe fn(*const c_void, &[Argument]) -> Answer;
 
-/// The table of callers that were generated for a crate, for [`Callers::new`]:
-/// `memfit_prototypes::callers!()`.
+/// The table of callers generated for a crate, for [`Callers::new`]: `memfit_prototypes::callers!()`.
 #[macro_export]
 macro_rules! callers {
     () => {{
@@ -125,16 +124,16 @@ macro_rules! callers {
     }};
 }
 
-/// The callers of a crate's lists, by name.
+/// Callers of a crate's lists, by name.
 pub struct Callers(BTreeMap<&'static str, Caller>);
 
 impl Callers {
-    /// From the generated table.
+    /// Creates the callers from the generated table.
     pub fn new(shapes: &[(&'static str, Caller)]) -> Self {
         Self(shapes.iter().copied().collect())
     }
 
-    /// The caller for an entry point, by its listed prototype; none where no header tells the parameters.
+    /// Caller for an entry point, by its listed prototype; `None` if no header declares its parameters.
     pub fn get(&self, name: &str) -> Option<Caller> {
         self.0.get(name).copied()
     }

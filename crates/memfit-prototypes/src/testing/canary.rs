@@ -1,43 +1,43 @@
-//! Memory that tells whether it was written.
+//! Out-parameters that detect which of their bytes were written.
 
 #![allow(unsafe_code, reason = "the test bench calls C functions")]
 
 use crate::{Kind, Parameter};
 
-/// Room behind the value: a call that writes past its out-parameter is seen.
+/// Guard bytes after the value, which detect writes past an out-parameter.
 const GUARD: usize = 64;
 
-/// One out-parameter in each of two calls, filled with a different byte before each.
+/// An out-parameter for each of two calls, filled with a different byte before each.
 pub struct Canary {
     size: usize,
-    /// How many bytes from the start must be written.
+    /// Bytes from the start that must be written.
     required: usize,
     fills: [Vec<u8>; 2],
 }
 
-/// What the two calls fill with: a byte that shows both was written by neither.
+/// Fill bytes of the two calls: a byte that keeps both was written by neither.
 const FILLS: [u8; 2] = [0xa5, 0x5a];
 
 impl Canary {
-    /// For a listed out-parameter.
+    /// Creates a canary for a listed out-parameter.
     pub fn new(parameter: &Parameter) -> Self {
         let size = size_of_kind(&parameter.kind);
-        // A text is written up to its end; the room for it is the caller's.
+        // A text is written up to its end; the caller provides the space.
         let required = if parameter.kind == Kind::Text { 1 } else { size };
         Self { size, required, fills: FILLS.map(|fill| vec![fill; size + GUARD]) }
     }
 
-    /// Where call number `round` writes.
+    /// Address for call number `round`.
     pub fn address(&mut self, round: usize) -> *mut u8 {
         self.fills[round].as_mut_ptr()
     }
 
-    /// What call number `round` wrote.
+    /// Bytes after call number `round`.
     pub fn bytes(&self, round: usize) -> &[u8] {
         &self.fills[round][..self.size]
     }
 
-    /// What is wrong after both calls.
+    /// Checks both calls; an error describes the fault.
     pub fn judge(&self) -> Result<(), String> {
         let unwritten =
             |index: usize| FILLS.iter().zip(&self.fills).all(|(fill, bytes)| bytes[index] == *fill);
@@ -53,7 +53,7 @@ impl Canary {
     }
 }
 
-/// How large a value of a kind is in memory.
+/// Size of a value of a kind in memory.
 pub fn size_of_kind(kind: &Kind) -> usize {
     match kind {
         Kind::U8 => 1,
@@ -78,7 +78,7 @@ mod tests {
 
     fn write(canary: &mut Canary, bytes: &[u8]) {
         for round in 0..2 {
-            // SAFETY: the canary has its value's bytes and the guard behind them.
+            // SAFETY: the canary has its value's bytes followed by the guard.
             unsafe { canary.address(round).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         }
     }

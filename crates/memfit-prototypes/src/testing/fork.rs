@@ -1,4 +1,4 @@
-//! Running a test in a child process, so that a crash or a hang is a failure with a name.
+//! Runs a test in a child process, so that a crash or a hang is a named failure.
 
 #![allow(unsafe_code, reason = "the test bench calls C functions")]
 
@@ -11,13 +11,13 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Seconds after which a child counts as hung.
-const PATIENCE: u32 = 60;
+const CHILD_TIMEOUT_SECONDS: u32 = 60;
 
-/// Whether this process is a child of a test.
+/// `true` if this process is a child of a test.
 static CHILD: AtomicBool = AtomicBool::new(false);
 
-/// A panic in a child is told by the child's report, and printed nowhere: another thread of the parent may
-/// have been printing at the fork, and would hold its lock in the child for ever.
+/// Silences panics in a child, which its report describes. Another thread of the parent may have been
+/// printing at the fork, so its lock would be held in the child for ever.
 fn silence_children() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -30,31 +30,32 @@ fn silence_children() {
     });
 }
 
-/// Runs `test` in a forked child, and gives what it found wrong. The calling process must have one thread
-/// that matters.
+/// Runs `test` in a forked child, and returns its error. The calling process must have only one thread that
+/// matters.
 pub fn in_child(test: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     silence_children();
     let mut ends = [0; 2];
-    // SAFETY: `ends` has room for the two descriptors.
+    // SAFETY: `ends` has space for the two descriptors.
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
     // SAFETY: the child calls `test` and leaves without returning into the test harness.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "cannot fork");
     if pid == 0 {
         CHILD.store(true, Ordering::Relaxed);
-        // SAFETY: an alarm ends the child if it hangs; the descriptor is this process's own.
+        // SAFETY: an alarm ends the child if it hangs; the descriptor belongs to this process.
         let mut report = unsafe {
-            libc::alarm(PATIENCE);
+            libc::alarm(CHILD_TIMEOUT_SECONDS);
             File::from_raw_fd(ends[1])
         };
-        let outcome = catch_unwind(AssertUnwindSafe(test)).unwrap_or_else(|payload| Err(said(&*payload)));
+        let outcome =
+            catch_unwind(AssertUnwindSafe(test)).unwrap_or_else(|payload| Err(panic_message(&*payload)));
         if let Err(what) = outcome {
             let _ = report.write_all(what.as_bytes());
         }
-        // SAFETY: nothing of the parent's is to be run again, such as its handlers at exit.
+        // SAFETY: none of the parent's code, such as its exit handlers, may run again.
         unsafe { libc::_exit(0) };
     }
-    // SAFETY: both descriptors are this process's own, and each is closed once.
+    // SAFETY: both descriptors belong to this process, and each is closed once.
     let mut report = unsafe {
         libc::close(ends[1]);
         File::from_raw_fd(ends[0])
@@ -62,19 +63,19 @@ pub fn in_child(test: impl FnOnce() -> Result<(), String>) -> Result<(), String>
     let mut text = String::new();
     let _ = report.read_to_string(&mut text);
     let mut status = 0;
-    // SAFETY: the child is this process's own.
+    // SAFETY: the child belongs to this process.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     if libc::WIFSIGNALED(status) {
         return Err(match libc::WTERMSIG(status) {
-            libc::SIGALRM => format!("did not come back in {PATIENCE} s"),
+            libc::SIGALRM => format!("did not come back in {CHILD_TIMEOUT_SECONDS} s"),
             signal => format!("was killed by signal {signal}"),
         });
     }
     if text.is_empty() { Ok(()) } else { Err(text) }
 }
 
-/// What a panic said.
-fn said(payload: &(dyn Any + Send)) -> String {
+/// Message of a panic.
+fn panic_message(payload: &(dyn Any + Send)) -> String {
     let text =
         payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
     text.unwrap_or("panicked").to_owned()

@@ -1,4 +1,4 @@
-//! What the classes of a list promise, checked call by call.
+//! Checks of each call against the promises of its class.
 
 #![allow(unsafe_code, reason = "the test bench calls C functions")]
 
@@ -9,8 +9,8 @@ use super::call::{Answer, Argument, Callers};
 use super::canary::Canary;
 use crate::{Class, Entry, Flow, Kind, Library};
 
-/// A harmless call succeeds whatever its arguments, and writes every out-parameter: no more, no less.
-pub fn harmless(library: &Loaded, callers: &Callers, entry: &Entry) -> Result<(), String> {
+/// Checks that a harmless call succeeds for any arguments, and writes exactly its out-parameters.
+pub fn check_harmless(library: &Loaded, callers: &Callers, entry: &Entry) -> Result<(), String> {
     let parameters = entry.parameters.as_deref().ok_or("its parameters are unknown")?;
     let caller = callers.get(&entry.name).ok_or("no caller was generated")?;
     let room = vec![0_u64; 512];
@@ -30,8 +30,7 @@ pub fn harmless(library: &Loaded, callers: &Callers, entry: &Entry) -> Result<()
                 (None, _) => Argument::new(room.as_ptr()),
             });
         }
-        // SAFETY: the arguments are of the prototype's kinds, and what they point to is large enough for any
-        // of them.
+        // SAFETY: the arguments have the prototype's kinds, and point to enough memory for any of them.
         let answer = unsafe { caller(library.symbol(&entry.name), &arguments) };
         if entry.result == Kind::Status && answer != Answer::Number(0) {
             return Err(format!("answered {answer:?}"));
@@ -48,9 +47,14 @@ pub fn harmless(library: &Loaded, callers: &Callers, entry: &Entry) -> Result<()
     Ok(())
 }
 
-/// A refused call answers the library's own "not supported", and is counted under its name: `counter` is the
-/// exported function that tells how often.
-pub fn refused(library: &Loaded, callers: &Callers, list: &Library, counter: &str) -> Result<(), String> {
+/// Checks that a refused call returns the library's own "not supported", and is counted under its name:
+/// `counter` is the exported function that returns the count.
+pub fn check_refused(
+    library: &Loaded,
+    callers: &Callers,
+    list: &Library,
+    counter: &str,
+) -> Result<(), String> {
     // SAFETY: that is this function's prototype.
     let count: unsafe extern "C" fn(*const c_char) -> u64 =
         unsafe { std::mem::transmute(library.symbol(counter)) };
@@ -58,7 +62,7 @@ pub fn refused(library: &Loaded, callers: &Callers, list: &Library, counter: &st
     for entry in list.entries.iter().filter(|entry| entry.class == Class::Refused) {
         let address = library.symbol(&entry.name);
         let answer = if let Some(caller) = callers.get(&entry.name) {
-            // SAFETY: a refused call looks at none of its arguments.
+            // SAFETY: a refused call reads none of its arguments.
             unsafe { caller(address, &arguments) }
         } else {
             // SAFETY: as above; the caller clears the arguments, and there are none.

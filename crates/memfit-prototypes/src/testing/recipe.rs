@@ -1,7 +1,6 @@
-//! Recipes: how an entry point is called rightly, where that needs more than its prototype says.
+//! Recipes: valid calls of entry points for which the prototype alone is not enough.
 //!
-//! A recipe is one line of `tests/recipes.txt`: calls separated by `;`, the last one being the call that is
-//! tested.
+//! A recipe is one line of `tests/recipes.txt`: calls separated by `;`, the last of which is the tested call.
 //!
 //! ```text
 //! cudaMalloc(out p, 4096); cudaFree(p)
@@ -9,14 +8,14 @@
 //! ```
 //!
 //! Arguments are numbers, `null`, `"text"`, `out` (an out-parameter, checked if it is the last call's), `out
-//! name` (the same, and its value is remembered), a remembered name, `host` (4 KiB of the host's memory,
-//! zero), `callback` (a function that does nothing), `list(a, b)` (an array of 8-byte values on the host) and
-//! `ints(a, b)` (of 4-byte values); in a list, a text or a list is its address. `name = call()` remembers
-//! what a call returned. Any other word is made by the line `given word = call(out)` of that file, or, if it
-//! is the type of a handle, by the call that makes one out of nothing.
+//! name` (the same, with its value bound to a name), a bound name, `host` (4 KiB of zeroed host memory),
+//! `callback` (a function that does nothing), `list(a, b)` (an array of 8-byte values on the host) and
+//! `ints(a, b)` (of 4-byte values); in a list, a text or a list is its address. `name = call()` binds the
+//! result of a call. The value of any other word is created by the line `given word = call(out)` of that
+//! file, or, if it is the type of a handle, by the call that creates one without other arguments.
 //!
-//! A call without a recipe is made by its prototype: numbers are zero, pointers lead to `host`, handles are
-//! made.
+//! A call without a recipe follows its prototype: numbers are zero, pointers lead to `host`, handles are
+//! created.
 
 #![allow(unsafe_code, reason = "the test bench calls C functions")]
 
@@ -28,15 +27,15 @@ use super::call::{Answer, Argument, Callers};
 use super::canary::{Canary, size_of_kind};
 use crate::{Class, Entry, Flow, Kind, Library};
 
-/// The file of recipes, read.
+/// The parsed recipe file.
 pub struct Recipes {
-    /// By the name of the call that is tested.
+    /// Recipes by the name of the tested call.
     recipes: BTreeMap<String, Recipe>,
-    /// How a word is made.
+    /// Calls that create the value of a word.
     givens: BTreeMap<String, Vec<Call>>,
 }
 
-/// How one entry point is tested.
+/// Test of one entry point.
 #[derive(Clone)]
 pub struct Recipe {
     calls: Vec<Call>,
@@ -45,10 +44,10 @@ pub struct Recipe {
 
 #[derive(Clone, Debug)]
 struct Call {
-    /// What the call's own answer is remembered as.
+    /// Name that the call's result is bound to.
     binds: Option<String>,
     name: String,
-    /// The alias through which it is made, if it is tested.
+    /// Alias through which the call is made, if the alias is tested.
     through: Option<String>,
     arguments: Vec<Word>,
 }
@@ -64,7 +63,7 @@ enum Word {
 }
 
 impl Recipes {
-    /// Reads the file; a line that cannot be read is a failure of the test that asked.
+    /// Parses the file; panics on a line that cannot be parsed.
     pub fn read(text: &str) -> Self {
         let mut recipes = BTreeMap::new();
         let mut givens = BTreeMap::new();
@@ -92,13 +91,13 @@ impl Recipes {
         Self { recipes, givens }
     }
 
-    /// The calls that there are recipes for.
+    /// Calls that have recipes.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.recipes.keys().map(String::as_str)
     }
 
-    /// The recipe for a call; without one, what its prototype suggests.
-    pub fn of(&self, entry: &Entry) -> Result<Recipe, String> {
+    /// Recipe for a call, or one derived from its prototype.
+    pub fn recipe_for(&self, entry: &Entry) -> Result<Recipe, String> {
         if let Some(recipe) = self.recipes.get(&entry.name) {
             return Ok(recipe.clone());
         }
@@ -126,20 +125,20 @@ impl Recipes {
     }
 }
 
-/// What a recipe is carried out with.
-pub struct Kitchen<'a> {
+/// State for running recipes.
+pub struct RecipeRunner<'a> {
     library: &'a Loaded,
     callers: &'a Callers,
     lists: &'a [Library],
     recipes: &'a Recipes,
     names: BTreeMap<String, Vec<u8>>,
     /// Memory that arguments point to, kept to the end.
-    larder: Vec<Box<[u64]>>,
+    memory: Vec<Box<[u64]>>,
     texts: Vec<CString>,
 }
 
-impl<'a> Kitchen<'a> {
-    /// Ready to cook.
+impl<'a> RecipeRunner<'a> {
+    /// Creates the state for a set of libraries and recipes.
     pub fn new(
         library: &'a Loaded,
         callers: &'a Callers,
@@ -152,18 +151,18 @@ impl<'a> Kitchen<'a> {
             lists,
             recipes,
             names: BTreeMap::new(),
-            larder: Vec::new(),
+            memory: Vec::new(),
             texts: Vec::new(),
         }
     }
 
-    /// Carries out a recipe and judges its last call. An alias is called as the call that it stands for.
-    pub fn cook(&mut self, entry: &Entry) -> Result<(), String> {
+    /// Runs a recipe and checks its last call. An alias is called like the call that it stands for.
+    pub fn run(&mut self, entry: &Entry) -> Result<(), String> {
         let (entry, through) = match &entry.target {
             Some(target) => (self.entry(target)?, Some(entry.name.clone())),
             None => (entry, None),
         };
-        let mut recipe = self.recipes.of(entry)?;
+        let mut recipe = self.recipes.recipe_for(entry)?;
         if let Some(last) = recipe.calls.last_mut() {
             last.through = through;
         }
@@ -206,7 +205,7 @@ impl<'a> Kitchen<'a> {
         all.into_iter().find(|entry| entry.name == name).ok_or(format!("{name} is in no list"))
     }
 
-    /// Makes one call; `Some` for the call under test, whose out-parameters are canaries.
+    /// Makes one call. `tested` is set for the call under test, whose out-parameters are canaries.
     fn carry_out(
         &mut self,
         call: &Call,
@@ -240,7 +239,7 @@ impl<'a> Kitchen<'a> {
             arguments.push(self.argument(word, kind)?);
         }
         let caller = self.callers.get(&call.name).ok_or("no caller was generated")?;
-        // SAFETY: the function has the prototype that its caller was made from, and the recipe gives
+        // SAFETY: the function has the prototype that its caller was generated from, and the recipe passes
         // arguments of it.
         let answer =
             unsafe { caller(self.library.symbol(call.through.as_ref().unwrap_or(&call.name)), &arguments) };
@@ -298,7 +297,7 @@ impl<'a> Kitchen<'a> {
         })
     }
 
-    /// The bytes of a word's value.
+    /// Bytes of a word's value.
     fn value(&mut self, word: &Word) -> Result<Vec<u8>, String> {
         match word {
             Word::Number(number) => Ok((*number as i64).to_le_bytes().to_vec()),
@@ -319,7 +318,7 @@ impl<'a> Kitchen<'a> {
         }
     }
 
-    /// Makes what a word stands for.
+    /// Creates the value that a word stands for.
     fn make(&mut self, word: &str) -> Result<Vec<u8>, String> {
         extern "C" fn callback() {}
         match word {
@@ -343,7 +342,7 @@ impl<'a> Kitchen<'a> {
         self.names.get(word).cloned().ok_or(format!("nothing wrote `{word}`"))
     }
 
-    /// A call that makes a handle by itself: `cudnnCreateTensorDescriptor(out)`.
+    /// Call that creates a handle without other arguments: `cudnnCreateTensorDescriptor(out)`.
     fn creator(&self, handle: &str) -> Result<Call, String> {
         let wanted = Kind::Handle(handle.to_owned());
         self.lists
@@ -368,9 +367,9 @@ impl<'a> Kitchen<'a> {
     fn store(&mut self, bytes: &[u8]) -> *mut u8 {
         let mut words = vec![0_u64; bytes.len().div_ceil(8) + 1].into_boxed_slice();
         let address = words.as_mut_ptr().cast::<u8>();
-        // SAFETY: the box has room for the bytes.
+        // SAFETY: the box has space for the bytes.
         unsafe { address.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        self.larder.push(words);
+        self.memory.push(words);
         address
     }
 }

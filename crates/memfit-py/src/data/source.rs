@@ -1,4 +1,4 @@
-//! Sources of samples: those of the loader's own, and anything in Python that gives bytes or a path.
+//! Sources of samples: those of the loader, and any Python callable that returns bytes or a path.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,36 +18,37 @@ pub(crate) struct Samples {
 
 #[pymethods]
 impl Samples {
-    /// A folder with one folder for each class.
+    /// Reads a folder with one folder per class.
     #[staticmethod]
     fn folder(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
         Ok(Self { inner: Arc::new(py.detach(|| Folder::read(&path)).map_err(raise)?) })
     }
 
-    /// Paths and their labels, which are numbers of classes if these have names.
+    /// Creates a source from paths and labels; labels index `classes` if it is not empty.
     #[staticmethod]
     #[pyo3(signature = (paths, labels, classes = Vec::new()))]
     fn files(paths: Vec<PathBuf>, labels: Vec<i64>, classes: Vec<String>) -> Self {
-        let mut list = List::of_classes(classes);
+        let mut list = List::with_classes(classes);
         for (path, label) in paths.iter().zip(labels) {
             list.push(path, label);
         }
         Self { inner: Arc::new(list) }
     }
 
-    /// Tar shards.
+    /// Reads tar shards.
     #[staticmethod]
     fn shards(py: Python<'_>, paths: Vec<PathBuf>) -> PyResult<Self> {
         Ok(Self { inner: Arc::new(py.detach(|| Shards::read(&paths)).map_err(raise)?) })
     }
 
-    /// `fetch(index)` gives an image, as bytes or a path, and its target.
+    /// Creates a source from `fetch(index)`, which returns an image, as bytes or a path, and its target.
     #[staticmethod]
     fn fetched(fetch: Py<PyAny>, count: u64) -> Self {
         Self { inner: Arc::new(Fetched { fetch, count }) }
     }
 
-    /// The tiles of all images of these: width and height, and columns and rows by which neighbours overlap.
+    /// Creates the tiles of all images: width and height, and the columns and rows by which neighbours
+    /// overlap.
     fn tiles(
         &self,
         py: Python<'_>,
@@ -65,19 +66,18 @@ impl Samples {
         usize::try_from(self.inner.count()).unwrap_or(usize::MAX)
     }
 
-    /// The classes, in the order of their labels.
+    /// Classes, in the order of their labels.
     #[getter]
     fn classes(&self) -> Vec<String> {
         self.inner.classes().to_vec()
     }
 
-    /// What a sample is called.
+    /// Name of a sample.
     fn name(&self, py: Python<'_>, index: u64) -> String {
         py.detach(|| self.inner.name(index))
     }
 
-    /// The type of values and the number of bands of the first image whose header can be read, of the first
-    /// hundred.
+    /// Value type and number of bands of the first image with a readable header, among the first hundred.
     fn first(&self, py: Python<'_>, recipe: &Recipe) -> PyResult<(&'static str, u32)> {
         py.detach(|| {
             let mut last = LoaderError::Settings("there are no samples".to_owned());
@@ -99,7 +99,7 @@ impl Samples {
     }
 }
 
-/// Tiles of samples.
+/// Tiles as samples.
 #[pyclass(module = "memfit._core", frozen)]
 pub(crate) struct TileSamples {
     inner: Arc<Tiles>,
@@ -107,12 +107,12 @@ pub(crate) struct TileSamples {
 
 #[pymethods]
 impl TileSamples {
-    /// They as samples.
+    /// Converts the tiles to samples.
     fn samples(&self) -> Samples {
         Samples { inner: self.inner.clone() }
     }
 
-    /// The image of a tile, and its left, top, width and height there.
+    /// Image of a tile, and the tile's left, top, width and height in it.
     fn place(&self, tile: u64) -> PyResult<(u64, (u32, u32, u32, u32))> {
         if tile >= self.inner.count() {
             return Err(PyIndexError::new_err(format!("there are {} tiles", self.inner.count())));
@@ -122,7 +122,7 @@ impl TileSamples {
     }
 }
 
-/// Samples that Python gives.
+/// Samples from a Python callable.
 struct Fetched {
     fetch: Py<PyAny>,
     count: u64,

@@ -1,4 +1,4 @@
-//! Volumes as Python sees them.
+//! Python class for volumes.
 
 #![allow(unsafe_code, reason = "memory is handed over that torch owns")]
 
@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 
 use super::raise;
 
-/// A volume, of which blocks are read.
+/// A volume from which blocks are read.
 #[pyclass(module = "memfit._core", frozen)]
 pub(crate) struct Volume {
     inner: Stored,
@@ -19,18 +19,18 @@ pub(crate) struct Volume {
 
 #[pymethods]
 impl Volume {
-    /// One path: a file, or the folder of a series; several: the files of a series.
+    /// Opens a volume. One path: a file, or the folder of a series; several: the files of a series.
     #[new]
     #[pyo3(signature = (paths, series = None, frame = 0))]
     fn new(py: Python<'_>, paths: Vec<PathBuf>, series: Option<String>, frame: u64) -> PyResult<Self> {
         let inner = py.detach(|| match paths.as_slice() {
             [path] => Stored::open(path, series.as_deref(), frame),
-            paths => Stored::of(paths, series.as_deref()),
+            paths => Stored::from_series(paths, series.as_deref()),
         });
         Ok(Self { inner: inner.map_err(raise)? })
     }
 
-    /// Slices, rows, columns.
+    /// Number of slices, rows and columns.
     #[getter]
     fn shape(&self) -> (u64, u64, u64) {
         self.inner.shape().into()
@@ -51,7 +51,7 @@ impl Volume {
         self.inner.spacing().into()
     }
 
-    /// Reads a block into memory of its size: as stored, or as 32-bit floats of what is stood for.
+    /// Reads a block into memory of its size: as stored, or as the represented values in 32-bit floats.
     #[expect(clippy::too_many_arguments, reason = "three ranges and where they go")]
     fn read_into(
         &self,
@@ -70,9 +70,9 @@ impl Volume {
         }
         py.detach(|| {
             if scaled {
-                // SAFETY: Python's face passes a tensor's own memory, which it has just made and shows to no
-                // one else, with its length, and holds the tensor until this returns; tensors
-                // are aligned beyond four bytes.
+                // SAFETY: the Python layer passes the memory and length of a tensor that it has just created
+                // and shared with no one, and holds the tensor until this returns; tensors are aligned to
+                // more than four bytes.
                 let out = unsafe {
                     std::slice::from_raw_parts_mut(
                         std::ptr::with_exposed_provenance_mut::<f32>(address),

@@ -1,4 +1,5 @@
-//! Chrome's trace events as JSON: what `chrome://tracing`, Perfetto's page and PyTorch's profiler speak.
+//! Export as JSON in Chrome's trace event format, which `chrome://tracing`, Perfetto and PyTorch's profiler
+//! read.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -8,8 +9,8 @@ use serde_json::json;
 use super::timeline::{Draw, Lane, Mark, draw};
 use crate::{Recording, Track};
 
-/// Writes a recording as a trace. Memory is told in the form of PyTorch's profiler, so that its readers
-/// understand it.
+/// Writes a recording as a trace. Memory events have the form of PyTorch's profiler, so that tools for its
+/// traces understand them.
 pub fn write(recording: &Recording, to: impl Write) -> io::Result<()> {
     let mut chrome = Chrome { to, any: false, known: HashSet::new() };
     let origin = serde_json::to_value(&recording.origin)?;

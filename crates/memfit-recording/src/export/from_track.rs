@@ -1,4 +1,5 @@
-//! A recording as a memory snapshot: its allocator's calls as a trace, its last state as segments.
+//! Conversion of a recording to a memory snapshot: allocator calls become a trace, the last state becomes
+//! segments.
 
 use std::num::NonZeroU16;
 
@@ -7,14 +8,14 @@ use crate::{
     Snapshot, Span, StreamRef, TextId, TraceAction, TraceEvent, Track,
 };
 
-/// Rounds of what memory_viz and others expect of a block.
+/// Largest block of a small pool, as memory_viz and other readers assume it.
 const SMALL_LIMIT: u64 = 1 << 20;
 
 impl Snapshot {
-    /// A track as a snapshot, such as its process would have written at the end. What the track does not know
-    /// is left out: where it has no segments, the snapshot has none.
+    /// Converts a track to the snapshot that its process would have written at the end. Without segments in
+    /// the track, the snapshot has none either.
     pub fn from_track(track: &Track) -> Self {
-        // A device may have segments and no blocks.
+        // A device may have segments without blocks.
         let of_segments = track.spans.iter().map(|span| span.device).max();
         let highest = track.devices().last().copied().max(of_segments);
         let devices = highest.map_or(0, |device| usize::from(device) + 1);
@@ -26,7 +27,7 @@ impl Snapshot {
             settings: track.settings.clone(),
             ..Self::default()
         };
-        // Whether a block waits for other streams is told, or every free is at once.
+        // Sources that do not report `free_completed` treat each free as immediate.
         let tells_completion = tells_completion(track);
         for device in 0..devices {
             let start = snapshot.events.len();
@@ -91,7 +92,7 @@ impl Snapshot {
         snapshot
     }
 
-    /// The tracks of a recording as snapshots: one for each process.
+    /// Converts each track of a recording to a snapshot, one for each process.
     pub fn from_recording(recording: &Recording) -> Vec<Self> {
         recording.tracks.iter().map(Self::from_track).collect()
     }
@@ -115,8 +116,8 @@ fn of_span(event: &mut TraceEvent, track: &Track, span: u32, action: TraceAction
     event.pool = pool(span.pool);
 }
 
-/// Pools are only named where there are others than the default one: who reads a trace takes the names for a
-/// sign of a release that writes them.
+/// Returns a pool's index if it is not the default pool. The default pool is not written, since readers take
+/// pool ids in a trace for a sign of a release that writes them.
 const fn pool(pool: PoolRef) -> Option<NonZeroU16> {
     if pool.0 == 0 { None } else { NonZeroU16::new(pool.0 + 1) }
 }
@@ -137,7 +138,7 @@ fn annotations(track: &Track) -> Vec<Annotation> {
     annotations
 }
 
-/// The segments at the end, and the blocks that fill them.
+/// Adds the segments at the end and the blocks that fill them.
 fn segments(track: &Track, snapshot: &mut Snapshot) {
     let last = track.now();
     let told = tells_completion(track);
@@ -147,7 +148,7 @@ fn segments(track: &Track, snapshot: &mut Snapshot) {
     let mut live: Vec<Block> =
         (0..).zip(track.blocks().iter()).filter(held).map(|(_, block)| block).collect();
     live.sort_by_key(|block| (block.device, block.address));
-    for span in joined(track, last) {
+    for span in merged_spans(track, last) {
         let start = snapshot.blocks.len();
         let end = span.address.saturating_add(span.bytes);
         let mut next = span.address;
@@ -189,13 +190,14 @@ fn segments(track: &Track, snapshot: &mut Snapshot) {
     }
 }
 
-/// Whether a block's return and its becoming free are told apart anywhere: where they are not, every free is
-/// at once.
+/// Returns `true` if the track reports the completion of a free apart from its request. If it does not, each
+/// free is immediate.
 fn tells_completion(track: &Track) -> bool {
     track.moments().iter().any(|moment| matches!(moment.kind, MomentKind::FreeCompleted(_)))
 }
 
-/// Whether a block that was given back, and not merely lost sight of, still waits for other streams.
+/// Returns `true` if a block's free was requested but not completed: it still waits for other streams. Blocks
+/// whose free was not logged do not count.
 fn is_pending(track: &Track, index: u32, block: &Block, last: u32) -> bool {
     let given_back = track.moment(block.freed).is_some_and(|moment| moment.kind == MomentKind::Free(index));
     given_back && (block.completed == NEVER || block.completed > last)
@@ -209,11 +211,11 @@ fn gap(snapshot: &mut Snapshot, from: u64, to: u64) {
     }
 }
 
-/// The spans that live, by address; what is mapped in one piece is one segment.
-fn joined(track: &Track, last: u32) -> Vec<Span> {
+/// Returns the live spans sorted by address, with adjacent mapped ranges of an expandable segment merged.
+fn merged_spans(track: &Track, last: u32) -> Vec<Span> {
     let mut spans: Vec<Span> = track.spans.iter().filter(|span| span.is_live_at(last)).copied().collect();
     spans.sort_by_key(|span| (span.device, span.address));
-    let mut joined: Vec<Span> = Vec::with_capacity(spans.len());
+    let mut merged_spans: Vec<Span> = Vec::with_capacity(spans.len());
     let same = |one: &Span, other: &Span| -> bool {
         let key = |span: &Span| -> (u8, StreamRef, PoolRef) { (span.device, span.stream, span.pool) };
         one.expandable
@@ -222,10 +224,10 @@ fn joined(track: &Track, last: u32) -> Vec<Span> {
             && one.address + one.bytes == other.address
     };
     for span in spans {
-        match joined.last_mut() {
+        match merged_spans.last_mut() {
             Some(before) if same(before, &span) => before.bytes += span.bytes,
-            _ => joined.push(span),
+            _ => merged_spans.push(span),
         }
     }
-    joined
+    merged_spans
 }

@@ -1,5 +1,5 @@
-//! Perfetto's traces: the few messages of its protocol buffers that counters and slices take, written by
-//! hand.
+//! Export to Perfetto: a hand-written encoder for the few protocol buffer messages that counters and slices
+//! need.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use super::timeline::{Draw, Lane, Mark, draw};
 use crate::{Recording, Track};
 
-/// Numbers of fields, as Perfetto's `.proto` files have them.
+/// Field numbers from Perfetto's `.proto` files.
 mod field {
     pub(super) const TRACE_PACKET: u32 = 1;
     pub(super) const PACKET_TIMESTAMP: u32 = 8;
@@ -41,7 +41,7 @@ pub fn write(recording: &Recording, to: impl Write) -> io::Result<()> {
     perfetto.to.flush()
 }
 
-/// A message that is being written.
+/// Protocol buffer message under construction.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -87,7 +87,7 @@ impl<W: Write> Perfetto<W> {
         self.packet(Message::default().message(field::PACKET_DESCRIPTOR, descriptor))
     }
 
-    /// The identity of a lane, which is described when it is first seen.
+    /// Returns a lane's track uuid, and writes the track's descriptor at its first use.
     fn lane(&mut self, number: usize, lane: Lane) -> io::Result<u64> {
         let uuid = uuid(number, lane.number());
         if self.known.insert(uuid) {
@@ -122,7 +122,7 @@ impl<W: Write> Perfetto<W> {
     }
 }
 
-/// An identity for each row of each process.
+/// Uuid of a lane of a process.
 const fn uuid(number: usize, lane: u64) -> u64 {
     ((number as u64 + 1) << 44) + lane
 }
@@ -133,7 +133,7 @@ fn event(kind: u64, track: u64) -> Message {
 
 impl<W: Write> Draw for Perfetto<W> {
     fn process(&mut self, number: usize, pid: u32, name: &str, _: &Track) -> io::Result<()> {
-        // Zero is the idle process to Perfetto, and snapshots do not name theirs.
+        // Perfetto reserves process id 0 for the idle process, and snapshots do not name their process.
         let pid = if pid == 0 { number as u64 + 1 } else { u64::from(pid) };
         let process =
             Message::default().number(field::PROCESS_PID, pid).bytes(field::PROCESS_NAME, name.as_bytes());

@@ -1,15 +1,16 @@
-//! Snapshots as pickles: plain data of protocol 4, as PyTorch writes them, each text, frame and stack once.
+//! Export of snapshots as pickles: plain data in protocol 4, as PyTorch writes them, with each text, frame
+//! and stack written once.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
 use crate::{FrameId, SegmentBlockState, Snapshot, StackId, TextId, TraceAction, TraceEvent, TracedSettings};
 
-/// Elements between two marks, as Python does it.
+/// Number of elements between two marks, the same as in CPython's pickler.
 const BATCH: usize = 1000;
 
 impl Snapshot {
-    /// Writes the snapshot as a pickle that PyTorch's tools read.
+    /// Writes the snapshot as a pickle that PyTorch's tools can read.
     pub fn write(&self, to: impl Write) -> io::Result<()> {
         let mut pickle = Pickle {
             to,
@@ -43,7 +44,7 @@ impl Snapshot {
 struct Pickle<'snapshot, W> {
     to: W,
     snapshot: &'snapshot Snapshot,
-    /// The number that is remembered next.
+    /// Next free index in the pickle memo.
     next: u32,
     texts: HashMap<String, u32>,
     stacks: HashMap<StackId, u32>,
@@ -122,7 +123,7 @@ impl<W: Write> Pickle<'_, W> {
             self.to.write_all(b"J")?;
             return self.to.write_all(&number.to_le_bytes());
         }
-        // One byte more than needed where the highest bit would be taken for a sign.
+        // One more byte where the highest bit would be read as a sign.
         let bytes = number.to_le_bytes();
         let length = 8 - number.leading_zeros() as usize / 8;
         let sign = bytes[length - 1] & 0x80 != 0;

@@ -1,4 +1,5 @@
-//! Tables of rows, for spreadsheets and scripts: each block with its life, or each event.
+//! Export as a table for spreadsheets and scripts: one row for each block with its lifetime, or for each
+//! event.
 
 use std::io::{self, Write};
 
@@ -7,22 +8,22 @@ use serde_json::{Map, Value, json};
 
 use crate::{MomentKind, NEVER, Recording, StackId, Track};
 
-/// How rows are written.
+/// Output format of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowFormat {
-    /// Comma-separated, with a line of names at the top.
+    /// Comma-separated values with a header line.
     Csv,
-    /// A JSON object on each line.
+    /// One JSON object on each line.
     JsonLines,
 }
 
-/// What the rows are.
+/// Content of the rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rows {
-    /// Blocks, with their lives.
+    /// Blocks with their lifetimes.
     #[default]
     Blocks,
-    /// One row per event, in order.
+    /// Events in order.
     Events,
 }
 
@@ -86,7 +87,7 @@ fn cell(value: &Value) -> String {
         }
         other => other.to_string(),
     };
-    // A spreadsheet takes a text that begins like this for a formula.
+    // A spreadsheet evaluates a text that begins like this as a formula.
     let formula = !value.is_number() && text.starts_with(['=', '+', '-', '@']);
     let text = if formula { format!("'{text}") } else { text };
     if text.contains([',', '"']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
@@ -99,7 +100,7 @@ fn stack(track: &Track, id: StackId) -> Value {
     track.stacks.get(id).map(text).collect::<Vec<_>>().into()
 }
 
-/// A text, or nothing where it is empty.
+/// Returns a text as JSON, or null if it is empty.
 fn text(track: &Track, id: crate::TextId) -> Value {
     let text = track.texts.get(id);
     if text.is_empty() { Value::Null } else { text.into() }

@@ -1,4 +1,4 @@
-//! What is exported says the same as the recording.
+//! Tests that exports agree with the recording.
 
 use memfit_vocabulary::{Category, Phase};
 use serde_json::Value;
@@ -13,7 +13,7 @@ use crate::{
 const BASE: u64 = 0x7f00_0000_0000;
 const MIB: u64 = 1 << 20;
 
-/// A track of two steps with something of everything in it.
+/// A track of two steps with at least one event of every kind.
 fn track() -> Track {
     let mut track = Track { pid: 7, rank: Some(1), ..Track::default() };
     let (name, file, layer) = (
@@ -42,9 +42,9 @@ fn track() -> Track {
     };
     track.reserve(span, stack, at(0, 0));
     let range = track.begin_range(name, RangeSource::Nvtx, 1, Some(1_757_253_255_000_001));
-    track.tell(MomentKind::Phase(Phase::Forward), 0, StackId::NONE, Totals::default());
+    track.add_moment(MomentKind::Phase(Phase::Forward), 0, StackId::NONE, Totals::default());
     track.calls.push(Call { module: layer, thread: 1, parent: NEVER, began: track.now(), ended: NEVER });
-    track.tell(MomentKind::Enter(0), 0, StackId::NONE, Totals::default());
+    track.add_moment(MomentKind::Enter(0), 0, StackId::NONE, Totals::default());
     let block = Block {
         address: BASE,
         bytes: 4 * MIB,
@@ -60,10 +60,10 @@ fn track() -> Track {
     };
     let first = track.alloc(&block, at(4 * MIB, 2));
     track.alloc(&Block { address: BASE + 8 * MIB, requested: None, noted: None, ..block }, at(8 * MIB, 3));
-    track.calls[0].ended = track.tell(MomentKind::Exit(0), 0, StackId::NONE, Totals::default());
+    track.calls[0].ended = track.add_moment(MomentKind::Exit(0), 0, StackId::NONE, Totals::default());
     track.free(first, 0, StackId::NONE, at(4 * MIB, 4));
-    track.tell(MomentKind::Step(1), 0, StackId::NONE, Totals::default());
-    track.tell(MomentKind::Oom(64 * MIB), 0, stack, at(4 * MIB, 5));
+    track.add_moment(MomentKind::Step(1), 0, StackId::NONE, Totals::default());
+    track.add_moment(MomentKind::Oom(64 * MIB), 0, stack, at(4 * MIB, 5));
     track.end_range(range, Some(1_757_253_255_000_006));
     track
 }
@@ -182,7 +182,7 @@ fn a_chrome_trace_has_slices_that_close_and_memory_as_the_profiler_tells_it() {
     assert!(sorted && times.len() > 4);
 }
 
-/// Fields of a protocol buffer: numbers and bytes.
+/// Decodes the fields of a protocol buffer: numbers and bytes.
 fn fields(mut message: &[u8]) -> Vec<(u64, u64, &[u8])> {
     let mut fields = Vec::new();
     let varint = |message: &mut &[u8]| {

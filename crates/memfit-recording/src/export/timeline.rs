@@ -1,4 +1,4 @@
-//! A track as what timeline viewers draw: counters, slices within slices, instants.
+//! A track as timeline viewers draw it: counters, nested slices, instants.
 
 use std::collections::HashMap;
 use std::io;
@@ -7,14 +7,14 @@ use memfit_vocabulary::Phase;
 
 use crate::{MomentKind, NEVER, Recording, Track};
 
-/// A row of slices in one process.
+/// Row of slices in one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Lane {
     /// Phases and steps.
     Phases,
-    /// Ranges of the program's own.
+    /// Ranges that the program announced.
     Ranges,
-    /// Calls of modules on a thread.
+    /// Module calls on a thread.
     Thread(u32),
 }
 
@@ -27,7 +27,7 @@ impl Lane {
         }
     }
 
-    /// A number that is each lane's own.
+    /// Number that is unique to the lane.
     pub(super) const fn number(self) -> u64 {
         match self {
             Self::Phases => 1,
@@ -37,13 +37,12 @@ impl Lane {
     }
 }
 
-/// Something to draw, in one process.
+/// Event to draw, in one process.
 pub(super) enum Mark<'text> {
     Begin(Lane, &'text str),
     End(Lane),
     Instant(Lane, String),
-    /// An allocator's event on a device: a name, address and bytes (negative where it gives back), then the
-    /// totals.
+    /// Allocator event on a device: name, address and bytes (negative for a free), then the totals.
     Memory {
         device: u8,
         address: u64,
@@ -53,15 +52,15 @@ pub(super) enum Mark<'text> {
     },
 }
 
-/// Who draws.
+/// Output format of a timeline.
 pub(super) trait Draw {
-    /// A process begins: its number, process id, and name.
+    /// Begins a process with its number, process id and name.
     fn process(&mut self, number: usize, pid: u32, name: &str, track: &Track) -> io::Result<()>;
-    /// A mark, at a time in microseconds.
+    /// Draws a mark at a time in microseconds.
     fn mark(&mut self, number: usize, time_us: u64, mark: &Mark<'_>) -> io::Result<()>;
 }
 
-/// Draws all tracks. Where no times are known, moments are drawn a microsecond apart.
+/// Draws all tracks. Without recorded times, moments are drawn one microsecond apart.
 pub(super) fn draw(recording: &Recording, to: &mut impl Draw) -> io::Result<()> {
     for (number, track) in recording.tracks.iter().enumerate() {
         let name = match (track.rank, recording.origin.device.as_deref()) {
@@ -80,7 +79,7 @@ struct Tracer<'a, D> {
     track: &'a Track,
     number: usize,
     to: &'a mut D,
-    /// How many slices are open in each lane.
+    /// Number of open slices in each lane.
     open: HashMap<Lane, u32>,
     phase: Phase,
 }
@@ -94,7 +93,7 @@ impl<D: Draw> Tracer<'_, D> {
             now = if timed { moment.time_us.unwrap_or(now).max(now) } else { index };
             self.moment(now, &moment)?;
         }
-        // What is open at the end ends there.
+        // Slices that are still open are closed at the end.
         let open: Vec<(Lane, u32)> = self.open.drain().collect();
         for (lane, count) in open {
             for _ in 0..count {

@@ -1,4 +1,4 @@
-//! Reading, one section at a time.
+//! Streaming reader of recordings, one section at a time.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Read};
@@ -14,64 +14,64 @@ use crate::{
     Span, StackId, StreamRef, TextId, TracedSettings, Unknown,
 };
 
-/// So many bytes are unpacked at once.
-const UNPACKED: usize = 64 << 10;
+/// Size of the buffer between the decompressor and the parser.
+const UNPACK_BUFFER_BYTES: usize = 64 << 10;
 
-/// What one section brings: rows that come behind those of the sections before it, of the track that was
-/// begun last. What refers to another row does so by its index.
+/// Content of one section: rows that follow those of the sections before it, in the track that was begun
+/// last. References between rows are indices.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Part {
-    /// What follows is about the track with this number, of this process and rank.
+    /// Begins the track with this number, of this process and rank.
     Begin(usize, u32, Option<u32>),
-    /// Texts. The first of a track is the empty one.
+    /// Texts. The first text of a track is empty.
     Texts(Vec<String>),
     /// Frames of stacks.
     Frames(Vec<Frame>),
-    /// Stacks, each by the indices of its frames, the innermost first. The first of a track has the number 1.
+    /// Stacks as indices of their frames, the innermost first. The first stack of a track has number 1.
     Stacks(Vec<Vec<u32>>),
     /// Handles of streams.
     Streams(Vec<u64>),
-    /// Identities of pools.
+    /// Ids of pools.
     Pools(Vec<(u64, u64)>),
-    /// Calls of modules: when they begin and end, moments tell.
+    /// Module calls. Their begin and end are given by moments.
     Calls(Vec<Call>),
-    /// Reserved memory: when it went back, moments and amendments tell.
+    /// Reserved memory. The time of its release is given by moments and amendments.
     Spans(Vec<Span>),
-    /// Ranges of the program's own: when they begin and end, moments tell.
+    /// Ranges that the program announced. Their begin and end are given by moments.
     Ranges(Vec<NamedRange>),
-    /// Blocks: their lives, devices, stacks and steps are those of moments.
+    /// Blocks. Their lifetimes, devices, stacks and steps are given by moments.
     Blocks(Vec<Block>),
-    /// What happened.
+    /// Events in order.
     Moments(Vec<Moment>),
-    /// What was told of rows that came before.
+    /// Values of earlier rows that became known later.
     Amendments(Vec<(Amendment, u32, u64)>),
-    /// What is said of the track as a whole; the last word counts.
+    /// Properties of the whole track; a later section overrides an earlier one.
     Facts {
-        /// Whether the end is missing.
+        /// `true` if the end is missing.
         truncated: bool,
-        /// The allocator's settings.
+        /// Allocator settings.
         settings: Option<TracedSettings>,
-        /// What the track does not say.
+        /// Aspects that the track does not cover.
         unknown: Vec<Unknown>,
-        /// Requests that could not be served, by their moments.
+        /// Failed requests by their moments.
         refusals: BTreeMap<u32, Refusal>,
     },
 }
 
-/// What an amendment is about. The codes are part of the format.
+/// Field that an amendment changes. The codes are part of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Amendment {
-    /// The moment at which a block was gone, plus one.
+    /// Moment at which a block was lost, plus one.
     Freed = 0,
-    /// What was asked for, plus one.
+    /// Requested size, plus one.
     Requested = 1,
-    /// A category's code, or 0.
+    /// Category code, or 0.
     Noted = 2,
-    /// A text.
+    /// Text id.
     Owner = 3,
-    /// The moment at which a span was gone, plus one.
+    /// Moment at which a span was released, plus one.
     SpanFreed = 4,
 }
 
@@ -97,11 +97,11 @@ struct Facts {
     refusals: BTreeMap<u32, Refusal>,
 }
 
-/// What a recording unpacks to. It is read number by number, which asking the decompressor each time would
-/// make slow.
+/// Decompressed stream of a recording. Buffered, since it is parsed number by number and a call of the
+/// decompressor for each would be slow.
 pub(super) type Unpacked<R> = BufReader<zstd::Decoder<'static, BufReader<R>>>;
 
-/// Reads a recording section by section: no more than one is in memory.
+/// Reads a recording section by section and holds no more than one in memory.
 pub struct RecordingReader<R: Read> {
     columns: ColumnReader<Unpacked<R>>,
     origin: Origin,
@@ -109,7 +109,7 @@ pub struct RecordingReader<R: Read> {
 }
 
 impl<R: Read> RecordingReader<R> {
-    /// Reads the beginning.
+    /// Reads the file header.
     pub fn new(mut from: R, limits: Limits) -> Result<Self> {
         let mut start = [0; 12];
         from.read_exact(&mut start).map_err(|_| RecordingError::NotARecording)?;
@@ -120,8 +120,10 @@ impl<R: Read> RecordingReader<R> {
         if version == 0 || version > VERSION {
             return Err(RecordingError::Version { found: version });
         }
-        let mut columns =
-            ColumnReader::new(BufReader::with_capacity(UNPACKED, zstd::Decoder::new(from)?), limits.bytes);
+        let mut columns = ColumnReader::new(
+            BufReader::with_capacity(UNPACK_BUFFER_BYTES, zstd::Decoder::new(from)?),
+            limits.bytes,
+        );
         let origin = columns.bytes().and_then(|origin| {
             serde_json::from_slice(&origin).map_err(|_| damaged("its origin is not valid"))
         });
@@ -129,12 +131,12 @@ impl<R: Read> RecordingReader<R> {
         Ok(Self { columns, origin, version })
     }
 
-    /// Where the recording comes from.
+    /// Origin of the recording.
     pub const fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// The version of the format.
+    /// Version of the format.
     pub(super) const fn version(&self) -> u32 {
         self.version
     }
@@ -143,7 +145,7 @@ impl<R: Read> RecordingReader<R> {
         &mut self.columns
     }
 
-    /// What the next section brings; nothing at the end. Files of version 1 have no sections: read them
+    /// Reads the next section, or returns `None` at the end. Files of version 1 have no sections: read them
     /// whole.
     pub fn next_part(&mut self) -> Result<Option<Part>> {
         if self.version < 2 {
@@ -164,7 +166,7 @@ impl<R: Read> RecordingReader<R> {
             }
             tag::FRAMES => {
                 let count = from.count()?;
-                let (names, files, lines) = (from.column(count)?, from.column(count)?, from.near(count)?);
+                let (names, files, lines) = (from.column(count)?, from.column(count)?, from.deltas(count)?);
                 let frame = |row: usize| {
                     let (name, file) = (TextId(small(names[row])?), TextId(small(files[row])?));
                     Ok(Frame { name, file, line: small(lines[row])? })
@@ -184,7 +186,7 @@ impl<R: Read> RecordingReader<R> {
             tag::CALLS => {
                 let count = from.count()?;
                 let (modules, threads, parents) =
-                    (from.column(count)?, from.column(count)?, from.near(count)?);
+                    (from.column(count)?, from.column(count)?, from.deltas(count)?);
                 let call = |row: usize| {
                     let (module, thread) = (TextId(small(modules[row])?), small(threads[row])?);
                     Ok(Call { module, thread, parent: from_index(parents[row])?, began: NEVER, ended: NEVER })
@@ -211,7 +213,7 @@ impl<R: Read> RecordingReader<R> {
             tag::MOMENTS => Part::Moments(moments(from)?),
             tag::AMENDMENTS => {
                 let count = from.count()?;
-                let (codes, rows, values) = (from.column(count)?, from.near(count)?, from.column(count)?);
+                let (codes, rows, values) = (from.column(count)?, from.deltas(count)?, from.column(count)?);
                 let amendment = |row: usize| {
                     let what = Amendment::from_code(codes[row])
                         .ok_or(damaged("an amendment is of an unknown kind"))?;
@@ -234,8 +236,9 @@ fn stacks(from: &mut ColumnReader<impl Read>) -> Result<Vec<Vec<u32>>> {
     let count = from.count()?;
     let lengths = from.column(count)?;
     let total = lengths.iter().try_fold(0_u64, |total, length| total.checked_add(*length));
-    let total = total.filter(|total| *total <= from.left()).ok_or(damaged("stacks have too many frames"))?;
-    let elements = from.near(total as usize)?;
+    let total =
+        total.filter(|total| *total <= from.remaining()).ok_or(damaged("stacks have too many frames"))?;
+    let elements = from.deltas(total as usize)?;
     let mut rest = &elements[..];
     lengths
         .into_iter()
@@ -249,9 +252,9 @@ fn stacks(from: &mut ColumnReader<impl Read>) -> Result<Vec<Vec<u32>>> {
 
 fn spans(from: &mut ColumnReader<impl Read>) -> Result<Vec<Span>> {
     let count = from.count()?;
-    let addresses = from.near(count)?;
+    let addresses = from.deltas(count)?;
     let bytes = from.column(count)?;
-    let born = from.near(count)?;
+    let born = from.deltas(count)?;
     let streams = from.column(count)?;
     let pools = from.column(count)?;
     let devices = from.column(count)?;
@@ -276,10 +279,10 @@ fn spans(from: &mut ColumnReader<impl Read>) -> Result<Vec<Span>> {
 
 fn blocks(from: &mut ColumnReader<impl Read>) -> Result<Vec<Block>> {
     let count = from.count()?;
-    let addresses = from.near(count)?;
+    let addresses = from.deltas(count)?;
     let bytes = from.column(count)?;
     let requested = from.column(count)?;
-    let calls = from.near(count)?;
+    let calls = from.deltas(count)?;
     let modules = from.column(count)?;
     let owners = from.column(count)?;
     let threads = from.column(count)?;
@@ -311,12 +314,12 @@ fn blocks(from: &mut ColumnReader<impl Read>) -> Result<Vec<Block>> {
 fn moments(from: &mut ColumnReader<impl Read>) -> Result<Vec<Moment>> {
     let count = from.count()?;
     let kinds = from.column(count)?;
-    let subjects = from.near(count)?;
+    let subjects = from.deltas(count)?;
     let devices = from.column(count)?;
-    let allocated = from.near(count)?;
-    let reserved = from.near(count)?;
-    let times = from.near(count)?;
-    let stacks = from.near(count)?;
+    let allocated = from.deltas(count)?;
+    let reserved = from.deltas(count)?;
+    let times = from.deltas(count)?;
+    let stacks = from.deltas(count)?;
     (0..count)
         .map(|row| {
             let kind = u8::try_from(kinds[row]).ok().and_then(|code| decode(code, subjects[row]));

@@ -1,4 +1,4 @@
-//! Sections put together to tracks, and nothing in them believed that refers to what is not there.
+//! Assembles sections into tracks and checks every reference between rows.
 
 use std::io::Read;
 
@@ -8,7 +8,7 @@ use super::{
 use crate::{MomentKind, NEVER, Recording, RecordingError, StackId, TextId, Track};
 
 impl Recording {
-    /// Reads as far as it goes.
+    /// Reads up to the first error.
     pub(super) fn read_on(from: impl Read, limits: Limits) -> Result<(Self, Option<RecordingError>)> {
         let mut reader = RecordingReader::new(from, limits)?;
         let mut recording = Self { origin: reader.origin().clone(), tracks: Vec::new() };
@@ -20,7 +20,7 @@ impl Recording {
         let mut error = result.err().map(|error| error.seen_at(reader.columns().position()));
         for track in &mut recording.tracks {
             if !is_sound(track) {
-                // What was read in part refers to what was not; what is damaged does, too.
+                // A partial file refers to rows that were not read, and so does a damaged one.
                 error.get_or_insert(damaged(
                     "something refers to what is not there, or ends before it begins",
                 ));
@@ -57,7 +57,7 @@ fn add(track: &mut Track, part: Part) -> Result<()> {
             for text in texts {
                 let expected = track.texts.len();
                 let id = track.texts.intern(&text);
-                // The empty text is in every table from the start.
+                // Every table begins with the empty text.
                 if id.0 as usize != expected && !(text.is_empty() && expected == 1) {
                     return Err(damaged("a text is there twice"));
                 }
@@ -90,7 +90,7 @@ fn add(track: &mut Track, part: Part) -> Result<()> {
         Part::Moments(moments) => {
             for moment in moments {
                 let now = track.moments.push(moment);
-                happened(track, now, moment.kind);
+                apply_moment(track, now, moment.kind);
             }
         }
         Part::Amendments(amendments) => {
@@ -107,8 +107,8 @@ fn add(track: &mut Track, part: Part) -> Result<()> {
     Ok(())
 }
 
-/// What a moment tells of other rows.
-fn happened(track: &mut Track, now: u32, kind: MomentKind) {
+/// Applies a moment to the rows that it concerns.
+fn apply_moment(track: &mut Track, now: u32, kind: MomentKind) {
     match kind {
         MomentKind::Alloc(block) => track.blocks.set_born(block, now),
         MomentKind::Free(block) => track.blocks.set_freed(block, now),
@@ -156,14 +156,14 @@ fn amend(track: &mut Track, what: Amendment, row: u32, value: u64) -> Result<()>
     Ok(())
 }
 
-/// Whether all that refers to something refers to something that is there, and lives begin before they end.
+/// Returns `true` if every reference is valid and no lifetime ends before it begins.
 fn is_sound(track: &Track) -> bool {
     let (moments, blocks, calls) = (track.moments.len(), track.blocks.len(), track.calls.len());
     let (spans, ranges) = (track.spans.len(), track.ranges.len());
     let text = |id: TextId| (id.0 as usize) < track.texts.len();
     let stack = |id: StackId| (id.0 as usize) < track.stacks.len();
     let within = |index: u32, length: usize| index == NEVER || (index as usize) < length;
-    // A life may end at the moment behind the last, and not before it began.
+    // A lifetime may end at the moment after the last, but not before it began.
     let life = |born: u32, freed: u32| {
         (born as usize) < moments && (freed == NEVER || (freed as usize <= moments && freed >= born))
     };

@@ -1,18 +1,20 @@
-//! Tests of the file format: what is written is read, and damage is seen.
+//! Tests of the file format: round trips and detection of damage.
 
 use std::collections::BTreeMap;
 
-use memfit_channel::events::{Event, EventLog, Place, SegmentChange};
+use memfit_channel::events::{Event, EventContext, EventLog, SegmentChange};
 use proptest::prelude::*;
 
 use super::*;
 use crate::columns::ColumnWriter;
 use crate::{Block, MomentKind, Origin, RangeSource, Span, StackId, Totals, Track, Unknown};
 
-/// A log in which some things happen to a few addresses, sense or no sense.
+/// Logs of random events at a few addresses, consistent or not.
 fn logs() -> impl Strategy<Value = EventLog> {
-    let place = (0..3_u8, 0..5_u8, 1..3_u32, 0..4_u32, 0..9_u32)
-        .prop_map(|(device, phase, thread, module, step)| Place { device, phase, thread, module, step });
+    let place =
+        (0..3_u8, 0..5_u8, 1..3_u32, 0..4_u32, 0..9_u32).prop_map(|(device, phase, thread, module, step)| {
+            EventContext { device, phase, thread, module, step }
+        });
     let address = (1..9_u64).prop_map(|index| index * 512);
     let event = prop_oneof![
         (place.clone(), address.clone(), 1..2000_u64, any::<u64>(), any::<u64>()).prop_map(
@@ -113,7 +115,7 @@ proptest! {
         let mut flipped = bytes.clone();
         flipped[place.index(bytes.len())] ^= flip;
         let _ = read(&flipped);
-        // Damage beneath the compression, which a checksum would catch.
+        // Damage to the uncompressed data, which zstd's checksum would catch.
         let mut plain = zstd::decode_all(&bytes[12..]).unwrap();
         let at = place.index(plain.len());
         plain[at] ^= flip;
@@ -159,7 +161,7 @@ fn a_bomb_is_not_unpacked() {
     assert!(matches!(error, RecordingError::Damaged { .. } | RecordingError::TooLarge { .. }), "{error}");
 }
 
-/// A track that has something of everything.
+/// A track with at least one row of every kind.
 fn full(steps: u32) -> Track {
     let mut track = Track { rank: Some(3), ..Track::default() };
     let (name, file) = (track.texts.intern("forward"), track.texts.intern("model.py"));
@@ -200,10 +202,10 @@ fn full(steps: u32) -> Track {
         let lost = track.alloc(&Block { address: address + 4096, ..block }, totals(4096));
         track.lose(lost);
         track.alloc(&Block { requested: None, address: address + 8192, ..block }, totals(8192));
-        track.tell(MomentKind::Oom(1 << 40), 1, stack, totals(8192));
-        track.tell(MomentKind::Snapshot, 1, stack, totals(8192));
+        track.add_moment(MomentKind::Oom(1 << 40), 1, stack, totals(8192));
+        track.add_moment(MomentKind::Snapshot, 1, stack, totals(8192));
         track.end_range(range, time);
-        track.tell(MomentKind::Step(step + 1), 0, StackId::NONE, Totals::default());
+        track.add_moment(MomentKind::Step(step + 1), 0, StackId::NONE, Totals::default());
     }
     track.refusals = BTreeMap::from([(11, crate::Refusal { left: 3 << 20, stream, pool })]);
     track.unknown.push(Unknown::Before { blocks: 1, bytes: 2 });
@@ -230,7 +232,7 @@ fn a_track_can_be_written_while_it_grows() {
         if round % 3 == 0 {
             writer.sync(0, &mut track).unwrap();
         }
-        // Told after they were written, of this block and of one long gone.
+        // Set after the blocks were written: for this block and for one freed long ago.
         track.set_requested(index, Some(500));
         track.set_noted(index / 2, Some(memfit_vocabulary::Category::Gradients));
         track.set_owner(index / 2, text);
@@ -252,7 +254,7 @@ fn a_file_that_breaks_off_is_good_up_to_there() {
     let mut track = full(2);
     writer.sync(0, &mut track).unwrap();
     writer.flush().unwrap();
-    // The process is killed here.
+    // Simulates a killed process.
     drop(writer);
     let (read, problems) = Recording::read_far(&file[..], Limits::default()).unwrap();
     assert_eq!(read.tracks[0].moments(), track.moments());
@@ -271,7 +273,7 @@ fn a_reader_sees_one_section_at_a_time() {
             most = most.max(part.len());
         }
     }
-    assert_eq!((moments, most), (6_000 * 12, ROWS as usize));
+    assert_eq!((moments, most), (6_000 * 12, MAX_SECTION_ROWS as usize));
 }
 
 #[test]
@@ -280,7 +282,7 @@ fn an_event_takes_forty_bytes_at_the_most() {
     track.shrink();
     let each = track.memory() as f64 / f64::from(track.now());
     assert!(each <= 40.0, "{each}");
-    // The dearest that there is: every block with a call, an owner and a stack, and nothing else between.
+    // The worst case for the file size: every block with a call, an owner and a stack, and no other events.
     let mut dear = Track::default();
     for index in 0..10_000_u32 {
         let name = dear.texts.intern(&index.to_string());

@@ -1,4 +1,4 @@
-//! Version 1 of the format, which only reads: each track table by table, column by column.
+//! Version 1 of the format, which is only read: each track table by table, column by column.
 
 use std::io::Read;
 
@@ -11,7 +11,7 @@ use crate::{Block, Call, Moment, MomentKind, Recording, StackId, TextId, Track, 
 const END: u64 = 0;
 const TRACK: u64 = 1;
 
-/// Reads what comes behind the origin.
+/// Reads all tracks, which follow the origin.
 pub(super) fn read_tracks(columns: &mut ColumnReader<impl Read>, recording: &mut Recording) -> Result<()> {
     loop {
         match columns.number()? {
@@ -48,10 +48,10 @@ fn read_track(from: &mut ColumnReader<impl Read>) -> Result<Track> {
 fn read_moments(from: &mut ColumnReader<impl Read>) -> Result<Vec<Moment>> {
     let count = from.count()?;
     let kinds = from.column(count)?;
-    let subjects = from.near(count)?;
+    let subjects = from.deltas(count)?;
     let devices = from.column(count)?;
-    let allocated = from.near(count)?;
-    let reserved = from.near(count)?;
+    let allocated = from.deltas(count)?;
+    let reserved = from.deltas(count)?;
     (0..count)
         .map(|row| {
             Ok(Moment {
@@ -68,16 +68,16 @@ fn read_moments(from: &mut ColumnReader<impl Read>) -> Result<Vec<Moment>> {
 
 fn read_blocks(from: &mut ColumnReader<impl Read>) -> Result<Vec<Block>> {
     let count = from.count()?;
-    let addresses = from.near(count)?;
+    let addresses = from.deltas(count)?;
     let bytes = from.column(count)?;
     let requested = from.column(count)?;
-    let born = from.near(count)?;
-    let freed = from.near(count)?;
-    let calls = from.near(count)?;
+    let born = from.deltas(count)?;
+    let freed = from.deltas(count)?;
+    let calls = from.deltas(count)?;
     let modules = from.column(count)?;
     let owners = from.column(count)?;
-    // Steps and devices are those of the moments at which the blocks are born.
-    from.near(count)?;
+    // A block's step and device are those of the moment of its allocation.
+    from.deltas(count)?;
     let threads = from.column(count)?;
     from.column(count)?;
     let phases = from.column(count)?;
@@ -106,9 +106,9 @@ fn read_calls(from: &mut ColumnReader<impl Read>) -> Result<Vec<Call>> {
     let count = from.count()?;
     let modules = from.column(count)?;
     let threads = from.column(count)?;
-    let parents = from.near(count)?;
-    let began = from.near(count)?;
-    let ended = from.near(count)?;
+    let parents = from.deltas(count)?;
+    let began = from.deltas(count)?;
+    let ended = from.deltas(count)?;
     (0..count)
         .map(|row| {
             Ok(Call {

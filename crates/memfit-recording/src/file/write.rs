@@ -1,29 +1,28 @@
-//! Writing, all at once or while a run goes on.
+//! Writer of recordings, all at once or while a run is going on.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 
 use serde::Serialize;
 
-use super::{MAGIC, ROWS, Result, VERSION, index, optional, tag};
+use super::{MAGIC, MAX_SECTION_ROWS, Result, VERSION, index, optional, tag};
 use crate::columns::ColumnWriter;
-use crate::table::{Told, encode};
+use crate::table::{BlockChange, encode};
 use crate::{MomentKind, NEVER, Origin, Refusal, TracedSettings, Track, Unknown};
 
-/// zstd's level 3: fast, and columns compress well enough.
-const LEVEL: i32 = 3;
+/// zstd level 3: fast, and columns compress well enough.
+const ZSTD_LEVEL: i32 = 3;
 
-/// Writes a recording piece by piece. What has been flushed can be read even if the writer never comes to its
-/// end.
+/// Writes a recording piece by piece. Flushed data can be read even if the writer is never finished.
 pub struct RecordingWriter<W: Write> {
     columns: ColumnWriter<zstd::Encoder<'static, W>>,
-    /// What has been written of each track.
+    /// Number of rows already written for each track.
     written: Vec<Written>,
-    /// The track that the last section was about.
+    /// Track of the last section.
     current: Option<usize>,
 }
 
-/// How many rows of each table are in the file.
+/// Number of rows of each table that are in the file.
 #[derive(Clone, Copy, Default)]
 struct Written {
     texts: usize,
@@ -38,7 +37,7 @@ struct Written {
     moments: u32,
 }
 
-/// What is said of a track as a whole; the last word counts.
+/// Properties of the whole track; a later section overrides an earlier one.
 #[derive(Serialize)]
 struct Facts<'track> {
     truncated: bool,
@@ -49,30 +48,30 @@ struct Facts<'track> {
 }
 
 impl<W: Write> RecordingWriter<W> {
-    /// Begins a recording.
+    /// Writes the file header.
     pub fn new(mut to: W, origin: &Origin) -> Result<Self> {
         to.write_all(&MAGIC)?;
         to.write_all(&VERSION.to_le_bytes())?;
-        let mut columns = ColumnWriter(zstd::Encoder::new(to, LEVEL)?);
+        let mut columns = ColumnWriter(zstd::Encoder::new(to, ZSTD_LEVEL)?);
         columns.bytes(&serde_json::to_vec(origin).map_err(std::io::Error::from)?)?;
         Ok(Self { columns, written: Vec::new(), current: None })
     }
 
-    /// Writes what a growing track has that is not in the file yet. Tracks are numbered from zero, and begin
-    /// in that order.
+    /// Writes the rows of a growing track that are not in the file yet. Tracks are numbered from zero in the
+    /// order in which they begin.
     pub fn sync(&mut self, number: usize, track: &mut Track) -> Result<()> {
-        let told = track.blocks.take_told();
-        self.new_rows(number, track, &told)?;
+        let changes = track.blocks.take_changes();
+        self.new_rows(number, track, &changes)?;
         track.blocks.seal();
         Ok(())
     }
 
-    /// Writes a track that is complete.
+    /// Writes a complete track.
     pub fn track(&mut self, number: usize, track: &Track) -> Result<()> {
         self.new_rows(number, track, &[])
     }
 
-    /// Hands everything on that was written.
+    /// Flushes everything written so far.
     pub fn flush(&mut self) -> Result<()> {
         Ok(self.columns.0.flush()?)
     }
@@ -85,7 +84,7 @@ impl<W: Write> RecordingWriter<W> {
         Ok(inner)
     }
 
-    fn new_rows(&mut self, number: usize, track: &Track, told: &[Told]) -> Result<()> {
+    fn new_rows(&mut self, number: usize, track: &Track, changes: &[BlockChange]) -> Result<()> {
         while self.written.len() <= number {
             self.written.push(Written::default());
         }
@@ -98,10 +97,10 @@ impl<W: Write> RecordingWriter<W> {
             columns.number(optional(track.rank.map(u64::from)))?;
             self.current = Some(number);
         }
-        words(columns, track, &mut done)?;
+        write_tables(columns, track, &mut done)?;
         loop {
-            let end = track.now().min(done.moments.saturating_add(ROWS));
-            // What is referred to comes before what refers to it.
+            let end = track.now().min(done.moments.saturating_add(MAX_SECTION_ROWS));
+            // Rows are written before the rows that refer to them.
             let calls =
                 done.calls + track.calls[done.calls..].iter().take_while(|call| call.began < end).count();
             write_calls(columns, &track.calls[done.calls..calls])?;
@@ -121,7 +120,7 @@ impl<W: Write> RecordingWriter<W> {
             }
         }
         let begun = self.written[number];
-        amendments(columns, track, told, (begun.blocks, done.blocks), (0, done.spans))?;
+        write_amendments(columns, track, changes, (begun.blocks, done.blocks), (0, done.spans))?;
         columns.number(tag::FACTS)?;
         let facts = Facts {
             truncated: track.truncated,
@@ -145,29 +144,29 @@ fn begin<W: Write>(to: &mut Columns<W>, tag: u64, count: usize) -> Result<bool> 
     Ok(count > 0)
 }
 
-/// Texts, frames, stacks, streams and pools.
-fn words<W: Write>(to: &mut Columns<W>, track: &Track, done: &mut Written) -> Result<()> {
-    while begin(to, tag::TEXTS, (track.texts.len() - done.texts).min(ROWS as usize))? {
-        let end = track.texts.len().min(done.texts + ROWS as usize);
+/// Writes new texts, frames, stacks, streams and pools.
+fn write_tables<W: Write>(to: &mut Columns<W>, track: &Track, done: &mut Written) -> Result<()> {
+    while begin(to, tag::TEXTS, (track.texts.len() - done.texts).min(MAX_SECTION_ROWS as usize))? {
+        let end = track.texts.len().min(done.texts + MAX_SECTION_ROWS as usize);
         track.texts.iter().take(end).skip(done.texts).try_for_each(|text| to.bytes(text.as_bytes()))?;
         done.texts = end;
     }
     let frames = track.stacks.frames();
-    for rows in frames[done.frames.min(frames.len())..].chunks(ROWS as usize) {
+    for rows in frames[done.frames.min(frames.len())..].chunks(MAX_SECTION_ROWS as usize) {
         begin(to, tag::FRAMES, rows.len())?;
         to.column(rows.iter().map(|frame| u64::from(frame.name.0)))?;
         to.column(rows.iter().map(|frame| u64::from(frame.file.0)))?;
-        to.near(rows.iter().map(|frame| u64::from(frame.line)))?;
+        to.deltas(rows.iter().map(|frame| u64::from(frame.line)))?;
         done.frames += rows.len();
     }
-    // The empty stack is in no file.
+    // The empty stack is never written.
     done.stacks = done.stacks.max(1);
-    while begin(to, tag::STACKS, (track.stacks.len() - done.stacks).min(ROWS as usize))? {
-        let end = track.stacks.len().min(done.stacks + ROWS as usize);
+    while begin(to, tag::STACKS, (track.stacks.len() - done.stacks).min(MAX_SECTION_ROWS as usize))? {
+        let end = track.stacks.len().min(done.stacks + MAX_SECTION_ROWS as usize);
         let stacks =
             || (done.stacks..end).map(|stack| track.stacks.elements_of(crate::StackId(stack as u32)));
         to.column(stacks().map(|elements| elements.len() as u64))?;
-        to.near(stacks().flatten().map(|frame| u64::from(*frame)))?;
+        to.deltas(stacks().flatten().map(|frame| u64::from(*frame)))?;
         done.stacks = end;
     }
     if begin(to, tag::STREAMS, track.streams.len() - done.streams)? {
@@ -186,16 +185,16 @@ fn write_calls<W: Write>(to: &mut Columns<W>, calls: &[crate::Call]) -> Result<(
     if begin(to, tag::CALLS, calls.len())? {
         to.column(calls.iter().map(|call| u64::from(call.module.0)))?;
         to.column(calls.iter().map(|call| u64::from(call.thread)))?;
-        to.near(calls.iter().map(|call| index(call.parent)))?;
+        to.deltas(calls.iter().map(|call| index(call.parent)))?;
     }
     Ok(())
 }
 
 fn write_spans<W: Write>(to: &mut Columns<W>, spans: &[crate::Span]) -> Result<()> {
     if begin(to, tag::SPANS, spans.len())? {
-        to.near(spans.iter().map(|span| span.address))?;
+        to.deltas(spans.iter().map(|span| span.address))?;
         to.column(spans.iter().map(|span| span.bytes))?;
-        to.near(spans.iter().map(|span| u64::from(span.born)))?;
+        to.deltas(spans.iter().map(|span| u64::from(span.born)))?;
         to.column(spans.iter().map(|span| u64::from(span.stream.0)))?;
         to.column(spans.iter().map(|span| u64::from(span.pool.0)))?;
         to.column(spans.iter().map(|span| u64::from(span.device)))?;
@@ -217,10 +216,10 @@ fn write_ranges<W: Write>(to: &mut Columns<W>, ranges: &[crate::NamedRange]) -> 
 fn write_blocks<W: Write>(to: &mut Columns<W>, track: &Track, from: u32, end: u32) -> Result<()> {
     let blocks = || (from..end).filter_map(|block| track.block(block));
     if begin(to, tag::BLOCKS, (end - from) as usize)? {
-        to.near(blocks().map(|block| block.address))?;
+        to.deltas(blocks().map(|block| block.address))?;
         to.column(blocks().map(|block| block.bytes))?;
         to.column(blocks().map(|block| optional(block.requested)))?;
-        to.near(blocks().map(|block| index(block.call)))?;
+        to.deltas(blocks().map(|block| index(block.call)))?;
         to.column(blocks().map(|block| u64::from(block.module.0)))?;
         to.column(blocks().map(|block| u64::from(block.owner.0)))?;
         to.column(blocks().map(|block| u64::from(block.thread)))?;
@@ -236,22 +235,22 @@ fn write_moments<W: Write>(to: &mut Columns<W>, track: &Track, from: u32, end: u
     let moments = || (from..end).filter_map(|moment| track.moment(moment));
     if begin(to, tag::MOMENTS, (end - from) as usize)? {
         to.column(moments().map(|moment| u64::from(encode(moment.kind).0)))?;
-        to.near(moments().map(|moment| encode(moment.kind).1))?;
+        to.deltas(moments().map(|moment| encode(moment.kind).1))?;
         to.column(moments().map(|moment| u64::from(moment.device)))?;
-        to.near(moments().map(|moment| moment.allocated))?;
-        to.near(moments().map(|moment| moment.reserved))?;
-        to.near(moments().map(|moment| moment.time_us.unwrap_or(0)))?;
-        to.near(moments().map(|moment| u64::from(moment.stack.0)))?;
+        to.deltas(moments().map(|moment| moment.allocated))?;
+        to.deltas(moments().map(|moment| moment.reserved))?;
+        to.deltas(moments().map(|moment| moment.time_us.unwrap_or(0)))?;
+        to.deltas(moments().map(|moment| u64::from(moment.stack.0)))?;
     }
     Ok(())
 }
 
-/// What no section so far says: what was told of blocks after they were written, and lives that end without a
-/// moment of their own.
-fn amendments<W: Write>(
+/// Writes changes that no earlier section holds: values of blocks set after the blocks were written, and
+/// lifetimes that end without a moment.
+fn write_amendments<W: Write>(
     to: &mut Columns<W>,
     track: &Track,
-    told: &[Told],
+    changes: &[BlockChange],
     blocks: (u32, u32),
     spans: (usize, usize),
 ) -> Result<()> {
@@ -259,7 +258,7 @@ fn amendments<W: Write>(
     let ends_itself = |block: u32, freed: u32| {
         track.moment(freed).is_some_and(|moment| moment.kind == MomentKind::Free(block))
     };
-    for Told { what, block } in told.iter().filter(|told| told.block < blocks.0) {
+    for BlockChange { what, block } in changes.iter().filter(|changes| changes.block < blocks.0) {
         let Some(now) = track.block(*block) else { continue };
         let value = match what {
             super::Amendment::Freed if ends_itself(*block, now.freed) => continue,
@@ -285,10 +284,10 @@ fn amendments<W: Write>(
             rows.push((super::Amendment::SpanFreed as u64, span as u32, index(freed)));
         }
     }
-    for rows in rows.chunks(ROWS as usize) {
+    for rows in rows.chunks(MAX_SECTION_ROWS as usize) {
         begin(to, tag::AMENDMENTS, rows.len())?;
         to.column(rows.iter().map(|row| row.0))?;
-        to.near(rows.iter().map(|row| u64::from(row.1)))?;
+        to.deltas(rows.iter().map(|row| u64::from(row.1)))?;
         to.column(rows.iter().map(|row| row.2))?;
     }
     Ok(())

@@ -1,13 +1,13 @@
-//! The file format of SQLite 3, as far as reading whole tables takes: pages, table trees, records, overflow.
+//! Minimal reader of SQLite 3 files that scans whole tables: pages, table b-trees, records, overflow pages.
 
 use std::collections::HashSet;
 
-/// Trees deeper than this are damaged: even terabytes need fewer levels.
-const DEEPEST: u32 = 24;
-/// Longest record that is put together.
-const LONGEST_RECORD: u64 = 64 << 20;
+/// Maximum depth of a b-tree. A deeper one is damaged: even terabytes need fewer levels.
+const MAX_DEPTH: u32 = 24;
+/// Longest record that is assembled from overflow pages.
+const MAX_RECORD_BYTES: u64 = 64 << 20;
 
-/// Why a file could not be read.
+/// Error while a database is read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SqliteError {
     #[error("it does not begin as a SQLite 3 file does")]
@@ -24,7 +24,7 @@ pub(super) enum SqliteError {
 
 type Result<T> = std::result::Result<T, SqliteError>;
 
-/// A value in a row.
+/// Value in a row.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cell<'file> {
     Null,
@@ -44,11 +44,11 @@ impl Cell<'_> {
     }
 }
 
-/// A file in memory.
+/// Database file in memory.
 pub(super) struct Database<'file> {
     bytes: &'file [u8],
     page_size: usize,
-    /// What of a page is used: some writers keep room at its end.
+    /// Usable bytes of a page; some writers reserve space at its end.
     usable: usize,
 }
 
@@ -65,7 +65,7 @@ impl<'file> Database<'file> {
         if !page_size.is_power_of_two() || page_size < 512 || usable < 480 {
             return Err(SqliteError::Header);
         }
-        // The encoding of texts: 1 is UTF-8.
+        // Text encoding; 1 is UTF-8.
         if be32(bytes, 56) > 1 {
             return Err(SqliteError::Encoding);
         }
@@ -76,22 +76,23 @@ impl<'file> Database<'file> {
         (self.bytes.len() / self.page_size) as u32
     }
 
-    /// Where a page begins in the file.
-    fn place_of(&self, page: u32) -> u64 {
+    /// Returns the offset of a page in the file.
+    fn page_offset(&self, page: u32) -> u64 {
         u64::from(page.saturating_sub(1)) * self.page_size as u64
     }
 
     fn wrong(&self, page: u32, why: &'static str) -> SqliteError {
-        SqliteError::Page { page, byte: self.place_of(page), why }
+        SqliteError::Page { page, byte: self.page_offset(page), why }
     }
 
     fn page(&self, page: u32) -> Result<&'file [u8]> {
-        let missing = SqliteError::NoPage { page, pages: self.pages(), byte: self.place_of(page) };
+        let missing = SqliteError::NoPage { page, pages: self.pages(), byte: self.page_offset(page) };
         let start = (page.checked_sub(1).ok_or(missing.clone())? as usize).saturating_mul(self.page_size);
         self.bytes.get(start..start.saturating_add(self.page_size)).ok_or(missing)
     }
 
-    /// Shows the rows of a table, with these columns in this order. Says whether there is such a table.
+    /// Passes the rows of a table to `show`, with these columns in this order. Returns `false` if there is no
+    /// such table.
     pub(super) fn rows(
         &self,
         table: &str,
@@ -109,7 +110,7 @@ impl<'file> Database<'file> {
         self.walk(root, most, &mut |id, record: &Record<'file>| {
             row.clear();
             row.extend(places.iter().map(|place| match place {
-                // A column that is the row's own number is kept as nothing.
+                // A column that is the rowid is stored as NULL.
                 Some(place) if Some(*place) == key => Cell::Integer(id),
                 Some(place) => record.cell(*place),
                 None => Cell::Null,
@@ -119,7 +120,7 @@ impl<'file> Database<'file> {
         Ok(true)
     }
 
-    /// The root page of a table, and what made it.
+    /// Returns the root page of a table and its `CREATE` statement.
     fn find(&self, table: &str) -> Result<Option<(u32, String)>> {
         let mut found = None;
         self.walk(1, 100_000, &mut |_, record: &Record<'file>| {
@@ -135,15 +136,15 @@ impl<'file> Database<'file> {
         Ok(found)
     }
 
-    /// Goes through a table's tree in the order of its rows.
+    /// Traverses a table's b-tree in row order.
     fn walk(&self, root: u32, most: usize, show: &mut impl FnMut(i64, &Record<'file>)) -> Result<()> {
-        // Each page is in one tree once: a tree that holds itself would have no end.
+        // Each page belongs to one tree once; a cycle would never end.
         let mut seen = HashSet::new();
         let mut waiting = vec![(root, 0)];
         let mut rows = 0;
         while let Some((number, depth)) = waiting.pop() {
             let wrong = |why| self.wrong(number, why);
-            if depth > DEEPEST || !seen.insert(number) {
+            if depth > MAX_DEPTH || !seen.insert(number) {
                 return Err(wrong("it lies within itself"));
             }
             let page = self.page(number)?;
@@ -157,7 +158,7 @@ impl<'file> Database<'file> {
             }
             match kind {
                 5 => {
-                    // Children in reverse, since the last that is put down is taken up first.
+                    // Children are pushed in reverse, since the stack pops the last first.
                     waiting.push((be32(page, header + 8), depth + 1));
                     for cell in (0..cells).rev() {
                         let child = place(cell);
@@ -183,7 +184,7 @@ impl<'file> Database<'file> {
         Ok(())
     }
 
-    /// A row's number and bytes; they may go on in pages of their own.
+    /// Returns a row's id and payload, which may continue on overflow pages.
     fn payload(
         &self,
         number: u32,
@@ -199,7 +200,7 @@ impl<'file> Database<'file> {
         if local as u64 == length {
             return Ok((id, here.into()));
         }
-        if length > LONGEST_RECORD.min(self.bytes.len() as u64) {
+        if length > MAX_RECORD_BYTES.min(self.bytes.len() as u64) {
             return Err(wrong("a row is longer than the file"));
         }
         let mut whole = here.to_vec();
@@ -214,7 +215,7 @@ impl<'file> Database<'file> {
         Ok((id, whole.into()))
     }
 
-    /// How much of a row of this length lies in its own page, as the file format says.
+    /// Bytes of a payload of this length that lie in its own page, by the formula of the file format.
     fn local(&self, length: u64) -> usize {
         let usable = self.usable as u64;
         let most = usable - 35;
@@ -227,10 +228,10 @@ impl<'file> Database<'file> {
     }
 }
 
-/// A row's bytes, and where its columns are in them.
+/// Payload of a row and the offsets of its columns.
 struct Record<'file> {
     bytes: std::borrow::Cow<'file, [u8]>,
-    /// Type and place of each column.
+    /// Type and offset of each column.
     columns: Vec<(u64, usize)>,
 }
 
@@ -265,7 +266,7 @@ impl<'file> Record<'file> {
     }
 }
 
-/// How many bytes a column of a type takes.
+/// Bytes of a column of a serial type.
 fn length_of(kind: u64) -> Option<usize> {
     match kind {
         0 | 8 | 9 => Some(0),
@@ -277,13 +278,13 @@ fn length_of(kind: u64) -> Option<usize> {
     }
 }
 
-/// A number with its sign, big end first.
+/// Decodes a signed big-endian integer.
 fn signed(bytes: &[u8]) -> i64 {
     let start = if bytes.first().is_some_and(|byte| byte & 0x80 != 0) { -1 } else { 0 };
     bytes.iter().fold(start, |number, byte| number << 8 | i64::from(*byte))
 }
 
-/// A number in up to nine bytes, the highest first, seven bits in each but the ninth.
+/// Decodes a variable-length integer of up to nine bytes: big-endian, seven bits in each byte but the ninth.
 fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0_u64;
     for place in 0..9 {
@@ -308,8 +309,7 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).map_or(0, |part| u32::from_be_bytes([part[0], part[1], part[2], part[3]]))
 }
 
-/// The names of a table's columns, as its `CREATE TABLE` lists them, and which of them is the row's own
-/// number.
+/// Returns the column names of a `CREATE TABLE` statement, and which of them is the rowid.
 fn column_names(sql: &str) -> (Vec<String>, Option<usize>) {
     let list = sql.split_once('(').map_or("", |(_, list)| list);
     let (mut names, mut key, mut depth, mut start) = (Vec::new(), None, 0_i32, 0);
@@ -319,7 +319,7 @@ fn column_names(sql: &str) -> (Vec<String>, Option<usize>) {
         let name = part.trim_start_matches(['"', '`', '[', '\'']);
         let end = if quoted { name.find(['"', '`', ']', '\'']) } else { name.find(char::is_whitespace) };
         let (name, rest) = name.split_at(end.unwrap_or(name.len()));
-        // Constraints of the table come behind its columns.
+        // Table constraints follow the columns.
         let constraint = ["CONSTRAINT", "PRIMARY", "UNIQUE", "CHECK", "FOREIGN"];
         if name.is_empty() || (!quoted && constraint.iter().any(|word| name.eq_ignore_ascii_case(word))) {
             return;

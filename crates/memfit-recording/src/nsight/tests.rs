@@ -1,4 +1,4 @@
-//! An export that SQLite itself has written, whole and damaged.
+//! Tests on an export that SQLite itself has written, intact and damaged.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn an_export_becomes_a_recording() {
         .iter()
         .map(|range| (track.texts.get(range.name).len(), range.thread, range.ended == crate::NEVER))
         .collect();
-    // The long name goes on in pages of its own; a mark is no range; the last never ended.
+    // The long name uses overflow pages; a mark is no range; the last range never ended.
     assert_eq!(ranges, [(6, 99, false), (23, 99, false), (1600, 99, false), (4, 99, true)]);
     assert_eq!(track.moments().steps().len(), 1);
 }
@@ -44,7 +44,7 @@ fn damage_is_told_and_nothing_worse() {
             }
         }
     }
-    // Every byte of the first pages, to some values that hurt: counts, kinds, children.
+    // Sets every byte of the first pages to extreme values: counts, types, children.
     for at in 0..2048.min(EXPORT.len()) {
         for value in [0, 1, 5, 13, 0x7f, 0xff] {
             let mut bytes = EXPORT.to_vec();
@@ -62,7 +62,7 @@ fn what_is_no_export_says_why() {
         "this SQLite file cannot be read: it does not begin as a SQLite 3 file does"
     );
     let mut looped = EXPORT.to_vec();
-    // The first page becomes the parent of itself.
+    // The first page becomes its own parent.
     looped[100] = 5;
     looped[103..105].copy_from_slice(&[0, 0]);
     looped[108..112].copy_from_slice(&[0, 0, 0, 1]);

@@ -1,34 +1,35 @@
-//! Amounts as messages print them: rounded, so that they stand for an interval.
+//! Amounts as messages print them: rounded, and therefore read as an interval.
 
 use std::ops::Add;
 
-/// An amount of bytes that was printed with two decimals: what it can have been.
+/// Amount of bytes that was printed with two decimals, as the interval of values that round to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Amount {
-    /// No less than this.
+    /// Lower bound in bytes.
     pub low: u64,
-    /// No more than this.
+    /// Upper bound in bytes.
     pub high: u64,
 }
 
 impl Amount {
-    /// Exactly this.
+    /// An exact amount.
     pub const fn exactly(bytes: u64) -> Self {
         Self { low: bytes, high: bytes }
     }
 
-    /// The middle of what it can have been.
+    /// Midpoint of the interval.
     pub const fn bytes(self) -> u64 {
         self.low + (self.high - self.low) / 2
     }
 
-    /// What is left of it without another, nothing less than nothing.
+    /// Difference of two amounts, at least zero.
     #[must_use]
-    pub const fn less(self, other: Self) -> Self {
+    pub const fn saturating_sub(self, other: Self) -> Self {
         Self { low: self.low.saturating_sub(other.high), high: self.high.saturating_sub(other.low) }
     }
 
-    /// The amount at the beginning of a text such as `1.50 GiB free`, and the rest of the text.
+    /// Parses the amount at the beginning of a text such as `1.50 GiB free`. Returns it with the rest of the
+    /// text.
     pub(super) fn parse(text: &str) -> Option<(Self, &str)> {
         let text = text.trim_start();
         let digits = text.find(|character: char| !character.is_ascii_digit() && character != '.')?;
@@ -43,8 +44,8 @@ impl Amount {
         if part.len() > 9 {
             return None;
         }
-        // In the smallest step that is printed, and half a step to either side. 2⁶⁴ bytes are printed where a
-        // driver knows of no limit, so this is wider than the result.
+        // Counted in the smallest step that is printed, with half a step to either side. A driver without a
+        // limit prints 2⁶⁴ bytes, so the computation is wider than the result.
         let steps = 10_u128.pow(part.len() as u32);
         let value = (u128::from(whole) * steps + part.parse::<u128>().ok()?) * u128::from(unit) * 2;
         let half = u128::from(unit);
@@ -66,7 +67,7 @@ fn clamp(value: u128) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
 
-/// Units, as PyTorch prints them; `bytes` first, since `B` begins nothing else.
+/// Units as PyTorch prints them. `bytes` comes first, since `B` is a prefix of nothing else.
 const UNITS: [(&str, u64); 6] =
     [("bytes", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40), ("B", 1)];
 

@@ -1,28 +1,27 @@
-//! The search through a log: colours, ranks, broken lines, tracebacks.
+//! Search for messages in a log: removes colours and rank prefixes, joins broken lines, collects tracebacks.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead};
 
 use super::{LogFrame, OomKind, OomText, message};
 
-/// Longest line that is looked at whole.
-const LONGEST_LINE: usize = 1 << 20;
-/// So many lines may a message be broken into.
-const MOST_PARTS: usize = 24;
-/// So many messages are kept; a log may repeat one for hours.
-const MOST_FOUND: usize = 4096;
-/// So many frames of a traceback are kept, the innermost ones.
-const MOST_FRAMES: usize = 256;
-/// So many ranks' tracebacks are followed at a time.
-const MOST_RANKS: usize = 65_536;
+/// Longest line that is searched as a whole.
+const MAX_LINE_BYTES: usize = 1 << 20;
+/// Maximum number of lines that a message may be broken into.
+const MAX_MESSAGE_LINES: usize = 24;
+/// Maximum number of messages kept, since a log may repeat one for hours.
+const MAX_MESSAGES: usize = 4096;
+/// Maximum number of frames kept of a traceback, the innermost ones.
+const MAX_FRAMES: usize = 256;
+/// Maximum number of ranks whose tracebacks are followed at a time.
+const MAX_RANKS: usize = 65_536;
 
-/// All out-of-memory errors in a text, in the order in which they come. The same message from the same rank
-/// is kept once.
+/// Finds all out-of-memory errors in a text, in order. A message that the same rank repeats is returned once.
 pub fn find(text: impl BufRead) -> io::Result<Vec<OomText>> {
     find_counting(text).map(|(found, _)| found)
 }
 
-/// The same, with the number of lines that were searched.
+/// Finds all errors as [`find`] does, and counts the lines searched.
 pub(crate) fn find_counting(mut text: impl BufRead) -> io::Result<(Vec<OomText>, u64)> {
     let mut search = Search::default();
     let mut raw = Vec::new();
@@ -34,7 +33,7 @@ pub(crate) fn find_counting(mut text: impl BufRead) -> io::Result<(Vec<OomText>,
         let whole = String::from_utf8_lossy(&raw);
         let plain = without_colours(&whole);
         search.number += 1;
-        // Progress bars write many lines into one.
+        // Progress bars separate their updates by carriage returns within one line.
         for part in plain.split('\r').filter(|part| !part.trim().is_empty()) {
             search.line(part.trim_end());
         }
@@ -46,7 +45,7 @@ pub(crate) fn find_counting(mut text: impl BufRead) -> io::Result<(Vec<OomText>,
     Ok((search.found, search.number))
 }
 
-/// One line; what is beyond the longest is passed over. Returns how many bytes the line took.
+/// Reads one line and drops the part beyond the maximum length. Returns the number of bytes consumed.
 fn read_line(text: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<u64> {
     let mut taken = 0;
     loop {
@@ -56,7 +55,7 @@ fn read_line(text: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<u64> {
         }
         let end = available.iter().position(|byte| *byte == b'\n');
         let length = end.map_or(available.len(), |end| end + 1);
-        let room = LONGEST_LINE.saturating_sub(line.len());
+        let room = MAX_LINE_BYTES.saturating_sub(line.len());
         line.extend_from_slice(&available[..length.min(room)]);
         text.consume(length);
         taken += length as u64;
@@ -66,7 +65,7 @@ fn read_line(text: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<u64> {
     }
 }
 
-/// A text without the sequences that terminals take for colours, links and titles.
+/// Removes terminal escape sequences: colours, links and titles.
 fn without_colours(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
@@ -93,9 +92,9 @@ fn without_colours(text: &str) -> String {
 struct Search {
     number: u64,
     found: Vec<OomText>,
-    /// Tracebacks that are being followed, by rank.
+    /// Unfinished tracebacks by rank.
     tracebacks: HashMap<Option<u32>, Vec<LogFrame>>,
-    /// The message that may go on, and of which line parts it consists.
+    /// Message that may continue on the next line, with the parts collected so far.
     open: Option<Open>,
 }
 
@@ -110,21 +109,21 @@ struct Open {
 impl Search {
     fn line(&mut self, line: &str) {
         let (rank, line) = rank_of(line);
-        // Boxes are drawn around tracebacks by some.
+        // Some loggers draw a box around tracebacks.
         let line =
             line.trim_matches(|character: char| "│╭╰─╮╯|".contains(character) || character.is_whitespace());
-        if let Some((at, kind)) = message::beginning(line) {
+        if let Some((at, kind)) = message::find_beginning(line) {
             self.end_message();
             let start = if kind == OomKind::CudaMallocAsync {
                 line.find("Allocation on device").unwrap_or(at)
             } else {
-                start_of(kind, line, at)
+                message_start(kind, line, at)
             };
             self.open =
                 Some(Open { kind, message: line[start..].to_owned(), line: self.number, rank, parts: 1 });
         } else if let Some(open) = &mut self.open
             && open.rank == rank
-            && open.parts < MOST_PARTS
+            && open.parts < MAX_MESSAGE_LINES
             && !message::is_whole(open.kind, &open.message)
         {
             open.parts += 1;
@@ -142,7 +141,7 @@ impl Search {
     fn end_message(&mut self) {
         let Some(Open { kind, message, line, rank, .. }) = self.open.take() else { return };
         let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
-        let message = clipped(&message).to_owned();
+        let message = without_trailer(&message).to_owned();
         let frames = self.tracebacks.remove(&rank).unwrap_or_default();
         let same = self.found.iter_mut().find(|found| found.rank == rank && found.message == message);
         if let Some(same) = same {
@@ -152,8 +151,8 @@ impl Search {
             }
             return;
         }
-        // One failure is told more than once: by the library, by PyTorch, by the launcher.
-        if self.found.len() < MOST_FOUND {
+        // The library, PyTorch and the launcher may each report the same failure.
+        if self.found.len() < MAX_MESSAGES {
             let figures = message::figures(kind, &message);
             let advice = message::advice(&message);
             self.found.push(OomText { kind, message, line, rank, count: 1, figures, advice, frames });
@@ -164,16 +163,16 @@ impl Search {
         if line.starts_with("Traceback (most recent call last)") {
             self.tracebacks.remove(&rank);
         } else if let Some(number) = arrow(line) {
-            // Older IPythons name the line below its file.
+            // Older versions of IPython print the line number below the file name.
             let last = self.tracebacks.get_mut(&rank).and_then(|frames| frames.last_mut());
             if let Some(last) = last.filter(|last| last.line == 0) {
                 last.line = number;
             }
         } else if let Some(frame) = frame(line)
-            && (self.tracebacks.len() < MOST_RANKS || self.tracebacks.contains_key(&rank))
+            && (self.tracebacks.len() < MAX_RANKS || self.tracebacks.contains_key(&rank))
         {
             let frames = self.tracebacks.entry(rank).or_default();
-            if frames.len() == MOST_FRAMES {
+            if frames.len() == MAX_FRAMES {
                 frames.remove(0);
             }
             frames.push(frame);
@@ -181,17 +180,17 @@ impl Search {
     }
 }
 
-/// Where a message begins for a reader: with the error's own words in front, where a library's code is in the
-/// middle.
-fn start_of(kind: OomKind, line: &str, at: usize) -> usize {
+/// Returns the start of a message for a reader: at the error's class name if the found text is in the middle
+/// of a library's message.
+fn message_start(kind: OomKind, line: &str, at: usize) -> usize {
     if matches!(kind, OomKind::CachingAllocator | OomKind::FractionExceeded | OomKind::Absurd) {
         return at;
     }
     line[..at].rfind("Error: ").map_or(0, |error| error + "Error: ".len()).min(at)
 }
 
-/// A message without what follows it on the same line: quotes and braces of whoever logged it.
-fn clipped(message: &str) -> &str {
+/// Cuts off text that a logger appended to the message on the same line, such as quotes and braces.
+fn without_trailer(message: &str) -> &str {
     let message = message.trim_end_matches(['"', '\'', '}', ')', ',', ']']);
     let mut end = message.len().min(4096);
     while !message.is_char_boundary(end) {
@@ -200,7 +199,7 @@ fn clipped(message: &str) -> &str {
     &message[..end]
 }
 
-/// The rank that a line's prefix names, and the rest of the line.
+/// Splits a rank prefix from a line.
 fn rank_of(line: &str) -> (Option<u32>, &str) {
     let trimmed = line.trim_start();
     // `[rank3]: …` of PyTorch, `[default3]:…` of torchrun, `[Rank 3] …`.
@@ -227,7 +226,7 @@ fn rank_of(line: &str) -> (Option<u32>, &str) {
     (None, line)
 }
 
-/// The frame that a line of a traceback names: as Python prints them, and as IPython does.
+/// Parses a traceback line, in the format of Python or of IPython.
 fn frame(line: &str) -> Option<LogFrame> {
     let line = line.trim_start();
     if let Some(rest) = line.strip_prefix("File \"") {
@@ -267,7 +266,7 @@ fn frame(line: &str) -> Option<LogFrame> {
     None
 }
 
-/// The number of the line that an arrow points at, as IPython prints it.
+/// Parses the number of the line that IPython marks with an arrow.
 fn arrow(line: &str) -> Option<u32> {
     let rest = line.trim_start().trim_start_matches('-').strip_prefix('>')?.trim_start();
     let digits = rest.find(|character: char| !character.is_ascii_digit()).unwrap_or(rest.len());

@@ -1,9 +1,8 @@
-//! One message: who says it, and which figures it gives.
+//! Parser of a single message: its kind and its figures.
 
 use super::{Advice, Amount, Figures, OomKind};
 
-/// The beginnings of messages, in the order in which they are looked for on a line: the first that is there
-/// decides.
+/// Beginnings of messages, in order of precedence on a line.
 const BEGINNINGS: [(&str, OomKind); 29] = [
     ("CUDA out of memory. Allocation was preemptively rejected", OomKind::FractionExceeded),
     ("CUDA out of memory. Tried to allocate more than 1EB", OomKind::Absurd),
@@ -36,9 +35,9 @@ const BEGINNINGS: [(&str, OomKind); 29] = [
     ("DefaultCPUAllocator: can't allocate memory", OomKind::Host),
 ];
 
-/// Where on a line a message begins, and who says it.
-pub(super) fn beginning(line: &str) -> Option<(usize, OomKind)> {
-    // Nearly all lines of a log have none of these.
+/// Finds the beginning of a message on a line, with its kind.
+pub(super) fn find_beginning(line: &str) -> Option<(usize, OomKind)> {
+    // A cheap test first: nearly all lines of a log contain none of these words.
     if !(line.contains("memory")
         || line.contains("MEMORY")
         || line.contains("STATUS_")
@@ -50,14 +49,14 @@ pub(super) fn beginning(line: &str) -> Option<(usize, OomKind)> {
     {
         return None;
     }
-    // Where the runtime's own error is explained, below the error itself.
+    // Explanatory text that the runtime prints below the error itself.
     if line.contains("Search for `cuda") {
         return None;
     }
-    BEGINNINGS.iter().find_map(|(beginning, kind)| Some((line.find(beginning)?, *kind)))
+    BEGINNINGS.iter().find_map(|(find_beginning, kind)| Some((line.find(find_beginning)?, *kind)))
 }
 
-/// Whether a message names a failed allocation, and not only what often follows from one.
+/// Returns `true` if a message names a failed allocation, and not only a frequent consequence of one.
 pub(super) const fn names_allocation(message: &str) -> bool {
     contains(message.as_bytes(), b"ALLOC")
         || contains(message.as_bytes(), b"alloc")
@@ -79,7 +78,7 @@ const fn contains(text: &[u8], part: &[u8]) -> bool {
     false
 }
 
-/// Whether a message is whole: terminals and log viewers break long ones into several lines.
+/// Returns `true` if a message is complete. Terminals and log viewers break long messages into several lines.
 pub(super) fn is_whole(kind: OomKind, message: &str) -> bool {
     match kind {
         OomKind::CachingAllocator if message.contains("(GPU ") => {
@@ -93,39 +92,40 @@ pub(super) fn is_whole(kind: OomKind, message: &str) -> bool {
     }
 }
 
-/// The figures of a message whose words are parted by single spaces.
+/// Parses the figures of a message whose words are separated by single spaces.
 pub(super) fn figures(kind: OomKind, message: &str) -> Figures {
     match kind {
-        OomKind::CachingAllocator if message.contains("(GPU ") => of_list(message),
-        OomKind::CachingAllocator => of_sentences(message),
+        OomKind::CachingAllocator if message.contains("(GPU ") => figures_of_list(message),
+        OomKind::CachingAllocator => figures_of_sentences(message),
         OomKind::FractionExceeded => {
-            Figures { requested: after(message, "Requested size: "), ..of_sentences(message) }
+            Figures { requested: amount_after(message, "Requested size: "), ..figures_of_sentences(message) }
         }
         OomKind::CudaMallocAsync => Figures {
             device: number_after(message, "Allocation on device "),
-            allocated: after(message, "Currently allocated : "),
-            requested: after(message, "Requested : "),
-            capacity: after(message, "Device limit : "),
-            free: after(message, "Free (according to CUDA): "),
-            allowed: after(message, "memory fraction) : "),
+            allocated: amount_after(message, "Currently allocated : "),
+            requested: amount_after(message, "Requested : "),
+            capacity: amount_after(message, "Device limit : "),
+            free: amount_after(message, "Free (according to CUDA): "),
+            allowed: amount_after(message, "memory fraction) : "),
             ..Figures::default()
         },
         OomKind::Nccl => Figures {
-            requested: after(message, "Failed to CUDA calloc async ")
-                .or_else(|| after(message, "Failed to CUDA calloc ")),
+            requested: amount_after(message, "Failed to CUDA calloc async ")
+                .or_else(|| amount_after(message, "Failed to CUDA calloc ")),
             ..Figures::default()
         },
         OomKind::Host => {
-            Figures { requested: after(message, "you tried to allocate "), ..Figures::default() }
+            Figures { requested: amount_after(message, "you tried to allocate "), ..Figures::default() }
         }
         _ => Figures::default(),
     }
 }
 
-/// Up to 2.0: `Tried to allocate S (GPU d; S total capacity; S already allocated; …)`.
-fn of_list(message: &str) -> Figures {
+/// Parses the format up to release 2.0: `Tried to allocate S (GPU d; S total capacity; S already allocated;
+/// …)`.
+fn figures_of_list(message: &str) -> Figures {
     let mut figures = Figures {
-        requested: after(message, "Tried to allocate "),
+        requested: amount_after(message, "Tried to allocate "),
         device: number_after(message, "(GPU "),
         ..Figures::default()
     };
@@ -138,7 +138,7 @@ fn of_list(message: &str) -> Figures {
             "free" => &mut figures.free,
             "allowed" => &mut figures.allowed,
             "reserved in total by PyTorch" => &mut figures.reserved,
-            // Up to 1.4: what was held beyond the tensors (pytorch#13751).
+            // Up to release 1.4: bytes held beyond those of tensors (pytorch#13751).
             "cached" => &mut figures.unallocated,
             _ => continue,
         };
@@ -147,26 +147,27 @@ fn of_list(message: &str) -> Figures {
     figures
 }
 
-/// From 2.1 on: sentences.
-fn of_sentences(message: &str) -> Figures {
+/// Parses the format since release 2.1, which consists of sentences.
+fn figures_of_sentences(message: &str) -> Figures {
     let mut figures = Figures {
-        requested: after(message, "Tried to allocate "),
+        requested: amount_after(message, "Tried to allocate "),
         device: number_after(message, ". GPU "),
-        // Release 2.1 wrote "capacty".
-        capacity: after(message, "total capacity of ").or_else(|| after(message, "total capacty of ")),
-        free: after(message, "of which "),
-        this_process: after(message, "this process has "),
-        allocated: after(message, "Of the allocated memory "),
-        private_pools: after(message, "by PyTorch, with "),
-        unallocated: before(message, " is reserved by PyTorch but unallocated"),
-        allowed: before(message, " allowed; "),
+        // Release 2.1 misspelt it as "capacty".
+        capacity: amount_after(message, "total capacity of ")
+            .or_else(|| amount_after(message, "total capacty of ")),
+        free: amount_after(message, "of which "),
+        this_process: amount_after(message, "this process has "),
+        allocated: amount_after(message, "Of the allocated memory "),
+        private_pools: amount_after(message, "by PyTorch, with "),
+        unallocated: amount_before(message, " is reserved by PyTorch but unallocated"),
+        allowed: amount_before(message, " allowed; "),
         ..Figures::default()
     };
     let mut rest = message;
     while let Some((_, process)) = rest.split_once("Process ") {
         rest = process;
         if let Some(pid) = number_after(process, "")
-            && let Some(amount) = after(process.get(..64).unwrap_or(process), " has ")
+            && let Some(amount) = amount_after(process.get(..64).unwrap_or(process), " has ")
         {
             figures.other_processes.push((pid, amount));
         }
@@ -174,14 +175,14 @@ fn of_sentences(message: &str) -> Figures {
     figures
 }
 
-/// The amount behind some words.
-fn after(message: &str, words: &str) -> Option<Amount> {
+/// Amount that follows some words.
+fn amount_after(message: &str, words: &str) -> Option<Amount> {
     let (_, rest) = message.split_once(words)?;
     Amount::parse(rest).map(|(amount, _)| amount)
 }
 
-/// The amount in front of some words.
-fn before(message: &str, words: &str) -> Option<Amount> {
+/// Amount that precedes some words.
+fn amount_before(message: &str, words: &str) -> Option<Amount> {
     let (text, _) = message.split_once(words)?;
     let mut spaces = text.rmatch_indices(' ');
     spaces.next()?;
@@ -195,7 +196,7 @@ fn number_after(message: &str, words: &str) -> Option<u32> {
     rest[..digits].parse().ok()
 }
 
-/// The advice that a message ends in.
+/// Parses the advice at the end of a message.
 pub(super) fn advice(message: &str) -> Option<Advice> {
     let has = |words: &str| message.contains(words);
     if has("exceeds the expandable-segment reserve") {

@@ -1,12 +1,12 @@
-//! The texts of every release, alone and in logs as people have them.
+//! Messages of every release, alone and embedded in real-world logs.
 
 use super::*;
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
-/// A text, and what it says: device, requested, capacity, free, allowed, allocated, reserved, idle, this
-/// process, advice.
+/// A message and its expected content: device, requested, capacity, free, allowed, allocated, reserved, idle,
+/// this process, advice.
 struct Case {
     releases: &'static str,
     text: &'static str,
@@ -175,7 +175,7 @@ fn found(text: &str) -> Vec<OomText> {
     find(text.as_bytes()).expect("a text in memory can be read")
 }
 
-/// Whether an amount holds a number of MiB.
+/// Returns `true` if an amount contains a number of MiB.
 fn holds(amount: Option<Amount>, mib: Option<f64>) -> bool {
     match (amount, mib) {
         (None, None) => true,
@@ -220,7 +220,7 @@ fn the_text_of_every_release_is_understood() {
     assert!(holds(found(CASES[5].text)[0].figures.private_pools, Some(1024.0)));
 }
 
-/// A text in a box, as some print tracebacks.
+/// Draws a box around a text, as some loggers do with tracebacks.
 fn boxed(text: &str) -> String {
     let words: Vec<&str> = text.split(' ').collect();
     let lines: Vec<String> = words.chunks(9).map(|words| format!("│ {:<76} │", words.join(" "))).collect();
@@ -236,7 +236,7 @@ fn colours_ranks_prefixes_and_broken_lines_do_not_hide_a_text() {
         format!("2026-01-01 12:00:00,123 ERROR trainer: step failed: {plain}"),
         format!("100%|████| 3/3 [00:01<00:00]\r\u{1b}[A{plain}\r\n"),
         format!("{{\"level\":\"error\",\"message\":\"{plain}\"}}"),
-        // As a box of 80 columns.
+        // A box of 80 columns.
         boxed(plain),
     ];
     for text in &dressed {

@@ -1,7 +1,7 @@
-//! The operations that nearly all of a snapshot consists of, carried out on what is in the buffer.
+//! Fast path for the operations that make up most of a snapshot, executed directly on the buffer.
 //!
-//! [`Machine::step`](super::Machine) knows all operations and says what is wrong with them. This loop knows
-//! the frequent ones, and leaves every one to it that is not whole or has anything wrong with it.
+//! [`Machine::step`](super::Machine) handles all operations and reports their errors. This loop handles the
+//! frequent ones, and leaves an operation that is incomplete or invalid to `step`.
 
 use std::io::Read;
 
@@ -11,27 +11,27 @@ use super::memo::Memo;
 use super::op;
 use super::repeats::{Body, Repeats};
 
-/// The bytes of the longest of the common operations, `LONG1` with eight bytes of number; texts are longer,
-/// and looked at by themselves.
-const LONGEST_COMMON: usize = 10;
+/// Bytes of the longest common operation, `LONG1` with an eight-byte number. Texts may be longer and are
+/// checked separately.
+const MAX_COMMON_BYTES: usize = 10;
 
-/// How many bytes are looked at most at once: each makes one value at most.
-const MOST_AT_ONCE: usize = 1 << 16;
+/// Maximum number of bytes processed in one call. Each byte makes at most one value.
+const MAX_CHUNK_BYTES: usize = 1 << 16;
 
 impl<R: Read, S: Shape> Machine<'_, R, S> {
-    /// Carries out the common operations as long as they are whole in the buffer and nothing is wrong with
-    /// them. The first that is not so is left for [`Self::step`]. Returns about how many values it made,
-    /// and one for the step that follows.
+    /// Executes common operations while they are complete in the buffer and valid. The first other operation
+    /// is left for [`Self::step`]. Returns the approximate number of values made, plus one for the step that
+    /// follows.
     pub(super) fn common_steps(&mut self) -> usize {
         let Self { input, stack, memo, marks, heap, limits, shape, repeats } = self;
         let bytes = input.buffered();
-        let bytes = &bytes[..bytes.len().min(MOST_AT_ONCE)];
+        let bytes = &bytes[..bytes.len().min(MAX_CHUNK_BYTES)];
         let mut at = 0;
         let mut kept = 0;
         let before = stack.len() + memo.len();
-        // Where in the stack the topmost mark is.
+        // Stack index of the topmost mark.
         let mut floor = marks.last().copied().unwrap_or(0);
-        while let Some([operation, rest @ ..]) = bytes[at..].first_chunk::<LONGEST_COMMON>() {
+        while let Some([operation, rest @ ..]) = bytes[at..].first_chunk::<MAX_COMMON_BYTES>() {
             at += match *operation {
                 op::BINGET => match memo.get(usize::from(rest[0])) {
                     Some(value) => {
@@ -108,7 +108,7 @@ impl<R: Read, S: Shape> Machine<'_, R, S> {
                 }
                 op::APPENDS => {
                     let Some(below) = filled(stack, marks, heap, Object::EmptyList) else { break };
-                    // What the shape keeps of it, or the heap, is no more than there was on the stack.
+                    // The shape or the heap keeps at most as many values as were on the stack.
                     kept += stack.len() - floor;
                     if !heap.extend(stack[floor - 1], &stack[floor..], *shape) {
                         break;
@@ -125,7 +125,7 @@ impl<R: Read, S: Shape> Machine<'_, R, S> {
                 op::EMPTY_DICT => {
                     let dict = heap.add(Object::EmptyDict);
                     stack.push(dict);
-                    // As Python begins each that is not empty.
+                    // Python's encoding of a non-empty container.
                     if [rest[0], rest[1]] == [op::MEMOIZE, op::MARK] && marks.len() + 1 < limits.depth {
                         memo.push(dict);
                         let parts = Parts { bytes: &bytes[at + 3..], stack, memo, heap, repeats };
@@ -172,20 +172,20 @@ impl<R: Read, S: Shape> Machine<'_, R, S> {
             };
         }
         input.consume(at);
-        // Containers that were filled are no longer on the stack, and what they hold is.
+        // Containers that were filled have left the stack, but their elements are still held.
         1 + (stack.len() + memo.len()).saturating_sub(before).max(at / 8) + kept
     }
 }
 
-/// The topmost value above the topmost mark, if it is a container, and what has become of that.
+/// Returns the topmost value above the topmost mark if it is a container, with its object.
 fn top_container(stack: &[Value], floor: usize, heap: &Heap) -> Option<(Value, Object)> {
     let top = *stack.get(floor..)?.last()?;
     Some((top, heap.object(top)?))
 }
 
-/// What the pairs of a dict are read from and go to.
+/// Source and targets of a dict's pairs.
 struct Parts<'a> {
-    /// Not read yet.
+    /// Unread bytes.
     bytes: &'a [u8],
     stack: &'a mut Vec<Value>,
     memo: &'a mut Memo,
@@ -194,9 +194,9 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Reads an empty dict's pairs, from behind its mark, and puts them into it. Where that comes to no end,
-    /// there are the mark and the pairs so far instead, as the operations leave them that were carried
-    /// out. Returns how many bytes these have.
+    /// Reads the pairs of an empty dict, starting after its mark, and adds them to it. If the end is not
+    /// reached, the stack holds the mark and the pairs read so far, as after the single operations. Returns
+    /// the number of bytes consumed.
     fn dict(
         mut self,
         dict: Value,
@@ -218,12 +218,12 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// Puts keys and values on the stack, as long as the keys are from the memo and the values are plain, or
-    /// lists that the shape keeps: such are events and frames. Gives what comes behind the dict's last
-    /// operation, where it came to that.
+    /// Pushes keys and values as long as keys come from the memo and values are plain, or lists that the
+    /// shape keeps; events and frames look like this. Returns the bytes after the dict's last operation if
+    /// that was reached.
     ///
-    /// It does nothing that the loop over operations would not do. But keys and values take turns here, and
-    /// of each there are few kinds.
+    /// The effect is that of the loop over single operations. It is faster since keys and values alternate
+    /// and there are few kinds of each.
     fn pairs(&mut self, shape: &mut impl Shape) -> Option<&'a [u8]> {
         loop {
             if let [op::SETITEMS, rest @ ..] = self.bytes {
@@ -234,7 +234,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// A value from the memo.
+    /// Pushes a value from the memo.
     #[inline]
     fn recall(&mut self) -> Option<()> {
         let (index, rest) = match *self.bytes {
@@ -249,7 +249,7 @@ impl<'a> Parts<'a> {
 
     #[inline]
     fn value(&mut self, shape: &mut impl Shape) -> Option<()> {
-        let (value, length) = match *self.bytes.first_chunk::<LONGEST_COMMON>()? {
+        let (value, length) = match *self.bytes.first_chunk::<MAX_COMMON_BYTES>()? {
             [op::BINGET | op::LONG_BINGET, ..] => return self.recall(),
             [op::LONG1, length @ ..=8, ref number @ ..] => {
                 (Value::Int(long_of_eight(length, number)), 2 + usize::from(length))
@@ -279,8 +279,7 @@ impl<'a> Parts<'a> {
         Some(())
     }
 
-    /// Puts a value on the stack that has been read from so many bytes, and into the memo where that is asked
-    /// for next.
+    /// Pushes a value read from `length` bytes, and stores it in the memo if the next operation asks for it.
     #[inline]
     fn push_memoized(&mut self, value: Value, length: usize) {
         self.stack.push(value);
@@ -292,7 +291,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Where the mark below the topmost one is, if what lies right below that is the container that is asked for.
+/// Returns the position of the second mark from the top if the value right below it is `container`.
 fn filled(stack: &[Value], marks: &[usize], heap: &Heap, container: Object) -> Option<usize> {
     let (floor, below) = match *marks {
         [.., below, floor] => (floor, below),
@@ -303,10 +302,9 @@ fn filled(stack: &[Value], marks: &[usize], heap: &Heap, container: Object) -> O
     (floor > below && heap.object(value) == Some(container)).then_some(below)
 }
 
-/// A list of things that were there before, from its mark to the operation that fills it, where the shape
-/// keeps such lists: they go there at once, without a stop on the stack. Three quarters of a snapshot are
-/// stacks of frames like this. Returns how many bytes that takes; nothing where it is something else, or goes
-/// on beyond these bytes, and then nothing was done.
+/// Reads a list of memoized rows, from its mark to the operation that fills it, directly into the shape,
+/// without the stack. Three quarters of a snapshot are stacks of frames in this form. Returns the number of
+/// bytes consumed. If the list has another form or exceeds the buffer, returns `None` and changes nothing.
 fn kept_list(
     bytes: &[u8],
     list: Value,
@@ -321,7 +319,7 @@ fn kept_list(
     if let Some((length, kept)) = repeats.guess(bytes) {
         return heap.keep_again(list, kept).then_some(length);
     }
-    let body = Body::at(bytes);
+    let body = Body::parse(bytes);
     if let Some(body) = body
         && let Some(kept) = repeats.get(body)
     {

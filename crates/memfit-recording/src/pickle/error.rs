@@ -1,82 +1,82 @@
-//! Why a pickle could not be read, and where.
+//! Errors of the pickle reader.
 
 use std::io;
 
-/// Why a pickle could not be read to its end.
+/// Error that stopped the reading of a pickle.
 #[derive(Debug, thiserror::Error)]
 #[error("at byte {offset}: {kind}")]
 pub struct PickleError {
-    /// The byte at which the operation begins that could not be carried out.
+    /// Offset of the operation that failed.
     pub offset: u64,
-    /// What is wrong there.
+    /// Kind of the error.
     pub kind: PickleErrorKind,
 }
 
-/// What can be wrong with a pickle.
+/// Kinds of errors in a pickle.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PickleErrorKind {
-    /// The file could not be read.
+    /// Reading the file failed.
     #[error("the file cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// The file ends within an operation, or without the one that ends a pickle.
+    /// The file ends within an operation, or without the operation that ends a pickle.
     #[error("the file is cut off")]
     CutOff,
-    /// The file does not begin as a pickle of protocol 2 or later does.
+    /// The file does not begin as a pickle of protocol 2 or later.
     #[error("this is no pickle of protocol 2 or later")]
     NotAPickle,
-    /// A protocol that did not exist when this was written.
+    /// Unknown, newer protocol.
     #[error("this is a pickle of protocol {0}, and the latest that is known is 5")]
     Protocol(u8),
-    /// An operation that would name, make or call something when unpickled in the ordinary way.
+    /// Operation that would import, create or call an object when unpickled by Python.
     #[error("`{operation}` would run code{name}; it was not carried out")]
     Refused {
-        /// The operation's name.
+        /// Name of the operation.
         operation: &'static str,
-        /// What it names, with words around it, or nothing.
+        /// Name of the object in a phrase, or empty.
         name: String,
     },
-    /// An operation that plain data does not need, or none at all.
+    /// Operation that plain data does not need, or an invalid one.
     #[error("{0:#04x} is no operation that plain data needs")]
     UnknownOperation(u8),
-    /// An operation that finds too little on the stack.
+    /// The operation needs more values than the stack holds.
     #[error("`{0}` finds too little on the stack")]
     StackEmpty(&'static str),
-    /// An operation that finds something else than it needs.
+    /// The operation needs a value of another type.
     #[error("`{operation}` needs {needs}")]
     WrongType {
-        /// The operation's name.
+        /// Name of the operation.
         operation: &'static str,
-        /// What it needs.
+        /// Type that it needs.
         needs: &'static str,
     },
-    /// A reference to what was not remembered.
+    /// Reference to an unset entry of the memo.
     #[error("entry {0} of the memo is not there")]
     NotInMemo(u32),
-    /// An entry of the memo far from the others.
+    /// Memo index far beyond the others.
     #[error("entry {0} of the memo skips others")]
     MemoSkips(u32),
-    /// A text that is not UTF-8.
+    /// Text that is not UTF-8.
     #[error("a text is not UTF-8")]
     NotUtf8,
-    /// A text or a number longer than the limit.
+    /// Text or number longer than the limit.
     #[error("a text or number has {found} bytes, the limit is {limit}")]
     TextTooLong {
-        /// What it has.
+        /// Length found.
         found: u64,
-        /// The limit.
+        /// Maximum length.
         limit: u64,
     },
-    /// More containers within each other than the limit.
+    /// Containers nested deeper than the limit.
     #[error("more than {0} containers lie within each other")]
     TooDeep(usize),
-    /// More memory than the limit.
+    /// More memory needed than the limit.
     #[error("it needs more than {0} bytes of memory")]
     TooLarge(u64),
 }
 
 impl PickleError {
-    /// What the user can do about it.
+    /// Advice for the user.
     pub const fn hint(&self) -> Option<&'static str> {
         match self.kind {
             PickleErrorKind::CutOff => {

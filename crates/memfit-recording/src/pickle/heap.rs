@@ -1,21 +1,20 @@
-//! What a pickle makes: values, containers, and the rows that dicts became.
+//! Values built by a pickle: plain values, containers, and the rows that dicts were converted to.
 
-/// A value on the stack. What a kind holds has eight bytes, always: so a value is moved as two words, and
-/// read back as they were written.
+/// Value on the stack. Every payload has eight bytes, so that a value is copied as two words.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Value {
     None,
     True,
     False,
     Int(i64),
-    /// A number that only fits without a sign.
+    /// Integer that only fits without a sign.
     Unsigned(u64),
-    /// A number of more than 64 bits.
+    /// Integer of more than 64 bits.
     Huge,
     Float(f64),
-    /// The number that the shape gave a text.
+    /// Id that the shape assigned to a text.
     Text(u64),
-    /// The number of a container.
+    /// Index of a container.
     Object(u64),
 }
 
@@ -29,7 +28,7 @@ impl Value {
         }
     }
 
-    /// The value as a text's number.
+    /// The value as a text id.
     pub(crate) const fn as_text(self) -> Option<u32> {
         match self {
             Self::Text(id) => Some(id as u32),
@@ -38,35 +37,35 @@ impl Value {
     }
 }
 
-/// Which of a shape's tables a row is in.
+/// Table of a shape that a row belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowKind(pub(crate) u8);
 
-/// A row of one of a shape's tables.
+/// Row of one of a shape's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) kind: RowKind,
     pub(crate) index: u32,
 }
 
-/// What has become of a container.
+/// Representation of a container.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Object {
     EmptyList,
     EmptyDict,
-    /// Its place among the lists.
+    /// Index of the list.
     List(u32),
     Dict(u32),
     Tuple(u32),
-    /// A dict that became a row.
+    /// A dict that was converted to a row.
     Row(RowKind, u32),
-    /// A list of consecutive rows of one table: its place among the runs.
+    /// A list of consecutive rows of one table, as the index of the run.
     Run(u32),
-    /// A list of rows that the shape keeps itself, under a number.
+    /// A list of rows that the shape stores itself, under an id.
     Kept(u32),
 }
 
-/// Consecutive rows.
+/// Consecutive rows of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) kind: RowKind,
@@ -74,27 +73,27 @@ pub(crate) struct Run {
     pub(crate) length: u32,
 }
 
-/// Whoever knows what the data means.
+/// Interpreter of the data: converts dicts to rows and interns texts.
 pub(crate) trait Shape {
-    /// Gives a text its number, the same for the same text.
+    /// Interns a text; equal texts get the same id.
     fn text(&mut self, text: &str) -> u32;
 
-    /// The number of a text that was seen lately, by its bytes, where that is known at a glance.
+    /// Looks up a recently seen text by its bytes. Returns `None` if the fast lookup does not find it.
     fn text_seen(&self, bytes: &[u8]) -> Option<u32>;
 
-    /// The text with a number.
+    /// Text with an id.
     fn text_of(&self, id: u32) -> &str;
 
-    /// Is shown the pairs of a new dict, keys and values in turn, and may make it a row.
+    /// Receives the pairs of a new dict, keys and values in turn, and may convert it to a row.
     fn dict(&mut self, pairs: &[Value], heap: &Heap) -> Option<Row>;
 
-    /// Whether lists of rows of a table are kept by the shape, and not as runs.
+    /// Returns `true` if the shape stores lists of a table's rows itself, instead of as runs.
     fn keeps(&self, kind: RowKind) -> bool;
 
-    /// Keeps a list: the one that was kept under `before`, if any, with more rows.
+    /// Stores a list: the one stored under `before`, if any, extended by rows. Returns its id.
     fn keep(&mut self, before: Option<u32>, rows: &[u32]) -> u32;
 
-    /// Roughly how many bytes the shape holds.
+    /// Approximate memory of the shape in bytes.
     fn memory(&self) -> u64;
 }
 
@@ -102,21 +101,21 @@ pub(crate) trait Shape {
 #[derive(Debug, Default)]
 pub(crate) struct Heap {
     objects: Vec<Object>,
-    /// Elements of lists, and of dicts: keys and values in turn.
+    /// Elements of lists and dicts. A dict has keys and values in turn.
     lists: Vec<Vec<Value>>,
-    /// Where the elements of each tuple begin and end among `tupled`.
+    /// Range of each tuple's elements in `tupled`.
     tuples: Vec<(u32, u32)>,
     /// Elements of all tuples.
     tupled: Vec<Value>,
     runs: Vec<Run>,
-    /// Elements of all lists.
+    /// Total number of list elements.
     elements: usize,
-    /// Used again and again for the rows of a list.
+    /// Scratch buffer for the rows of a list.
     rows: Vec<u32>,
 }
 
 impl Heap {
-    pub(super) fn with_room(objects: usize) -> Self {
+    pub(super) fn with_capacity(objects: usize) -> Self {
         Self { objects: Vec::with_capacity(objects), ..Self::default() }
     }
 
@@ -140,7 +139,7 @@ impl Heap {
         }
     }
 
-    /// The row that a dict became.
+    /// Returns the row that a dict was converted to.
     pub(crate) fn row(&self, value: Value) -> Option<Row> {
         match self.object(value)? {
             Object::Row(kind, index) => Some(Row { kind, index }),
@@ -148,7 +147,7 @@ impl Heap {
         }
     }
 
-    /// The rows of a list, if it is one of rows of one table.
+    /// Returns the rows of a list if all are of one table and consecutive.
     pub(crate) fn run(&self, value: Value) -> Option<Run> {
         match self.object(value)? {
             Object::Run(run) => Some(self.runs[run as usize]),
@@ -156,7 +155,7 @@ impl Heap {
         }
     }
 
-    /// The elements of a list or tuple of anything.
+    /// Elements of a list or tuple.
     pub(crate) fn elements(&self, value: Value) -> &[Value] {
         match self.object(value) {
             Some(Object::List(list)) => &self.lists[list as usize],
@@ -168,7 +167,7 @@ impl Heap {
         }
     }
 
-    /// Whether a value is a list or a tuple, of whatever.
+    /// Returns `true` if a value is a list or a tuple of any kind.
     pub(crate) fn is_list(&self, value: Value) -> bool {
         matches!(
             self.object(value),
@@ -176,7 +175,7 @@ impl Heap {
         )
     }
 
-    /// The pairs of a dict that became no row.
+    /// Pairs of a dict that was not converted to a row.
     pub(crate) fn pairs(&self, value: Value) -> impl Iterator<Item = (Value, Value)> {
         let pairs = match self.object(value) {
             Some(Object::Dict(dict)) => &self.lists[dict as usize][..],
@@ -185,7 +184,7 @@ impl Heap {
         pairs.chunks_exact(2).map(|pair| (pair[0], pair[1]))
     }
 
-    /// Adds elements to a list. Says whether `list` is one.
+    /// Appends elements to a list. Returns `false` if `list` is not one.
     pub(super) fn extend(&mut self, list: Value, elements: &[Value], shape: &mut impl Shape) -> bool {
         let Value::Object(id) = list else { return false };
         let before = self.objects[id as usize];
@@ -226,7 +225,7 @@ impl Heap {
         true
     }
 
-    /// Adds pairs to a dict. Says whether `dict` is one that can still grow.
+    /// Adds pairs to a dict. Returns `false` if `dict` is not one or was already converted to a row.
     pub(super) fn set_items(&mut self, dict: Value, pairs: &[Value], shape: &mut impl Shape) -> bool {
         let Value::Object(id) = dict else { return false };
         match self.objects[id as usize] {
@@ -248,12 +247,13 @@ impl Heap {
         true
     }
 
-    /// Begins to collect rows for [`Self::keep_rows`].
+    /// Clears the rows collected for [`Self::keep_rows`].
     pub(super) fn begin_rows(&mut self) {
         self.rows.clear();
     }
 
-    /// Collects a row. Says whether the value is one, and of the same table as those before it.
+    /// Collects a row. Returns `false` if the value is no row or belongs to another table than those before
+    /// it.
     #[inline]
     pub(super) fn collect_row(&mut self, value: Value, kind: &mut Option<RowKind>) -> bool {
         let Some(Object::Row(own, index)) = self.object(value) else { return false };
@@ -261,8 +261,7 @@ impl Heap {
         *kind.get_or_insert(own) == own
     }
 
-    /// Makes an empty list one of the rows that were collected, if the shape keeps such lists: under which
-    /// number it did.
+    /// Converts an empty list to the collected rows if the shape stores such lists. Returns the id.
     pub(super) fn keep_rows(&mut self, list: Value, kind: RowKind, shape: &mut impl Shape) -> Option<u32> {
         if self.object(list)? != Object::EmptyList || !shape.keeps(kind) {
             return None;
@@ -271,7 +270,8 @@ impl Heap {
         self.keep_again(list, kept).then_some(kept)
     }
 
-    /// Makes an empty list one that the shape keeps already. Says whether it was one.
+    /// Converts an empty list to one that the shape already stores. Returns `false` if it is not an empty
+    /// list.
     pub(super) fn keep_again(&mut self, list: Value, kept: u32) -> bool {
         let Value::Object(id) = list else { return false };
         let empty = self.objects[id as usize] == Object::EmptyList;
@@ -296,7 +296,8 @@ impl Heap {
         Object::Run(self.runs.len() as u32 - 1)
     }
 
-    /// The table that all elements are rows of, if there is one; the rows themselves are then in `self.rows`.
+    /// Returns the table that all elements are rows of, if there is one; the rows themselves are then in
+    /// `self.rows`.
     fn rows_of(&mut self, elements: &[Value]) -> Option<RowKind> {
         self.rows.clear();
         let kind = self.row(*elements.first()?)?.kind;
@@ -315,7 +316,7 @@ impl Heap {
         same.then_some(kind)
     }
 
-    /// Roughly how many bytes this holds.
+    /// Approximate memory in bytes.
     pub(super) fn memory(&self) -> u64 {
         let bytes = self.objects.len() * size_of::<Object>()
             + self.elements * size_of::<Value>()

@@ -1,39 +1,39 @@
-//! A stream of bytes with its position.
+//! Buffered stream of bytes that knows its position.
 
 use std::io::{ErrorKind, Read};
 
 use super::PickleErrorKind;
 
-/// How much is read at once.
-const PART: usize = 32 << 10;
-/// How much is read at first: a small file is done before a large buffer would have been made.
-const FIRST_PART: usize = 8 << 10;
+/// Size of the buffer once it has grown.
+const BUFFER_BYTES: usize = 32 << 10;
+/// Initial size of the buffer, enough for a small file.
+const INITIAL_BUFFER_BYTES: usize = 8 << 10;
 
 pub(super) struct Input<R> {
     reader: R,
     buffer: Vec<u8>,
     position: usize,
     filled: usize,
-    /// Where in the stream the buffer begins.
+    /// Offset of the buffer in the stream.
     start: u64,
 }
 
 impl<R: Read> Input<R> {
     pub(super) fn new(reader: R) -> Self {
-        Self { reader, buffer: vec![0; FIRST_PART], position: 0, filled: 0, start: 0 }
+        Self { reader, buffer: vec![0; INITIAL_BUFFER_BYTES], position: 0, filled: 0, start: 0 }
     }
 
-    /// Where in the stream the next byte is.
+    /// Offset of the next byte in the stream.
     pub(super) const fn offset(&self) -> u64 {
         self.start + self.position as u64
     }
 
-    /// What is there already.
+    /// Bytes that are in the buffer.
     pub(super) fn buffered(&self) -> &[u8] {
         &self.buffer[self.position..self.filled]
     }
 
-    /// Passes over bytes that are there already.
+    /// Consumes bytes of the buffer.
     pub(super) fn consume(&mut self, count: usize) {
         self.position = (self.position + count).min(self.filled);
     }
@@ -48,7 +48,7 @@ impl<R: Read> Input<R> {
         Ok(byte)
     }
 
-    /// The next `N` bytes.
+    /// Reads the next `N` bytes.
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], PickleErrorKind> {
         if self.filled - self.position < N {
             self.refill(N)?;
@@ -59,7 +59,7 @@ impl<R: Read> Input<R> {
         Ok(array)
     }
 
-    /// The next `count` bytes, of which there may be more than the buffer holds.
+    /// Reads the next `count` bytes, which may exceed the buffer.
     pub(super) fn bytes(&mut self, count: usize) -> Result<&[u8], PickleErrorKind> {
         if self.filled - self.position < count {
             self.refill(count)?;
@@ -69,12 +69,12 @@ impl<R: Read> Input<R> {
         Ok(bytes)
     }
 
-    /// Reads until `count` bytes are there. The buffer grows only as bytes arrive, so that a length that lies
-    /// costs nothing.
+    /// Reads until `count` bytes are in the buffer. The buffer grows only as bytes arrive, so that a false
+    /// length allocates nothing.
     #[cold]
     fn refill(&mut self, count: usize) -> Result<(), PickleErrorKind> {
-        // A buffer that was filled wants to be larger.
-        if self.filled == self.buffer.len() && self.filled < PART {
+        // A buffer that was filled completely should grow.
+        if self.filled == self.buffer.len() && self.filled < BUFFER_BYTES {
             self.buffer.resize(2 * self.filled, 0);
         }
         self.buffer.copy_within(self.position..self.filled, 0);
@@ -83,7 +83,7 @@ impl<R: Read> Input<R> {
         self.position = 0;
         while self.filled < count {
             if self.filled == self.buffer.len() {
-                self.buffer.resize((2 * self.buffer.len()).min(count.max(PART)), 0);
+                self.buffer.resize((2 * self.buffer.len()).min(count.max(BUFFER_BYTES)), 0);
             }
             match self.reader.read(&mut self.buffer[self.filled..]) {
                 Ok(0) => return Err(PickleErrorKind::CutOff),
@@ -103,7 +103,7 @@ impl<R: Read> Input<R> {
 mod tests {
     use super::*;
 
-    /// Gives one byte at a time.
+    /// Reader that returns one byte at a time.
     struct Drip<'a>(&'a [u8]);
 
     impl Read for Drip<'_> {
@@ -117,11 +117,11 @@ mod tests {
 
     #[test]
     fn parts_are_put_together_and_positions_kept() {
-        let data: Vec<u8> = (0..=255).cycle().take(3 * PART).collect();
+        let data: Vec<u8> = (0..=255).cycle().take(3 * BUFFER_BYTES).collect();
         let mut input = Input::new(&data[..]);
         assert_eq!(input.byte().unwrap(), 0);
-        assert_eq!(input.bytes(2 * PART).unwrap(), &data[1..=2 * PART]);
-        assert_eq!(input.offset(), 2 * PART as u64 + 1);
+        assert_eq!(input.bytes(2 * BUFFER_BYTES).unwrap(), &data[1..=2 * BUFFER_BYTES]);
+        assert_eq!(input.offset(), 2 * BUFFER_BYTES as u64 + 1);
         assert_eq!(input.array::<2>().unwrap(), [1, 2]);
 
         let mut input = Input::new(Drip(&[1, 2, 3]));
@@ -133,6 +133,6 @@ mod tests {
     fn a_length_that_lies_takes_no_memory() {
         let mut input = Input::new(&[0_u8; 10][..]);
         assert!(matches!(input.bytes(1 << 40), Err(PickleErrorKind::CutOff)));
-        assert!(input.buffer.len() <= 2 * PART);
+        assert!(input.buffer.len() <= 2 * BUFFER_BYTES);
     }
 }

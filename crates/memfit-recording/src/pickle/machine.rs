@@ -1,4 +1,4 @@
-//! The stack machine.
+//! Stack machine that executes a pickle's operations.
 
 use std::io::Read;
 
@@ -10,27 +10,27 @@ use super::memo::Memo;
 use super::repeats::Repeats;
 use super::{PickleError, PickleErrorKind, PickleLimits, op};
 
-/// So many values there is room for before anything has to grow.
-const FIRST_ROOM: usize = 256;
+/// Initial capacity of the stack in values.
+const INITIAL_STACK: usize = 256;
 
-/// About how many values are made between two looks at the memory in use.
-const BETWEEN_CHECKS: usize = 1 << 16;
+/// Approximate number of values made between two checks of the memory in use.
+const VALUES_BETWEEN_CHECKS: usize = 1 << 16;
 
-/// A machine that reads one pickle.
+/// Machine that reads one pickle.
 pub(crate) struct Machine<'shape, R, S> {
     pub(super) input: Input<R>,
     pub(super) shape: &'shape mut S,
     pub(super) limits: PickleLimits,
     pub(super) heap: Heap,
     pub(super) stack: Vec<Value>,
-    /// Where in the stack the open marks are.
+    /// Stack indices of the open marks.
     pub(super) marks: Vec<usize>,
     pub(super) memo: Memo,
     pub(super) repeats: Repeats,
 }
 
-/// After a text of so many bytes, a look at the memory in use does not wait.
-const LONG_TEXT: u64 = 1 << 10;
+/// Length of a text from which memory is checked at once.
+const LONG_TEXT_BYTES: u64 = 1 << 10;
 
 type Done = Result<(), PickleErrorKind>;
 
@@ -40,15 +40,15 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
             input: Input::new(reader),
             shape,
             limits,
-            heap: Heap::with_room(4 * FIRST_ROOM),
-            stack: Vec::with_capacity(FIRST_ROOM),
-            marks: Vec::with_capacity(FIRST_ROOM / 8),
-            memo: Memo::with_room(4 * FIRST_ROOM),
+            heap: Heap::with_capacity(4 * INITIAL_STACK),
+            stack: Vec::with_capacity(INITIAL_STACK),
+            marks: Vec::with_capacity(INITIAL_STACK / 8),
+            memo: Memo::with_capacity(4 * INITIAL_STACK),
             repeats: Repeats::default(),
         }
     }
 
-    /// Reads the pickle: what it makes, or what it had made when it could not be read on, with the reason.
+    /// Reads the pickle. After an error, returns the values built so far with the error.
     pub(crate) fn run(mut self) -> (Option<Value>, Heap, Option<PickleError>) {
         match self.execute() {
             Ok(value) => (Some(value), self.heap, None),
@@ -62,12 +62,12 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
     fn execute(&mut self) -> Result<Value, PickleError> {
         let mut offset = 0;
         self.begin().map_err(|kind| PickleError { offset, kind })?;
-        let mut left = BETWEEN_CHECKS;
+        let mut left = VALUES_BETWEEN_CHECKS;
         loop {
             let made = self.common_steps();
             offset = self.input.offset();
             let step = if made >= left {
-                left = BETWEEN_CHECKS;
+                left = VALUES_BETWEEN_CHECKS;
                 self.check_memory().and_then(|()| self.step())
             } else {
                 left -= made;
@@ -96,7 +96,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
         }
     }
 
-    /// One operation. Gives the result at the last.
+    /// Executes one operation. Returns the result after the last.
     #[inline]
     fn step(&mut self) -> Result<Option<Value>, PickleErrorKind> {
         let operation = self.input.byte()?;
@@ -189,7 +189,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
                 Ok(())
             }
             op::POP => {
-                // Python lets this undo a mark, too.
+                // In Python, this operation can also remove a mark.
                 if self.marks.last() == Some(&self.stack.len()) {
                     self.marks.pop();
                     return Ok(());
@@ -212,7 +212,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
         }
     }
 
-    /// The error for an operation that would run code, with the name of what it would run where it gives one.
+    /// Error for an operation that would run code, with the name of the object if the operation has one.
     fn refuse(&mut self, operation: u8) -> PickleErrorKind {
         let name = match operation {
             op::GLOBAL | op::INST => self.line().zip(self.line()),
@@ -228,7 +228,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
         PickleErrorKind::Refused { operation: op::name(operation).unwrap_or("?"), name }
     }
 
-    /// A line of text, as the operations of the oldest protocols have them.
+    /// Reads a line of text, the argument format of protocol 0.
     fn line(&mut self) -> Option<String> {
         let mut line = Vec::new();
         while line.len() < 256 {
@@ -255,7 +255,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
         } else if place == count {
             self.memo.push(value);
         } else if place == count + 1 {
-            // Some writers count from one.
+            // Some writers count memo entries from one.
             self.memo.push(Value::None);
             self.memo.push(value);
         } else {
@@ -264,7 +264,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
         Ok(())
     }
 
-    /// The topmost value above the last mark.
+    /// Returns the topmost value above the last mark.
     fn top(&self, operation: &'static str) -> Result<Value, PickleErrorKind> {
         let floor = self.marks.last().copied().unwrap_or(0);
         self.stack[floor..].last().copied().ok_or(PickleErrorKind::StackEmpty(operation))
@@ -283,7 +283,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
         self.stack.push(value);
     }
 
-    /// The container below the last mark, and where its elements begin.
+    /// Returns the container below the last mark, and the index of its first element.
     fn container(&mut self, operation: &'static str) -> Result<(Value, usize), PickleErrorKind> {
         let from = self.marks.pop().ok_or(PickleErrorKind::StackEmpty(operation))?;
         let floor = self.marks.last().copied().unwrap_or(0);
@@ -297,7 +297,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
         let (list, from) = self.container("APPENDS")?;
         let extended = self.heap.extend(list, &self.stack[from..], self.shape);
         self.stack.truncate(from);
-        // A list that the shape keeps is kept anew whenever it grows, so that growing is what costs memory.
+        // The shape copies a stored list whenever it grows, so memory is checked at each growth.
         self.check_memory()?;
         is_list(extended, "APPENDS")
     }
@@ -348,13 +348,13 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
         let bytes = self.input.bytes(length as usize)?;
         let text = match str::from_utf8(bytes) {
             Ok(text) => self.shape.text(text),
-            // Python writes lone surrogates of file names this way.
+            // Python writes lone surrogates of file names like this.
             Err(_) if bytes.contains(&0xed) => self.shape.text(&String::from_utf8_lossy(bytes)),
             Err(_) => return Err(PickleErrorKind::NotUtf8),
         };
         self.stack.push(Value::Text(u64::from(text)));
-        // Long texts are few, and soon more than all else.
-        if length >= LONG_TEXT { self.check_memory() } else { Ok(()) }
+        // Long texts are rare, but soon exceed everything else.
+        if length >= LONG_TEXT_BYTES { self.check_memory() } else { Ok(()) }
     }
 
     const fn check_length(&self, found: u64) -> Done {
@@ -369,7 +369,7 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
         if bytes > limit { Err(PickleErrorKind::TooLarge(limit)) } else { Ok(()) }
     }
 
-    /// Puts everything that was read into the containers that it was read for, innermost first.
+    /// Adds all remaining values to the containers that they belong to, innermost first.
     fn close_all(&mut self) {
         loop {
             let floor = self.marks.pop().unwrap_or(0);
@@ -386,7 +386,8 @@ impl<'shape, R: Read, S: Shape> Machine<'shape, R, S> {
         }
     }
 
-    /// A container right above an empty one is its only element: Python writes no mark for one alone.
+    /// Adds a container right above an empty one to it, as its only element: Python writes no mark for a
+    /// single element.
     fn close_unmarked(&mut self, floor: usize) {
         while let [.., list, element] = self.stack[floor..]
             && self.heap.object(list) == Some(Object::EmptyList)
@@ -416,17 +417,16 @@ const fn is_dict(is: bool, operation: &'static str) -> Done {
     }
 }
 
-/// An integer in two's complement, little end first, of the first bytes of eight or more, and of no more than
-/// eight.
+/// Decodes a little-endian two's complement integer from the first `length` bytes, at most eight.
 pub(super) fn long_of_eight(length: u8, bytes: &[u8]) -> i64 {
     let Some(bytes) = bytes.first_chunk() else { return 0 };
-    // The highest byte that belongs to the number has its sign.
+    // The sign is in the highest byte of the number.
     let unused = 64 - 8 * u32::from(length.min(8));
     let number = u64::from_le_bytes(*bytes).checked_shl(unused).unwrap_or(0).cast_signed();
     number.checked_shr(unused).unwrap_or(0)
 }
 
-/// An integer in two's complement, little end first.
+/// Decodes a little-endian two's complement integer.
 fn long(bytes: &[u8]) -> Value {
     let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
     let fill = if negative { 0xff } else { 0 };
@@ -444,7 +444,7 @@ fn long(bytes: &[u8]) -> Value {
     }
 }
 
-/// A text short enough for a message, without control characters.
+/// Shortens a text for a message and removes control characters.
 fn clipped(text: &str) -> String {
     text.chars().take(80).map(|character| if acts(character) { '�' } else { character }).collect()
 }

@@ -1,21 +1,21 @@
-//! The memo: what a pickle may refer to again.
+//! Memo of a pickle: the values that later operations may refer to.
 //!
-//! Python puts every container and every text into it, so that there are millions of places and nearly all
-//! hold one of these two: four bytes for each, and a place beside for the few that are something else.
+//! Python memoizes every container and every text, so that there are millions of entries and nearly all are
+//! one of these two. An entry takes four bytes; other values are in a side table.
 
 use super::heap::Value;
 
-/// What kind of value a place holds, in its two lowest bits; the rest is its number.
+/// Number of low bits that hold the kind of an entry. The other bits hold its index.
 const KIND_BITS: u32 = 2;
 const OBJECT: u32 = 0;
 const TEXT: u32 = 1;
-/// The number is that of a place beside.
+/// The index is that of the side table.
 const OTHER: u32 = 2;
 
-/// The largest number that a place holds itself.
-const MOST: u64 = (1 << (u32::BITS - KIND_BITS)) - 1;
+/// Largest index that fits into an entry.
+const MAX_INLINE: u64 = (1 << (u32::BITS - KIND_BITS)) - 1;
 
-/// The places of the memo, in order.
+/// Entries of the memo, in order.
 #[derive(Debug, Default)]
 pub(super) struct Memo {
     places: Vec<u32>,
@@ -23,7 +23,7 @@ pub(super) struct Memo {
 }
 
 impl Memo {
-    pub(super) fn with_room(places: usize) -> Self {
+    pub(super) fn with_capacity(places: usize) -> Self {
         Self { places: Vec::with_capacity(places), ..Self::default() }
     }
 
@@ -31,7 +31,7 @@ impl Memo {
         self.places.len()
     }
 
-    /// What a place holds.
+    /// Returns an entry.
     #[inline]
     pub(super) fn get(&self, place: usize) -> Option<Value> {
         let code = *self.places.get(place)?;
@@ -49,7 +49,7 @@ impl Memo {
         self.places.push(code);
     }
 
-    /// Writes a place over that is there.
+    /// Overwrites an existing entry.
     pub(super) fn set(&mut self, place: usize, value: Value) {
         let code = self.code(value);
         self.places[place] = code;
@@ -58,8 +58,8 @@ impl Memo {
     #[inline]
     fn code(&mut self, value: Value) -> u32 {
         match value {
-            Value::Object(number) if number <= MOST => (number as u32) << KIND_BITS | OBJECT,
-            Value::Text(number) if number <= MOST => (number as u32) << KIND_BITS | TEXT,
+            Value::Object(number) if number <= MAX_INLINE => (number as u32) << KIND_BITS | OBJECT,
+            Value::Text(number) if number <= MAX_INLINE => (number as u32) << KIND_BITS | TEXT,
             other => {
                 self.others.push(other);
                 (self.others.len() as u32 - 1) << KIND_BITS | OTHER
@@ -67,7 +67,7 @@ impl Memo {
         }
     }
 
-    /// How many bytes this holds.
+    /// Memory in bytes.
     pub(super) const fn memory(&self) -> usize {
         self.places.len() * size_of::<u32>() + self.others.len() * size_of::<Value>()
     }
@@ -81,8 +81,8 @@ mod tests {
     fn every_value_comes_back() {
         let values = [
             Value::Object(0),
-            Value::Object(MOST),
-            Value::Object(MOST + 1),
+            Value::Object(MAX_INLINE),
+            Value::Object(MAX_INLINE + 1),
             Value::Text(7),
             Value::Text(u64::from(u32::MAX)),
             Value::Int(-1),

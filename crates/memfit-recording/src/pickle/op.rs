@@ -1,10 +1,10 @@
-//! The operations of pickles, by their bytes, and the names that Python gives them.
+//! Opcodes of pickles and the names that Python gives them.
 
 macro_rules! operations {
     ($($(#[$meta:meta])* $name:ident = $byte:literal;)+) => {
         $($(#[$meta])* pub(super) const $name: u8 = $byte;)+
 
-        /// The name of an operation.
+        /// Name of an operation.
         pub(super) const fn name(byte: u8) -> Option<&'static str> {
             match byte {
                 $($name => Some(stringify!($name)),)+
@@ -51,7 +51,7 @@ operations! {
     MEMOIZE = 0x94;
     FRAME = 0x95;
 
-    // What follows is known only to be refused by name.
+    // The following operations are known only so that they can be refused by name.
     PERSID = b'P';
     BINPERSID = b'Q';
     REDUCE = b'R';
@@ -67,7 +67,7 @@ operations! {
     STACK_GLOBAL = 0x93;
 }
 
-/// Whether an operation names, makes or calls something.
+/// Returns `true` if an operation imports, creates or calls an object.
 pub(super) const fn runs_code(byte: u8) -> bool {
     matches!(
         byte,

@@ -1,9 +1,8 @@
-//! Lists that were written before, byte for byte: what became of them is known without looking at their
-//! elements again.
+//! Cache of lists by their bytes: a repeated list is recognised without a look at its elements.
 //!
-//! Three quarters of a snapshot are stacks, each a list of frames from the memo, and a training step asks for
-//! memory from the same few hundred places again and again. As long as no place of the memo is written over,
-//! equal bytes are equal lists.
+//! Three quarters of a snapshot are stacks, each a list of memoized frames, and a training step allocates
+//! from the same few hundred call sites again and again. As long as no memo entry is overwritten, equal bytes
+//! mean equal lists.
 
 use std::hash::BuildHasher;
 
@@ -11,30 +10,30 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::op;
 
-/// So many bytes are remembered; then all are forgotten, and what still comes is remembered anew.
-const MOST: usize = 16 << 20;
-/// A list of a few elements is done by the time that it would have been looked up.
-const LEAST: usize = 24;
+/// Maximum number of bytes in the cache. When it is full, the cache is cleared.
+const MAX_CACHED_BYTES: usize = 16 << 20;
+/// Minimum length of a cached list in bytes. A shorter one is parsed in the time of a lookup.
+const MIN_LIST_BYTES: usize = 24;
 
-/// How many lists can be found by how they begin, a power of two.
-const GUESSED: usize = 1 << 12;
-/// How long a beginning is: stacks of the same operation in different layers of a network are alike at first.
-const BEGINNING: usize = 96;
+/// Number of slots in the table of list beginnings, a power of two.
+const BEGINNING_SLOTS: usize = 1 << 12;
+/// Bytes hashed as the beginning of a list. Stacks of the same operation in different layers of a network
+/// have a common prefix.
+const BEGINNING_BYTES: usize = 96;
 
-/// The lists that were seen.
+/// Cache of lists.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
     seen: Vec<Seen>,
-    /// Places among the lists that were seen, by the hashes of their bytes.
+    /// Indices of lists by the hashes of their bytes.
     known: HashTable<u32>,
     bytes: Vec<u8>,
-    /// Where the lists were remembered that were met last with a beginning; each number is one more than the
-    /// place. With that and with [`Seen::next`], neither the end nor the hash of most lists has to be
-    /// found.
-    lately: Vec<u32>,
-    /// The list that was met last.
+    /// Index plus one of the list that was seen last with each beginning. With this and [`Seen::next`],
+    /// neither the end nor the hash of most lists has to be computed.
+    recent: Vec<u32>,
+    /// List that was seen last.
     last: Option<u32>,
-    /// With a secret, so that no file can bring lists that all have the same.
+    /// Randomly keyed, so that a hostile file cannot cause collisions.
     hasher: DefaultHashBuilder,
 }
 
@@ -43,23 +42,23 @@ struct Seen {
     start: u32,
     length: u32,
     kept: u32,
-    /// The list that was met after this one, the last time: each training step goes the same way.
+    /// List that followed this one the last time; training steps repeat the same order.
     next: u32,
 }
 
-/// The bytes of a list that can be remembered.
+/// Bytes of a list that can be cached.
 #[derive(Clone, Copy)]
 pub(super) struct Body<'a> {
     pub(super) bytes: &'a [u8],
 }
 
 impl<'a> Body<'a> {
-    /// The list at the beginning of these bytes, from its mark to the operation that fills it, if it is one
-    /// of references to the memo and nothing else.
+    /// Finds the list at the beginning of these bytes, from its mark to the operation that fills it, if it
+    /// consists of references to the memo only.
     #[inline]
-    pub(super) fn at(bytes: &'a [u8]) -> Option<Self> {
-        // Four at a time, as long as they are of the longer kind: none of the four waits for where the one
-        // before it ends.
+    pub(super) fn parse(bytes: &'a [u8]) -> Option<Self> {
+        // Four long references at a time, so that the check of one does not wait for the end of the one
+        // before it.
         let four = |part: &[u8; 20]| [0, 5, 10, 15].iter().all(|place| part[*place] == op::LONG_BINGET);
         let mut at = 1;
         while let Some(rest) = bytes.get(at..) {
@@ -75,13 +74,14 @@ impl<'a> Body<'a> {
             }
         }
         let bytes = bytes.get(..=at)?;
-        (bytes.len() >= LEAST).then_some(Self { bytes })
+        (bytes.len() >= MIN_LIST_BYTES).then_some(Self { bytes })
     }
 }
 
 impl Repeats {
-    /// What became of the list at the beginning of these bytes, and how long it is, where it is the one that
-    /// came after the last one before, or the one that last began like this.
+    /// Looks up the list at the beginning of these bytes among two candidates: the list that followed the
+    /// last one before, and the last list with the same beginning. Returns its length and its id in the
+    /// shape.
     #[inline]
     pub(super) fn guess(&mut self, bytes: &[u8]) -> Option<(usize, u32)> {
         let last = self.last?;
@@ -90,54 +90,55 @@ impl Repeats {
             self.last = Some(next);
             return Some(found);
         }
-        let recent = self.lately.get(self.beginning(bytes)?)?.checked_sub(1)?;
+        let recent = self.recent.get(self.beginning(bytes)?)?.checked_sub(1)?;
         let found = self.matches(recent, bytes)?;
         self.follow(recent);
         Some(found)
     }
 
-    /// What became of the list when it was seen before.
+    /// Looks up a list by all its bytes. Returns its id in the shape.
     #[inline]
     pub(super) fn get(&mut self, body: Body<'_>) -> Option<u32> {
         let hash = self.hasher.hash_one(body.bytes);
         let place =
             *self.known.find(hash, |place| bytes_of(&self.bytes, &self.seen, *place) == body.bytes)?;
-        self.met(body, place);
+        self.mark_seen(body, place);
         Some(self.seen[place as usize].kept)
     }
 
-    /// Whether these bytes begin with a list that was seen: how long it is, and what became of it.
+    /// Compares the bytes with the list at `place`. Returns its length and its id in the shape if they begin
+    /// with it.
     fn matches(&self, place: u32, bytes: &[u8]) -> Option<(usize, u32)> {
         let known = bytes_of(&self.bytes, &self.seen, place);
         bytes.starts_with(known).then(|| (known.len(), self.seen[place as usize].kept))
     }
 
-    /// A list comes after the one that was met last.
+    /// Makes `place` the last list, and the successor of the one before it.
     fn follow(&mut self, place: u32) {
         if let Some(last) = self.last.replace(place) {
             self.seen[last as usize].next = place;
         }
     }
 
-    fn met(&mut self, body: Body<'_>, place: u32) {
+    fn mark_seen(&mut self, body: Body<'_>, place: u32) {
         self.follow(place);
-        if self.lately.is_empty() {
-            self.lately.resize(GUESSED, 0);
+        if self.recent.is_empty() {
+            self.recent.resize(BEGINNING_SLOTS, 0);
         }
         if let Some(beginning) = self.beginning(body.bytes) {
-            self.lately[beginning] = place + 1;
+            self.recent[beginning] = place + 1;
         }
     }
 
-    /// A place for a list by how it begins.
+    /// Slot of a list's beginning.
     fn beginning(&self, bytes: &[u8]) -> Option<usize> {
-        let beginning = bytes.first_chunk::<BEGINNING>()?;
-        Some(self.hasher.hash_one(beginning) as usize % GUESSED)
+        let beginning = bytes.first_chunk::<BEGINNING_BYTES>()?;
+        Some(self.hasher.hash_one(beginning) as usize % BEGINNING_SLOTS)
     }
 
-    /// Remembers what became of a list.
+    /// Adds a list and its id in the shape.
     pub(super) fn remember(&mut self, body: Body<'_>, kept: u32) {
-        if self.bytes.len() + body.bytes.len() > MOST {
+        if self.bytes.len() + body.bytes.len() > MAX_CACHED_BYTES {
             self.forget();
         }
         let (start, length) = (self.bytes.len() as u32, body.bytes.len() as u32);
@@ -147,24 +148,24 @@ impl Repeats {
         let Self { seen, known, bytes, hasher, .. } = self;
         let hash = hasher.hash_one(body.bytes);
         known.insert_unique(hash, place, |place| hasher.hash_one(bytes_of(bytes, seen, *place)));
-        self.met(body, place);
+        self.mark_seen(body, place);
     }
 
-    /// Forgets everything: references to the memo mean something else now.
+    /// Clears the cache, since memo entries were overwritten.
     #[cold]
     pub(super) fn forget(&mut self) {
         self.seen.clear();
         self.known.clear();
         self.bytes.clear();
-        self.lately.clear();
+        self.recent.clear();
         self.last = None;
     }
 
-    /// Roughly how many bytes this holds.
+    /// Approximate memory in bytes.
     pub(super) fn memory(&self) -> usize {
         self.bytes.len()
             + self.seen.len() * (size_of::<Seen>() + 2 * size_of::<u32>())
-            + self.lately.len() * size_of::<u32>()
+            + self.recent.len() * size_of::<u32>()
     }
 }
 
@@ -194,20 +195,20 @@ mod tests {
         let mut repeats = Repeats::default();
         let elements: Vec<u32> = (250..280).collect();
         let bytes = list(&elements);
-        let body = Body::at(&bytes).expect("it is a list");
+        let body = Body::parse(&bytes).expect("it is a list");
         assert_eq!(repeats.get(body), None);
         repeats.remember(body, 7);
-        // Whatever comes behind it.
+        // Other bytes follow the list.
         let longer = [&bytes[..], b"rest"].concat();
-        assert_eq!(repeats.get(Body::at(&longer).expect("it is a list")), Some(7));
+        assert_eq!(repeats.get(Body::parse(&longer).expect("it is a list")), Some(7));
         assert_eq!(repeats.guess(&longer), Some((bytes.len(), 7)));
         assert_eq!(repeats.guess(&longer[..bytes.len() - 1]), None);
-        assert_eq!(repeats.guess(&longer[..BEGINNING - 1]), None);
+        assert_eq!(repeats.guess(&longer[..BEGINNING_BYTES - 1]), None);
         for place in 0..elements.len() {
             let mut other = elements.clone();
             other[place] += 1000;
             let other = list(&other);
-            assert_eq!(repeats.get(Body::at(&other).expect("it is a list")), None);
+            assert_eq!(repeats.get(Body::parse(&other).expect("it is a list")), None);
             assert_eq!(repeats.guess(&other), None);
         }
         repeats.forget();
@@ -221,12 +222,12 @@ mod tests {
         let mut repeats = Repeats::default();
         for (bytes, kept) in lists.iter().zip(0..) {
             assert_eq!(repeats.guess(bytes), None, "{kept}");
-            repeats.remember(Body::at(bytes).expect("it is a list"), kept);
+            repeats.remember(Body::parse(bytes).expect("it is a list"), kept);
         }
-        // The three begin alike, so only the last is found by that; it was followed by none.
+        // The three lists have the same beginning, so only the last is found by it, and nothing followed it.
         assert_eq!(repeats.guess(&lists[0]), None);
         assert_eq!(repeats.guess(&lists[2]), Some((lists[2].len(), 2)));
-        assert_eq!(repeats.get(Body::at(&lists[0]).expect("it is a list")), Some(0));
+        assert_eq!(repeats.get(Body::parse(&lists[0]).expect("it is a list")), Some(0));
         for round in 0..2 {
             for place in [1, 2, 0] {
                 let found = repeats.guess(&lists[place]);
@@ -239,13 +240,13 @@ mod tests {
     fn what_is_cut_off_short_or_something_else_is_no_list_to_remember() {
         let whole = list(&(300..320).collect::<Vec<_>>());
         for end in 0..whole.len() {
-            assert!(Body::at(&whole[..end]).is_none(), "{end}");
+            assert!(Body::parse(&whole[..end]).is_none(), "{end}");
         }
-        assert!(Body::at(&list(&[1, 2])).is_none());
+        assert!(Body::parse(&list(&[1, 2])).is_none());
         let mut other = whole;
         let place = other.len() - 1;
         other[place] = op::SETITEMS;
-        assert!(Body::at(&other).is_none());
+        assert!(Body::parse(&other).is_none());
     }
 
     #[test]
@@ -254,10 +255,10 @@ mod tests {
         let elements: Vec<u32> = (1000..21_000).collect();
         for first in 0..300 {
             let bytes = list(&[&[first][..], &elements].concat());
-            let body = Body::at(&bytes).expect("it is a list");
+            let body = Body::parse(&bytes).expect("it is a list");
             repeats.remember(body, first);
             assert_eq!(repeats.get(body), Some(first));
-            assert!(repeats.memory() < 2 * MOST);
+            assert!(repeats.memory() < 2 * MAX_CACHED_BYTES);
         }
     }
 }

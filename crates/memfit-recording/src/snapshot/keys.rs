@@ -1,4 +1,4 @@
-//! The words that snapshots consist of, with fixed numbers among the texts.
+//! Dictionary keys and values of snapshots, with fixed text ids.
 
 use std::sync::LazyLock;
 
@@ -9,12 +9,11 @@ macro_rules! words {
         // Zero is the empty text.
         words!(@number 1_u32; $($name,)+);
 
-        /// Texts that begin with these words, so that each has its number.
+        /// Returns interned texts that begin with these words, so that each has its fixed id.
         pub(super) fn texts() -> Texts {
             static TEXTS: LazyLock<Texts> = LazyLock::new(|| {
-                // With room for as many again and more: what is cloned with it does not have to grow for a
-                // small file.
-                let mut texts = Texts::with_room(4 * COUNT as usize);
+                // Extra capacity, so that a copy need not grow for a small file.
+                let mut texts = Texts::with_capacity(4 * COUNT as usize);
                 for word in [$($text),+] {
                     texts.intern(word);
                 }
@@ -29,17 +28,17 @@ macro_rules! words {
         words!(@number $name + 1; $($rest,)*);
     };
     (@number $next:expr;) => {
-        /// How many numbers are taken.
+        /// Number of fixed ids.
         pub(super) const COUNT: u32 = $next;
     };
 }
 
 words! {
-    // Of frames.
+    // Frame keys.
     NAME = "name",
     FILENAME = "filename",
     LINE = "line",
-    // Of events.
+    // Event keys.
     ACTION = "action",
     ADDR = "addr",
     SIZE = "size",
@@ -51,27 +50,27 @@ words! {
     USER_METADATA = "user_metadata",
     POOL_ID = "pool_id",
     CATEGORY = "category",
-    // Of blocks.
+    // Block keys.
     STATE = "state",
     REQUESTED_SIZE = "requested_size",
     ADDRESS = "address",
     HISTORY = "history",
     REAL_SIZE = "real_size",
-    // Of segments.
+    // Segment keys.
     DEVICE = "device",
     TOTAL_SIZE = "total_size",
     SEGMENT_TYPE = "segment_type",
     SEGMENT_POOL_ID = "segment_pool_id",
     IS_EXPANDABLE = "is_expandable",
     BLOCKS = "blocks",
-    // Of annotations.
+    // Annotation keys.
     STAGE = "stage",
-    // Of the whole.
+    // Top-level keys.
     SEGMENTS = "segments",
     DEVICE_TRACES = "device_traces",
     ALLOCATOR_SETTINGS = "allocator_settings",
     EXTERNAL_ANNOTATIONS = "external_annotations",
-    // Of settings.
+    // Settings keys.
     CONF = "PYTORCH_CUDA_ALLOC_CONF",
     MAX_SPLIT_SIZE = "max_split_size",
     GC_THRESHOLD = "garbage_collection_threshold",

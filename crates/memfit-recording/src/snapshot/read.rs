@@ -1,4 +1,4 @@
-//! From a pickle to a snapshot.
+//! Conversion of a pickle to a snapshot.
 
 use std::io::Read;
 use std::ops::Range;
@@ -8,20 +8,20 @@ use super::{Snapshot, TraceEvent, TracedSettings, keys};
 use crate::pickle::{Heap, Machine, Object, PickleError, PickleLimits, RowKind, Value};
 use crate::{RecordingError, TextId};
 
-/// A snapshot of which nothing could be read.
+/// Error for a file of which nothing could be read as a snapshot.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// It is no pickle, or is broken before anything useful.
+    /// Not a pickle, or damaged before any useful content.
     #[error("the snapshot cannot be read: {0}")]
     Pickle(#[from] PickleError),
-    /// It is a pickle of something else.
+    /// A pickle of something else.
     #[error("this pickle holds {0}, not a PyTorch memory snapshot")]
     NotASnapshot(&'static str),
 }
 
 impl SnapshotError {
-    /// What the user can do about it.
+    /// Advice for the user.
     pub const fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Pickle(error) => error.hint(),
@@ -32,23 +32,23 @@ impl SnapshotError {
     }
 }
 
-/// Something about a snapshot that was read all the same.
+/// Problem with a file that was read nevertheless.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// It could not be read to its end.
+    /// The snapshot could not be read to its end.
     #[error("the snapshot could not be read to its end: {0}")]
     Broken(PickleError),
-    /// Entries that lack something or have something of the wrong type.
+    /// Entries that lack a field or have one of the wrong type.
     #[error("{0} entries make no sense and were left out")]
     Malformed(u64),
-    /// Values where events, or lists of them, should be.
+    /// Values in place of events or lists of events.
     #[error("{0} values stand where events should, and were left out")]
     Strangers(u64),
     /// Entries that the file lists more than once.
     #[error("{0} entries are listed more than once, which no allocator writes; they were taken once")]
     Shared(u64),
-    /// Events of kinds that this memfit does not know.
+    /// Events of unknown kinds.
     #[error("{0} events of kinds that are not known were left out")]
     UnknownActions(u64),
     /// A recording could not be read to its end.
@@ -57,7 +57,7 @@ pub enum Problem {
     /// A trace could not be read to its end.
     #[error("the trace could not be read to its end: {0}")]
     Trace(String),
-    /// A notebook could not be read as one.
+    /// A file that looks like a notebook is not valid JSON.
     #[error("{0}; errors were looked for in its bytes")]
     Notebook(String),
     /// A database could not be read to its end.
@@ -69,13 +69,13 @@ pub enum Problem {
 }
 
 impl Snapshot {
-    /// Reads a pickle. Nothing in it is executed. What was read before an error is kept, and the error is
-    /// among the problems.
+    /// Reads a pickle without executing it. Content before an error is kept, and the error is among the
+    /// problems.
     pub fn read(mut reader: impl Read, limits: PickleLimits) -> Result<(Self, Vec<Problem>), SnapshotError> {
         Self::read_parts(&mut reader, limits)
     }
 
-    /// The same for any reader: one machine, compiled here together with what it builds, whoever reads.
+    /// Implements [`Snapshot::read`] for a trait object, so that the machine is compiled once.
     fn read_parts(
         reader: &mut dyn Read,
         limits: PickleLimits,
@@ -114,7 +114,7 @@ const fn describe(value: Option<Value>) -> &'static str {
     }
 }
 
-/// The parts of a snapshot among the values of a pickle.
+/// Parts of a snapshot among the values of a pickle.
 #[derive(Default)]
 struct Found {
     anything: bool,
@@ -126,8 +126,7 @@ struct Found {
 
 impl Found {
     fn look_at(&mut self, whole: Value, heap: &Heap) {
-        // `torch.cuda.memory_snapshot()` alone is a list of segments. Entries that make no sense tear holes
-        // into it.
+        // `torch.cuda.memory_snapshot()` alone is a list of segments. Invalid entries leave gaps in it.
         let is_segment = |element: &Value| heap.row(*element).is_some_and(|row| row.kind == SEGMENT);
         if heap.run(whole).is_some_and(|run| run.kind == SEGMENT)
             || heap.elements(whole).iter().any(is_segment)
@@ -188,8 +187,8 @@ impl Found {
     }
 }
 
-/// Keeps those rows of a table that are in a list: the table may hold others, of lists that are not needed.
-/// Gives how many the list has beyond all that were read, since a list may name one row any number of times.
+/// Keeps the rows of a table that are in `list`; others belong to lists that are not needed. Returns the
+/// number of repeated rows, since a list may contain one row any number of times.
 fn keep_rows<T: Clone>(table: &mut Vec<T>, list: Option<Value>, kind: RowKind, heap: &Heap) -> u64 {
     let Some(list) = list else {
         table.clear();
@@ -207,30 +206,30 @@ fn keep_rows<T: Clone>(table: &mut Vec<T>, list: Option<Value>, kind: RowKind, h
     shared as u64
 }
 
-/// More devices than this are no machine's.
-const MOST_DEVICES: usize = 1024;
+/// Maximum number of devices.
+const MAX_DEVICES: usize = 1024;
 
-/// Each device's events.
+/// Events of each device.
 #[derive(Default)]
 struct Traces {
-    /// Where each device's events are in the table.
+    /// Range of each device's events in the table.
     ranges: Vec<Range<usize>>,
-    /// Values that stand where events or lists of them should.
+    /// Values in place of events or lists of events.
     strangers: u64,
-    /// Events of lists that the file names more than once.
+    /// Events in lists that the file names more than once.
     shared: u64,
 }
 
-/// Finds each device's events. They lie in the table one device after another, unless somebody wove the file
-/// otherwise. A list that stands in the file once may be named any number of times, and so may an event: all
-/// lists together have no more events than were read.
+/// Finds each device's events. They are stored one device after another unless the file was crafted. A list
+/// may be named any number of times, and so may an event; all lists together yield no more events than were
+/// read.
 fn device_traces(traces: Value, heap: &Heap, snapshot: &mut Snapshot) -> Traces {
     let lists = heap.elements(traces);
     let mut strangers = u64::from(!heap.is_list(traces));
     let mut shared = 0;
     let mut room = snapshot.events.len();
-    let mut ranges = Vec::with_capacity(lists.len().min(MOST_DEVICES));
-    for list in lists.iter().take(MOST_DEVICES) {
+    let mut ranges = Vec::with_capacity(lists.len().min(MAX_DEVICES));
+    for list in lists.iter().take(MAX_DEVICES) {
         let is_event = |element: &&Value| heap.row(**element).is_some_and(|row| row.kind == EVENT);
         let events = heap
             .run(*list)
@@ -245,7 +244,7 @@ fn device_traces(traces: Value, heap: &Heap, snapshot: &mut Snapshot) -> Traces 
         let range = if let Some(run) = heap.run(*list).filter(|run| run.kind == EVENT) {
             run.start as usize..(run.start + run.length) as usize
         } else {
-            // Entries that make no sense tear holes into a list.
+            // Invalid entries leave gaps in a list.
             let elements = heap.elements(*list);
             strangers += u64::from(!heap.is_list(*list));
             strangers += elements.iter().filter(|element| heap.object(**element).is_none()).count() as u64;
@@ -258,7 +257,7 @@ fn device_traces(traces: Value, heap: &Heap, snapshot: &mut Snapshot) -> Traces 
         };
         ranges.push(range);
     }
-    strangers += lists.len().saturating_sub(MOST_DEVICES) as u64;
+    strangers += lists.len().saturating_sub(MAX_DEVICES) as u64;
     Traces { ranges, strangers, shared }
 }
 
@@ -270,7 +269,7 @@ fn traced_settings(settings: Value, heap: &Heap, snapshot: &Snapshot) -> TracedS
                 let text = value.as_text().map_or("", |id| snapshot.texts.get(TextId(id)));
                 text.clone_into(&mut traced.text);
             }
-            // No limit is written as -1.
+            // No limit is stored as -1.
             Some(keys::MAX_SPLIT_SIZE) => {
                 traced.max_split_size = value.as_u64().filter(|size| *size < i64::MAX as u64);
             }

@@ -1,4 +1,5 @@
-//! From dicts to rows: frames, events, blocks, segments and annotations are known by their keys.
+//! Conversion of dicts to rows: frames, events, blocks, segments and annotations are recognised by their
+//! keys.
 
 use std::num::NonZeroU16;
 
@@ -21,7 +22,7 @@ const fn bit(key: u32) -> u64 {
     1 << key
 }
 
-/// The keys that make a dict a frame, an event and so on.
+/// Keys that identify a frame, an event and so on.
 const NAME_KEY: Value = Value::Text(keys::NAME as u64);
 const FILENAME_KEY: Value = Value::Text(keys::FILENAME as u64);
 const LINE_KEY: Value = Value::Text(keys::LINE as u64);
@@ -32,40 +33,46 @@ const SEGMENT_KEYS: u64 = bit(keys::TOTAL_SIZE) | bit(keys::ADDRESS) | bit(keys:
 const ANNOTATION_KEYS: u64 = bit(keys::STAGE) | bit(keys::NAME);
 const HISTORY_KEYS: u64 = bit(keys::REAL_SIZE);
 
-/// What is built while a pickle is read.
+/// Tables built while a pickle is read.
 #[derive(Debug)]
 pub(super) struct Builder {
     pub(super) snapshot: Snapshot,
     histories: Vec<StackId>,
-    /// Dicts that looked like something known and were not.
+    /// Number of dicts with the keys of a known row but invalid values.
     pub(super) malformed: u64,
-    /// Events of kinds that are not known.
+    /// Number of events of unknown kinds.
     pub(super) unknown_actions: u64,
-    /// Texts seen lately, each at the place that its length and ends give it: most releases write the same
-    /// few short ones with every event.
-    lately: [u32; LATELY],
+    /// Recently seen texts, indexed by their length and their first and last bytes. Most releases write the
+    /// same few short texts with every event.
+    recent_texts: [u32; RECENT_TEXTS],
 }
 
-/// A small file has fewer, and need not grow its tables for them.
-const FIRST_FRAMES: usize = 256;
+/// Initial capacity for frames, enough for a small file.
+const INITIAL_FRAMES: usize = 256;
 
-/// Frames of one stack. No program calls deeper, and a hostile file could otherwise write one stack for each
-/// length of a long list.
-const MOST_FRAMES: usize = 4096;
+/// Maximum number of frames in a stack. No program calls deeper, and a hostile file could otherwise create
+/// one stack for each length of a long list.
+const MAX_FRAMES: usize = 4096;
 
-/// A power of two.
-const LATELY: usize = 64;
+/// Number of recently seen texts, a power of two.
+const RECENT_TEXTS: usize = 64;
 
-fn place_of(text: &[u8]) -> usize {
+fn recent_slot(text: &[u8]) -> usize {
     let (first, last) = (text.first().copied().unwrap_or(0), text.last().copied().unwrap_or(0));
-    (text.len() ^ usize::from(first) ^ (usize::from(last) << 2)) % LATELY
+    (text.len() ^ usize::from(first) ^ (usize::from(last) << 2)) % RECENT_TEXTS
 }
 
 impl Builder {
     pub(super) fn new() -> Self {
-        let stacks = Stacks::with_room(FIRST_FRAMES);
+        let stacks = Stacks::with_capacity(INITIAL_FRAMES);
         let snapshot = Snapshot { texts: keys::texts(), stacks, pools: vec![(0, 0)], ..Snapshot::default() };
-        Self { snapshot, histories: Vec::new(), malformed: 0, unknown_actions: 0, lately: [0; LATELY] }
+        Self {
+            snapshot,
+            histories: Vec::new(),
+            malformed: 0,
+            unknown_actions: 0,
+            recent_texts: [0; RECENT_TEXTS],
+        }
     }
 
     fn frame(&mut self, pairs: &[Value]) -> Option<Row> {
@@ -74,7 +81,7 @@ impl Builder {
             match key {
                 keys::NAME => frame.name = TextId(value.as_text()?),
                 keys::FILENAME => frame.file = TextId(value.as_text()?),
-                // Lines of native frames are written as zero, and some releases wrote -1.
+                // Native frames have line 0; some releases wrote -1.
                 keys::LINE => {
                     frame.line = value.as_u64().and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
                 }
@@ -127,12 +134,11 @@ impl Builder {
         row(EVENT, self.snapshot.events.len())
     }
 
-    /// The stack of what a backward asked for: its own frames, and behind them those of the forward that it
-    /// goes back through, which releases since 2.13 write in anomaly mode, as lines of a traceback with
-    /// the outermost first.
+    /// Combines the stack of an allocation in a backward pass with that of the forward operation. Since
+    /// release 2.13, anomaly mode writes the latter as lines of a traceback, the outermost first.
     fn with_forward(&mut self, own: StackId, lines: &[Value]) -> StackId {
         let mut numbers = Vec::new();
-        for line in lines.iter().rev().take(MOST_FRAMES).filter_map(|line| line.as_text()) {
+        for line in lines.iter().rev().take(MAX_FRAMES).filter_map(|line| line.as_text()) {
             let Some(traced) = line_of_traceback(self.snapshot.texts.get(TextId(line))) else { continue };
             let (file, line, name) = (traced.0.to_owned(), traced.1, traced.2.to_owned());
             let frame = Frame { name: TextId(self.text(&name)), file: TextId(self.text(&file)), line };
@@ -143,7 +149,7 @@ impl Builder {
         }
         let stacks = &mut self.snapshot.stacks;
         let mut whole = [stacks.elements_of(own), &numbers].concat();
-        whole.truncate(MOST_FRAMES);
+        whole.truncate(MAX_FRAMES);
         stacks.intern_numbers(&whole)
     }
 
@@ -170,7 +176,7 @@ impl Builder {
                 }
                 keys::FRAMES => block.stack = stack(value, heap)?,
                 keys::HISTORY => {
-                    // Release 2.0 listed the allocations that a block had seen, the latest first.
+                    // Release 2.0 wrote the allocations that a block had served, the latest first.
                     if let Some(run) = heap.run(value).filter(|run| run.kind == HISTORY) {
                         block.stack = self.histories[run.start as usize];
                     }
@@ -215,7 +221,7 @@ impl Builder {
                 _ => {}
             }
         }
-        // Release 2.0 wrote no addresses of blocks.
+        // Release 2.0 wrote no block addresses.
         let mut next = segment.address;
         for block in &mut self.snapshot.blocks[segment.blocks.clone()] {
             if block.address == 0 {
@@ -257,15 +263,15 @@ impl Builder {
 
 impl Shape for Builder {
     fn text(&mut self, text: &str) -> u32 {
-        let place = place_of(text.as_bytes());
+        let place = recent_slot(text.as_bytes());
         let id = self.snapshot.texts.intern(text);
-        self.lately[place] = id.0;
+        self.recent_texts[place] = id.0;
         id.0
     }
 
     fn text_seen(&self, bytes: &[u8]) -> Option<u32> {
-        let lately = self.lately[place_of(bytes)];
-        (self.snapshot.texts.get(TextId(lately)).as_bytes() == bytes).then_some(lately)
+        let recent_texts = self.recent_texts[recent_slot(bytes)];
+        (self.snapshot.texts.get(TextId(recent_texts)).as_bytes() == bytes).then_some(recent_texts)
     }
 
     fn text_of(&self, id: u32) -> &str {
@@ -273,7 +279,7 @@ impl Shape for Builder {
     }
 
     fn dict(&mut self, pairs: &[Value], heap: &Heap) -> Option<Row> {
-        // A frame as every release writes it: they are most of the dicts of a small file.
+        // The frame layout of every release. Most dicts of a small file are frames.
         if let [NAME_KEY, Value::Text(name), FILENAME_KEY, Value::Text(file), LINE_KEY, Value::Int(line)] =
             *pairs
         {
@@ -313,7 +319,7 @@ impl Shape for Builder {
             return stacks.intern_numbers(rows).0;
         };
         let mut frames = stacks.elements_of(StackId(before)).to_vec();
-        let room = MOST_FRAMES.saturating_sub(frames.len()).min(rows.len());
+        let room = MAX_FRAMES.saturating_sub(frames.len()).min(rows.len());
         frames.extend_from_slice(&rows[..room]);
         stacks.intern_numbers(&frames).0
     }
@@ -329,14 +335,14 @@ impl Shape for Builder {
     }
 }
 
-/// File, line and function of `  File "train.py", line 12, in main`, whatever follows.
+/// Parses file, line and function of `  File "train.py", line 12, in main`, with any text after it.
 fn line_of_traceback(text: &str) -> Option<(&str, u32, &str)> {
     let (file, rest) = text.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
     let (line, name) = rest.split_once(", in ")?;
     Some((file, line.parse().ok()?, name.lines().next()?))
 }
 
-/// The pairs whose keys are texts.
+/// Pairs whose keys are texts.
 fn entries(pairs: &[Value]) -> impl Iterator<Item = (u32, Value)> + '_ {
     pairs.chunks_exact(2).filter_map(|pair| pair[0].as_text().map(|key| (key, pair[1])))
 }
@@ -361,7 +367,7 @@ const fn action(text: u32) -> Option<TraceAction> {
     })
 }
 
-/// A stream's handle. It was written as a signed number by some releases.
+/// Stream handle. Some releases wrote it as a signed number.
 const fn stream(value: Value) -> Option<u64> {
     match value {
         Value::Int(handle) => Some(handle.cast_unsigned()),
@@ -379,7 +385,7 @@ fn stack(frames: Value, heap: &Heap) -> Option<StackId> {
     }
 }
 
-/// A segment's blocks among all blocks.
+/// Range of a segment's blocks in the table.
 fn blocks(list: Value, heap: &Heap) -> Option<std::ops::Range<usize>> {
     if heap.object(list)? == Object::EmptyList {
         return Some(0..0);
@@ -395,14 +401,14 @@ fn pool(value: Value, heap: &Heap) -> Option<(u64, u64)> {
     }
 }
 
-/// How many streams or pools are told apart.
-const MOST_NUMBERED: usize = 4096;
+/// Maximum number of different streams or pools.
+const MAX_NUMBERED: usize = 4096;
 
-/// The place of an element among the few that there are.
+/// Returns the index of an element in a short list, and adds it if it is new.
 fn number_of<T: PartialEq>(known: &mut Vec<T>, element: T) -> Option<u16> {
     let place = known.iter().position(|other| *other == element).or_else(|| {
-        // A hostile file may name any number of them, and looking for one must not take forever.
-        (known.len() < MOST_NUMBERED).then(|| {
+        // A hostile file may name any number of them, which would make the linear search slow.
+        (known.len() < MAX_NUMBERED).then(|| {
             known.push(element);
             known.len() - 1
         })

@@ -1,4 +1,4 @@
-//! Stacks of calls, each kept once: most events of a training run come from a few thousand places.
+//! Interned call stacks: most events of a training run come from a few thousand call sites.
 
 use std::hash::BuildHasher;
 
@@ -6,53 +6,52 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::TextId;
 
-/// The number of a frame.
+/// Index of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrameId(pub u32);
 
-/// The number of a stack. Zero is the empty one, which stands for "not known".
+/// Id of a stack. Zero is the empty stack, which stands for "not known".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StackId(pub u32);
 
 impl StackId {
-    /// No stack.
+    /// The empty stack.
     pub const NONE: Self = Self(0);
 }
 
-/// A place in a program.
+/// Source line of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// The function.
+    /// Function name.
     pub name: TextId,
-    /// The file.
+    /// File path.
     pub file: TextId,
-    /// The line.
+    /// Line number.
     pub line: u32,
 }
 
-/// How many frames are met again at a glance, a power of two.
-const FRAMES_LATELY: usize = 256;
+/// Number of recently seen frames in the fast lookup, a power of two.
+const RECENT_FRAMES: usize = 256;
 
-fn place_of(frame: Frame) -> usize {
-    (frame.name.0 ^ frame.file.0.wrapping_mul(31) ^ frame.line.wrapping_mul(7)) as usize % FRAMES_LATELY
+fn recent_slot(frame: Frame) -> usize {
+    (frame.name.0 ^ frame.file.0.wrapping_mul(31) ^ frame.line.wrapping_mul(7)) as usize % RECENT_FRAMES
 }
 
 /// All stacks, the innermost frame first.
 #[derive(Clone, Debug)]
 pub struct Stacks {
     frames: Vec<Frame>,
-    /// The numbers of frames by their hashes.
+    /// Indices of frames by their hashes.
     frame_numbers: HashTable<u32>,
-    /// The numbers of frames that were met lately, each where [`place_of`] puts it: some writers write a
-    /// frame out wherever it occurs.
-    frames_lately: [u32; FRAMES_LATELY],
-    /// The frames of all stacks, one stack after another.
+    /// Recently seen frames, indexed by [`recent_slot`]: some writers repeat a frame at every use.
+    recent_frames: [u32; RECENT_FRAMES],
+    /// Frames of all stacks, one stack after another.
     elements: Vec<u32>,
-    /// Where each stack begins, and where the last one ends.
+    /// Offset of each stack in `elements`, and the end of the last one.
     starts: Vec<u32>,
-    /// The numbers of stacks by the hashes of their frames.
+    /// Ids of stacks by the hashes of their frames.
     numbers: HashTable<u32>,
-    /// With a secret, so that no file can bring stacks that all have the same.
+    /// Randomly keyed, so that a hostile file cannot cause collisions.
     hasher: DefaultHashBuilder,
 }
 
@@ -61,7 +60,7 @@ impl Default for Stacks {
         Self {
             frames: Vec::new(),
             frame_numbers: HashTable::new(),
-            frames_lately: [0; FRAMES_LATELY],
+            recent_frames: [0; RECENT_FRAMES],
             elements: Vec::new(),
             starts: vec![0, 0],
             numbers: HashTable::new(),
@@ -72,7 +71,7 @@ impl Default for Stacks {
 
 impl PartialEq for Stacks {
     fn eq(&self, other: &Self) -> bool {
-        // The rest is only how they are found.
+        // The other fields are lookup tables.
         self.frames == other.frames && self.elements == other.elements && self.starts == other.starts
     }
 }
@@ -80,28 +79,28 @@ impl PartialEq for Stacks {
 impl Eq for Stacks {}
 
 impl Stacks {
-    /// How many stacks there are, the empty one included.
+    /// Number of stacks, including the empty one.
     pub fn len(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// Whether there is no stack but the empty one.
+    /// Returns `true` if there is no stack but the empty one.
     pub fn is_empty(&self) -> bool {
         self.len() <= 1
     }
 
-    /// The frames of a stack, the innermost first.
+    /// Frames of a stack, the innermost first.
     pub fn get(&self, id: StackId) -> impl ExactSizeIterator<Item = Frame> + '_ {
         self.elements_of(id).iter().map(|frame| self.frames[*frame as usize])
     }
 
-    /// All frames, in the order of their numbers.
+    /// All frames by index.
     pub fn frames(&self) -> &[Frame] {
         &self.frames
     }
 
-    /// No stacks, and room for about so many frames.
-    pub(super) fn with_room(frames: usize) -> Self {
+    /// Creates an empty table with capacity for `frames` frames.
+    pub(super) fn with_capacity(frames: usize) -> Self {
         Self {
             frames: Vec::with_capacity(frames),
             frame_numbers: HashTable::with_capacity(frames),
@@ -110,10 +109,10 @@ impl Stacks {
         }
     }
 
-    /// The number of a frame, which is kept if it is new.
+    /// Interns a frame.
     pub fn intern_frame(&mut self, frame: Frame) -> FrameId {
-        let Self { frames, frame_numbers, frames_lately, hasher, .. } = self;
-        let lately = &mut frames_lately[place_of(frame)];
+        let Self { frames, frame_numbers, recent_frames, hasher, .. } = self;
+        let lately = &mut recent_frames[recent_slot(frame)];
         if frames.get(*lately as usize) == Some(&frame) {
             return FrameId(*lately);
         }
@@ -129,13 +128,13 @@ impl Stacks {
         FrameId(number)
     }
 
-    /// The number of a stack, which is kept if it is new.
+    /// Interns a stack.
     pub fn intern(&mut self, frames: &[FrameId]) -> StackId {
         let numbers: Vec<u32> = frames.iter().map(|frame| frame.0).collect();
         self.intern_numbers(&numbers)
     }
 
-    /// The same, for frames by their bare numbers.
+    /// Interns a stack from frame indices.
     pub(crate) fn intern_numbers(&mut self, frames: &[u32]) -> StackId {
         if frames.is_empty() {
             return StackId::NONE;
@@ -152,12 +151,12 @@ impl Stacks {
         StackId(number)
     }
 
-    /// The frames of a stack by their bare numbers.
+    /// Frame indices of a stack.
     pub(crate) fn elements_of(&self, id: StackId) -> &[u32] {
         elements_at(&self.elements, &self.starts, id.0)
     }
 
-    /// Roughly how many bytes this holds.
+    /// Approximate memory in bytes.
     pub(crate) fn memory(&self) -> u64 {
         let bytes =
             self.frames.len() * 3 * size_of::<Frame>() + self.elements.len() * 4 + self.starts.len() * 24;

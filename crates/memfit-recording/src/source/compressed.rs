@@ -1,4 +1,4 @@
-//! gzip, zstd and xz, unpacked on the fly; a file that unpacks to far more than it is ends there.
+//! Streaming decompression of gzip, zstd and xz, with a limit on the ratio against decompression bombs.
 
 use std::cell::Cell;
 use std::io::{self, BufReader, Read};
@@ -6,12 +6,13 @@ use std::rc::Rc;
 
 use super::OpenError;
 
-/// What a file may unpack to, whatever its size.
-const FREE: u64 = 256 << 20;
-/// Beyond that, how many times its size. Snapshots shrink to a fiftieth at best, logs to a hundredth.
-const MOST_TIMES: u64 = 1000;
-/// How much memory an xz stream may ask for, in KiB.
-const XZ_MEMORY: u32 = 256 << 10;
+/// Decompressed size that any file may reach.
+const UNLIMITED_RATIO_BYTES: u64 = 256 << 20;
+/// Maximum compression ratio beyond [`UNLIMITED_RATIO_BYTES`]. Snapshots compress to a fiftieth at best, logs
+/// to a hundredth.
+const MAX_RATIO: u64 = 1000;
+/// Memory limit of the xz decoder in KiB.
+const XZ_MEMORY_KIB: u32 = 256 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packed {
@@ -20,7 +21,7 @@ pub(super) enum Packed {
     Xz,
 }
 
-/// How a file is compressed, if it is.
+/// Detects the compression format.
 pub(super) fn format(start: &[u8]) -> Option<Packed> {
     if start.starts_with(&[0x1f, 0x8b]) {
         Some(Packed::Gzip)
@@ -33,13 +34,13 @@ pub(super) fn format(start: &[u8]) -> Option<Packed> {
     }
 }
 
-/// What is in a compressed file.
+/// Decompresses a file.
 pub(super) fn unpack<'reader>(
     format: Packed,
     packed: Box<dyn Read + 'reader>,
 ) -> Result<Box<dyn Read + 'reader>, OpenError> {
-    let taken = Rc::new(Cell::new(0));
-    let counted = BufReader::new(Counted { inner: packed, taken: Rc::clone(&taken) });
+    let consumed = Rc::new(Cell::new(0));
+    let counted = BufReader::new(Counted { inner: packed, consumed: Rc::clone(&consumed) });
     let inner: Box<dyn Read + 'reader> = match format {
         Packed::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(counted)),
         Packed::Zstd => {
@@ -47,37 +48,37 @@ pub(super) fn unpack<'reader>(
             decoder.window_log_max(27)?;
             Box::new(decoder)
         }
-        Packed::Xz => Box::new(lzma_rust2::XzReader::new_mem_limit(counted, true, XZ_MEMORY)),
+        Packed::Xz => Box::new(lzma_rust2::XzReader::new_mem_limit(counted, true, XZ_MEMORY_KIB)),
     };
-    Ok(Box::new(Bounded { inner, format, given: 0, taken }))
+    Ok(Box::new(Bounded { inner, format, given: 0, consumed }))
 }
 
-/// Counts what is read.
+/// Counts the bytes read.
 struct Counted<R> {
     inner: R,
-    taken: Rc<Cell<u64>>,
+    consumed: Rc<Cell<u64>>,
 }
 
 impl<R: Read> Read for Counted<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
-        self.taken.set(self.taken.get() + count as u64);
+        self.consumed.set(self.consumed.get() + count as u64);
         Ok(count)
     }
 }
 
-/// Ends where a file has unpacked to far more than it is, and says where it is damaged.
+/// Fails when the decompressed size exceeds the limit, and reports the position of damage.
 struct Bounded<R> {
     inner: R,
     format: Packed,
     given: u64,
-    taken: Rc<Cell<u64>>,
+    consumed: Rc<Cell<u64>>,
 }
 
 impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.given > FREE && self.given / MOST_TIMES > self.taken.get() {
-            let why = format!("{} bytes unpack to more than {MOST_TIMES} times as many", self.taken.get());
+        if self.given > UNLIMITED_RATIO_BYTES && self.given / MAX_RATIO > self.consumed.get() {
+            let why = format!("{} bytes unpack to more than {MAX_RATIO} times as many", self.consumed.get());
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, why));
         }
         match self.inner.read(buffer) {
@@ -89,7 +90,7 @@ impl<R: Read> Read for Bounded<R> {
                 let why = format!(
                     "the {:?} stream is damaged or cut off near its byte {}: {error}",
                     self.format,
-                    self.taken.get()
+                    self.consumed.get()
                 );
                 Err(io::Error::new(error.kind(), why.to_lowercase()))
             }

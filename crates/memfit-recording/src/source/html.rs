@@ -1,4 +1,4 @@
-//! HTML pages of PyTorch's memory_viz: the snapshot lies in them as base64.
+//! HTML pages of PyTorch's memory_viz, which contain the snapshot as base64.
 
 use std::io::{self, BufRead, Read};
 
@@ -6,8 +6,8 @@ use super::{OpenError, Source};
 use crate::snapshot::Problem;
 use crate::{PickleLimits, Snapshot};
 
-/// So much may come before the snapshot.
-const BEFORE: u64 = 16 << 20;
+/// Maximum number of bytes before the snapshot.
+const MAX_PREAMBLE_BYTES: u64 = 16 << 20;
 const KEY: &[u8] = b"\"base64\"";
 
 /// Reads the first snapshot in a page.
@@ -17,7 +17,7 @@ pub(super) fn read(
 ) -> Result<(Source, Vec<Problem>), OpenError> {
     let broken = |why: &str| OpenError::Broken { format: "HTML page", why: why.to_owned() };
     let mut passed = 0;
-    // Python's json puts spaces behind colons, others do not.
+    // Python's json module writes a space after a colon, other writers do not.
     if !skip_past(&mut page, KEY, &mut passed)? || !skip_past(&mut page, b"\"", &mut passed)? {
         return Err(broken("no snapshot is in it: there is no `\"base64\"` in front of data"));
     }
@@ -25,12 +25,12 @@ pub(super) fn read(
     Ok((Source::Snapshot(Box::new(snapshot)), problems))
 }
 
-/// Reads on until right behind some bytes. Says whether they came.
+/// Skips bytes up to the end of `wanted`. Returns `false` if it was not found.
 fn skip_past(page: &mut impl BufRead, wanted: &[u8], passed: &mut u64) -> io::Result<bool> {
     let mut matched = 0;
     loop {
         let available = page.fill_buf()?;
-        if available.is_empty() || *passed > BEFORE {
+        if available.is_empty() || *passed > MAX_PREAMBLE_BYTES {
             return Ok(false);
         }
         let mut used = 0;
@@ -48,10 +48,10 @@ fn skip_past(page: &mut impl BufRead, wanted: &[u8], passed: &mut u64) -> io::Re
     }
 }
 
-/// The bytes of a text in base64, up to the quote behind it.
+/// Decoder of a base64 text that ends at a quote.
 struct Base64<R> {
     inner: R,
-    /// Where in the page the next character is.
+    /// Offset of the next character in the page.
     at: u64,
     ended: bool,
     bits: u32,

@@ -1,4 +1,4 @@
-//! Jupyter notebooks: what their cells printed, as one text.
+//! Output of the cells of Jupyter notebooks as one text.
 
 use std::io::Read;
 
@@ -6,8 +6,8 @@ use serde::Deserialize;
 
 use super::OpenError;
 
-/// A notebook larger than this is not read.
-const LARGEST: u64 = 256 << 20;
+/// Maximum size of a notebook.
+const MAX_FILE_BYTES: u64 = 256 << 20;
 
 #[derive(Deserialize)]
 struct Notebook {
@@ -30,7 +30,7 @@ struct Output {
     evalue: Option<String>,
 }
 
-/// One text, or a list of lines.
+/// A text, or a list of lines.
 #[derive(Default, Deserialize)]
 #[serde(untagged)]
 enum Lines {
@@ -61,30 +61,30 @@ impl Lines {
     }
 }
 
-/// What all cells printed, and what is wrong where the notebook is damaged: its bytes are then taken for a
-/// text, in which the errors of the cells stand all the same.
+/// Returns the output of all cells. If the notebook is damaged, returns its raw bytes as text, in which error
+/// messages can still be found, and the error.
 pub(super) fn text(notebook: impl Read) -> Result<(String, Option<OpenError>), OpenError> {
     let mut bytes = Vec::new();
-    notebook.take(LARGEST).read_to_end(&mut bytes)?;
+    notebook.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
     let read: Result<Notebook, _> = serde_json::from_slice(&bytes);
     match read {
         Ok(notebook) => Ok((printed(notebook), None)),
         Err(error) => {
-            let why = format!("at byte {}: {error}", place_of(&bytes, &error));
+            let why = format!("at byte {}: {error}", byte_offset(&bytes, &error));
             let rest = unescaped(&String::from_utf8_lossy(&bytes));
             Ok((rest, Some(OpenError::Broken { format: "notebook", why })))
         }
     }
 }
 
-/// The byte that an error is at: JSON's reader counts lines and columns.
-fn place_of(bytes: &[u8], error: &serde_json::Error) -> usize {
+/// Converts the line and column of a JSON error to a byte offset.
+fn byte_offset(bytes: &[u8], error: &serde_json::Error) -> usize {
     let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
     let before: usize = lines.by_ref().take(error.line().saturating_sub(1)).map(<[u8]>::len).sum();
     (before + error.column()).min(bytes.len())
 }
 
-/// What JSON writes with a backslash, as far as it stands in the way of reading lines.
+/// Resolves JSON escapes that would hinder the search of lines.
 fn unescaped(text: &str) -> String {
     text.replace("\\n", "\n").replace("\\u001b", "\u{1b}").replace("\\\"", "\"")
 }
@@ -95,7 +95,7 @@ fn printed(notebook: Notebook) -> String {
         output.text.add_to(&mut text);
         let had_traceback = !matches!(&output.traceback, Lines::None);
         output.traceback.add_to(&mut text);
-        // The traceback ends in the message already.
+        // The traceback already ends with the message.
         if !had_traceback && let Some(message) = output.evalue {
             text.push_str(&message);
         }

@@ -1,4 +1,4 @@
-//! Files of every kind, as their first bytes tell, plain, packed and hostile.
+//! Detection and reading of every kind of file: plain, compressed and hostile.
 
 use std::io::Write as _;
 
@@ -66,7 +66,7 @@ fn files_are_known_by_their_first_bytes() {
 
 #[test]
 fn packed_files_are_unpacked_on_the_fly() {
-    // Written by `xz --check=crc32`, holding the error's text.
+    // Written by `xz --check=crc32`; contains the error's text.
     const XZ: &[u8] = include_bytes!("../../tests/data/error.txt.xz");
     for bytes in [SMALL, ERROR.as_bytes()] {
         let plain = kind(bytes).unwrap();
@@ -95,7 +95,7 @@ fn what_is_packed_and_cut_off_is_used_as_far_as_it_goes() {
 
 #[test]
 fn what_unpacks_to_far_more_than_it_is_ends_there() {
-    // One line without end: nothing is searched in what is beyond the longest.
+    // One endless line: the part beyond the maximum length is not searched.
     let line = vec![b'x'; 1 << 20];
     let mut encoder = zstd::Encoder::new(Vec::new(), 3).unwrap();
     for _ in 0..300 {

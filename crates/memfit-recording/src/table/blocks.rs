@@ -1,4 +1,4 @@
-//! Blocks and their lives, in some forty bytes each.
+//! Table of blocks and their lifetimes, in some forty bytes each.
 
 use memfit_vocabulary::{Category, Phase};
 
@@ -6,16 +6,16 @@ use super::Moments;
 use super::packed::{Addresses, Packed, Sparse};
 use crate::{Amendment, Block, NEVER, PoolRef, StreamRef, TextId};
 
-/// The blocks of a track.
+/// Blocks of a track.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Blocks {
     addresses: Addresses,
     bytes: Packed<9>,
-    /// One more than what the block has beyond what was asked for; 0 where that is not known.
+    /// Block size minus requested size, plus one; 0 if the requested size is not known.
     beyond: Packed<0>,
     born: Vec<u32>,
     freed: Vec<u32>,
-    /// One more than the index, 0 for never; as for `calls`.
+    /// Index plus one, 0 for never; `calls` is encoded alike.
     completed: Sparse<u32>,
     calls: Sparse<u32>,
     modules: Sparse<u32>,
@@ -24,47 +24,47 @@ pub(crate) struct Blocks {
     streams: Sparse<u16>,
     pools: Sparse<u16>,
     phases: Vec<u8>,
-    /// One more than the category's code; 0 for none.
+    /// Category code plus one; 0 for none.
     noted: Vec<u8>,
-    told: Later,
+    changes: ChangeLog,
 }
 
-/// What was told of blocks after they had been written to a file.
+/// Changes to blocks after they were written to a file.
 #[derive(Clone, Debug, Default)]
-struct Later {
-    /// How many blocks are in the file.
+struct ChangeLog {
+    /// Number of blocks in the file.
     sealed: u32,
-    told: Vec<Told>,
+    changes: Vec<BlockChange>,
 }
 
-impl PartialEq for Later {
+impl PartialEq for ChangeLog {
     fn eq(&self, _: &Self) -> bool {
-        // It is no part of what the table says.
+        // Not part of the table's content.
         true
     }
 }
 
-impl Eq for Later {}
+impl Eq for ChangeLog {}
 
-/// That something was told of a block.
+/// Change to a block after it was written to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct BlockChange {
     pub(crate) what: Amendment,
     pub(crate) block: u32,
 }
 
 impl Blocks {
-    /// How many there are.
+    /// Number of blocks.
     pub(crate) const fn len(&self) -> usize {
         self.born.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are no blocks.
     pub(crate) const fn is_empty(&self) -> bool {
         self.born.is_empty()
     }
 
-    /// Adds one. Its device, stack and step are those of the moment at which it is born.
+    /// Adds a block. Its device, stack and step are those of the moment of its allocation.
     pub(crate) fn push(&mut self, block: &Block) -> u32 {
         let row = self.born.len();
         self.addresses.push(block.address);
@@ -72,13 +72,13 @@ impl Blocks {
         self.beyond.push(beyond(block.bytes, block.requested));
         self.born.push(block.born);
         self.freed.push(block.freed);
-        self.completed.put(row, block.completed.wrapping_add(1));
-        self.calls.put(row, block.call.wrapping_add(1));
-        self.modules.put(row, block.module.0);
-        self.owners.put(row, block.owner.0);
-        self.threads.put(row, block.thread);
-        self.streams.put(row, block.stream.0);
-        self.pools.put(row, block.pool.0);
+        self.completed.set(row, block.completed.wrapping_add(1));
+        self.calls.set(row, block.call.wrapping_add(1));
+        self.modules.set(row, block.module.0);
+        self.owners.set(row, block.owner.0);
+        self.threads.set(row, block.thread);
+        self.streams.set(row, block.stream.0);
+        self.pools.set(row, block.pool.0);
         self.phases.push(block.phase.code());
         self.noted.push(block.noted.map_or(0, |category| category.code() + 1));
         row as u32
@@ -111,29 +111,29 @@ impl Blocks {
 }
 
 impl Blocks {
-    /// Where a block begins and how many bytes it has.
+    /// Address and size of a block.
     pub(crate) fn extent(&self, index: u32) -> Option<(u64, u64)> {
         let row = index as usize;
         (row < self.len()).then(|| (self.addresses.get(row), self.bytes.get(row)))
     }
 
-    fn tell(&mut self, what: Amendment, block: u32) {
-        if block < self.told.sealed {
-            self.told.told.push(Told { what, block });
+    fn log_change(&mut self, what: Amendment, block: u32) {
+        if block < self.changes.sealed {
+            self.changes.changes.push(BlockChange { what, block });
         }
     }
 
-    /// From now on, what is told of the blocks that are there is remembered.
+    /// Marks all present blocks as written: later changes to them are logged.
     pub(crate) fn seal(&mut self) {
-        self.told.sealed = self.len() as u32;
+        self.changes.sealed = self.len() as u32;
     }
 
-    /// What was told since the last time.
-    pub(crate) fn take_told(&mut self) -> Vec<Told> {
-        std::mem::take(&mut self.told.told)
+    /// Returns the changes since the last call.
+    pub(crate) fn take_changes(&mut self) -> Vec<BlockChange> {
+        std::mem::take(&mut self.changes.changes)
     }
 
-    /// How many blocks were born before a moment.
+    /// Number of blocks allocated before a moment.
     pub(crate) fn born_before(&self, moment: u32) -> u32 {
         self.born.partition_point(|born| *born < moment) as u32
     }
@@ -149,7 +149,7 @@ impl Blocks {
     }
 
     pub(crate) fn set_freed(&mut self, index: u32, moment: u32) {
-        self.tell(Amendment::Freed, index);
+        self.log_change(Amendment::Freed, index);
         if let Some(freed) = self.freed.get_mut(index as usize) {
             *freed = moment;
         }
@@ -157,7 +157,7 @@ impl Blocks {
 
     pub(crate) fn set_completed(&mut self, index: u32, moment: u32) {
         if (index as usize) < self.len() {
-            self.completed.put(index as usize, moment.wrapping_add(1));
+            self.completed.set(index as usize, moment.wrapping_add(1));
         }
     }
 
@@ -172,23 +172,23 @@ impl Blocks {
     }
 
     pub(crate) fn set_requested(&mut self, index: u32, requested: Option<u64>) {
-        self.tell(Amendment::Requested, index);
+        self.log_change(Amendment::Requested, index);
         let row = index as usize;
         let bytes = self.bytes.get(row);
         self.beyond.set(row, beyond(bytes, requested));
     }
 
     pub(crate) fn set_noted(&mut self, index: u32, noted: Option<Category>) {
-        self.tell(Amendment::Noted, index);
+        self.log_change(Amendment::Noted, index);
         if let Some(place) = self.noted.get_mut(index as usize) {
             *place = noted.map_or(0, |category| category.code() + 1);
         }
     }
 
     pub(crate) fn set_owner(&mut self, index: u32, owner: TextId) {
-        self.tell(Amendment::Owner, index);
+        self.log_change(Amendment::Owner, index);
         if (index as usize) < self.len() {
-            self.owners.put(index as usize, owner.0);
+            self.owners.set(index as usize, owner.0);
         }
     }
 
@@ -235,7 +235,7 @@ fn beyond(bytes: u64, requested: Option<u64>) -> u64 {
     requested.map_or(0, |requested| bytes.saturating_sub(requested).saturating_add(1))
 }
 
-/// The blocks of a track, to be read.
+/// Read-only view of a track's blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockTable<'track> {
     pub(crate) blocks: &'track Blocks,
@@ -243,28 +243,28 @@ pub struct BlockTable<'track> {
 }
 
 impl<'track> BlockTable<'track> {
-    /// How many there are.
+    /// Number of blocks.
     pub const fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are no blocks.
     pub const fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// The block with this index.
+    /// Block with this index.
     pub fn get(&self, index: u32) -> Option<Block> {
         self.blocks.get(index, self.moments)
     }
 
-    /// All blocks, in the order in which they were handed out.
+    /// All blocks in order of allocation.
     pub const fn iter(&self) -> BlockIter<'track> {
         BlockIter { table: *self, next: 0, end: self.blocks.len() as u32 }
     }
 }
 
-/// Goes through blocks.
+/// Iterator over blocks.
 #[derive(Clone, Debug)]
 pub struct BlockIter<'track> {
     table: BlockTable<'track>,

@@ -1,4 +1,4 @@
-//! What happened, in order, in some eighteen bytes a moment.
+//! Table of events in order, in some eighteen bytes each.
 
 use std::collections::BTreeMap;
 
@@ -7,34 +7,34 @@ use memfit_vocabulary::Phase;
 use super::packed::{Packed, Sparse, Times};
 use crate::{Moment, MomentKind, StackId};
 
-/// The moments of a track.
+/// Moments of a track.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moments {
     kinds: Vec<u8>,
     devices: Vec<u8>,
-    /// What the kind is about: a block, a call, a phase, a count.
+    /// Subject of the kind: a block, a call, a phase, a count.
     subjects: Packed<0>,
     allocated: Packed<9>,
-    /// By device: what is reserved changes seldom. The moments at which it did, and to what.
+    /// Changes of the reserved bytes by device, as moment and new value; they are rare.
     reserved: BTreeMap<u8, Vec<(u32, u64)>>,
     times: Times,
     stacks: Sparse<u32>,
-    /// Where steps were completed, and how many then were.
+    /// Moments at which steps completed, and the number of steps completed then.
     steps: Vec<(u32, u32)>,
 }
 
 impl Moments {
-    /// How many there are.
+    /// Number of moments.
     pub const fn len(&self) -> usize {
         self.kinds.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are no moments.
     pub const fn is_empty(&self) -> bool {
         self.kinds.is_empty()
     }
 
-    /// Adds one; its index is returned.
+    /// Adds a moment and returns its index.
     pub fn push(&mut self, moment: Moment) -> u32 {
         let row = self.kinds.len();
         let (code, subject) = encode(moment.kind);
@@ -49,15 +49,15 @@ impl Moments {
                 changes.push((row as u32, moment.reserved));
             }
         }
-        self.times.put(row, moment.time_us.unwrap_or(0));
-        self.stacks.put(row, moment.stack.0);
+        self.times.set(row, moment.time_us.unwrap_or(0));
+        self.stacks.set(row, moment.stack.0);
         if let MomentKind::Step(complete) = moment.kind {
             self.steps.push((row as u32, complete));
         }
         row as u32
     }
 
-    /// The moment with this index.
+    /// Moment with this index.
     pub fn get(&self, index: u32) -> Option<Moment> {
         let row = index as usize;
         let kind = decode(*self.kinds.get(row)?, self.subjects.get(row))?;
@@ -78,23 +78,23 @@ impl Moments {
         MomentIter { moments: self, next: 0, end: self.kinds.len() as u32 }
     }
 
-    /// The moments at which steps were completed, and how many then were.
+    /// Moments at which steps completed, and the number of steps completed then.
     pub fn steps(&self) -> &[(u32, u32)] {
         &self.steps
     }
 
-    /// How many steps were complete at a moment.
+    /// Number of steps completed at a moment.
     pub fn steps_at(&self, moment: u32) -> u32 {
         let passed = self.steps.partition_point(|(when, _)| *when < moment);
         passed.checked_sub(1).map_or(0, |last| self.steps[last].1)
     }
 
-    /// The device of a moment.
+    /// Device of a moment.
     pub(super) fn device_of(&self, index: u32) -> u8 {
         self.devices.get(index as usize).copied().unwrap_or(0)
     }
 
-    /// The stack of a moment.
+    /// Stack of a moment.
     pub(super) fn stack_of(&self, index: u32) -> StackId {
         StackId(self.stacks.get(index as usize))
     }
@@ -105,7 +105,7 @@ impl Moments {
         passed.checked_sub(1).map_or(0, |last| changes[last].1)
     }
 
-    /// Gives back room that was kept for more.
+    /// Releases unused capacity.
     pub fn shrink(&mut self) {
         self.kinds.shrink_to_fit();
         self.devices.shrink_to_fit();
@@ -117,7 +117,7 @@ impl Moments {
         self.steps.shrink_to_fit();
     }
 
-    /// How many bytes this holds.
+    /// Memory in bytes.
     pub fn memory(&self) -> usize {
         let reserved: usize = self.reserved.values().map(|changes| changes.capacity() * 16).sum();
         self.kinds.capacity()
@@ -131,7 +131,7 @@ impl Moments {
     }
 }
 
-/// Goes through moments.
+/// Iterator over moments.
 #[derive(Clone, Debug)]
 pub struct MomentIter<'moments> {
     moments: &'moments Moments,
@@ -191,7 +191,7 @@ impl Extend<Moment> for Moments {
     }
 }
 
-/// A kind as a code and what it is about. The codes are those of the file format, too.
+/// Encodes a kind as a code and a subject. The codes are also those of the file format.
 pub(crate) fn encode(kind: MomentKind) -> (u8, u64) {
     match kind {
         MomentKind::Alloc(block) => (1, u64::from(block)),
@@ -212,7 +212,7 @@ pub(crate) fn encode(kind: MomentKind) -> (u8, u64) {
     }
 }
 
-/// The kind with a code, if there is one.
+/// Decodes a kind. Returns `None` if the code is unknown.
 pub(crate) fn decode(code: u8, subject: u64) -> Option<MomentKind> {
     let index = || u32::try_from(subject).ok();
     Some(match code {

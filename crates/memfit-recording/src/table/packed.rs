@@ -1,6 +1,6 @@
-//! Columns of numbers in four bytes each, with a place beside for the few that need more.
+//! Columns of numbers in four bytes each, with a side table for the few that need more.
 
-/// The highest bit says that the rest is a place in the side table.
+/// Flag bit: the other bits are an index into the side table.
 const WIDE: u32 = 1 << 31;
 
 /// Numbers that are mostly below 2³¹ times a power of two.
@@ -18,7 +18,7 @@ impl<const SHIFT: u32> Default for Packed<SHIFT> {
 
 impl<const SHIFT: u32> PartialEq for Packed<SHIFT> {
     fn eq(&self, other: &Self) -> bool {
-        // Where a number is kept depends on the order in which numbers were set.
+        // The side table's order depends on the order in which numbers were set.
         self.len() == other.len() && (0..self.len()).all(|row| self.get(row) == other.get(row))
     }
 }
@@ -50,7 +50,7 @@ impl<const SHIFT: u32> Packed<SHIFT> {
         self.small[row] = code;
     }
 
-    /// The number in a row; zero where there is no such row.
+    /// Number in a row; zero if there is no such row.
     pub(super) fn get(&self, row: usize) -> u64 {
         match self.small.get(row) {
             Some(code) if code & WIDE != 0 => self.wide.get((code & !WIDE) as usize).copied().unwrap_or(0),
@@ -79,10 +79,10 @@ impl<const SHIFT: u32> Packed<SHIFT> {
     }
 }
 
-/// Addresses, which lie near each other and on boundaries of 512 bytes.
+/// Column of addresses, which lie near each other and on multiples of 512 bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Addresses {
-    /// What is taken off each; the first address, less half of what four bytes reach.
+    /// Subtracted from each address: the first address, less half of the range of four bytes.
     base: u64,
     offsets: Packed<9>,
 }
@@ -108,15 +108,15 @@ impl Addresses {
     }
 }
 
-/// How many times share a base.
-const SHARE: usize = 4096;
+/// Number of rows that share a base.
+const ROWS_PER_BASE: usize = 4096;
 
-/// Times in microseconds, which grow slowly; 0 stands for unknown.
+/// Column of times in microseconds, which grow slowly; 0 stands for unknown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Times {
-    /// What the times of each part of the column count from.
+    /// Base time of each group of rows.
     bases: Vec<u64>,
-    /// One more than the time since the base; nothing at the end where no time is known.
+    /// Time since the base, plus one. Shorter than the table if the last times are unknown.
     since: Packed<0>,
 }
 
@@ -130,25 +130,25 @@ impl PartialEq for Times {
 impl Eq for Times {}
 
 impl Times {
-    /// Puts a time into a row that lies behind those which have one.
-    pub(super) fn put(&mut self, row: usize, time: u64) {
+    /// Sets the time of a row after the last one that has a time.
+    pub(super) fn set(&mut self, row: usize, time: u64) {
         if time == 0 {
             return;
         }
         while self.since.len() < row {
             self.since.push(0);
         }
-        while self.bases.len() <= row / SHARE {
+        while self.bases.len() <= row / ROWS_PER_BASE {
             self.bases.push(time);
         }
-        self.since.push(time.wrapping_sub(self.bases[row / SHARE]).wrapping_add(1));
+        self.since.push(time.wrapping_sub(self.bases[row / ROWS_PER_BASE]).wrapping_add(1));
     }
 
     pub(super) fn get(&self, row: usize) -> u64 {
         match self.since.get(row) {
             0 => 0,
             since => {
-                let base = self.bases.get(row / SHARE).copied().unwrap_or(0);
+                let base = self.bases.get(row / ROWS_PER_BASE).copied().unwrap_or(0);
                 base.wrapping_add(since.wrapping_sub(1))
             }
         }
@@ -164,7 +164,7 @@ impl Times {
     }
 }
 
-/// A column that is nearly always, or to its end, the default: it takes room up to the last row that is not.
+/// Column that is mostly the default: it is stored up to the last other value.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sparse<T> {
     rows: Vec<T>,
@@ -180,7 +180,7 @@ impl<T: Copy + Default + PartialEq> PartialEq for Sparse<T> {
 impl<T: Copy + Default + PartialEq> Eq for Sparse<T> {}
 
 impl<T: Copy + Default + PartialEq> Sparse<T> {
-    pub(super) fn put(&mut self, row: usize, value: T) {
+    pub(super) fn set(&mut self, row: usize, value: T) {
         if let Some(place) = self.rows.get_mut(row) {
             *place = value;
         } else if value != T::default() {
@@ -234,8 +234,8 @@ mod tests {
         fn times_and_sparse_columns_hold_what_is_put(values: Vec<u64>) {
             let (mut times, mut sparse) = (Times::default(), Sparse::default());
             for (row, value) in values.iter().enumerate() {
-                times.put(row, *value);
-                sparse.put(row, *value);
+                times.set(row, *value);
+                sparse.set(row, *value);
             }
             prop_assert!((0..values.len()).all(|row| (times.get(row), sparse.get(row)) == (values[row], values[row])));
         }
@@ -248,7 +248,7 @@ mod tests {
         for row in 0..10_000 {
             sizes.push((80 << 30) - row * 512);
             addresses.push(0x7f12_3400_0000 + row * 2_097_152);
-            times.put(row as usize, 1_757_253_255_215_904 + row * 100_000);
+            times.set(row as usize, 1_757_253_255_215_904 + row * 100_000);
         }
         sizes.shrink();
         addresses.shrink();

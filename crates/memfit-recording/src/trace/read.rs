@@ -1,4 +1,4 @@
-//! The JSON of a trace, read event by event: none is kept that is not needed, and no tree is built.
+//! Streaming JSON parser of traces: it keeps only the events that are needed and builds no tree.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -12,10 +12,10 @@ use crate::Recording;
 use crate::error::OpenError;
 use crate::snapshot::Problem;
 
-/// Most events that are kept: what a thousand million events would take is not there.
-const MOST_KEPT: usize = 100_000_000;
+/// Maximum number of events kept, to bound the memory.
+const MAX_EVENTS: usize = 100_000_000;
 
-/// Reads a trace. What came before an error is used.
+/// Reads a trace. Events before an error are used.
 pub(crate) fn read(trace: impl Read) -> Result<(Recording, Vec<Problem>), OpenError> {
     let kept = RefCell::new(Kept::default());
     let passed = Cell::new(0);
@@ -42,7 +42,7 @@ pub(crate) fn read(trace: impl Read) -> Result<(Recording, Vec<Problem>), OpenEr
     Ok((recording, problems))
 }
 
-/// Counts what is read: JSON's reader takes byte by byte, and no more than it needs.
+/// Counts the bytes read; the JSON parser reads byte by byte, and no more than it needs.
 struct Counted<'passed, R> {
     inner: R,
     passed: &'passed Cell<u64>,
@@ -57,7 +57,7 @@ impl<R: Read> Read for Counted<'_, R> {
     }
 }
 
-/// An object with `traceEvents`, or the list of them alone.
+/// An object with `traceEvents`, or the list of events alone.
 struct Top<'kept>(&'kept RefCell<Kept>);
 
 impl<'de> DeserializeSeed<'de> for Top<'_> {
@@ -130,7 +130,7 @@ impl<'de> Visitor<'de> for Events<'_> {
     }
 }
 
-/// A value of this type, or nothing where it is of another.
+/// Value of this type, or `None` if the JSON value has another type.
 struct Lenient<T>(Option<T>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Lenient<T> {
@@ -180,7 +180,7 @@ struct Event {
     args: Args,
 }
 
-/// Processes and threads are numbers, and sometimes names.
+/// Processes and threads have numbers or names.
 #[derive(Default, Deserialize)]
 #[serde(untagged)]
 enum Id {
@@ -221,7 +221,7 @@ const CUDA: i64 = 1;
 
 fn keep(kept: &mut Kept, event: Event) {
     let time_ns = (event.ts * 1000.0) as i64;
-    if kept.memory.len() + kept.ranges.len() >= MOST_KEPT {
+    if kept.memory.len() + kept.ranges.len() >= MAX_EVENTS {
         return;
     }
     if event.name == "[memory]" {

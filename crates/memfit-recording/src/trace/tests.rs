@@ -1,4 +1,4 @@
-//! Traces as the profiler writes them, cut off, and of the wrong shape.
+//! Traces as the profiler writes them, truncated, and malformed.
 
 use super::*;
 use crate::error::OpenError;
@@ -30,7 +30,7 @@ fn memory_events_and_annotations_become_a_recording() {
     let text = trace(&[
         annotation("ProfilerStep#1", 10.0, 90.0),
         annotation("Optimizer.step#SGD.step", 60.0, 20.0),
-        // Out of order, as writers of several threads do it; the last block was there before.
+        // Out of order, as multi-threaded writers do it; the last block was allocated before the trace began.
         event(30.5, base + 512, 1024, 1536),
         event(20.0, base, 512, 512),
         event(40.0, base, -512, 1024),

@@ -1,11 +1,11 @@
-//! Fenced blocks of Markdown that say they are Python. Each stands alone.
+//! Fenced Python blocks of Markdown. Each is a snippet of its own.
 
 use std::sync::Arc;
 
 use super::{Map, Snippet};
 use crate::parse::Dialect;
 
-/// A fence: its character, how long it is, and how far in it stands.
+/// Opening fence: its character, length and indentation.
 #[derive(Clone, Copy)]
 pub(super) struct Fence {
     mark: u8,
@@ -14,7 +14,7 @@ pub(super) struct Fence {
     ipython: bool,
 }
 
-/// The fence that a line opens, if it says that Python follows.
+/// Parses a line that opens a fenced Python block.
 pub(super) fn opens(line: &str) -> Option<Fence> {
     let (fence, info) = fence(line)?;
     let word: String = info
@@ -38,13 +38,13 @@ fn fence(line: &str) -> Option<(Fence, &str)> {
     (length >= 3).then(|| (Fence { mark, length, indent, ipython: false }, rest[length..].trim()))
 }
 
-/// The text of a block so far, and where its lines are.
+/// Text of a block so far, and the positions of its lines.
 type Block = (String, Vec<(u32, u32)>);
 
 pub(super) fn snippets(text: &Arc<str>) -> Vec<Snippet> {
     let mut found = Vec::new();
     let mut at = 0_usize;
-    // A block that is open: its fence, and the text and lines so far, if it is Python.
+    // The open block: its fence, and the text and lines so far if it is Python.
     let mut open: Option<(Fence, Option<Block>)> = None;
     for line in text.split_inclusive('\n') {
         let begin = at;
@@ -81,7 +81,7 @@ pub(super) fn snippets(text: &Arc<str>) -> Vec<Snippet> {
     found
 }
 
-/// How much of a line's beginning belongs to the block's own margin.
+/// Bytes of leading whitespace that belong to the block's indentation.
 fn margin(line: &str, indent: usize) -> usize {
     line.bytes().take(indent).take_while(|byte| matches!(byte, b' ' | b'\t' | b'>')).count()
 }
@@ -111,9 +111,9 @@ mod tests {
         for (snippet, word) in found.iter().zip(["x", "c", "y"]) {
             let at = snippet.text.rfind(word).unwrap() as u32;
             let file = snippet.to_file(Span::new(at, at + 1)).unwrap();
-            assert_eq!(file.of(&text), word);
+            assert_eq!(file.slice(&text), word);
         }
-        assert_eq!(found[1].indented("a\nb", Span::at(0)), "a\n  b");
+        assert_eq!(found[1].indented("a\nb", Span::empty(0)), "a\n  b");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Jupyter notebooks: the code cells as one text, and the way back into the JSON strings that hold them.
+//! Jupyter notebooks: code cells as one text, with a map back to the JSON strings of the file.
 
 mod edit;
 
@@ -24,39 +24,39 @@ struct Cell<'a> {
     source: Option<&'a RawValue>,
 }
 
-/// The way back to the file.
+/// Map from the snippet to the file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Map {
     /// In ascending order, in the snippet and in the file.
     pieces: Vec<Piece>,
-    cells: Vec<Place>,
+    cells: Vec<CellSource>,
 }
 
-/// Bytes of the snippet, and those of the file that they were read from.
+/// Bytes of the snippet, and the bytes of the file that they were decoded from.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     code: Span,
     file: Span,
-    /// One character that the file writes as an escape sequence: it has no parts.
+    /// `true` for one character that the file writes as an escape sequence, which cannot be split.
     escaped: bool,
 }
 
-/// Where a cell is.
+/// Source of a code cell.
 #[derive(Clone, Debug)]
-struct Place {
-    /// In the snippet, without the line end that is put behind it there.
+struct CellSource {
+    /// Span in the snippet, without the line end that is appended to it there.
     code: Span,
-    /// Counted from 1, with those that hold no code.
+    /// Cell number, counted from 1 over all cells.
     number: u32,
-    /// Its source in the file: a string, or a list of strings.
+    /// Span in the file of the cell's source, a string or a list of strings.
     source: Span,
-    /// The strings: where each begins in the snippet, and where it is in the file with its quotes.
+    /// Strings of the source: start in the snippet, and span in the file including the quotes.
     strings: Vec<(u32, Span)>,
     is_list: bool,
 }
 
 impl Piece {
-    /// The byte of the file for one of the snippet, which may be the end.
+    /// Converts an offset in the snippet, which may be its end, to one in the file.
     fn place(&self, offset: u32) -> u32 {
         match () {
             () if offset <= self.code.start => self.file.start,
@@ -81,7 +81,7 @@ impl Map {
             piece if piece.escaped && span.start < piece.code.end => piece.file.start,
             piece => piece.place(span.start),
         };
-        // The end belongs to the piece of the byte before it.
+        // The end belongs to the piece of the last byte.
         let end = if span.end > span.start { self.piece(span.end - 1)?.place(span.end) } else { start };
         Some(Span::new(start, end.max(start)))
     }
@@ -95,10 +95,10 @@ impl Map {
     }
 }
 
-/// The code of a notebook, if it has any.
+/// Returns the code of a notebook, if it has any.
 pub(super) fn snippets(text: &Arc<str>) -> Result<Option<Snippet>, serde_json::Error> {
     if !text.trim_start().starts_with('{') {
-        // A list would pass for a notebook whose first field it is.
+        // A JSON list would otherwise be read as a notebook by position.
         return serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text).map(|_| None);
     }
     let notebook: Notebook<'_> = serde_json::from_str(text)?;
@@ -110,7 +110,7 @@ pub(super) fn snippets(text: &Arc<str>) -> Result<Option<Snippet>, serde_json::E
         let begin = code.len();
         let is_list = source.get().trim_start().starts_with('[');
         let parts: Vec<&RawValue> = if is_list { serde_json::from_str(source.get())? } else { vec![source] };
-        // Parts are slices of the file's own text, so their place is their address less the text's.
+        // Raw values are slices of the file's text, so pointer differences give their offsets.
         let place = |part: &RawValue| {
             let at = ((part.get().as_ptr() as usize).saturating_sub(base)) as u32;
             Span::new(at, at + part.get().len() as u32)
@@ -127,7 +127,7 @@ pub(super) fn snippets(text: &Arc<str>) -> Result<Option<Snippet>, serde_json::E
         }
         let written = Span::new(begin as u32, code.len() as u32);
         let source = place(source);
-        map.cells.push(Place { code: written, number: number as u32 + 1, source, strings, is_list });
+        map.cells.push(CellSource { code: written, number: number as u32 + 1, source, strings, is_list });
         if !code[begin..].ends_with('\n') {
             code.push('\n');
         }
@@ -141,7 +141,7 @@ pub(super) fn snippets(text: &Arc<str>) -> Result<Option<Snippet>, serde_json::E
     Ok((!map.cells.is_empty()).then(|| snippet(map)))
 }
 
-/// A cell whose first line hands it to another language.
+/// Returns `true` if a cell magic on the first line runs the cell in another language.
 fn is_foreign(cell: &str) -> bool {
     let first = cell.trim_start().lines().next().unwrap_or_default();
     let Some(magic) = first.strip_prefix("%%") else { return false };
@@ -149,7 +149,7 @@ fn is_foreign(cell: &str) -> bool {
     !["time", "timeit", "capture", "prun", "memfit", "memit", "mprun"].contains(&name.as_str())
 }
 
-/// Appends a JSON string's text, noting where its bytes are in the file.
+/// Appends the text of a JSON string and records the file positions of its bytes.
 fn decode(raw: &str, at: u32, code: &mut String, map: &mut Map) {
     let mut index = 1;
     let end = raw.len().saturating_sub(1);
@@ -173,7 +173,7 @@ fn decode(raw: &str, at: u32, code: &mut String, map: &mut Map) {
     }
 }
 
-/// The character that an escape sequence at the beginning stands for, and its length there.
+/// Decodes the escape sequence at the beginning of a text. Returns the character and the sequence's length.
 fn unescape(text: &str) -> (char, usize) {
     let unit = |at: usize| {
         let hex = text.get(at..at + 6)?.strip_prefix("\\u")?;
@@ -218,7 +218,7 @@ mod tests {
         for word in ["y = 2", "print(z)"] {
             let start = at(word);
             let file = found.to_file(Span::new(start, start + word.len() as u32)).unwrap();
-            assert_eq!(file.of(&text), word);
+            assert_eq!(file.slice(&text), word);
         }
         let quoted = at("\"a\"");
         assert_eq!(

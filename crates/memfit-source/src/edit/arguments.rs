@@ -1,18 +1,18 @@
-//! Edits of the arguments of a call.
+//! Edits of call arguments.
 
 use super::Edit;
 use crate::facts::{Call, Facts};
 use crate::position::Span;
 
 impl Facts {
-    /// Adds an argument at the end of a call.
+    /// Appends an argument to a call.
     pub fn add_argument(&self, call: &Call, text: &str) -> Edit {
         let end = call.parentheses.end.saturating_sub(1);
-        // What `functools.partial` was given stands elsewhere.
+        // Arguments bound by `functools.partial` are at another place in the text.
         match call.arguments.last().filter(|last| call.parentheses.contains(last.span)) {
             None => Edit::insert(end, text),
             Some(last) => {
-                // A comma that is there already is kept.
+                // An existing trailing comma is kept.
                 let between = self.slice(Span::new(last.span.end, end));
                 let comma = between.find(',').filter(|at| !between[..*at].contains('#'));
                 match comma {
@@ -23,11 +23,11 @@ impl Facts {
         }
     }
 
-    /// Takes an argument out of a call, with its comma.
+    /// Removes an argument of a call, with its comma.
     pub fn remove_argument(&self, call: &Call, span: Span) -> Edit {
         if !call.parentheses.contains(span) {
-            // What `functools.partial` was given stands elsewhere.
-            return Edit::delete(Span::at(span.start));
+            // Arguments bound by `functools.partial` are at another place in the text.
+            return Edit::delete(Span::empty(span.start));
         }
         let index = call.arguments.iter().position(|argument| argument.span == span);
         let previous =
@@ -45,7 +45,7 @@ impl Facts {
         Edit::delete(Span::new(span.start, span.end + comma))
     }
 
-    /// Where the line of a byte begins, and the blank that it begins with.
+    /// Returns the start of a byte's line, and the line's indentation.
     pub fn line_start(&self, offset: u32) -> (u32, &str) {
         let before = &self.text[..offset as usize];
         let start = before.rfind(['\n', '\r']).map_or(0, |at| at + 1);
@@ -54,7 +54,7 @@ impl Facts {
         (start as u32, &line[..blank])
     }
 
-    /// The whole lines that a statement stands on, if nothing else does.
+    /// Returns the lines of a statement if nothing else is on them.
     pub fn whole_lines(&self, span: Span) -> Option<Span> {
         let (start, blank) = self.line_start(span.start);
         if start as usize + blank.len() != span.start as usize {

@@ -1,48 +1,48 @@
-//! What stands in the text beside the program: comments, imports, and what could not be read.
+//! Parts of the text besides the program: comments, imports, syntax errors.
 
-use super::Place;
+use super::Site;
 use crate::position::Span;
 
 /// A comment.
 #[derive(Clone, Copy, Debug)]
 pub struct Comment {
-    /// From the `#` to the end of the line.
+    /// Span from the `#` to the end of the line.
     pub span: Span,
-    /// Nothing stands before it on its line.
+    /// `true` if the line contains nothing else.
     pub own_line: bool,
 }
 
-/// An import of names from a module.
+/// `from module import names`.
 #[derive(Clone, Debug)]
 pub struct ImportFrom {
-    /// The statement.
+    /// Span of the statement.
     pub span: Span,
-    /// The module's name alone.
+    /// Span of the module's name.
     pub module_span: Span,
-    /// The module.
+    /// Name of the module.
     pub module: String,
-    /// The names, and what they are called here.
+    /// Imported names with their local names.
     pub names: Vec<(String, String)>,
 }
 
-/// Something that the parser could not read.
+/// Syntax error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where.
+    /// Span of the error.
     pub span: Span,
-    /// What, as a sentence without its end.
+    /// Description without a final full stop.
     pub message: String,
 }
 
-/// A search for a text in an exception's message.
+/// Search for a text in an exception's message.
 #[derive(Clone, Debug)]
 pub struct MessageSearch {
-    /// The whole test.
+    /// Span of the test.
     pub span: Span,
-    /// What is looked for.
+    /// Text that is searched for.
     pub text: String,
-    /// The name of the exception.
+    /// Name that the exception is bound to.
     pub exception: Option<String>,
-    /// Where.
-    pub place: Place,
+    /// Site of the test.
+    pub site: Site,
 }

@@ -1,4 +1,4 @@
-//! What is known of a value. Unknown is a value too: most things are, and stay so.
+//! Abstract values of the static analysis. Most values are unknown, and nothing is concluded from them.
 
 use std::sync::Arc;
 
@@ -6,39 +6,39 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::facts::{Argument, ClassId, FunctionId, GuardTest, HandlerId, LoaderId, ScalerId, Weights};
 
-/// Whether gradients are recorded.
+/// Autograd recording mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grad {
-    /// Yes.
+    /// Gradients are recorded.
     On,
-    /// No: under `no_grad` or `inference_mode`.
+    /// Gradients are not recorded: under `no_grad` or `inference_mode`.
     Off,
-    /// It depends on the caller.
+    /// The mode depends on the caller.
     Unknown,
 }
 
-/// Where a tensor's bytes are.
+/// Device of a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Device {
-    /// Cannot be told.
+    /// Unknown.
     #[default]
     Unknown,
-    /// In the host's memory.
+    /// Host memory.
     Cpu,
-    /// On a GPU, where there is one.
+    /// A GPU, if the machine has one.
     Cuda,
-    /// On whatever a variable named like a device says: a GPU wherever memory matters.
+    /// The device in a variable named like one; a GPU wherever memory matters.
     Named,
 }
 
 impl Device {
-    /// On a GPU, as far as anyone can tell.
+    /// Returns `true` if the device is a GPU, as far as the source shows.
     pub const fn is_gpu(self) -> bool {
         matches!(self, Self::Cuda | Self::Named)
     }
 }
 
-/// A type of elements.
+/// Element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DType {
     /// float16
@@ -51,24 +51,24 @@ pub enum DType {
     Other,
 }
 
-/// A loss function, as far as rules tell them apart.
+/// Loss function, as far as rules distinguish them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Criterion {
     /// Takes logits and applies `log_softmax` itself.
     CrossEntropy,
     /// Takes logits and applies `sigmoid` itself.
     BceWithLogits,
-    /// Another, or one that is known by its name only.
+    /// Another loss, or one known by its name only.
     Other,
 }
 
-/// What a value is.
+/// Kind of a value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Kind {
-    /// Cannot be told.
+    /// Unknown.
     #[default]
     Unknown,
-    /// A name that nothing binds.
+    /// A name without a binding.
     Undefined,
     /// `None`
     None,
@@ -76,21 +76,21 @@ pub enum Kind {
     Bool(bool),
     /// A literal, or arithmetic on literals.
     Int(i64),
-    /// Another number.
+    /// A number of unknown value.
     Number,
     /// A literal.
     Str(Arc<str>),
-    /// A device.
+    /// A device object.
     Device(Device),
-    /// A type of elements.
+    /// An element type.
     DType(DType),
     /// A tensor.
     Tensor,
-    /// A model or a layer.
+    /// A `torch.nn.Module`.
     Module,
-    /// A function that is called with a prediction and a target.
+    /// A loss function, which takes a prediction and a target.
     Criterion {
-        /// Which.
+        /// Which loss.
         which: Criterion,
         /// `reduction="sum"`
         sums: bool,
@@ -103,160 +103,160 @@ pub enum Kind {
     Scaler(Option<ScalerId>),
     /// A data loader.
     Loader(Option<LoaderId>),
-    /// A list, dict, set or deque of this file's making.
+    /// A list, dict, set or deque that this file creates.
     Container {
-        /// It holds so many at most.
+        /// `true` if it has a maximum length.
         bounded: bool,
     },
-    /// A tuple whose parts are known.
+    /// A tuple with known elements.
     Tuple(Arc<[Value]>),
     /// A function of the project.
     Function(FunctionId),
-    /// A method, and the object that it belongs to is `self`.
+    /// A class of the project; for a method, the class of `self`.
     Class(ClassId),
-    /// An object of a class of this file that is no module.
+    /// An instance of a class of this file that is no module.
     Object(ClassId),
-    /// An object of a class of another module that is no module of torch, by the class's full name.
+    /// An instance of an imported class that is no `torch.nn.Module`, by the class's full name.
     Imported(Arc<str>),
-    /// Something imported, by its full name.
+    /// An imported object, by its full name.
     Path(Arc<str>),
-    /// The outcome of a test that may guard a step.
+    /// The result of a test that may guard a step.
     Test(Arc<GuardTest>),
-    /// What `state_dict()` gave: the weights themselves.
+    /// The result of `state_dict()`, which aliases the weights.
     StateDict,
     /// A tokenizer.
     Tokenizer,
-    /// What an `except` caught.
+    /// An exception bound by `except … as`.
     Exception(HandlerId),
-    /// The text of what an `except` caught.
+    /// The message of an exception bound by `except … as`.
     ExceptionText(HandlerId),
-    /// A context that switches gradients.
+    /// A context manager that sets the autograd mode.
     GradContext(Grad),
-    /// An autocast context, and the type it casts to.
+    /// An autocast context manager with its element type.
     Autocast(Option<DType>),
-    /// A context in which a framework accumulates, scales and steps by itself.
+    /// A context manager under which a framework accumulates, scales and steps by itself.
     Managed,
-    /// What `functools.partial` gave.
+    /// The result of `functools.partial`.
     Partial(Arc<Partial>),
 }
 
-/// A call that waits for the rest of its arguments.
+/// Partially applied function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Partial {
-    /// What will be called.
+    /// The function.
     pub of: Value,
-    /// The arguments that it has already.
+    /// Arguments bound so far.
     pub arguments: Vec<Argument>,
 }
 
-/// What else is known, one bit each.
+/// Bit set of further properties.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(u32);
 
 impl Flags {
-    /// None of them.
+    /// The empty set.
     pub const NONE: Self = Self(0);
-    /// Divided, or multiplied by a fraction, on its way.
+    /// Was divided, or multiplied by a fraction.
     pub const DIVIDED: Self = Self(1);
-    /// A single number: a loss.
+    /// A scalar tensor, such as a loss.
     pub const SCALAR: Self = Self(1 << 1);
-    /// A part of a larger tensor whose storage it keeps.
+    /// A view that keeps the storage of a larger tensor alive.
     pub const VIEW: Self = Self(1 << 2);
-    /// Cut from its graph by `detach()`.
+    /// Detached from its graph by `detach()`.
     pub const DETACHED: Self = Self(1 << 3);
     /// Computed while gradients were off.
     pub const NO_GRAD_BUILT: Self = Self(1 << 4);
-    /// Went through a softmax last.
+    /// The last operation was a softmax.
     pub const SOFTMAX: Self = Self(1 << 5);
-    /// Went through a sigmoid last.
+    /// The last operation was a sigmoid.
     pub const SIGMOID: Self = Self(1 << 6);
-    /// An image as it came from its file.
+    /// An image at the resolution of its file.
     pub const FULL_IMAGE: Self = Self(1 << 7);
-    /// Summed over the batch, not averaged.
+    /// Summed over the batch instead of averaged.
     pub const SUMMED: Self = Self(1 << 8);
-    /// Through `GradScaler.scale`.
+    /// Scaled by `GradScaler.scale`.
     pub const SCALED: Self = Self(1 << 9);
-    /// Computed by code that cannot be seen.
+    /// Computed by code outside the analysed text.
     pub const OPAQUE: Self = Self(1 << 10);
-    /// A model whose weights were cast to half precision.
+    /// A model with weights in half precision.
     pub const HALF: Self = Self(1 << 11);
     /// Wrapped for data parallelism.
     pub const DISTRIBUTED: Self = Self(1 << 12);
-    /// Comes from a model's call.
+    /// Output of a model.
     pub const OUTPUT: Self = Self(1 << 13);
-    /// A whole batch as a loader gave it, or a part of it.
+    /// A whole batch from a loader, or a part of it.
     pub const BATCH: Self = Self(1 << 14);
-    /// Passed through `float()` while still on the host.
+    /// Converted by `float()` while on the host.
     pub const WIDENED: Self = Self(1 << 15);
-    /// Known by its name alone.
+    /// Inferred from its name only.
     pub const BY_NAME: Self = Self(1 << 16);
-    /// A model that holds batch normalisation.
+    /// A model that contains batch normalisation.
     pub const BATCH_NORM: Self = Self(1 << 17);
-    /// Drawn by lot: another each time.
+    /// Random, and therefore different each time.
     pub const RANDOM: Self = Self(1 << 18);
-    /// A model of which some or all parameters do not require gradients.
+    /// A model with parameters that do not require gradients.
     pub const FROZEN: Self = Self(1 << 19);
 
-    /// Its elements were bytes: it was divided by 255.
+    /// Held bytes: it was divided by 255.
     pub const BYTES: Self = Self(1 << 20);
-    /// The number of batches that a loader has.
+    /// The number of batches of a loader.
     pub const LENGTH: Self = Self(1 << 21);
     /// A model's weights, one by one.
     pub const WEIGHTS: Self = Self(1 << 22);
-    /// Of weights: copied.
+    /// A copy of weights.
     pub const COPIED: Self = Self(1 << 23);
 
-    /// Whether all of these are set.
+    /// Returns `true` if all flags of `other` are set.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// These too.
+    /// Union.
     #[must_use]
-    pub const fn with(self, other: Self) -> Self {
+    pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Without these.
+    /// Difference.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Those that both have.
+    /// Intersection.
     #[must_use]
-    pub const fn common(self, other: Self) -> Self {
+    pub const fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 }
 
-/// The one number by which a loss was divided.
+/// The single number that a loss was divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Divisor {
-    /// A known one.
+    /// A known number.
     Number(i64),
-    /// The number of batches that a loader has.
+    /// The number of batches of a loader.
     Length,
 }
 
-/// Which forward passes a value hangs on.
+/// Forward passes that a value's autograd graph contains.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Graph {
-    /// Their numbers, in ascending order.
+    /// Ids of the forward passes, in ascending order.
     pub(crate) ids: SmallVec<[u32; 4]>,
-    /// There may be others, or these may be cut.
+    /// `true` if there may be others, or the graph may be cut.
     pub(crate) unknown: bool,
 }
 
 impl Clone for Graph {
-    // Values are copied at every turn, and a slice of numbers is copied at once.
+    // Written by hand for speed, since values are copied often: a slice of numbers is copied at once.
     fn clone(&self) -> Self {
         Self { ids: SmallVec::from_slice(&self.ids), unknown: self.unknown }
     }
 }
 
-/// More forward passes than this are not told apart.
-const MOST_IDS: usize = 12;
+/// Maximum number of forward passes in a graph; more are not distinguished.
+const MAX_GRAPH_IDS: usize = 12;
 
 impl Graph {
     pub(crate) fn none() -> Self {
@@ -279,14 +279,14 @@ impl Graph {
         ids.extend_from_slice(&other.ids);
         ids.sort_unstable();
         ids.dedup();
-        let full = ids.len() > MOST_IDS;
+        let full = ids.len() > MAX_GRAPH_IDS;
         if full {
-            ids.drain(..ids.len() - MOST_IDS);
+            ids.drain(..ids.len() - MAX_GRAPH_IDS);
         }
         Self { ids, unknown: self.unknown || other.unknown || full }
     }
 
-    /// One of two, whichever way the program went.
+    /// Join of two control-flow paths.
     pub(crate) fn either(&self, other: &Self) -> Self {
         if self == other {
             return self.clone();
@@ -296,77 +296,77 @@ impl Graph {
         both
     }
 
-    /// This, or no graph at all.
+    /// Returns a copy, or the empty graph if `there` is `false`.
     pub(crate) fn clone_if(&self, there: bool) -> Self {
         if there { self.clone() } else { Self::none() }
     }
 
-    pub(crate) fn clouded(mut self) -> Self {
+    pub(crate) fn with_unknown(mut self) -> Self {
         self.unknown = true;
         self
     }
 
-    /// Whether a backward pass through one may go through a part of the other.
+    /// Returns `true` if a backward pass through one graph may go through a part of the other.
     pub fn may_share(&self, other: &Self) -> bool {
         self.unknown || other.unknown || self.ids.iter().any(|id| other.ids.contains(id))
     }
 
-    /// Hangs on something that is known.
-    pub fn is_told(&self) -> bool {
+    /// Returns `true` if at least one forward pass is known.
+    pub fn is_known(&self) -> bool {
         !self.ids.is_empty() && !self.unknown
     }
 
-    /// Hangs on nothing, for certain.
+    /// Returns `true` if there is certainly no graph.
     pub fn is_none(&self) -> bool {
         self.ids.is_empty() && !self.unknown
     }
 }
 
-/// The state of what a value hangs on.
+/// State of a value's graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GraphState {
-    /// No graph.
+    /// There is no graph.
     None,
-    /// A graph whose activations are alive.
+    /// The graph's activations are alive.
     Live,
-    /// Alive, and a backward pass that was told to retain it has been through.
+    /// The graph is alive after a backward pass with `retain_graph`.
     Retained,
-    /// A backward pass has freed it.
+    /// A backward pass has freed the graph.
     Freed,
-    /// Cannot be told.
+    /// Unknown.
     #[default]
     Unknown,
 }
 
-/// All that is known of a value.
+/// Abstract value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Value {
-    /// What it is.
+    /// Kind.
     pub kind: Kind,
-    /// What it hangs on.
+    /// Autograd graph.
     pub graph: Graph,
-    /// Where it is.
+    /// Device.
     pub device: Device,
-    /// What else is known.
+    /// Further properties.
     pub flags: Flags,
-    /// The loader that it came from.
+    /// Loader that it came from.
     pub loader: Option<LoaderId>,
-    /// The parameters that a model has, that an optimizer holds, that an iterator gives.
+    /// Parameters that a model has, an optimizer holds or an iterator yields.
     pub weights: Weights,
-    /// The number that it was divided by, where that was done once.
+    /// Number that it was divided by, if that happened once.
     pub divisor: Option<Divisor>,
-    /// The class of this file that a model is of.
+    /// Class of a model, if it is of this file.
     pub(crate) class: Option<ClassId>,
 }
 
 impl Value {
-    /// Nothing is known.
+    /// The unknown value.
     pub fn unknown() -> Self {
         Self { graph: Graph::unknown(), ..Self::default() }
     }
 
-    /// Something without a graph.
-    pub fn of(kind: Kind) -> Self {
+    /// A value without a graph.
+    pub fn from_kind(kind: Kind) -> Self {
         Self { kind, ..Self::default() }
     }
 
@@ -375,14 +375,14 @@ impl Value {
     }
 
     #[must_use]
-    pub(crate) fn on(mut self, device: Device) -> Self {
+    pub(crate) fn with_device(mut self, device: Device) -> Self {
         self.device = device;
         self
     }
 
     #[must_use]
-    pub(crate) fn with(mut self, flags: Flags) -> Self {
-        self.flags = self.flags.with(flags);
+    pub(crate) fn with_flags(mut self, flags: Flags) -> Self {
+        self.flags = self.flags.union(flags);
         self
     }
 
@@ -392,12 +392,12 @@ impl Value {
         self
     }
 
-    /// Whether a flag is set.
+    /// Returns `true` if a flag is set.
     pub const fn is(&self, flag: Flags) -> bool {
         self.flags.has(flag)
     }
 
-    /// A number, if it is a literal one.
+    /// Integer, if it is known.
     pub const fn int(&self) -> Option<i64> {
         match self.kind {
             Kind::Int(number) => Some(number),
@@ -405,7 +405,7 @@ impl Value {
         }
     }
 
-    /// A truth value, if it is a literal one.
+    /// Truth value, if it is a known literal.
     pub const fn truth(&self) -> Option<bool> {
         match self.kind {
             Kind::Bool(truth) => Some(truth),
@@ -415,7 +415,7 @@ impl Value {
         }
     }
 
-    /// A text, if it is a literal one.
+    /// Text, if it is a known literal.
     pub fn text(&self) -> Option<&str> {
         match &self.kind {
             Kind::Str(text) => Some(text),
@@ -423,7 +423,7 @@ impl Value {
         }
     }
 
-    /// The full name of what it was imported as.
+    /// Full name of an imported object.
     pub fn path(&self) -> Option<&str> {
         match &self.kind {
             Kind::Path(path) => Some(path),
@@ -431,17 +431,17 @@ impl Value {
         }
     }
 
-    /// Nothing can be told of what it is.
+    /// Returns `true` if the kind is unknown.
     pub const fn is_unknown(&self) -> bool {
         matches!(self.kind, Kind::Unknown | Kind::Undefined)
     }
 
-    /// A model or a layer.
+    /// Returns `true` if it is a `torch.nn.Module`.
     pub const fn is_module(&self) -> bool {
         matches!(self.kind, Kind::Module)
     }
 
-    /// The numbers of all graphs that it hangs on, and its parts.
+    /// Collects the ids of all graphs of it and its parts.
     pub(crate) fn graph_ids(&self, into: &mut Vec<u32>) {
         into.extend_from_slice(&self.graph.ids);
         if let Kind::Tuple(parts) = &self.kind {
@@ -451,35 +451,35 @@ impl Value {
         into.dedup();
     }
 
-    /// Hangs it, and its parts, on other graphs.
-    pub(crate) fn on_graphs(&mut self, graph: &dyn Fn(&Graph) -> Graph) {
+    /// Replaces the graphs of it and its parts.
+    pub(crate) fn map_graphs(&mut self, graph: &dyn Fn(&Graph) -> Graph) {
         self.graph = graph(&self.graph);
         if let Kind::Tuple(parts) = &mut self.kind {
             let mut hung: Vec<Self> = parts.to_vec();
             for part in &mut hung {
-                part.on_graphs(graph);
+                part.map_graphs(graph);
             }
             *parts = hung.into();
         }
     }
 
-    /// Cuts it, and its parts, off all graphs; what hung on one gets these flags.
-    pub(crate) fn cut(&mut self, flags: Flags) {
+    /// Removes the graphs of it and its parts; values that had one get these flags.
+    pub(crate) fn cut_graphs(&mut self, flags: Flags) {
         if !self.graph.is_none() {
-            self.flags = self.flags.with(flags);
+            self.flags = self.flags.union(flags);
             self.graph = Graph::none();
         }
         if let Kind::Tuple(parts) = &mut self.kind {
-            let mut cut: Vec<Self> = parts.to_vec();
-            for part in &mut cut {
-                part.cut(flags);
+            let mut cut_graphs: Vec<Self> = parts.to_vec();
+            for part in &mut cut_graphs {
+                part.cut_graphs(flags);
             }
-            *parts = cut.into();
+            *parts = cut_graphs.into();
         }
     }
 
-    /// As another file knows it: what has its number in one file means nothing in the other.
-    pub(crate) fn abroad(mut self) -> Self {
+    /// Removes the ids that are meaningless in another file.
+    pub(crate) fn exported(mut self) -> Self {
         self.loader = None;
         self.class = None;
         self.weights = Weights::default();
@@ -494,18 +494,18 @@ impl Value {
             | Kind::Exception(_)
             | Kind::ExceptionText(_)
             | Kind::Partial(_) => Kind::Unknown,
-            Kind::Tuple(parts) => Kind::Tuple(parts.iter().cloned().map(Self::abroad).collect()),
+            Kind::Tuple(parts) => Kind::Tuple(parts.iter().cloned().map(Self::exported).collect()),
             kind => kind,
         };
         self
     }
 
-    /// One of two, whichever way the program went.
+    /// Join of two control-flow paths.
     pub(crate) fn either(&self, other: &Self) -> Self {
         if self == other {
             return self.clone();
         }
-        // `x = None` is how code says "not yet": what it may be later is the better knowledge.
+        // In Python code, `x = None` usually means "not yet", so the other kind is kept.
         let kind = match (&self.kind, &other.kind) {
             (a, b) if a == b => a.clone(),
             (Kind::None | Kind::Undefined, kind) | (kind, Kind::None | Kind::Undefined) => kind.clone(),
@@ -523,16 +523,16 @@ impl Value {
         } else {
             let device = match (self.device, other.device) {
                 (a, b) if a == b => a,
-                // `.cuda()` in one branch is what happens where there is a GPU.
+                // `.cuda()` in one branch usually runs if there is a GPU.
                 (Device::Cuda, _) | (_, Device::Cuda) => Device::Named,
                 _ => Device::Unknown,
             };
             let loader = self.loader.filter(|loader| other.loader == Some(*loader));
-            (device, self.flags.common(other.flags), loader)
+            (device, self.flags.intersection(other.flags), loader)
         };
         let opaque = self.is(Flags::OPAQUE) || other.is(Flags::OPAQUE);
         let divided = self.is(Flags::DIVIDED) != other.is(Flags::DIVIDED);
-        let flags = if opaque || divided { flags.with(Flags::OPAQUE) } else { flags };
+        let flags = if opaque || divided { flags.union(Flags::OPAQUE) } else { flags };
         let class = if nothing(self) {
             other.class
         } else {
@@ -551,7 +551,7 @@ impl Value {
     }
 }
 
-/// Whether an object of this class makes an image smaller, as a rule.
+/// Returns `true` if an object of this class usually reduces an image's size.
 pub fn shrinks(class: &str) -> bool {
     class.starts_with("torchvision.transforms.")
         && ["Resize", "RandomResizedCrop", "CenterCrop", "RandomCrop"]
@@ -564,13 +564,13 @@ mod tests {
 
     #[test]
     fn what_only_one_way_knows_is_not_known() {
-        let a = Value::tensor(Graph::one(1)).with(Flags::SCALAR);
+        let a = Value::tensor(Graph::one(1)).with_flags(Flags::SCALAR);
         let b = Value::tensor(Graph::none());
         let either = a.either(&b);
         assert_eq!(either.kind, Kind::Tensor);
         assert!(either.graph.unknown && !either.is(Flags::SCALAR));
         assert_eq!(a.either(&a), a);
-        assert_eq!(Value::of(Kind::None).either(&a).kind, Kind::Tensor);
+        assert_eq!(Value::from_kind(Kind::None).either(&a).kind, Kind::Tensor);
     }
 
     #[test]
@@ -579,6 +579,6 @@ mod tests {
         for id in 0..100 {
             graph = graph.union(&Graph::one(id));
         }
-        assert!(graph.ids.len() <= MOST_IDS && graph.unknown);
+        assert!(graph.ids.len() <= MAX_GRAPH_IDS && graph.unknown);
     }
 }

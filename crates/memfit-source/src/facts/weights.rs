@@ -1,59 +1,59 @@
-//! Whose parameters something goes to: an optimizer that holds them, a backward pass that reaches them.
+//! Ownership of parameters: which models an optimizer holds, or a backward pass reaches.
 //!
-//! A model is told apart from others by the call that made it, or by the name that a function knows it by.
-//! Two models that were made by two calls are two; two names may be one model.
+//! Models are distinguished by the call that created them, or by the name that a function has for them. Two
+//! calls create two models; two names may refer to one model.
 
 use std::sync::Arc;
 
 use super::{Facts, ModelId};
 
-/// A model, or a part of one.
+/// Model, or a part of one.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// The model that it is a part of.
+    /// Enclosing model.
     pub(crate) parent: Option<ModelId>,
-    /// The call that made it is in the text.
+    /// `true` if the call that created it is in the text.
     pub(crate) made: bool,
-    /// It has parameters, as the text shows: an activation has none.
+    /// `true` if the text shows that it has parameters; an activation has none.
     pub(crate) has_parameters: bool,
 }
 
-/// The parameters of models.
+/// Set of models' parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Weights {
-    /// Whose, in ascending order; nothing where none is told.
+    /// Owning models in ascending order, or `None` if unknown.
     owners: Option<Arc<[ModelId]>>,
-    /// There may be others.
+    /// `true` if there may be other owners.
     more: bool,
-    /// Some of these may not be among them.
+    /// `true` if some of these may not belong to the set.
     maybe: bool,
 }
 
-/// Whether two sets of parameters have some in common.
+/// Overlap of two sets of parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
-    /// They have.
+    /// They overlap.
     Yes,
-    /// They have none.
+    /// They are disjoint.
     No,
-    /// Cannot be told.
+    /// Unknown.
     Unknown,
 }
 
-/// More owners than these are not told apart.
+/// Maximum number of owners; more are not distinguished.
 const MAX_OWNERS: usize = 16;
 
 impl Weights {
-    pub(crate) fn of(model: ModelId) -> Self {
+    pub(crate) fn from_model(model: ModelId) -> Self {
         Self { owners: Some(Arc::from([model])), ..Self::default() }
     }
 
-    /// Whether anything is told.
-    pub const fn is_told(&self) -> bool {
+    /// Returns `true` if the owners are known.
+    pub const fn is_known(&self) -> bool {
         self.owners.is_some()
     }
 
-    /// Whether these are all, and certainly so.
+    /// Returns `true` if the set is exactly that of its owners.
     pub const fn is_exact(&self) -> bool {
         self.owners.is_some() && !self.more && !self.maybe
     }
@@ -62,35 +62,35 @@ impl Weights {
         self.owners.as_deref().unwrap_or_default()
     }
 
-    /// The one model that these are the parameters of.
-    pub(crate) fn only(&self) -> Option<ModelId> {
+    /// The only owner, if there is one.
+    pub(crate) fn sole_owner(&self) -> Option<ModelId> {
         match self.owners() {
             [one] if self.is_exact() => Some(*one),
             _ => None,
         }
     }
 
-    /// These, and there may be others.
+    /// Marks the set as possibly larger.
     #[must_use]
-    pub(crate) fn and_more(mut self) -> Self {
+    pub(crate) fn with_unknown_owners(mut self) -> Self {
         self.more = true;
         self
     }
 
-    /// Some of these, or all.
+    /// Marks each member as uncertain.
     #[must_use]
-    pub(crate) fn perhaps(mut self) -> Self {
+    pub(crate) fn uncertain(mut self) -> Self {
         self.maybe = true;
         self
     }
 
-    /// Both.
+    /// Union of two sets.
     #[must_use]
     pub(crate) fn union(&self, other: &Self) -> Self {
-        if !other.is_told() {
+        if !other.is_known() {
             return Self { more: self.more || other.more, ..self.clone() };
         }
-        if !self.is_told() {
+        if !self.is_known() {
             return Self { more: self.more || other.more, ..other.clone() };
         }
         let mut owners: Vec<ModelId> = self.owners().iter().chain(other.owners()).copied().collect();
@@ -105,17 +105,17 @@ impl Weights {
         }
     }
 
-    /// One of two, whichever way the program went.
+    /// Join of two control-flow paths.
     #[must_use]
     pub(crate) fn either(&self, other: &Self) -> Self {
-        if self == other { self.clone() } else { self.union(other).and_more().perhaps() }
+        if self == other { self.clone() } else { self.union(other).with_unknown_owners().uncertain() }
     }
 }
 
 impl Facts {
-    /// Whether two sets of parameters have some in common.
+    /// Overlap of two sets of parameters.
     pub fn overlap(&self, a: &Weights, b: &Weights) -> Overlap {
-        if !a.is_told() || !b.is_told() {
+        if !a.is_known() || !b.is_known() {
             return Overlap::Unknown;
         }
         let pairs = || a.owners().iter().flat_map(|a| b.owners().iter().map(move |b| (*a, *b)));
@@ -126,25 +126,25 @@ impl Facts {
         if apart { Overlap::No } else { Overlap::Unknown }
     }
 
-    /// Whether all of the parameters of the one are certainly among those of the other.
+    /// Returns `true` if all parameters of `part` are certainly in `whole`.
     pub fn covers(&self, whole: &Weights, part: &Weights) -> bool {
         part.is_exact()
             && whole.is_exact()
             && part.owners().iter().all(|part| whole.owners().iter().any(|whole| self.is_part(*part, *whole)))
     }
 
-    /// Whether these are certainly parameters: those of models of which one at least has some.
+    /// Returns `true` if these are certainly parameters: at least one owner has some.
     pub fn are_parameters(&self, weights: &Weights) -> bool {
         let has = |id: &ModelId| self.models.get(id.index()).is_some_and(|model| model.has_parameters);
         weights.is_exact() && weights.owners().iter().any(has)
     }
 
-    /// Whether a model is another, or a part of it.
+    /// Returns `true` if `part` is `whole` or a part of it.
     fn is_part(&self, part: ModelId, whole: ModelId) -> bool {
         std::iter::successors(Some(part), |id| self.models.get(id.index())?.parent).any(|id| id == whole)
     }
 
-    /// Whether two models are certainly two.
+    /// Returns `true` if two models are certainly different.
     fn is_apart(&self, a: ModelId, b: ModelId) -> bool {
         let (a_root, b_root) = (self.root(a), self.root(b));
         let made = |id: ModelId| self.models.get(id.index()).is_some_and(|model| model.made);
@@ -174,7 +174,7 @@ mod tests {
             ],
             ..Facts::default()
         };
-        let of = |id| Weights::of(ModelId(id));
+        let of = |id| Weights::from_model(ModelId(id));
         let table = [
             (of(0), of(0), Overlap::Yes),
             (of(0), of(1), Overlap::No),
@@ -182,8 +182,8 @@ mod tests {
             (of(2), of(3), Overlap::No),
             (of(4), of(0), Overlap::Unknown),
             (of(0), Weights::default(), Overlap::Unknown),
-            (of(0).and_more(), of(1), Overlap::Unknown),
-            (of(0).and_more(), of(0), Overlap::Yes),
+            (of(0).with_unknown_owners(), of(1), Overlap::Unknown),
+            (of(0).with_unknown_owners(), of(0), Overlap::Yes),
             (of(0).either(&of(1)), of(0), Overlap::Unknown),
             (of(0).union(&of(1)), of(1), Overlap::Yes),
         ];

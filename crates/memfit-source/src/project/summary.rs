@@ -1,4 +1,4 @@
-//! What importers need to know of a function or a class, without its source.
+//! Summaries of functions and classes, for modules that import them.
 
 use std::sync::Arc;
 
@@ -7,26 +7,26 @@ use rustc_hash::FxHashSet;
 use crate::facts::{Flags, Grad, GraphState, GuardTest, Kind, OpKind, Value, Weights};
 use crate::position::Span;
 
-/// What a function does.
+/// Effects and result of a function.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Summary {
     pub(crate) parameters: Vec<String>,
-    /// What stands for the graphs of its parameters in what it returns.
+    /// Graphs that represent its parameters in the returned value.
     pub(crate) parameter_graphs: Vec<u32>,
     pub(crate) is_method: bool,
     pub(crate) grad_off: bool,
     pub(crate) ops: Vec<SummaryOp>,
     pub(crate) returns: Option<Returned>,
-    /// Containers of its object that it puts parameters into.
-    pub(crate) keeps: Vec<Kept>,
+    /// Containers of the object to which it adds parameters.
+    pub(crate) stored_parameters: Vec<StoredParameters>,
 }
 
-/// A container of an object that parameters of a method are put into.
+/// Container of an object to which a method adds its parameters.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
-    /// Where, as the method has it: `self.buffer`.
+pub(crate) struct StoredParameters {
+    /// Source text in the method: `self.buffer`.
     pub(crate) target: Arc<str>,
-    /// The numbers of the parameters.
+    /// Positions of the parameters.
     pub(crate) parameters: Vec<usize>,
 }
 
@@ -34,55 +34,55 @@ pub(crate) struct Kept {
 pub(crate) struct SummaryOp {
     pub(crate) kind: OpKind,
     pub(crate) receiver: String,
-    /// The parameters that it goes to, but for those that the caller brings.
+    /// Parameters of models concerned, without those that the caller passes.
     pub(crate) weights: Weights,
     pub(crate) deep: bool,
-    /// Its branches, from the outside.
+    /// Enclosing branches, outermost first.
     pub(crate) guards: Vec<(Arc<GuardTest>, bool)>,
-    /// The parameters that a backward pass goes through.
+    /// Positions of the parameters that a backward pass goes through.
     pub(crate) through: Vec<usize>,
     pub(crate) grad: Grad,
-    /// In the file of the function.
+    /// Span in the function's file.
     pub(crate) span: Span,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Returned {
     pub(crate) value: Value,
-    /// The graphs of it that the function made: their numbers, their states and whose parameters they reach.
+    /// Graphs created by the function: ids, states, and the parameters that they reach.
     pub(crate) made: Vec<(u32, GraphState, Weights)>,
 }
 
-/// As much of a class as its importers need.
+/// Details of a class that importing modules need.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClassExport {
     pub(crate) is_module: bool,
     pub(crate) is_dataset: bool,
     pub(crate) is_managed: bool,
     pub(crate) has_batch_norm: bool,
-    /// Its own methods, and those of the classes of its file that it is derived from.
+    /// Names of its methods, including those of base classes in its file.
     pub(crate) methods: FxHashSet<String>,
 }
 
 impl Summary {
-    /// Whether what it returns went through a softmax or a sigmoid last.
-    pub(crate) fn last(&self) -> Flags {
+    /// `SOFTMAX` or `SIGMOID` if that was the last operation on the result.
+    pub(crate) fn last_operation(&self) -> Flags {
         let flags = self.returns.as_ref().map_or(Flags::NONE, |returned| returned.value.flags);
-        flags.common(Flags::SOFTMAX.with(Flags::SIGMOID))
+        flags.intersection(Flags::SOFTMAX.union(Flags::SIGMOID))
     }
 }
 
 impl Summary {
-    /// The same of each part, where it returns several.
-    pub(crate) fn last_parts(&self) -> Option<Vec<Flags>> {
+    /// [`Self::last_operation`] for each element of a returned tuple.
+    pub(crate) fn last_operations(&self) -> Option<Vec<Flags>> {
         let Kind::Tuple(parts) = &self.returns.as_ref()?.value.kind else { return None };
-        let last = Flags::SOFTMAX.with(Flags::SIGMOID);
-        Some(parts.iter().map(|part| part.flags.common(last)).collect())
+        let last_operation = Flags::SOFTMAX.union(Flags::SIGMOID);
+        Some(parts.iter().map(|part| part.flags.intersection(last_operation)).collect())
     }
 }
 
 impl ClassExport {
-    /// Whether it has a method of this name.
+    /// Returns `true` if the class has a method of this name.
     pub(crate) fn has(&self, method: &str) -> bool {
         self.methods.contains(method)
     }

@@ -1,16 +1,16 @@
-//! Calls: what is called, with what, and what comes of it.
+//! Calls: resolution of the callee, arguments, and the result.
 
 use std::sync::Arc;
 
 use ruff_python_ast::{Expr, ExprCall};
 
-use super::known::{Known, known};
+use super::library_calls::{CallResult, device_of, known_call};
 use super::{Walker, span};
 use crate::facts::{Argument, Call, FunctionId, LoaderId, OpKind, Receiver, ScalerId};
 use crate::facts::{Criterion, DType, Device, Flags, Grad, Graph, Kind, Partial, Value, Weights};
 use crate::project::Summary;
 
-/// A function that takes a container and keeps nothing of it.
+/// Functions that take a container and keep no reference to its elements.
 fn is_harmless(name: &str) -> bool {
     matches!(
         name,
@@ -41,8 +41,8 @@ fn is_harmless(name: &str) -> bool {
     )
 }
 
-/// What the last layer may make of an output.
-const LAST: Flags = Flags::SOFTMAX.with(Flags::SIGMOID);
+/// Operations whose being the last on an output matters to rules.
+const LAST_OPERATIONS: Flags = Flags::SOFTMAX.union(Flags::SIGMOID);
 
 impl<'a> Walker<'a> {
     pub(super) fn call(&mut self, node: &'a ExprCall, is_statement: bool) -> Value {
@@ -64,8 +64,8 @@ impl<'a> Walker<'a> {
         };
         let mut arguments = self.arguments(node);
         let mut path = path;
-        if let Some((of, held)) = self.completed(callee, &target, receiver.is_some()) {
-            // What is given now comes after what was given first, and goes before it where it has a name.
+        if let Some((of, held)) = self.resolve_partial(callee, &target, receiver.is_some()) {
+            // Arguments of this call follow those bound by `partial`, and precede them if they are keywords.
             let renamed = |argument: &Argument| {
                 argument.name.is_some() && arguments.iter().any(|given| given.name == argument.name)
             };
@@ -82,7 +82,7 @@ impl<'a> Walker<'a> {
             span: whole,
             callee: span(callee),
             path,
-            method: name.map(|name| self.names.keep(name)),
+            method: name.map(|name| self.names.intern(name)),
             receiver,
             function,
             target: target.clone(),
@@ -90,11 +90,11 @@ impl<'a> Walker<'a> {
             parentheses: span(&node.arguments),
             result: Value::default(),
             is_statement,
-            place: self.place(),
+            site: self.site(),
         };
         call.result = self.outcome(node, &call, &target);
         let result = call.result.clone();
-        self.seed(&call);
+        self.record_arguments(&call);
         if self.recording() {
             self.register(&call);
             self.facts.calls.push(call);
@@ -113,7 +113,7 @@ impl<'a> Walker<'a> {
         for keyword in &node.arguments.keywords {
             let value = self.eval(&keyword.value);
             arguments.push(Argument {
-                name: keyword.arg.as_ref().map(|name| self.names.keep(name.id.as_str())),
+                name: keyword.arg.as_ref().map(|name| self.names.intern(name.id.as_str())),
                 span: span(keyword),
                 value_span: span(&keyword.value),
                 value,
@@ -123,9 +123,9 @@ impl<'a> Walker<'a> {
         arguments
     }
 
-    /// Remembers what a function is called with, for the second pass.
-    fn seed(&mut self, call: &Call) {
-        // Who makes an object calls its `__init__`.
+    /// Records the arguments of a function for the second pass.
+    fn record_arguments(&mut self, call: &Call) {
+        // Creating an object calls its `__init__`.
         let made = match call.target.kind {
             Kind::Class(class) if call.function.is_none() => self.method_of(class, "__init__", 0),
             _ => None,
@@ -161,7 +161,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Notes loaders and scalers, and functions that are called without gradients.
+    /// Records loaders, scalers, and functions that are called without gradients.
     fn register(&mut self, call: &Call) {
         let index = self.facts.calls.len();
         match call.result.kind {
@@ -175,7 +175,7 @@ impl<'a> Walker<'a> {
             }
             _ => {}
         }
-        if call.place.grad == Grad::Off {
+        if call.site.grad == Grad::Off {
             let last = self.slice(call.callee).rsplit('.').next().unwrap_or_default();
             if !last.is_empty() && last.len() < 80 {
                 self.facts.called_without_grad.push(last.to_owned());
@@ -210,7 +210,8 @@ impl<'a> Walker<'a> {
                     (true, false) => Kind::Module,
                     _ => Kind::Object(*id),
                 };
-                let mut made = Value::of(kind).with(if norm { Flags::BATCH_NORM } else { Flags::NONE });
+                let mut made =
+                    Value::from_kind(kind).with_flags(if norm { Flags::BATCH_NORM } else { Flags::NONE });
                 made.weights = if is_module { self.made_weights(call) } else { Weights::default() };
                 made.class = Some(*id).filter(|_| is_module);
                 made
@@ -220,14 +221,14 @@ impl<'a> Walker<'a> {
                 self.call_path(node, call, &path, &inputs)
             }
             Kind::Imported(class) if crate::facts::shrinks(class) => self
-                .unseen(node, &inputs)
-                .on(call.arguments.first().map_or(Device::Unknown, |image| image.value.device)),
-            _ => self.unseen(node, &inputs),
+                .call_unknown(node, &inputs)
+                .with_device(call.arguments.first().map_or(Device::Unknown, |image| image.value.device)),
+            _ => self.call_unknown(node, &inputs),
         }
     }
 
-    /// A call of what cannot be seen.
-    pub(super) fn unseen(&mut self, node: &'a ExprCall, inputs: &Graph) -> Value {
+    /// Call of code outside the text.
+    pub(super) fn call_unknown(&mut self, node: &'a ExprCall, inputs: &Graph) -> Value {
         let last = match &*node.func {
             Expr::Name(name) => name.id.as_str(),
             Expr::Attribute(attribute) => attribute.attr.id.as_str(),
@@ -241,22 +242,22 @@ impl<'a> Walker<'a> {
                 self.escape(&keyword.value);
             }
         }
-        let mut value = Value::unknown().with(Flags::OPAQUE);
+        let mut value = Value::unknown().with_flags(Flags::OPAQUE);
         if self.frame.grad == Grad::Off {
             value.graph = Graph::none();
-            return value.with(Flags::NO_GRAD_BUILT);
+            return value.with_flags(Flags::NO_GRAD_BUILT);
         }
-        value.graph = inputs.clone().clouded();
+        value.graph = inputs.clone().with_unknown();
         value
     }
 
     fn call_function(&mut self, node: &'a ExprCall, call: &Call, id: FunctionId, inputs: &Graph) -> Value {
-        let Some(summary) = self.summary(id) else { return self.unseen(node, inputs) };
+        let Some(summary) = self.summary(id) else { return self.call_unknown(node, inputs) };
         let receiver = call.receiver.as_ref().map(|receiver| self.slice(receiver.span));
         self.call_summary(node, call, Some(id), &summary, receiver)
     }
 
-    /// A call of a function or method that is known by what it does.
+    /// Call of a function or method with a known summary.
     pub(super) fn call_summary(
         &mut self,
         node: &'a ExprCall,
@@ -283,8 +284,8 @@ impl<'a> Walker<'a> {
         let receiver = self.slice(call.callee);
         let weights = self.weights_of(receiver, module);
         self.op(OpKind::Forward, call.span, receiver, weights.clone());
-        self.fed(call, module);
-        // Of an input that may have been cut off, nothing is said; the others are told for certain.
+        self.record_model_arguments(call, module);
+        // An input whose graph may have been cut is skipped; the others are certain.
         let inputs = call
             .arguments
             .iter()
@@ -292,11 +293,11 @@ impl<'a> Walker<'a> {
             .filter(|graph| !graph.unknown)
             .fold(Graph::none(), |all, graph| all.union(graph));
         let hidden = call.arguments.iter().any(|argument| argument.value.graph.unknown);
-        let weights = if hidden { weights.and_more() } else { weights };
+        let weights = if hidden { weights.with_unknown_owners() } else { weights };
         let (graph, flags) = if module.is(Flags::FROZEN) && self.frame.grad == Grad::On {
-            // Whether anything is recorded depends on what is left to train.
+            // Gradients are recorded if anything that remains is trainable.
             if let Some(op) = self.frame.ops.last_mut().filter(|op| op.span == call.span) {
-                op.place.grad = Grad::Unknown;
+                op.site.grad = Grad::Unknown;
             }
             (Graph::unknown(), Flags::NONE)
         } else {
@@ -307,18 +308,20 @@ impl<'a> Walker<'a> {
         } else {
             module.device
         };
-        // What the model's own `forward` makes of it last.
+        // Last operation of the model's own `forward`.
         let forward = module.class.and_then(|class| self.method_of(class, "forward", 0));
         let last = forward.and_then(|id| self.summary(id));
-        let flags = flags.with(Flags::OUTPUT);
-        let parts = last.as_ref().and_then(|summary| summary.last_parts());
+        let flags = flags.union(Flags::OUTPUT);
+        let parts = last.as_ref().and_then(|summary| summary.last_operations());
         if let Some(parts) = parts {
-            let part = |last: Flags| Value::tensor(graph.clone()).on(device).with(flags.with(last));
+            let part =
+                |last: Flags| Value::tensor(graph.clone()).with_device(device).with_flags(flags.union(last));
             let kind = Kind::Tuple(parts.into_iter().map(part).collect());
-            return Value { kind, graph: graph.clone(), device, ..Value::default() }.with(flags);
+            return Value { kind, graph: graph.clone(), device, ..Value::default() }.with_flags(flags);
         }
-        let last = last.map_or(module.flags.common(LAST), |summary| summary.last());
-        Value::tensor(graph).on(device).with(flags.with(last))
+        let last =
+            last.map_or(module.flags.intersection(LAST_OPERATIONS), |summary| summary.last_operation());
+        Value::tensor(graph).with_device(device).with_flags(flags.union(last))
     }
 
     fn call_loss(&mut self, call: &Call, sums: bool, inputs: &Graph) -> Value {
@@ -326,23 +329,25 @@ impl<'a> Walker<'a> {
             call.keyword("reduction").and_then(|argument| argument.value.text().map(str::to_owned));
         let mut flags = Flags::NONE;
         if reduction.as_deref() != Some("none") {
-            flags = flags.with(Flags::SCALAR);
+            flags = flags.union(Flags::SCALAR);
         }
         if sums || reduction.as_deref() == Some("sum") {
-            flags = flags.with(Flags::SUMMED);
+            flags = flags.union(Flags::SUMMED);
         }
         let device = call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device);
         if self.frame.grad == Grad::Off {
-            return Value::tensor(Graph::none()).on(device).with(flags.with(Flags::NO_GRAD_BUILT));
+            return Value::tensor(Graph::none())
+                .with_device(device)
+                .with_flags(flags.union(Flags::NO_GRAD_BUILT));
         }
-        Value::tensor(inputs.clone()).on(device).with(flags)
+        Value::tensor(inputs.clone()).with_device(device).with_flags(flags)
     }
 
     pub(super) fn call_path(&mut self, node: &'a ExprCall, call: &Call, path: &str, inputs: &Graph) -> Value {
         if let Some(value) = self.call_special(call, path, inputs) {
             return value;
         }
-        match known(path) {
+        match known_call(path) {
             Some(known) => self.call_known(call, path, known, inputs),
             None => {
                 if let Some(summary) = self.imported_function(path) {
@@ -351,27 +356,32 @@ impl<'a> Walker<'a> {
                 if let Some(class) = self.imported_class(path) {
                     if class.is_module {
                         let norm = if class.has_batch_norm { Flags::BATCH_NORM } else { Flags::NONE };
-                        let last = self.method_there(path, "forward").map_or(Flags::NONE, |own| own.last());
+                        let last = self
+                            .method_there(path, "forward")
+                            .map_or(Flags::NONE, |own| own.last_operation());
                         let weights = self.made_weights(call);
-                        return Value { weights, ..Value::of(Kind::Module).with(norm.with(last)) };
+                        return Value {
+                            weights,
+                            ..Value::from_kind(Kind::Module).with_flags(norm.union(last))
+                        };
                     }
-                    return Value::of(Kind::Imported(path.into()));
+                    return Value::from_kind(Kind::Imported(path.into()));
                 }
                 let weights = Self::kept_weights(path, &call.arguments);
-                Value { weights, ..self.unseen(node, inputs) }
+                Value { weights, ..self.call_unknown(node, inputs) }
             }
         }
     }
 
-    /// Calls that do something, or that switch something.
+    /// Calls with an effect on the analysis state.
     fn call_special(&mut self, call: &Call, path: &str, inputs: &Graph) -> Option<Value> {
         let last = path.rsplit('.').next().unwrap_or(path);
         let value = match (path, last) {
             (_, "no_grad" | "inference_mode") if path.starts_with("torch") => {
                 let off = call.argument(0, "mode").and_then(|argument| argument.value.truth()) != Some(false);
-                Value::of(Kind::GradContext(if off { Grad::Off } else { Grad::On }))
+                Value::from_kind(Kind::GradContext(if off { Grad::Off } else { Grad::On }))
             }
-            (_, "enable_grad") => Value::of(Kind::GradContext(Grad::On)),
+            (_, "enable_grad") => Value::from_kind(Kind::GradContext(Grad::On)),
             (_, "set_grad_enabled") => {
                 let grad = match call.argument(0, "mode").and_then(|argument| argument.value.truth()) {
                     Some(true) => Grad::On,
@@ -381,7 +391,7 @@ impl<'a> Walker<'a> {
                 if call.is_statement {
                     self.frame.grad = grad;
                 }
-                Value::of(Kind::GradContext(grad))
+                Value::from_kind(Kind::GradContext(grad))
             }
             (_, "autocast") => {
                 let enabled = call.keyword("enabled").map(|argument| argument.value.truth());
@@ -397,8 +407,8 @@ impl<'a> Walker<'a> {
                     });
                 match enabled {
                     Some(Some(false)) => Value::default(),
-                    Some(None) => Value::of(Kind::Autocast(None)),
-                    _ => Value::of(Kind::Autocast(to.unwrap_or(Some(DType::Half)))),
+                    Some(None) => Value::from_kind(Kind::Autocast(None)),
+                    _ => Value::from_kind(Kind::Autocast(to.unwrap_or(Some(DType::Half)))),
                 }
             }
             (_, "clip_grad_norm_" | "clip_grad_value_" | "clip_grad_norm" | "clip_grads_with_norm_") => {
@@ -407,12 +417,12 @@ impl<'a> Walker<'a> {
                 let weights =
                     call.arguments.first().map_or_else(Weights::default, |first| first.value.weights.clone());
                 self.op(OpKind::Clip, call.span, parameters, weights);
-                Value::of(Kind::Number)
+                Value::from_kind(Kind::Number)
             }
             ("torch.autograd.grad", _) => {
                 let reach = self.reach(inputs, &[]);
                 self.op(OpKind::AutogradGrad, call.span, "", reach);
-                Value { graph: inputs.clone().clouded(), ..Value::of(Kind::Unknown) }
+                Value { graph: inputs.clone().with_unknown(), ..Value::from_kind(Kind::Unknown) }
             }
             ("torch.autograd.backward", _) => {
                 self.backward(
@@ -420,7 +430,7 @@ impl<'a> Walker<'a> {
                     call.arguments.first().map(|argument| (argument.value.clone(), argument.value_span)),
                     false,
                 );
-                Value::of(Kind::None)
+                Value::from_kind(Kind::None)
             }
             ("functools.partial", _) => {
                 let (of, held) = call.arguments.split_first()?;
@@ -428,23 +438,23 @@ impl<'a> Walker<'a> {
                     return None;
                 }
                 let partial = Partial { of: of.value.clone(), arguments: held.to_vec() };
-                Value::of(Kind::Partial(Arc::new(partial)))
+                Value::from_kind(Kind::Partial(Arc::new(partial)))
             }
-            // What is drawn by lot has no graph, and is another each time.
+            // A random value has no graph, and differs each time.
             (_, "randint" | "choice" | "uniform" | "randrange" | "random" | "sample" | "integers")
                 if path.starts_with("random.") || path.starts_with("numpy.random.") =>
             {
-                Value::of(Kind::Number).with(Flags::RANDOM)
+                Value::from_kind(Kind::Number).with_flags(Flags::RANDOM)
             }
             ("torch.device", _) => {
                 let name = call.arguments.first().map(|argument| &argument.value);
                 let device = name.map_or(Device::Unknown, device_of);
-                Value::of(Kind::Device(if device == Device::Unknown { Device::Named } else { device }))
+                Value::from_kind(Kind::Device(if device == Device::Unknown { Device::Named } else { device }))
             }
             ("builtins.str" | "builtins.repr", _) => {
                 match call.arguments.first().map(|argument| &argument.value.kind) {
-                    Some(Kind::Exception(id)) => Value::of(Kind::ExceptionText(*id)),
-                    _ => Value::of(Kind::Number),
+                    Some(Kind::Exception(id)) => Value::from_kind(Kind::ExceptionText(*id)),
+                    _ => Value::from_kind(Kind::Number),
                 }
             }
             ("builtins.sum" | "builtins.max" | "builtins.min", _) => {
@@ -452,7 +462,7 @@ impl<'a> Walker<'a> {
                 Value {
                     graph: first.value.graph.clone(),
                     device: first.value.device,
-                    ..Value::of(Kind::Unknown)
+                    ..Value::from_kind(Kind::Unknown)
                 }
             }
             ("builtins.next", _) => {
@@ -462,7 +472,7 @@ impl<'a> Walker<'a> {
             (_, "tqdm" | "track") => call.arguments.first()?.value.clone(),
             ("torch.stack" | "torch.cat" | "torch.vstack" | "torch.hstack" | "torch.concat", _) => {
                 let first = call.arguments.first()?;
-                let mut value = Value::tensor(first.value.graph.clone()).on(first.value.device);
+                let mut value = Value::tensor(first.value.graph.clone()).with_device(first.value.device);
                 if self.frame.grad == Grad::Off {
                     value.graph = Graph::none();
                 }
@@ -473,120 +483,115 @@ impl<'a> Walker<'a> {
         Some(value)
     }
 
-    fn call_known(&mut self, call: &Call, path: &str, known: Known, inputs: &Graph) -> Value {
+    fn call_known(&mut self, call: &Call, path: &str, known: CallResult, inputs: &Graph) -> Value {
         match known {
-            Known::Made(Kind::Criterion { which, .. }, flags) => {
+            CallResult::Made(Kind::Criterion { which, .. }, flags) => {
                 let sums =
                     call.keyword("reduction").and_then(|argument| argument.value.text()) == Some("sum");
-                Value::of(Kind::Criterion { which, sums }).with(flags)
+                Value::from_kind(Kind::Criterion { which, sums }).with_flags(flags)
             }
-            Known::Made(Kind::Container { .. }, flags) => {
+            CallResult::Made(Kind::Container { .. }, flags) => {
                 let bounded =
                     call.keyword("maxlen").is_some() || (path.ends_with("deque") && call.arguments.len() > 1);
                 let graph =
                     call.arguments.first().map_or(Graph::none(), |argument| argument.value.graph.clone());
                 let weights = Self::kept_weights(path, &call.arguments);
-                Value { graph, weights, ..Value::of(Kind::Container { bounded }).with(flags) }
+                Value { graph, weights, ..Value::from_kind(Kind::Container { bounded }).with_flags(flags) }
             }
-            Known::Made(Kind::Module, flags) => {
+            CallResult::Made(Kind::Module, flags) => {
                 let norm = call.arguments.iter().any(|argument| argument.value.is(Flags::BATCH_NORM));
                 let device =
                     call.keyword("device").map_or(Device::Unknown, |argument| device_of(&argument.value));
-                let flags = if norm { flags.with(Flags::BATCH_NORM) } else { flags };
-                // Layers in a row give what the last of them gives.
+                let flags = if norm { flags.union(Flags::BATCH_NORM) } else { flags };
+                // The result of `Sequential` is that of its last layer.
                 let last = call.arguments.last().filter(|_| path == "torch.nn.Sequential");
-                let flags = flags.with(last.map_or(Flags::NONE, |last| last.value.flags.common(LAST)));
-                Value { weights: self.made_weights(call), ..Value::of(Kind::Module).on(device).with(flags) }
+                let flags = flags
+                    .union(last.map_or(Flags::NONE, |last| last.value.flags.intersection(LAST_OPERATIONS)));
+                Value {
+                    weights: self.made_weights(call),
+                    ..Value::from_kind(Kind::Module).with_device(device).with_flags(flags)
+                }
             }
-            Known::Made(kind, flags) => {
+            CallResult::Made(kind, flags) => {
                 let unknown = matches!(kind, Kind::Unknown);
-                let mut value = Value::of(kind).with(flags);
+                let mut value = Value::from_kind(kind).with_flags(flags);
                 if matches!(value.kind, Kind::Optimizer) {
                     let held = call.argument(0, "params").or_else(|| call.keyword("parameters"));
                     value.weights = held.map_or_else(Weights::default, |held| held.value.weights.clone());
                 }
-                if unknown { Value { graph: inputs.clone().clouded(), ..value } } else { value }
+                if unknown { Value { graph: inputs.clone().with_unknown(), ..value } } else { value }
             }
-            Known::Created => {
+            CallResult::Created => {
                 let device =
                     call.keyword("device").map_or(Device::Cpu, |argument| device_of(&argument.value));
                 let trains = call
                     .keyword("requires_grad")
                     .is_some_and(|argument| argument.value.truth() != Some(false));
                 let graph = if trains { Graph::unknown() } else { Graph::none() };
-                Value::tensor(graph).on(device)
+                Value::tensor(graph).with_device(device)
             }
-            Known::Tensor(flags) => {
-                let mut value = Value::tensor(inputs.clone()).with(flags);
+            CallResult::Tensor(flags) => {
+                let mut value = Value::tensor(inputs.clone()).with_flags(flags);
                 value.device =
                     call.arguments.first().map_or(Device::Unknown, |argument| argument.value.device);
                 for flag in
                     [Flags::DIVIDED, Flags::OUTPUT, Flags::OPAQUE, Flags::DETACHED, Flags::NO_GRAD_BUILT]
                 {
                     if call.arguments.first().is_some_and(|argument| argument.value.is(flag)) {
-                        value = value.with(flag);
+                        value = value.with_flags(flag);
                     }
                 }
                 if ["torch.mean", "torch.sum"].contains(&path) {
-                    value = value.with(Flags::SCALAR);
+                    value = value.with_flags(Flags::SCALAR);
                 }
                 if self.frame.grad == Grad::Off && !value.graph.is_none() {
                     value.graph = Graph::none();
-                    value = value.with(Flags::NO_GRAD_BUILT);
+                    value = value.with_flags(Flags::NO_GRAD_BUILT);
                 }
                 value
             }
-            Known::Loss => self.call_loss(call, false, inputs),
-            Known::Same(flags) => {
+            CallResult::Loss => self.call_loss(call, false, inputs),
+            CallResult::Same(flags) => {
                 let Some(first) = call.arguments.first() else { return Value::unknown() };
-                let mut value = first.value.clone().with(flags);
+                let mut value = first.value.clone().with_flags(flags);
                 if value.is_unknown() && !flags.has(Flags::NONE) || flags.has(Flags::DISTRIBUTED) {
                     value.kind = Kind::Module;
                 }
                 if path == "copy.deepcopy" {
-                    // A copy has no one else's graph, and is no alias.
-                    if value.weights.is_told() || value.is_module() {
+                    // A copy has a graph of its own, and is no alias.
+                    if value.weights.is_known() || value.is_module() {
                         value.weights = self.made_weights(&Call { arguments: Vec::new(), ..call.clone() });
                     }
                     if matches!(value.kind, Kind::StateDict) {
                         value.kind = Kind::Container { bounded: true };
-                        value.flags = value.flags.with(Flags::WEIGHTS.with(Flags::COPIED));
+                        value.flags = value.flags.union(Flags::WEIGHTS.union(Flags::COPIED));
                     }
                     if value.is_unknown() {
-                        value.graph = value.graph.clouded();
+                        value.graph = value.graph.with_unknown();
                     }
                 }
                 value
             }
             // `int(random.uniform(…))`
-            Known::Number if path.starts_with("builtins.") => {
+            CallResult::Number if path.starts_with("builtins.") => {
                 let drawn = call.arguments.first().is_some_and(|argument| argument.value.is(Flags::RANDOM));
                 let batches = path == "builtins.len"
                     && call.arguments.first().is_some_and(|of| matches!(of.value.kind, Kind::Loader(_)));
                 let flags = if batches { Flags::LENGTH } else { Flags::NONE };
-                Value::of(Kind::Number).with(if drawn { flags.with(Flags::RANDOM) } else { flags })
+                let flags = if drawn { flags.union(Flags::RANDOM) } else { flags };
+                Value::from_kind(Kind::Number).with_flags(flags)
             }
-            Known::Number => Value::of(Kind::Number),
-            Known::Loader => {
+            CallResult::Number => Value::from_kind(Kind::Number),
+            CallResult::Loader => {
                 let next = self.loaders_at.len() as u32;
                 let id = *self.loaders_at.entry(call.span.start).or_insert(next);
-                Value::of(Kind::Loader(Some(LoaderId(id))))
+                Value::from_kind(Kind::Loader(Some(LoaderId(id))))
             }
-            Known::Scaler => {
+            CallResult::Scaler => {
                 let next = self.scalers_at.len() as u32;
                 let id = *self.scalers_at.entry(call.span.start).or_insert(next);
-                Value::of(Kind::Scaler(Some(ScalerId(id))))
+                Value::from_kind(Kind::Scaler(Some(ScalerId(id))))
             }
         }
-    }
-}
-
-/// The device that an argument names.
-pub(super) fn device_of(value: &Value) -> Device {
-    match &value.kind {
-        Kind::Device(device) => *device,
-        Kind::Str(text) if text.starts_with("cuda") => Device::Cuda,
-        Kind::Str(text) if &**text == "cpu" => Device::Cpu,
-        _ => Device::Unknown,
     }
 }

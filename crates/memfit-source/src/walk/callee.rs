@@ -1,5 +1,4 @@
-//! What a call is a call of: something imported, a function of the file, or what `functools.partial` made of
-//! either.
+//! Resolution of callees: imported objects, functions of the file, and results of `functools.partial`.
 
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use crate::facts::{Argument, FunctionId, Receiver};
 use crate::facts::{Kind, Value};
 
 impl<'a> Walker<'a> {
-    /// The full name of a callee, which has one only if its root is a module or what a module gave.
+    /// Full name of a callee. Its root must be a module or an imported object.
     pub(super) fn imported_name(&mut self, callee: &'a Expr) -> Option<Arc<str>> {
         let mut root = callee;
         while let Expr::Attribute(attribute) = root {
@@ -21,21 +20,21 @@ impl<'a> Walker<'a> {
         let name = root.id.as_str();
         if let Some(binding) = self.frame.env.get(name) {
             binding.value.path()?;
-            return self.kept_name(callee).filter(|path| path.starts_with(name));
+            return self.interned_name(callee).filter(|path| path.starts_with(name));
         }
         if !self.definitions.imports.contains_key(name) {
             let own = self.definitions.top_functions.contains_key(name)
                 || self.definitions.top_classes.contains_key(name)
                 || self.frame.function != FunctionId(0) && self.module.contains_key(name);
-            if own || crate::names::customary(name).is_none() && !crate::names::is_builtin(name) {
+            if own || crate::names::conventional_path(name).is_none() && !crate::names::is_builtin(name) {
                 return None;
             }
         }
-        let path = self.kept_name(callee)?;
+        let path = self.interned_name(callee)?;
         Some(if crate::names::is_builtin(&path) { self.names.builtin(&path) } else { path })
     }
 
-    /// The model or loss function that an attribute holds and that is called: `self.net(x)` is no method.
+    /// Model or loss function in an attribute that is called: `self.net(x)` is not a method call.
     pub(super) fn held_model(&self, callee: &'a Expr) -> Option<Value> {
         let Expr::Attribute(attribute) = callee else { return None };
         let name = dotted(callee, self.text)?;
@@ -52,8 +51,8 @@ impl<'a> Walker<'a> {
         is_called.then(|| held.clone())
     }
 
-    /// What a call of a `functools.partial` is a call of, and the arguments that it has already.
-    pub(super) fn completed(
+    /// Resolves a call of a `functools.partial` object to the function and the bound arguments.
+    pub(super) fn resolve_partial(
         &self,
         callee: &'a Expr,
         target: &Value,
@@ -74,7 +73,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// The function of this file that is called.
+    /// Called function of this file.
     pub(super) fn resolve(
         &self,
         callee: &Expr,

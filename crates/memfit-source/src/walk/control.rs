@@ -5,7 +5,7 @@ use ruff_python_ast::{ExceptHandler, Expr, StmtFor, StmtIf, StmtTry, StmtWhile, 
 use super::env::{mark, merge, take};
 use super::statement::{collect_names, leaves};
 use super::{Walker, span, turns_off};
-use crate::facts::{Bound, Handler, HandlerId, Loop, LoopId, Over, TryId, With};
+use crate::facts::{CounterBinding, Handler, HandlerId, IterableKind, Loop, LoopId, TryId, With};
 use crate::facts::{Grad, Kind, Value};
 use crate::position::Span;
 
@@ -13,11 +13,11 @@ impl<'a> Walker<'a> {
     pub(super) fn for_loop(&mut self, node: &'a StmtFor) {
         let iterated = self.eval(&node.iter);
         let (over, mut element, index) = self.iteration(&node.iter, &iterated);
-        element.weights = element.weights.perhaps();
+        element.weights = element.weights.uncertain();
         let header = Span::new(span(node).start, span(&*node.iter).end);
         let mut targets = Vec::new();
         collect_names(&node.target, &mut targets);
-        let place = self.place();
+        let site = self.site();
         let at = span(node).start;
         let (parent, function) = (self.frame.looped, self.frame.function);
         let index = index.and_then(|start| {
@@ -33,17 +33,17 @@ impl<'a> Walker<'a> {
             parent,
             function,
             is_while: false,
-            over,
+            iterable_kind: over,
             iterable: span(&*node.iter),
             targets: targets.iter().map(|name| (*name).to_owned()).collect(),
             index,
             assigned: Vec::new(),
             emptied: Vec::new(),
-            place,
+            site,
             end: 0,
         };
         let id = self.enter_loop(at, made);
-        self.rounds(id, |walker| {
+        self.walk_iterations(id, |walker| {
             walker.assign_target(&node.target, &element, id);
             walker.body(&node.body);
         });
@@ -56,24 +56,24 @@ impl<'a> Walker<'a> {
             Expr::NumberLiteral(_) => true,
             _ => false,
         };
-        let place = self.place();
+        let site = self.site();
         let made = Loop {
             span: span(node),
             header: Span::new(span(node).start, span(&*node.test).end),
             parent: self.frame.looped,
             function: self.frame.function,
             is_while: true,
-            over: if endless { Over::Endless } else { Over::Other },
+            iterable_kind: if endless { IterableKind::Endless } else { IterableKind::Other },
             iterable: span(&*node.test),
             targets: Vec::new(),
             index: None,
             assigned: Vec::new(),
             emptied: Vec::new(),
-            place,
+            site,
             end: 0,
         };
         let id = self.enter_loop(span(node).start, made);
-        self.rounds(id, |walker| {
+        self.walk_iterations(id, |walker| {
             walker.eval(&node.test);
             walker.body(&node.body);
         });
@@ -81,19 +81,19 @@ impl<'a> Walker<'a> {
     }
 
     fn enter_loop(&mut self, at: u32, made: Loop) -> LoopId {
-        let (place, over) = (made.place, made.over.clone());
+        let (site, over) = (made.site, made.iterable_kind.clone());
         let id = self.looped(at, || made);
         if self.pass == 2 {
             let found = &mut self.facts.loops[id.index()];
-            found.place = place;
-            found.over = over;
+            found.site = site;
+            found.iterable_kind = over;
         }
         id
     }
 
-    /// Walks a loop's body: twice where it goes on record, so that what one round leaves is there in the
-    /// next.
-    fn rounds(&mut self, id: LoopId, mut round: impl FnMut(&mut Self)) {
+    /// Walks a loop's body. When recording, walks it twice, so that the second iteration sees the values of
+    /// the first.
+    fn walk_iterations(&mut self, id: LoopId, mut round: impl FnMut(&mut Self)) {
         let outside = self.frame.looped.replace(id);
         let (round_outside, loop_outside) = (self.frame.round_graph, self.frame.loop_graph);
         self.frame.loop_graph = self.graphs.count();
@@ -113,7 +113,7 @@ impl<'a> Walker<'a> {
 
     fn assign_target(&mut self, target: &'a Expr, element: &Value, id: LoopId) {
         match target {
-            Expr::Name(name) => self.bind(name.id.as_str(), element.clone(), Bound::Target(id)),
+            Expr::Name(name) => self.bind(name.id.as_str(), element.clone(), CounterBinding::Target(id)),
             Expr::Tuple(node) => {
                 for (index, part) in node.elts.iter().enumerate() {
                     let value = match &element.kind {
@@ -172,14 +172,14 @@ impl<'a> Walker<'a> {
             deltas.push(super::env::Delta::default());
         }
         merge(&mut self.frame.env, &mut self.graphs, &deltas);
-        // What follows `if …: continue` is the other branch.
+        // Code after `if …: continue` is the other branch.
         if first_leaves && node.elif_else_clauses.is_empty() {
             let rest = self.guard(test, what, true);
             self.frame.guard = Some(rest);
         }
     }
 
-    pub(super) fn with(&mut self, node: &'a StmtWith) {
+    pub(super) fn walk_with(&mut self, node: &'a StmtWith) {
         let saved = (self.frame.grad, self.frame.autocast, self.frame.managed);
         for item in &node.items {
             let expression = &item.context_expr;
@@ -189,8 +189,8 @@ impl<'a> Walker<'a> {
             };
             let value = self.eval(expression);
             if self.recording() {
-                let place = self.place();
-                self.facts.withs.push(With { item: span(expression), path: path.clone(), called, place });
+                let site = self.site();
+                self.facts.withs.push(With { item: span(expression), path: path.clone(), called, site });
             }
             match &value.kind {
                 Kind::GradContext(grad) if called || !matches!(expression, Expr::Attribute(_)) => {
@@ -247,12 +247,12 @@ impl<'a> Walker<'a> {
             Some(Expr::Tuple(tuple)) => tuple.elts.iter().filter_map(|part| self.full_name(part)).collect(),
             Some(one) => self.full_name(one).into_iter().collect(),
         };
-        let mut shape = super::test::Shape::default();
+        let mut shape = super::test::HandlerEffects::default();
         shape.read(&node.body, 0);
         let header_end = node.body.first().map_or(span(node).end, |first| span(first).start);
         let text = self.slice(Span::new(at, header_end));
         let header = Span::new(at, at + text.rfind(':').unwrap_or(0) as u32);
-        let place = self.place();
+        let site = self.site();
         let made = Handler {
             span: span(node),
             header,
@@ -261,9 +261,9 @@ impl<'a> Walker<'a> {
             tried,
             leaves: shape.leaves,
             raises: shape.raises,
-            only_tells: shape.only_tells(),
+            only_tells: shape.only_reports(),
             reads_message: false,
-            place,
+            site,
         };
         let id = if let Some(id) = self.handlers_at.get(&at) {
             *id
@@ -279,15 +279,15 @@ impl<'a> Walker<'a> {
         }
         let outside = self.frame.handler.replace(id);
         if let Some(name) = &node.name {
-            let value = Value::of(Kind::Exception(id));
-            self.bind(name.id.as_str(), value, Bound::Assigned(self.frame.looped));
+            let value = Value::from_kind(Kind::Exception(id));
+            self.bind(name.id.as_str(), value, CounterBinding::Assigned(self.frame.looped));
         }
         self.body(&node.body);
         self.frame.handler = outside;
     }
 }
 
-/// `if __name__ == "__main__":`
+/// Returns `true` for `if __name__ == "__main__":`.
 fn is_main(test: &Expr) -> bool {
     match test {
         Expr::Compare(node) => matches!(&*node.left, Expr::Name(name) if name.id.as_str() == "__name__"),

@@ -1,4 +1,4 @@
-//! What a text defines: functions, classes and imports, collected before anything is walked.
+//! Functions, classes and imports of a text, collected before the walk.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 
 use crate::facts::{ClassId, FunctionId};
 
-/// The deepest nesting of statements that is looked into.
-const DEEPEST: usize = 120;
+/// Maximum nesting of statements that is searched.
+const MAX_DEPTH: usize = 120;
 
 pub(super) struct FunctionNode<'a> {
     pub(super) node: Option<&'a StmtFunctionDef>,
@@ -22,19 +22,19 @@ pub(super) struct ClassNode<'a> {
     pub(super) methods: FxHashMap<&'a str, FunctionId>,
 }
 
-/// Everything that is defined.
+/// All definitions.
 pub(super) struct Definitions<'a> {
     pub(super) functions: Vec<FunctionNode<'a>>,
     pub(super) classes: Vec<ClassNode<'a>>,
-    /// By where the definition begins.
+    /// Function ids by the start of the definition.
     pub(super) function_at: FxHashMap<u32, FunctionId>,
     pub(super) class_at: FxHashMap<u32, ClassId>,
-    /// Functions and classes of the module itself, by name.
+    /// Functions of the module's top level by name.
     pub(super) top_functions: FxHashMap<&'a str, FunctionId>,
     pub(super) top_classes: FxHashMap<&'a str, ClassId>,
-    /// What imports bind, anywhere in the text.
+    /// Names bound by imports, anywhere in the text.
     pub(super) imports: FxHashMap<&'a str, Arc<str>>,
-    /// Names may come from `from x import *`.
+    /// `true` if names may come from `from x import *`.
     pub(super) starred: bool,
 }
 
@@ -55,7 +55,7 @@ impl<'a> Definitions<'a> {
     }
 
     fn body(&mut self, body: &'a [Stmt], class: Option<ClassId>, parent: FunctionId, depth: usize) {
-        if depth > DEEPEST {
+        if depth > MAX_DEPTH {
             return;
         }
         for statement in body {
@@ -145,7 +145,7 @@ impl<'a> Definitions<'a> {
     }
 }
 
-/// `a.b.c`, without spaces in it, as one text; nothing for other expressions.
+/// Source text of a dotted name `a.b.c` without spaces; `None` for other expressions.
 pub(super) fn dotted<'a>(expression: &'a Expr, text: &'a str) -> Option<&'a str> {
     let mut inner = expression;
     let mut depth = 0;

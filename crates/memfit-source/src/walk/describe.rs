@@ -1,4 +1,4 @@
-//! Functions and classes, as they are written.
+//! Facts of function and class definitions.
 
 use ruff_python_ast::{Expr, ModModule};
 
@@ -8,7 +8,7 @@ use crate::facts::Grad;
 use crate::position::Span;
 
 impl<'a> Walker<'a> {
-    /// Functions and classes, as they are written.
+    /// Adds facts for the function and class definitions.
     pub(super) fn describe(&mut self, module: &'a ModModule) {
         for index in 0..self.definitions.classes.len() {
             let node = self.definitions.classes[index].node;
@@ -29,7 +29,7 @@ impl<'a> Walker<'a> {
             };
             let ends =
                 |endings: &[&str]| bases.iter().any(|base| endings.iter().any(|end| base.ends_with(end)));
-            // What a base of another module is, is known there.
+            // Properties of an imported base class are known in its own module.
             let imported: Vec<_> = bases
                 .iter()
                 .filter(|base| !self.definitions.top_classes.contains_key(base.as_str()))
@@ -38,7 +38,7 @@ impl<'a> Walker<'a> {
             let managed = known(|class| class.is_managed)
                 || imported.iter().any(|(_, class)| class.is_managed)
                 || ends(&["LightningModule", "ComposerModel", "Trainer", "LightningLite", "PLModule"]);
-            let text = span(node).of(self.text);
+            let text = span(node).slice(self.text);
             let class = crate::facts::Class {
                 name: node.name.id.to_string(),
                 is_module: known(|class| class.is_module)
@@ -61,7 +61,7 @@ impl<'a> Walker<'a> {
             let class = node.class;
             let Some(def) = node.node else {
                 let end = self.text.len() as u32;
-                let body = module.body.first().map_or(Span::at(end), span);
+                let body = module.body.first().map_or(Span::empty(end), span);
                 self.facts.functions.push(Function {
                     name: String::new(),
                     span: Span::new(0, end),
@@ -101,12 +101,12 @@ impl<'a> Walker<'a> {
             {
                 Grad::Unknown
             } else if opaque {
-                // What a decorator does that cannot be seen may be to switch gradients.
+                // An unknown decorator may change the autograd mode.
                 Grad::Unknown
             } else {
                 Grad::On
             };
-            let body = def.body.first().map_or(Span::at(span(def).end), span);
+            let body = def.body.first().map_or(Span::empty(span(def).end), span);
             self.facts.functions.push(Function {
                 name,
                 span: span(def),
@@ -122,7 +122,7 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// A decorator that is known to leave gradients alone.
+/// Returns `true` for decorators known to keep the autograd mode.
 fn is_plain(name: &str) -> bool {
     const PLAIN: &[&str] = &[
         "property",

@@ -1,26 +1,26 @@
-//! What names are bound to, with undo: branches are walked one after the other from the same start.
+//! Bindings of names, with undo: branches are walked one after the other from the same state.
 
 use rustc_hash::FxHashMap;
 
-use crate::facts::{Bound, LoopId};
+use crate::facts::{CounterBinding, LoopId};
 use crate::facts::{GraphState, Kind, Value, Weights};
 
-/// A name's value and how it came by it.
+/// Value of a name and the way it was bound.
 #[derive(Clone, Debug)]
 pub(super) struct Binding {
     pub(super) value: Value,
     pub(super) looped: Option<LoopId>,
-    pub(super) how: Bound,
+    pub(super) how: CounterBinding,
 }
 
-/// The names of a function, and the graphs that values hang on.
+/// Names of a function, and their values.
 #[derive(Debug, Default)]
 pub(super) struct Env<'a> {
     names: FxHashMap<&'a str, Binding>,
     log: Vec<(&'a str, Option<Binding>)>,
 }
 
-/// What a branch changed.
+/// Changes made by a branch.
 #[derive(Debug, Default)]
 pub(super) struct Delta<'a> {
     names: FxHashMap<&'a str, Option<Binding>>,
@@ -43,7 +43,7 @@ impl<'a> Env<'a> {
         }
     }
 
-    /// Forgets what hangs below a name that gets another value: `self.x` when `self` does.
+    /// Forgets attributes of a name that is rebound: `self.x` when `self` is.
     pub(super) fn remove_below(&mut self, name: &str) {
         if self.names.len() > 256 {
             return;
@@ -61,7 +61,7 @@ impl<'a> Env<'a> {
         }
     }
 
-    /// All names as they are now.
+    /// Copy of all bindings.
     pub(super) fn snapshot(&self) -> FxHashMap<&'a str, Binding> {
         self.names.clone()
     }
@@ -71,7 +71,7 @@ impl<'a> Env<'a> {
     }
 }
 
-/// The states of all graphs of a text.
+/// States of all graphs of a text.
 #[derive(Debug, Default)]
 pub(super) struct Graphs {
     states: Vec<GraphState>,
@@ -86,7 +86,7 @@ impl Graphs {
         self.states.len() as u32 - 1
     }
 
-    /// The parameters that one pass hangs on.
+    /// Parameters used by a forward pass.
     pub(super) fn weights(&self, id: u32) -> &Weights {
         &self.weights[id as usize]
     }
@@ -104,8 +104,8 @@ impl Graphs {
         }
     }
 
-    /// Everything that is alive may have been freed by what cannot be seen.
-    pub(super) fn cloud(&mut self, since: u32) {
+    /// Marks live graphs as possibly freed by unknown code.
+    pub(super) fn mark_uncertain(&mut self, since: u32) {
         for id in since..self.states.len() as u32 {
             if self.state(id) == GraphState::Live {
                 self.set(id, GraphState::Unknown);
@@ -117,15 +117,15 @@ impl Graphs {
         self.states.len() as u32
     }
 
-    /// The state of all that a value hangs on, taken together.
-    pub(super) fn of(&self, value: &Value) -> GraphState {
+    /// Combined state of a value's graphs.
+    pub(super) fn state_of(&self, value: &Value) -> GraphState {
         if value.graph.is_none() {
             return GraphState::None;
         }
-        // One part that is alive keeps its graph, whatever the others are.
+        // One live element keeps its graph, whatever the others are.
         if let Kind::Tuple(parts) = &value.kind {
             let alive = [GraphState::Retained, GraphState::Live];
-            let states: Vec<GraphState> = parts.iter().map(|part| self.of(part)).collect();
+            let states: Vec<GraphState> = parts.iter().map(|part| self.state_of(part)).collect();
             if let Some(state) = alive.into_iter().find(|state| states.contains(state)) {
                 return state;
             }
@@ -147,7 +147,7 @@ impl Graphs {
     }
 }
 
-/// Where a branch began.
+/// Undo position at the start of a branch.
 #[derive(Clone, Copy)]
 pub(super) struct Mark {
     names: usize,
@@ -158,7 +158,7 @@ pub(super) fn mark(env: &Env<'_>, graphs: &Graphs) -> Mark {
     Mark { names: env.log.len(), states: graphs.log.len() }
 }
 
-/// Takes back what was done since the mark, and says what it was.
+/// Undoes the changes since the mark and returns them.
 pub(super) fn take<'a>(env: &mut Env<'a>, graphs: &mut Graphs, since: Mark) -> Delta<'a> {
     let mut delta = Delta::default();
     while env.log.len() > since.names {
@@ -179,7 +179,7 @@ pub(super) fn take<'a>(env: &mut Env<'a>, graphs: &mut Graphs, since: Mark) -> D
     delta
 }
 
-/// Goes on from several branches at once: what they agree on is known.
+/// Merges branches: facts on which all agree are kept.
 pub(super) fn merge<'a>(env: &mut Env<'a>, graphs: &mut Graphs, deltas: &[Delta<'a>]) {
     let mut names: Vec<&'a str> = deltas.iter().flat_map(|delta| delta.names.keys().copied()).collect();
     names.sort_unstable();
@@ -193,7 +193,7 @@ pub(super) fn merge<'a>(env: &mut Env<'a>, graphs: &mut Graphs, deltas: &[Delta<
             (Some(a), Some(b)) => Some(Binding {
                 value: a.value.either(&b.value),
                 looped: if a.looped == b.looped { a.looped } else { a.looped.or(b.looped) },
-                how: if a.how == b.how { a.how } else { Bound::Elsewhere },
+                how: if a.how == b.how { a.how } else { CounterBinding::Elsewhere },
             }),
             (Some(one), None) | (None, Some(one)) => Some(one),
             (None, None) => None,
@@ -216,7 +216,7 @@ pub(super) fn merge<'a>(env: &mut Env<'a>, graphs: &mut Graphs, deltas: &[Delta<
 }
 
 impl Delta<'_> {
-    /// Keeps what happened to graphs only.
+    /// Keeps only changes to graphs.
     pub(super) fn forget_names(&mut self) {
         self.names.clear();
     }

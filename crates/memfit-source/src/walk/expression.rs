@@ -1,4 +1,4 @@
-//! Expressions: what is known of their values.
+//! Evaluation of expressions to abstract values.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use ruff_python_ast::{Comprehension, Expr, Number, Operator, UnaryOp};
 
 use super::definitions::dotted;
 use super::env::{mark, merge, take};
-use super::{DEEPEST, Walker, span};
-use crate::facts::{Bound, Over};
+use super::{MAX_DEPTH, Walker, span};
+use crate::facts::{CounterBinding, IterableKind};
 use crate::facts::{DType, Device, Flags, Grad, Graph, Kind, Value, Weights};
 
 impl<'a> Walker<'a> {
     pub(super) fn eval(&mut self, expression: &'a Expr) -> Value {
-        if self.depth > DEEPEST {
+        if self.depth > MAX_DEPTH {
             return Value::unknown();
         }
         self.depth += 1;
@@ -33,22 +33,22 @@ impl<'a> Walker<'a> {
                 let result = self.arithmetic(node.op, &left, &right);
                 if matches!(node.op, Operator::Div) && is_byte_range(&node.right) {
                     return result
-                        .with(left.flags.common(Flags::WIDENED.with(Flags::BATCH)))
-                        .with(Flags::BYTES);
+                        .with_flags(left.flags.intersection(Flags::WIDENED.union(Flags::BATCH)))
+                        .with_flags(Flags::BYTES);
                 }
                 result
             }
-            Expr::UnaryOp(node) if matches!(node.op, UnaryOp::Not) => self.tested(expression),
+            Expr::UnaryOp(node) if matches!(node.op, UnaryOp::Not) => self.evaluate_test(expression),
             Expr::UnaryOp(node) => {
                 let value = self.eval(&node.operand);
                 match (node.op, &value.kind) {
                     (UnaryOp::USub, Kind::Int(number)) => {
-                        Value::of(number.checked_neg().map_or(Kind::Number, Kind::Int))
+                        Value::from_kind(number.checked_neg().map_or(Kind::Number, Kind::Int))
                     }
                     _ => value,
                 }
             }
-            Expr::BoolOp(_) | Expr::Compare(_) => self.tested(expression),
+            Expr::BoolOp(_) | Expr::Compare(_) => self.evaluate_test(expression),
             Expr::If(node) => {
                 self.condition(&node.test);
                 let since = mark(&self.frame.env, &self.graphs);
@@ -58,7 +58,7 @@ impl<'a> Walker<'a> {
                 let orelse = self.eval(&node.orelse);
                 let second = take(&mut self.frame.env, &mut self.graphs, since);
                 merge(&mut self.frame.env, &mut self.graphs, &[first, second]);
-                // "cuda" if there is one, else "cpu": where memory matters there is one.
+                // "cuda" if there is one, else "cpu": a GPU is assumed, since memory matters there.
                 match (body.text(), orelse.text()) {
                     (Some(a), Some(b)) if a.starts_with("cuda") && b == "cpu" => body,
                     (Some(a), Some(b)) if b.starts_with("cuda") && a == "cpu" => orelse,
@@ -70,22 +70,22 @@ impl<'a> Walker<'a> {
                 self.assign(&node.target, value.clone(), Some(&node.value), span(node));
                 value
             }
-            Expr::NumberLiteral(node) => Value::of(match &node.value {
+            Expr::NumberLiteral(node) => Value::from_kind(match &node.value {
                 Number::Int(number) => number.as_i64().map_or(Kind::Number, Kind::Int),
                 _ => Kind::Number,
             }),
-            Expr::StringLiteral(node) => Value::of(Kind::Str(node.value.to_str().into())),
-            Expr::BooleanLiteral(node) => Value::of(Kind::Bool(node.value)),
-            Expr::NoneLiteral(_) => Value::of(Kind::None),
+            Expr::StringLiteral(node) => Value::from_kind(Kind::Str(node.value.to_str().into())),
+            Expr::BooleanLiteral(node) => Value::from_kind(Kind::Bool(node.value)),
+            Expr::NoneLiteral(_) => Value::from_kind(Kind::None),
             Expr::List(node) => self.container(&node.elts),
             Expr::Set(node) => self.container(&node.elts),
             Expr::Tuple(node) => {
                 let parts: Vec<Value> = node.elts.iter().map(|part| self.eval(part)).collect();
                 let graph = parts.iter().fold(Graph::none(), |graph, part| graph.union(&part.graph));
                 if parts.len() > 16 {
-                    return Value { graph, ..Value::of(Kind::Unknown) };
+                    return Value { graph, ..Value::from_kind(Kind::Unknown) };
                 }
-                Value { graph, ..Value::of(Kind::Tuple(Arc::from(parts))) }
+                Value { graph, ..Value::from_kind(Kind::Tuple(Arc::from(parts))) }
             }
             Expr::Dict(node) => {
                 let mut graph = Graph::none();
@@ -94,14 +94,14 @@ impl<'a> Walker<'a> {
                     let key = item.key.as_ref().map(|key| self.eval(key));
                     let value = self.eval(&item.value);
                     graph = graph.union(&value.graph);
-                    flags = flags.with(value.flags.common(Flags::OUTPUT));
+                    flags = flags.union(value.flags.intersection(Flags::OUTPUT));
                     weights = weights.union(&value.weights);
                     let is_group = key.is_some_and(|key| key.text() == Some("params"));
-                    if is_group && !value.weights.is_told() {
-                        weights = weights.and_more();
+                    if is_group && !value.weights.is_known() {
+                        weights = weights.with_unknown_owners();
                     }
                 }
-                Value { graph, flags, weights, ..Value::of(Kind::Container { bounded: false }) }
+                Value { graph, flags, weights, ..Value::from_kind(Kind::Container { bounded: false }) }
             }
             Expr::ListComp(node) => self.comprehension(&node.generators, &[&node.elt]),
             Expr::SetComp(node) => self.comprehension(&node.generators, &[&node.elt]),
@@ -124,23 +124,23 @@ impl<'a> Walker<'a> {
                 self.escape(&node.value);
                 Value::unknown()
             }
-            Expr::FString(_) | Expr::TString(_) | Expr::BytesLiteral(_) => Value::of(Kind::Number),
+            Expr::FString(_) | Expr::TString(_) | Expr::BytesLiteral(_) => Value::from_kind(Kind::Number),
             Expr::Slice(node) => {
                 for part in node.lower.iter().chain(&node.upper).chain(&node.step) {
                     self.eval(part);
                 }
-                Value::of(Kind::None)
+                Value::from_kind(Kind::None)
             }
             _ => Value::unknown(),
         }
     }
 
-    fn tested(&mut self, expression: &'a Expr) -> Value {
+    fn evaluate_test(&mut self, expression: &'a Expr) -> Value {
         let found = self.condition(expression);
         if found.counted.is_some() || found.message.is_some() {
-            return Value::of(Kind::Test(found));
+            return Value::from_kind(Kind::Test(found));
         }
-        Value::of(Kind::Number)
+        Value::from_kind(Kind::Number)
     }
 
     fn container(&mut self, parts: &'a [Expr]) -> Value {
@@ -151,7 +151,7 @@ impl<'a> Walker<'a> {
             graph = graph.union(&value.graph);
             weights = weights.union(&value.weights);
         }
-        Value { graph, weights, ..Value::of(Kind::Container { bounded: false }) }
+        Value { graph, weights, ..Value::from_kind(Kind::Container { bounded: false }) }
     }
 
     fn comprehension(&mut self, generators: &'a [Comprehension], parts: &[&'a Expr]) -> Value {
@@ -167,7 +167,8 @@ impl<'a> Walker<'a> {
                     Kind::Tuple(_) => Value::unknown(),
                     _ => element.clone(),
                 };
-                let binding = super::env::Binding { value, looped: self.frame.looped, how: Bound::Elsewhere };
+                let binding =
+                    super::env::Binding { value, looped: self.frame.looped, how: CounterBinding::Elsewhere };
                 self.frame.env.set(name, binding);
             }
             for test in &generator.ifs {
@@ -180,16 +181,22 @@ impl<'a> Walker<'a> {
             last = self.eval(part);
             graph = graph.union(&last.graph);
         }
-        // The names are the comprehension's own; what it did to graphs stays.
+        // The comprehension's names are local; its effects on graphs stay.
         let mut delta = take(&mut self.frame.env, &mut self.graphs, since);
         delta.forget_names();
         merge(&mut self.frame.env, &mut self.graphs, &[delta]);
         let weights = last.weights;
-        let flags = last.flags.common(Flags::WEIGHTS.with(Flags::COPIED));
-        Value { graph, device: last.device, flags, weights, ..Value::of(Kind::Container { bounded: true }) }
+        let flags = last.flags.intersection(Flags::WEIGHTS.union(Flags::COPIED));
+        Value {
+            graph,
+            device: last.device,
+            flags,
+            weights,
+            ..Value::from_kind(Kind::Container { bounded: true })
+        }
     }
 
-    /// What an attribute holds.
+    /// Value of an attribute.
     fn attribute_value(&mut self, expression: &'a Expr, node: &'a ruff_python_ast::ExprAttribute) -> Value {
         if let Some(name) = dotted(expression, self.text) {
             if let Some(binding) = self.frame.env.get(name) {
@@ -200,7 +207,7 @@ impl<'a> Walker<'a> {
                 if !value.is_unknown() {
                     return value;
                 }
-                return crate::names::suggested(name);
+                return crate::names::value_by_name(name);
             }
         }
         let owner = self.eval(&node.value);
@@ -208,44 +215,46 @@ impl<'a> Walker<'a> {
         match &owner.kind {
             Kind::Path(path) => self.member(path, attribute),
             Kind::Tensor | Kind::Unknown if attribute == "data" => {
-                Value { kind: Kind::Tensor, graph: Graph::none(), ..owner }.with(Flags::DETACHED)
+                Value { kind: Kind::Tensor, graph: Graph::none(), ..owner }.with_flags(Flags::DETACHED)
             }
             Kind::Tensor | Kind::Unknown
                 if ["shape", "ndim", "dtype", "requires_grad"].contains(&attribute) =>
             {
-                Value::of(Kind::Number)
+                Value::from_kind(Kind::Number)
             }
             Kind::Tensor | Kind::Unknown if attribute == "device" => {
-                Value::of(Kind::Device(if owner.device == Device::Unknown {
+                Value::from_kind(Kind::Device(if owner.device == Device::Unknown {
                     Device::Named
                 } else {
                     owner.device
                 }))
             }
-            Kind::Tensor if attribute == "grad" => Value::tensor(Graph::none()).on(owner.device),
-            Kind::Tensor if attribute == "loss" => Value { kind: Kind::Tensor, ..owner }.with(Flags::SCALAR),
+            Kind::Tensor if attribute == "grad" => Value::tensor(Graph::none()).with_device(owner.device),
+            Kind::Tensor if attribute == "loss" => {
+                Value { kind: Kind::Tensor, ..owner }.with_flags(Flags::SCALAR)
+            }
             Kind::Tensor => Value { kind: Kind::Tensor, ..owner },
             Kind::Module if attribute == "module" => owner,
             Kind::Module => {
-                let mut part = crate::names::suggested(attribute);
+                let mut part = crate::names::value_by_name(attribute);
                 part.device = owner.device;
                 part.weights = self.part_weights(&owner.weights, attribute);
                 part
             }
-            Kind::Exception(id) if attribute == "args" => Value::of(Kind::ExceptionText(*id)),
+            Kind::Exception(id) if attribute == "args" => Value::from_kind(Kind::ExceptionText(*id)),
             Kind::Undefined | Kind::Unknown => {
-                let suggested = crate::names::suggested(attribute);
+                let suggested = crate::names::value_by_name(attribute);
                 if suggested.is_unknown() {
                     let mut value = Value::unknown();
                     value.loader = owner.loader;
-                    value.flags = owner.flags.common(Flags::BATCH);
+                    value.flags = owner.flags.intersection(Flags::BATCH);
                     value.device = owner.device;
                     return value;
                 }
                 suggested
             }
             _ => {
-                let suggested = crate::names::suggested(attribute);
+                let suggested = crate::names::value_by_name(attribute);
                 if suggested.is_unknown() { Value::unknown() } else { suggested }
             }
         }
@@ -261,7 +270,7 @@ impl<'a> Walker<'a> {
             | "torch.uint8" | "torch.bool" => Kind::DType(DType::Other),
             _ => Kind::Path(full),
         };
-        Value::of(kind)
+        Value::from_kind(kind)
     }
 
     fn subscript(&mut self, node: &'a ruff_python_ast::ExprSubscript) -> Value {
@@ -277,7 +286,7 @@ impl<'a> Walker<'a> {
             Kind::Loader(_) => owner,
             Kind::ExceptionText(_) => owner,
             Kind::Tensor => {
-                // A part that is chosen by position shares the storage of the whole.
+                // A part selected by position shares the storage of the whole.
                 let view = |slice: &Expr| {
                     matches!(slice, Expr::Slice(_)) || super::statement::literal(slice).is_some()
                 };
@@ -288,27 +297,27 @@ impl<'a> Walker<'a> {
                         }) && tuple.elts.iter().any(narrows)
                     }
                     Expr::StringLiteral(_) => false,
-                    // Of an output, `[0]` may be a part of a tuple as well.
+                    // `[0]` of an output may also be an element of a tuple.
                     slice => narrows(slice) && matches!(slice, Expr::Slice(_)),
                 };
-                let value = owner.without(Flags::SCALAR.with(Flags::SOFTMAX).with(Flags::SIGMOID));
-                if shares { value.with(Flags::VIEW) } else { value }
+                let value = owner.without(Flags::SCALAR.union(Flags::SOFTMAX).union(Flags::SIGMOID));
+                if shares { value.with_flags(Flags::VIEW) } else { value }
             }
             _ => {
                 let mut value = Value::unknown();
-                value.graph = owner.graph.clone().clouded();
+                value.graph = owner.graph.clone().with_unknown();
                 if owner.graph.is_none() && owner.is(Flags::BATCH) {
                     value.graph = Graph::none();
                 }
                 value.loader = owner.loader;
                 value.device = owner.device;
-                value.flags = owner.flags.common(Flags::BATCH.with(Flags::OUTPUT));
+                value.flags = owner.flags.intersection(Flags::BATCH.union(Flags::OUTPUT));
                 value
             }
         }
     }
 
-    /// Arithmetic: graphs come together, and a division is remembered.
+    /// Arithmetic: joins graphs and records divisions.
     pub(super) fn arithmetic(&mut self, op: Operator, left: &Value, right: &Value) -> Value {
         if let (Kind::Int(a), Kind::Int(b)) = (&left.kind, &right.kind) {
             let result = match op {
@@ -319,19 +328,23 @@ impl<'a> Walker<'a> {
                 Operator::Mod if *b != 0 => a.checked_rem_euclid(*b),
                 _ => None,
             };
-            return Value::of(result.map_or(Kind::Number, Kind::Int));
+            return Value::from_kind(result.map_or(Kind::Number, Kind::Int));
         }
         if matches!(left.kind, Kind::Container { .. }) && matches!(op, Operator::Add | Operator::Mult) {
             return Value {
                 graph: left.graph.union(&right.graph),
                 weights: left.weights.union(&right.weights),
-                ..Value::of(Kind::Container { bounded: true })
+                ..Value::from_kind(Kind::Container { bounded: true })
             };
         }
         let number = |value: &Value| matches!(value.kind, Kind::Int(_) | Kind::Number | Kind::Bool(_));
         if number(left) && number(right) {
             let drawn = left.is(Flags::RANDOM) || right.is(Flags::RANDOM);
-            return Value::of(Kind::Number).with(if drawn { Flags::RANDOM } else { Flags::NONE });
+            return Value::from_kind(Kind::Number).with_flags(if drawn {
+                Flags::RANDOM
+            } else {
+                Flags::NONE
+            });
         }
         let tensor = matches!(left.kind, Kind::Tensor) || matches!(right.kind, Kind::Tensor);
         let mut flags = Flags::NONE;
@@ -340,21 +353,21 @@ impl<'a> Walker<'a> {
             |flag: Flags| (left.is(flag) && !tensor_like(right)) || (right.is(flag) && !tensor_like(left));
         for flag in [Flags::SCALAR, Flags::NO_GRAD_BUILT, Flags::DETACHED] {
             if both(flag) || one(flag) {
-                flags = flags.with(flag);
+                flags = flags.union(flag);
             }
         }
         for flag in [Flags::DIVIDED, Flags::OPAQUE, Flags::OUTPUT, Flags::SUMMED] {
             if left.is(flag) || right.is(flag) {
-                flags = flags.with(flag);
+                flags = flags.union(flag);
             }
         }
         match op {
-            Operator::Div => flags = flags.with(Flags::DIVIDED),
+            Operator::Div => flags = flags.union(Flags::DIVIDED),
             // A weight may be `1 / k`.
             Operator::Mult => {
                 let factor = if tensor_like(left) { right } else { left };
                 if !matches!(factor.kind, Kind::Int(_)) {
-                    flags = flags.with(Flags::OPAQUE);
+                    flags = flags.union(Flags::OPAQUE);
                 }
             }
             _ => {}
@@ -362,7 +375,7 @@ impl<'a> Walker<'a> {
         let mut graph = left.graph.union(&right.graph);
         if self.frame.grad == Grad::Off {
             if !graph.is_none() || flags.has(Flags::NO_GRAD_BUILT) {
-                flags = flags.with(Flags::NO_GRAD_BUILT);
+                flags = flags.union(Flags::NO_GRAD_BUILT);
             }
             graph = Graph::none();
         }
@@ -372,34 +385,38 @@ impl<'a> Walker<'a> {
         Value { kind, graph, device, flags, divisor, ..Value::default() }
     }
 
-    /// What a loop over something goes over, what it binds, and whether it counts.
+    /// Kind of an iterable, the value that each iteration binds, and the start value of `enumerate`.
     pub(super) fn iteration(
         &mut self,
         expression: &'a Expr,
         value: &Value,
-    ) -> (Over, Value, Option<Option<i64>>) {
-        if self.depth > DEEPEST {
-            return (Over::Other, Value::unknown(), None);
+    ) -> (IterableKind, Value, Option<Option<i64>>) {
+        if self.depth > MAX_DEPTH {
+            return (IterableKind::Other, Value::unknown(), None);
         }
         self.depth += 1;
         let mut found = self.iteration_inner(expression, value);
         self.depth -= 1;
-        // One of many: a parameter of a model, a model of a list.
-        if !found.1.weights.is_told() && value.weights.is_told() {
+        // One of several: a parameter of a model, a model of a list.
+        if !found.1.weights.is_known() && value.weights.is_known() {
             found.1.weights = value.weights.clone();
         }
         found
     }
 
-    fn iteration_inner(&mut self, expression: &'a Expr, value: &Value) -> (Over, Value, Option<Option<i64>>) {
+    fn iteration_inner(
+        &mut self,
+        expression: &'a Expr,
+        value: &Value,
+    ) -> (IterableKind, Value, Option<Option<i64>>) {
         if let Expr::Call(call) = expression {
-            let path = self.kept_name(&call.func).unwrap_or_default();
+            let path = self.interned_name(&call.func).unwrap_or_default();
             let last = path.rsplit('.').next().unwrap_or(&path);
             let first = call.arguments.args.first();
             match last {
                 "enumerate" => {
-                    let Some(first) = first else { return (Over::Other, Value::unknown(), None) };
-                    let inner = self.quiet(first);
+                    let Some(first) = first else { return (IterableKind::Other, Value::unknown(), None) };
+                    let inner = self.evaluate_silently(first);
                     let (over, element, _) = self.iteration(first, &inner);
                     let start = call
                         .arguments
@@ -410,41 +427,52 @@ impl<'a> Walker<'a> {
                         .or_else(|| call.arguments.args.get(1));
                     let start = match start {
                         None => Some(0),
-                        Some(start) => self.quiet(start).int(),
+                        Some(start) => self.evaluate_silently(start).int(),
                     };
                     let pair = Value {
                         graph: element.graph.clone(),
-                        ..Value::of(Kind::Tuple(Arc::from(vec![Value::of(Kind::Number), element])))
+                        ..Value::from_kind(Kind::Tuple(Arc::from(vec![
+                            Value::from_kind(Kind::Number),
+                            element,
+                        ])))
                     };
                     return (over, pair, Some(start));
                 }
                 "tqdm" | "trange" | "track" | "reversed" | "islice" | "iter" | "progress_bar"
                 | "notebook_tqdm" => {
-                    let Some(first) = first else { return (Over::Other, Value::unknown(), None) };
+                    let Some(first) = first else { return (IterableKind::Other, Value::unknown(), None) };
                     if last == "trange" {
-                        return (Over::Range(self.quiet(first).int()), Value::of(Kind::Number), None);
+                        return (
+                            IterableKind::Range(self.evaluate_silently(first).int()),
+                            Value::from_kind(Kind::Number),
+                            None,
+                        );
                     }
-                    let inner = self.quiet(first);
+                    let inner = self.evaluate_silently(first);
                     let (over, element, index) = self.iteration(first, &inner);
-                    let over = if last == "islice" { Over::Other } else { over };
+                    let over = if last == "islice" { IterableKind::Other } else { over };
                     return (over, element, index);
                 }
                 "zip" => {
-                    let mut over = Over::Other;
+                    let mut over = IterableKind::Other;
                     let mut parts = Vec::new();
                     for argument in &call.arguments.args {
-                        let inner = self.quiet(argument);
+                        let inner = self.evaluate_silently(argument);
                         let (found, element, _) = self.iteration(argument, &inner);
-                        if matches!(over, Over::Other) {
+                        if matches!(over, IterableKind::Other) {
                             over = found;
                         }
                         parts.push(element);
                     }
-                    return (over, Value::of(Kind::Tuple(Arc::from(parts))), None);
+                    return (over, Value::from_kind(Kind::Tuple(Arc::from(parts))), None);
                 }
                 "range" => {
-                    let ints: Vec<Option<i64>> =
-                        call.arguments.args.iter().map(|argument| self.quiet(argument).int()).collect();
+                    let ints: Vec<Option<i64>> = call
+                        .arguments
+                        .args
+                        .iter()
+                        .map(|argument| self.evaluate_silently(argument).int())
+                        .collect();
                     let rounds = match ints.as_slice() {
                         [Some(end)] => Some((*end).max(0)),
                         [Some(start), Some(end)] => Some((end - start).max(0)),
@@ -453,27 +481,30 @@ impl<'a> Walker<'a> {
                         }
                         _ => None,
                     };
-                    return (Over::Range(rounds), Value::of(Kind::Number), None);
+                    return (IterableKind::Range(rounds), Value::from_kind(Kind::Number), None);
                 }
                 "cycle" | "count" | "repeat" if path.starts_with("itertools") || first.is_some() => {
-                    return (Over::Endless, Value::unknown(), None);
+                    return (IterableKind::Endless, Value::unknown(), None);
                 }
                 _ => {}
             }
         }
         match &value.kind {
             Kind::Loader(id) => {
-                let mut element = Value::of(Kind::Tensor).with(Flags::BATCH).on(Device::Cpu);
+                let mut element =
+                    Value::from_kind(Kind::Tensor).with_flags(Flags::BATCH).with_device(Device::Cpu);
                 element.kind = Kind::Unknown;
                 element.loader = *id;
-                (Over::Loader(*id), element, None)
+                (IterableKind::Loader(*id), element, None)
             }
-            Kind::Tuple(parts) => (Over::Literal(parts.len()), Value::unknown(), None),
-            _ if value.is(Flags::WEIGHTS) => (Over::Other, self.one_of_weights(expression, value), None),
+            Kind::Tuple(parts) => (IterableKind::Literal(parts.len()), Value::unknown(), None),
+            _ if value.is(Flags::WEIGHTS) => {
+                (IterableKind::Other, self.one_of_weights(expression, value), None)
+            }
             Kind::Container { .. } => {
                 let over = match expression {
-                    Expr::List(list) => Over::Literal(list.elts.len()),
-                    _ => Over::Other,
+                    Expr::List(list) => IterableKind::Literal(list.elts.len()),
+                    _ => IterableKind::Other,
                 };
                 let mut element =
                     Value { graph: value.graph.clone(), device: value.device, ..Value::default() };
@@ -486,13 +517,13 @@ impl<'a> Walker<'a> {
                 let mut element = Value::unknown();
                 element.graph = value.graph.clone();
                 element.loader = value.loader;
-                (Over::Other, element, None)
+                (IterableKind::Other, element, None)
             }
         }
     }
 
-    /// Evaluates again without leaving a trace.
-    pub(super) fn quiet(&mut self, expression: &'a Expr) -> Value {
+    /// Evaluates an expression again without recording facts.
+    pub(super) fn evaluate_silently(&mut self, expression: &'a Expr) -> Value {
         self.frame.silent += 1;
         let since = mark(&self.frame.env, &self.graphs);
         let value = self.eval(expression);
@@ -502,7 +533,7 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// `255`, as a byte's range is scaled.
+/// Returns `true` for `255`, the divisor that normalises bytes.
 fn is_byte_range(expression: &Expr) -> bool {
     match expression {
         Expr::NumberLiteral(node) => match &node.value {
@@ -518,7 +549,7 @@ fn tensor_like(value: &Value) -> bool {
     matches!(value.kind, Kind::Tensor) || !value.graph.is_none()
 }
 
-/// Takes less than the whole.
+/// Returns `true` for an index or slice that selects a part.
 fn narrows(slice: &Expr) -> bool {
     match slice {
         Expr::Slice(slice) => slice.lower.is_some() || slice.upper.is_some(),

@@ -1,4 +1,4 @@
-//! What is called of other modules of the project: each name is asked for once.
+//! Functions and classes of other modules of the project, looked up once for each name.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::facts::Receiver;
 use crate::project::{ClassExport, Summary};
 
 impl Walker<'_> {
-    /// What a method does that the object's class has from another module.
+    /// Summary of a method whose class is in another module.
     pub(super) fn imported_method(&mut self, receiver: &Receiver, name: &str) -> Option<Arc<Summary>> {
         if let Kind::Imported(class) = &receiver.value.kind {
             return self.method_there(&class.clone(), name);
@@ -35,7 +35,7 @@ impl Walker<'_> {
         found
     }
 
-    /// What is known of a class of another module.
+    /// Summary of a class of another module.
     pub(super) fn imported_class(&mut self, path: &str) -> Option<Arc<ClassExport>> {
         if let Some(known) = self.imported_classes.get(path) {
             return known.clone();
@@ -45,7 +45,7 @@ impl Walker<'_> {
         found
     }
 
-    /// What a function of another module does.
+    /// Summary of a function of another module.
     pub(super) fn imported_function(&mut self, path: &str) -> Option<Arc<Summary>> {
         if let Some(known) = self.imported.get(path) {
             return known.clone();

@@ -1,12 +1,12 @@
-//! Calls of methods: of models, tensors and containers, and those by which training is done.
+//! Method calls: of models, tensors and containers, and training operations.
 
 use ruff_python_ast::{Expr, ExprCall};
 
 use super::Walker;
-use super::call::device_of;
 use super::definitions::dotted;
-use super::known::{Method, method};
-use crate::facts::{Backward, Call, How, OpKind, Receiver};
+use super::library_calls::device_of;
+use super::library_calls::{Method, method};
+use crate::facts::{Backward, Call, OpKind, Receiver, StoreKind};
 use crate::facts::{DType, Device, Flags, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
 
@@ -25,12 +25,12 @@ impl<'a> Walker<'a> {
             return result;
         }
         if matches!(name, "prepare" | "setup") && is_launcher(text) && !call.is_open() {
-            // What is given comes back, wrapped.
+            // The arguments are returned wrapped.
             let mut given: Vec<Value> =
                 call.arguments.iter().map(|argument| argument.value.clone()).collect();
             return match given.len() {
                 1 => given.remove(0),
-                _ => Value::of(Kind::Tuple(given.into())),
+                _ => Value::from_kind(Kind::Tuple(given.into())),
             };
         }
         if let Some(summary) = self.imported_method(receiver, name) {
@@ -41,11 +41,13 @@ impl<'a> Walker<'a> {
             Kind::Module => return self.call_on_module(node, call, receiver, name, inputs),
             Kind::Loader(_) if name == "__iter__" => return value.clone(),
             Kind::StateDict if ["items", "values"].contains(&name) => {
-                return Value::of(Kind::Unknown).on(value.device).with(Flags::WEIGHTS);
+                return Value::from_kind(Kind::Unknown).with_device(value.device).with_flags(Flags::WEIGHTS);
             }
-            Kind::Exception(id) if name == "__str__" => return Value::of(Kind::ExceptionText(*id)),
+            Kind::Exception(id) if name == "__str__" => return Value::from_kind(Kind::ExceptionText(*id)),
             Kind::ExceptionText(_) if ["lower", "upper", "strip"].contains(&name) => return value.clone(),
-            Kind::Tokenizer if !["from_pretrained"].contains(&name) => return Value::of(Kind::Unknown),
+            Kind::Tokenizer if !["from_pretrained"].contains(&name) => {
+                return Value::from_kind(Kind::Unknown);
+            }
             Kind::Path(path) => {
                 let full = format!("{path}.{name}");
                 return self.call_path(node, call, &full, inputs);
@@ -57,19 +59,19 @@ impl<'a> Walker<'a> {
             return self.call_container(node, call, receiver, name);
         }
         if ["clear", "pop", "popleft"].contains(&name) {
-            self.emptied(text);
+            self.record_emptied(text);
         }
         if matches!(name, "parameters" | "named_parameters")
             && value.is_unknown()
             && call.arguments.is_empty()
         {
-            self.shown_to_be_module(text, value);
+            self.infer_module(text, value);
             let weights = self.weights_of(text, value);
-            return Value { weights, ..Value::of(Kind::Unknown) };
+            return Value { weights, ..Value::from_kind(Kind::Unknown) };
         }
         let tensor = matches!(value.kind, Kind::Tensor) || value.is(Flags::BATCH) || value.is_unknown();
         if !tensor {
-            return self.unseen(node, inputs);
+            return self.call_unknown(node, inputs);
         }
         self.call_on_tensor(node, call, receiver, name, inputs)
     }
@@ -77,28 +79,34 @@ impl<'a> Walker<'a> {
     fn call_container(&mut self, node: &'a ExprCall, call: &Call, receiver: &Receiver, name: &str) -> Value {
         match name {
             "append" | "extend" | "appendleft" | "add" | "insert" => {
-                // A meter's `add(output, target)` is no container's.
+                // A meter's `add(output, target)` is not that of a set.
                 let count = if name == "insert" { 2 } else { 1 };
                 let is_set = name != "add" || matches!(receiver.value.kind, Kind::Container { .. });
                 if call.arguments.len() != count || !is_set {
-                    return self.unseen(node, &receiver.value.graph);
+                    return self.call_unknown(node, &receiver.value.graph);
                 }
-                let Some(argument) = call.arguments.last() else { return Value::of(Kind::None) };
+                let Some(argument) = call.arguments.last() else { return Value::from_kind(Kind::None) };
                 if let Expr::Attribute(attribute) = &*node.func {
                     let owner = match &*attribute.value {
                         Expr::Subscript(subscript) => &*subscript.value,
                         other => other,
                     };
                     if let Some(target) = dotted(owner, self.text) {
-                        self.store(How::Append, target, &argument.value, argument.value_span, call.span);
+                        self.store(
+                            StoreKind::Append,
+                            target,
+                            &argument.value,
+                            argument.value_span,
+                            call.span,
+                        );
                     }
                 }
-                Value::of(Kind::None)
+                Value::from_kind(Kind::None)
             }
             "clear" | "pop" | "popleft" | "popitem" => {
                 let text = self.slice(receiver.span);
-                self.emptied(text);
-                Value { graph: receiver.value.graph.clone(), ..Value::of(Kind::Unknown) }
+                self.record_emptied(text);
+                Value { graph: receiver.value.graph.clone(), ..Value::from_kind(Kind::Unknown) }
             }
             _ => Value {
                 graph: receiver.value.graph.clone(),
@@ -132,15 +140,15 @@ impl<'a> Walker<'a> {
                 }
                 value
             }
-            "cuda" => value.on(Device::Cuda),
-            "cpu" => value.on(Device::Cpu),
-            "half" => value.with(Flags::HALF),
+            "cuda" => value.with_device(Device::Cuda),
+            "cpu" => value.with_device(Device::Cpu),
+            "half" => value.with_flags(Flags::HALF),
             "float" | "bfloat16" => value.without(Flags::HALF),
             "to" => {
                 let mut value = value;
                 for argument in &call.arguments {
                     match &argument.value.kind {
-                        Kind::DType(DType::Half) => value = value.with(Flags::HALF),
+                        Kind::DType(DType::Half) => value = value.with_flags(Flags::HALF),
                         Kind::DType(_) => value = value.without(Flags::HALF),
                         _ => {
                             let device = device_of(&argument.value);
@@ -152,21 +160,21 @@ impl<'a> Walker<'a> {
                 }
                 value
             }
-            "state_dict" => Value::of(Kind::StateDict).on(value.device),
+            "state_dict" => Value::from_kind(Kind::StateDict).with_device(value.device),
             "forward" | "__call__" => self.call_module(call, &value),
             "requires_grad_" => {
                 let on = call.argument(0, "requires_grad").map(|argument| argument.value.truth());
                 match on {
-                    Some(Some(false)) => value.with(Flags::FROZEN),
+                    Some(Some(false)) => value.with_flags(Flags::FROZEN),
                     Some(None) => value,
                     _ => value.without(Flags::FROZEN),
                 }
             }
             "apply" | "share_memory" => value,
             "parameters" | "named_parameters" | "modules" | "named_modules" | "children" => {
-                Value { weights, ..Value::of(Kind::Unknown) }
+                Value { weights, ..Value::from_kind(Kind::Unknown) }
             }
-            _ => self.unseen(node, inputs),
+            _ => self.call_unknown(node, inputs),
         }
     }
 
@@ -179,14 +187,14 @@ impl<'a> Walker<'a> {
         inputs: &Graph,
     ) -> Value {
         let value = receiver.value.clone();
-        // Sizes and dimensions bring no graph, whoever gave them.
+        // Sizes and dimensions contribute no graph.
         let graph = if takes_sizes(name) { value.graph.clone() } else { value.graph.union(inputs) };
         let kind = if matches!(value.kind, Kind::Tensor) { Kind::Tensor } else { Kind::Unknown };
         let moved = |device: Device| Value { kind: Kind::Tensor, device, ..value.clone() };
         match method(name) {
             Method::Detach => {
                 let result =
-                    Value { kind: Kind::Tensor, graph: Graph::none(), ..value }.with(Flags::DETACHED);
+                    Value { kind: Kind::Tensor, graph: Graph::none(), ..value }.with_flags(Flags::DETACHED);
                 if name == "detach_"
                     && let Expr::Attribute(attribute) = &*node.func
                     && let Some(name) = dotted(&attribute.value, self.text)
@@ -199,15 +207,15 @@ impl<'a> Walker<'a> {
                 result
             }
             Method::Host => {
-                // It raises on what hangs on a graph: who calls it knows that there is none.
+                // `numpy()` raises on a tensor with a graph, so there is none.
                 if name == "numpy" {
                     for id in &value.graph.ids {
                         self.graphs.set(*id, GraphState::Unknown);
                     }
                 }
-                Value::of(Kind::Number)
+                Value::from_kind(Kind::Number)
             }
-            // On the host already, nothing is copied.
+            // `cpu()` copies nothing that is already on the host.
             Method::Cpu if value.device == Device::Cpu => moved(Device::Cpu),
             Method::Cpu => moved(Device::Cpu).without(Flags::VIEW),
             Method::Cuda => moved(Device::Cuda).without(Flags::VIEW),
@@ -228,20 +236,20 @@ impl<'a> Walker<'a> {
             Method::Cast(dtype) => {
                 let mut found = Value { kind, ..value };
                 if dtype == DType::Float && found.device == Device::Cpu {
-                    found = found.with(Flags::WIDENED);
+                    found = found.with_flags(Flags::WIDENED);
                 }
                 found
             }
-            Method::Copy => Value { kind, ..value.copied() }.without(Flags::VIEW),
-            Method::View => Value { kind, ..value }.with(Flags::VIEW),
+            Method::Copy => Value { kind, ..value.marked_copied() }.without(Flags::VIEW),
+            Method::View => Value { kind, ..value }.with_flags(Flags::VIEW),
             Method::Divide => {
                 let divisor = call.arguments.first().and_then(|by| value.divided_by(&by.value));
-                let found = Value { kind, graph, divisor, ..value }.with(Flags::DIVIDED);
+                let found = Value { kind, graph, divisor, ..value }.with_flags(Flags::DIVIDED);
                 self.changed_in_place(node, name, &found);
                 found
             }
             Method::Multiply => {
-                let found = Value { kind, graph, divisor: None, ..value }.with(Flags::OPAQUE);
+                let found = Value { kind, graph, divisor: None, ..value }.with_flags(Flags::OPAQUE);
                 self.changed_in_place(node, name, &found);
                 found
             }
@@ -249,26 +257,26 @@ impl<'a> Walker<'a> {
                 let scalar = call.arguments.is_empty();
                 let mut flags = if scalar { Flags::SCALAR } else { Flags::NONE };
                 if sums && scalar {
-                    flags = flags.with(Flags::SUMMED);
+                    flags = flags.union(Flags::SUMMED);
                 }
-                Value { kind, graph, ..value }.without(Flags::VIEW).with(flags)
+                Value { kind, graph, ..value }.without(Flags::VIEW).with_flags(flags)
             }
-            Method::Marked(flag) => Value { kind, graph, ..value }.with(flag),
+            Method::Marked(flag) => Value { kind, graph, ..value }.with_flags(flag),
             Method::Plain => {
                 if value.is_unknown() && !value.is(Flags::BATCH) {
-                    let mut unseen = self.unseen(node, &graph);
+                    let mut unseen = self.call_unknown(node, &graph);
                     unseen.loader = value.loader;
                     return unseen;
                 }
                 let flags = value.flags.without(
                     Flags::SCALAR
-                        .with(Flags::SOFTMAX)
-                        .with(Flags::SIGMOID)
-                        .with(Flags::FULL_IMAGE)
-                        .with(Flags::WIDENED),
+                        .union(Flags::SOFTMAX)
+                        .union(Flags::SIGMOID)
+                        .union(Flags::FULL_IMAGE)
+                        .union(Flags::WIDENED),
                 );
                 let trains = name.starts_with("requires_grad");
-                let graph = if trains { graph.clouded() } else { graph };
+                let graph = if trains { graph.with_unknown() } else { graph };
                 if trains {
                     let found = Value { kind: Kind::Tensor, graph: graph.clone(), flags, ..value.clone() }
                         .without(Flags::NO_GRAD_BUILT);
@@ -293,7 +301,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Methods by which training is done.
+    /// Methods that perform training operations.
     fn call_training(
         &mut self,
         call: &Call,
@@ -317,11 +325,11 @@ impl<'a> Walker<'a> {
                 if managed {
                     let loss = loss.map(|argument| (argument.value.clone(), argument.value_span));
                     self.backward(call, loss, true);
-                    return Some(Value::of(Kind::None));
+                    return Some(Value::from_kind(Kind::None));
                 }
                 if tensorish || matches!(kind, Kind::Path(_)) {
                     self.backward(call, Some((receiver.value.clone(), receiver.span)), false);
-                    return Some(Value::of(Kind::None));
+                    return Some(Value::from_kind(Kind::None));
                 }
                 None
             }
@@ -330,11 +338,11 @@ impl<'a> Walker<'a> {
                     let closure = !call.arguments.is_empty();
                     let weights = receiver.value.weights.clone();
                     self.op(OpKind::Step { scaled: false, closure }, call.span, text, weights);
-                    Some(Value::of(Kind::Unknown))
+                    Some(Value::from_kind(Kind::Unknown))
                 }
                 Kind::Scheduler => {
                     self.op(OpKind::SchedulerStep, call.span, text, Weights::default());
-                    Some(Value::of(Kind::None))
+                    Some(Value::from_kind(Kind::None))
                 }
                 Kind::Scaler(_) => {
                     let first = call.arguments.first();
@@ -342,7 +350,7 @@ impl<'a> Walker<'a> {
                     let weights = first.map_or_else(Weights::default, |first| first.value.weights.clone());
                     let closure = call.arguments.len() > 1;
                     self.op(OpKind::Step { scaled: true, closure }, call.span, optimizer, weights);
-                    Some(Value::of(Kind::None))
+                    Some(Value::from_kind(Kind::None))
                 }
                 _ => None,
             },
@@ -355,32 +363,32 @@ impl<'a> Walker<'a> {
                     _ => self.weights_of(text, value),
                 };
                 self.op(OpKind::ZeroGrad { to_zero }, call.span, text, weights);
-                Some(Value::of(Kind::None))
+                Some(Value::from_kind(Kind::None))
             }
             "update" if matches!(kind, Kind::Scaler(_)) => {
                 self.op(OpKind::ScalerUpdate, call.span, text, Weights::default());
-                Some(Value::of(Kind::None))
+                Some(Value::from_kind(Kind::None))
             }
             "scale" if matches!(kind, Kind::Scaler(_)) => {
                 let first = call.arguments.first()?;
-                Some(first.value.clone().with(Flags::SCALED))
+                Some(first.value.clone().with_flags(Flags::SCALED))
             }
             "unscale_" => {
                 let first = call.arguments.first();
                 let weights = first.map_or_else(Weights::default, |first| first.value.weights.clone());
                 self.op(OpKind::Unscale, call.span, text, weights);
-                Some(Value::of(Kind::None))
+                Some(Value::from_kind(Kind::None))
             }
             "clip_grad_norm_" | "clip_grad_value_" => {
                 self.op(OpKind::Clip, call.span, text, Weights::default());
-                Some(Value::of(Kind::Number))
+                Some(Value::from_kind(Kind::Number))
             }
             "no_sync" => {
                 self.op(OpKind::NoSync, call.span, text, Weights::default());
-                Some(Value::of(Kind::Unknown))
+                Some(Value::from_kind(Kind::Unknown))
             }
-            "accumulate" if is_launcher(text) => Some(Value::of(Kind::Managed)),
-            "autocast" if is_launcher(text) => Some(Value::of(Kind::Unknown)),
+            "accumulate" if is_launcher(text) => Some(Value::from_kind(Kind::Managed)),
+            "autocast" if is_launcher(text) => Some(Value::from_kind(Kind::Unknown)),
             _ => None,
         }
     }
@@ -392,7 +400,7 @@ impl<'a> Walker<'a> {
                 .filter(|argument| argument.value.truth() == Some(true))
                 .map(|argument| argument.span)
         };
-        // What freed it is an earlier round, or an earlier line: either way it is gone.
+        // It was freed by an earlier iteration or an earlier line; both count.
         let through_freed = !loss.graph.unknown
             && loss.graph.ids.iter().any(|id| self.graphs.state(*id) == GraphState::Freed);
         let maybe = call.keyword("retain_graph").is_some_and(|argument| argument.value.truth().is_none());
@@ -413,14 +421,14 @@ impl<'a> Walker<'a> {
             of_round: !loss.graph.unknown && loss.graph.ids.iter().all(|id| *id >= self.frame.round_graph),
             from_outside: loss.graph.ids.iter().any(|id| *id < self.frame.loop_graph),
         };
-        let graph = if maybe { loss.graph.clone().clouded() } else { loss.graph.clone() };
-        self.freed_by(&graph, &backward, false);
+        let graph = if maybe { loss.graph.clone().with_unknown() } else { loss.graph.clone() };
+        self.mark_freed(&graph, &backward, false);
         let reach = self.reach(&loss.graph, &[]);
         self.op(OpKind::Backward(backward), call.span, "", reach);
     }
 }
 
-/// Methods of tensors that take sizes, dimensions and counts, and no other tensor.
+/// Tensor methods that take sizes, dimensions and counts, and no other tensor.
 fn takes_sizes(name: &str) -> bool {
     matches!(
         name,
@@ -445,7 +453,7 @@ fn takes_sizes(name: &str) -> bool {
     )
 }
 
-/// A name for an object of Accelerate or Fabric.
+/// Returns `true` for names of Accelerate and Fabric objects.
 fn is_launcher(name: &str) -> bool {
     name.contains("accelerator") || name.contains("fabric")
 }

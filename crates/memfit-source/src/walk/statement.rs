@@ -1,4 +1,4 @@
-//! Statements, in the order in which they run.
+//! Statements in order of execution.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use rustc_hash::FxHashMap;
 
 use super::definitions::dotted;
 use super::env::{mark, merge, take};
-use super::{DEEPEST, Walker, span};
-use crate::facts::{Bound, How, ImportFrom, LoopId, OpKind, Store, Update};
+use super::{MAX_DEPTH, Walker, span};
+use crate::facts::{CounterBinding, ImportFrom, LoopId, OpKind, Store, StoreKind, Update};
 use crate::facts::{Flags, Grad, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
 
-/// Whether nothing after a body runs when it has run.
+/// Returns `true` if a body always leaves the enclosing block.
 pub(super) fn leaves(body: &[Stmt]) -> bool {
     match body.last() {
         Some(Stmt::Return(_) | Stmt::Raise(_) | Stmt::Continue(_) | Stmt::Break(_)) => true,
@@ -26,7 +26,7 @@ pub(super) fn leaves(body: &[Stmt]) -> bool {
     }
 }
 
-/// A call that ends the program.
+/// Returns `true` for a call that ends the program.
 fn exits(expression: &Expr) -> bool {
     let Expr::Call(call) = expression else { return false };
     match &*call.func {
@@ -38,7 +38,7 @@ fn exits(expression: &Expr) -> bool {
 
 impl<'a> Walker<'a> {
     pub(super) fn body(&mut self, body: &'a [Stmt]) {
-        if self.depth > DEEPEST {
+        if self.depth > MAX_DEPTH {
             return;
         }
         self.depth += 1;
@@ -65,17 +65,17 @@ impl<'a> Walker<'a> {
                     None => return,
                 };
                 let value = if value.is_unknown() {
-                    self.annotated(&node.annotation).unwrap_or(value)
+                    self.annotation_value(&node.annotation).unwrap_or(value)
                 } else {
                     value
                 };
                 self.assign(&node.target, value, node.value.as_deref(), span(node));
             }
-            Stmt::AugAssign(node) => self.augmented(node),
+            Stmt::AugAssign(node) => self.walk_augmented(node),
             Stmt::For(node) => self.for_loop(node),
             Stmt::While(node) => self.while_loop(node),
             Stmt::If(node) => self.branches(node),
-            Stmt::With(node) => self.with(node),
+            Stmt::With(node) => self.walk_with(node),
             Stmt::Try(node) => self.attempt(node),
             Stmt::Match(node) => {
                 self.eval(&node.subject);
@@ -102,7 +102,7 @@ impl<'a> Walker<'a> {
                         self.escape(value);
                         found
                     }
-                    None => Value::of(Kind::None),
+                    None => Value::from_kind(Kind::None),
                 };
                 let mut ids = Vec::new();
                 value.graph_ids(&mut ids);
@@ -132,7 +132,7 @@ impl<'a> Walker<'a> {
                 for target in &node.targets {
                     if let Some(name) = dotted(target, self.text) {
                         self.frame.env.remove(name);
-                        self.emptied(name);
+                        self.record_emptied(name);
                     }
                 }
             }
@@ -164,15 +164,15 @@ impl<'a> Walker<'a> {
                 };
                 self.facts.imports.push(import);
             }
-            Stmt::FunctionDef(node) => self.nested(node),
+            Stmt::FunctionDef(node) => self.walk_nested_function(node),
             Stmt::ClassDef(node) => {
-                // Statements of a class run once, in a scope that rules do not look into.
+                // Statements of a class body run once, in a scope outside of the rules.
                 for decorator in &node.decorator_list {
                     self.eval(&decorator.expression);
                 }
                 for statement in &node.body {
                     if let Stmt::FunctionDef(node) = statement {
-                        self.decorated(node);
+                        self.walk_function(node);
                     }
                 }
             }
@@ -180,15 +180,15 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn decorated(&mut self, node: &'a ruff_python_ast::StmtFunctionDef) {
+    fn walk_function(&mut self, node: &'a ruff_python_ast::StmtFunctionDef) {
         for decorator in &node.decorator_list {
             self.eval(&decorator.expression);
         }
     }
 
-    /// A function in a function sees the names around it.
-    fn nested(&mut self, node: &'a ruff_python_ast::StmtFunctionDef) {
-        self.decorated(node);
+    /// A nested function sees the names around it.
+    fn walk_nested_function(&mut self, node: &'a ruff_python_ast::StmtFunctionDef) {
+        self.walk_function(node);
         let Some(id) = self.definitions.function_at.get(&span(node).start).copied() else { return };
         if self.definitions.functions[id.index()].parent == super::FunctionId(0)
             && self.frame.function == super::FunctionId(0)
@@ -196,7 +196,7 @@ impl<'a> Walker<'a> {
             return;
         }
         let name = node.name.id.as_str();
-        self.bind(name, Value::of(Kind::Function(id)), Bound::Assigned(self.frame.looped));
+        self.bind(name, Value::from_kind(Kind::Function(id)), CounterBinding::Assigned(self.frame.looped));
         if self.frame.silent == 0 {
             let seen = self.frame.env.snapshot();
             self.closures.insert(id, Arc::new(seen));
@@ -206,7 +206,7 @@ impl<'a> Walker<'a> {
     fn expression_statement(&mut self, expression: &'a Expr) {
         if let Expr::Call(call) = expression {
             let value = self.call(call, true);
-            // `model.cuda()` and its like change the model itself.
+            // `model.cuda()` and similar methods modify the model.
             if let Expr::Attribute(attribute) = &*call.func
                 && value.is_module()
                 && ["to", "cuda", "cpu", "half", "float", "bfloat16", "requires_grad_"]
@@ -214,7 +214,7 @@ impl<'a> Walker<'a> {
                 && let Some(name) = dotted(&attribute.value, self.text)
             {
                 let known = self.frame.env.get(name).map(|binding| (binding.looped, binding.how));
-                let (looped, how) = known.unwrap_or((self.frame.looped, Bound::Elsewhere));
+                let (looped, how) = known.unwrap_or((self.frame.looped, CounterBinding::Elsewhere));
                 self.attribute(name, &value);
                 self.frame.env.set(name, super::env::Binding { value, looped, how });
             }
@@ -223,7 +223,7 @@ impl<'a> Walker<'a> {
         self.eval(expression);
     }
 
-    /// Whatever is named in an expression may be used by what cannot be seen.
+    /// Marks the names in an expression as used by unknown code.
     pub(super) fn escape(&mut self, expression: &'a Expr) {
         match expression {
             Expr::Name(name) => {
@@ -258,22 +258,22 @@ impl<'a> Walker<'a> {
                 let name = name.id.as_str();
                 if let Some(source) = source {
                     self.store_sum(name, source, &value, whole);
-                    self.updated(name, source, &value);
+                    self.record_update(name, source, &value);
                 }
                 if matches!(value.kind, Kind::StateDict | Kind::Exception(_)) {
-                    self.store(How::Assign, name, &value, source.map_or(whole, span), whole);
+                    self.store(StoreKind::Assign, name, &value, source.map_or(whole, span), whole);
                 }
                 if let Some(source @ (Expr::Name(_) | Expr::Attribute(_))) = source
                     && matches!(value.kind, Kind::Container { .. })
                 {
                     self.escape(source);
                 }
-                let how = Bound::Assigned(self.frame.looped);
+                let how = CounterBinding::Assigned(self.frame.looped);
                 let joins = source.is_some_and(|source| self.store_joined(name, source, &value, whole));
                 let sums = joins || source.is_some_and(|source| self.is_sum(name, source));
                 let began = self.frame.env.get(name).map(|binding| binding.looped).filter(|_| sums);
                 self.bind(name, value, how);
-                self.begun(name, began);
+                self.keep_origin(name, began);
             }
             Expr::Attribute(attribute) => {
                 if attribute.attr.id.as_str() == "grad" {
@@ -282,7 +282,7 @@ impl<'a> Walker<'a> {
                 }
                 self.eval(&attribute.value);
                 if attribute.attr.id.as_str() == "requires_grad" && value.truth() == Some(false) {
-                    self.frozen(&attribute.value);
+                    self.freeze_parameter(&attribute.value);
                 }
                 if let Some(source) = source {
                     self.escape(source);
@@ -290,10 +290,10 @@ impl<'a> Walker<'a> {
                 if let Some(name) = dotted(target, self.text) {
                     if let Some(source) = source {
                         self.store_sum(name, source, &value, whole);
-                        self.updated(name, source, &value);
+                        self.record_update(name, source, &value);
                     }
-                    self.store(How::Assign, name, &value, source.map_or(whole, span), whole);
-                    let how = Bound::Assigned(self.frame.looped);
+                    self.store(StoreKind::Assign, name, &value, source.map_or(whole, span), whole);
+                    let how = CounterBinding::Assigned(self.frame.looped);
                     self.bind(name, value, how);
                 }
             }
@@ -304,7 +304,7 @@ impl<'a> Walker<'a> {
                     self.escape(source);
                 }
                 if let Some(name) = dotted(&subscript.value, self.text) {
-                    self.store(How::Item, name, &value, source.map_or(whole, span), whole);
+                    self.store(StoreKind::Item, name, &value, source.map_or(whole, span), whole);
                 }
                 self.environment(subscript, whole);
             }
@@ -315,10 +315,12 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// `for p in model.parameters(): p.requires_grad = False`
-    fn frozen(&mut self, parameter: &'a Expr) {
+    /// Handles `for p in model.parameters(): p.requires_grad = False`.
+    fn freeze_parameter(&mut self, parameter: &'a Expr) {
         let Expr::Name(name) = parameter else { return };
-        let Some(Bound::Target(id)) = self.frame.env.get(name.id.as_str()).map(|binding| binding.how) else {
+        let Some(CounterBinding::Target(id)) =
+            self.frame.env.get(name.id.as_str()).map(|binding| binding.how)
+        else {
             return;
         };
         let over = self.slice(self.facts.loops[id.index()].iterable);
@@ -326,7 +328,7 @@ impl<'a> Walker<'a> {
         let Some(model) = model else { return };
         if let Some(binding) = self.frame.env.get(model) {
             let mut binding = binding.clone();
-            binding.value = binding.value.with(Flags::FROZEN);
+            binding.value = binding.value.with_flags(Flags::FROZEN);
             self.frame.env.set(model, binding);
         }
     }
@@ -352,12 +354,12 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// `x = x + v`
+    /// Records `x = x + v`.
     fn store_sum(&mut self, name: &'a str, source: &'a Expr, value: &Value, whole: Span) {
         if self.is_sum(name, source)
             && let Expr::BinOp(node) = source
         {
-            self.store(How::Add, name, value, span(&*node.right), whole);
+            self.store(StoreKind::Add, name, value, span(&*node.right), whole);
         }
     }
 
@@ -366,8 +368,8 @@ impl<'a> Walker<'a> {
             if matches!(node.op, Operator::Add) && dotted(&node.left, self.text) == Some(name))
     }
 
-    /// What is added to keeps the place where it was begun.
-    fn begun(&mut self, name: &'a str, looped: Option<Option<LoopId>>) {
+    /// Keeps the origin of an accumulator at its first value.
+    fn keep_origin(&mut self, name: &'a str, looped: Option<Option<LoopId>>) {
         if let Some(looped) = looped
             && let Some(binding) = self.frame.env.get(name)
         {
@@ -377,7 +379,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn updated(&mut self, name: &'a str, source: &'a Expr, value: &Value) {
+    fn record_update(&mut self, name: &'a str, source: &'a Expr, value: &Value) {
         let adds = match source {
             Expr::BinOp(node)
                 if matches!(node.op, Operator::Add) && dotted(&node.left, self.text) == Some(name) =>
@@ -391,19 +393,26 @@ impl<'a> Walker<'a> {
 
     fn update(&mut self, name: &str, adds: Option<i64>, sets: Option<i64>) {
         if self.recording() && (adds.is_some() || sets.is_some()) {
-            let place = self.place();
-            self.facts.updates.push(Update { name: name.to_owned(), adds, sets, place });
+            let site = self.site();
+            self.facts.updates.push(Update { name: name.to_owned(), adds, sets, site });
         }
     }
 
-    /// Records that a value is put somewhere.
-    pub(super) fn store(&mut self, how: How, target: &'a str, value: &Value, value_span: Span, whole: Span) {
+    /// Records the store of a value.
+    pub(super) fn store(
+        &mut self,
+        how: StoreKind,
+        target: &'a str,
+        value: &Value,
+        value_span: Span,
+        whole: Span,
+    ) {
         let (held, _) = self.lookup(target);
         let bound = self.frame.env.get(target).map(|binding| binding.looped);
-        // The target hangs on what it holds.
-        if !matches!(how, How::Assign)
+        // The target's graph includes the value's.
+        if !matches!(how, StoreKind::Assign)
             && let Some(binding) = self.frame.env.get(target)
-            && (!value.graph.is_none() || value.weights.is_told())
+            && (!value.graph.is_none() || value.weights.is_known())
         {
             let mut binding = binding.clone();
             binding.value.graph = binding.value.graph.union(&value.graph);
@@ -418,7 +427,7 @@ impl<'a> Walker<'a> {
             None => self.outermost_until(None),
         };
         let store = Store {
-            how,
+            kind: how,
             target: target.to_owned(),
             span: whole,
             value_span,
@@ -426,17 +435,17 @@ impl<'a> Walker<'a> {
             target_value: held,
             grows,
             graph: crate::GraphState::Unknown,
-            graph_then: self.graphs.of(value),
+            graph_then: self.graphs.state_of(value),
             escapes: target.contains('.') || bound.is_none(),
             carried: self.is_carried(value),
             by: None,
-            place: self.place(),
+            site: self.site(),
         };
-        self.keeps(&store);
+        self.record_stored_parameters(&store);
         self.frame.stores.push((store, value.graph.clone()));
     }
 
-    /// The outermost loop of those between here and the one in which something was bound.
+    /// Outermost loop between here and the loop of the binding.
     pub(super) fn outermost_until(&self, bound: Option<LoopId>) -> Option<LoopId> {
         let mut found = None;
         let mut next = self.frame.looped;
@@ -450,8 +459,8 @@ impl<'a> Walker<'a> {
         found
     }
 
-    /// Notes that a container loses what it held.
-    pub(super) fn emptied(&mut self, name: &str) {
+    /// Records that a container is emptied.
+    pub(super) fn record_emptied(&mut self, name: &str) {
         let mut next = self.frame.looped;
         while let Some(id) = next {
             let found = &mut self.facts.loops[id.index()];
@@ -462,7 +471,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    fn augmented(&mut self, node: &'a StmtAugAssign) {
+    fn walk_augmented(&mut self, node: &'a StmtAugAssign) {
         let value = self.eval(&node.value);
         if let Expr::Attribute(attribute) = &*node.target
             && attribute.attr.id.as_str() == "grad"
@@ -476,17 +485,17 @@ impl<'a> Walker<'a> {
                 && let Some(name) = dotted(&subscript.value, self.text)
                 && matches!(node.op, Operator::Add)
             {
-                self.store(How::Add, name, &value, span(&*node.value), span(node));
+                self.store(StoreKind::Add, name, &value, span(&*node.value), span(node));
             }
             return;
         };
         let (held, how) = self.lookup(name);
         if matches!(node.op, Operator::Add) {
             if matches!(held.kind, Kind::Container { .. }) {
-                self.store(How::Append, name, &value, span(&*node.value), span(node));
+                self.store(StoreKind::Append, name, &value, span(&*node.value), span(node));
                 return;
             }
-            self.store(How::Add, name, &value, span(&*node.value), span(node));
+            self.store(StoreKind::Add, name, &value, span(&*node.value), span(node));
         }
         let adds = match (node.op, literal(&node.value)) {
             (Operator::Add, Some(number)) => Some(number),
@@ -494,14 +503,18 @@ impl<'a> Walker<'a> {
         };
         self.update(name, adds, None);
         let in_place = self.frame.grad == Grad::Off && matches!(held.kind, Kind::Tensor);
-        // Without gradients a tensor is changed in place, and stays the leaf that it is.
+        // Without gradients, the tensor is modified in place and stays a leaf.
         let result = if in_place { held } else { self.arithmetic(node.op, &held, &value) };
         let looped = self.frame.env.get(name).map_or(self.frame.looped, |binding| binding.looped);
-        self.bind(name, result, if adds.is_some() { how } else { Bound::Assigned(self.frame.looped) });
-        self.begun(name, Some(looped));
+        self.bind(
+            name,
+            result,
+            if adds.is_some() { how } else { CounterBinding::Assigned(self.frame.looped) },
+        );
+        self.keep_origin(name, Some(looped));
     }
 
-    /// `parameter.grad = …`
+    /// Records `parameter.grad = …`.
     fn write_grad(&mut self, owner: &'a Expr, target: &'a Expr, clears: bool, whole: Span) {
         self.eval(owner);
         let single = match owner {
@@ -517,13 +530,13 @@ impl<'a> Walker<'a> {
         self.op(OpKind::WriteGrad { single, clears }, whole, receiver, Weights::default());
     }
 
-    /// An assignment to `os.environ[…]` is noted as a call of its own.
+    /// Records an assignment to `os.environ[…]` as a call.
     fn environment(&mut self, subscript: &'a ruff_python_ast::ExprSubscript, whole: Span) {
         if !self.recording() || self.full_name(&subscript.value).as_deref() != Some("os.environ") {
             return;
         }
         let key = self.eval(&subscript.slice);
-        let place = self.place();
+        let site = self.site();
         let key_span = span(&*subscript.slice);
         self.facts.calls.push(crate::facts::Call {
             span: whole,
@@ -540,15 +553,15 @@ impl<'a> Walker<'a> {
                 value: Value { graph: Graph::none(), ..key },
                 starred: false,
             }],
-            parentheses: Span::at(whole.end),
-            result: Value::of(Kind::None),
+            parentheses: Span::empty(whole.end),
+            result: Value::from_kind(Kind::None),
             is_statement: true,
-            place,
+            site,
         });
     }
 }
 
-/// A whole number that is written out.
+/// Integer literal.
 pub(super) fn literal(expression: &Expr) -> Option<i64> {
     match expression {
         Expr::NumberLiteral(node) => match &node.value {

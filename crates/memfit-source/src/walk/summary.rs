@@ -1,19 +1,18 @@
-//! What a function does, told without its text: so that calls to it can be understood, in its file and in
-//! others.
+//! Function summaries: computed once, and replayed at each call, in the same file and in others.
 
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::definitions::Definitions;
-use super::{Frame, MOST_OPS, Walker};
+use super::{Frame, MAX_CALL_OPS, Walker};
 use crate::facts::{Backward, ClassId, Facts, FunctionId, Guard, GuardId, GuardTest, LoopId, Op, OpKind};
 use crate::facts::{Flags, Grad, Graph, GraphState, Kind, Value, Weights};
 use crate::position::Span;
 use crate::project::{ClassExport, Returned, Summary, SummaryOp};
 use crate::project::{Index, split};
 
-/// What a module defines.
+/// Builds the index of a module.
 pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {
     let functions = definitions.top_functions.keys().map(|name| (*name).to_owned()).collect();
     let classes = definitions
@@ -33,7 +32,7 @@ pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {
             ((*name).to_owned(), Arc::new(export))
         })
         .collect();
-    let passed_on = definitions
+    let reexported = definitions
         .imports
         .iter()
         .filter(|(_, path)| path.starts_with('.'))
@@ -42,7 +41,7 @@ pub(super) fn index(definitions: &Definitions<'_>, facts: &Facts) -> Index {
             Some(((*name).to_owned(), (module.to_owned(), there.to_owned())))
         })
         .collect();
-    Index { functions, classes, passed_on }
+    Index { functions, classes, reexported }
 }
 
 fn collect_methods(
@@ -73,7 +72,7 @@ impl<'a> Walker<'a> {
         let ops = frame
             .ops
             .iter()
-            .take(MOST_OPS)
+            .take(MAX_CALL_OPS)
             .map(|op| SummaryOp {
                 kind: op.kind.clone(),
                 receiver: op.receiver.clone(),
@@ -81,13 +80,13 @@ impl<'a> Walker<'a> {
                     OpKind::Backward(backward) => self.reach(&backward.loss.graph, &frame.parameters),
                     _ => op.weights.clone(),
                 },
-                deep: op.deep || op.place.looped.is_some(),
-                guards: self.chain(op.place.guard),
+                deep: op.deep || op.site.looped.is_some(),
+                guards: self.chain(op.site.guard),
                 through: match &op.kind {
                     OpKind::Backward(backward) => through(&backward.loss),
                     _ => Vec::new(),
                 },
-                grad: op.place.grad,
+                grad: op.site.grad,
                 span: op.span,
             })
             .collect();
@@ -106,7 +105,7 @@ impl<'a> Walker<'a> {
             grad_off: function.grad == Grad::Off,
             ops,
             returns,
-            keeps: frame.keeps.clone(),
+            stored_parameters: frame.stored_parameters.clone(),
         }
     }
 
@@ -124,7 +123,7 @@ impl<'a> Walker<'a> {
         chain
     }
 
-    /// Does what a called function does, and gives what it returns.
+    /// Applies the effects of a called function, and returns its result.
     pub(super) fn replay(
         &mut self,
         summary: &Summary,
@@ -152,9 +151,9 @@ impl<'a> Walker<'a> {
             let mut kind = op.kind.clone();
             if let OpKind::Backward(backward) = &mut kind {
                 let graph = through(&op.through);
-                self.freed_by(&graph, backward, op.through.is_empty());
+                self.mark_freed(&graph, backward, op.through.is_empty());
                 if id.is_none() {
-                    backward.loss = std::mem::take(&mut backward.loss).abroad();
+                    backward.loss = std::mem::take(&mut backward.loss).exported();
                 }
                 backward.loss.graph = graph;
                 backward.loss_span = call;
@@ -169,8 +168,8 @@ impl<'a> Walker<'a> {
             if self.frame.silent > 0 || self.frame.ops.len() > 4096 {
                 continue;
             }
-            let named = Self::renamed(&op.receiver, summary, &argument, receiver);
-            // What the function calls by the name of its parameter is the caller's.
+            let named = Self::receiver_at_caller(&op.receiver, summary, &argument, receiver);
+            // A receiver that is a parameter's name stands for the caller's argument.
             let given = summary.parameters.iter().position(|parameter| *parameter == op.receiver);
             let given = given.and_then(&argument).map(|(_, value, _)| value.weights.clone());
             let own = if id.is_some() { op.weights.clone() } else { Weights::default() };
@@ -178,15 +177,15 @@ impl<'a> Walker<'a> {
                 (OpKind::Backward(_), _) if id.is_some() && op.through.is_empty() => own,
                 (OpKind::Backward(backward), _) => {
                     let through = self.reach(&backward.loss.graph, &[]);
-                    if id.is_some() { own.union(&through) } else { through.and_more() }
+                    if id.is_some() { own.union(&through) } else { through.with_unknown_owners() }
                 }
-                (_, Some(given)) if given.is_told() => given,
+                (_, Some(given)) if given.is_known() => given,
                 _ => own,
             };
-            let mut place = self.place();
-            place.guard = self.copied(&op.guards, outside, call, &mut copies);
+            let mut site = self.site();
+            site.guard = self.copy_guards(&op.guards, outside, call, &mut copies);
             if op.grad != Grad::On {
-                place.grad = op.grad;
+                site.grad = op.grad;
             }
             let span = if id.is_some() { op.span } else { call };
             self.frame.ops.push(Op {
@@ -194,15 +193,15 @@ impl<'a> Walker<'a> {
                 span,
                 receiver: named,
                 weights,
-                place,
+                site,
                 via: id.or(Some(FunctionId(0))),
                 deep: op.deep,
             });
         }
-        self.given(summary, id, arguments, receiver, skipped, call);
-        let Some(returned) = &summary.returns else { return Value::of(Kind::None) };
+        self.record_passed_values(summary, id, arguments, receiver, skipped, call);
+        let Some(returned) = &summary.returns else { return Value::from_kind(Kind::None) };
         let is_here = id.is_some();
-        // What the function made is made anew by each call.
+        // Each call creates the function's graphs anew.
         let made: FxHashMap<u32, u32> = returned
             .made
             .iter()
@@ -218,25 +217,25 @@ impl<'a> Walker<'a> {
                 match (parameter, made.get(id)) {
                     (Some(index), _) => all.union(&through(&[index])),
                     (None, Some(made)) => all.union(&Graph::one(*made)),
-                    (None, None) => all.clouded(),
+                    (None, None) => all.with_unknown(),
                 }
             })
         };
         let mut value = returned.value.clone();
         if self.frame.grad == Grad::Off {
-            value.cut(if summary.grad_off { Flags::NONE } else { Flags::NO_GRAD_BUILT });
+            value.cut_graphs(if summary.grad_off { Flags::NONE } else { Flags::NO_GRAD_BUILT });
         } else {
-            value.on_graphs(&graph);
+            value.map_graphs(&graph);
         }
-        // What belongs to the other file means nothing here.
+        // References to the other file are meaningless here.
         if matches!(value.kind, Kind::Test(_) | Kind::Exception(_) | Kind::ExceptionText(_)) {
             value.kind = Kind::Unknown;
         }
-        if is_here { value } else { value.abroad() }
+        if is_here { value } else { value.exported() }
     }
 
-    /// A receiver of the function, as the caller names it.
-    fn renamed<'v>(
+    /// Translates a receiver of the function to the caller's name.
+    fn receiver_at_caller<'v>(
         name: &str,
         summary: &Summary,
         argument: &dyn Fn(usize) -> Option<&'v (Option<&'v str>, Value, &'a str)>,
@@ -259,8 +258,8 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// The branches of the function, set within those of the caller.
-    fn copied(
+    /// Copies the function's branches into those of the caller.
+    fn copy_guards(
         &mut self,
         guards: &[(Arc<GuardTest>, bool)],
         outside: Option<GuardId>,
@@ -291,11 +290,11 @@ impl<'a> Walker<'a> {
         parent
     }
 
-    /// A backward pass through a graph: what it frees.
-    pub(super) fn freed_by(&mut self, graph: &Graph, backward: &Backward, blind: bool) {
+    /// Marks the graphs that a backward pass frees.
+    pub(super) fn mark_freed(&mut self, graph: &Graph, backward: &Backward, blind: bool) {
         let since = self.frame.first_graph;
         if blind && graph.is_none() {
-            // It went through something that was made inside, which is not seen from here.
+            // It goes through a graph of the called function, which is not visible here.
             return;
         }
         let next = match (backward.retain.is_some() || backward.create.is_some(), graph.unknown) {
@@ -310,7 +309,7 @@ impl<'a> Walker<'a> {
             }
         }
         if graph.unknown {
-            self.graphs.cloud(since);
+            self.graphs.mark_uncertain(since);
         }
     }
 }

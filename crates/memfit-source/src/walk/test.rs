@@ -1,5 +1,4 @@
-//! Tests: which of them count rounds, which of them read messages; and what the body of an `except` amounts
-//! to.
+//! Conditions that count iterations or search messages, and the effects of `except` bodies.
 
 use std::sync::Arc;
 
@@ -8,13 +7,13 @@ use ruff_python_ast::{BoolOp, CmpOp, Expr, Operator, Stmt, UnaryOp};
 use super::definitions::dotted;
 use super::statement::literal;
 use super::{Walker, span};
-use crate::facts::{Bound, Counted, GuardTest, MessageSearch, Residue};
+use crate::facts::{CounterBinding, CounterTest, GuardTest, MessageSearch, Residue};
 use crate::facts::{Kind, Value};
 
 impl<'a> Walker<'a> {
-    /// Evaluates a test and says what it tests.
+    /// Evaluates a condition and returns its meaning.
     pub(super) fn condition(&mut self, test: &'a Expr) -> Arc<GuardTest> {
-        if self.depth > super::DEEPEST {
+        if self.depth > super::MAX_DEPTH {
             return Arc::default();
         }
         self.depth += 1;
@@ -41,7 +40,7 @@ impl<'a> Walker<'a> {
                     }
                 }
                 if found.counted.is_some() && parts.len() > 1 {
-                    // `not a and not b` is `not (a or b)`: what the other part does depends on the sign.
+                    // `not a and not b` is `not (a or b)`: the role of the other part depends on the sign.
                     if or == found.negated {
                         found.condition = true;
                     } else {
@@ -95,14 +94,14 @@ impl<'a> Walker<'a> {
                 if self.recording() {
                     self.facts.handlers[handler.index()].reads_message |= is_memory_message(&text);
                 }
-                // What is raised again where it is not there is no search to mend.
+                // `not in` followed by a raise is not handling of an error.
                 if op == CmpOp::NotIn {
                     return Arc::default();
                 }
                 if self.recording() {
-                    let place = self.place();
+                    let site = self.site();
                     let exception = self.facts.handlers[handler.index()].name.clone();
-                    let found = MessageSearch { span: span(test), text: text.clone(), exception, place };
+                    let found = MessageSearch { span: span(test), text: text.clone(), exception, site };
                     self.facts.searches.push(found);
                 }
                 Arc::new(GuardTest { message: Some(text), ..GuardTest::default() })
@@ -123,7 +122,7 @@ impl<'a> Walker<'a> {
         right: &'a Expr,
         right_value: &Value,
         op: CmpOp,
-    ) -> Option<Counted> {
+    ) -> Option<CounterTest> {
         if let Expr::BinOp(modulo) = left
             && matches!(modulo.op, Operator::Mod)
             && !matches!(op, CmpOp::GtE)
@@ -144,14 +143,14 @@ impl<'a> Walker<'a> {
             counted.span = span(test);
             return Some(counted);
         }
-        // `count == k`, for a count that is reset; whether it is shows later.
+        // `count == k` with a counter that is reset; the reset is checked later.
         let counter = dotted(left, self.text)?;
         let period = dotted(right, self.text).is_some() || literal(right).is_some_and(|number| number > 1);
         if !period || matches!(op, CmpOp::NotEq) {
             return None;
         }
         let (_, bound) = self.lookup(counter);
-        Some(Counted {
+        Some(CounterTest {
             span: span(test),
             counter: counter.to_owned(),
             counter_span: span(left),
@@ -165,8 +164,8 @@ impl<'a> Walker<'a> {
         })
     }
 
-    /// `(counter // n + c) % period`
-    fn modulo(&mut self, expression: &'a Expr, residue: Residue) -> Option<Counted> {
+    /// Parses `(counter // n + c) % period`.
+    fn modulo(&mut self, expression: &'a Expr, residue: Residue) -> Option<CounterTest> {
         let Expr::BinOp(node) = expression else { return None };
         let mut inner = &*node.left;
         let (mut offset, mut scaled) = (0, false);
@@ -196,12 +195,12 @@ impl<'a> Walker<'a> {
         };
         let (_, bound) = self.lookup(counter);
         let rounds = self.eval(&node.right).int();
-        Some(Counted {
+        Some(CounterTest {
             span: span(expression),
             counter: counter.to_owned(),
             counter_span: span(inner),
             dividend: span(&*node.left),
-            bound: if counter.contains('.') { Bound::Elsewhere } else { bound },
+            bound: if counter.contains('.') { CounterBinding::Elsewhere } else { bound },
             offset,
             scaled,
             period: span(&*node.right),
@@ -211,24 +210,24 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// A text that is looked for to recognise an out-of-memory error.
+/// Returns `true` for texts that identify an out-of-memory error.
 pub(super) fn is_memory_message(text: &str) -> bool {
     let lower = text.to_ascii_lowercase();
     lower.contains("out of memory") || lower.contains("alloc_failed")
 }
 
-/// What the body of an `except` amounts to.
+/// Effects of an `except` body.
 #[derive(Debug, Default)]
-pub(super) struct Shape {
+pub(super) struct HandlerEffects {
     pub(super) leaves: bool,
     pub(super) raises: bool,
     tells: bool,
     does: bool,
 }
 
-impl Shape {
-    /// It prints, logs, or does nothing.
-    pub(super) const fn only_tells(&self) -> bool {
+impl HandlerEffects {
+    /// Returns `true` if it only prints, logs, or does nothing.
+    pub(super) const fn only_reports(&self) -> bool {
         !self.does && !self.raises
     }
 
@@ -246,7 +245,7 @@ impl Shape {
                 Stmt::Assert(_) => self.raises = true,
                 Stmt::Return(node) => {
                     self.leaves = true;
-                    // To return a value is to tell the caller.
+                    // Returning a value informs the caller.
                     self.does |= node.value.is_some();
                 }
                 Stmt::Break(_) => {
@@ -255,7 +254,7 @@ impl Shape {
                 }
                 Stmt::Continue(_) | Stmt::Pass(_) => {}
                 Stmt::Expr(node) => match &*node.value {
-                    Expr::Call(call) if is_telling(&call.func) => self.tells = true,
+                    Expr::Call(call) if is_reporting(&call.func) => self.tells = true,
                     Expr::StringLiteral(_) | Expr::EllipsisLiteral(_) => {}
                     Expr::Call(call) if is_exit(&call.func) => {
                         self.raises = true;
@@ -285,8 +284,8 @@ fn is_exit(function: &Expr) -> bool {
     }
 }
 
-/// Printing, logging, and the like; freeing the cache does not make the loss good either.
-fn is_telling(function: &Expr) -> bool {
+/// Returns `true` for printing, logging and the like; emptying the cache does not handle the error either.
+fn is_reporting(function: &Expr) -> bool {
     match function {
         Expr::Name(name) => ["print", "pprint", "rprint"].contains(&name.id.as_str()),
         Expr::Attribute(attribute) => [

@@ -1,29 +1,28 @@
-//! Whose parameters something goes to: models are told apart where they are made, and by their names where
-//! they are not.
+//! Identity of models: by the call that creates them, or else by name.
 
 use rustc_hash::FxHashMap;
 
 use super::Walker;
 use crate::facts::{Argument, Call, ClassId, FunctionId, Graph, Kind, Model, ModelId, Value, Weights};
 
-/// Where a model was met first.
+/// Origin of a model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Origin {
-    /// The call that makes it.
+    /// Call that creates it.
     Call(u32),
-    /// An attribute of the objects of a class.
+    /// Attribute of a class's objects.
     Attribute(ClassId, String),
-    /// A name in a function.
+    /// Name in a function.
     Name(FunctionId, String),
-    /// A part of another.
+    /// Part of another model.
     Part(ModelId, String),
 }
 
-/// The models that have been met.
+/// Known models by origin.
 #[derive(Debug, Default)]
 pub(super) struct Origins(FxHashMap<Origin, ModelId>);
 
-/// Words in the names of layers that have parameters.
+/// Substrings in the names of layers that have parameters.
 const LAYERS: &[&str] = &[
     "Linear",
     "Conv",
@@ -40,7 +39,7 @@ const LAYERS: &[&str] = &[
     "Parameter(",
 ];
 
-/// The longest name by which a model is known.
+/// Maximum length of a name that identifies a model.
 const MAX_NAME: usize = 80;
 
 impl<'a> Walker<'a> {
@@ -59,18 +58,18 @@ impl<'a> Walker<'a> {
         id
     }
 
-    /// The parameters of a model that a call makes, with those of the models that it is made of.
+    /// Parameters of a model that a call creates, including those of its parts.
     pub(super) fn made_weights(&mut self, call: &Call) -> Weights {
         let id = self.model(Origin::Call(call.span.start));
         self.facts.models[id.index()].has_parameters |= self.shows_parameters(call);
-        let own = Weights::of(id);
+        let own = Weights::from_model(id);
         call.arguments
             .iter()
-            .filter(|argument| argument.value.weights.is_told())
+            .filter(|argument| argument.value.weights.is_known())
             .fold(own, |all, argument| all.union(&argument.value.weights))
     }
 
-    /// Whether a call makes a model that has parameters, as its text shows.
+    /// Returns `true` if the text of a call shows that the model has parameters.
     fn shows_parameters(&self, call: &Call) -> bool {
         let layered = |text: &str| LAYERS.iter().any(|layer| text.contains(layer));
         let held = || {
@@ -94,9 +93,9 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// The parameters of a model that is known by this name here.
+    /// Parameters of a model by its name.
     pub(super) fn weights_of(&mut self, name: &str, value: &Value) -> Weights {
-        if value.weights.is_told() {
+        if value.weights.is_known() {
             return value.weights.clone();
         }
         let name = name.strip_suffix(".forward").unwrap_or(name);
@@ -115,41 +114,41 @@ impl<'a> Walker<'a> {
                 Origin::Name(if own { function } else { FunctionId(0) }, name.to_owned())
             }
         };
-        Weights::of(self.model(origin))
+        Weights::from_model(self.model(origin))
     }
 
-    /// The parameters of a part of a model.
+    /// Parameters of a part of a model.
     pub(super) fn part_weights(&mut self, whole: &Weights, part: &str) -> Weights {
-        match whole.only() {
-            Some(whole) => Weights::of(self.model(Origin::Part(whole, part.to_owned()))),
-            None if whole.is_told() => whole.clone().perhaps(),
+        match whole.sole_owner() {
+            Some(whole) => Weights::from_model(self.model(Origin::Part(whole, part.to_owned()))),
+            None if whole.is_known() => whole.clone().uncertain(),
             None => Weights::default(),
         }
     }
 
-    /// The parameters that a backward pass through a graph reaches, without what is in some of its passes.
+    /// Parameters that a backward pass through a graph reaches, without those of the passes in `except`.
     pub(super) fn reach(&self, graph: &Graph, except: &[u32]) -> Weights {
         let mut reach =
             graph.ids.iter().filter(|id| !except.contains(id)).map(|id| self.graphs.weights(*id)).fold(
                 Weights::default(),
                 |all, weights| {
-                    if weights.is_told() { all.union(weights) } else { all.and_more() }
+                    if weights.is_known() { all.union(weights) } else { all.with_unknown_owners() }
                 },
             );
         if graph.unknown {
-            reach = reach.and_more().perhaps();
+            reach = reach.with_unknown_owners().uncertain();
         }
         reach
     }
 
-    /// The parameters that are handed over: by a model, its `parameters()`, or a container of such.
-    pub(super) fn gathered<'v>(values: impl Iterator<Item = &'v Value>) -> Weights {
-        values.filter(|value| value.weights.is_told()).fold(Weights::default(), |all, value| {
-            if all.is_told() { all.union(&value.weights) } else { value.weights.clone() }
+    /// Parameters of values: of a model, its `parameters()`, or a container of these.
+    pub(super) fn union_of_values<'v>(values: impl Iterator<Item = &'v Value>) -> Weights {
+        values.filter(|value| value.weights.is_known()).fold(Weights::default(), |all, value| {
+            if all.is_known() { all.union(&value.weights) } else { value.weights.clone() }
         })
     }
 
-    /// What a function of the language makes of parameters that it is given, where it keeps them.
+    /// Parameters kept by the result of a built-in function.
     pub(super) fn kept_weights(path: &str, arguments: &[Argument]) -> Weights {
         let keeps = matches!(
             path,
@@ -167,26 +166,26 @@ impl<'a> Walker<'a> {
         if !keeps {
             return Weights::default();
         }
-        let gathered = Self::gathered(arguments.iter().map(|argument| &argument.value));
-        // What else is chained is not told.
+        let union_of_values = Self::union_of_values(arguments.iter().map(|argument| &argument.value));
+        // Other chained iterables are unknown.
         let hidden = path == "itertools.chain"
-            && arguments.iter().any(|argument| argument.starred || !argument.value.weights.is_told());
+            && arguments.iter().any(|argument| argument.starred || !argument.value.weights.is_known());
         match path {
-            _ if !gathered.is_told() => gathered,
-            "builtins.filter" => gathered,
-            _ if hidden => gathered.and_more(),
-            _ => gathered,
+            _ if !union_of_values.is_known() => union_of_values,
+            "builtins.filter" => union_of_values,
+            _ if hidden => union_of_values.with_unknown_owners(),
+            _ => union_of_values,
         }
     }
 
-    /// A name on which `parameters()` is called is a model's, if nothing else is known of it.
-    pub(super) fn shown_to_be_module(&mut self, name: &'a str, value: &Value) {
+    /// Treats a name as a model if `parameters()` is called on it and its kind is unknown.
+    pub(super) fn infer_module(&mut self, name: &'a str, value: &Value) {
         if !matches!(value.kind, Kind::Unknown | Kind::Undefined) || name == "self" {
             return;
         }
         let Some(binding) = self.frame.env.get(name) else { return };
         let mut binding = binding.clone();
-        binding.value = Value { weights: binding.value.weights, ..Value::of(Kind::Module) };
+        binding.value = Value { weights: binding.value.weights, ..Value::from_kind(Kind::Module) };
         let found = binding.value.clone();
         self.frame.env.set(name, binding);
         self.attribute(name, &found);

@@ -1,4 +1,4 @@
-//! The tree as these tests see it: the files that git tracks or would track, as they are on disk.
+//! Files of the tree: those that git tracks or would track, as they are on disk.
 #![allow(dead_code, reason = "each file of tests uses a part of it")]
 
 use std::{
@@ -7,12 +7,12 @@ use std::{
     process::Command,
 };
 
-/// The root of the project.
+/// Root of the project.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the project has a root")
 }
 
-/// Every file of the project, relative to its root.
+/// All files of the project, relative to its root.
 pub(crate) fn files() -> Vec<PathBuf> {
     let listing = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"])
@@ -31,7 +31,7 @@ pub(crate) fn files() -> Vec<PathBuf> {
     files
 }
 
-/// The text of a file, or nothing if it is not text.
+/// Text of a file; `None` if it is not text.
 pub(crate) fn text(file: &Path) -> Option<String> {
     fs::read_to_string(root().join(file)).ok()
 }

@@ -1,4 +1,4 @@
-//! Properties: in the layout of the headers, and the same as the attributes.
+//! Tests of properties: in the layout of the headers, and equal to the attributes.
 
 use std::{collections::BTreeMap, env, fs, path::PathBuf, process::Command};
 
@@ -22,11 +22,11 @@ fn attributes_are_the_cards() {
     cudaGetLastError();
 }
 
-/// The names and places of `cudaDeviceProp`'s fields as a C compiler sees them in a header.
+/// Names and offsets of `cudaDeviceProp`'s fields as a C compiler sees them in a header.
 fn fields(include: &str, names: &[&str]) -> BTreeMap<String, usize> {
     let folder = env::temp_dir().join(format!("memfit-properties-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
-    // The runtime's wheel leaves this header to the compiler's: nothing in it matters for the layout.
+    // The runtime's wheel leaves this header to the compiler's; nothing in it affects the layout.
     fs::create_dir_all(folder.join("crt")).unwrap();
     let host = "#define __device_builtin__\n#define __host__\n#define __cudart_builtin__\n#define CUDARTAPI\n\
         #define __align__(n) __attribute__((aligned(n)))\n#define __builtin_align__(n) __align__(n)\n\
@@ -61,7 +61,7 @@ fn fields(include: &str, names: &[&str]) -> BTreeMap<String, usize> {
         .collect()
 }
 
-/// Include folders of the CUDA runtime in Python environments, as `MEMFIT_TEST_SITE_PACKAGES` lists them.
+/// Include folders of the CUDA runtime in the Python environments that `MEMFIT_TEST_SITE_PACKAGES` lists.
 fn includes() -> Vec<PathBuf> {
     let list = env::var_os("MEMFIT_TEST_SITE_PACKAGES").unwrap_or_default();
     env::split_paths(&list)

@@ -1,4 +1,4 @@
-//! Cards, contexts, limits and peers.
+//! Tests of devices, contexts, limits and peers.
 
 use std::{ffi::CStr, thread};
 

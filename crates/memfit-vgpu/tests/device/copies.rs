@@ -1,4 +1,4 @@
-//! Copies: which directions fit which memory, and which ranges are refused.
+//! Tests of copies: directions that fit each kind of memory, and ranges that are refused.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
 

@@ -4,7 +4,7 @@
 
 use std::ffi::{c_char, c_void};
 
-// The calls below are the library's: it must be linked.
+// The calls below are the library's, so it must be linked.
 use memfit_vgpu as _;
 
 pub(crate) const INVALID_VALUE: i32 = 1;
@@ -73,7 +73,7 @@ pub(crate) struct IpcHandle(pub(crate) [u64; 8]);
 
 macro_rules! calls {
     ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?) -> $result:ty;)*) => {
-        /// The library's own declarations.
+        /// Declarations of the library.
         mod raw {
             use super::*;
             unsafe extern "C" { $(pub(super) fn $name($($argument: $kind),*) -> $result;)* }
@@ -82,7 +82,8 @@ macro_rules! calls {
             /// As CUDA documents it.
             #[allow(clippy::too_many_arguments, reason = "CUDA's")]
             pub(crate) fn $name($($argument: $kind),*) -> $result {
-                // SAFETY: tests hand in what CUDA's documentation asks for, or what it promises to refuse.
+                // SAFETY: tests pass arguments that CUDA's documentation allows, or that it promises to
+                // refuse.
                 unsafe { raw::$name($($argument),*) }
             }
         )*
@@ -213,7 +214,7 @@ calls! {
     fn cudaIpcCloseMemHandle(address: u64) -> i32;
 }
 
-/// What a call writes, if it succeeds.
+/// Value that a call writes; the call must succeed.
 #[track_caller]
 pub(crate) fn out<T: Default>(call: impl FnOnce(*mut T) -> i32) -> T {
     let mut value = T::default();
@@ -221,7 +222,7 @@ pub(crate) fn out<T: Default>(call: impl FnOnce(*mut T) -> i32) -> T {
     value
 }
 
-/// Device memory.
+/// Allocates device memory.
 #[track_caller]
 pub(crate) fn malloc(size: u64) -> u64 {
     out(|address| cudaMalloc(address, size))

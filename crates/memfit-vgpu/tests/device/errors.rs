@@ -1,4 +1,4 @@
-//! Error state, names and texts, and functions by name.
+//! Tests of error state, names and texts, and of functions looked up by name.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 fn text(text: *const c_char) -> String {
-    // SAFETY: error texts are strings that end with NUL and live for ever.
+    // SAFETY: error texts are NUL-terminated strings that live for ever.
     unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned()
 }
 
@@ -77,7 +77,7 @@ fn functions_are_found_by_name_and_release() {
     let new = find("cuMemAlloc", 12_000);
     assert_eq!((old.0, new.0), (0, 0));
     assert_ne!(old.1, new.1, "an old release gets the old function");
-    // The new one allocates, the old one is refused.
+    // The new version allocates, the old one is refused.
     enter();
     // SAFETY: these are the functions of these types.
     let new: extern "C" fn(*mut u64, u64) -> i32 = unsafe { std::mem::transmute(new.1 as usize) };

@@ -11,7 +11,7 @@ use crate::{
     machine::{MIB, alone},
 };
 
-/// `cudaStreamCaptureModeRelaxed`, which leaves the other tests' threads alone.
+/// `cudaStreamCaptureModeRelaxed`, which does not affect the other tests' threads.
 const RELAXED: i32 = 2;
 const GLOBAL: i32 = 0;
 

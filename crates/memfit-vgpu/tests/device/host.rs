@@ -1,4 +1,4 @@
-//! Page-locked and managed memory, and what pointers are.
+//! Tests of page-locked and managed memory, and of pointer attributes.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
 
@@ -7,7 +7,7 @@ use crate::{
     machine::{MIB, alone, enter, ledger},
 };
 
-/// Kind, card, device pointer, host pointer.
+/// Kind, device, device pointer, host pointer.
 fn attributes(address: u64) -> (i32, i32, u64, u64) {
     let mut words = [0u64; 11];
     assert_eq!(cudaPointerGetAttributes(&raw mut words, address), 0);
@@ -40,9 +40,9 @@ fn what_is_not_known_of_a_card_reads_as_zeros_in_page_locked_memory() {
     let size = 4 * MIB;
     let device = malloc(size);
     let pinned = out(|address| cudaHostAlloc(address, size, 0));
-    // Whole pages and parts of them; what lies around them stays.
+    // Whole pages and parts of them; the bytes around them stay.
     for (begin, end) in [(0, size), (100, size - 100), (4096, size), (5000, 3 * MIB + 1), (0, 5000)] {
-        // SAFETY: the block is this test's, and nobody else's.
+        // SAFETY: the block belongs to this test alone.
         let bytes = unsafe { std::slice::from_raw_parts_mut(pinned as *mut u8, size as usize) };
         bytes.fill(7);
         assert_eq!(cudaMemcpy(pinned + begin, device, end - begin, DEVICE_TO_HOST), 0);

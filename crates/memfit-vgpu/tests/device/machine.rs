@@ -1,4 +1,4 @@
-//! The run that the tests are in.
+//! The run that the tests belong to.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
 
@@ -16,17 +16,17 @@ pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const GIB: u64 = 1 << 30;
 pub(crate) const CARDS: i32 = 2;
 pub(crate) const CAPACITY: u64 = 8 * GIB;
-/// What a context takes, at most.
+/// Upper bound of a context's memory.
 pub(crate) const CONTEXT: u64 = 300 * MIB;
-/// What a communicator takes once it has reduced to all.
+/// Memory of a communicator after its first all-reduce.
 pub(crate) const COMMUNICATOR: u64 = 100 * MIB;
 
 static CARD: Mutex<()> = Mutex::new(());
 
-/// A run directory with two cards of 8 GiB.
+/// Creates a run directory with two devices of 8 GiB.
 pub(crate) fn make_run(name: &str) -> PathBuf {
     let path = env::temp_dir().join(format!("memfit-device-{}-{name}", std::process::id()));
-    // A killed test of a process with this number may have left its own.
+    // A killed test of a process with this id may have left its own.
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
     let device = Catalogue::builtin().unwrap().find("rtx-4090").unwrap().clone();
@@ -42,10 +42,10 @@ pub(crate) fn make_run(name: &str) -> PathBuf {
     path
 }
 
-/// The run that [`enter`] made, and the process that made it.
+/// The run that [`enter`] created, and the process that created it.
 static SHARED: OnceLock<(u32, PathBuf)> = OnceLock::new();
 
-/// Puts this process into a run, whose files go with the process.
+/// Puts this process into a run, whose files are removed at its end.
 pub(crate) fn enter() {
     SHARED.get_or_init(|| {
         let path = make_run("shared");
@@ -59,20 +59,20 @@ pub(crate) fn enter() {
     });
 }
 
-/// A forked child ends as well, and the run is not its own.
+/// Removes the run's files, except in a forked child, whose run it is not.
 extern "C" fn remove_shared() {
     if let Some((_, path)) = SHARED.get().filter(|(maker, _)| *maker == std::process::id()) {
         let _ = fs::remove_dir_all(path);
     }
 }
 
-/// Holds the cards for one test: nobody else allocates meanwhile.
+/// Reserves the devices for one test: no other test allocates meanwhile.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     enter();
     CARD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The shared run's ledger.
+/// Ledger of the shared run.
 pub(crate) fn ledger() -> LedgerView {
     let path = env::var_os(memfit_channel::env::RUN_DIR).unwrap();
     LedgerView::read(&RunDir::new(Path::new(&path))).unwrap().unwrap()

@@ -1,8 +1,7 @@
-//! The device's behaviour, driven through C's calls as a program would: what CUDA promises, and what it
-//! refuses.
+//! Tests of the device through C calls, as a program makes them: CUDA's promises, and its refusals.
 //!
-//! All tests share one machine of two cards in one process, as libraries in a program do; those that look at
-//! how much of a card is taken hold it for themselves.
+//! All tests share one machine of two devices in one process, as libraries in a program do; tests that
+//! measure a device's memory reserve it for themselves.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 #![allow(clippy::items_after_statements, reason = "a constant stands where it is used")]

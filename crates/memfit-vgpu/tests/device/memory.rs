@@ -1,4 +1,4 @@
-//! Allocation: what it costs, what is refused, what an address is.
+//! Tests of allocation: its cost, its refusals, and pointer attributes.
 
 use std::{collections::BTreeMap, thread};
 
@@ -130,7 +130,7 @@ fn cards_are_apart() {
     assert_eq!(cudaSetDevice(0), 0);
 }
 
-/// Sizes of all kinds, taken and given back without any order.
+/// Allocates and frees sizes of all kinds in random order.
 #[test]
 fn blocks_never_overlap_and_cost_no_more_than_their_pieces() {
     let _alone = alone();

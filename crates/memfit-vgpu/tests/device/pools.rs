@@ -81,7 +81,7 @@ fn pools_have_limits_and_share_the_card() {
     let default = out(|pool| cudaDeviceGetDefaultMemPool(pool, 0));
     assert_eq!(cudaMemPoolDestroy(default), INVALID_VALUE);
     assert_eq!(cudaMallocAsync(&raw mut address, u64::MAX, 0), OUT_OF_MEMORY);
-    // Nearly the whole card: a large piece does not fit any more, one that just suffices does.
+    // Nearly the whole device: a large piece no longer fits, one that just suffices does.
     let most = (before - 3 * MIB) / (2 * MIB) * (2 * MIB);
     let all = out(|address| cudaMallocAsync(address, most, 0));
     assert_eq!(cudaFreeAsync(all, 0), 0);

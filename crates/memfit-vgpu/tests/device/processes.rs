@@ -1,4 +1,4 @@
-//! Forks, and processes beside each other.
+//! Tests of forks, and of concurrent processes.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
 
@@ -14,7 +14,7 @@ use crate::{
 
 const ROLE: &str = "MEMFIT_TEST_ROLE";
 
-/// Runs a function in a forked child, which must only call the device; its answer is the child's exit status.
+/// Runs a function in a forked child, which must only call the device; its result is the child's exit status.
 fn forked(function: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child makes the call and ends at once.
     unsafe {
@@ -48,12 +48,12 @@ fn a_child_of_a_process_that_used_the_device_cannot() {
     assert_eq!(cudaFree(address), 0, "the parent goes on");
 }
 
-/// What the processes that the tests below start do: not a test of its own.
+/// Not a test of its own: the body of the processes that the tests below start.
 #[test]
 fn role() {
     match env::var(ROLE).as_deref() {
         Ok("child first") => {
-            // This process has not touched the device: its child may, and then so may it.
+            // This process has not used the device: its child may, and then so may it.
             assert_eq!(forked(|| cudaMalloc(&mut 0, 100)), 0);
             assert_eq!(cudaMalloc(&mut 0, 100), 0);
             assert_eq!(forked(|| cudaMalloc(&mut 0, 100)), INITIALIZATION);

@@ -143,7 +143,7 @@ fn threads_make_and_destroy_streams_and_events_at_once() {
     });
 }
 
-/// Run in a process of its own: other tests' waiting would move the clock.
+/// Runs in a process of its own: other tests' waiting would move the clock.
 pub(crate) fn work_is_done_when_the_clock_says_so() {
     const SIZE: u64 = 512 << 20;
     const NON_BLOCKING: u32 = 1;
@@ -174,7 +174,7 @@ pub(crate) fn work_is_done_when_the_clock_says_so() {
     }
     assert!((1_000..1_000_000).contains(&asked), "asked {asked} times");
 
-    // A stream that waits for the event is not done before it.
+    // A stream that waits for the event does not complete before it.
     begin();
     assert_eq!(cudaStreamQuery(idle), 0);
     assert_eq!(cudaStreamWaitEvent(idle, event, 0), 0);
@@ -182,7 +182,8 @@ pub(crate) fn work_is_done_when_the_clock_says_so() {
     assert_eq!(cudaStreamSynchronize(idle), 0);
     assert_eq!(cudaEventQuery(event), 0);
 
-    // Waiting for the card, copying without a stream after a blocking one, and freeing memory all wait.
+    // Synchronising with the device, copying without a stream after a blocking one, and freeing memory all
+    // wait.
     begin();
     assert_eq!(cudaDeviceSynchronize(), 0);
     assert_eq!(cudaEventQuery(event), 0);

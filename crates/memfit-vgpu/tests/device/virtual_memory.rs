@@ -1,4 +1,5 @@
-//! Physical memory and address space apart, as PyTorch's expandable segments use them.
+//! Tests of virtual memory management: separate physical memory and address ranges, as PyTorch's expandable
+//! segments use them.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
 

@@ -15,9 +15,9 @@ type Get = extern "C" fn(usize, &mut i32) -> i32;
 #[test]
 fn a_handle_gives_back_what_was_set() {
     enter();
-    let handle = made(|handle| cublasCreate_v2(handle));
+    let handle = create_handle(|handle| cublasCreate_v2(handle));
     assert_eq!(cublasSetStream_v2(handle, 42), 0);
-    assert_eq!(made(|stream| cublasGetStream_v2(handle, stream)), 42);
+    assert_eq!(create_handle(|stream| cublasGetStream_v2(handle, stream)), 42);
     let settings: [(Set, Get); 2] =
         [(cublasSetMathMode, cublasGetMathMode), (cublasSetPointerMode_v2, cublasGetPointerMode_v2)];
     for (set, get) in settings {
@@ -37,7 +37,7 @@ fn a_handle_gives_back_what_was_set() {
 #[test]
 fn handles_of_one_library_are_not_anothers() {
     enter();
-    let solver = made(|handle| cusolverDnCreate(handle));
+    let solver = create_handle(|handle| cusolverDnCreate(handle));
     assert_eq!(cublasSetMathMode(solver, 1), NOT_INITIALIZED);
     assert_eq!(cusolverDnDestroy(solver), 0);
 }
@@ -70,10 +70,10 @@ fn an_algorithm_is_found_and_keeps_its_settings() {
         return;
     }
     enter();
-    let handle = made(|handle| cublasLtCreate(handle));
-    let operation = made(|descriptor| cublasLtMatmulDescCreate(descriptor, 68, 0));
-    let layout = made(|layout| cublasLtMatrixLayoutCreate(layout, 0, 64, 64, 64));
-    let preference = made(|preference| cublasLtMatmulPreferenceCreate(preference));
+    let handle = create_handle(|handle| cublasLtCreate(handle));
+    let operation = create_handle(|descriptor| cublasLtMatmulDescCreate(descriptor, 68, 0));
+    let layout = create_handle(|layout| cublasLtMatrixLayoutCreate(layout, 0, 64, 64, 64));
+    let preference = create_handle(|preference| cublasLtMatmulPreferenceCreate(preference));
     // CUBLASLT_MATMUL_DESC_TRANSA.
     assert_eq!(cublasLtMatmulDescSetAttribute(operation, 3, &1, 4), 0);
     let (mut transposed, mut written) = (-1, 0);
@@ -135,7 +135,7 @@ fn the_version_is_the_real_librarys() {
         return;
     }
     enter();
-    let handle = made(|handle| cublasCreate_v2(handle));
+    let handle = create_handle(|handle| cublasCreate_v2(handle));
     let mut version = 0;
     assert_eq!(cublasGetVersion_v2(handle, &mut version), 0);
     assert!((120_000..200_000).contains(&version), "{version}");

@@ -4,7 +4,7 @@
 
 use std::ffi::{c_char, c_void};
 
-// The calls below are the library's: it must be linked.
+// The calls below are the library's, so it must be linked.
 use memfit_vgpu as _;
 
 pub(crate) type Ptr = *mut c_void;
@@ -258,14 +258,14 @@ unsafe extern "C" {
         communicator: usize,
         color: i32,
         key: i32,
-        made: &mut usize,
+        create_handle: &mut usize,
         configuration: usize,
     ) -> i32;
     pub(crate) safe fn ncclCommShrink(
         communicator: usize,
         excluded: &[i32; 2],
         count: i32,
-        made: &mut usize,
+        create_handle: &mut usize,
         configuration: usize,
         flags: i32,
     ) -> i32;
@@ -437,38 +437,38 @@ unsafe extern "C" {
     pub(crate) fn cudaMemcpy(to: usize, from: usize, size: usize, way: i32) -> i32;
 }
 
-/// Device memory of so many bytes.
+/// Allocates device memory.
 pub(crate) fn device_memory(size: usize) -> usize {
     let mut address = 0;
     assert_eq!(cudaMalloc(&mut address, size), 0);
     address
 }
 
-/// Puts values on the device.
+/// Uploads values to the device.
 pub(crate) fn upload(values: &[i32]) -> usize {
     let address = device_memory(size_of_val(values));
-    // SAFETY: the array is there to be read.
+    // SAFETY: the array is readable.
     assert_eq!(unsafe { cudaMemcpy(address, values.as_ptr() as usize, size_of_val(values), 1) }, 0);
     address
 }
 
-/// Brings values back from the device.
+/// Downloads values from the device.
 pub(crate) fn download(address: usize, count: usize) -> Vec<i32> {
     let mut values = vec![-1; count];
-    // SAFETY: the array is there to be written.
+    // SAFETY: the array is writable.
     assert_eq!(unsafe { cudaMemcpy(values.as_mut_ptr() as usize, address, 4 * count, 2) }, 0);
     values
 }
 
-/// Makes something whose maker writes it to its first argument.
-pub(crate) fn made(make: impl FnOnce(&mut usize) -> i32) -> usize {
+/// Creates an object whose constructor writes its handle to the first argument.
+pub(crate) fn create_handle(make: impl FnOnce(&mut usize) -> i32) -> usize {
     let mut handle = 0;
     assert_eq!(make(&mut handle), 0);
     assert_ne!(handle, 0);
     handle
 }
 
-/// Whether a remark has been made.
+/// Returns `true` if a remark has been recorded.
 pub(crate) fn remarked(remark: memfit_vocabulary::Remark) -> bool {
     crate::machine::ledger().tally.iter().any(|entry| entry.name == remark.id())
 }

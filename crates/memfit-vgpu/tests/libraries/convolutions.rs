@@ -1,4 +1,4 @@
-//! cuDNN's graph interface: heuristics and plans of a convolution, asked without a device.
+//! Tests of cuDNN's graph interface: heuristics and plans of a convolution, without a device.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
 
@@ -26,11 +26,11 @@ struct Descriptor(usize);
 
 impl Descriptor {
     fn new(kind: i32) -> Self {
-        Self(made(|descriptor| cudnnBackendCreateDescriptor(kind, descriptor)))
+        Self(create_handle(|descriptor| cudnnBackendCreateDescriptor(kind, descriptor)))
     }
 
     fn set<T>(self, name: i32, kind: i32, values: &[T]) -> Self {
-        // SAFETY: as many values of that kind as it says.
+        // SAFETY: the pointer leads to this many values of that kind.
         let set = unsafe {
             cudnnBackendSetAttribute(
                 self.0,
@@ -51,7 +51,7 @@ impl Descriptor {
 
     fn get<T>(&self, name: i32, kind: i32, values: &mut [T]) -> usize {
         let mut count = 0;
-        // SAFETY: room for as many values of that kind as it says.
+        // SAFETY: the buffer has space for this many values of that kind.
         let got = unsafe {
             cudnnBackendGetAttribute(
                 self.0,
@@ -84,7 +84,7 @@ fn tensor(id: i64, dimensions: [i64; 4]) -> Descriptor {
         .finalized()
 }
 
-/// The graph of one forward convolution, 3×3 and padded, and what it is made of.
+/// Graph of one forward convolution, 3×3 and padded, with its parts.
 #[allow(clippy::many_single_char_names, reason = "the letters that cuDNN gives dimensions and tensors")]
 fn graph(handle: usize, [n, c, h, w]: [i64; 4], channels: i64) -> (Descriptor, Vec<Descriptor>) {
     let (x, y) = (tensor(1, [n, c, h, w]), tensor(2, [n, channels, h, w]));
@@ -113,7 +113,7 @@ fn graph(handle: usize, [n, c, h, w]: [i64; 4], channels: i64) -> (Descriptor, V
     (graph, vec![operation, convolution, x, y, weight])
 }
 
-/// The workspaces of the plans that heuristics rank first, in bytes, and one of the plans.
+/// Workspaces in bytes of the plans that heuristics rank first, and one of the plans.
 fn workspaces(handle: usize, graph: &Descriptor) -> (Vec<i64>, Option<Descriptor>) {
     let heuristics = Descriptor::new(4)
         .set(201, kind::DESCRIPTOR, &[graph.0])
@@ -129,7 +129,7 @@ fn workspaces(handle: usize, graph: &Descriptor) -> (Vec<i64>, Option<Descriptor
             kind::DESCRIPTOR,
             &[configuration.0],
         );
-        // Not every configuration that is ranked makes a plan, on a card as here.
+        // As on a real device, some ranked configurations do not yield a plan.
         if cudnnBackendFinalize(plan.0) == 0 {
             let mut size = [-1_i64];
             assert_eq!(plan.get(402, kind::INT64, &mut size), 1);
@@ -146,7 +146,7 @@ fn plans_want_what_they_would_want_on_the_card() {
         return;
     }
     enter();
-    let handle = made(|handle| cudnnCreate(handle));
+    let handle = create_handle(|handle| cudnnCreate(handle));
     let (graph, _parts) = graph(handle, [32, 64, 56, 56], 64);
     let (found, plan) = workspaces(handle, &graph);
     let plan = plan.unwrap();
@@ -173,7 +173,7 @@ fn threads_ask_at_the_same_time() {
         return;
     }
     enter();
-    let handle = made(|handle| cudnnCreate(handle));
+    let handle = create_handle(|handle| cudnnCreate(handle));
     let ask = |batch: i64| {
         let (graph, _parts) = graph(handle, [batch, 16, 28, 28], 32);
         workspaces(handle, &graph).0

@@ -1,4 +1,4 @@
-//! cuDNN's older interface: normalisation, recurrent networks, dropout, algorithms.
+//! Tests of cuDNN's older interface: normalisation, recurrent networks, dropout, algorithms.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
 
@@ -13,11 +13,11 @@ const BAD_PARAM: i32 = 2000;
 const FLOAT: i32 = 0;
 const HALF: i32 = 2;
 
-/// A tensor of four dimensions, the channels last in memory.
+/// Creates a tensor of four dimensions in channels-last format.
 fn tensor(kind: i32, [n, c, h, w]: [i32; 4]) -> usize {
-    let descriptor = made(|descriptor| cudnnCreateTensorDescriptor(descriptor));
+    let descriptor = create_handle(|descriptor| cudnnCreateTensorDescriptor(descriptor));
     let (dimensions, strides) = ([n, c, h, w], [c * h * w, 1, w * c, c]);
-    // SAFETY: as many dimensions as it says.
+    // SAFETY: the arrays have this many dimensions.
     let set =
         unsafe { cudnnSetTensorNdDescriptor(descriptor, kind, 4, dimensions.as_ptr(), strides.as_ptr()) };
     assert_eq!(set, 0);
@@ -30,9 +30,9 @@ fn a_handle_keeps_its_stream() {
         return;
     }
     enter();
-    let handle = made(|handle| cudnnCreate(handle));
+    let handle = create_handle(|handle| cudnnCreate(handle));
     assert_eq!(cudnnSetStream(handle, 42), 0);
-    assert_eq!(made(|stream| cudnnGetStream(handle, stream)), 42);
+    assert_eq!(create_handle(|stream| cudnnGetStream(handle, stream)), 42);
     assert_eq!(cudnnDestroy(handle), 0);
     assert_eq!(cudnnSetStream(handle, 42), BAD_PARAM, "it is gone");
     assert_eq!(cudnnDestroy(handle), BAD_PARAM);
@@ -45,7 +45,7 @@ fn descriptors_give_back_what_was_set() {
     }
     let descriptor = tensor(HALF, [2, 3, 4, 5]);
     let (mut kind, mut count, mut dimensions, mut strides) = (-1, 0, [0; 4], [0; 4]);
-    // SAFETY: room for four.
+    // SAFETY: the arrays have space for four.
     let got = unsafe {
         cudnnGetTensorNdDescriptor(
             descriptor,
@@ -67,12 +67,12 @@ fn sizes_follow_the_cards_properties() {
         return;
     }
     enter();
-    let handle = made(|handle| cudnnCreate(handle));
+    let handle = create_handle(|handle| cudnnCreate(handle));
     let mut states = 0;
     assert_eq!(cudnnDropoutGetStatesSize(handle, &mut states), 0);
     assert_eq!(states, 128 * 1536 * 24, "24 bytes for each thread that an RTX 4090 holds");
 
-    // The persistent kernels' workspace for this shape, as cuDNN 9.1 to 9.26 answer it for an RTX 4090.
+    // The persistent kernels' workspace for this shape, as cuDNN 9.1 to 9.26 report it for an RTX 4090.
     let (images, parameters) = (tensor(HALF, [64, 256, 56, 56]), tensor(FLOAT, [1, 256, 1, 1]));
     let workspace = |mode| {
         let mut size = usize::MAX;
@@ -93,15 +93,15 @@ fn a_dropout_needs_no_device() {
         return;
     }
     enter();
-    let handle = made(|handle| cudnnCreate(handle));
-    let dropout = made(|descriptor| cudnnCreateDropoutDescriptor(descriptor));
+    let handle = create_handle(|handle| cudnnCreate(handle));
+    let dropout = create_handle(|descriptor| cudnnCreateDropoutDescriptor(descriptor));
     assert_eq!(cudnnSetDropoutDescriptor(dropout, handle, 0.0, 0, 0, 0), 0, "without states");
     assert_eq!(cudnnSetDropoutDescriptor(dropout, handle, 0.5, 0x7f00_0000_0000, 128 * 1536 * 24, 7), 0);
     assert_ne!(cudnnSetDropoutDescriptor(dropout, handle, 0.5, 0x7f00_0000_0000, 16, 7), 0, "too few states");
     assert_eq!(cudnnDestroy(handle), 0);
 }
 
-/// What a network is made of.
+/// Dimensions of a network.
 #[derive(Clone, Copy)]
 struct Network {
     cell: i32,
@@ -121,7 +121,7 @@ impl Network {
     }
 
     fn descriptor(self) -> usize {
-        let network = made(|descriptor| cudnnCreateRNNDescriptor(descriptor));
+        let network = create_handle(|descriptor| cudnnCreateRNNDescriptor(descriptor));
         let set = cudnnSetRNNDescriptor_v8(
             network,
             0,
@@ -165,13 +165,14 @@ fn weights_take_what_their_shapes_say_and_lie_within() {
         return;
     }
     enter();
-    let handle = made(|handle| cudnnCreate(handle));
+    let handle = create_handle(|handle| cudnnCreate(handle));
     for network in [LSTM, GRU_BOTH_WAYS, PLAIN] {
         let (descriptor, mut size) = (network.descriptor(), 0);
         assert_eq!(cudnnGetRNNWeightSpaceSize(handle, descriptor, &mut size), 0);
         assert_eq!(size, network.weight_bytes());
         let space = 0x7f00_0000_0000;
-        let parameters = [0; 2].map(|_: i32| made(|descriptor| cudnnCreateTensorDescriptor(descriptor)));
+        let parameters =
+            [0; 2].map(|_: i32| create_handle(|descriptor| cudnnCreateTensorDescriptor(descriptor)));
         for layer in 0..network.layers * (1 + i32::from(network.both_ways)) {
             for which in 0..2 * network.gates() as i32 {
                 let (mut matrix, mut bias) = (0, 0);
@@ -203,10 +204,10 @@ fn a_recurrent_network_asks_for_its_spaces() {
         return;
     }
     enter();
-    let handle = made(|handle| cudnnCreate(handle));
+    let handle = create_handle(|handle| cudnnCreate(handle));
     let (steps, batch) = (50, 32);
     let spaces = |network: Network, training: bool| {
-        let data = made(|descriptor| cudnnCreateRNNDataDescriptor(descriptor));
+        let data = create_handle(|descriptor| cudnnCreateRNNDataDescriptor(descriptor));
         let lengths = vec![steps; batch as usize];
         // SAFETY: as many lengths as the batch has.
         let set = unsafe {
@@ -234,7 +235,7 @@ fn a_recurrent_network_asks_for_its_spaces() {
         assert_eq!(asked, 0);
         (workspace, reserve)
     };
-    // As cuDNN 9.5 to 9.26 work them out for an RTX 4090; 9.1 takes 128 bytes more to work in.
+    // As cuDNN 9.5 to 9.26 compute them for an RTX 4090; 9.1 needs 128 bytes more of workspace.
     let (workspace, reserve) = spaces(LSTM, true);
     assert_eq!(workspace, if cudnnGetVersion() < 90_500 { 13_337_216 } else { 13_337_088 });
     assert_eq!(reserve, 18_022_656);
@@ -254,16 +255,16 @@ fn algorithms_that_are_found_fit_the_workspace() {
         return;
     }
     enter();
-    let handle = made(|handle| cudnnCreate(handle));
+    let handle = create_handle(|handle| cudnnCreate(handle));
     let images = tensor(FLOAT, [32, 64, 56, 56]);
     let (filter, convolution) = (
-        made(|descriptor| cudnnCreateFilterDescriptor(descriptor)),
-        made(|made| cudnnCreateConvolutionDescriptor(made)),
+        create_handle(|descriptor| cudnnCreateFilterDescriptor(descriptor)),
+        create_handle(|create_handle| cudnnCreateConvolutionDescriptor(create_handle)),
     );
     let find = |limit: usize| {
         let (mut returned, mut results) = (-1, [[0_u64; 6]; 8]);
         let nothing = ptr::null_mut();
-        // SAFETY: the arrays are as large as it is told.
+        // SAFETY: the arrays have the stated sizes.
         unsafe {
             assert_eq!(cudnnSetFilterNdDescriptor(filter, FLOAT, 1, 4, [64, 64, 3, 3].as_ptr()), 0);
             let ones = [1, 1];

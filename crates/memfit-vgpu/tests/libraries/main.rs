@@ -1,7 +1,7 @@
-//! The mathematics and communication libraries, driven through C's calls as PyTorch drives them.
+//! Tests of the mathematics and communication libraries, through C calls as PyTorch makes them.
 //!
-//! What the real libraries answer can only be asked where they are: in the Python environments that
-//! `MEMFIT_TEST_SITE_PACKAGES` lists. Without one, those tests have nothing to ask, and say so.
+//! The real libraries can only be queried where they are installed: in the Python environments that
+//! `MEMFIT_TEST_SITE_PACKAGES` lists. Without one, those tests are skipped with a message.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 #![allow(non_snake_case, reason = "the libraries' names")]

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use memfit_prototypes::testing::{environments, nvidia_libraries};
 
-/// Loads the real libraries of the first environment; false where there is none.
+/// Loads the real libraries of the first environment; `false` if there is none.
 pub(crate) fn loaded() -> bool {
     static LOADED: OnceLock<bool> = OnceLock::new();
     *LOADED.get_or_init(|| {
@@ -17,7 +17,7 @@ pub(crate) fn loaded() -> bool {
             return false;
         };
         let libraries = nvidia_libraries(&environment);
-        // In an order in which each finds those before it.
+        // In an order in which each finds its dependencies loaded.
         for name in [
             "libcublasLt.so",
             "libcublas.so",
@@ -32,8 +32,8 @@ pub(crate) fn loaded() -> bool {
                 .find(|path| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(name)));
             let path = found.unwrap_or_else(|| panic!("{} has no {name}", environment.display()));
             let path = CString::new(path.to_string_lossy().into_owned()).unwrap();
-            // SAFETY: the path is a string; the library's own start-up is what any program that loads it
-            // runs.
+            // SAFETY: the path is a NUL-terminated string; any program that loads the library runs its
+            // initialisers.
             let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_GLOBAL) };
             assert!(!handle.is_null(), "{path:?} cannot be loaded");
         }

@@ -6,7 +6,7 @@ use crate::machine::enter;
 #[test]
 fn workspaces_hold_what_the_algorithm_must() {
     enter();
-    let handle = made(|handle| cusolverDnCreate(handle));
+    let handle = create_handle(|handle| cusolverDnCreate(handle));
     let mut size = 0;
     assert_eq!(cusolverDnSgetrf_bufferSize(handle, 1000, 500, 0, 1000, &mut size), 0);
     assert!((1000..1000 * 500).contains(&size), "a panel, and no copy: {size}");

@@ -7,9 +7,9 @@ use crate::machine::enter;
 use crate::real;
 
 fn matrix(rows: i64, columns: i64, entries: i64) -> usize {
-    // 32-bit indices and values; the addresses are the device's, and nobody follows them.
+    // 32-bit indices and values; the addresses are the device's, and are not dereferenced.
     let data = 0x7f00_0000_0000;
-    made(|matrix| cusparseCreateCsr(matrix, rows, columns, entries, data, data, data, 2, 2, 0, 0))
+    create_handle(|matrix| cusparseCreateCsr(matrix, rows, columns, entries, data, data, data, 2, 2, 0, 0))
 }
 
 fn size(matrix: usize) -> (i64, i64, i64) {
@@ -24,7 +24,7 @@ fn a_products_size_is_known_once_it_is_computed() {
         return;
     }
     enter();
-    let handle = made(|handle| cusparseCreate(handle));
+    let handle = create_handle(|handle| cusparseCreate(handle));
     let (a, b, c) = (matrix(100, 200, 300), matrix(200, 50, 500), matrix(100, 50, 0));
     assert_eq!(size(a), (100, 200, 300), "descriptors are the real library's");
     let mut bytes = 0;
@@ -47,7 +47,7 @@ fn a_transposed_matrix_is_copied() {
         return;
     }
     enter();
-    let handle = made(|handle| cusparseCreate(handle));
+    let handle = create_handle(|handle| cusparseCreate(handle));
     let a = matrix(1000, 1000, 50_000);
     let buffer = |operation| {
         let mut bytes = 0;
@@ -63,7 +63,7 @@ fn a_transposed_matrix_is_copied() {
 #[test]
 fn a_sum_has_at_most_both_matrices_entries() {
     enter();
-    let handle = made(|handle| cusparseCreate(handle));
+    let handle = create_handle(|handle| cusparseCreate(handle));
     let total = |rows, columns, a_entries, b_entries| {
         let mut total = -1;
         let counted = cusparseXcsrgeam2Nnz(

@@ -1,16 +1,16 @@
-//! A small training, as a recording: two steps of forward, backward and optimizer, on one device, with a
-//! failure at the end.
+//! Recording of a small training: two steps of forward pass, backward pass and optimizer on one device, with
+//! a failure at the end.
 
 use memfit_recording::{
     Block, Frame, FrameId, MomentKind, Origin, PoolRef, RangeSource, Recording, Span, StackId, StreamRef,
     Totals, Track,
 };
-use memfit_view::{Recorded, View, lane};
+use memfit_view::{View, ViewedRecording, lane};
 use memfit_vocabulary::{Category, Phase};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// The names that the recording is full of.
+/// Names used in the recording.
 pub(crate) struct Names {
     pub(crate) file: &'static str,
     pub(crate) function: &'static str,
@@ -59,8 +59,8 @@ impl Training {
         self.track.free(block, 0, StackId::NONE, self.totals);
     }
 
-    fn tell(&mut self, kind: MomentKind) {
-        self.track.tell(kind, 0, StackId::NONE, self.totals);
+    fn moment(&mut self, kind: MomentKind) {
+        self.track.add_moment(kind, 0, StackId::NONE, self.totals);
     }
 }
 
@@ -88,28 +88,28 @@ pub(crate) fn training(names: &Names) -> Track {
     let range = it.track.begin_range(range, RangeSource::Annotation, 0, None);
     it.alloc(8 * MIB, Some(Category::Parameters), names.module);
     for step in 1..=2 {
-        it.tell(MomentKind::Phase(Phase::Forward));
+        it.moment(MomentKind::Phase(Phase::Forward));
         let kept = it.alloc(12 * MIB, Some(Category::Activations), names.module);
         let short = it.alloc(MIB, Some(Category::Temporary), names.module);
         it.free(short);
-        it.tell(MomentKind::Phase(Phase::Backward));
+        it.moment(MomentKind::Phase(Phase::Backward));
         let gradient = it.alloc(8 * MIB, Some(Category::Gradients), names.module);
         it.free(kept);
-        it.tell(MomentKind::Phase(Phase::Optimizer));
+        it.moment(MomentKind::Phase(Phase::Optimizer));
         it.free(gradient);
-        it.tell(MomentKind::Phase(Phase::Other));
-        it.tell(MomentKind::Step(step));
+        it.moment(MomentKind::Phase(Phase::Other));
+        it.moment(MomentKind::Step(step));
     }
     it.track.end_range(range, None);
-    it.tell(MomentKind::Oom(99 * MIB));
+    it.moment(MomentKind::Oom(99 * MIB));
     it.track
 }
 
-pub(crate) fn recorded(names: &Names) -> Recorded {
+pub(crate) fn recorded(names: &Names) -> ViewedRecording {
     let track = training(names);
     let origin = Origin { command: vec![names.command.to_owned()], ..Origin::default() };
     let recording = Recording { origin, tracks: vec![track] };
-    Recorded {
+    ViewedRecording {
         name: names.recording.to_owned(),
         origin: recording.origin.clone(),
         lanes: vec![lane(&recording.tracks[0], 0)],

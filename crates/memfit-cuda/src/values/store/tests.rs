@@ -10,7 +10,7 @@ use super::*;
 
 const BASE: u64 = 0x7f00_0000_0000;
 
-/// Counts how often each byte is covered: must be the store's own opinion at any time.
+/// Counts how often each byte is covered; must agree with the store at all times.
 #[derive(Default)]
 struct Counted(RefCell<BTreeMap<u64, i32>>);
 
@@ -54,7 +54,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// The store against the plainest model there is: an array of bytes that may be unknown.
+    /// Compares the store with the simplest model: an array of bytes that may be unknown.
     #[test]
     fn holds_what_an_array_of_bytes_would(steps in prop::collection::vec(step(), 0..60)) {
         let mut store = Store::default();
@@ -120,24 +120,24 @@ fn an_answer_is_named_once_and_travels_with_copies() {
 fn long_writes_forget_and_are_not_kept() {
     let mut store = Store::default();
     store.write(BASE, &[7; 64], Origin::True, &());
-    store.write(BASE, &vec![8; LARGEST_PIECE + 1], Origin::True, &());
-    assert_eq!((store.get(BASE, 64), store.kept()), (None, 0));
+    store.write(BASE, &vec![8; MAX_PIECE_BYTES + 1], Origin::True, &());
+    assert_eq!((store.get(BASE, 64), store.kept_bytes()), (None, 0));
 }
 
 #[test]
 fn the_oldest_go_first_and_the_bound_holds() {
     let mut store = Store::default();
-    let piece = vec![5; LARGEST_PIECE];
-    let at = |index: usize| BASE + (index * LARGEST_PIECE) as u64;
-    let most = LARGEST_TOTAL / LARGEST_PIECE;
+    let piece = vec![5; MAX_PIECE_BYTES];
+    let at = |index: usize| BASE + (index * MAX_PIECE_BYTES) as u64;
+    let most = MAX_TOTAL_BYTES / MAX_PIECE_BYTES;
     for index in 0..=most {
         store.write(at(index), &piece, Origin::True, &());
-        // Writing the first again makes it the youngest.
+        // Writing the first piece again makes it the youngest.
         if index == most - 1 {
             store.write(at(0), &piece, Origin::True, &());
         }
     }
-    assert_eq!(store.kept(), LARGEST_TOTAL);
+    assert_eq!(store.kept_bytes(), MAX_TOTAL_BYTES);
     assert!(store.get(at(0), 1).is_some());
     assert!(store.get(at(1), 1).is_none());
     assert!(store.get(at(2), 1).is_some());
@@ -155,8 +155,8 @@ fn the_queue_of_ages_does_not_grow_with_rewriting() {
 #[test]
 fn a_small_rest_does_not_hold_a_large_whole() {
     let mut store = Store::default();
-    store.write(BASE, &vec![1; LARGEST_PIECE], Origin::True, &());
-    store.forget(BASE + 8, LARGEST_PIECE as u64, &());
+    store.write(BASE, &vec![1; MAX_PIECE_BYTES], Origin::True, &());
+    store.forget(BASE + 8, MAX_PIECE_BYTES as u64, &());
     let Content::Window { whole, .. } = &store.pieces[&BASE].bytes else { panic!("a window") };
     assert_eq!(whole.len(), 8);
 }
@@ -176,12 +176,12 @@ fn a_write_of_unknown_length_ends_with_the_piece() {
 #[test]
 fn extremes_hold_for_parts_and_copies_until_any_of_it_is_written_over() {
     let bytes: Vec<u8> = [3_i64, -100, 20, 0].iter().flat_map(|value| value.to_le_bytes()).collect();
-    let extremes = Extremes::of(&bytes).unwrap();
+    let extremes = Extremes::from_bytes(&bytes).unwrap();
     let mut store = Store::default();
     store.summarise(100, extremes, &());
     let range = (-100, 20);
     assert_eq!(store.extremes(100, 32, 8), Some((range, true)));
-    // Of a part they are bounds; nothing is known past the end, of other types, or of the bytes themselves.
+    // For a part they are bounds; nothing is known past the end, of other types, or of the bytes themselves.
     assert_eq!(store.extremes(108, 8, 8), Some((range, false)));
     assert_eq!(store.extremes(108, 32, 8), None);
     assert_eq!(store.extremes(100, 32, 1), None);

@@ -1,10 +1,10 @@
-//! Tests of the reader of machine code, on made-up ELF images.
+//! Tests of the machine code reader on synthetic ELF images.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A section to be: name, bytes, `sh_info`, `sh_link`, and a size if it has no bytes in the file.
+/// A section to build: name, bytes, `sh_info`, `sh_link`, and a size if it has no bytes in the file.
 struct Part {
     name: &'static str,
     data: Vec<u8>,
@@ -42,7 +42,7 @@ fn symbol(name_offset: u32) -> Vec<u8> {
     bytes
 }
 
-/// An ELF image of the parts, after the null section and the table of names.
+/// Builds an ELF image of the parts, after the null section and the name table.
 fn elf(parts: &[Part]) -> Vec<u8> {
     let mut names = b"\0.shstrtab\0".to_vec();
     let mut offsets = Vec::new();
@@ -78,7 +78,7 @@ fn elf(parts: &[Part]) -> Vec<u8> {
     bytes
 }
 
-/// A kernel `k` as ABI 8 describes it: sections 2 to 7.
+/// Builds a kernel `k` as ABI 8 describes it: sections 2 to 7.
 pub(crate) fn kernel_k(registers: u32, shared: u64, launch_bound: [u32; 3]) -> Vec<u8> {
     let own = [
         parameter(1, 8, 24),
@@ -141,7 +141,7 @@ fn what_is_no_image_has_no_kernels() {
 }
 
 proptest! {
-    /// Damage anywhere: no panic, and parameters stay within their bound.
+    /// Corruption anywhere causes no panic, and parameters stay within their bound.
     #[test]
     fn damage_never_panics(flips in prop::collection::vec((0usize..2000, any::<u8>()), 1..16), cut in 0usize..2000) {
         let mut bytes = kernel_k(40, 1024, [128, 2, 1]);
@@ -151,7 +151,7 @@ proptest! {
         }
         bytes.truncate(cut.max(64));
         for function in functions(&bytes).values() {
-            prop_assert!(function.params.len() <= MOST_PARAMS as usize);
+            prop_assert!(function.params.len() <= MAX_PARAMS as usize);
         }
     }
 }

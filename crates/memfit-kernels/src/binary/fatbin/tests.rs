@@ -1,10 +1,10 @@
-//! Tests of the reader of fat binaries, on made-up containers.
+//! Tests of the fat binary reader on synthetic containers.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// An entry as the compiler writes it, with headers as long as today's.
+/// Builds an entry as the compiler writes it, with a header of today's length.
 fn entry(kind: u16, version: u32, flags: u64, stored: &[u8], unpacked: usize) -> Vec<u8> {
     let payload = stored.len().next_multiple_of(8);
     let mut bytes = vec![0; ENTRY_HEADER];
@@ -30,7 +30,7 @@ fn container(entries: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// A zstd frame that holds `bytes` as they are: a frame needs no compressor.
+/// Builds a zstd frame that stores `bytes` uncompressed: a frame needs no compressor.
 fn zstd(bytes: &[u8]) -> Vec<u8> {
     // Magic; one segment with its size in four bytes; one raw block, the last.
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xa0];
@@ -40,7 +40,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// An LZ4 block of literals only.
+/// Builds an LZ4 block of literals only.
 fn lz4(bytes: &[u8]) -> Vec<u8> {
     assert!(bytes.len() < 15);
     let mut block = vec![(bytes.len() as u8) << 4];
@@ -83,7 +83,7 @@ fn a_wrong_size_is_damage() {
         for claimed in [0, 11, 13] {
             let bytes = container(&[entry(2, 80, flags, &stored, claimed)]);
             let unpacked = images(&bytes)[0].unpack();
-            // LZ4 does not know its own end; a larger claim gives what is there.
+            // LZ4 does not know its own end; with a larger claim, it yields the bytes that exist.
             let accepted = flags == LZ4 && claimed == 13;
             assert_eq!(unpacked.is_ok(), accepted, "{flags:#x} {claimed}: {unpacked:?}");
         }
@@ -117,7 +117,7 @@ fn entries_that_reach_past_the_end_stop_the_walk() {
 }
 
 proptest! {
-    /// Damage anywhere: no panic, and nothing longer than the header claims.
+    /// Corruption anywhere causes no panic, and no output longer than the header claims.
     #[test]
     fn damage_never_panics(flips in prop::collection::vec((0usize..400, any::<u8>()), 1..12), cut in 0usize..400) {
         let image = b"an elf image";
@@ -133,7 +133,7 @@ proptest! {
         bytes.truncate(cut.max(1));
         for image in images(&bytes) {
             if let Ok(unpacked) = image.unpack() {
-                prop_assert!(unpacked.len() <= LARGEST_IMAGE);
+                prop_assert!(unpacked.len() <= MAX_IMAGE_BYTES);
             }
         }
     }

@@ -1,8 +1,7 @@
-//! Fused attention: FlashAttention's kernels, the memory-efficient ones, and their backward passes.
+//! Fused attention: FlashAttention, the memory-efficient kernels, and their backward passes.
 //!
-//! The shape is in the structure of parameters that is a launch's first argument; the grid, which is made
-//! from the same shape, tells whether it was read rightly. Where it was not, the operands' sizes stand in for
-//! it.
+//! The shape is in the parameter structure that is a launch's first argument; the grid, which is derived from
+//! the same shape, confirms that it was read correctly. Otherwise, the operands' sizes replace it.
 
 use memfit_channel::WorkKind;
 
@@ -12,12 +11,12 @@ use super::super::{
 };
 use crate::launch::{Arguments, Grid};
 
-/// Whose kernel it is.
+/// Implementation of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Make {
     Flash,
     Efficient,
-    /// cuDNN's own, made for the card.
+    /// cuDNN's own kernel for the device.
     Graph,
 }
 
@@ -30,25 +29,25 @@ pub struct Attention {
     math: Math,
 }
 
-/// What is computed: scores of `queries` by `keys`, for each of so many heads, whose vectors have `width`
-/// elements.
+/// Shape of the attention: scores of `queries` by `keys` for each head, with vectors of `width` elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
-    /// Heads of all sequences.
+    /// Heads over all sequences.
     pub heads: f64,
-    /// Queries of each head.
+    /// Queries per head.
     pub queries: f64,
-    /// Keys of each head.
+    /// Keys per head.
     pub keys: f64,
-    /// Elements of a vector.
+    /// Elements per vector.
     pub width: f64,
-    /// Where the parameters say so, and not the kernel's name.
+    /// `true` if the parameters, not the kernel's name, declare a causal mask.
     pub causal: bool,
 }
 
 impl Attention {
-    /// From a kernel's mangled name; nothing if it is none, or only prepares one.
-    pub(crate) fn of(mangled: &str) -> Option<Self> {
+    /// Recognises a kernel by its mangled name; `None` for other kernels, and those that only prepare
+    /// attention.
+    pub(crate) fn from_name(mangled: &str) -> Option<Self> {
         let flash = ["flash_fwd_kernel", "flash_fwd_splitkv_kernel", "flash_bwd_dq_dk_dv"];
         let efficient = ["fmha_cutlass"];
         let has = |parts: &[&str]| parts.iter().any(|part| mangled.contains(part));
@@ -70,17 +69,17 @@ impl Attention {
         Some(Self { make, backward, causal: causal(mangled), math })
     }
 
-    /// FlashAttention's kernels for a type.
+    /// Creates a FlashAttention kernel for a type.
     pub(super) fn flash(math: Math, backward: bool) -> Self {
         Self { make: Make::Flash, backward, causal: false, math }
     }
 
-    /// A graph of cuDNN's.
+    /// Creates a cuDNN graph.
     pub fn graph(math: Math, backward: bool) -> Self {
         Self { make: Make::Graph, backward, causal: false, math }
     }
 
-    /// How long a launch takes; `operands` are the bytes that its arguments lead to.
+    /// Duration of a launch; `operands` are the bytes that its arguments lead to.
     pub(crate) fn work(self, grid: Grid, arguments: Arguments, speeds: &Speeds, operands: &[f64]) -> Work {
         let read = match self.make {
             Make::Flash => flash(grid, arguments, self.backward),
@@ -88,19 +87,19 @@ impl Attention {
             Make::Graph => None,
         };
         let moved: f64 = operands.iter().sum();
-        let Some(shape) = read.or_else(|| guess(grid, operands, self.element())) else {
+        let Some(shape) = read.or_else(|| guess_shape(grid, operands, self.element())) else {
             return Work::new(WorkKind::Guess, speeds.launch + speeds.traffic(moved, 0.6));
         };
-        self.of_shape(shape, speeds)
+        self.shape_work(shape, speeds)
     }
 
-    /// How long it takes for what is computed.
-    pub fn of_shape(self, shape: Shape, speeds: &Speeds) -> Work {
-        // Two products forward; five backward, which computes the scores again.
+    /// Duration for a known shape.
+    pub fn shape_work(self, shape: Shape, speeds: &Speeds) -> Work {
+        // Two products forward; five backward, which recomputes the scores.
         let products = if self.backward { 5.0 } else { 2.0 };
         let mut scores = shape.queries * shape.keys;
         if self.causal || shape.causal {
-            // Only what lies below the diagonal, and whole tiles along it.
+            // Only the part below the diagonal, and whole tiles along it.
             scores *= 0.5 * (1.0 + 64.0 / shape.keys.max(64.0));
         }
         let operations = products * 2.0 * shape.heads * scores * shape.width;
@@ -110,12 +109,12 @@ impl Attention {
         Work::new(WorkKind::Attention, speeds.launch + computing.max(speeds.traffic(bytes, 0.8)))
     }
 
-    /// Bytes of one number.
+    /// Bytes per number.
     fn element(self) -> f64 {
         if self.math == Math::F32 { 4.0 } else { 2.0 }
     }
 
-    /// What it achieves of a large product of matrices on the card. FlashAttention 2 was written for Ampere,
+    /// Share of the rate of a large matrix product that it reaches. FlashAttention 2 was written for Ampere,
     /// and does not use Hopper's own instructions.
     pub(super) fn share(self, speeds: &Speeds, width: f64) -> f64 {
         let make = match (self.make, speeds.version) {
@@ -138,9 +137,9 @@ impl Attention {
     }
 }
 
-/// Whether a FlashAttention kernel leaves out what lies in the future: its second flag in the forward kernel,
-/// its second or third in the backward one, always behind the one for dropout. The others say it in their
-/// parameters, which are made for half of the work at the most.
+/// Returns `true` if a FlashAttention kernel's name declares a causal mask: its second flag in the forward
+/// kernel, its second or third in the backward one, always after the one for dropout. The other kernels
+/// declare it in their parameters.
 fn causal(mangled: &str) -> bool {
     let Some(kernel) = mangled.find("flash_") else { return false };
     // The kernel's traits end with the flags `Lb0E` and `Lb1E`, one for each template argument.
@@ -153,14 +152,14 @@ fn causal(mangled: &str) -> bool {
             _ => None,
         })
         .collect();
-    // The traits themselves have flags: those of the kernel are the last ones.
+    // The traits themselves have flags; the kernel's are the last ones.
     let own = if mangled.contains("bwd") { 7 } else { 8 };
     flags.len().checked_sub(own).and_then(|start| flags.get(start + 1)).copied().unwrap_or(false)
 }
 
-/// Vectors of more elements, and longer sequences, there are not.
-const WIDEST: i32 = 1024;
-const LONGEST: i32 = 1 << 26;
+/// Upper bounds on the elements of a vector and on the length of a sequence.
+const MAX_WIDTH: i32 = 1024;
+const MAX_LENGTH: i32 = 1 << 26;
 
 /// Reads FlashAttention's parameters: three addresses, nine strides, the numbers of heads; then the output's
 /// addresses and strides, the scores' addresses, the batch and the lengths.
@@ -173,24 +172,25 @@ fn flash(grid: Grid, arguments: Arguments, backward: bool) -> Option<Shape> {
     let shape = checked(heads, batch, queries, keys, width)?;
     let [_, second, third] = grid.blocks.map(i64::from);
     let (heads, batch) = (i64::from(heads), i64::from(batch));
-    // Forward: tiles, batch, heads. With its keys split: tiles, parts, both. Backward: tiles, batch, heads.
+    // Forward: tiles, batch, heads. With split keys: tiles, parts, batch × heads. Backward: tiles, batch,
+    // heads.
     let fits = (second == batch && third == heads) || third == batch * heads || (backward && third == heads);
     fits.then_some(shape)
 }
 
-/// Reads the memory-efficient kernels' parameters: behind the addresses stand the widths of keys and values
-/// and the numbers of queries and keys, and a little further on the kind of mask. In which words, the grid
-/// tells: forward its first extent is that of tiles of queries; backward it is that of parts of the keys, and
-/// the number of heads follows the lengths.
+/// Reads the memory-efficient kernels' parameters: after the addresses come the widths of keys and values and
+/// the numbers of queries and keys, and a little later the kind of mask. The grid tells in which words:
+/// forward, its first extent counts tiles of queries; backward, it counts parts of the keys, and the number
+/// of heads follows the lengths.
 fn efficient(grid: Grid, arguments: Arguments, backward: bool) -> Option<Shape> {
-    const SEARCHED: usize = 60;
+    const SEARCHED_WORDS: usize = 60;
     let [tiles, heads, batch] = grid.blocks;
     let word = |index: usize| arguments.get_at::<i32>(0, 4 * index);
     let start = if backward { 28 } else { 20 };
-    for index in start..start + SEARCHED {
+    for index in start..start + SEARCHED_WORDS {
         let [width, value_width, queries, keys] =
             [word(index)?, word(index + 1)?, word(index + 2)?, word(index + 3)?];
-        let widths = 8..=WIDEST;
+        let widths = 8..=MAX_WIDTH;
         if !widths.contains(&width) || !widths.contains(&value_width) || queries <= 0 || keys <= 0 {
             continue;
         }
@@ -211,9 +211,9 @@ fn efficient(grid: Grid, arguments: Arguments, backward: bool) -> Option<Shape> 
     None
 }
 
-/// The word of the kind of mask, where the lengths begin at a word of the backward's parameters. Before it,
-/// later releases have one more (2.15 does, 2.13 does not). They are told by what follows: six strides of 64
-/// bits, the first three of them never small, and a byte that is one or three.
+/// Position of the mask kind in the backward parameters, where the lengths begin at word `lengths`. Later
+/// releases have one more word before it (2.15 does, 2.13 does not). They differ in what follows: six strides
+/// of 64 bits, the first three of them never small, and a byte that is one or three.
 fn mask_of_backward(word: &impl Fn(usize) -> Option<i32>, lengths: usize) -> Option<usize> {
     let strides_at = |first: usize| {
         let stride = |number: usize| {
@@ -230,9 +230,9 @@ fn mask_of_backward(word: &impl Fn(usize) -> Option<i32>, lengths: usize) -> Opt
 fn checked(heads: i32, batch: i32, queries: i32, keys: i32, width: i32) -> Option<Shape> {
     let sensible = (1..=65_535).contains(&heads)
         && (1..=1 << 24).contains(&batch)
-        && (1..=LONGEST).contains(&queries)
-        && (1..=LONGEST).contains(&keys)
-        && (8..=WIDEST).contains(&width);
+        && (1..=MAX_LENGTH).contains(&queries)
+        && (1..=MAX_LENGTH).contains(&keys)
+        && (8..=MAX_WIDTH).contains(&width);
     sensible.then(|| Shape {
         heads: f64::from(heads) * f64::from(batch),
         queries: f64::from(queries),
@@ -242,8 +242,8 @@ fn checked(heads: i32, batch: i32, queries: i32, keys: i32, width: i32) -> Optio
     })
 }
 
-/// Self-attention over tiles of 128 queries, in vectors as wide as the largest operand allows.
-fn guess(grid: Grid, operands: &[f64], element: f64) -> Option<Shape> {
+/// Assumes self-attention over tiles of 128 queries, in vectors as wide as the largest operand allows.
+fn guess_shape(grid: Grid, operands: &[f64], element: f64) -> Option<Shape> {
     const TILE: f64 = 128.0;
     let [tiles, second, third] = grid.blocks.map(f64::from);
     let heads = second * third;

@@ -1,9 +1,9 @@
-//! Flex attention: kernels that Inductor makes from a template of PyTorch's, and that leave out blocks which
-//! a mask forbids.
+//! Flex attention: kernels that Inductor compiles from a PyTorch template, and that skip blocks which a mask
+//! forbids.
 //!
-//! Shapes are constants of such a kernel, so they stand in no argument. The text that Triton keeps says what
-//! its parameters are for and how wide its tiles are; how many blocks each row of blocks has left is read
-//! from the card's memory, where that is known.
+//! Shapes are constants in such a kernel, so no argument holds them. The text that Triton keeps describes its
+//! parameters and its tile width; the number of remaining blocks in each row of blocks is read from device
+//! memory, if it is known.
 
 use memfit_channel::WorkKind;
 
@@ -20,40 +20,40 @@ use crate::{
     triton,
 };
 
-/// A kernel made from one of the templates.
+/// A kernel compiled from one of the templates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Flex {
     backward: bool,
     math: Math,
-    /// Queries of a tile, in the forward kernel.
+    /// Queries per tile, in the forward kernel.
     tile: f64,
-    /// Elements of a vector.
+    /// Elements per vector.
     width: f64,
-    /// Which parameter counts the blocks that are masked in part, and which those that are not masked, for
-    /// each row of blocks; and which has room for a number of each block.
+    /// Indices of the parameters that count partially masked blocks and unmasked blocks for each row of
+    /// blocks, and of the one that has space for an index of each block.
     partial: usize,
     full: Option<usize>,
     each: Option<usize>,
-    /// Which parameter has a number for each query.
+    /// Index of the parameter that has a number for each query.
     queries: Option<usize>,
-    /// Which parameters are keys and values: what a launch must read at least.
+    /// Indices of keys and values, which a launch must read at least.
     operands: [Option<usize>; 2],
 }
 
-/// The share of blocks that is left where nobody knows: half, as for causal attention.
-const UNKNOWN: f64 = 0.5;
-/// Bytes of a number, of a query or of a row of blocks.
-const NUMBER: f64 = 4.0;
-/// What it achieves of FlashAttention's speed, forward and backward (PyTorch's introduction of FlexAttention,
-/// August 2024).
-const OF_FLASH: [f64; 2] = [0.90, 0.85];
+/// Share of blocks assumed to remain if the mask is unknown: half, as for causal attention.
+const UNKNOWN_MASK_SHARE: f64 = 0.5;
+/// Bytes of a number for a query or a row of blocks.
+const NUMBER_BYTES: f64 = 4.0;
+/// Speed relative to FlashAttention, forward and backward (PyTorch's introduction of FlexAttention, August
+/// 2024).
+const FLASH_SHARE: [f64; 2] = [0.90, 0.85];
 
 impl Flex {
-    /// From the text that Triton keeps of a kernel; nothing if it was not made from one of the templates.
-    pub(crate) fn of(text: &str, kernel: &str) -> Option<Self> {
+    /// Reads the text that Triton keeps of a kernel; `None` if it was not compiled from one of the templates.
+    pub(crate) fn from_text(text: &str, kernel: &str) -> Option<Self> {
         let (params, body) = triton::function_parts(text, kernel)?;
         let find = |name: &str| {
-            // By the name of the parameter, or where it is numbered, by the place that it has in the source.
+            // Parameters match by name, or if they are numbered, by their name in the source location.
             let (own, place) = (format!("%arg_{name}"), format!("\"arg_{name}\""));
             params.iter().position(|param| {
                 param.split([':', ' ']).next() == Some(own.as_str()) || param.contains(&place)
@@ -61,7 +61,7 @@ impl Flex {
         };
         let partial = find("KV_NUM_BLKS")?;
         let backward = find("DELTA");
-        // Queries times keys: the width of the vectors is what both factors have in common.
+        // Queries times keys: the width of the vectors is the dimension that both factors share.
         let (left, right, math) = product(body)?;
         let (tile, width) = (extent(left, 0)?, extent(right, 0)?);
         Some(Self {
@@ -77,7 +77,7 @@ impl Flex {
         })
     }
 
-    /// How long a launch takes; `operands` are the bytes that its arguments lead to.
+    /// Duration of a launch; `operands` are the bytes that its arguments lead to.
     pub(crate) fn work(&self, launch: Launch, speeds: &Speeds, operands: f64) -> Work {
         let Launch { grid, arguments, memory, .. } = launch;
         let reach = |param: usize| {
@@ -86,25 +86,29 @@ impl Flex {
         };
         let programs: f64 = grid.blocks.iter().map(|blocks| f64::from(*blocks)).product();
         let queries = match self.queries.map(reach) {
-            Some(Some((_, bytes))) if self.backward => bytes / NUMBER,
+            Some(Some((_, bytes))) if self.backward => bytes / NUMBER_BYTES,
             Some(_) => programs * self.tile,
-            // What decodes a token at a time reads keys and values, and computes next to nothing.
+            // Decoding one token at a time reads keys and values, and computes next to nothing.
             None => 0.0,
         };
-        let left = self.left(memory, &reach);
-        // Two products forward; five backward, which computes the scores again.
+        let left = self.remaining_share(memory, &reach);
+        // Two products forward; five backward, which recomputes the scores.
         let products = if self.backward { 5.0 } else { 2.0 };
-        let keys = left.unwrap_or(UNKNOWN) * self.keys(grid, &reach);
+        let keys = left.unwrap_or(UNKNOWN_MASK_SHARE) * self.keys(grid, &reach);
         let operations = products * 2.0 * queries * keys * self.width;
         let share = Attention::flash(self.math, self.backward).share(speeds, self.width)
-            * OF_FLASH[usize::from(self.backward)];
+            * FLASH_SHARE[usize::from(self.backward)];
         let computing = operations / (speeds.rate(self.math) * share);
         let kind = if left.is_some() { WorkKind::Attention } else { WorkKind::Guess };
         Work::new(kind, speeds.launch + computing.max(speeds.traffic(operands, 0.8)))
     }
 
-    /// The share of a mask's blocks that is left; nothing where that is not known.
-    fn left(&self, memory: &dyn Memory, reach: &impl Fn(usize) -> Option<(u64, f64)>) -> Option<f64> {
+    /// Share of a mask's blocks that remain; `None` if that is unknown.
+    fn remaining_share(
+        &self,
+        memory: &dyn Memory,
+        reach: &impl Fn(usize) -> Option<(u64, f64)>,
+    ) -> Option<f64> {
         let (address, bytes) = reach(self.partial)?;
         let partial = memory.known_numbers(address, bytes as u64);
         let rows = partial.len();
@@ -122,13 +126,13 @@ impl Flex {
         }
         let (address, bytes) = self.each.and_then(reach)?;
         let all = match memory.known_numbers(address, bytes as u64).len() {
-            0 => bytes / NUMBER,
+            0 => bytes / NUMBER_BYTES,
             known => known as f64,
         };
         Some((blocks / all).clamp(0.0, 1.0))
     }
 
-    /// Keys that there are, as far as the launch tells.
+    /// Number of keys, as far as the launch tells.
     fn keys(&self, grid: Grid, reach: &impl Fn(usize) -> Option<(u64, f64)>) -> f64 {
         const ELEMENT: f64 = 2.0;
         let [tiles, second, third] = grid.blocks.map(f64::from);
@@ -136,17 +140,17 @@ impl Flex {
         let element = if matches!(self.math, Math::F32 | Math::Tf32) { 2.0 * ELEMENT } else { ELEMENT };
         let all = self.operands.iter().flatten().find_map(|param| reach(*param));
         match all {
-            // Each program of the backward kernel stands for one head of the keys.
+            // Each program of the backward kernel handles one head of the keys.
             Some((_, bytes)) if self.backward => bytes / (element * self.width * heads),
-            // Fewer heads of keys than of queries share them, so that the keys are as many as the queries.
+            // With grouped-query attention, fewer heads of keys serve the queries; the keys are as many as
+            // the queries.
             Some((_, bytes)) => (bytes / (element * self.width * heads)).max(tiles * self.tile),
             None => tiles * self.tile,
         }
     }
 }
 
-/// The first product of tensors in a kernel's text: the shapes of both factors, and in which type they are
-/// multiplied.
+/// First tensor product in a kernel's text: the shapes of both factors, and the arithmetic.
 pub(super) fn product(body: &str) -> Option<(&str, &str, Math)> {
     let product = body.lines().find(|line| line.contains("= tt.dot "))?;
     let (left, right) = product.split_once(" : tensor<")?.1.split_once("> * tensor<")?;
@@ -162,7 +166,7 @@ pub(super) fn product(body: &str) -> Option<(&str, &str, Math)> {
     Some((left, right, math))
 }
 
-/// The extent of a tensor's shape, as `128x64xbf16` has it, along an axis.
+/// Extent along an axis of a tensor's shape, written as `128x64xbf16`.
 fn extent(shape: &str, axis: usize) -> Option<f64> {
     shape.split('x').nth(axis)?.parse().ok()
 }

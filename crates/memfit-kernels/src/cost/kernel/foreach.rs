@@ -7,23 +7,23 @@ use crate::{
     values::Type,
 };
 
-/// The cost of a kernel over lists of tensors.
+/// Cost model of a kernel over lists of tensors.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Foreach {
     lists: Lists,
-    /// Bytes that are read and written for each element.
+    /// Bytes read and written per element.
     bytes: f64,
 }
 
 impl Foreach {
-    /// What these kernels achieve of what long copies do.
+    /// Share of the bandwidth of long copies that these kernels reach.
     pub(super) const SHARE: f64 = 0.90;
 
-    /// From a kernel's signature; `None` if its lists are not known.
-    pub(crate) fn of(signature: &Signature) -> Option<Self> {
-        let lists = Lists::of(signature)?;
+    /// Reads a kernel's signature; `None` if its lists are unknown.
+    pub(crate) fn from_signature(signature: &Signature) -> Option<Self> {
+        let lists = Lists::from_signature(signature)?;
         let functor = signature.template(1)?;
-        let bytes = touched(functor, lists.depth()) * Type::mentioned(functor) as f64;
+        let bytes = elements_touched(functor, lists.depth()) * Type::mentioned(functor) as f64;
         Some(Self { lists, bytes })
     }
 
@@ -33,8 +33,8 @@ impl Foreach {
     }
 }
 
-/// How many elements are read or written for one element of a tensor.
-fn touched(functor: &str, depth: usize) -> f64 {
+/// Number of elements read or written for each element of a tensor.
+fn elements_touched(functor: &str, depth: usize) -> f64 {
     let (name, arguments) = type_parts(functor);
     // `<type, depth, lists that are read, the list that is written>`
     let numbers: Vec<usize> = arguments.iter().filter_map(|argument| argument.parse().ok()).collect();
@@ -43,7 +43,7 @@ fn touched(functor: &str, depth: usize) -> f64 {
         _ => (depth, depth),
     };
     let written = match name {
-        // Adam and SGD write all but the gradient.
+        // Adam and SGD write everything except the gradient.
         _ if name.starts_with("Fused") => all.saturating_sub(1),
         "LpNormFunctor" | "LpMaxFunctor" => 0,
         _ => 1,

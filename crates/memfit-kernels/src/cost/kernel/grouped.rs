@@ -1,20 +1,21 @@
-//! Many products of matrices in one kernel, as layers of experts have them (`torch._grouped_mm`).
+//! Grouped matrix products: many products in one kernel, as mixture-of-experts layers use
+//! (`torch._grouped_mm`).
 //!
-//! The sizes stand in the arguments of a kernel that prepares the problem on the card. Where the groups
-//! divide one matrix between them, how much of it each gets is known to the card alone, so they are taken to
-//! be alike; that changes little of the whole.
+//! The sizes are arguments of a kernel that prepares the problem on the device. If the groups divide one
+//! matrix among them, only the device knows each group's share, so equal shares are assumed; the total
+//! changes little.
 
 use super::super::gemm::Gemm;
 use super::super::speeds::Math;
 use crate::launch::Arguments;
 
-/// Arguments of the kernel that prepares: the three extents, of which the divided one is negative, and the
+/// Argument indices in the preparing kernel: the three extents, of which the divided one is negative, and the
 /// extents of both operands.
 const EXTENTS: usize = 15;
 const FIRST: usize = 21;
 const SECOND: usize = 22;
 
-/// The problem that a launch prepares, of so many groups of elements of a size.
+/// Problem that a launch prepares for `groups` groups of the given element type.
 pub(super) fn problem(arguments: Arguments, groups: f64, (math, element): (Math, f64)) -> Option<Gemm> {
     let extent = |index: usize| arguments.get::<i32>(EXTENTS + index).map(f64::from);
     let whole = |operand: usize, dimension: usize| {
@@ -34,7 +35,7 @@ pub(super) fn problem(arguments: Arguments, groups: f64, (math, element): (Math,
     Some(Gemm::new([m, n, k, groups], math, element, 2.0))
 }
 
-/// In what a problem's elements are multiplied, by the name of its kernel.
+/// Arithmetic and element size of a problem, from the name of its kernel.
 pub(crate) fn numbers(mangled: &str) -> (Math, f64) {
     if mangled.contains("float_e4m3") || mangled.contains("float_e5m2") {
         (Math::F8, 1.0)

@@ -1,7 +1,7 @@
-//! Products of matrices that Inductor made a kernel of its own for.
+//! Matrix products that Inductor compiled a kernel of its own for.
 //!
-//! Extents are constants of such a kernel, so they stand in no argument: they follow from the sizes of the
-//! operands and from the grid. The text that Triton keeps says in which type is multiplied.
+//! Extents are constants in such a kernel, so no argument holds them: they follow from the sizes of the
+//! operands and from the grid. The text that Triton keeps states the arithmetic.
 
 use memfit_channel::WorkKind;
 
@@ -15,19 +15,19 @@ use super::{
 };
 use crate::{launch::Grid, triton};
 
-/// A kernel made from one of Inductor's templates.
+/// A kernel compiled from one of Inductor's templates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Template {
     math: Math,
-    /// Bytes of an element.
+    /// Bytes per element.
     element: f64,
-    /// Whether the type is known, and the extents are those of matrices.
+    /// `true` if the type is known, and the extents are those of matrices.
     certain: bool,
 }
 
 impl Template {
-    /// From the name of a kernel, and the text that Triton keeps of it.
-    pub(crate) fn of(kernel: &str, text: Option<&str>) -> Self {
+    /// Reads the name of a kernel, and the text that Triton keeps of it.
+    pub(crate) fn from_kernel(kernel: &str, text: Option<&str>) -> Self {
         let body = text.and_then(|text| triton::function_parts(text, kernel)).map(|(_, body)| body);
         let math = body.and_then(flex::product).map(|(left, _, math)| (math, element(left)));
         let is_convolution = kernel.contains("convolution");
@@ -38,8 +38,8 @@ impl Template {
         Self { math, element, certain: known && !is_convolution }
     }
 
-    /// How long a launch takes; `bytes` are those that its arguments lead to. Of the three largest operands,
-    /// each is a product of two of the three extents, as often as there are products: the grid's second
+    /// Duration of a launch; `bytes` are those that its arguments lead to. Each of the three largest operands
+    /// has the size of two of the three extents multiplied, times the number of products: the grid's second
     /// extent.
     pub(super) fn work(self, grid: Grid, bytes: &[f64], speeds: &Speeds) -> Work {
         let mut largest = bytes.to_vec();
@@ -54,7 +54,7 @@ impl Template {
     }
 }
 
-/// Bytes of an element of a tensor of a shape, as `128x64xbf16` has it.
+/// Bytes per element of a tensor, from its shape such as `128x64xbf16`.
 fn element(shape: &str) -> Option<f64> {
     Some(match shape.rsplit('x').next()? {
         "f64" => 8.0,

@@ -1,4 +1,4 @@
-//! How long launches take.
+//! Tests of the durations of launches.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
 
@@ -11,7 +11,7 @@ use crate::{
     cost::{
         Prepared, Work,
         kernel::{Attention, Flex},
-        speeds::of_card,
+        speeds::card_speeds,
     },
     launch::{Arguments, Grid, Launch},
     memory::testing::Bytes,
@@ -22,7 +22,7 @@ const ADD: &str =
 const FILL: &str =
     "_ZN2at6native29vectorized_elementwise_kernelILi2ENS0_11FillFunctorIlEESt5arrayIPcLm1EEEEviT0_T1_";
 
-/// Arguments that lie where a launch would find them.
+/// Arguments laid out in memory as for a launch.
 struct Packed(Vec<Vec<u64>>);
 
 impl Packed {
@@ -38,7 +38,7 @@ impl Packed {
         // SAFETY: each address is that of an argument of that size.
         let arguments = unsafe { Arguments::new(In::from_address(addresses.as_ptr() as u64), &sizes) };
         let launch = Launch { grid, arguments, memory: &Bytes::new(None) };
-        Descriptor::new(name, None).work(launch, prepared, &of_card(card), Function::default)
+        Descriptor::new(name, None).work(launch, prepared, &card_speeds(card), Function::default)
     }
 }
 
@@ -59,7 +59,7 @@ fn an_elementwise_kernel_moves_its_operands() {
 fn lists_of_tensors_are_read_whatever_their_room() {
     let name = "_ZN2at6native12_GLOBAL__N_125multi_tensor_apply_kernelINS1_18TensorListMetadataILi1EEENS1_21BinaryOpScalarFunctorIfLi1ELi1ELi0EEEJSt4plusIfEfEEEvT_T0_DpT1_";
     let times = |room: usize| {
-        // Two tensors, of one piece and a half and of a half, in three blocks.
+        // Two tensors, of one and a half pieces and of half a piece, in three blocks.
         let (tensors, blocks) = (110 * room, 320 * room);
         let mut bytes = vec![0_u8; 8 * tensors];
         for size in (0..tensors).map(|index| match index {
@@ -84,7 +84,7 @@ fn lists_of_tensors_are_read_whatever_their_room() {
         });
         Packed(vec![words.collect()]).launch(name, 3).length
     };
-    let speeds = of_card("a100-80gb");
+    let speeds = card_speeds("a100-80gb");
     // Read and written, four bytes each.
     let expected = speeds.launch + speeds.traffic(8.0 * 131_072.0, 0.90);
     for room in [1, 7] {
@@ -111,7 +111,7 @@ fn names_tell_families() {
 
 #[test]
 fn attention_without_a_readable_shape_is_guessed() {
-    let attention = Attention::of("fmha_cutlassF_f16_aligned_64x128_rf_sm80").unwrap();
+    let attention = Attention::from_name("fmha_cutlassF_f16_aligned_64x128_rf_sm80").unwrap();
     let grid = Grid { blocks: [16, 12, 8], threads: 128 };
     let nothing = [0_u64; 128];
     let addresses = [nothing.as_ptr() as u64];
@@ -119,16 +119,16 @@ fn attention_without_a_readable_shape_is_guessed() {
     // SAFETY: each address is that of a word or more.
     let arguments = unsafe { Arguments::new(In::from_address(addresses.as_ptr() as u64), &sizes) };
     let operand = 8.0 * 12.0 * 2048.0 * 64.0 * 2.0;
-    let speeds = of_card("a100-80gb");
+    let speeds = card_speeds("a100-80gb");
     let work = attention.work(grid, arguments, &speeds, &[operand; 4]);
     let operations = 4.0 * 8.0 * 12.0 * 2048.0 * 2048.0 * 64.0;
     let rate = operations / work.length as f64 / 1e3;
     assert!((40.0..200.0).contains(&rate), "{rate} TFLOP/s");
 }
 
-/// Parameters of a memory-efficient kernel: so many words of addresses, then what there is to read.
+/// Builds the parameters of a memory-efficient kernel: `addresses` words of addresses, then the given words.
 fn efficient_work(name: &str, blocks: [u32; 3], addresses: usize, words: &[i32]) -> f64 {
-    let attention = Attention::of(name).unwrap();
+    let attention = Attention::from_name(name).unwrap();
     let mut parameters = vec![0x7f00_i32; addresses];
     parameters.extend_from_slice(words);
     parameters.resize(128, 0);
@@ -137,7 +137,7 @@ fn efficient_work(name: &str, blocks: [u32; 3], addresses: usize, words: &[i32])
     // SAFETY: the address is that of 128 words.
     let arguments = unsafe { Arguments::new(In::from_address(list.as_ptr() as u64), &sizes) };
     let grid = Grid { blocks, threads: 128 };
-    attention.work(grid, arguments, &of_card("a100-80gb"), &[1e9]).length as f64
+    attention.work(grid, arguments, &card_speeds("a100-80gb"), &[1e9]).length as f64
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn the_memory_efficient_kernels_say_their_shapes_and_masks() {
     for mask in [1, 2] {
         assert!((0.5..0.58).contains(&(forward(0x5500 + mask) / plain)), "half of it, and whole tiles");
     }
-    // By release: strides of 32 bits; of 64; and of 64 with one more word before the mask.
+    // By release: 32-bit strides; 64-bit ones; 64-bit ones with one more word before the mask.
     let layouts: [(&str, Layout); 3] = [
         ("2.6", |mask| vec![64, 64, 1024, 1024, 12, mask, 64, 64, 64, 1024, 768, 1024, 1]),
         ("2.9", |mask| {
@@ -211,7 +211,7 @@ fn a_compiled_kernel_takes_as_long_as_its_instructions_or_what_it_looks_up() {
         let arguments = unsafe { Arguments::new(In::from_address(empty.as_ptr() as u64), &none) };
         let launch = Launch { grid, arguments, memory: &Bytes::new(None) };
         let descriptor = Descriptor::new("triton_per_fused_0", None);
-        descriptor.work(launch, &Prepared::new(), &of_card("a100-80gb"), function).length as f64
+        descriptor.work(launch, &Prepared::new(), &card_speeds("a100-80gb"), function).length as f64
     };
     let launch = time(0, 0);
     // Warps of an A100's multiprocessor begin two instructions a cycle, at 1.41 GHz and nine tenths of that.
@@ -219,7 +219,7 @@ fn a_compiled_kernel_takes_as_long_as_its_instructions_or_what_it_looks_up() {
     let computing = time(1_000, 0) - launch;
     assert!((0.95..1.05).contains(&(computing / (warps * 1_000.0 / 2.0 / cycles))), "{computing} ns");
     assert!((0.95..1.05).contains(&((time(2_000, 0) - launch) / computing / 2.0)));
-    // A hundred words, each of which comes in three to four turns.
+    // A hundred words, each of which takes three to four turns.
     let looking_up = (time(10, 400) - launch) / (warps * 100.0 / cycles);
     assert!((3.0..4.0).contains(&looking_up), "{looking_up}");
 }
@@ -246,7 +246,7 @@ fn a_template_is_as_fast_as_its_type_and_is_sure_only_of_what_it_knows() {
         let arguments = unsafe { Arguments::new(In::from_address(pointers.as_ptr() as u64), &sizes) };
         let grid = Grid { blocks: [1024, batch, 1], threads: 128 };
         let launch = Launch { grid, arguments, memory: &memory };
-        let speeds = of_card("a100-80gb");
+        let speeds = card_speeds("a100-80gb");
         Descriptor::new(name, text).work(launch, &Prepared::new(), &speeds, Function::default)
     };
     let rate = |work: Work, batch: f64| 2.0 * batch * 4096_f64.powi(3) / work.length as f64 / 1e3;
@@ -286,16 +286,16 @@ fn the_text_of_a_kernel_tells_flex_attention() {
         text(&format!("%arg_Q: !tt.ptr<bf16>, %arg_LSE: !tt.ptr<f32>, %arg_DELTA: !tt.ptr<f32>, {lists}"));
     let numbered =
         text("%arg0: !tt.ptr<bf16> loc(\"arg_Q\"(#loc)), %arg1: !tt.ptr<i32> loc(\"arg_KV_NUM_BLKS\"(#loc))");
-    let of = |text: &str| Flex::of(text, "triton_tem_fused_3");
+    let of = |text: &str| Flex::from_text(text, "triton_tem_fused_3");
     for text in [&forward, &backward, &numbered] {
         assert!(of(text).is_some(), "{text}");
-        assert_eq!(Flex::of(text, "triton_tem_fused"), None, "another kernel");
+        assert_eq!(Flex::from_text(text, "triton_tem_fused"), None, "another kernel");
     }
     assert_eq!(of(&text("%arg_A: !tt.ptr<bf16>, %arg_B: !tt.ptr<bf16>")), None, "a product of matrices");
     assert_eq!(of(&forward.replace("tt.dot", "tt.load")), None);
 
-    // Nothing is known of the mask: half of it is left, and that is a guess.
-    let speeds = of_card("a100-80gb");
+    // The mask is unknown: half of it is assumed to remain.
+    let speeds = card_speeds("a100-80gb");
     let nothing = [0_u64; 8];
     let addresses: Vec<u64> = nothing.iter().map(|word| std::ptr::from_ref(word) as u64).collect();
     let sizes = vec![Param { offset: 0, size: 8 }; addresses.len()];

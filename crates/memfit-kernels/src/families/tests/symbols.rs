@@ -1,8 +1,8 @@
-//! The kernels of PyTorch's releases, held to the layouts of the families.
+//! Checks the kernels of PyTorch's releases against the layouts of the families.
 //!
-//! `symbols/torch.tsv.gz` has the kernels (`make symbols`), `symbols/recognised.md` how many of each family
-//! are followed, and of how many the parameters are not as the family lays them out. A release that changes a
-//! layout changes a number there.
+//! `symbols/torch.tsv.gz` has the kernels (`make symbols`). `symbols/recognised.md` counts for each family
+//! the kernels that are tracked, and those whose parameters differ from the family's layout. A release that
+//! changes a layout changes a number there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,18 +14,18 @@ use std::{
 use super::super::{Descriptor, FAMILIES};
 use crate::binary::Param;
 
-/// Set it to write the counts instead of checking them.
+/// Variable that makes the test write the counts instead of checking them.
 const ACCEPT: &str = "MEMFIT_ACCEPT";
-/// Set it to list the kernels whose parameters differ.
+/// Variable that makes the test list the kernels whose parameters differ.
 const SHOW: &str = "MEMFIT_SHOW";
 
-/// Kernels of one family in one release.
+/// Counts of one family's kernels in one release.
 #[derive(Clone, Copy, Default)]
 struct Count {
     all: usize,
-    /// Those through which contents are followed.
+    /// Kernels through which contents are tracked.
     followed: usize,
-    /// Those whose parameters are not as the family lays them out.
+    /// Kernels whose parameters differ from the family's layout.
     differing: usize,
 }
 
@@ -44,7 +44,7 @@ fn version(release: &str) -> Vec<u32> {
     release.split('.').map(|part| part.parse().unwrap()).collect()
 }
 
-/// The family of a line's kernel, whether its parameters fit, and the releases that have it.
+/// Parses a line: the kernel's family, whether its parameters fit, and the releases that have it.
 #[allow(clippy::print_stdout, reason = "it is asked for")]
 fn described(line: &str) -> (&'static str, Option<bool>, &str) {
     let [name, sizes, releases] = line.split('\t').collect::<Vec<_>>()[..] else { panic!("{line}") };
@@ -58,10 +58,10 @@ fn described(line: &str) -> (&'static str, Option<bool>, &str) {
     (descriptor.family().name, fits, releases)
 }
 
-/// The counts as a table: a row for each family, a column for each release.
-fn counted(kernels: &str) -> String {
+/// Formats the counts as a table: a row for each family, a column for each release.
+fn count_table(kernels: &str) -> String {
     let mut counts: BTreeMap<(&str, &str), Count> = BTreeMap::new();
-    // Names are long, and there are many.
+    // Names are long and numerous, so demangling is spread over threads.
     let lines: Vec<&str> = kernels.lines().collect();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let described = std::thread::scope(|scope| {
@@ -105,7 +105,7 @@ fn kernels_of_the_releases_are_recognised_as_before() {
     let packed = fs::read(folder.join("torch.tsv.gz")).unwrap();
     let mut kernels = String::new();
     flate2::read::GzDecoder::new(packed.as_slice()).read_to_string(&mut kernels).unwrap();
-    let (found, known) = (counted(&kernels), folder.join("recognised.md"));
+    let (found, known) = (count_table(&kernels), folder.join("recognised.md"));
     if env::var_os(ACCEPT).is_some() {
         fs::write(&known, found).unwrap();
         return;

@@ -1,4 +1,4 @@
-//! Kernels that arrange values: which are known by name, and the sizes of their stand-ins.
+//! Tests of kernels that arrange values: names that are recognised, and the sizes of stand-in types.
 
 use super::*;
 
@@ -10,9 +10,9 @@ fn names_are_recognised() {
         )
     };
     let mangled = sort("bitonicSortKVInPlaceILin2ELin1ELi16ELi16El");
-    let signature = Signature::of(&mangled).unwrap();
+    let signature = Signature::demangle(&mangled).unwrap();
     let expected = Arrange::Sort { key: Type::I64, value: Type::I64, descending: Some(true) };
-    assert_eq!(Arrange::of(&signature), Some(expected));
+    assert_eq!(Arrange::from_signature(&signature), Some(expected));
 }
 
 #[test]

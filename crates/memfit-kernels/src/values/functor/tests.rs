@@ -1,8 +1,8 @@
-//! Tests of what functors hold, on made-up arguments.
+//! Tests of functors on synthetic arguments.
 
 use super::*;
 
-/// Fields of a functor, one after the other as 32-bit words.
+/// Fields of a functor, as consecutive 32-bit words.
 fn words(words: &[u32]) -> Vec<u8> {
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     bytes.resize(32, 0);
@@ -17,7 +17,7 @@ fn real(value: f64) -> Value {
     Value::Real(value)
 }
 
-/// Fields are as PyTorch 2.9, 2.11 and 2.15 hand them to kernels.
+/// Fields are laid out as PyTorch 2.9, 2.11 and 2.15 pass them to kernels.
 #[test]
 fn functors_compute_what_their_names_say() {
     let one = 1.0_f32.to_bits();
@@ -111,7 +111,7 @@ fn functors_compute_what_their_names_say() {
         ("f::bitwise_not_kernel_cuda(T&)::{lambda(bool)#1}", vec![], vec![int(1)], int(0)),
         ("f::bitwise_not_kernel_cuda(T&)::{lambda(long)#1}", vec![], vec![int(1)], int(-2)),
     ] {
-        let functor = Functor::of(name).unwrap_or_else(|| panic!("{name}"));
+        let functor = Functor::from_cpp(name).unwrap_or_else(|| panic!("{name}"));
         assert_eq!(functor.evaluate(&words(&fields), &inputs), Some(expected), "{name}");
     }
 }
@@ -119,38 +119,38 @@ fn functors_compute_what_their_names_say() {
 #[test]
 fn what_is_not_modelled_still_tells_its_types() {
     let name = "at::native::BinaryFunctor<float, float, float, at::native::copysign_kernel_cuda(T&)::{lambda(float, float)#1}>";
-    let functor = Functor::of(name).unwrap();
+    let functor = Functor::from_cpp(name).unwrap();
     assert_eq!((functor.rule, functor.output, functor.inputs.len()), (None, Type::F32, 2));
     assert_eq!(functor.evaluate(&words(&[]), &[real(1.0), real(1.0)]), None);
-    assert_eq!(Functor::of("at::native::AbsFunctor<c10::complex<float> >"), None);
-    assert_eq!(Functor::of("at::native::tanh_kernel_cuda(T&)::{lambda(float)#1}").unwrap().rule, None);
+    assert_eq!(Functor::from_cpp("at::native::AbsFunctor<c10::complex<float> >"), None);
+    assert_eq!(Functor::from_cpp("at::native::tanh_kernel_cuda(T&)::{lambda(float)#1}").unwrap().rule, None);
 }
 
 #[test]
 fn division_by_zero_is_unknown_for_integers_and_infinite_for_reals() {
     let name = "BUnaryFunctor<long, long, long, div_floor_kernel_cuda(T&)::{lambda(long, long)#1}>";
-    assert_eq!(Functor::of(name).unwrap().evaluate(&words(&[0, 0, 0, 0]), &[int(3)]), None);
+    assert_eq!(Functor::from_cpp(name).unwrap().evaluate(&words(&[0, 0, 0, 0]), &[int(3)]), None);
     let name = "BinaryFunctor<float, float, float, binary_internal::DivFunctor<float> >";
-    let quotient = Functor::of(name).unwrap().evaluate(&words(&[]), &[real(3.0), real(0.0)]);
+    let quotient = Functor::from_cpp(name).unwrap().evaluate(&words(&[]), &[real(3.0), real(0.0)]);
     assert_eq!(quotient, Some(real(f64::INFINITY)));
 }
 
 #[test]
 fn unknown_numbers_are_finite_and_equal_themselves() {
-    let equal = Functor::of("BinaryFunctor<float, float, bool, CompareEqFunctor<float> >").unwrap();
+    let equal = Functor::from_cpp("BinaryFunctor<float, float, bool, CompareEqFunctor<float> >").unwrap();
     assert_eq!(equal.always(&words(&[0]), true), Some(int(1)), "x == x");
     assert_eq!(equal.always(&words(&[1]), true), Some(int(0)), "x != x");
     assert_eq!(equal.always(&words(&[0]), false), None, "x == y");
-    let infinite = Functor::of("AUnaryFunctor<float, float, bool, CompareEqFunctor<float> >").unwrap();
+    let infinite = Functor::from_cpp("AUnaryFunctor<float, float, bool, CompareEqFunctor<float> >").unwrap();
     let infinity = f32::INFINITY.to_bits();
     assert_eq!(infinite.always(&words(&[1, infinity]), false), Some(int(1)), "x != inf");
     assert_eq!(infinite.always(&words(&[0, infinity]), false), Some(int(0)), "x == inf");
     assert_eq!(infinite.always(&words(&[0, 0]), false), None, "x == 0");
     let order =
-        Functor::of("void compare_scalar_kernel<float>(T&, OpType, float)::{lambda(float)#1}").unwrap();
+        Functor::from_cpp("void compare_scalar_kernel<float>(T&, OpType, float)::{lambda(float)#1}").unwrap();
     assert_eq!(order.always(&words(&[0, 0]), false), Some(int(1)), "x >= 0");
     assert_eq!(order.always(&words(&[1, 0]), false), None, "x > 0");
     assert_eq!(order.always(&words(&[0, 1.0_f32.to_bits()]), false), None, "x >= 1");
-    let add = Functor::of("CUDAFunctor_add<float>").unwrap();
+    let add = Functor::from_cpp("CUDAFunctor_add<float>").unwrap();
     assert_eq!(add.always(&words(&[0]), true), None);
 }

@@ -1,10 +1,10 @@
-//! A later picture of an animated PNG, drawn over those before it.
+//! A later frame of an animated PNG, composed with those before it.
 
 use std::io::{BufRead, Seek};
 
 use png::{BlendOp, DisposeOp, FrameControl, Reader};
 
-use super::{NAME, Prepared, damaged, native};
+use super::{NAME, Prepared, damaged, to_native_order};
 use crate::LoaderError;
 use crate::buffer::Buffer;
 use crate::pixels::{Bands, Layout, Sample};
@@ -23,7 +23,7 @@ pub(super) fn decode<R: BufRead + Seek>(
     if reader.output_buffer_size() != Some(whole) {
         return Err(wrong("its size contradicts itself".to_owned()));
     }
-    // What is shown where animations are not need not be one of their pictures.
+    // The default image need not be a frame of the animation.
     let apart = reader.info().frame_control().is_none();
     let animated = reader.info().animation_control().map_or(0, |control| control.num_frames);
     let count = animated.saturating_add(apart.into());
@@ -40,19 +40,19 @@ pub(super) fn decode<R: BufRead + Seek>(
         let Some(control) = reader.info().frame_control().copied().filter(|_| number > 0 || !apart) else {
             continue;
         };
-        let area = Area::of(&control, &image.header, layout)
+        let area = Area::from_control(&control, &image.header, layout)
             .ok_or_else(|| wrong("a picture does not lie on its screen".to_owned()))?;
         let last = number == image.page;
         if control.dispose_op == DisposeOp::Previous && !last {
             before.copy_from_slice(canvas);
         }
-        // Of one that begins coarse, rows lie as far apart as the screen's.
+        // The rows of an interlaced frame have the stride of the screen.
         let apart = if interlaced { line } else { area.width };
         for row in 0..area.rows {
             let drawn = &picture[row * apart..][..area.width];
             let under = &mut canvas[area.start + row * line..][..area.width];
             match (control.blend_op, layout.bands) {
-                (BlendOp::Over, Bands::Rgba | Bands::GreyAlpha) => over(under, drawn, layout),
+                (BlendOp::Over, Bands::Rgba | Bands::GreyAlpha) => blend_over(under, drawn, layout),
                 _ => under.copy_from_slice(drawn),
             }
         }
@@ -69,11 +69,11 @@ pub(super) fn decode<R: BufRead + Seek>(
             DisposeOp::Previous => canvas.copy_from_slice(before),
         }
     }
-    native(canvas, layout.sample);
+    to_native_order(canvas, layout.sample);
     reducer.rows(image.header.height, canvas)
 }
 
-/// Where a picture lies on its screen: the first byte, the bytes of a row of it, and its rows.
+/// Area of a frame on the screen: first byte, bytes of a row, and number of rows.
 struct Area {
     start: usize,
     width: usize,
@@ -81,7 +81,7 @@ struct Area {
 }
 
 impl Area {
-    fn of(control: &FrameControl, screen: &crate::header::Header, layout: Layout) -> Option<Self> {
+    fn from_control(control: &FrameControl, screen: &crate::header::Header, layout: Layout) -> Option<Self> {
         let right = control.x_offset.checked_add(control.width)?;
         let bottom = control.y_offset.checked_add(control.height)?;
         if right > screen.width || bottom > screen.height {
@@ -97,8 +97,8 @@ impl Area {
     }
 }
 
-/// Draws pixels over others, by how open each is.
-fn over(under: &mut [u8], drawn: &[u8], layout: Layout) {
+/// Blends pixels over others by their alpha.
+fn blend_over(under: &mut [u8], drawn: &[u8], layout: Layout) {
     let size = layout.sample.bytes();
     let value = |bytes: &[u8]| match *bytes {
         [high, low] => f64::from(u16::from_be_bytes([high, low])),
@@ -141,17 +141,17 @@ mod tests {
             ([10, 20, 30, 255], [250, 0, 90, 0], [10, 20, 30, 255]),
             ([10, 20, 30, 255], [250, 0, 90, 255], [250, 0, 90, 255]),
             ([0, 100, 200, 255], [200, 100, 0, 51], [40, 100, 160, 255]),
-            // Over nothing, colours stay what they are.
+            // Over transparent pixels, colours stay unchanged.
             ([9, 9, 9, 0], [200, 100, 0, 51], [200, 100, 0, 51]),
         ] {
             let mut mixed = below;
-            over(&mut mixed, &above, layout);
+            blend_over(&mut mixed, &above, layout);
             assert_eq!(mixed, wanted);
         }
         let layout = Layout { bands: Bands::GreyAlpha, sample: Sample::U16 };
         let pixel = |grey: u16, opacity: u16| [grey.to_be_bytes(), opacity.to_be_bytes()].concat();
         let mut mixed = pixel(1000, 65535);
-        over(&mut mixed, &pixel(61000, 13107), layout);
+        blend_over(&mut mixed, &pixel(61000, 13107), layout);
         assert_eq!(mixed, pixel(13000, 65535));
     }
 }

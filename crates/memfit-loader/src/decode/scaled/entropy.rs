@@ -1,46 +1,47 @@
-//! Huffman codes of a baseline scan: coefficients that are wanted one by one, and all others passed over,
-//! several at a lookup.
+//! Huffman decoding of a baseline scan. Needed coefficients are decoded one by one; others are skipped,
+//! several in one lookup.
 
-/// Bits that are looked up at once.
-const LOOK: u32 = 12;
-const LOOKS: usize = 1 << LOOK;
+/// Bits of a lookup.
+const LOOKUP_BITS: u32 = 12;
+const LOOKUP_SIZE: usize = 1 << LOOKUP_BITS;
 /// Coefficients of a block.
-const BLOCK: u32 = 64;
-/// No picture of 8 bits has greater coefficients than 1024, but for half a quantity; with those that are not
-/// greater than this, sums stay within 32 bits.
-const GREATEST: u32 = 1408;
+const BLOCK_COEFFICIENTS: u32 = 64;
+/// Maximum magnitude of a coefficient. Those of 8-bit images are at most 1024, plus half a quantisation step;
+/// with this limit, sums fit into 32 bits.
+const MAX_COEFFICIENT: u32 = 1408;
 
-/// In the place of a run: the block ends here. Of a first coefficient, which has none, it says that there is
-/// no difference.
-const END: u32 = 255;
+/// Run length that marks the end of a block. For a DC coefficient, which has no run, it marks a difference of
+/// zero.
+const END_OF_BLOCK: u32 = 255;
 
-/// A coefficient, in the order of the file.
+/// Coefficient in file order.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Step {
-    /// Where it stands, by row and column of frequencies.
+    /// Position in the block, by row and column of frequencies.
     pub(super) place: u8,
-    /// What it is multiplied by.
+    /// Quantisation factor.
     pub(super) quantity: u8,
 }
 
-/// A code.
+/// Huffman code with lookup tables.
 pub(super) struct Code {
-    /// By the next bits: the symbol, as `length | size << 8 | run << 16`; 0 where it is longer.
-    one: Box<[u32; LOOKS]>,
-    /// By the next bits: a whole coefficient, as `bits | run << 8 | value << 16`; 0 where it is longer.
-    whole: Box<[i32; LOOKS]>,
-    /// By the next bits: as many coefficients as they hold, as `bits | coefficients << 8 | end << 16`.
-    many: Box<[u32; LOOKS]>,
-    /// The greatest code of each length, and what its symbol's place is beyond it.
+    /// Symbol for the next bits, as `length | size << 8 | run << 16`; 0 if it is longer.
+    one: Box<[u32; LOOKUP_SIZE]>,
+    /// Complete coefficient for the next bits, as `bits | run << 8 | value << 16`; 0 if it is longer.
+    whole: Box<[i32; LOOKUP_SIZE]>,
+    /// Number of complete coefficients in the next bits, as `bits | coefficients << 8 | end << 16`.
+    many: Box<[u32; LOOKUP_SIZE]>,
+    /// Largest code of each length, and the offset from a code to its symbol's index.
     greatest: [i32; 17],
     beyond: [i32; 17],
     symbols: Vec<u8>,
 }
 
 impl Code {
-    /// The code with so many symbols of each length; `None` if there is no such code.
+    /// Builds the code with `counts` symbols of each length. Returns `None` if the lengths form no valid
+    /// code.
     pub(super) fn new(counts: &[u8; 16], symbols: &[u8]) -> Option<Self> {
-        let mut one = Box::new([0_u32; LOOKS]);
+        let mut one = Box::new([0_u32; LOOKUP_SIZE]);
         let (mut greatest, mut beyond) = ([-1; 17], [0; 17]);
         let (mut next, mut place) = (0_i32, 0_i32);
         for (length, &count) in (1_u32..).zip(counts) {
@@ -50,8 +51,8 @@ impl Code {
                 if next >= 1 << length {
                     return None;
                 }
-                if length <= LOOK {
-                    let free = LOOK - length;
+                if length <= LOOKUP_BITS {
+                    let free = LOOKUP_BITS - length;
                     let first = (next as usize) << free;
                     one[first..first + (1 << free)].fill(length | (symbol & 15) << 8 | (symbol >> 4) << 16);
                 }
@@ -63,19 +64,19 @@ impl Code {
             }
             next <<= 1;
         }
-        let many = Box::new(std::array::from_fn(|bits| together(&one, bits as u32)));
+        let many = Box::new(std::array::from_fn(|bits| count_coefficients(&one, bits as u32)));
         let whole = Box::new(std::array::from_fn(|bits| coefficient(&one, bits as u32)));
         Some(Self { one, whole, many, greatest, beyond, symbols: symbols.to_vec() })
     }
 }
 
-/// How many coefficients stand in these bits, and whether the block ends with them.
-fn together(one: &[u32; LOOKS], bits: u32) -> u32 {
+/// Counts the complete coefficients in these bits, and determines whether the block ends with them.
+fn count_coefficients(one: &[u32; LOOKUP_SIZE], bits: u32) -> u32 {
     let (mut used, mut coefficients) = (0, 0);
     loop {
-        let entry = one[((bits << used) & ((1 << LOOK) - 1)) as usize];
+        let entry = one[((bits << used) & ((1 << LOOKUP_BITS) - 1)) as usize];
         let (length, size, run) = (entry & 0xff, entry >> 8 & 15, entry >> 16);
-        if length == 0 || used + length + size > LOOK {
+        if length == 0 || used + length + size > LOOKUP_BITS {
             return used | coefficients << 8;
         }
         used += length + size;
@@ -86,36 +87,36 @@ fn together(one: &[u32; LOOKS], bits: u32) -> u32 {
     }
 }
 
-/// The one coefficient with which these bits begin, or the end of the block.
-fn coefficient(one: &[u32; LOOKS], bits: u32) -> i32 {
+/// Decodes the one coefficient at the start of these bits, or the end of the block.
+fn coefficient(one: &[u32; LOOKUP_SIZE], bits: u32) -> i32 {
     let entry = one[bits as usize];
     let (length, size, run) = (entry & 0xff, entry >> 8 & 15, entry >> 16);
-    if length == 0 || length + size > LOOK || (size == 0 && run > 0) {
+    if length == 0 || length + size > LOOKUP_BITS || (size == 0 && run > 0) {
         return 0;
     }
     if size == 0 {
-        return (END << 8 | length) as i32;
+        return (END_OF_BLOCK << 8 | length) as i32;
     }
-    let raw = (bits >> (LOOK - length - size)) & ((1 << size) - 1);
+    let raw = (bits >> (LOOKUP_BITS - length - size)) & ((1 << size) - 1);
     extended(raw, size) << 16 | (run << 8 | (length + size)) as i32
 }
 
-/// A value of so many bits: those that begin with 0 are negative.
+/// Sign-extends a value of `size` bits: values that begin with a 0 bit are negative.
 fn extended(raw: u32, size: u32) -> i32 {
     let raw = raw as i32;
     if raw < 1 << (size - 1) { raw - (1 << size) + 1 } else { raw }
 }
 
-/// The bits of a scan.
+/// Bit reader of a scan.
 pub(super) struct Bits<'a> {
     data: &'a [u8],
     at: usize,
-    /// The next bits, the first one foremost, and how many there are.
+    /// Next bits, left-aligned, and their number.
     next: u64,
     count: u32,
-    /// Of these, zeros that stand for what is not there.
+    /// Number of zero bits appended after the end of the data.
     made_up: u32,
-    /// Something that no encoder writes was met.
+    /// `true` after data that no encoder writes.
     pub(super) wrong: bool,
 }
 
@@ -124,14 +125,14 @@ impl<'a> Bits<'a> {
         Self { data, at: 0, next: 0, count: 0, made_up: 0, wrong: false }
     }
 
-    /// Whether all that was read was there, and was what encoders write.
+    /// Returns `true` if all bits read were in the file and are valid encoder output.
     pub(super) fn sound(&self) -> bool {
         !self.wrong && self.count >= self.made_up
     }
 
-    /// Passes the mark between two intervals, of this number; `false` if it does not stand there.
+    /// Skips the restart marker with this number. Returns `false` if it is not there.
     pub(super) fn restart(&mut self, number: u8) -> bool {
-        // Bits that fill the last byte are left; those of a byte more would be data.
+        // Padding bits of the last byte are skipped; a whole byte more would be data.
         let left = self.count.saturating_sub(self.made_up);
         let stands = self.data.get(self.at..self.at + 2) == Some(&[0xff, 0xd0 + number]);
         if !self.sound() || left >= 8 || !stands {
@@ -141,7 +142,7 @@ impl<'a> Bits<'a> {
         true
     }
 
-    /// Sees to 32 bits at least.
+    /// Ensures that at least 32 bits are buffered.
     #[inline(always)]
     fn fill(&mut self) {
         if self.count > 32 {
@@ -152,7 +153,7 @@ impl<'a> Bits<'a> {
         {
             let word = u32::from_be_bytes(four);
             let turned = !word;
-            // No byte of them is 255, which stands before a mark or before a 0 that is no data.
+            // None of these bytes is 255, which precedes a marker or a stuffed zero byte.
             if turned.wrapping_sub(0x0101_0101) & !turned & 0x8080_8080 == 0 {
                 self.next |= u64::from(word) << (32 - self.count);
                 self.count += 32;
@@ -172,7 +173,7 @@ impl<'a> Bits<'a> {
                     self.at += 2;
                     0xff
                 }
-                // A mark, or the end.
+                // A marker, or the end of the data.
                 Some(0xff) | None => {
                     self.made_up += 8;
                     0
@@ -189,7 +190,7 @@ impl<'a> Bits<'a> {
 
     #[inline(always)]
     fn look(&self) -> usize {
-        (self.next >> (64 - LOOK)) as usize
+        (self.next >> (64 - LOOKUP_BITS)) as usize
     }
 
     #[inline(always)]
@@ -198,7 +199,7 @@ impl<'a> Bits<'a> {
         self.count = self.count.wrapping_sub(bits);
     }
 
-    /// A value of so many bits, from 1 to 15, which are there.
+    /// Reads a value of 1 to 15 buffered bits.
     #[inline(always)]
     fn value(&mut self, size: u32) -> i32 {
         let raw = (self.next >> (64 - size)) as u32;
@@ -206,7 +207,7 @@ impl<'a> Bits<'a> {
         extended(raw, size)
     }
 
-    /// The next symbol's run and size.
+    /// Decodes the next symbol's run and size.
     #[inline(always)]
     fn symbol(&mut self, code: &Code) -> (u32, u32) {
         let entry = code.one[self.look()];
@@ -220,7 +221,7 @@ impl<'a> Bits<'a> {
     #[cold]
     #[inline(never)]
     fn long_symbol(&mut self, code: &Code) -> (u32, u32) {
-        for length in LOOK + 1..=16 {
+        for length in LOOKUP_BITS + 1..=16 {
             let found = (self.next >> (64 - length)) as i32;
             if found <= code.greatest[length as usize] {
                 let place = found + code.beyond[length as usize];
@@ -234,22 +235,22 @@ impl<'a> Bits<'a> {
         (0, 0)
     }
 
-    /// A coefficient, if it can be one.
+    /// Checks a coefficient's magnitude.
     #[inline(always)]
     pub(super) fn bounded(&mut self, value: i32) -> i16 {
-        let possible = value.unsigned_abs() <= GREATEST;
+        let possible = value.unsigned_abs() <= MAX_COEFFICIENT;
         self.wrong |= !possible;
         if possible { value as i16 } else { 0 }
     }
 
-    /// By how much the first coefficient differs from the last block's.
+    /// Decodes the difference of the DC coefficient from that of the last block.
     #[inline(always)]
     pub(super) fn difference(&mut self, code: &Code) -> i32 {
         self.fill();
         let entry = code.whole[self.look()];
         if entry != 0 {
             self.pass((entry & 0xff) as u32);
-            self.wrong |= entry >> 8 & 0xff != 0 && entry >> 8 & 0xff != END as i32;
+            self.wrong |= entry >> 8 & 0xff != 0 && entry >> 8 & 0xff != END_OF_BLOCK as i32;
             return entry >> 16;
         }
         let (run, size) = self.symbol(code);
@@ -261,18 +262,18 @@ impl<'a> Bits<'a> {
         if size == 0 { 0 } else { self.value(size) }
     }
 
-    /// The other coefficients of a block that was zero, each where it belongs and multiplied by its quantity;
-    /// gives whether there is any.
+    /// Decodes the AC coefficients into a zeroed block, dequantised and in place. Returns whether there are
+    /// any.
     #[inline(always)]
     pub(super) fn coefficients(&mut self, code: &Code, steps: &[Step; 64], block: &mut [i16; 64]) -> bool {
         let mut at = 1;
-        while at < BLOCK {
+        while at < BLOCK_COEFFICIENTS {
             self.fill();
             let entry = code.whole[self.look()];
             let value = if entry != 0 {
                 self.pass((entry & 0xff) as u32);
                 let run = (entry >> 8 & 0xff) as u32;
-                if run == END {
+                if run == END_OF_BLOCK {
                     return at > 1;
                 }
                 at += run;
@@ -289,7 +290,7 @@ impl<'a> Bits<'a> {
                 at += run;
                 self.value(size)
             };
-            if at >= BLOCK {
+            if at >= BLOCK_COEFFICIENTS {
                 self.wrong = true;
                 return true;
             }
@@ -298,29 +299,29 @@ impl<'a> Bits<'a> {
             block[usize::from(step.place & 63)] = self.bounded(value);
             at += 1;
         }
-        self.wrong |= at > BLOCK;
+        self.wrong |= at > BLOCK_COEFFICIENTS;
         true
     }
 
-    /// Passes over the other coefficients of a block.
+    /// Skips the AC coefficients of a block.
     #[inline(always)]
-    pub(super) fn pass_over(&mut self, code: &Code) {
+    pub(super) fn skip_coefficients(&mut self, code: &Code) {
         let mut at = 1;
-        while at < BLOCK {
+        while at < BLOCK_COEFFICIENTS {
             self.fill();
             let mut entry = code.many[self.look()];
             let (bits, coefficients) = (entry & 0xff, entry >> 8 & 0xff);
-            // The last coefficient has no end behind it, so what follows there is the next block's.
-            if bits != 0 && at + coefficients < BLOCK {
+            // The last coefficient has no end-of-block code after it: what follows belongs to the next block.
+            if bits != 0 && at + coefficients < BLOCK_COEFFICIENTS {
                 self.pass(bits);
                 at += coefficients;
                 if entry >> 16 != 0 {
                     return;
                 }
-                // Two lookups are within the bits that are there.
+                // Both lookups are covered by the buffered bits.
                 entry = code.many[self.look()];
                 let (bits, coefficients) = (entry & 0xff, entry >> 8 & 0xff);
-                if bits != 0 && at + coefficients < BLOCK {
+                if bits != 0 && at + coefficients < BLOCK_COEFFICIENTS {
                     self.pass(bits);
                     at += coefficients;
                     if entry >> 16 != 0 {
@@ -340,6 +341,6 @@ impl<'a> Bits<'a> {
             self.pass(size);
             at += run + 1;
         }
-        self.wrong |= at > BLOCK;
+        self.wrong |= at > BLOCK_COEFFICIENTS;
     }
 }

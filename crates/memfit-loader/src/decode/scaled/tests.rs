@@ -1,4 +1,4 @@
-//! Its pixels are the library's, and whatever the bytes are, it returns.
+//! The scaled decoder yields the library's pixels, and returns for any input.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::File;
 use crate::pixels::Rect;
 
-/// A picture with edges, gradients and noise.
+/// An image with edges, gradients and noise.
 fn pixels(width: u16, height: u16, bands: usize) -> Vec<u8> {
     let mut noise = 1_u32;
     (0..usize::from(height))
@@ -42,7 +42,7 @@ fn jpeg(
     out
 }
 
-/// Its pixels, where it takes the file.
+/// Pixels of the scaled decoder, if it accepts the file.
 fn ours(bytes: &[u8], by: usize, region: Option<Rect>) -> Option<Vec<u8>> {
     let (file, data) = File::read(bytes)?;
     let whole = Rect::whole(file.width.div_ceil(by) as u32, file.height.div_ceil(by) as u32);
@@ -93,7 +93,7 @@ fn a_file_that_ends_early_is_left_to_the_library() {
     for cut in (0..bytes.len() - 8).step_by(7) {
         assert_eq!(ours(&bytes[..cut], 8, None), None, "cut at {cut}");
     }
-    // A mark that is another one's.
+    // A restart marker with the wrong number.
     let mut wrong = bytes;
     let mark = wrong.windows(2).position(|pair| pair == [0xff, 0xd1]).unwrap();
     wrong[mark + 1] = 0xd5;
@@ -103,7 +103,7 @@ fn a_file_that_ends_early_is_left_to_the_library() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Nothing panics, whatever stands where.
+    /// No input causes a panic.
     #[test]
     fn bytes_that_are_changed_do_no_harm(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
@@ -116,7 +116,7 @@ proptest! {
             let place = place.index(bytes.len());
             bytes[place] = value;
         }
-        // What says that it is huge is not decoded before it was charged.
+        // An image with a huge header is not decoded before it was charged.
         if let Some((file, data)) = File::read(&bytes) && file.width * file.height < 1 << 20 {
             for by in [4, 8] {
                 let region = Rect::whole(file.width.div_ceil(by) as u32, file.height.div_ceil(by) as u32);
@@ -161,7 +161,7 @@ mod beside_the_library {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-        /// What it takes of damaged files, it decodes as the library does.
+        /// Damaged files that the decoder accepts decode to the library's pixels.
         #[test]
         fn what_it_takes_is_what_the_library_makes_of_it(
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),

@@ -1,18 +1,19 @@
-//! From coefficients to pixels, at a quarter and an eighth of the size: the arithmetic of libjpeg's reduced
-//! transforms, to the bit.
+//! Inverse transforms from coefficients to pixels at a quarter and an eighth of the size, bit-exact with
+//! libjpeg's reduced transforms.
 //!
 //! This is based in part on the work of the Independent JPEG Group (`jidctred.c`, `jdcolor.c`, `jdsample.c`).
 
 const CONST_BITS: u32 = 13;
 const PASS1_BITS: u32 = 2;
 
-/// `(x + half) >> bits`, as libjpeg rounds.
+/// Computes `(x + half) >> bits`, libjpeg's rounding.
 #[inline(always)]
 const fn descaled(value: i32, bits: u32) -> i32 {
     (value + (1 << (bits - 1))) >> bits
 }
 
-/// A value around 0 as a sample: cut off at both ends, and beyond that as libjpeg's table repeats.
+/// Converts a value centred on 0 to a sample: clamped, and far outside of the range wrapped like libjpeg's
+/// table.
 #[inline(always)]
 pub(super) fn sample(value: i32) -> u8 {
     match value & 1023 {
@@ -23,23 +24,23 @@ pub(super) fn sample(value: i32) -> u8 {
     }
 }
 
-/// The sample of a block that is all one colour; also the one of a block that becomes one.
+/// Sample of a block of one colour; also of a block that is reduced to one sample.
 #[inline(always)]
-pub(super) fn one(first: i16) -> u8 {
+pub(super) fn transform_1x1(first: i16) -> u8 {
     sample(descaled(i32::from(first), 3))
 }
 
-/// A row of coefficients, which are multiplied by their quantities.
+/// Row of dequantised coefficients.
 #[inline(always)]
 fn row(block: &[i16; 64], number: usize) -> [i32; 8] {
     std::array::from_fn(|column| i32::from(block[8 * number + column]))
 }
 
-/// Two by two samples of a block.
+/// Transforms a block to two by two samples.
 ///
-/// libjpeg passes over columns and rows of zeros, with the same result.
+/// libjpeg skips columns and rows of zeros, with the same result.
 #[inline(always)]
-pub(super) fn two(block: &[i16; 64], out: &mut [u8], stride: usize) {
+pub(super) fn transform_2x2(block: &[i16; 64], out: &mut [u8], stride: usize) {
     let odd = |first: i32, third: i32, fifth: i32, seventh: i32| {
         seventh * -5906 + fifth * 6967 + third * -10426 + first * 29692
     };
@@ -59,9 +60,9 @@ pub(super) fn two(block: &[i16; 64], out: &mut [u8], stride: usize) {
     }
 }
 
-/// Four by four samples of a block.
+/// Transforms a block to four by four samples.
 #[inline(always)]
-pub(super) fn four(block: &[i16; 64], out: &mut [u8], stride: usize) {
+pub(super) fn transform_4x4(block: &[i16; 64], out: &mut [u8], stride: usize) {
     let parts = |line: [i32; 8]| {
         let [zeroth, first, second, third, _, fifth, sixth, seventh] = line;
         let even = zeroth << (CONST_BITS + 1);
@@ -85,7 +86,7 @@ pub(super) fn four(block: &[i16; 64], out: &mut [u8], stride: usize) {
     }
 }
 
-/// From brightness and two differences to red, green and blue.
+/// Converter from luma and two chroma values to red, green and blue.
 pub(super) struct Colours {
     red: [i32; 256],
     blue: [i32; 256],
@@ -95,7 +96,7 @@ pub(super) struct Colours {
 impl Colours {
     pub(super) fn new() -> Self {
         let centered = |value: usize| value as i32 - 128;
-        // 1.402, 1.772, 0.71414 and 0.34414, times 65536.
+        // 1.402, 1.772, 0.71414 and 0.34414, multiplied by 65536.
         Self {
             red: std::array::from_fn(|value| (91881 * centered(value) + 32768) >> 16),
             blue: std::array::from_fn(|value| (116_130 * centered(value) + 32768) >> 16),
@@ -103,7 +104,7 @@ impl Colours {
         }
     }
 
-    /// A row, from this column on.
+    /// Converts a row.
     pub(super) fn row(&self, light: &[u8], blue: &[u8], red: &[u8], out: &mut [u8]) {
         let differences = blue.iter().zip(red);
         for ((pixel, &light), (&blue, &red)) in out.chunks_exact_mut(3).zip(light).zip(differences) {
@@ -115,9 +116,9 @@ impl Colours {
     }
 }
 
-/// A row that has every other sample only, `from` being as long as it is in the file: each of the others lies
-/// a quarter of the way to its neighbour, or, if not `smooth`, is the same.
-pub(super) fn widened(from: &[u8], smooth: bool, out: &mut [u8]) {
+/// Upsamples a row with half as many samples by a factor of two. If `smooth`, each new sample lies a quarter
+/// of the way to its neighbour; otherwise samples are repeated. `from` has the file's length.
+pub(super) fn upsample(from: &[u8], smooth: bool, out: &mut [u8]) {
     if !smooth || from.len() <= 2 {
         for (pair, &value) in out.chunks_exact_mut(2).zip(from) {
             pair.fill(value);

@@ -1,4 +1,4 @@
-//! Tests of what stands around a line.
+//! Tests of contexts around a line.
 
 use super::*;
 

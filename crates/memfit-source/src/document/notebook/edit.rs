@@ -1,18 +1,18 @@
-//! Edits of a notebook's code, as edits of its file: the lines that change are written anew, one string a
-//! line as the format has it, and every other byte stays.
+//! Translates edits of a notebook's code to edits of its file. Changed lines are rewritten, one JSON string a
+//! line as the format prescribes; every other byte stays.
 
 use std::fmt::Write as _;
 
-use super::{Map, Place};
+use super::{CellSource, Map};
 use crate::edit::{Edit, EditError};
 use crate::position::Span;
 
-/// Lines as JSON strings without their quotes, and how long the escape sequence of each one's line end is.
+/// Lines as JSON strings without their quotes, each with the length of the escape sequence of its line end.
 #[derive(Debug, Default)]
 struct Lines {
     done: Vec<(String, usize)>,
     open: String,
-    /// Characters that are not ASCII are written as escape sequences.
+    /// `true` if non-ASCII characters are written as escape sequences.
     is_ascii: bool,
 }
 
@@ -21,20 +21,20 @@ impl Lines {
         self.done.push((std::mem::take(&mut self.open), escape));
     }
 
-    /// Takes over what the file has.
+    /// Copies unchanged text from the file.
     fn keep(&mut self, map: &Map, span: Span, code: &str, file: &str) {
         let first = map.pieces.partition_point(|piece| piece.code.end <= span.start);
         for piece in map.pieces[first..].iter().take_while(|piece| piece.code.start < span.end) {
             let kept = Span::new(piece.code.start.max(span.start), piece.code.end.min(span.end));
             let raw = Span::new(piece.place(kept.start), piece.place(kept.end));
-            self.open.push_str(raw.of(file));
-            if piece.escaped && kept.of(code) == "\n" {
-                self.end(raw.of(file).len());
+            self.open.push_str(raw.slice(file));
+            if piece.escaped && kept.slice(code) == "\n" {
+                self.end(raw.slice(file).len());
             }
         }
     }
 
-    /// Writes new text.
+    /// Appends new text.
     fn write(&mut self, text: &str) {
         for character in text.chars() {
             match character {
@@ -60,7 +60,7 @@ impl Lines {
         self.done.is_empty() && self.open.is_empty()
     }
 
-    /// The last line has no line end: cells end without one, as a rule.
+    /// Removes the last line end, since cells usually end without one.
     fn without_last_end(&mut self) {
         if self.open.is_empty()
             && let Some((mut line, escape)) = self.done.pop()
@@ -78,17 +78,17 @@ impl Lines {
     }
 }
 
-/// An edit within a cell.
+/// Edit within a cell.
 #[derive(Debug)]
 struct CellEdit {
     edit: Edit,
-    /// It took in the line end behind the last line, which the cell does not have.
+    /// `true` if it covered the line end after the last line, which the cell does not contain.
     with_end: bool,
 }
 
 impl Map {
-    /// Edits of the code as edits of the file. `about` is what they belong to: it decides between the end of
-    /// a cell and the beginning of the next.
+    /// Translates edits of the code to edits of the file. `about` is the span of the finding; it decides
+    /// between the end of a cell and the beginning of the next.
     pub(in super::super) fn edits(
         &self,
         edits: &[Edit],
@@ -98,7 +98,7 @@ impl Map {
     ) -> Result<Vec<Edit>, EditError> {
         let mut by_cell: Vec<(usize, Vec<CellEdit>)> = Vec::new();
         for edit in edits {
-            let (cell, edit) = self.in_cell(edit, about, code)?;
+            let (cell, edit) = self.locate_in_cell(edit, about, code)?;
             match by_cell.iter_mut().find(|(known, _)| *known == cell) {
                 Some((_, known)) => known.push(edit),
                 None => by_cell.push((cell, vec![edit])),
@@ -113,8 +113,8 @@ impl Map {
         Ok(changed)
     }
 
-    /// The cell of an edit, and the edit without the line end that no cell has.
-    fn in_cell(&self, edit: &Edit, about: Span, code: &str) -> Result<(usize, CellEdit), EditError> {
+    /// Finds the cell of an edit, and removes the trailing line end that no cell has.
+    fn locate_in_cell(&self, edit: &Edit, about: Span, code: &str) -> Result<(usize, CellEdit), EditError> {
         let whole = |index: usize| {
             let end = self.cells.get(index + 1).map_or(code.len() as u32, |next| next.code.start);
             Span::new(self.cells[index].code.start, end)
@@ -131,7 +131,7 @@ impl Map {
         let mut edit = edit.clone();
         let with_end = edit.span.end > cell.end;
         if with_end {
-            // Behind the last line, which has no end in the file.
+            // After the last line, which has no line end in the file.
             if edit.span.start > cell.end {
                 edit.text.insert(0, '\n');
             }
@@ -142,33 +142,33 @@ impl Map {
 
     fn cell_edits(
         &self,
-        cell: &Place,
+        cell: &CellSource,
         edits: &[CellEdit],
         code: &str,
         file: &str,
         changed: &mut Vec<Edit>,
     ) -> Result<(), EditError> {
         let Some(last) = cell.strings.len().checked_sub(1) else {
-            changed.push(filled(cell, edits));
+            changed.push(empty_source_edit(cell, edits));
             return Ok(());
         };
         let string_at = |offset: u32| {
             cell.strings.partition_point(|(start, _)| *start <= offset).saturating_sub(1).min(last)
         };
-        // The strings that each edit touches, put together where they meet.
+        // Ranges of strings that the edits touch, merged where they meet.
         let mut regions: Vec<(usize, usize, Vec<&CellEdit>)> = Vec::new();
         for one in edits {
             let edit = &one.edit;
             let mut first = string_at(edit.span.start);
             let mut end = string_at(edit.span.end.max(edit.span.start + 1) - 1);
-            // What is left of a line without its end goes on with the next.
+            // A line that loses its end continues with the next.
             let ends = edit.text.ends_with('\n')
                 || (edit.text.is_empty() && edit.span.start == cell.strings[first].0);
             let to_the_end = cell.strings.get(end + 1).is_some_and(|(next, _)| *next == edit.span.end);
             if to_the_end && !ends && edit.span.end > edit.span.start {
                 end += 1;
             }
-            // Without its last line, a cell ends with the line before.
+            // Without its last line, a cell ends at the line before.
             if end == last && edit.span.start == cell.strings[first].0 && first > 0 {
                 first -= 1;
             }
@@ -183,7 +183,7 @@ impl Map {
         for (first, end, edits) in regions {
             let start = cell.strings[first].0;
             let stop = cell.strings.get(end + 1).map_or(cell.code.end, |(start, _)| *start);
-            let raw = cell.source.of(file);
+            let raw = cell.source.slice(file);
             let mut lines = Lines { is_ascii: raw.is_ascii() && raw.contains("\\u"), ..Lines::default() };
             let mut at = start;
             for CellEdit { edit, .. } in &edits {
@@ -199,22 +199,22 @@ impl Map {
                 lines.without_last_end();
             }
             changed.push(if cell.is_list {
-                listed(cell, first, end, lines, file)
+                list_edit(cell, first, end, lines, file)
             } else {
-                self.spliced(cell, &lines.into_lines().concat(), file)
+                self.string_edit(cell, &lines.into_lines().concat(), file)
             });
         }
         Ok(())
     }
 
-    /// The change of a source that is one string: what is the same at both ends stays.
-    fn spliced(&self, cell: &Place, after: &str, file: &str) -> Edit {
+    /// Edit of a source that is one string: the common prefix and suffix stay.
+    fn string_edit(&self, cell: &CellSource, after: &str, file: &str) -> Edit {
         let quoted = cell.source;
         let inner = Span::new(quoted.start + 1, quoted.end - 1);
-        let before = inner.of(file);
+        let before = inner.slice(file);
         let same = |a: &[u8], b: &[u8]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
         let head = same(before.as_bytes(), after.as_bytes());
-        // Characters and escape sequences are cut nowhere: both ends lie between them, in both texts.
+        // Both cuts fall on boundaries of characters and escape sequences in both texts.
         let boundaries = || {
             let first = self.pieces.partition_point(|piece| piece.file.start < inner.start);
             self.pieces[first..].iter().take_while(|piece| piece.file.end <= inner.end).flat_map(|piece| {
@@ -240,8 +240,8 @@ impl Map {
     }
 }
 
-/// The change of a source that was empty.
-fn filled(cell: &Place, edits: &[CellEdit]) -> Edit {
+/// Edit of an empty source.
+fn empty_source_edit(cell: &CellSource, edits: &[CellEdit]) -> Edit {
     let mut lines = Lines::default();
     for one in edits {
         lines.write(&one.edit.text);
@@ -253,11 +253,11 @@ fn filled(cell: &Place, edits: &[CellEdit]) -> Edit {
     Edit::replace(cell.source, format!("[{}]", strings.join(", ")))
 }
 
-/// The change of a source that is a list of strings.
-fn listed(cell: &Place, first: usize, end: usize, lines: Lines, file: &str) -> Edit {
+/// Edit of a source that is a list of strings.
+fn list_edit(cell: &CellSource, first: usize, end: usize, lines: Lines, file: &str) -> Edit {
     let string = |index: usize| cell.strings[index].1;
     if lines.is_empty() {
-        // The comma goes with the string.
+        // The comma is removed with the string.
         return match (first.checked_sub(1), cell.strings.get(end + 1)) {
             (_, Some((_, next))) => Edit::delete(Span::new(string(first).start, next.start)),
             (Some(before), None) => Edit::delete(Span::new(string(before).end, string(end).end)),
@@ -265,8 +265,8 @@ fn listed(cell: &Place, first: usize, end: usize, lines: Lines, file: &str) -> E
         };
     }
     let between = match cell.strings.as_slice() {
-        [(_, one), (_, two), ..] => Span::new(one.end, two.start).of(file).to_owned(),
-        _ => format!(",{}", Span::new(cell.source.start + 1, string(0).start).of(file)),
+        [(_, one), (_, two), ..] => Span::new(one.end, two.start).slice(file).to_owned(),
+        _ => format!(",{}", Span::new(cell.source.start + 1, string(0).start).slice(file)),
     };
     let strings: Vec<String> = lines.into_lines().iter().map(|line| format!("\"{line}\"")).collect();
     Edit::replace(Span::new(string(first).start, string(end).end), strings.join(&between))

@@ -1,18 +1,18 @@
-//! What the functions of torch, and of those around it, make of their arguments.
+//! Results of functions and methods of torch and related libraries.
 
-use crate::facts::{Criterion, DType, Device, Flags, Kind};
+use crate::facts::{Criterion, DType, Device, Flags, Kind, Value};
 
-/// What a call by full name gives.
-pub(super) enum Known {
+/// Result of a call by full name.
+pub(super) enum CallResult {
     /// A value of this kind, without a graph.
     Made(Kind, Flags),
     /// A new tensor; its device is an argument.
     Created,
-    /// A tensor that hangs on what its arguments hang on.
+    /// A tensor with the graphs of the arguments.
     Tensor(Flags),
     /// A loss.
     Loss,
-    /// What its first argument is.
+    /// The first argument.
     Same(Flags),
     /// A number.
     Number,
@@ -95,8 +95,8 @@ const LOSSES: &[&str] = &[
     "gaussian_nll_loss",
 ];
 
-/// What the standard library's and the frameworks' names mean here.
-pub(super) fn known(path: &str) -> Option<Known> {
+/// Looks up a function or class of the standard library or a framework.
+pub(super) fn known_call(path: &str) -> Option<CallResult> {
     let last = path.rsplit('.').next().unwrap_or(path);
     if let Some(rest) = path.strip_prefix("torch.") {
         return Some(torch(rest, last));
@@ -107,49 +107,49 @@ pub(super) fn known(path: &str) -> Option<Known> {
         let normalised =
             !plain && (last.chars().next().is_some_and(char::is_lowercase)) && !last.starts_with("vgg");
         let flags = if normalised || last.ends_with("_bn") { Flags::BATCH_NORM } else { Flags::NONE };
-        return Some(Known::Made(Kind::Module, flags));
+        return Some(CallResult::Made(Kind::Module, flags));
     }
     if matches!(
         path,
         "torchvision.io.read_image" | "torchvision.io.decode_image" | "torchvision.io.decode_jpeg"
     ) {
-        return Some(Known::Tensor(Flags::FULL_IMAGE));
+        return Some(CallResult::Tensor(Flags::FULL_IMAGE));
     }
     if path.starts_with("torchvision.") && matches!(last, "to_tensor" | "pil_to_tensor" | "to_image") {
-        return Some(Known::Tensor(Flags::FULL_IMAGE));
+        return Some(CallResult::Tensor(Flags::FULL_IMAGE));
     }
     if path.starts_with("torchvision.") && matches!(last, "resize" | "resized_crop" | "center_crop" | "crop")
     {
-        return Some(Known::Tensor(Flags::NONE));
+        return Some(CallResult::Tensor(Flags::NONE));
     }
-    // An object that is called with an image.
+    // A transform that is called with an image.
     if path.starts_with("torchvision.transforms.") && last.chars().next().is_some_and(char::is_uppercase) {
-        return Some(Known::Made(Kind::Imported(path.into()), Flags::NONE));
+        return Some(CallResult::Made(Kind::Imported(path.into()), Flags::NONE));
     }
     if path.ends_with(".from_pretrained") {
         let owner = path.rsplit('.').nth(1).unwrap_or_default();
         let kind = if owner.contains("Tokenizer") || owner.contains("Processor") {
             Kind::Tokenizer
         } else if owner.ends_with("Pipeline") {
-            // It records no gradients, and gives images or texts.
+            // Records no gradients, and yields images or texts.
             Kind::Imported(path.into())
         } else if owner.contains("Model") || owner.contains("For") {
             Kind::Module
         } else {
             return None;
         };
-        return Some(Known::Made(kind, Flags::NONE));
+        return Some(CallResult::Made(kind, Flags::NONE));
     }
     Some(match path {
-        "timm.create_model" => Known::Made(Kind::Module, Flags::NONE),
-        "copy.deepcopy" | "copy.copy" => Known::Same(Flags::NONE),
-        "collections.deque" => Known::Made(Kind::Container { bounded: false }, Flags::NONE),
+        "timm.create_model" => CallResult::Made(Kind::Module, Flags::NONE),
+        "copy.deepcopy" | "copy.copy" => CallResult::Same(Flags::NONE),
+        "collections.deque" => CallResult::Made(Kind::Container { bounded: false }, Flags::NONE),
         "collections.defaultdict"
         | "builtins.list"
         | "builtins.dict"
         | "builtins.set"
         | "builtins.tuple"
-        | "collections.OrderedDict" => Known::Made(Kind::Container { bounded: false }, Flags::NONE),
+        | "collections.OrderedDict" => CallResult::Made(Kind::Container { bounded: false }, Flags::NONE),
         "builtins.float"
         | "builtins.int"
         | "builtins.str"
@@ -158,66 +158,66 @@ pub(super) fn known(path: &str) -> Option<Known> {
         | "builtins.print"
         | "builtins.isinstance"
         | "builtins.bool"
-        | "builtins.repr" => Known::Number,
+        | "builtins.repr" => CallResult::Number,
         "builtins.range" | "builtins.zip" | "builtins.enumerate" | "builtins.open" | "builtins.super" => {
             return None;
         }
         "accelerate.Accelerator" | "lightning.Fabric" | "lightning_fabric.Fabric" => return None,
-        _ if path.starts_with("numpy.") => Known::Number,
+        _ if path.starts_with("numpy.") => CallResult::Number,
         _ => return None,
     })
 }
 
-fn torch(rest: &str, last: &str) -> Known {
+fn torch(rest: &str, last: &str) -> CallResult {
     if let Some(name) = rest.strip_prefix("nn.functional.") {
         return match name {
-            "cross_entropy" | "binary_cross_entropy_with_logits" => Known::Loss,
-            "softmax" | "log_softmax" => Known::Tensor(Flags::SOFTMAX),
-            "sigmoid" => Known::Tensor(Flags::SIGMOID),
-            _ if LOSSES.contains(&name) => Known::Loss,
-            _ => Known::Tensor(Flags::NONE),
+            "cross_entropy" | "binary_cross_entropy_with_logits" => CallResult::Loss,
+            "softmax" | "log_softmax" => CallResult::Tensor(Flags::SOFTMAX),
+            "sigmoid" => CallResult::Tensor(Flags::SIGMOID),
+            _ if LOSSES.contains(&name) => CallResult::Loss,
+            _ => CallResult::Tensor(Flags::NONE),
         };
     }
     if let Some(name) = rest.strip_prefix("nn.") {
         return match name {
             "CrossEntropyLoss" => made_loss(Criterion::CrossEntropy),
             "BCEWithLogitsLoss" => made_loss(Criterion::BceWithLogits),
-            "DataParallel" => Known::Same(Flags::NONE),
-            "parallel.DistributedDataParallel" => Known::Same(Flags::DISTRIBUTED),
-            "utils.clip_grad_norm_" | "utils.clip_grad_value_" => Known::Number,
-            "Parameter" => Known::Tensor(Flags::NONE),
+            "DataParallel" => CallResult::Same(Flags::NONE),
+            "parallel.DistributedDataParallel" => CallResult::Same(Flags::DISTRIBUTED),
+            "utils.clip_grad_norm_" | "utils.clip_grad_value_" => CallResult::Number,
+            "Parameter" => CallResult::Tensor(Flags::NONE),
             _ if name.ends_with("Loss") => made_loss(Criterion::Other),
             _ if name.starts_with("BatchNorm") || name == "SyncBatchNorm" => {
-                Known::Made(Kind::Module, Flags::BATCH_NORM)
+                CallResult::Made(Kind::Module, Flags::BATCH_NORM)
             }
-            "Softmax" | "LogSoftmax" => Known::Made(Kind::Module, Flags::SOFTMAX),
-            "Sigmoid" => Known::Made(Kind::Module, Flags::SIGMOID),
+            "Softmax" | "LogSoftmax" => CallResult::Made(Kind::Module, Flags::SOFTMAX),
+            "Sigmoid" => CallResult::Made(Kind::Module, Flags::SIGMOID),
             _ if last.chars().next().is_some_and(char::is_uppercase) => {
-                Known::Made(Kind::Module, Flags::NONE)
+                CallResult::Made(Kind::Module, Flags::NONE)
             }
-            _ if name.contains("init.") => Known::Number,
-            _ => Known::Tensor(Flags::NONE),
+            _ if name.contains("init.") => CallResult::Number,
+            _ => CallResult::Tensor(Flags::NONE),
         };
     }
     if rest.starts_with("optim.lr_scheduler.") {
-        return Known::Made(Kind::Scheduler, Flags::NONE);
+        return CallResult::Made(Kind::Scheduler, Flags::NONE);
     }
     if let Some(name) = rest.strip_prefix("optim.") {
         let made = name.chars().next().is_some_and(char::is_uppercase) && !name.contains('.');
         return if made {
-            Known::Made(Kind::Optimizer, Flags::NONE)
+            CallResult::Made(Kind::Optimizer, Flags::NONE)
         } else {
-            Known::Made(Kind::Unknown, Flags::NONE)
+            CallResult::Made(Kind::Unknown, Flags::NONE)
         };
     }
     match rest {
-        "utils.data.DataLoader" => return Known::Loader,
-        "cuda.amp.GradScaler" | "amp.GradScaler" | "amp.grad_scaler.GradScaler" => return Known::Scaler,
-        "compile" => return Known::Same(Flags::NONE),
-        "device" => return Known::Made(Kind::Device(Device::Named), Flags::NONE),
-        "softmax" | "log_softmax" => return Known::Tensor(Flags::SOFTMAX),
-        "sigmoid" => return Known::Tensor(Flags::SIGMOID),
-        "load" | "autograd.Variable" => return Known::Made(Kind::Unknown, Flags::NONE),
+        "utils.data.DataLoader" => return CallResult::Loader,
+        "cuda.amp.GradScaler" | "amp.GradScaler" | "amp.grad_scaler.GradScaler" => return CallResult::Scaler,
+        "compile" => return CallResult::Same(Flags::NONE),
+        "device" => return CallResult::Made(Kind::Device(Device::Named), Flags::NONE),
+        "softmax" | "log_softmax" => return CallResult::Tensor(Flags::SOFTMAX),
+        "sigmoid" => return CallResult::Tensor(Flags::SIGMOID),
+        "load" | "autograd.Variable" => return CallResult::Made(Kind::Unknown, Flags::NONE),
         _ => {}
     }
     if rest.starts_with("utils.")
@@ -227,48 +227,48 @@ fn torch(rest: &str, last: &str) -> Known {
         || rest.starts_with("jit.")
         || rest.starts_with("profiler")
     {
-        return Known::Made(Kind::Unknown, Flags::NONE);
+        return CallResult::Made(Kind::Unknown, Flags::NONE);
     }
     if CREATORS.contains(&last) {
-        return Known::Created;
+        return CallResult::Created;
     }
     if NUMBERS.contains(&last) || rest.starts_with("cuda.") {
-        return Known::Number;
+        return CallResult::Number;
     }
-    Known::Tensor(Flags::NONE)
+    CallResult::Tensor(Flags::NONE)
 }
 
-fn made_loss(which: Criterion) -> Known {
-    Known::Made(Kind::Criterion { which, sums: false }, Flags::NONE)
+fn made_loss(which: Criterion) -> CallResult {
+    CallResult::Made(Kind::Criterion { which, sums: false }, Flags::NONE)
 }
 
-/// What a method makes of its tensor.
+/// Result of a tensor method.
 pub(super) enum Method {
-    /// Cut from its graph.
+    /// The tensor without its graph.
     Detach,
-    /// A number or something else that lives on the host.
+    /// A number or another object on the host.
     Host,
-    /// On the host, in its graph still.
+    /// The tensor on the host, with its graph.
     Cpu,
-    /// On the GPU.
+    /// The tensor on the GPU.
     Cuda,
-    /// Moved or cast, by its arguments.
+    /// Moved or converted, depending on the arguments.
     To,
-    /// Cast.
+    /// Converted to another element type.
     Cast(DType),
-    /// A copy with storage of its own.
+    /// A copy with its own storage.
     Copy,
-    /// A part that shares the storage.
+    /// A view that shares the storage.
     View,
-    /// Divided.
+    /// A quotient.
     Divide,
-    /// Multiplied by something.
+    /// A product.
     Multiply,
-    /// Reduced to one number.
+    /// A reduction to a scalar.
     Reduce { sums: bool },
-    /// With flags.
+    /// The tensor with flags.
     Marked(Flags),
-    /// Anything else: it hangs on what its tensor hangs on.
+    /// Anything else, with the tensor's graph.
     Plain,
 }
 
@@ -293,5 +293,15 @@ pub(super) fn method(name: &str) -> Method {
         "softmax" | "log_softmax" => Method::Marked(Flags::SOFTMAX),
         "sigmoid" => Method::Marked(Flags::SIGMOID),
         _ => Method::Plain,
+    }
+}
+
+/// Device named by an argument.
+pub(super) fn device_of(value: &Value) -> Device {
+    match &value.kind {
+        Kind::Device(device) => *device,
+        Kind::Str(text) if text.starts_with("cuda") => Device::Cuda,
+        Kind::Str(text) if &**text == "cpu" => Device::Cpu,
+        _ => Device::Unknown,
     }
 }

@@ -1,78 +1,81 @@
-//! What every judgement works with: the story, what was missing, and the recorded calls to be made once more.
+//! Shared state of the cause checks: the timeline, the missing bytes, and replays of the recorded calls.
 
-use memfit_allocator::{Edit, Given, Outcome, Program};
-use memfit_patch::{Code, Known, Ran, Refusal, Wanted};
+use memfit_allocator::{Edit, Outcome, Program, ReplayConditions};
+use memfit_patch::{Code, Ran, RecordedFacts, Refusal, RemedyRequest};
 use memfit_recording::{StackId, Track};
 use memfit_vocabulary::{Lever, Proof};
 
 use crate::case::Case;
 use crate::explanation::{Apply, Fact, Fix, Line};
 use crate::origins::{Origins, Site};
-use crate::story::{LARGEST, Life, Story};
+use crate::timeline::{Life, MAX_BYTES, Timeline};
 
-/// Memory that never runs out: small enough for one and an eighth of it to be reserved many times over.
-const ENDLESS: u64 = 1 << 46;
+/// Capacity that is never reached: small enough for nine eighths of it to be reserved many times over.
+const UNLIMITED_BYTES: u64 = 1 << 46;
 
-/// One in so many of what the allocator could get is little.
-pub(crate) const LITTLE: u64 = 10;
+/// Divisor of the limit: a tenth of what the allocator could use counts as little.
+pub(crate) const SMALL_SHARE_DIVISOR: u64 = 10;
 
-pub(crate) struct Bench<'case> {
+pub(crate) struct Analysis<'case> {
     pub(crate) case: &'case Case<'case>,
-    pub(crate) story: Story<'case>,
-    /// The program's source, as far as it is at hand.
+    pub(crate) timeline: Timeline<'case>,
+    /// Source of the program, if it is available.
     pub(crate) code: Code<'case>,
     pub(crate) program: Program,
-    /// What the allocator could get, as far as is known: at least what it held when it failed.
+    /// Bytes that the allocator could use, if known: at least what it held when the request failed.
     pub(crate) limit: Option<u64>,
-    /// The request and what was in blocks, less what the allocator could get.
+    /// Request plus allocated bytes, minus the limit.
     pub(crate) missing: Option<i64>,
-    /// What the recorded calls reserve where memory never runs out.
+    /// Bytes that the recorded calls reserve without a limit.
     demand: u64,
 }
 
-impl<'case> Bench<'case> {
+impl<'case> Analysis<'case> {
     pub(crate) fn new(case: &'case Case<'case>) -> Option<Self> {
-        let story = Story::of(case.track, case.device)?;
-        let program = Program::of(case.track, case.device);
-        let trouble = story.trouble;
+        let timeline = Timeline::from_track(case.track, case.device)?;
+        let program = Program::from_track(case.track, case.device);
+        let trouble = timeline.trouble;
         let limit = case.card.limit.or_else(|| trouble.requested.map(|_| trouble.reserved));
-        let limit = limit.map(|limit| limit.min(LARGEST));
+        let limit = limit.map(|limit| limit.min(MAX_BYTES));
         let missing = limit
             .zip(trouble.requested)
             .map(|(limit, requested)| (trouble.allocated + requested) as i64 - limit as i64);
-        let demand = program.run(&Given { capacity: ENDLESS, ..case.given }, |_| Edit::Keep).reserved();
-        let code = Code::new(case.source, ran(case.track, &story.origins));
-        Some(Self { case, story, code, program, limit, missing, demand })
+        let demand = program
+            .run(&ReplayConditions { capacity: UNLIMITED_BYTES, ..case.given }, |_| Edit::Keep)
+            .reserved();
+        let code = Code::new(case.source, ran(case.track, &timeline.origins));
+        Some(Self { case, timeline, code, program, limit, missing, demand })
     }
 
-    /// The bytes that were missing, where any were.
+    /// Missing bytes, if any were.
     pub(crate) fn short(&self) -> Option<u64> {
         self.missing.and_then(|missing| u64::try_from(missing).ok()).filter(|missing| *missing > 0)
     }
 
-    /// Whether the card was full: something was missing, or so little was left that it is no wonder that it
-    /// was in pieces.
+    /// Returns `true` if the card was full: bytes were missing, or so few were left that fragmentation is no
+    /// cause.
     pub(crate) fn full(&self) -> bool {
-        let left =
-            self.limit.map(|limit| (limit.saturating_sub(self.story.trouble.allocated), limit / LITTLE));
+        let left = self.limit.map(|limit| {
+            (limit.saturating_sub(self.timeline.trouble.allocated), limit / SMALL_SHARE_DIVISOR)
+        });
         self.short().is_some() || self.missing.is_some() && left.is_some_and(|(left, little)| left < little)
     }
 
-    /// Whether so many bytes less would have been enough.
+    /// Returns `true` if using `bytes` less would have prevented the failure; `None` if the limit is unknown.
     pub(crate) fn enough(&self, bytes: u64) -> Option<bool> {
         self.missing.map(|missing| bytes as i64 >= missing)
     }
 
-    /// The recorded calls once more, where the allocator can get what it could: whether they all succeed, and
-    /// what less they reserve where memory never runs out.
+    /// Replays the recorded calls with an edit, once within the limit and once without one. Returns whether
+    /// all succeed and how much less they reserve.
     pub(crate) fn replay(
         &self,
         program: &Program,
-        given: &Given,
+        given: &ReplayConditions,
         edit: impl Fn(u32) -> Edit + Copy,
     ) -> Replayed {
-        let endless = program.run(&Given { capacity: ENDLESS, ..*given }, edit);
-        let died = self.limit.map(|capacity| program.run(&Given { capacity, ..*given }, edit));
+        let endless = program.run(&ReplayConditions { capacity: UNLIMITED_BYTES, ..*given }, edit);
+        let died = self.limit.map(|capacity| program.run(&ReplayConditions { capacity, ..*given }, edit));
         Replayed {
             saves: self.demand.saturating_sub(endless.reserved()),
             reserved: endless.reserved(),
@@ -81,40 +84,40 @@ impl<'case> Bench<'case> {
         }
     }
 
-    /// What the recorded calls reserve where memory never runs out.
+    /// Bytes that the recorded calls reserve without a limit.
     pub(crate) const fn demand(&self) -> u64 {
         self.demand
     }
 
-    /// The change of the source that makes a remedy at the first of these lines where one is right.
-    pub(crate) fn change(&self, lever: Lever, sites: &[Site], known: Known<'_>) -> Apply {
+    /// Builds the source edit for a remedy at the first of these lines where it is correct.
+    pub(crate) fn change(&self, lever: Lever, sites: &[Site], known: RecordedFacts<'_>) -> Apply {
         let sites: Vec<memfit_patch::Site> = sites.iter().map(|site| self.place(*site)).collect();
-        match self.code.change(&Wanted { lever, sites: &sites, known }) {
+        match self.code.change(&RemedyRequest { lever, sites: &sites, known }) {
             Ok(change) => Apply::Edit(change),
             Err(Refusal::NotHere) => Apply::ByHand(None),
             Err(Refusal::Unproven(why)) => Apply::ByHand(Some(why)),
         }
     }
 
-    /// Whether a line on the way to the failing request has gradients off, wherever on that way: then there
-    /// is no graph, and no remedy is about one.
+    /// Returns `true` if gradients are off on any line of the failing request's stack. Then there is no
+    /// graph, and remedies for graphs do not apply.
     pub(crate) fn without_graph(&self) -> bool {
-        let story = &self.story;
-        let off = |site: &Site| self.code.is_without_grad(story.track.texts.get(site.file), site.line);
-        story.origins.get(story.trouble.stack).user.iter().any(off)
+        let timeline = &self.timeline;
+        let off = |site: &Site| self.code.is_without_grad(timeline.track.texts.get(site.file), site.line);
+        timeline.origins.get(timeline.trouble.stack).user.iter().any(off)
     }
 
-    /// A line as the source knows it.
+    /// Converts a line to the form that `memfit-patch` uses.
     pub(crate) fn place(&self, site: Site) -> memfit_patch::Site {
-        place(self.story.track, site)
+        place(self.timeline.track, site)
     }
 
-    /// The user's lines of these stacks, each once.
+    /// User code lines of these stacks, without duplicates.
     pub(crate) fn sites(&self, stacks: impl IntoIterator<Item = StackId>) -> Vec<Site> {
         let mut seen = std::collections::HashSet::new();
         let stacks = stacks.into_iter().filter(|stack| seen.insert(*stack)).collect::<Vec<_>>();
         let mut sites: Vec<Site> = Vec::new();
-        for site in stacks.iter().flat_map(|stack| &self.story.origins.get(*stack).user) {
+        for site in stacks.iter().flat_map(|stack| &self.timeline.origins.get(*stack).user) {
             if !sites.contains(site) {
                 sites.push(*site);
             }
@@ -127,21 +130,21 @@ impl<'case> Bench<'case> {
         self.with_text(Line { file, line, function, text: None })
     }
 
-    /// A line with its text, where its file is at hand.
+    /// Adds the source text to a line if its file is available.
     pub(crate) fn with_text(&self, line: Line) -> Line {
         Line { text: self.code.line(&line.file, line.line).or(line.text), ..line }
     }
 
-    /// The user's lines of a stack, innermost first.
+    /// User code lines of a stack, innermost first.
     pub(crate) fn lines(&self, stack: StackId) -> Vec<Line> {
-        self.story.origins.get(stack).user.iter().map(|site| self.line(*site)).collect()
+        self.timeline.origins.get(stack).user.iter().map(|site| self.line(*site)).collect()
     }
 
     pub(crate) fn fact(&self, text: impl Into<String>, bytes: u64, stack: Option<StackId>) -> Fact {
         Fact { text: text.into(), bytes, lines: stack.map(|stack| self.lines(stack)).unwrap_or_default() }
     }
 
-    /// The stacks of blocks, those that hold most first, each with its bytes.
+    /// Stacks of blocks with their bytes, largest first.
     #[expect(clippy::unused_self, reason = "one of the questions that the bench is asked")]
     pub(crate) fn stacks<'a>(&self, lives: impl Iterator<Item = &'a Life>) -> Vec<(StackId, u64)> {
         let mut sums: std::collections::HashMap<StackId, u64> = std::collections::HashMap::new();
@@ -162,8 +165,8 @@ fn place(track: &Track, site: Site) -> memfit_patch::Site {
     }
 }
 
-/// The lines that a recording shows to have run, and which file is the script: the one whose own level most
-/// stacks begin at.
+/// Lines that the recording shows to have run, and the script's file: the one at whose module level most
+/// stacks begin.
 fn ran(track: &Track, origins: &Origins) -> Ran {
     let mut begins: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
     for site in origins.all().filter_map(|origin| origin.user.last()) {
@@ -176,24 +179,30 @@ fn ran(track: &Track, origins: &Origins) -> Ran {
     Ran::new(sites, main)
 }
 
-/// What came of making the calls once more.
+/// Result of a replay.
 pub(crate) struct Replayed {
-    /// What less is reserved where memory never runs out.
+    /// Bytes saved without a limit.
     pub(crate) saves: u64,
-    /// What is reserved then.
+    /// Bytes reserved.
     pub(crate) reserved: u64,
-    /// Whether all calls succeed on the card.
+    /// `true` if all calls succeed within the limit.
     pub(crate) fits: Option<bool>,
-    /// What comes of them on the card.
+    /// Outcome within the limit.
     pub(crate) outcome: Option<Outcome>,
 }
 
-/// A remedy that a replay has shown.
-pub(crate) fn replayed(lever: Lever, how: String, replayed: &Replayed, apply: Apply) -> Fix {
+/// Builds a remedy whose effect a replay has shown.
+pub(crate) fn replayed_fix(lever: Lever, how: String, replayed: &Replayed, apply: Apply) -> Fix {
     Fix { lever, saves: replayed.saves, how, proof: Proof::Replayed, fits: replayed.fits, apply }
 }
 
-/// A remedy that arithmetic shows.
-pub(crate) fn modelled(bench: &Bench<'_>, lever: Lever, saves: u64, how: String, apply: Apply) -> Fix {
-    Fix { lever, saves, how, proof: Proof::Modelled, fits: bench.enough(saves), apply }
+/// Builds a remedy whose effect is computed.
+pub(crate) fn modelled_fix(
+    analysis: &Analysis<'_>,
+    lever: Lever,
+    saves: u64,
+    how: String,
+    apply: Apply,
+) -> Fix {
+    Fix { lever, saves, how, proof: Proof::Modelled, fits: analysis.enough(saves), apply }
 }

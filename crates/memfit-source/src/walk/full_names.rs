@@ -1,5 +1,4 @@
-//! Full names: of what is imported, and of what a module gave. Each is kept once, since the same few are
-//! asked for at every turn of the walk.
+//! Interned full names of imported objects, since the walk asks for the same few again and again.
 
 use std::sync::Arc;
 
@@ -9,20 +8,20 @@ use rustc_hash::FxHashSet;
 use super::Walker;
 use crate::names;
 
-/// The most parts of a dotted name.
-const MOST_PARTS: usize = 12;
+/// Maximum number of components in a dotted name.
+const MAX_COMPONENTS: usize = 12;
 
-/// Texts, each kept once.
+/// Interned texts.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     known: FxHashSet<Arc<str>>,
-    /// Used again and again for names that are put together.
+    /// Reused buffer for composed names.
     joined: String,
 }
 
 impl Names {
-    /// The text, as it is kept.
-    pub(super) fn keep(&mut self, text: &str) -> Arc<str> {
+    /// Interns a text.
+    pub(super) fn intern(&mut self, text: &str) -> Arc<str> {
         if let Some(known) = self.known.get(text) {
             return known.clone();
         }
@@ -31,32 +30,32 @@ impl Names {
         new
     }
 
-    /// The full name of what the language brings.
+    /// Full name of a built-in object.
     pub(super) fn builtin(&mut self, name: &str) -> Arc<str> {
         self.member("builtins", name)
     }
 
-    /// The full name of what a module holds.
+    /// Full name of a module's member.
     pub(super) fn member(&mut self, module: &str, name: &str) -> Arc<str> {
         let mut joined = std::mem::take(&mut self.joined);
         joined.clear();
         joined.extend([module, ".", name]);
-        let kept = self.keep(&joined);
+        let kept = self.intern(&joined);
         self.joined = joined;
         kept
     }
 }
 
 impl Walker<'_> {
-    /// The full name of a dotted expression whose root is imported, or a name as it is.
+    /// Full name of a dotted expression with an imported root, or a plain name.
     pub(super) fn full_name(&self, expression: &Expr) -> Option<String> {
         let mut name = String::new();
         self.write_name(expression, &mut name)?;
         Some(name)
     }
 
-    /// The same, kept.
-    pub(super) fn kept_name(&mut self, expression: &Expr) -> Option<Arc<str>> {
+    /// Interned [`Self::full_name`].
+    pub(super) fn interned_name(&mut self, expression: &Expr) -> Option<Arc<str>> {
         if let Expr::Name(alone) = expression
             && let Some(full) = self.definitions.imports.get(alone.id.as_str())
         {
@@ -64,13 +63,13 @@ impl Walker<'_> {
         }
         let mut name = std::mem::take(&mut self.names.joined);
         name.clear();
-        let kept = self.write_name(expression, &mut name).map(|()| self.names.keep(&name));
+        let kept = self.write_name(expression, &mut name).map(|()| self.names.intern(&name));
         self.names.joined = name;
         kept
     }
 
     fn write_name(&self, expression: &Expr, into: &mut String) -> Option<()> {
-        let mut parts = [""; MOST_PARTS];
+        let mut parts = [""; MAX_COMPONENTS];
         let mut count = 0;
         let mut inner = expression;
         while let Expr::Attribute(attribute) = inner {
@@ -83,7 +82,7 @@ impl Walker<'_> {
         into.push_str(match self.definitions.imports.get(root) {
             Some(full) => full,
             None if self.defines(root) => root,
-            None => names::customary(root).unwrap_or(root),
+            None => names::conventional_path(root).unwrap_or(root),
         });
         for part in parts[..count].iter().rev() {
             into.push('.');

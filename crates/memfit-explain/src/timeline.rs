@@ -1,5 +1,6 @@
-//! A track read as a training: phases, steps and rounds, what each block was for and whose line asked for it.
-//! Told by whoever recorded it, or worked out from stacks and lives.
+//! Timeline of a training run from a track: phases, steps, forward passes, and for each block its category
+//! and the line that allocated it. Recorded facts have precedence; others are inferred from stacks and
+//! lifetimes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,14 +11,14 @@ use crate::category::{Lives, category_with};
 use crate::origins::{Origins, Role, Site};
 use crate::peak_moment;
 
-/// No block, and no card, has more: so that sums of what a file claims stay sums.
-pub(crate) const LARGEST: u64 = 1 << 44;
+/// Upper bound for sizes of blocks and cards, so that sums of untrusted values do not overflow.
+pub(crate) const MAX_BYTES: u64 = 1 << 44;
 
-/// The moment that is to be explained: where memory ran out, else where it was fullest.
+/// Explained moment: the failed request, or else the peak.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trouble {
     pub(crate) moment: u32,
-    /// What could not be served; nothing where memory did not run out.
+    /// Size of the failed request; `None` if memory did not run out.
     pub(crate) requested: Option<u64>,
     pub(crate) allocated: u64,
     pub(crate) reserved: u64,
@@ -25,7 +26,7 @@ pub(crate) struct Trouble {
     pub(crate) stack: StackId,
 }
 
-/// What is known of a block.
+/// Block with its inferred properties.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Life {
     pub(crate) index: u32,
@@ -36,17 +37,17 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// What was asked for, or what was given where that is not known.
-    pub(crate) fn asked(&self) -> u64 {
+    /// Requested size, or the block's size if that is unknown.
+    pub(crate) fn requested_bytes(&self) -> u64 {
         self.block.requested.unwrap_or(self.block.bytes).min(self.block.bytes)
     }
 
-    /// Whose module it is, or in whose call it was made.
+    /// Owning module, or the module in whose call it was allocated.
     pub(crate) fn module(&self) -> TextId {
         if self.block.owner == TextId::NONE { self.block.module } else { self.block.owner }
     }
 
-    /// Whether it is meant to stay from step to step.
+    /// Returns `true` if the block belongs to the model and stays across steps.
     pub(crate) const fn stays(&self) -> bool {
         matches!(
             self.category,
@@ -55,101 +56,102 @@ impl Life {
     }
 }
 
-/// A device's part of a track, read as a training.
-pub(crate) struct Story<'track> {
+/// Training timeline of one device.
+pub(crate) struct Timeline<'track> {
     pub(crate) track: &'track Track,
     pub(crate) device: u8,
     pub(crate) origins: Origins,
-    /// The device's blocks.
+    /// Blocks of the device.
     pub(crate) lives: Vec<Life>,
-    /// The moments when phases began, ascending.
+    /// Begin of each phase, ascending.
     pub(crate) phases: Vec<(u32, Phase)>,
-    /// The moments when steps were complete, ascending.
+    /// End of each step, ascending.
     pub(crate) steps: Vec<u32>,
-    /// The moments when forward passes began, ascending.
+    /// Begin of each forward pass, ascending.
     pub(crate) rounds: Vec<u32>,
-    /// Whether forward passes, and not steps, divide the run into like parts.
+    /// `true` if periods are forward passes instead of steps.
     pub(crate) by_rounds: bool,
     pub(crate) trouble: Trouble,
 }
 
-impl<'track> Story<'track> {
-    /// Nothing where nothing ever happened on the device.
-    pub(crate) fn of(track: &'track Track, device: u8) -> Option<Self> {
-        let origins = Origins::of(track);
-        let roles = Roles::of(track, device, &origins, is_told(track));
+impl<'track> Timeline<'track> {
+    /// Builds the timeline. Returns `None` if the device has no events.
+    pub(crate) fn from_track(track: &'track Track, device: u8) -> Option<Self> {
+        let origins = Origins::from_track(track);
+        let roles = Roles::from_track(track, device, &origins, has_recorded_phases(track));
         let mut trouble = trouble(track, device, &roles)?;
         let mut lives = lives(track, device, &origins, &roles, trouble.moment);
-        // What is there is there, whatever totals a recording has.
+        // Live blocks count, even if a recording's totals disagree.
         let live = lives.iter().filter(|life| life.block.is_live_at(trouble.moment));
         let held = live.fold(0_u64, |held, life| held.saturating_add(life.block.bytes));
         trouble.allocated = trouble.allocated.max(held);
         trouble.reserved = trouble.reserved.max(trouble.allocated);
-        lines_gone_back_through(&mut lives);
+        assign_forward_lines(&mut lives);
         let steps = steps(track, &roles);
         let rounds = rounds(track, &lives, &roles);
         let by_rounds = by_rounds(&roles.phases, &steps, &rounds, trouble.moment);
         Some(Self { track, device, origins, lives, phases: roles.phases, steps, rounds, by_rounds, trouble })
     }
 
-    /// The blocks that were there right after a moment.
+    /// Blocks live right after a moment.
     pub(crate) fn live_at(&self, moment: u32) -> impl Iterator<Item = &Life> {
         self.lives.iter().filter(move |life| life.block.is_live_at(moment))
     }
 
-    /// The blocks that were there at the moment that is to be explained.
+    /// Blocks live at the explained moment.
     pub(crate) fn live(&self) -> impl Iterator<Item = &Life> {
         self.live_at(self.trouble.moment)
     }
 
-    /// What lives at the trouble, by category.
+    /// Bytes of the blocks live at the explained moment for which `of` holds.
     pub(crate) fn sum(&self, of: impl Fn(&Life) -> bool) -> u64 {
         self.live().filter(|life| of(life)).map(|life| life.block.bytes).sum()
     }
 
-    /// Steps that were complete at a moment.
+    /// Number of steps completed at a moment.
     pub(crate) fn steps_at(&self, moment: u32) -> usize {
         self.steps.partition_point(|end| *end <= moment)
     }
 
-    /// Rounds that had begun at a moment.
+    /// Number of forward passes begun at a moment.
     pub(crate) fn rounds_at(&self, moment: u32) -> usize {
         self.rounds.partition_point(|start| *start <= moment)
     }
 
-    /// What divides the run into like parts: steps, or rounds where no step was complete, or many rounds came
-    /// after the last.
+    /// Boundaries of the run's periods: steps, or forward passes if no step was completed or many passes came
+    /// after the last one.
     pub(crate) fn periods(&self) -> &[u32] {
         if self.by_rounds { &self.rounds } else { &self.steps }
     }
 
-    /// The part of the run that a moment lies in, from 0.
+    /// Period of a moment, from 0.
     pub(crate) fn period_of(&self, moment: u32) -> usize {
         self.periods().partition_point(|boundary| *boundary <= moment)
     }
 
-    /// Whether a phase ran between two moments.
-    pub(crate) fn ran(&self, phase: Phase, from: u32, to: u32) -> bool {
+    /// Returns `true` if a phase ran between two moments.
+    pub(crate) fn phase_ran(&self, phase: Phase, from: u32, to: u32) -> bool {
         self.phases.iter().any(|(began, what)| *what == phase && *began >= from && *began <= to)
     }
 
-    /// Whether a phase ran at all up to the trouble.
-    pub(crate) fn ever(&self, phase: Phase) -> bool {
-        self.ran(phase, 0, self.trouble.moment)
+    /// Returns `true` if a phase ran before the explained moment.
+    pub(crate) fn has_phase(&self, phase: Phase) -> bool {
+        self.phase_ran(phase, 0, self.trouble.moment)
     }
 }
 
-/// What ran when.
+/// Phases over time.
 struct Roles {
     phases: Vec<(u32, Phase)>,
-    /// The track told them.
+    /// `true` if the phases were recorded.
     told: bool,
-    /// Stacks are known, so a block without one is the autograd engine's: its threads have no Python frames.
+    /// `true` if stacks were recorded. A block without one then belongs to the autograd engine, whose threads
+    /// have no Python frames.
     stacks: bool,
 }
 
 impl Roles {
-    fn of(track: &Track, device: u8, origins: &Origins, told: bool) -> Self {
+    fn from_track(track: &Track, device: u8, origins: &Origins, told: bool) -> Self {
         let stacks = origins.any();
         let mut roles = Self { phases: Vec::new(), told, stacks };
         if told {
@@ -160,7 +162,7 @@ impl Roles {
         let mut current = Phase::Other;
         for (index, moment) in (0..).zip(track.moments()) {
             let phase = match moment.kind {
-                // Optimizers announce their steps even where nothing else is told.
+                // Optimizers announce their steps even if no other phases were recorded.
                 MomentKind::Phase(phase) => phase,
                 MomentKind::Alloc(_) | MomentKind::Oom(_) if moment.device == device && index >= before => {
                     roles.inferred(origins, moment.stack, current)
@@ -181,20 +183,20 @@ impl Roles {
             Role::Backward => Phase::Backward,
             Role::Optimizer => Phase::Optimizer,
             Role::Unknown if self.stacks => Phase::Backward,
-            // The loss belongs to the forward, and what a closure or a hook does to what it runs in.
+            // The loss belongs to the forward pass; closures and hooks belong to the phase in which they run.
             Role::Plain if current == Phase::Forward => Phase::Forward,
             Role::Placing | Role::Plain => Phase::Other,
             Role::Unknown => current,
         }
     }
 
-    fn at(&self, moment: u32) -> Phase {
+    fn phase_at(&self, moment: u32) -> Phase {
         let begun = self.phases.partition_point(|(began, _)| *began <= moment);
         begun.checked_sub(1).map_or(Phase::Other, |last| self.phases[last].1)
     }
 }
 
-/// The first moment of the recording proper: what was there before it is handed out at its beginning.
+/// First moment after the allocations that represent memory already in use at the beginning.
 fn first_event(track: &Track) -> u32 {
     let before = track.unknown.iter().find_map(|unknown| match unknown {
         memfit_recording::Unknown::Before { blocks, .. } => Some(*blocks),
@@ -218,10 +220,10 @@ fn trouble(track: &Track, device: u8, roles: &Roles) -> Option<Trouble> {
     if let Some((index, moment, requested)) = failed.last() {
         return Some(Trouble {
             moment: index,
-            requested: Some(requested.min(LARGEST)),
-            allocated: moment.allocated.min(LARGEST),
-            reserved: moment.reserved.min(LARGEST),
-            phase: roles.at(index),
+            requested: Some(requested.min(MAX_BYTES)),
+            allocated: moment.allocated.min(MAX_BYTES),
+            reserved: moment.reserved.min(MAX_BYTES),
+            phase: roles.phase_at(index),
             stack: moment.stack,
         });
     }
@@ -230,9 +232,9 @@ fn trouble(track: &Track, device: u8, roles: &Roles) -> Option<Trouble> {
     Some(Trouble {
         moment: index,
         requested: None,
-        allocated: moment.allocated.min(LARGEST),
-        reserved: moment.reserved.min(LARGEST),
-        phase: roles.at(index),
+        allocated: moment.allocated.min(MAX_BYTES),
+        reserved: moment.reserved.min(MAX_BYTES),
+        phase: roles.phase_at(index),
         stack: moment.stack,
     })
 }
@@ -242,24 +244,24 @@ fn lives(track: &Track, device: u8, origins: &Origins, roles: &Roles, trouble: u
         let site = origins.get(block.stack).site();
         Life { index, block, category, role, site }
     };
-    judged(track, device, origins, roles, trouble).map(life).collect()
+    classify_blocks(track, device, origins, roles, trouble).map(life).collect()
 }
 
-/// A device's blocks, each with what it was for and on whose behalf it was asked for.
-fn judged(
+/// Blocks of a device, with categories and roles.
+fn classify_blocks(
     track: &Track,
     device: u8,
     origins: &Origins,
     roles: &Roles,
     trouble: u32,
 ) -> impl Iterator<Item = (u32, Block, Category, Role)> {
-    let told = roles.told.then(|| Lives::of(track));
+    let told = roles.told.then(|| Lives::from_track(track));
     let ran_out = track.moment(trouble).is_some_and(|moment| matches!(moment.kind, MomentKind::Oom(_)));
     let ended = Ends { roles, moment: trouble, failed: ran_out.then_some(trouble) };
     let before = first_event(track);
     let own = (0..).zip(track.blocks()).filter(move |(_, block)| block.device == device);
     own.map(move |(index, mut block)| {
-        block.bytes = block.bytes.min(LARGEST);
+        block.bytes = block.bytes.min(MAX_BYTES);
         let origin = origins.get(block.stack);
         let mut role = origin.role;
         if role == Role::Unknown && roles.stacks && block.born >= before {
@@ -279,28 +281,28 @@ fn judged(
     })
 }
 
-/// What each block of a device was for, in the order of the track's blocks: as it was told, else as stacks
-/// and lives show it.
+/// Category of each block of a device, in the order of the track's blocks. Recorded categories have
+/// precedence; others are inferred from stacks and lifetimes.
 pub fn categories(track: &Track, device: u8) -> Vec<Category> {
-    if is_told(track) {
-        let lives = Lives::of(track);
+    if has_recorded_phases(track) {
+        let lives = Lives::from_track(track);
         let own = track.blocks().iter().filter(|block| block.device == device);
         return own.map(|block| category_with(track, &lives, &block)).collect();
     }
-    let origins = Origins::of(track);
-    let roles = Roles::of(track, device, &origins, false);
+    let origins = Origins::from_track(track);
+    let roles = Roles::from_track(track, device, &origins, false);
     let trouble = trouble(track, device, &roles).map_or(NEVER, |trouble| trouble.moment);
-    judged(track, device, &origins, &roles, trouble).map(|(_, _, category, _)| category).collect()
+    classify_blocks(track, device, &origins, &roles, trouble).map(|(_, _, category, _)| category).collect()
 }
 
-/// Whether somebody told the phases: then what blocks were for need not be worked out from stacks.
-fn is_told(track: &Track) -> bool {
+/// Returns `true` if phases were recorded, so that categories need no inference from stacks.
+fn has_recorded_phases(track: &Track) -> bool {
     track.phases().any(|(_, phase)| phase == Phase::Forward || phase == Phase::Backward)
 }
 
-/// The backward's own threads have no lines. What they ask for is on behalf of the line that called the
-/// module in the forward, which is known by the module.
-fn lines_gone_back_through(lives: &mut [Life]) {
+/// Assigns lines to blocks of the autograd engine's threads, which have none: the line that called the same
+/// module in the forward pass.
+fn assign_forward_lines(lives: &mut [Life]) {
     let mut called: HashMap<TextId, Site> = HashMap::new();
     for life in lives.iter().filter(|life| life.role == Role::Forward && life.block.module != TextId::NONE) {
         if let Some(site) = life.site {
@@ -312,13 +314,13 @@ fn lines_gone_back_through(lives: &mut [Life]) {
     }
 }
 
-/// Judges blocks by when they went.
+/// Infers categories from the ends of lifetimes.
 struct Ends<'roles> {
     roles: &'roles Roles,
-    /// The moment that is to be explained.
+    /// Explained moment.
     moment: u32,
-    /// The request that failed, if one did. What was there then and went later, the exception took along as
-    /// it unwound, or whoever caught it: that says nothing of what it was for.
+    /// Failed request, if any. A block that was live then and freed later was freed while the exception
+    /// unwound or by its handler, which says nothing about its category.
     failed: Option<u32>,
 }
 
@@ -342,12 +344,12 @@ impl Ends<'_> {
             block.freed = NEVER;
         }
         let block = &block;
-        let phase = self.roles.at(block.born);
-        let gone = if block.freed == NEVER { None } else { Some(self.roles.at(block.freed)) };
+        let phase = self.roles.phase_at(block.born);
+        let gone = if block.freed == NEVER { None } else { Some(self.roles.phase_at(block.freed)) };
         let stays = block.freed == NEVER || block.freed > self.moment;
         match role {
             Role::Placing => Category::Parameters,
-            // What no line is known of and was there from the start is most often the model.
+            // A block of unknown origin that was live from the start is usually a parameter.
             Role::Unknown if from_before && stays => Category::Parameters,
             Role::Optimizer if state => Category::Optimizer,
             Role::Optimizer => {
@@ -375,7 +377,8 @@ impl Ends<'_> {
         }
     }
 
-    /// Whether a block was there after the phase that it was made in, as far as the failing request shows.
+    /// Returns `true` if a block was live after the phase of its allocation. Frees after the failed request
+    /// do not count.
     fn outlives_phase(&self, block: &Block) -> bool {
         let next = self.roles.phases.partition_point(|(began, _)| *began <= block.born);
         let end = self.roles.phases.get(next).map(|(end, _)| *end);
@@ -393,42 +396,43 @@ fn steps(track: &Track, roles: &Roles) -> Vec<u32> {
     ends.map(|pair| pair[1].0).collect()
 }
 
-/// So many forward passes behind the last step, none of which a backward followed, are a loop of their own.
-const OF_A_LOOP: usize = 4;
+/// Minimum number of forward passes after the last step, without a backward pass, that are treated as an
+/// evaluation loop.
+const MIN_EVALUATION_PASSES: usize = 4;
 
-/// Whether the run is divided by its forward passes: before the first step, and while it evaluates.
+/// Returns `true` if forward passes are the periods: before the first step, and during an evaluation.
 fn by_rounds(phases: &[(u32, Phase)], steps: &[u32], rounds: &[u32], trouble: u32) -> bool {
     let Some(last) = steps.iter().rfind(|end| **end <= trouble) else { return true };
     let since = rounds.iter().filter(|begun| *begun > last && **begun <= trouble).count();
     let trains =
         phases.iter().any(|(begun, phase)| *phase == Phase::Backward && begun > last && *begun <= trouble);
-    since >= OF_A_LOOP && !trains
+    since >= MIN_EVALUATION_PASSES && !trains
 }
 
-/// Where forward passes begin: with a module that was called in the pass before. A program that calls one
-/// layer after the other by itself makes one pass of them.
-fn passes(track: &Track) -> Vec<u32> {
+/// Begins of forward passes: a top-level call of a module that was already called in the pass. A program that
+/// calls its layers one by one makes one pass of them.
+fn pass_begins(track: &Track) -> Vec<u32> {
     let mut called: HashSet<TextId> = HashSet::new();
-    let mut passes = Vec::new();
+    let mut pass_begins = Vec::new();
     for call in track.calls.iter().filter(|call| call.parent == NEVER) {
         let again = call.module == TextId::NONE || !called.insert(call.module);
         if again {
             called.clear();
             called.insert(call.module);
         }
-        if again || passes.is_empty() {
-            passes.push(call.began);
+        if again || pass_begins.is_empty() {
+            pass_begins.push(call.began);
         }
     }
-    passes
+    pass_begins
 }
 
 fn rounds(track: &Track, lives: &[Life], roles: &Roles) -> Vec<u32> {
     if roles.told && !track.calls.is_empty() {
-        return passes(track);
+        return pass_begins(track);
     }
-    // A forward pass begins where a module asks after somebody else has. The order of what was there before
-    // the recording is that of its addresses, and says nothing.
+    // A forward pass begins when a module allocates after something else did. Blocks from before the
+    // recording are ordered by address, which says nothing.
     let begins = first_event(track);
     let mut rounds = Vec::new();
     let mut before = Role::Unknown;
@@ -439,7 +443,7 @@ fn rounds(track: &Track, lives: &[Life], roles: &Roles) -> Vec<u32> {
         before = life.role;
     }
     if rounds.is_empty() {
-        // A model without modules: what follows a backward is the next round.
+        // In a model without modules, the code after a backward pass is the next forward pass.
         let after = roles.phases.windows(2).filter(|pair| pair[0].1 == Phase::Backward);
         rounds = after.map(|pair| pair[1].0).collect();
     }

@@ -1,20 +1,22 @@
-//! Values that are kept: in a tensor that grows, in a container of an object, in copies of weights; and the
-//! values that models are given.
+//! Stored values: in tensors that grow, in containers of objects, in copies of weights; and arguments of
+//! models.
 
 use ruff_python_ast::Expr;
 
 use super::Walker;
 use super::definitions::dotted;
-use crate::facts::{Call, Divisor, Fed, Flags, FunctionId, Grad, Graph, GraphState, How, Kind, Store, Value};
+use crate::facts::{
+    Call, Divisor, Flags, FunctionId, Grad, Graph, GraphState, Kind, ModelArgument, Store, StoreKind, Value,
+};
 use crate::position::Span;
-use crate::project::{Kept, Summary};
+use crate::project::{StoredParameters, Summary};
 
-/// Functions that put tensors together into one.
-const JOINS: &[&str] =
+/// Functions that concatenate or stack tensors.
+const JOIN_FUNCTIONS: &[&str] =
     &["torch.cat", "torch.concat", "torch.concatenate", "torch.vstack", "torch.hstack", "torch.row_stack"];
 
 impl<'a> Walker<'a> {
-    /// `x = torch.cat([x, v])` grows as a list does to which `v` is appended.
+    /// Records `x = torch.cat([x, v])`, which grows like a list with `append(v)`.
     pub(super) fn store_joined(
         &mut self,
         name: &'a str,
@@ -32,25 +34,25 @@ impl<'a> Walker<'a> {
         if !parts.iter().any(is_own) || parts.iter().all(is_own) {
             return false;
         }
-        if !self.imported_name(&call.func).is_some_and(|path| JOINS.contains(&&*path)) {
+        if !self.imported_name(&call.func).is_some_and(|path| JOIN_FUNCTIONS.contains(&&*path)) {
             return false;
         }
         let added: Vec<&Expr> = parts.iter().filter(|part| dotted(part, self.text) != Some(name)).collect();
         let at = if let [one] = added.as_slice() { super::span(*one) } else { super::span(source) };
-        self.store(How::Join, name, value, at, whole);
+        self.store(StoreKind::Join, name, value, at, whole);
         true
     }
 
-    /// Whether a value hangs on what an earlier round of its loop made.
+    /// Returns `true` if a value's graph contains that of an earlier iteration.
     pub(super) fn is_carried(&self, value: &Value) -> bool {
         let earlier = self.frame.loop_graph..self.frame.round_graph;
         let alive = |id: &u32| earlier.contains(id) && self.graphs.state(*id) == GraphState::Live;
         value.graph.ids.iter().any(alive)
     }
 
-    /// Notes that a method puts its parameters into a container of its object.
-    pub(super) fn keeps(&mut self, store: &Store) {
-        if !matches!(store.how, How::Append | How::Item) || !store.target.starts_with("self.") {
+    /// Records that a method adds its parameters to a container of its object.
+    pub(super) fn record_stored_parameters(&mut self, store: &Store) {
+        if !matches!(store.kind, StoreKind::Append | StoreKind::Item) || !store.target.starts_with("self.") {
             return;
         }
         let ids = &store.value.graph.ids;
@@ -58,12 +60,14 @@ impl<'a> Walker<'a> {
         let parameters: Vec<usize> =
             (0..frame.parameters.len()).filter(|index| ids.contains(&frame.parameters[*index])).collect();
         if !parameters.is_empty() {
-            frame.keeps.push(Kept { target: store.target.as_str().into(), parameters });
+            frame
+                .stored_parameters
+                .push(StoredParameters { target: store.target.as_str().into(), parameters });
         }
     }
 
-    /// Notes what is given to a method whose object keeps it.
-    pub(super) fn given(
+    /// Records an argument of a method whose object keeps it.
+    pub(super) fn record_passed_values(
         &mut self,
         summary: &Summary,
         id: Option<FunctionId>,
@@ -75,7 +79,7 @@ impl<'a> Walker<'a> {
         let (Some(id), Some(receiver), true) = (id, receiver, self.recording()) else { return };
         let node = self.definitions.functions[id.index()].node;
         let rest = node.and_then(|node| node.parameters.vararg.as_ref()).map(|rest| rest.name.id.as_str());
-        for kept in &summary.keeps {
+        for kept in &summary.stored_parameters {
             let mut parts: Vec<Value> = Vec::new();
             for index in &kept.parameters {
                 let Some(name) = summary.parameters.get(*index) else { continue };
@@ -96,55 +100,55 @@ impl<'a> Walker<'a> {
                 }
             }
             let graph = parts.iter().fold(Graph::none(), |all, part| all.union(&part.graph));
-            let value = Value { graph: graph.clone(), ..Value::of(Kind::Tuple(parts.into())) };
+            let value = Value { graph: graph.clone(), ..Value::from_kind(Kind::Tuple(parts.into())) };
             let store = Store {
-                how: How::Give,
+                kind: StoreKind::Give,
                 target: receiver.to_owned(),
                 span: call,
                 value_span: call,
                 target_value: Value::unknown(),
                 grows: self.outermost_until(None),
                 graph: GraphState::Unknown,
-                graph_then: self.graphs.of(&value),
+                graph_then: self.graphs.state_of(&value),
                 value,
                 escapes: true,
                 carried: false,
                 by: Some((id, kept.target.clone())),
-                place: self.place(),
+                site: self.site(),
             };
             self.frame.stores.push((store, graph));
         }
     }
 
-    /// Notes what a model of this text's own is called with while gradients are recorded.
-    pub(super) fn fed(&mut self, call: &Call, module: &Value) {
+    /// Records the arguments of a model of this text while gradients are recorded.
+    pub(super) fn record_model_arguments(&mut self, call: &Call, module: &Value) {
         let recorded = self.recording() && self.frame.grad != Grad::Off;
         let Some(class) = module.class.filter(|_| recorded) else { return };
         let positional = call.arguments.iter().filter(|argument| argument.name.is_none());
         for (position, argument) in positional.enumerate() {
             let is_leaf = argument.value.graph.is_none() && !argument.starred;
-            self.facts.fed.push(Fed { class, position, is_leaf });
+            self.facts.model_arguments.push(ModelArgument { class, position, is_leaf });
         }
     }
 
     /// One of a model's weights, or its name with it, as a loop over them binds it.
     pub(super) fn one_of_weights(&self, expression: &Expr, weights: &Value) -> Value {
-        let flags = weights.flags.common(Flags::WEIGHTS.with(Flags::COPIED));
-        let one = Value::tensor(Graph::none()).on(weights.device).with(flags);
+        let flags = weights.flags.intersection(Flags::WEIGHTS.union(Flags::COPIED));
+        let one = Value::tensor(Graph::none()).with_device(weights.device).with_flags(flags);
         if self.slice(super::span(expression)).ends_with(".items()") {
-            return Value::of(Kind::Tuple([Value::of(Kind::Number), one].into()));
+            return Value::from_kind(Kind::Tuple([Value::from_kind(Kind::Number), one].into()));
         }
         one
     }
 }
 
 impl Value {
-    /// A copy of it.
-    pub(super) fn copied(self) -> Self {
-        if self.is(Flags::WEIGHTS) { self.with(Flags::COPIED) } else { self }
+    /// Marks a value as a copy.
+    pub(super) fn marked_copied(self) -> Self {
+        if self.is(Flags::WEIGHTS) { self.with_flags(Flags::COPIED) } else { self }
     }
 
-    /// The divisor of a loss that was not divided or changed before.
+    /// Divisor of a loss that was not divided or changed before.
     pub(super) fn divided_by(&self, divisor: &Self) -> Option<Divisor> {
         let changed = self.is(Flags::DIVIDED) || self.is(Flags::OPAQUE) || !self.is(Flags::SCALAR);
         match divisor.kind {
