@@ -5,7 +5,7 @@
 Each system is made by debootstrap from the mirror that this machine's apt has, as root, and has neither a
 compiler nor cargo. The wheel is installed by its own pip without an index. PyTorch is that of an interpreter
 here (`--torch`), whose packages the system sees read-only, where its Python has the same version; without
-one, `memfit run` is left out, and the table says so. A Python that the wheel refuses still loads its
+one, `memfit run` is left out, and the table says so. A Python that is too old for memfit still loads its
 libraries.
 """
 
@@ -86,7 +86,7 @@ def visit(system: System, wheel: Path, torch: tuple[str, str] | None) -> None:
     shutil.copy2(wheel, system.folder / "opt")
     system.timed("libraries load", 0, "", "python3", "-c", LOADS)
     if tuple(map(int, python.split(".")[:2])) < (3, 10):
-        system.row["install"] = "refused: memfit is for Python 3.10 and later"
+        system.row["install"] = "not tried: memfit is for Python 3.10 and later"
         return
     environment = "import venv; venv.create('/opt/env', with_pip=True)"
     system.chroot("python3", "-c", environment)
