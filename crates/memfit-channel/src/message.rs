@@ -192,6 +192,9 @@ pub struct Training {
     /// Bytes of the parameters that they update.
     #[serde(default)]
     pub trained: u64,
+    /// Samples in the data set that it trains on, where that can count them.
+    #[serde(default)]
+    pub epoch: Option<u64>,
     /// The optimizers' classes.
     pub optimizers: Vec<String>,
     /// Whether they have fused kernels.
@@ -378,6 +381,9 @@ pub struct Done {
     /// How its training was fed, where it has a loader of torch's.
     #[serde(default)]
     pub feeding: Option<Feeding>,
+    /// Whether the script asked how large the card is, where that is noticed.
+    #[serde(default)]
+    pub asks_size: bool,
     /// Peaks and counters by device, from `torch.cuda.memory_stats`.
     #[serde(deserialize_with = "by_index")]
     pub devices: BTreeMap<u32, DeviceStats>,
@@ -428,6 +434,7 @@ mod tests {
             growth_per_step: Some(-1),
             unmet: 0,
             feeding: Some(Feeding { workers: 2, batches: 9, period_ns: None }),
+            asks_size: true,
             devices: [(0, stats), (11, stats)].into(),
         });
         let line = serde_json::to_string(&done).unwrap();

@@ -48,6 +48,11 @@ impl RunDir {
         self.0.join("forks")
     }
 
+    /// Which facts of the card it was told before it needed the card, one a line.
+    pub fn asked(&self) -> PathBuf {
+        self.0.join("asked")
+    }
+
     /// The pipe on which it is asked for a fork: a line for each, with the run directory.
     pub fn requests(&self) -> PathBuf {
         self.0.join("requests")

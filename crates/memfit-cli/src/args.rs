@@ -1,6 +1,7 @@
 //! What a user types, as it was typed. Nothing here opens a file or looks anything up.
 
 mod calibrate;
+mod cards;
 mod check;
 mod convert;
 mod data;
@@ -24,10 +25,11 @@ use memfit_vocabulary::Cause;
 use serde::Deserialize;
 
 pub(crate) use calibrate::CalibrateArgs;
+pub(crate) use cards::CardsArgs;
 pub(crate) use check::{CheckArgs, FailOn, FindingsFormat, RuleArgs};
 pub(crate) use convert::{ConvertArgs, ConvertFormat, ConvertRows};
 pub(crate) use data::DataArgs;
-pub(crate) use plan::{PlanArgs, SHOWN};
+pub(crate) use plan::{Margin, PlanArgs, SHOWN};
 pub(crate) use replay::ReplayArgs;
 pub(crate) use watch::WatchArgs;
 
@@ -67,6 +69,8 @@ pub(crate) enum Verb {
     Run(Box<RunArgs>),
     /// What is the fastest way to make this script fit on that GPU? Needs no GPU.
     Plan(Box<PlanArgs>),
+    /// Which GPU does this script need, how many, and what does training there cost? Needs no GPU.
+    Cards(Box<CardsArgs>),
     /// It ran out of memory: why, and which change would have saved it?
     Explain(ExplainArgs),
     /// Repeat what PyTorch's allocator did, or would have done under other settings.

@@ -15,7 +15,7 @@ use crate::clock::Effort;
 use crate::graphs::{self, Act};
 use crate::memory::device;
 use crate::space::Kind;
-use crate::{copies, machine, streams, thread, values, versions, watch};
+use crate::{beside, copies, machine, streams, thread, values, versions, watch};
 
 /// The ordinal of the calling thread's current card.
 pub fn current() -> usize {
@@ -128,9 +128,11 @@ pub fn free(address: Ptr) -> bool {
 
 /// Work of a library's on a stream of the current card, as long as its speeds make it. What is queued on no
 /// stream is nobody's.
-pub fn launch(stream: usize, work: impl FnOnce(&Speeds) -> Work) {
+pub fn launch(stream: usize, work: impl Fn(&Speeds) -> Work) {
     if let Ok(card) = machine::current() {
-        let _ = streams::queue(stream as u64, work(&card.speeds), Effort::Operator);
+        let own = work(&card.speeds);
+        beside::measure(&work);
+        let _ = streams::queue(stream as u64, own, Effort::Operator);
     }
 }
 

@@ -24,6 +24,8 @@ use memfit_channel::{ClockMode, HostTime, WorkKind};
 
 use memfit_kernels::cost::Work;
 
+use crate::beside;
+
 /// What PyTorch and the script spend on one operator that ends in a launch, from one launch to the next.
 const OPERATOR: u64 = 12_000;
 /// What a compiled program spends on a launch through the driver, which is how Triton's kernels are launched.
@@ -48,7 +50,7 @@ pub(crate) enum Effort {
 }
 
 impl Effort {
-    const fn nanoseconds(self) -> u64 {
+    pub(crate) const fn nanoseconds(self) -> u64 {
         match self {
             Self::Operator => OPERATOR,
             Self::Compiled => COMPILED,
@@ -98,6 +100,7 @@ pub(crate) fn now() -> u64 {
 #[inline]
 pub(crate) fn is_done(end: u64) -> bool {
     let now = HOST.fetch_add(POLL, Relaxed) + POLL;
+    beside::spend(POLL);
     if MODE.load(Relaxed) != NEVER {
         return end <= now;
     }
@@ -114,6 +117,7 @@ pub(crate) fn is_done(end: u64) -> bool {
 #[inline]
 pub(crate) fn wait_until(time: u64) {
     HOST.fetch_max(time, Relaxed);
+    beside::wait();
     WAITED.fetch_max(time, Relaxed);
 }
 

@@ -8,6 +8,7 @@ use memfit_channel::WorkKind;
 use memfit_vocabulary::Category;
 
 use crate::{
+    beside,
     clock::{self, Effort},
     graphs::Act,
     machine,
@@ -16,7 +17,7 @@ use crate::{
     status::{Outcome, Status},
     streams, transfer, values, watch,
 };
-use memfit_kernels::cost::Work;
+use memfit_kernels::cost::{Speeds, Work};
 
 /// What the caller says the two sides are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +100,12 @@ impl Moved {
     /// How long it takes on the current card.
     fn work(self) -> Work {
         let Ok(card) = machine::current() else { return Work::none(WorkKind::Transfer) };
-        let (bytes, speeds) = (self.bytes, &card.speeds);
+        beside::measure(|speeds| self.work_at(speeds));
+        self.work_at(&card.speeds)
+    }
+
+    fn work_at(self, speeds: &Speeds) -> Work {
+        let bytes = self.bytes;
         match self.way {
             Way::None => Work::none(WorkKind::Transfer),
             Way::Pinned => transfer::pinned(bytes, speeds),

@@ -8,6 +8,7 @@
 //! It must not know Recordings or Python.
 
 mod attributes;
+mod beside;
 mod capture;
 pub mod card;
 mod clock;

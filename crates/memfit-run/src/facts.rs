@@ -46,7 +46,7 @@ const BESIDE_THE_POINT: &[&str] = &[
 ];
 
 /// Everything that is known of a run that is over.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Facts {
     /// How it ended.
     pub ended: Ended,

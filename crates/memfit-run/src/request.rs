@@ -137,6 +137,8 @@ pub struct Request {
     /// How long the training's own `DataLoader` is tried with each number of workers after the steps, if it
     /// is.
     pub measure_loader: Option<Duration>,
+    /// Cards on which the run's work is timed as well, the run's own first.
+    pub beside: Vec<Device>,
     /// The command as typed.
     pub command: Vec<OsString>,
 }

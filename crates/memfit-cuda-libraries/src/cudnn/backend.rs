@@ -47,11 +47,23 @@ fn waiting<R>(body: impl FnOnce(&mut HashMap<usize, i32>) -> R) -> R {
     body(waiting.get_or_insert_default())
 }
 
-/// What a plan does: how long it takes, and the numbers of the tensors that it writes.
+/// What a plan does: the problem that it solves and how, and the numbers of the tensors that it writes.
 #[derive(Clone)]
 struct Deed {
-    work: Work,
+    problem: Option<Arc<problem::Known>>,
+    tensor_cores: bool,
+    workspace: f64,
     written: Arc<[i64]>,
+}
+
+impl Deed {
+    /// How long it takes at these speeds.
+    fn work(&self, speeds: &Speeds) -> Work {
+        match &self.problem {
+            Some(problem) => problem.work(self.tensor_cores, self.workspace, speeds),
+            None => Work::new(WorkKind::Guess, speeds.launch),
+        }
+    }
 }
 
 /// What each plan does, found out when it first runs.
@@ -63,16 +75,18 @@ fn deeds<R>(body: impl FnOnce(&mut HashMap<usize, Deed>) -> R) -> R {
 }
 
 /// What a plan does.
-fn deed(plan: Ptr, speeds: &Speeds) -> Deed {
+fn deed(plan: Ptr) -> Deed {
     if let Some(known) = deeds(|deeds| deeds.get(&(plan as usize)).cloned()) {
         return known;
     }
     let deed = match problem::of(plan as usize) {
-        Some(known) => Deed {
-            work: known.work(known.is_single() && runs_on_tensor_cores(plan), workspace_of(plan), speeds),
-            written: known.written().into(),
+        Some(problem) => Deed {
+            tensor_cores: problem.is_single() && runs_on_tensor_cores(plan),
+            workspace: workspace_of(plan),
+            written: problem.written().into(),
+            problem: Some(problem),
         },
-        None => Deed { work: Work::new(WorkKind::Guess, speeds.launch), written: Arc::default() },
+        None => Deed { problem: None, tensor_cores: false, workspace: 0.0, written: Arc::default() },
     };
     deeds(|deeds| deeds.insert(plan as usize, deed.clone()));
     deed
@@ -253,11 +267,9 @@ entry_points! {
         if plan.is_null() || variant_pack.is_null() {
             return status::BAD_PARAM;
         }
-        card::launch(stream, |speeds| {
-            let deed = deed(plan, speeds);
-            overwrite(&deed.written, variant_pack);
-            deed.work
-        });
+        let deed = deed(plan);
+        overwrite(&deed.written, variant_pack);
+        card::launch(stream, |speeds| deed.work(speeds));
         status::SUCCESS
     }
 }

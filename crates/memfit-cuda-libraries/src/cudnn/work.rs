@@ -54,7 +54,7 @@ impl Shape {
 }
 
 /// Work on a handle's stream; a handle that is none is refused.
-fn queue(handle: Ptr, work: impl FnOnce(&Speeds) -> Work) -> i32 {
+fn queue(handle: Ptr, work: impl Fn(&Speeds) -> Work) -> i32 {
     match handle::stream(handle) {
         Some(stream) => {
             card::launch(stream, work);
@@ -91,14 +91,15 @@ fn convolve(
     real!(CUDNN, cudnnGetConvolutionMathType(convolution => Ptr, &raw mut mode => *mut i32) -> i32);
     let shapes = Shape::of_tensor(input).zip(Shape::of_filter(filter)).zip(Shape::of_tensor(output));
     queue(handle, |speeds| {
-        let Some(((x, w), y)) = shapes else { return Work::new(WorkKind::Guess, speeds.launch) };
+        let Some(((x, w), y)) = &shapes else { return Work::new(WorkKind::Guess, speeds.launch) };
         let units = match of_cudnn(x.kind) {
             (element, Math::F32) if mode != FMA => (element, Math::Tf32),
             known => known,
         };
         // A caller may give more room than is used.
         let workspace = (workspace as f64).min(x.bytes() + w.bytes() + y.bytes());
-        let operands = [x, w, y].map(|shape| Operand::of(shape.extents.into_iter().map(f64::from)));
+        let operands =
+            [x, w, y].map(|shape| Operand::of(shape.extents.iter().map(|extent| f64::from(*extent))));
         Convolution::between(direction, operands, units, workspace).work(speeds)
     })
 }
@@ -107,7 +108,7 @@ fn convolve(
 /// small one a step.
 fn recur(handle: Ptr, network: Ptr, data: Ptr) -> i32 {
     let shape = Recurrent::of(network, data);
-    queue(handle, |speeds| match shape {
+    queue(handle, |speeds| match &shape {
         Some(shape) => shape.work(speeds),
         None => Work::new(WorkKind::Guess, speeds.launch),
     })

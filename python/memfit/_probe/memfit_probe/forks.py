@@ -102,6 +102,7 @@ def _serve(session):
     with contextlib.suppress(Exception):
         session.planned.inputs.survey()
     session.ahead = ahead.Ahead(session, channel.run_dir())
+    _tell_asked()
     _answer("ready")
     with open(requests, encoding="utf-8") as lines:
         while True:
@@ -112,6 +113,7 @@ def _serve(session):
             run_dir = line.rstrip("\n")
             with contextlib.suppress(Exception):
                 session.ahead.catch_up()
+            _tell_asked()
             middle = os.fork()
             if middle:
                 os.waitpid(middle, 0)
@@ -121,6 +123,16 @@ def _serve(session):
                 os._exit(0)
             break
     _become(session, run_dir)
+
+
+def _tell_asked():
+    """Which facts of the card the script was told before it needed it: a run on a card where they differ
+    cannot be forked from here.
+    """
+    path = os.path.join(channel.run_dir(), "asked")
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        file.write("\n".join(sorted(kinds.ASKED)))
+    os.rename(path + ".new", path)
 
 
 def _become(session, run_dir):
@@ -135,6 +147,8 @@ def _become(session, run_dir):
     # several threads of autograd ask at once, which it does not bear.
     session.torch.set_num_threads(1)
     session.become(channel.setup(), channel.plan() or {})
+    if session.setup.get("beside"):
+        kinds.watch(session.torch)
     session.planned.retune()
     with contextlib.suppress(Exception):
         session.planned.set_environment()

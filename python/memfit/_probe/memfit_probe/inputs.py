@@ -80,6 +80,13 @@ class Inputs:
         sizes, _ = self.sizes.get(getattr(iterator, "_dataset", None), ({}, False))
         return sizes
 
+    def samples(self, iterator):
+        """How many samples the data set of a loader's iterator has; None where it cannot count them."""
+        try:
+            return len(iterator._dataset)
+        except Exception:
+            return None
+
     def loading(self, iterator):
         """How a loader's batches are loaded, and how long an item takes; nothing where that was not
         measured.
