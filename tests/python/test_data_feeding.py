@@ -118,7 +118,7 @@ def test_a_script_without_a_loader_has_no_answer(tmp_path: Path) -> None:
     )
     done = invoke(["data", "--gpu", "t4", "--loader", sys.executable, str(script)], cwd=tmp_path)
     assert done.status == 2
-    assert "No pass over a `torch.utils.data.DataLoader` was seen" in done.stdout
+    assert "never iterated over a `torch.utils.data.DataLoader`" in done.stdout
 
 
 def test_the_text_names_the_settings(tmp_path: Path) -> None:

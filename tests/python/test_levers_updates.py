@@ -191,7 +191,7 @@ def test_replicas_are_not_updated_before_their_gradients_are_exchanged(tmp_path:
     try:
         model = nn.parallel.DistributedDataParallel(nn.Linear(3, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with pytest.raises(CannotApply, match="exchanged between processes"):
+        with pytest.raises(CannotApply, match="reduced between processes"):
             _levers.apply(Target(model, [optimizer]), [("optimizer-in-backward", True)])
     finally:
         dist.destroy_process_group()

@@ -37,7 +37,7 @@ def test_the_first_fix_is_proven_by_a_second_run(too_big: tuple[Run, Path]) -> N
     # The figures are those of the script as it is, and so is the script.
     assert report["peak"]["reserved"] > proof["peak"]["reserved"]
     assert "checkpoint" not in (BROKEN / "too_big.py").read_text()
-    assert "once more with line" in too_big[0].stderr
+    assert "running again with line" in too_big[0].stderr
     assert all(fix["evidence"] != "run" for fix in report["fixes"][1:])
 
 
@@ -70,7 +70,7 @@ def test_nothing_runs_again_where_that_is_not_wanted() -> None:
     assert report["cause"] == "too-big"
     assert report["fixes"]
     assert all(fix["proof"] is None and fix["evidence"] != "run" for fix in report["fixes"])
-    assert "once more" not in answer.stderr
+    assert "running again" not in answer.stderr
 
 
 def test_what_workers_hold_is_seen() -> None:

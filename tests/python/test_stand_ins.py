@@ -243,13 +243,13 @@ def test_the_report_names_each_stand_in(tmp_path: Path) -> None:
     assert "cudaGraphAddMemAllocNode" in answer.unmodelled
     assert answer.said["found"] == 1000
     values = {value["call"]: value["count"] for value in answer.report["fidelity"]["values"]}
-    assert values["nonzero: size read back, upper bound used"] == 1
-    assert values["a computed truth: read back, answered false"] == 1
+    assert values["the size of `nonzero` depends on computed values, upper bound used"] == 1
+    assert values["a condition on computed values, taken as false"] == 1
     outside, peak = answer.report["outside"], answer.report["peak"]
     assert outside["other_processes"] == 700 * MIB
     assert peak["device"] == peak["reserved"] + sum(outside.values())
     assert noted(answer, "other processes", "assumed")
-    assert noted(answer, "outside the allocator", "modelled")
+    assert noted(answer, "outside PyTorch's allocator", "modelled")
 
 
 def test_a_library_that_finds_no_room_says_where(tmp_path: Path) -> None:

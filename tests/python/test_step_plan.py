@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import textwrap
 import warnings
 from pathlib import Path
@@ -14,8 +13,9 @@ import memfit
 import pytest
 import torch
 from lever_models import TOKENS, Language, language_loss, traces
+from ragged import RAGGED
 from support import on_device
-from training import FailAt, Perceptron, Transformer, flat, mean_loss
+from training import FailAt, Perceptron, flat, mean_loss
 
 MIB = 2**20
 
@@ -203,109 +203,6 @@ def test_packed_moments_are_put_back_with_the_rest() -> None:
         assert fault.raised
         assert torch.equal(now, weights), at
         assert torch.equal(kept, moment), at
-
-
-def test_a_probe_leaves_everything_as_it_was() -> None:
-    torch.manual_seed(0)
-    model = Transformer(0.1)
-    step = memfit.Step(model, torch.optim.AdamW(model.parameters()), mean_loss, micro_batch=2)
-    data = [(torch.randint(0, 11, (4, length)), torch.randint(0, 5, (4,))) for length in (3, 5, 9, 4)]
-    before, state = flat(model), torch.get_rng_state()
-    probe = step.probe(data)
-    assert (probe.batches, probe.complete, probe.shapes, probe.items, probe.micro_batch) == (4, True, 4, 4, 2)
-    assert "[9]" in probe.largest
-    assert "4 batches in 4 shapes" in str(probe)
-    assert torch.equal(flat(model), before)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert step.steps == 0
-    step(data[0])
-    with pytest.raises(ValueError, match="no batch"):
-        step.probe([])
-
-
-# Sequences whose attention is written out, so that a sample's need grows with the square of its length; the
-# longest come last.
-RAGGED = """
-import memfit
-from torch import nn
-from torch.nn import functional
-
-class Block(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-    def forward(self, x):
-        q, k, v = (each.unflatten(-1, (8, -1)).transpose(1, 2) for each in self.qkv(x).chunk(3, -1))
-        weights = (q @ k.transpose(-2, -1) / 8).softmax(-1)
-        x = x + self.out((weights @ v).transpose(1, 2).flatten(2))
-        return x + self.mlp(x)
-
-class Model(nn.Module):
-    def __init__(self, vocabulary=8000, width=512, depth=6):
-        super().__init__()
-        self.embed = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
-        self.head = nn.Linear(width, vocabulary)
-    def forward(self, tokens):
-        x = self.embed(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x)
-
-def loss(model, tokens):
-    logits = model(tokens)
-    return functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
-
-def begin(**settings):
-    torch.manual_seed(0)
-    model = Model().cuda()
-    return model, memfit.Step(model, torch.optim.AdamW(model.parameters(), foreach=False), loss, **settings)
-
-def ooms():
-    return torch.cuda.memory_stats()["num_ooms"]
-"""
-
-
-def test_ragged_sequences_run_to_the_end(tmp_path: Path) -> None:
-    """The longest sequences of all come last, and the micro-batch of each batch follows its own length."""
-    found = on_device(
-        RAGGED
-        + textwrap.dedent("""
-        lengths = [64, 200, 120, 330, 512, 90, 700, 256, 900, 1000, 1100, 1200]
-        data = [torch.randint(0, 8000, (48, length)) for length in lengths]
-        runs = {}
-        for way in ("probed", "unseen"):
-            model, step = begin()
-            before = ooms()
-            told = None
-            if way == "probed":
-                told = step.probe(data)
-            tried = ooms() - before
-            parts = [step(batch).micro_batches for batch in data]
-            runs[way] = dict(
-                ooms=ooms() - before - tried, tried=tried, parts=parts, retries=step.retries, steps=step.steps,
-                micro=told and told.micro_batch, peak=told and told.peak, budget=told and told.budget,
-                most=torch.cuda.max_memory_allocated(),
-            )
-            del model, step
-            memfit.release()
-            torch.cuda.reset_peak_memory_stats()
-        answer(**runs)
-        """),
-        tmp_path,
-        "t4",
-    ).said
-    for way, run in found.items():
-        assert (run["tried"], run["ooms"], run["retries"]) == (0, 0, 0), (way, json.dumps(run))
-        assert run["steps"] == 12
-        assert run["parts"][0] == 1 or way == "unseen"
-        assert run["parts"][-1] > 2, "the longest do not fit whole"
-    probed = found["probed"]
-    assert probed["peak"] <= probed["budget"]
-    # What was taken in the end is what was foreseen for the largest batch, or less.
-    assert 0.8 * probed["peak"] < probed["most"] <= probed["peak"], json.dumps(probed)
 
 
 def test_a_full_stop_says_what_holds_the_memory_and_what_would_fit(tmp_path: Path) -> None:

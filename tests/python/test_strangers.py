@@ -151,5 +151,5 @@ def test_what_cannot_be_stood_in_for_is_memfits_own_word(tmp_path: Path) -> None
     )
     problem = answer.report["problem"]
     assert problem["kind"] == "exception-after-change"
-    assert problem["message"].startswith("memfit cannot stand in for what the script asks for: ")
+    assert problem["message"].startswith("the script needs something that memfit does not provide: ")
     assert "by itself" not in problem["message"]

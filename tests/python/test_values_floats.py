@@ -42,7 +42,7 @@ def test_a_number_that_is_printed_costs_no_second_run(tmp_path: Path) -> None:
     effects = {effect["id"] for effect in answer.report["fidelity"]["effects"]}
     assert "value" in effects
     assert "number" not in effects
-    assert "once more" not in answer.output
+    assert "running again" not in answer.output
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_number_counts_where_something_depends_on_it(use: str, verdict: str, t
     answer = on_device(READ.format(use), tmp_path)
     report = answer.report
     assert report["verdict"] == verdict, answer.output
-    assert "once more" in answer.output
+    assert "running again" in answer.output
     if verdict == "unknown":
         assert report["problem"]["kind"] == "number-read-back"
         assert "script.py:" in report["problem"]["message"]
@@ -117,13 +117,13 @@ def test_a_script_that_reads_no_sizes_is_not_said_to(reads: bool, tmp_path: Path
     report = invoke(["run", "--gpu", "t4", "--format", "json", *command]).report
     assert report["verdict"] == "fits", report["problem"]
     said = [value["call"] for value in report["fidelity"]["values"]]
-    assert said == (["a computed number: read back, answered 0"] if reads else [])
+    assert said == (["a computed number that the script reads, taken as 0"] if reads else [])
     # So little is left that what was read would matter.
     tight = f"{int(report['peak']['device_upper'] * 1.05)}B"
     planned = invoke(["plan", "--gpu", "t4", "--memory", tight, "--format", "json", *command])
     assert planned.status == 0, planned.stderr
-    assert "reads back" not in planned.stdout
-    assert "does not count" not in planned.stdout
+    assert "only a GPU can compute" not in planned.stdout
+    assert "is not counted as fitting" not in planned.stdout
 
 
 DEPENDS = """

@@ -130,7 +130,7 @@ UNKNOWN = """
     [
         ("print(number, loss)", "fits", None, ""),
         ("torch.zeros(number, 1000, device=device)", "unknown", "number-read-back", "script.py:"),
-        ("print(1 // number)", "error", "exception-after-change", "answered 0 (at "),
+        ("print(1 // number)", "error", "exception-after-change", "taken as 0 (at "),
     ],
     ids=["printed", "a size", "an index"],
 )
@@ -175,7 +175,7 @@ def test_a_loop_over_unknown_groups_is_no_longer_than_it_must_be(tmp_path: Path)
     )
     assert answer.status == 0, answer.output
     assert answer.said == {"found": 30_000, "rounds": 8, "known": 100}
-    assert any("first 8 rounds" in value["call"] for value in answer.report["fidelity"]["values"])
+    assert any("first 8 iterations" in value["call"] for value in answer.report["fidelity"]["values"])
 
 
 EVERYWHERE = """

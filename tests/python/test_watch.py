@@ -101,5 +101,5 @@ def test_a_run_is_seen_while_it_goes_on_and_its_end_ends_the_watching(waiting):
 def test_what_is_no_run_is_said_to_be_none():
     alone = invoke(["watch", str(os.getpid()), "--once"])
     assert alone.status == 2
-    assert "no part of a run" in alone.stderr
+    assert "does not belong to a memfit run" in alone.stderr
     assert "memfit run" in alone.stderr

@@ -1,6 +1,9 @@
 //! Cards on which a script makes the same allocations, as far as their hardware decides.
 
-use memfit_devices::{ComputeCapability, Device};
+use memfit_devices::{Bytes, ComputeCapability, Device};
+
+/// Memory of a card without a limit.
+pub const UNLIMITED: Bytes = Bytes::from_gib(1 << 10);
 
 /// The cards of one compute capability.
 ///

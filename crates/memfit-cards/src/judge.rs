@@ -9,18 +9,16 @@
 //! * the script asks how large its card is, or has caught an out-of-memory error;
 //! * nobody has seen yet whether it catches one in that part of the training.
 
-use memfit_devices::{Bytes, ComputeCapability, Device};
+use memfit_devices::{ComputeCapability, Device};
 use memfit_recording::Track;
 use memfit_report::wire::{CardEvidence, Peak, RunReport, Verdict};
 use memfit_run::{
     Card, Changes, Console, Ended, Outcome, Progress, Rehearsal, Replayed, Request, RunError, report,
 };
 
-use crate::architecture::{Architecture, architectures};
+use crate::architecture::{Architecture, UNLIMITED, architectures};
 use crate::replay::{Replay, Site};
 
-/// A card that never runs out of memory.
-const UNLIMITED: Bytes = Bytes::from_gib(1 << 10);
 /// A replay is believed where this share of the card more or less changes nothing, and no fewer bytes.
 const EDGE_SHARE: u64 = 100;
 const MIN_EDGE: u64 = 128 << 20;

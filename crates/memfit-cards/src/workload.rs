@@ -1,11 +1,10 @@
 //! What one optimizer step of the training goes through, as one more run tells.
 
 use memfit_channel::Planned;
-use memfit_devices::{Bytes, Device};
+use memfit_devices::Device;
 use memfit_run::{Card, Rehearsal, Request, RunError};
 
-/// A card that never runs out of memory.
-const UNLIMITED: Bytes = Bytes::from_gib(1 << 10);
+use crate::architecture::UNLIMITED;
 
 /// The size of a training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What a user types, as it was typed. Nothing here opens a file or looks anything up.
+//! Command-line arguments as typed. Nothing here opens a file or looks anything up.
 
 mod calibrate;
 mod cards;
@@ -54,65 +54,65 @@ pub(crate) struct Args {
     #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN", display_order = 900)]
     pub(crate) color: Colour,
 
-    /// Say nothing but the answer: no progress, no remarks.
+    /// Print only the answer: no progress, no remarks.
     #[arg(long, short, global = true, display_order = 901)]
     pub(crate) quiet: bool,
 
-    /// Ignore `[tool.memfit]` in pyproject.toml, and what `memfit calibrate` keeps for this machine.
+    /// Ignore `[tool.memfit]` in pyproject.toml, and stored calibrations of this machine.
     #[arg(long, global = true, display_order = 902)]
     pub(crate) isolated: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Will this script fit on that GPU, and what fills it? Needs no GPU.
+    /// Run a training script on a virtual GPU: does it fit, and what fills the memory?
     Run(Box<RunArgs>),
-    /// What is the fastest way to make this script fit on that GPU? Needs no GPU.
+    /// Find the fastest plan with which a training script fits on a GPU.
     Plan(Box<PlanArgs>),
-    /// Which GPU does this script need, how many, and what does training there cost? Needs no GPU.
+    /// Compare GPUs for a training script: where it fits, how fast it is there, and what it costs.
     Cards(Box<CardsArgs>),
-    /// It ran out of memory: why, and which change would have saved it?
+    /// Explain an out-of-memory error: the cause, the line, and the changes that help.
     Explain(ExplainArgs),
-    /// Repeat what PyTorch's allocator did, or would have done under other settings.
+    /// Replay PyTorch's caching allocator, as recorded or under other settings.
     Replay(ReplayArgs),
-    /// Show a recording: what memory held, when, and for whom.
+    /// Show a recording in the browser: memory over time, block by block.
     View(ViewArgs),
-    /// Find what wastes, leaks or breaks memory in training scripts, before they run.
+    /// Find mistakes in training scripts that waste, leak or break memory. Runs nothing.
     Check(CheckArgs),
     /// Show a rule's page, or list all rules.
     Rule(RuleArgs),
-    /// Serve an editor: findings, fixes and pages over the Language Server Protocol, on standard input and
+    /// Serve findings and fixes to an editor over the Language Server Protocol, on standard input and
     /// output.
     Server,
     /// Write a recording in another format: for PyTorch's memory_viz, Perfetto, Chrome, or a spreadsheet.
     Convert(ConvertArgs),
-    /// What is in this folder of images, how fast would it feed training, and what does loading it take?
+    /// Inspect a folder of images: sizes, broken files, loading speed and host memory.
     Data(DataArgs),
-    /// How full are the cards of a run that is in progress, and how far is it?
+    /// Watch a run in progress: memory of its GPUs and its steps so far.
     Watch(WatchArgs),
-    /// List the GPUs that are known, or show one.
+    /// List the known GPUs, or show one.
     Gpus(GpusArgs),
-    /// Measure the GPU of this machine, so that runs for its kind need no estimates of others.
+    /// Measure the GPU of this machine; later runs for its kind use these figures.
     Calibrate(CalibrateArgs),
-    /// Show what is installed here, and what would and would not work.
+    /// Show what is installed, and what would and would not work.
     Doctor(DoctorArgs),
     /// Print a completion script for a shell.
     Completions(CompletionsArgs),
 }
 
-/// Where an answer goes.
+/// Destination of an answer.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct OutputArgs {
-    /// How to answer on standard output.
+    /// Output format on standard output.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) format: Option<Format>,
 
-    /// Also write the answer as JSON to this file.
+    /// Also write the answer as JSON to a file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) json: Option<PathBuf>,
 }
 
-/// How to answer.
+/// Output format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Format {
@@ -138,41 +138,40 @@ pub(crate) struct RunArgs {
     #[arg(long, short, value_name = "NAME[:N]")]
     pub(crate) gpu: Option<GpuChoice>,
 
-    /// Give the GPU this much memory, as PyTorch would see it.
+    /// Memory of the GPU, as PyTorch would see it.
     #[arg(long, short, value_name = "SIZE")]
     pub(crate) memory: Option<Bytes>,
 
-    /// Stop after so many optimizer steps; 0 runs to the end [default: 3].
+    /// Stop after this many optimizer steps; 0 runs to the end [default: 3].
     #[arg(long, short, value_name = "K")]
     pub(crate) steps: Option<u64>,
 
-    /// What has to run: the steps alone, or also the script's evaluation and its largest batch.
+    /// What has to run: only the steps, or also the script's evaluation and its largest batch.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) cover: Option<Cover>,
 
-    /// The one process that the command starts stands for this rank of `--world-size` ones; the others are
-    /// not there.
+    /// Run one process as this rank of `--world-size` ranks; the others do not run.
     #[arg(long, value_name = "R", requires = "world_size")]
     pub(crate) rank: Option<u32>,
 
-    /// How many ranks there would be [default rank: 0].
+    /// Number of ranks [default rank: 0].
     #[arg(long, value_name = "N")]
     pub(crate) world_size: Option<u32>,
 
-    /// Give up after so long, for example `90s` or `20m`; 0 never [default: 10m, none with `--steps 0`].
+    /// Time limit, for example `90s` or `20m`; 0 for none [default: 10m, none with `--steps 0`].
     #[arg(long, short, value_name = "TIME")]
     pub(crate) timeout: Option<Timeout>,
 
-    /// Sizes that a kernel would compute: `upper` or `lower` bound, a part such as `0.3`, or `both` bounds
+    /// Sizes that depend on computed values: `upper` or `lower` bound, a share such as `0.3`, or `both`
     /// [default: upper].
     #[arg(long, value_name = "WHERE")]
     pub(crate) sizes: Option<Sizes>,
 
-    /// Weights that are missing, or larger than this machine, are taken by their shapes.
+    /// Replace weights that are missing, or larger than this machine's memory, by zeros of their shapes.
     #[arg(long)]
     pub(crate) synthetic_weights: bool,
 
-    /// Data sets that are missing give samples made up, as their class has them, or as stated:
+    /// Replace missing data sets by made-up samples, of the data set's class or as stated:
     /// `image:3x224x224:uint8,label:int64<1000`.
     #[arg(
         long,
@@ -183,7 +182,7 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) synthetic_data: Option<Samples>,
 
-    /// What other programs hold of the GPU's memory.
+    /// GPU memory held by other programs.
     #[arg(long, value_name = "SIZE")]
     pub(crate) other_processes: Option<Bytes>,
 
@@ -192,12 +191,12 @@ pub(crate) struct RunArgs {
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) clock: Option<Clock>,
 
-    /// Whether the script's own computing moves that clock: by a fixed time for each call, which is the same
-    /// on any machine, or also by the processor time that it takes here.
+    /// Effect of the script's own computing on that clock: a fixed time per call, equal on every machine, or
+    /// also the CPU time that it takes here.
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) host_time: Option<HostClock>,
 
-    /// Apply a plan from outside: the script itself stays as it is.
+    /// Apply a plan to the unmodified script.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) plan: Option<PathBuf>,
 
@@ -205,15 +204,15 @@ pub(crate) struct RunArgs {
     #[arg(long, short, value_name = "FILE.memfit", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
 
-    /// Show what the script prints while it runs, on standard error.
+    /// Show the script's output while it runs, on standard error.
     #[arg(long, action = ArgAction::SetTrue)]
     pub(crate) show_output: bool,
 
-    /// Where memory runs out: do not run the script once more to prove what would have helped.
+    /// After an out-of-memory error: do not run the script again to confirm remedies.
     #[arg(long)]
     pub(crate) no_prove: bool,
 
-    /// Keep the run's own files, and say where they are.
+    /// Keep the run's own files, and print their folder.
     #[arg(long)]
     pub(crate) keep: bool,
 
@@ -221,12 +220,12 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) catalogue: Option<PathBuf>,
 
-    /// What `memfit calibrate --output` measured, here or on another machine.
+    /// A calibration written by `memfit calibrate --output`, here or on another machine.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) calibration: Option<PathBuf>,
 
-    /// Leave the command, paths, lines, messages, and the names of functions and modules out of what can be
-    /// shared: the recording, and the answer as JSON.
+    /// Leave the command, paths, lines, messages, and names of functions and modules out of shareable
+    /// output: the recording, and the answer as JSON.
     #[arg(long)]
     pub(crate) confidential: bool,
 
@@ -261,7 +260,7 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "CAUSE", value_parser = cause_with_page, conflicts_with = "file")]
     pub(crate) cause: Option<Cause>,
 
-    /// What the allocator could get, where the file does not say.
+    /// Memory available to the allocator, if the file does not say.
     #[arg(long, value_name = "SIZE")]
     pub(crate) capacity: Option<Bytes>,
 
@@ -273,8 +272,8 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "RELEASE")]
     pub(crate) torch: Option<Release>,
 
-    /// Leave the command, paths, lines, messages, and the names of functions and modules out of what can be
-    /// shared: the answer as JSON.
+    /// Leave the command, paths, lines, messages, and names of functions and modules out of shareable
+    /// output: the answer as JSON.
     #[arg(long)]
     pub(crate) confidential: bool,
 
@@ -308,7 +307,7 @@ pub(crate) struct ViewArgs {
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u8>,
 
-    /// Leave out why memory ran out and what would have helped: for very long recordings.
+    /// Leave out the cause and the remedies, for very long recordings.
     #[arg(long)]
     pub(crate) no_explain: bool,
 
@@ -326,7 +325,7 @@ pub(crate) struct GpusArgs {
     /// Show this one.
     pub(crate) name: Option<String>,
 
-    /// What `memfit calibrate --output` measured, here or on another machine.
+    /// A calibration written by `memfit calibrate --output`, here or on another machine.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) calibration: Option<PathBuf>,
 
@@ -351,7 +350,7 @@ pub(crate) struct CompletionsArgs {
     pub(crate) shell: clap_complete::Shell,
 }
 
-/// What has to run before there is an answer.
+/// Coverage that an answer needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Cover {
@@ -362,7 +361,7 @@ pub(crate) enum Cover {
     Full,
 }
 
-/// How the virtual card's clock goes.
+/// Clock of the virtual card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Clock {
@@ -385,7 +384,7 @@ impl From<Clock> for ClockMode {
     }
 }
 
-/// Whether the host's computing moves the clock.
+/// Effect of the host's computing on the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum HostClock {
@@ -416,7 +415,7 @@ pub(crate) struct GpuChoice {
 }
 
 /// The most GPUs that one machine may have.
-const MOST_GPUS: u32 = 16;
+const MAX_GPUS: u32 = 16;
 
 impl FromStr for GpuChoice {
     type Err = String;
@@ -425,9 +424,9 @@ impl FromStr for GpuChoice {
         let (name, count) = match text.rsplit_once(':') {
             None => (text, 1),
             Some((name, count)) => {
-                let count = count.parse().ok().filter(|count| (1..=MOST_GPUS).contains(count));
+                let count = count.parse().ok().filter(|count| (1..=MAX_GPUS).contains(count));
                 let problem =
-                    || format!("how many GPUs must be a number from 1 to {MOST_GPUS}, as in `{name}:2`");
+                    || format!("how many GPUs must be a number from 1 to {MAX_GPUS}, as in `{name}:2`");
                 (name, count.ok_or_else(problem)?)
             }
         };
@@ -446,7 +445,7 @@ impl TryFrom<String> for GpuChoice {
     }
 }
 
-/// How long to wait: a number of seconds, or with one of the units `s`, `m`, `h`; 0 means for ever.
+/// A duration: a number of seconds, or with a unit `s`, `m`, `h`; 0 means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "TimeoutText")]
 pub(crate) struct Timeout(pub(crate) Option<Duration>);

@@ -17,14 +17,14 @@ use self::conclude::Seen;
 use crate::{CliError, Printer};
 
 /// More cards than these talk over links that the first ones share.
-const MOST_RANKS: u32 = 8;
+const MAX_RANKS: u32 = 8;
 
 /// A card that was measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
-    /// What came of it.
+    /// The result.
     pub(crate) calibration: Calibration,
-    /// What the catalogue says of the card.
+    /// The catalogue's figures for the card.
     pub(crate) known: Device,
 }
 
@@ -45,12 +45,12 @@ pub(crate) fn perform(
     // Within a run of memfit's the card may be one of its own.
     let run = RunDir::from_env().and_then(|run_dir| Setup::read(&run_dir).ok());
     let mut seen = Seen::nothing(run.is_some_and(|setup| !setup.cards.is_empty()));
-    printer.remark("measuring the card; nothing else should run on it (a minute or two)");
+    printer.remark("measuring the GPU; nothing else should run on it (one to two minutes)");
     let mut one = [Measuring::one_card(&interpreter.executable)?];
     seen.follow(&mut one, &gpu)?;
-    let ranks = seen.cards().min(MOST_RANKS);
+    let ranks = seen.cards().min(MAX_RANKS);
     if ranks > 1 {
-        printer.remark(&format!("measuring communication between {ranks} cards"));
+        printer.remark(&format!("measuring communication between {ranks} GPUs"));
         let mut all = (0..ranks)
             .map(|rank| Measuring::rank(&interpreter.executable, rank, ranks))
             .collect::<Result<Vec<_>, _>>()?;

@@ -8,7 +8,7 @@ use crate::CliError;
 /// The text in the place of what is left out.
 const LEFT_OUT: &str = "(confidential)";
 
-/// Whether a text under a key, in the object or the list of another key, is memfit's or PyTorch's own word.
+/// `true` if the text under a key, in the object or list of another key, is memfit's or PyTorch's own.
 fn is_nobodys(within: &str, key: &str) -> bool {
     match key {
         "schema" | "verdict" | "kind" | "phase" | "category" | "cause" | "label" | "lever" | "id"

@@ -1,4 +1,4 @@
-//! What can go wrong before there is an answer, and what the user can do about it.
+//! Errors before there is an answer, with hints for the user.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use memfit_run::RunError;
 
 /// Advice that goes with an error.
 pub trait Hint {
-    /// What the user can do, one sentence each.
+    /// Hints for the user, one sentence each.
     fn hints(&self) -> Vec<String>;
 }
 
@@ -35,7 +35,7 @@ pub enum CliError {
     /// No file is there to check.
     #[error("there is no Python in {}", paths.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", "))]
     NothingToCheck {
-        /// What was named.
+        /// The named paths.
         paths: Vec<PathBuf>,
     },
     /// The answer could not be written to standard output.
@@ -68,7 +68,7 @@ pub enum CliError {
     /// The measuring process failed.
     #[error("measuring the card failed: {said}")]
     Measuring {
-        /// What it said last.
+        /// Its last output.
         said: String,
     },
     /// A real card that the catalogue does not have.
@@ -115,7 +115,7 @@ pub enum CliError {
     /// A file or a folder could not be used.
     #[error("cannot {what} `{}`", path.display())]
     Io {
-        /// What was tried.
+        /// The failed action.
         what: &'static str,
         /// The file or folder.
         path: PathBuf,
@@ -132,14 +132,14 @@ pub enum CliError {
     #[error("`--alloc-conf`: {0}")]
     AllocConf(#[from] SettingsError),
     /// A rank that a recording has nothing of.
-    #[error("the recording has nothing of rank {rank}")]
+    #[error("the recording has no data for rank {rank}")]
     NoRankThere {
         /// The rank.
         rank: u32,
-        /// Those that it has something of.
+        /// Ranks that the recording has.
         ranks: Vec<u32>,
     },
-    /// What a replay was asked to change is not in the recording.
+    /// A requested change is not in the recording.
     #[error(transparent)]
     NothingNamed(#[from] NothingNamed),
     /// A file that is none of those that memfit knows, or a damaged one.
@@ -151,7 +151,7 @@ pub enum CliError {
         source: Box<memfit_recording::OpenError>,
     },
     /// A recording in which nothing happened.
-    #[error("`{}` tells of no memory{}", path.display(), device.map_or(String::new(), |device| format!(" of device {device}")))]
+    #[error("`{}` has no memory events{}", path.display(), device.map_or(String::new(), |device| format!(" of device {device}")))]
     NothingToShow {
         /// The file.
         path: PathBuf,
@@ -165,7 +165,7 @@ pub enum CliError {
         path: PathBuf,
     },
     /// A file to write whose ending says nothing.
-    #[error("the ending of `{}` does not say in which format to write it", path.display())]
+    #[error("the file extension of `{}` names no known format", path.display())]
     UnknownOutputFormat {
         /// The file.
         path: PathBuf,
@@ -183,12 +183,12 @@ pub enum CliError {
     #[error(transparent)]
     Data(#[from] memfit_loader::LoaderError),
     /// More than one folder of images.
-    #[error("several paths are tar shards, all of them, or one folder")]
+    #[error("several paths must all be tar shards; otherwise name one folder")]
     SeveralFolders,
     /// There is nothing to watch.
     #[error("{}", match .pid {
-        Some(pid) => format!("process {pid} is no part of a run of memfit"),
-        None => "no run of memfit is in progress here".to_owned(),
+        Some(pid) => format!("process {pid} does not belong to a memfit run"),
+        None => "no memfit run is in progress on this machine".to_owned(),
     })]
     NothingToWatch {
         /// The process that was named.
@@ -198,21 +198,21 @@ pub enum CliError {
     #[error(transparent)]
     Plan(#[from] memfit_plan::PlanError),
     /// A script that fails whatever the card.
-    #[error("the script cannot be planned for: {why}")]
+    #[error("no plan can be made for this script: {why}")]
     NothingToPlan {
         /// Why.
         why: String,
-        /// What to do.
+        /// Advice.
         hint: String,
     },
     /// A plan of which it cannot be told whether it fits.
-    #[error("whether the plan fits cannot be told: {}", .0.message)]
+    #[error("cannot tell if the plan fits: {}", .0.message)]
     PlanUnsettled(memfit_report::wire::Problem),
     /// A plan for the real GPU.
     #[error("`memfit plan` tries plans on a virtual GPU")]
     PlanForLocal,
     /// A loader is measured beside a virtual card.
-    #[error("`memfit data --loader` runs a few steps on a virtual card, and not on this machine's")]
+    #[error("`memfit data --loader` runs a few steps on a virtual GPU, not on this machine's")]
     LoaderForLocal,
     /// An answer could not be written as JSON.
     #[error("the answer cannot be written as JSON")]
@@ -293,7 +293,7 @@ impl Hint for CliError {
             Self::Run(error) => error.hints(),
             Self::Rule(error) => vec![error.hint()],
             Self::NothingToCheck { .. } => {
-                vec!["files that git ignores are passed over; name a file itself to have it read".to_owned()]
+                vec!["files that git ignores are skipped; name a file to have it read".to_owned()]
             }
             Self::NoGpu => vec![
                 "name one with `--gpu`, for example `--gpu rtx-4090`; `memfit gpus` lists them".to_owned(),
@@ -355,9 +355,9 @@ impl Hint for CliError {
             Self::Unopenable { source, .. } => source.hint().map(str::to_owned).into_iter().collect(),
             Self::NothingToShow { device: Some(_), .. } => vec!["leave `--device` out to see them all".to_owned()],
             Self::NothingToShow { device: None, .. } => {
-                vec!["`torch.cuda.memory._record_memory_history()` has to run before what is to be seen".to_owned()]
+                vec!["call `torch.cuda.memory._record_memory_history()` before the allocations that you want to see".to_owned()]
             }
-            Self::OnlyTexts { .. } => vec!["`memfit explain` says what they prove".to_owned()],
+            Self::OnlyTexts { .. } => vec!["`memfit explain` reads them".to_owned()],
             Self::UnknownOutputFormat { .. } => vec![
                 "use one of .memfit, .pickle, .perfetto-trace, .json, .csv and .jsonl, or name it with `--to`".to_owned(),
             ],
@@ -371,7 +371,7 @@ impl Hint for CliError {
             Self::Plan(error) => vec![error.hint().to_owned()],
             Self::NothingToPlan { hint, .. } => vec![hint.clone()],
             Self::PlanUnsettled(_) => {
-                vec!["a plan needs sizes that do not depend on what the card computes: `memfit run --gpu local` measures them on it".to_owned()]
+                vec!["a plan needs sizes that do not depend on computed values: `memfit run --gpu local` measures them on a real GPU".to_owned()]
             }
             Self::PlanForLocal | Self::LoaderForLocal => {
                 vec!["name the card with `--gpu`, as `memfit gpus` has it".to_owned()]

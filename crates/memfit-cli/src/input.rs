@@ -1,4 +1,4 @@
-//! What a file holds that a verb is given.
+//! The contents of a verb's input file.
 
 use std::path::Path;
 

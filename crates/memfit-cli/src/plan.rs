@@ -1,4 +1,4 @@
-//! How the search's candidates are run: on the virtual card, from a script that is ready.
+//! Runs the candidates of a search on the virtual card, from a prepared script.
 
 mod compared;
 mod failure;
@@ -7,7 +7,7 @@ mod script;
 
 pub(crate) use patched::patched;
 
-use memfit_cards::{Judge, smallest_fitting};
+use memfit_cards::{Judge, UNLIMITED, smallest_fitting};
 use memfit_channel::{LeverSetup, Planned};
 use memfit_devices::{Bytes, Catalogue};
 use memfit_plan::{Answer, Candidate, Expected, Outcome, Room, Trial};
@@ -21,15 +21,13 @@ use crate::{CliError, Printer};
 /// Steps of a try: the first makes the optimizer's state, the second's time is that of a step, and the third,
 /// which has one piece more where only some are run, tells the time of a piece.
 const STEPS: u64 = 3;
-/// A card with memory without end.
-const BOUNDLESS: Bytes = Bytes::from_gib(1 << 10);
 
-/// What is kept of a try beside its outcome.
+/// Facts of a trial beside its outcome.
 struct Seen {
     candidate: Candidate,
     on_card: bool,
     at_peak: Option<AtPeak>,
-    /// Whether it fits only as far as numbers that nobody computed decide nothing.
+    /// `true` if it fits only as long as values that nobody computed decide nothing.
     hangs_on_numbers: bool,
 }
 
@@ -48,7 +46,7 @@ pub(crate) struct Tries<'a> {
     /// Outcomes of earlier searches, so that a further search runs only what is new.
     known: Vec<(Candidate, Room, Outcome)>,
     count: u64,
-    /// Whether it was said that one that went through does not count.
+    /// `true` once a trial that ran was reported as not counting.
     doubted: bool,
     /// `torch.__version__`.
     pub(crate) torch: Option<String>,
@@ -77,12 +75,12 @@ impl<'a> Tries<'a> {
         }
     }
 
-    /// Whether a try costs no start of the script.
+    /// `true` if a trial forks a prepared process instead of starting the script.
     pub(crate) fn forks(&self) -> bool {
         self.rehearsal.forks()
     }
 
-    /// How many processes train where each try is of the first of them alone.
+    /// Number of training processes, if each trial runs only the first of them.
     pub(crate) fn stands_for(&self) -> Option<u32> {
         self.rehearsal.stands_for()
     }
@@ -94,7 +92,7 @@ impl<'a> Tries<'a> {
         self.known.clear();
     }
 
-    /// What a candidate comes to on the card with all processes there are.
+    /// Outcome of a candidate on the card with all processes.
     pub(crate) fn with_all(&mut self, candidate: &Candidate) -> Result<Option<Outcome>, CliError> {
         self.tried(candidate, Room::Budget, true)
     }
@@ -104,7 +102,7 @@ impl<'a> Tries<'a> {
         self.progress.clear();
     }
 
-    /// What filled the card in a try.
+    /// Memory at the peak of a trial, by category.
     pub(crate) fn at_peak(&self, candidate: &Candidate, on_card: bool) -> Option<AtPeak> {
         self.last(candidate, on_card)?.at_peak.clone()
     }
@@ -119,7 +117,7 @@ impl<'a> Tries<'a> {
         if !self.last(candidate, true).is_some_and(|seen| seen.hangs_on_numbers) {
             return Ok(None);
         }
-        self.progress.draw("once more, with other numbers for those that only a GPU computes");
+        self.progress.draw("running again, with other numbers for values that only a GPU can compute");
         let request = self.request(candidate, self.card(Room::Budget));
         let settled = self.run_settled(&request);
         self.progress.clear();
@@ -167,7 +165,7 @@ impl<'a> Tries<'a> {
     fn card(&self, room: Room) -> Card {
         let memory = match room {
             Room::Budget => Bytes::new(self.budget),
-            Room::Boundless => BOUNDLESS,
+            Room::Boundless => UNLIMITED,
         };
         match &self.request.card {
             Card::Virtual(device, count) => {
@@ -226,7 +224,7 @@ impl Tries<'_> {
             fullest.and_then(|rank| rank.training.as_ref()).filter(|told| !told.sampled.is_empty())
         {
             let note = format!(
-                "the data set's items differ in size: each batch of the tries is of its largest, so memory and time are those of the worst ({})",
+                "the data set's items differ in size: each candidate ran with batches of the largest items, so memory and time are those of the worst case ({})",
                 told.sampled
             );
             if !self.notes.contains(&note) {
@@ -260,16 +258,14 @@ impl Tries<'_> {
         let short = doubt.is_some() || outcome.facts.oom.is_some() || report.verdict == Verdict::Oom;
         if let Some(doubt) = doubt.filter(|_| completed && !self.doubted) {
             self.doubted = true;
-            self.notes.push(format!(
-                "{} does not count as fitting, though it went through: {doubt}",
-                candidate.told()
-            ));
+            self.notes
+                .push(format!("{} is not counted as fitting although it ran: {doubt}", candidate.told()));
         }
         let mut refused = fullest.map(|rank| rank.refused.clone()).unwrap_or_default();
         let seen = fullest.and_then(|rank| rank.training.as_ref()).map_or(0, |training| training.seen);
         if !self.names.is_empty() && candidate.micro_batch.is_some_and(|micro_batch| seen > micro_batch) {
             let why = format!(
-                "the script had read its batch's size from {} before it needed the card",
+                "the script had read its batch size from {} before it first used the GPU",
                 self.names.join(", ")
             );
             refused.push((Lever::MicroBatch.name().to_owned(), why));
@@ -281,7 +277,7 @@ impl Tries<'_> {
         let recovered = fits && outcome.facts.oom.is_some();
         if recovered && as_is && room == Room::Budget {
             self.notes.push(
-                "memory runs out, and the script goes on by itself: that it fits as it is rests on that"
+                "the script catches an out-of-memory error and recovers: that it fits as is depends on this"
                     .to_owned(),
             );
         }
@@ -299,7 +295,7 @@ impl Tries<'_> {
             step_ms_high: of_batch(report.time.step_ms_high),
             refused,
             problem: (!fits && !short)
-                .then(|| failure::told(&outcome.facts, report.problem.as_ref()))
+                .then(|| failure::failure_reason(&outcome.facts, report.problem.as_ref()))
                 .flatten(),
             training,
         }))

@@ -87,7 +87,7 @@ impl Printer {
         Self { colour, quiet, pace: Arc::default() }
     }
 
-    /// What texts are laid out for.
+    /// The medium that texts are laid out for.
     pub fn canvas(&self) -> Canvas {
         let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
         let terminal = || terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
@@ -164,7 +164,7 @@ impl Printer {
         Exit::NoAnswer
     }
 
-    /// What clap has to say: help and versions are answers, the rest are mistakes.
+    /// Prints clap's message: help and versions are answers, the rest are usage errors.
     pub fn usage(&self, error: &clap::Error) -> Exit {
         let text = error.render().ansi().to_string();
         if error.use_stderr() {
@@ -238,7 +238,7 @@ pub(crate) fn to_json(value: &impl Serialize) -> Result<String, CliError> {
     Ok(text)
 }
 
-/// Whether the locale can show more than ASCII. No locale at all is what containers have, and they can.
+/// `true` if the locale shows more than ASCII. Containers have no locale at all, and can.
 fn unicode() -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()
@@ -289,10 +289,10 @@ impl Screen {
 
 /// To the beginning of the terminal's line, and nothing left of it.
 const ERASE_LINE: &[u8] = b"\r\x1b[K";
-/// What the mark at the line's beginning goes through.
+/// Frames of the spinner.
 const FRAMES: [&str; 8] = ["⠋", "⠙", "⠸", "⠴", "⠦", "⠇", "⠏", "⠛"];
 
-/// How progress is shown.
+/// Form of the progress display.
 #[derive(Debug)]
 enum Shown {
     Nowhere,
@@ -315,13 +315,13 @@ impl Default for Pace {
 
 impl Pace {
     const FIRST: Duration = Duration::from_secs(1);
-    const LONGEST: Duration = Duration::from_secs(30);
+    const MAX_INTERVAL: Duration = Duration::from_secs(30);
 
-    /// Whether a line is due after so long.
+    /// `true` if a line is due after this time.
     fn is_due(&mut self, elapsed: Duration) -> bool {
         let due = elapsed >= self.next;
         if due {
-            self.next = elapsed + elapsed.min(Self::LONGEST);
+            self.next = elapsed + elapsed.min(Self::MAX_INTERVAL);
         }
         due
     }

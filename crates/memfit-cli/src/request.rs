@@ -180,7 +180,7 @@ fn of_a_few_steps(card: Card, timeout: Option<Timeout>, command: Vec<OsString>) 
     }
 }
 
-/// What other programs hold of a card: what somebody said, or what they held when it was calibrated.
+/// Memory of other programs on a card: as stated, or as measured at calibration.
 fn other_processes(stated: Option<Bytes>, card: &Card) -> (u64, Origin) {
     let calibrated = match card {
         Card::Virtual(device, _) => device.outside.as_ref().and_then(|seen| seen.parts.other_processes),
@@ -192,7 +192,7 @@ fn other_processes(stated: Option<Bytes>, card: &Card) -> (u64, Origin) {
     }
 }
 
-/// What the probe is told of a plan.
+/// The part of a plan that the probe needs.
 pub(crate) fn planned(plan: &Plan, steps: u64) -> Planned {
     let own = plan.made_for.own_accumulation.max(1);
     let pieces = match (plan.made_for.batch, plan.micro_batch) {

@@ -57,7 +57,7 @@ pub(crate) struct Settings {
     pub(crate) catalogue: Option<PathBuf>,
     /// `--calibration`, relative to the file that says so.
     pub(crate) calibration: Option<PathBuf>,
-    /// Whether nothing that this machine keeps is to be heeded.
+    /// `true` if this machine's stored calibrations are ignored.
     #[serde(skip)]
     pub(crate) isolated: bool,
     /// `--show-output`

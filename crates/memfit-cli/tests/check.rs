@@ -203,8 +203,7 @@ fn ignored_files_are_passed_over_and_imports_are_followed() {
     assert_eq!(found, [("step.py", "zero-grad-inside-window"), ("step.py", "partial-window-dropped")]);
 }
 
-/// What a base class, or the class of an object, does in another module is known there, also through a
-/// package.
+/// Facts about a base class or an object's class in another module are known, also through a package.
 #[test]
 fn methods_of_imported_classes_are_followed() {
     let base = "import torch\nclass Base:\n    def __init__(self, model):\n        self.model = model\n        self.optimizer = torch.optim.SGD(model.parameters(), 0.1)\n    def forward_backward(self, x):\n        (self.model(x).mean() / 4).backward()\n";

@@ -1,5 +1,4 @@
-//! What a report says of a run that was not all that it should be, with a stand-in for the script that brings
-//! it about.
+//! Remarks in reports of runs that went wrong, with a stand-in for the script that causes them.
 
 #![allow(clippy::unwrap_used, clippy::exit, reason = "a test may fail where it stands")]
 

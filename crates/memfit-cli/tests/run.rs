@@ -74,6 +74,7 @@ fn play_with_torch(part: &str, mut script: Script) {
                 growth_per_step: None,
                 unmet: 0,
                 feeding: None,
+                asks_size: false,
                 devices,
             };
             script.say(&memfit_channel::Message::Done(done(std::collections::BTreeMap::new())));
@@ -293,7 +294,10 @@ fn garbled_messages_are_passed_over_and_told() {
     let (_, report) = check("garbles", &[], 0, "fits", None);
     let notes = report["fidelity"]["notes"].as_array().unwrap();
     assert!(
-        notes.iter().any(|note| note.as_str().unwrap().contains("could not be understood: 2")),
+        notes.iter().any(|note| note
+            .as_str()
+            .unwrap()
+            .contains("2 messages from the script's processes could not be read")),
         "{notes:?}"
     );
 }
@@ -321,10 +325,7 @@ fn what_the_script_prints_is_shown_beside_the_answer() {
 fn cover_that_was_asked_for_and_not_had_is_told() {
     let (_, report) = check("trains", &["--cover", "full"], 0, "fits", None);
     let notes = report["fidelity"]["notes"].to_string();
-    assert!(
-        notes.contains("no evaluation was seen") && notes.contains("no largest batch was seen"),
-        "{notes}"
-    );
+    assert!(notes.contains("saw no evaluation") && notes.contains("saw no largest batch"), "{notes}");
 }
 
 #[test]

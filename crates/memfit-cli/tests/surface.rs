@@ -1,4 +1,4 @@
-//! What the command shows to whoever types it: help, lists, errors with their hints, exit statuses.
+//! The command's surface: help, lists, errors with hints, exit statuses.
 
 #![allow(clippy::unwrap_used, clippy::exit, reason = "a test may fail where it stands")]
 
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use support::{Place, text};
 
-/// What a command line comes to, as one text.
+/// Output of a command line, as one text.
 fn shown(place: &Place, arguments: &[&str]) -> String {
     let output = place.memfit(arguments).output().unwrap();
     let folder = place.folder.path().to_str().unwrap();

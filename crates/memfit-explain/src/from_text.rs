@@ -50,12 +50,12 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
     let mut fact =
         |text: String, bytes: u64| explanation.evidence.push(Fact { text, bytes, lines: Vec::new() });
     let cause = if absurd {
-        fact(format!("one request of {} is more than the whole card", size(wanted)), wanted);
+        fact(format!("one request of {} is more than the whole GPU has", size(wanted)), wanted);
         Cause::GiantRequest
     } else if others > 0 && others + room >= wanted && others > unused {
         fact(
             format!(
-                "other processes held {} of the card; without them the request of {} would have been served",
+                "other processes held {} of the GPU; without them the request of {} would have succeeded",
                 size(others),
                 size(wanted)
             ),
@@ -66,7 +66,7 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
         let pools = bytes(figures.private_pools).unwrap_or(0);
         fact(
             format!(
-                "{} were in private pools (CUDA graphs, `MemPool`), where others may not use what is free",
+                "{} were in private pools (CUDA graphs, `MemPool`), whose free memory nothing else may use",
                 size(pools)
             ),
             pools,
@@ -75,7 +75,7 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
     } else if room >= wanted && unused > 0 {
         fact(
             format!(
-                "{} were reserved and in no tensor, and {} were left on the card: together more than the {} that were asked for, in pieces that were too small",
+                "{} were reserved but unallocated, and {} were free on the GPU: together more than the {} requested, but in pieces that were too small",
                 size(unused),
                 size(free.unwrap_or(0)),
                 size(wanted)
@@ -87,7 +87,7 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
         let outside = outside(text).unwrap_or(0);
         fact(
             format!(
-                "{} of what this process held are not PyTorch's tensors: CUDA contexts and libraries",
+                "{} of this process's memory are not PyTorch tensors: CUDA contexts and libraries",
                 size(outside)
             ),
             outside,
@@ -96,7 +96,7 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
     } else if requested.is_some() {
         fact(
             format!(
-                "{} were in tensors, {} reserved beside them, {} left on the card: {} more did not fit",
+                "{} were in tensors, {} reserved but unallocated, {} free on the GPU: {} more did not fit",
                 size(allocated),
                 size(unused),
                 size(free.unwrap_or(0)),
@@ -108,14 +108,14 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
     } else if let Some(refused) = &card.refused {
         fact(
             format!(
-                "the CUDA runtime had no room for what comes before any tensor, in {}: each process that touches the card pays for a context of its own",
+                "CUDA ran out of memory before the first tensor, in {}: every process on the GPU needs a context of its own",
                 refused.who()
             ),
             0,
         );
         Cause::Outside
     } else {
-        fact("the message gives no figures: it proves only that memory ran out".to_owned(), 0);
+        fact("the message has no figures: it only says that memory ran out".to_owned(), 0);
         Cause::TooBig
     };
     if let Some(first) = explanation.evidence.first_mut() {
@@ -130,12 +130,12 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
     if let Some(rank) = text.rank {
         explanation
             .unknown
-            .push(format!("this is rank {rank}'s message; other ranks may have failed for it"));
+            .push(format!("this is rank {rank}'s message; other ranks may have failed because of it"));
     }
     if !text.kind.is_certain(&text.message) {
-        explanation.unknown.push("a library said it, which may have failed for another reason".to_owned());
+        explanation.unknown.push("a library reported it, and may have failed for another reason".to_owned());
     }
-    explanation.unknown.push("who held the memory, and whether it grew, a text does not say: `memfit run -o run.memfit -- python train.py` records it without a GPU, and `torch.cuda.memory._record_memory_history()` with `_dump_snapshot(\"snapshot.pickle\")` where the error is caught does on one; `memfit explain` reads either".to_owned());
+    explanation.unknown.push("a message does not say which tensors held the memory, or if it grew: `memfit run -o run.memfit -- python train.py` records that without a GPU; on one, `torch.cuda.memory._record_memory_history()` at the start and `_dump_snapshot(\"snapshot.pickle\")` where the error is caught do. `memfit explain` reads either".to_owned());
     explanation
 }
 
@@ -212,8 +212,8 @@ fn segment_note(text: &OomText, requested: Option<u64>) -> Option<String> {
         return None;
     }
     match requested? {
-        SMALL_SEGMENT => Some("\"Tried to allocate 2.00 MiB\" stands for any request of up to 1 MiB: the card was full to the brim, and what asked last is hardly to blame".to_owned()),
-        LARGE_SEGMENT => Some("\"Tried to allocate 20.00 MiB\" stands for any request from 1 to 10 MiB: the card was full, and what asked last is hardly to blame".to_owned()),
+        SMALL_SEGMENT => Some("\"Tried to allocate 2.00 MiB\" stands for any request of up to 1 MiB: the GPU was completely full, and the last request is not the cause".to_owned()),
+        LARGE_SEGMENT => Some("\"Tried to allocate 20.00 MiB\" stands for any request from 1 to 10 MiB: the GPU was full, and the last request is not the cause".to_owned()),
         _ => None,
     }
 }
@@ -230,7 +230,7 @@ fn fixes(cause: Cause, unused: u64, others: u64, requested: u64, text: &OomText)
     let expandable = || {
         let on = text.advice == Some(memfit_recording::Advice::ExpandableAlreadyOn);
         let apply = Apply::Environment(VARIABLE, "expandable_segments:True".to_owned());
-        (!on).then(|| fix(Lever::ExpandableSegments, unused, "set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before 2.9): most of what is reserved and in no tensor can then be used", None, apply))
+        (!on).then(|| fix(Lever::ExpandableSegments, unused, "set PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before 2.9): most of the memory that is reserved but unallocated becomes usable", None, apply))
     };
     let mut fixes = Vec::new();
     match cause {
@@ -244,7 +244,7 @@ fn fixes(cause: Cause, unused: u64, others: u64, requested: u64, text: &OomText)
         Cause::Outside => fixes.push(fix(
             Lever::WorkersOffTheCard,
             0,
-            "keep CUDA out of helper processes, and close what else holds the card",
+            "keep CUDA out of helper processes, and close other programs on the GPU",
             None,
             Apply::ByHand(None),
         )),
@@ -262,21 +262,21 @@ fn fixes(cause: Cause, unused: u64, others: u64, requested: u64, text: &OomText)
         fixes.push(fix(
             Lever::Checkpointing,
             0,
-            "`torch.utils.checkpoint` around repeated blocks, where activations are what fills the card",
+            "activation checkpointing (`torch.utils.checkpoint`) of the repeated blocks, if activations fill the GPU",
             None,
             Apply::ByHand(None),
         ));
         fixes.push(fix(
             Lever::MicroBatch,
             0,
-            "a batch in pieces with the gradients added up",
+            "gradient accumulation over micro-batches",
             None,
             Apply::ByHand(None),
         ));
         fixes.push(fix(
             Lever::AutocastBf16,
             0,
-            "the forward under `torch.autocast(\"cuda\", dtype=torch.bfloat16)`",
+            "run the forward pass under `torch.autocast(\"cuda\", dtype=torch.bfloat16)`",
             None,
             Apply::ByHand(None),
         ));

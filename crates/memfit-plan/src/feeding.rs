@@ -83,7 +83,7 @@ pub fn propose(given: &[Given], batches: &Batches, card_ms: Option<f64>, host: &
                 one,
                 batches,
                 card_ms,
-                "batches lie on the card already, which worker processes cannot share".to_owned(),
+                "batches are on the GPU already, and worker processes cannot share that".to_owned(),
             )
         });
     }
@@ -94,28 +94,28 @@ pub fn propose(given: &[Given], batches: &Batches, card_ms: Option<f64>, host: &
     let closest = borne.iter().copied().find(|one| one.batch_ms <= best.batch_ms * SAME).unwrap_or(best);
     let (chosen, why) = match (enough, card_ms) {
         (Some(one), Some(_)) if one.workers == 0 => {
-            (one, "loading takes next to nothing beside a step".to_owned())
+            (one, "loading takes almost no time compared with a step".to_owned())
         }
         (Some(one), Some(card)) => (
             one,
             format!(
-                "the fewest workers that were measured to make a batch well within the {} ms that the card takes for it",
+                "the fewest workers that loaded a batch well within the {} ms that the GPU takes for it",
                 figure(card)
             ),
         ),
         (_, Some(card)) => (
             closest,
             format!(
-                "nothing that was measured keeps up with the card's {} ms a batch; this comes closest, with {} ms",
+                "no setting keeps up with the GPU's {} ms per batch; this comes closest, with {} ms",
                 figure(card),
                 figure(closest.batch_ms)
             ),
         ),
-        (_, None) => (closest, "the fewest workers that were as fast as any".to_owned()),
+        (_, None) => (closest, "the fewest workers that were as fast as more".to_owned()),
     };
     let left_out = usable.len() > borne.len();
     let why =
-        if left_out { format!("{why}; more are not borne by this host's memory or /dev/shm") } else { why };
+        if left_out { format!("{why}; more would not fit this host's memory or /dev/shm") } else { why };
     Some(Proposal { keeps_up: card_ms.map(|_| enough.is_some()), ..of(chosen, batches, card_ms, why) })
 }
 
@@ -190,7 +190,7 @@ mod tests {
         let small = Host { shared_memory: 300 << 20, ..HOST };
         let found = propose(&shared(400.0), &BATCHES, Some(60.0), &small).unwrap();
         assert_eq!((found.workers, found.keeps_up), (2, Some(false)));
-        assert!(found.why.contains("not borne"), "{}", found.why);
+        assert!(found.why.contains("would not fit this host"), "{}", found.why);
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub enum PlanError {
         source: io::Error,
     },
     /// No plan is that long.
-    #[error("`{}` is {bytes} bytes long, which no plan is", path.display())]
+    #[error("`{}` has {bytes} bytes, which is too large for a plan", path.display())]
     TooLong {
         /// The file.
         path: PathBuf,
@@ -87,14 +87,14 @@ impl PlanError {
             Self::Io { what: "read", .. } => {
                 "`memfit plan --gpu NAME -o memfit.plan.toml -- python train.py` makes a plan"
             }
-            Self::Io { .. } => "is the folder there, and may it be written to?",
+            Self::Io { .. } => "does the folder exist, and is it writable?",
             Self::TooLong { .. } | Self::Syntax { .. } => {
                 "docs/plan.md shows what a plan looks like; `memfit plan` writes one"
             }
             Self::Version { .. } | Self::Lever { .. } => {
-                "it may have been made by a later memfit: install that one, or make the plan anew with `memfit plan`"
+                "it may be from a newer memfit: install that version, or make a new plan with `memfit plan`"
             }
-            Self::Zero { .. } => "leave the line out to have no limit",
+            Self::Zero { .. } => "remove the line to have no limit",
             Self::Conflict { .. } => "keep one of the two",
         }
     }

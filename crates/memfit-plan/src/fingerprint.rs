@@ -57,21 +57,21 @@ impl fmt::Display for Difference {
         match self {
             Self::Torch { made_for, here } => write!(
                 formatter,
-                "the plan was made with PyTorch {made_for}, and this is {here}: its peaks may differ; `memfit plan` makes one for it"
+                "the plan was made with PyTorch {made_for}, and this is {here}: its peaks may differ; make a new one with `memfit plan`"
             ),
             Self::Gpu { made_for, here } => write!(
                 formatter,
-                "the plan was made for a {made_for}, and this is a {here}: `memfit plan --gpu` makes one for it"
+                "the plan was made for a {made_for}, and this is a {here}: make a new one with `memfit plan --gpu`"
             ),
             Self::Smaller { made_for, here } => write!(
                 formatter,
-                "the plan was made for a card with {:.2} GiB, and this one has {:.2} GiB: it may not fit",
+                "the plan was made for a GPU with {:.2} GiB, and this one has {:.2} GiB: it may not fit",
                 gib(*made_for),
                 gib(*here)
             ),
             Self::Script { script } => write!(
                 formatter,
-                "`{script}` has changed since the plan was made: `memfit plan` makes one for it as it is now"
+                "`{script}` has changed since the plan was made: make a new plan with `memfit plan`"
             ),
         }
     }

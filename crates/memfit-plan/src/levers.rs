@@ -84,7 +84,7 @@ impl Entry {
         let divided = with.micro_batch.is_some().then_some(Lever::MicroBatch);
         for other in with.settings.iter().map(|setting| setting.lever).chain(divided) {
             if let Some(why) = self.lever.excludes(other) {
-                return Err(format!("it cannot stand beside `{other}`: {why}"));
+                return Err(format!("it cannot be combined with `{other}`: {why}"));
             }
         }
         Ok(with.with(self.lever, value))

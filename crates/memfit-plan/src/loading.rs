@@ -57,10 +57,10 @@ pub fn loader(loading: &Loading, batch: u64, step_ms: f64, host: &Host) -> Optio
     let limit = match workers {
         _ if workers == wanted => "enough to keep up with it".to_owned(),
         _ if workers == host.processors => {
-            format!("as many as this machine has processors; {wanted} would keep up")
+            format!("as many as this machine has CPUs; {wanted} would keep up")
         }
-        _ if workers == of_shared => format!("as many as /dev/shm bears; {wanted} would keep up"),
-        _ => format!("as many as this machine's memory bears; {wanted} would keep up"),
+        _ if workers == of_shared => format!("as many as fit in /dev/shm; {wanted} would keep up"),
+        _ => format!("as many as fit in this machine's memory; {wanted} would keep up"),
     };
     let why = format!(
         "an item takes {:.2} ms here ({} were measured), a batch of {batch} {making_ms:.0} ms, and a step {step_ms:.0} ms: {workers} worker{}, {limit}",

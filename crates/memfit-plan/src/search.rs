@@ -41,7 +41,7 @@ impl Limits {
             return Some(format!("`--without {lever}` was asked for"));
         }
         let unwritable = self.unwritable.iter().find(|(unwritable, _)| *unwritable == lever)?;
-        Some(format!("a change of the script cannot carry it: {}", unwritable.1))
+        Some(format!("it cannot be written as a change of the script: {}", unwritable.1))
     }
 
     /// Whether a lever is not moved, whatever it does to the training.
@@ -189,7 +189,7 @@ impl<'a, T: Trial> Search<'a, T> {
         let (ms, own_ms) = (milliseconds(&fastest.outcome), milliseconds(own));
         (ms < own_ms * (1.0 - NOTICEABLE)).then(|| {
             format!(
-                "a step would take {ms:.1} ms instead of {own_ms:.1}, on {:.2} GiB of the card, with {}: that is not done, since it fits as it is",
+                "a step would take {ms:.1} ms instead of {own_ms:.1}, with {:.2} GiB, under {}; the script fits as is, so nothing is changed",
                 gib(fastest.outcome.peak.device_upper),
                 fastest.candidate.told()
             )
@@ -288,7 +288,7 @@ impl<'a, T: Trial> Search<'a, T> {
             return wanted / own;
         }
         advice.push(format!(
-            "a global batch of {wanted} is no multiple of the script's own {own}: its loader's batch has to be set in the script"
+            "a global batch of {wanted} is not a multiple of the script's own {own}: set the loader's batch size in the script"
         ));
         1
     }
@@ -319,7 +319,7 @@ impl<'a, T: Trial> Search<'a, T> {
         let best_so_far = self.best_so_far(&training).filter(|_| chosen.is_none() && self.interrupted);
         if let Some(best) = &best_so_far {
             advice.push(format!(
-                "this was only run with memory without end, of which it took {:.2} GiB: run it once more on the card",
+                "this ran only with unlimited memory, and took {:.2} GiB: run it again on the card to confirm",
                 gib(best.outcome.peak.device_upper)
             ));
         }
@@ -361,7 +361,7 @@ fn of_harm(plan: &Candidate) -> Option<String> {
     let worst = levers.iter().map(|lever| lever.harm()).max()?;
     let names: Vec<String> = levers.iter().map(|lever| format!("`{lever}`")).collect();
     Some(format!(
-        "the plan {} ({}): nothing that does less harm to what is learnt fits",
+        "the plan {} ({}): no plan that changes the training less fits",
         worst.what(),
         names.join(", ")
     ))

@@ -311,7 +311,7 @@ pub struct Totals {
 }
 
 impl Track {
-    /// What happened, in order.
+    /// One row per event, in order.
     pub const fn moments(&self) -> &Moments {
         &self.moments
     }

@@ -1,5 +1,5 @@
-//! What `memfit check` found, in the forms that other programs read: SARIF, annotations of GitHub, reports of
-//! GitLab and JUnit. The forms for people are in [`crate::text`].
+//! The findings of `memfit check` in formats for other programs: SARIF, GitHub annotations, GitLab and
+//! JUnit reports. The texts for people are in [`crate::text`].
 
 mod github;
 mod gitlab;

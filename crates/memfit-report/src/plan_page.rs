@@ -1,5 +1,5 @@
-//! What a search for the fastest plan found, as a page: the plan in words, memory against time as a plot,
-//! what fills the card before and after, and why the rest was left alone.
+//! The result of a search for the fastest plan as a page: the plan in words, a plot of memory against
+//! time, memory before and after by category, and the reasons for what was left out.
 //!
 //! One file that fetches nothing and runs nothing.
 
@@ -116,8 +116,8 @@ fn against_time(out: &mut String, report: &PlanReport) {
     out.push_str("</table></div></section>\n");
 }
 
-/// What is shown, each with its number: what nothing beats in both, the fastest first, and what a plan is
-/// held against in any case.
+/// The numbered points of the plot: the Pareto front, the fastest first, and the runs that a plan is
+/// always compared with.
 fn shown(report: &PlanReport) -> impl Iterator<Item = (usize, &PlanRun)> {
     let baseline = report.baseline.iter().filter(|baseline| {
         !report.pareto.iter().any(|run| run.levers.is_empty() && run.accumulate == baseline.accumulate)

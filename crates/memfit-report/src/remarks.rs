@@ -49,7 +49,7 @@ impl Note {
         self.id.parse().ok()
     }
 
-    /// What it may change. An unknown remark is taken for the most severe.
+    /// The possible effect on the peaks. An unknown remark counts as the most severe.
     pub fn effect(&self) -> Effect {
         self.remark().map_or(Effect::Unbounded, |remark| RemarkText::of(remark).effect)
     }

@@ -48,34 +48,34 @@ pub use watch::{WatchReport, WatchedCard, WatchedOom, WatchedProcess, WatchedRun
 
 /// The schema versions, one for each kind of document.
 pub mod schema {
-    /// What `memfit run` says.
+    /// Output of `memfit run`.
     pub const RUN: &str = "memfit.run/1";
-    /// What `memfit plan` says.
+    /// Output of `memfit plan`.
     pub const PLAN: &str = "memfit.plan/1";
-    /// What `memfit cards` says.
+    /// Output of `memfit cards`.
     pub const CARDS: &str = "memfit.cards/1";
-    /// What `memfit gpus` says.
+    /// Output of `memfit gpus`.
     pub const GPUS: &str = "memfit.gpus/1";
-    /// What `memfit gpus NAME` says.
+    /// Output of `memfit gpus NAME`.
     pub const GPU: &str = "memfit.gpu/1";
-    /// What `memfit explain` says.
+    /// Output of `memfit explain`.
     pub const EXPLAIN: &str = "memfit.explain/1";
-    /// What `memfit replay` says.
+    /// Output of `memfit replay`.
     pub const REPLAY: &str = "memfit.replay/1";
-    /// What `memfit check` says.
+    /// Output of `memfit check`.
     pub const CHECK: &str = "memfit.check/1";
-    /// What `memfit rule` says.
+    /// Output of `memfit rule`.
     pub const RULES: &str = "memfit.rules/1";
-    /// What `memfit rule NAME` says.
+    /// Output of `memfit rule NAME`.
     pub const RULE: &str = "memfit.rule/1";
-    /// What `memfit data` says.
+    /// Output of `memfit data`.
     pub const DATA: &str = "memfit.data/1";
     /// A `DataLoader` of the user's own.
     pub const DATA_LOADER: &str = "memfit.data-loader/1";
-    /// What `memfit calibrate --show` says.
+    /// Output of `memfit calibrate --show`.
     pub const CALIBRATIONS: &str = "memfit.calibrations/1";
-    /// What `memfit watch` says, each time that it looks.
+    /// Output of `memfit watch` at each sample.
     pub const WATCH: &str = "memfit.watch/1";
-    /// What `memfit doctor` says.
+    /// Output of `memfit doctor`.
     pub const DOCTOR: &str = "memfit.doctor/1";
 }

@@ -12,7 +12,7 @@ fn schema() -> Value {
     serde_json::from_str(include_str!("../schema/run.json")).unwrap()
 }
 
-/// What a value violates: as much of JSON Schema as the schema uses, and a refusal of what it does not know.
+/// Violations of a schema: as much of JSON Schema as ours uses; anything else is refused.
 fn violations(value: &Value, schema: &Value, root: &Value, path: &str, found: &mut Vec<String>) {
     let rules = schema.as_object().unwrap();
     for (rule, wanted) in rules {

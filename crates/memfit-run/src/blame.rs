@@ -32,7 +32,7 @@ pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) 
     let said = exception.message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     let failed = format!("{}: {said}", exception.r#type);
     if let Some(lacks) = exception.message.strip_prefix(OWN) {
-        return (format!("memfit cannot stand in for what the script asks for: {lacks}"), true);
+        return (format!("the script needs something that memfit does not provide: {lacks}"), true);
     }
     let changes = if facts.mistake { Vec::new() } else { changes(request, facts, exception) };
     if changes.is_empty() {
@@ -56,7 +56,7 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
     let mut changes = Vec::new();
     if facts.has_read(&[Stake::Number, Stake::Unbounded]) {
         let place = facts.lines_read().map(|lines| format!(" (at {lines})")).unwrap_or_default();
-        changes.push(format!("it had read numbers that only a GPU computes, answered 0{place}"));
+        changes.push(format!("the script had read values that only a GPU can compute, taken as 0{place}"));
     }
     let refused = facts.tally.unmodelled.iter().filter(|call| matters(&call.call));
     changes.extend(refused.map(|call| format!("`{}` was refused ({})", call.call, count(call))));

@@ -18,7 +18,7 @@ pub enum RunError {
         size: u32,
     },
     /// A single rank of many was requested on a real GPU.
-    #[error("one process cannot stand for a rank of many on a real GPU, whose NCCL waits for the others")]
+    #[error("a single rank of many cannot run on a real GPU: NCCL waits for the other ranks")]
     LoneRankOfLocal,
     /// This machine has no usable GPU.
     #[error("there is no NVIDIA GPU with a working driver here")]

@@ -54,7 +54,7 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     }
     if request.other_processes > 0 {
         let how = match request.others {
-            Origin::Calibrated => "taken, as when it was calibrated,",
+            Origin::Calibrated => "assumed, as at calibration,",
             _ => "assumed",
         };
         let held = size(request.other_processes);
@@ -74,9 +74,9 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
     };
     let refused = facts.tally.unmodelled.iter().map(|call| {
         if facts::matters(&call.call) {
-            effect("unmodelled", &call.call, None, "what it would have done to memory is not known")
+            effect("unmodelled", &call.call, None, "its effect on memory is unknown")
         } else {
-            effect("unmodelled", &call.call, Some(0), "it has nothing to do with what a training holds")
+            effect("unmodelled", &call.call, Some(0), "it does not affect the memory of a training")
         }
     });
     let between = sizes_between(outcome);
@@ -86,37 +86,35 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
                 "value",
                 &value.call,
                 None,
-                "no size: a peak changes only where the script turns on it",
+                "not a size: a peak changes only if the script's control flow depends on it",
             ),
             (Stake::Number, _) => match outcome.numbers {
                 Numbers::Harmless => effect(
                     "number",
                     &value.call,
                     Some(0),
-                    "a second run, with another number in its place, allocated the same",
+                    "a second run with another number allocated the same",
                 ),
-                Numbers::Decisive => effect("number", &value.call, None, "what is allocated depends on it"),
-                Numbers::Fatal => {
-                    effect("number", &value.call, None, "with another number in its place the script fails")
+                Numbers::Decisive => {
+                    effect("number", &value.call, None, "what the script allocates depends on it")
                 }
+                Numbers::Fatal => effect("number", &value.call, None, "with another number the script fails"),
                 Numbers::Untried => effect(
                     "number",
                     &value.call,
                     None,
-                    "nothing bounds it if it becomes a size, which was not tried",
+                    "no known bound if it becomes a size; no second run tried that",
                 ),
             },
             (Stake::Unbounded, _) => {
-                effect("size-unbounded", &value.call, None, "no bound follows from the arguments")
+                effect("size-unbounded", &value.call, None, "the arguments give no bound")
             }
             (Stake::Size, Some(bytes)) => {
                 let why =
                     "between the device peaks with all such sizes at their upper and at their lower bound";
                 effect("size", &value.call, Some(bytes), why)
             }
-            (Stake::Size, None) => {
-                effect("size", &value.call, None, "`--sizes both` runs with both bounds, and tells")
-            }
+            (Stake::Size, None) => effect("size", &value.call, None, "`--sizes both` runs with both bounds"),
         });
     let notes = notes.iter().map(|note| {
         let bytes = match note.effect() {

@@ -28,7 +28,7 @@ fn without_kernels(card: &Card, torch: Option<&str>, exception: &Exception) -> O
     Some(Problem {
         kind: "no-kernels-for-card".to_owned(),
         message: format!(
-            "{torch}, or an extension of it, has no kernels for {card}: it would fail on the real card in the same way."
+            "{torch}, or an extension of it, has no kernels for {card}: it would fail in the same way on the real one."
         ),
         hint: Some(
             "`torch.cuda.get_arch_list()` lists the cards it was built for; a build for an older CUDA release has older cards, and `TORCH_CUDA_ARCH_LIST` chooses those of an extension that you build"
@@ -92,9 +92,9 @@ fn unreached(exception: &Exception) -> Option<Problem> {
     }
     Some(Problem {
         kind: "no-network".to_owned(),
-        message: format!("The script downloads something from where this machine does not reach: {}: {said}", exception.r#type),
+        message: format!("The script downloads something, and this machine cannot reach it: {}: {said}", exception.r#type),
         hint: Some(
-            "put what it downloads where it looks first; `--synthetic-data` stands in for data sets, `--synthetic-weights` for trained weights"
+            "put the files where the script looks first; `--synthetic-data` replaces data sets, `--synthetic-weights` replaces trained weights"
                 .to_owned(),
         ),
     })

@@ -150,7 +150,7 @@ pub fn perform(request: &Request, home: &Home, console: &dyn Console) -> Result<
     let told = matches!(request.sizes, Sizes::At(_));
     let hangs = verdict::has_size_read_back(&first.facts) && !request.card.is_local() && !told;
     let lower = if hangs && (first.facts.oom.is_some() || request.sizes == Sizes::Both) {
-        console.remark("once more, with sizes that are read back at their lower bound");
+        console.remark("running again, with computed sizes at their lower bound");
         let trial = Request { output: None, ..request.clone() };
         Some(runner.once(&trial, ValuePolicy::LOWER, &Changes::default())?.facts)
     } else {
@@ -202,14 +202,14 @@ impl Runner<'_> {
         changes: &Changes,
         zeros: &Facts,
     ) -> Result<Numbers, RunError> {
-        self.console.remark("once more, with another number for each that only a GPU computes");
+        self.console.remark("running again, with other numbers for values that only a GPU can compute");
         let trial = verdict::again(request, zeros);
         let seeded = |other_numbers| Changes { other_numbers, seeded: true, ..changes.clone() };
         let others = self.once(&trial, values, &seeded(true))?.facts;
         if Numbers::compare(zeros, &others) == Numbers::Harmless {
             return Ok(Numbers::Harmless);
         }
-        self.console.remark("and once more, with the same random numbers");
+        self.console.remark("and again, with the same random numbers");
         Ok(Numbers::compare(&self.once(&trial, values, &seeded(false))?.facts, &others))
     }
 

@@ -100,7 +100,7 @@ pub(crate) fn prove(
         return Ok(());
     }
     if !outcome.facts.setup.stacks {
-        runner.console.remark("out of memory; once more, to see which lines asked for what");
+        runner.console.remark("out of memory; running again to see which lines allocate what");
         let changes = Changes { stacks: true, ..Changes::default() };
         let request = Request { output: None, ..request.clone() };
         let again = runner.once(&request, policy, &changes)?;
@@ -118,7 +118,7 @@ pub(crate) fn prove(
         let fix = &mut diagnosis.explanation.fixes[index];
         tried.push((fix.lever, fix.how.clone()));
         trial.request = verdict::again(&trial.request, &outcome.facts);
-        runner.console.remark(&format!("out of memory; once more with {}", trial.with));
+        runner.console.remark(&format!("out of memory; running again with {}", trial.with));
         let Ran { facts, explanation } = runner.once(&trial.request, policy, &trial.changes)?;
         let interrupted = facts.ended == Ended::Interrupted;
         let numbers = if verdict::hangs_on_numbers(&trial.request, &facts) {

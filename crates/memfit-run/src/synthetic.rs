@@ -38,7 +38,7 @@ impl FromStr for Samples {
         let (text, length) = match text.rsplit_once('@') {
             Some((text, count)) => {
                 let count = count.trim().parse().ok().filter(|count| *count > 0);
-                (text, Some(count.ok_or("after `@` stands how many samples there are, as in `@50000`")?))
+                (text, Some(count.ok_or("`@` is followed by the number of samples, as in `@50000`")?))
             }
             None => (text, None),
         };
@@ -69,7 +69,7 @@ fn field(text: &str) -> Result<SyntheticField, String> {
     let (dtype, below) = match kind.split_once('<') {
         Some((dtype, below)) => {
             let below = below.trim().parse::<i64>().ok().filter(|below| *below > 0);
-            (dtype.trim(), Some(below.ok_or_else(|| wrong("after `<` stands a number above 0"))?))
+            (dtype.trim(), Some(below.ok_or_else(|| wrong("`<` is followed by a number above 0"))?))
         }
         None => (kind, None),
     };
@@ -78,7 +78,7 @@ fn field(text: &str) -> Result<SyntheticField, String> {
             .split('x')
             .map(|extent| extent.trim().parse::<u64>().ok().filter(|extent| *extent > 0))
             .collect::<Option<Vec<_>>>()
-            .ok_or_else(|| wrong("a shape is numbers above 0, joined by `x`"))?,
+            .ok_or_else(|| wrong("a shape has numbers above 0, joined by `x`"))?,
         Some([]) | None => Vec::new(),
         Some(_) => return Err(wrong("it has more than a name, a shape and a type")),
     };
@@ -145,7 +145,7 @@ mod tests {
             ("x:pil", "height and a width"),
             ("x:99999999x99999999:uint8", "elements"),
             ("x:int64,x:int64", "two fields"),
-            ("x:int64@0", "how many"),
+            ("x:int64@0", "number of samples"),
         ] {
             let error = text.parse::<Samples>().unwrap_err();
             assert!(error.contains(why), "{text:?}: {error}");

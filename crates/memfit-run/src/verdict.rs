@@ -198,7 +198,7 @@ pub(crate) fn of(
         if caused {
             "exception-after-change".clone_into(&mut problem.kind);
             problem.hint = Some(
-                "on a GPU the script may go on from there: `--gpu local` runs it on one; fewer `--steps` may end before it".to_owned(),
+                "on a real GPU the script may continue: `--gpu local` runs it on one; fewer `--steps` may end before that line".to_owned(),
             );
         }
     }
@@ -234,15 +234,15 @@ fn out_of_memory(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     if !(bounded || unbounded) || evidence.told || evidence.lower_fails == Some(true) {
         return (Verdict::Oom, None);
     }
-    let message = "It ran out of memory, but the script reads back sizes that only a real GPU computes. With these at their upper bound it does not fit; with the real ones it may.";
+    let message = "It ran out of memory, but some tensor sizes depend on values that only a GPU can compute. With these sizes at their upper bound it does not fit; with the real ones it may.";
     let hint = "`--sizes 0.3` asks about sizes at 0.3 of their bound; `--gpu local` measures on the card";
     (Verdict::Unknown, problem("size-read-back", message, Some(hint)))
 }
 
 fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     if evidence.stepless {
-        let message = "It ended before every rank had completed a step, so gradients and optimizer state were never there.";
-        let hint = "`--timeout` gives it longer; `--show-output` shows what it does";
+        let message = "It ended before every rank had completed a step, so gradients and optimizer state were not all allocated.";
+        let hint = "allow more time with `--timeout`; `--show-output` shows what it does";
         return (Verdict::Unknown, problem("no-step", message, Some(hint)));
     }
     if evidence.unmet > 0 {
@@ -250,7 +250,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         let unmet = evidence.unmet + evidence.unmet / DOUBT;
         if evidence.device_upper.saturating_add(unmet) > evidence.capacity {
             let message = format!(
-                "A single step fits, but it was the first one: {} of optimizer state and gradients came about in it, and the next step needs them beside its activations.",
+                "A single step fits, but it was the first one: it allocated {} of optimizer state and gradients, which the next step needs in addition to its activations.",
                 size(evidence.unmet)
             );
             let hint = "`--steps 2` or more decides";
@@ -258,33 +258,33 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         }
     }
     if evidence.sizes.unbounded && !evidence.told {
-        let message = "It fits with what was assumed, but the script reads back sizes that only a real GPU computes, and nothing bounds them: see `values`.";
+        let message = "It fits with what was assumed, but some tensor sizes depend on values that only a GPU can compute, and have no known bound: see `assumed`.";
         let hint =
             "with `--sizes 1` the verdict is about what was assumed; `--gpu local` measures on the card";
         return (Verdict::Unknown, problem("size-unbounded", message, Some(hint)));
     }
     let depends = match evidence.numbers {
         Numbers::Decisive => Some("but what it allocates depends on them."),
-        Numbers::Fatal => Some("but with another number there it fails, so what it does then is not known."),
+        Numbers::Fatal => Some("but with another number it fails, so its memory then is unknown."),
         Numbers::Untried | Numbers::Harmless => None,
     };
     if let Some(depends) = depends.filter(|_| !evidence.told) {
         let message =
-            format!("It fits with what was assumed for numbers that only a real GPU computes, {depends}");
+            format!("It fits with what was assumed for values that only a GPU can compute, {depends}");
         let hint =
             "with `--sizes 1` the verdict is about what was assumed; `--gpu local` measures on the card";
         return (Verdict::Unknown, problem("number-read-back", &message, Some(hint)));
     }
     if evidence.is_tight() && evidence.sizes.bounded && !evidence.told {
-        let message = "It fits with little to spare, but the script reads back sizes that only a real GPU computes, and what it does with the real ones may need more.";
-        let hint = "with a tenth of the card left there would be no doubt";
+        let message = "It fits with little to spare, but the script reads values that only a GPU can compute, and may need more with the real ones.";
+        let hint = "with a tenth of the GPU's memory left the verdict would be certain";
         return (Verdict::Unknown, problem("size-read-back", message, Some(hint)));
     }
     if let Some(call) = evidence.refused.as_ref().filter(|_| evidence.is_tight()) {
         let message = format!(
             "It fits with little to spare, but the script called `{call}`, which the virtual device does not model."
         );
-        let hint = "with a tenth of the card left there would be no doubt";
+        let hint = "with a tenth of the GPU's memory left the verdict would be certain";
         return (Verdict::Unknown, problem("unmodelled-call", &message, Some(hint)));
     }
     (Verdict::Fits, None)
@@ -298,11 +298,11 @@ fn no_answer(evidence: &Evidence) -> Option<Problem> {
             "timeout",
             "The script did not complete its steps in time.",
             Some(
-                "`--timeout` gives it longer, `--steps` asks for fewer steps; `--show-output` shows what it does",
+                "allow more time with `--timeout`, or fewer steps with `--steps`; `--show-output` shows what it does",
             ),
         ),
         Ended::Signalled(signal) => {
-            problem("signal", &format!("The script was ended by {}.", signal_name(signal)), None)
+            problem("signal", &format!("The script was killed by {}.", signal_name(signal)), None)
         }
         _ if evidence.exception => problem("exception", "The script failed by itself.", None),
         Ended::Exited(code) if code != 0 => {
@@ -310,14 +310,14 @@ fn no_answer(evidence: &Evidence) -> Option<Problem> {
         }
         Ended::Exited(_) if !evidence.watched && !evidence.used_gpu => problem(
             "not-watched",
-            "The script ran, and could not be watched: no Python process of it took in memfit's probe.",
+            "The script ran but could not be watched: none of its Python processes loaded memfit's probe.",
             Some(
-                "`python -I`, `-E` and `-S` pass over the environment in which the probe comes: run it without them",
+                "`python -I`, `-E` and `-S` ignore the environment variables that load the probe: run it without them",
             ),
         ),
         Ended::Exited(_) | Ended::Complete | Ended::Stalled if !evidence.used_gpu => problem(
             "no-gpu-use",
-            "The script ran, and never used the GPU.",
+            "The script ran but never used the GPU.",
             Some(
                 "does it move its model there, and does it ask `torch.cuda.is_available()` in the process that trains?",
             ),

@@ -12,9 +12,9 @@ use crate::{Held, Label, Lever, Value};
 pub struct Declaration {
     /// The name in plan files, in JSON and on the command line.
     pub name: &'static str,
-    /// How far the training stays the same.
+    /// Equivalence with the original training.
     pub label: Label,
-    /// What it costs in what is learnt.
+    /// Cost in learning quality.
     pub harm: Harm,
     /// When it is applied.
     pub stage: Stage,
@@ -30,7 +30,7 @@ pub struct Declaration {
     pub unit: &'static str,
     /// When the search for a plan tries it. `None`: the search does not, or calculates how far it goes.
     pub search: Option<Search>,
-    /// How plain PyTorch spells it in a script.
+    /// Its spelling in a plain PyTorch script.
     pub script: Script,
     /// The keywords of training libraries that do the same.
     pub keywords: &'static [Keyword],
@@ -72,7 +72,7 @@ impl Declaration {
 pub enum Stage {
     /// Before the process starts.
     Environment,
-    /// Where batches are made.
+    /// Where batches are produced.
     Data,
     /// On the model, before the optimizer is made.
     Model,
@@ -98,8 +98,8 @@ impl Stage {
     }
 }
 
-/// What a lever takes from what is learnt, the least first. Labels tell whether a training is another one;
-/// this tells how far another.
+/// Cost of a lever in learning quality, the smallest first. A label says if the training changes; this
+/// orders how much.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Harm {
     /// Digits, at most: the same model learns from the same samples by the same rule.
@@ -117,13 +117,13 @@ impl Harm {
     /// All of them, the least first.
     pub const ALL: [Self; 4] = [Self::Digits, Self::Rule, Self::Model, Self::Samples];
 
-    /// What it does, as the end of a sentence about a lever.
+    /// Its effect, as the end of a sentence about a lever.
     pub const fn what(self) -> &'static str {
         match self {
             Self::Digits => "computes in fewer digits",
-            Self::Rule => "updates the model by another rule",
-            Self::Model => "has less of the model learn or be used",
-            Self::Samples => "shows the model less of each sample",
+            Self::Rule => "changes the update rule",
+            Self::Model => "trains or uses less of the model",
+            Self::Samples => "shows the model less of each sample (smaller inputs)",
         }
     }
 }
@@ -131,9 +131,9 @@ impl Harm {
 /// A lever of a plan as a report talks about it.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved<'a> {
-    /// How far it is moved.
+    /// Its setting.
     pub value: &'a Value,
-    /// What it does to this training.
+    /// Its label for this training.
     pub label: Label,
     /// Forwards and backwards in one optimizer step.
     pub passes: u64,
@@ -185,7 +185,7 @@ impl Framework {
         }
     }
 
-    /// What takes the settings.
+    /// The class or function that takes the settings.
     pub const fn taker(self) -> &'static str {
         match self {
             Self::Transformers => "TrainingArguments",
@@ -212,7 +212,7 @@ impl Keyword {
     }
 }
 
-/// How plain PyTorch spells a lever in a training script. `memfit-patch` writes each kind.
+/// Spelling of a lever in a plain PyTorch training script. `memfit-patch` writes each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Script {
     /// Plain PyTorch has no few lines for it.
@@ -223,7 +223,7 @@ pub enum Script {
     Autocast {
         /// The dtype's name in `torch`.
         dtype: &'static str,
-        /// Whether a `GradScaler` scales the loss.
+        /// `true` if a `GradScaler` scales the loss.
         scaled: bool,
     },
     /// A keyword of the optimizer's constructor.
@@ -266,7 +266,7 @@ pub enum ModelChange {
         definition: &'static str,
         /// Modules that it needs.
         imports: &'static [&'static str],
-        /// What a reader of the change has to know; empty where that is nothing.
+        /// A remark for readers of the change; empty if none is needed.
         remark: &'static str,
         /// A lever beside which these lines do something else, and why.
         not_beside: Option<(Lever, &'static str)>,
@@ -285,7 +285,7 @@ pub enum ModelChange {
 pub struct Docs {
     /// The values that it takes; empty where it is only on or off.
     pub value: &'static str,
-    /// What it does.
+    /// Its effect.
     pub effect: &'static str,
     /// More about its label; empty where the label says it all.
     pub label: &'static str,

@@ -15,13 +15,21 @@ impl Lever {
         self.declaration().name
     }
 
-    /// How far a training with it is the same training. A batch normalisation makes `micro-batch` one that
-    /// changes it, which only a look at the model can tell.
+    /// Its label, where dividing a batch was verified.
     pub const fn label(self) -> Label {
         self.declaration().label
     }
 
-    /// How far what is learnt with it is something else.
+    /// The label where nobody compared a divided batch with the whole one: batch normalisation and losses
+    /// that compare samples make gradient accumulation another training.
+    pub const fn label_unverified(self) -> Label {
+        match self {
+            Self::MicroBatch => Label::ChangesTraining,
+            other => other.label(),
+        }
+    }
+
+    /// Its cost in learning quality.
     pub const fn harm(self) -> Harm {
         self.declaration().harm
     }
@@ -61,7 +69,7 @@ impl Lever {
         Self::ALL.iter().copied().find(|lever| lever.name() == name)
     }
 
-    /// What is wrong with a set of levers: two that exclude each other, or one without what it needs.
+    /// The fault of a set of levers: two that exclude each other, or one without a lever that it needs.
     pub fn conflict(chosen: &[Self]) -> Option<String> {
         for (index, one) in chosen.iter().enumerate() {
             if let Some(needed) = one.needs()
@@ -74,7 +82,7 @@ impl Lever {
                     return Some(format!("`{one}` is named twice"));
                 }
                 if let Some(why) = one.excludes(*two) {
-                    return Some(format!("`{one}` and `{two}` cannot stand beside each other: {why}"));
+                    return Some(format!("`{one}` and `{two}` cannot be combined: {why}"));
                 }
             }
         }

@@ -73,7 +73,7 @@ macro_rules! vocabulary {
 }
 
 vocabulary! {
-    /// What a training script is doing.
+    /// The part of a training step that is running.
     Phase {
         /// Anything else: set-up, data, logging, between the others.
         Other = 0, "other";
@@ -87,11 +87,11 @@ vocabulary! {
 }
 
 vocabulary! {
-    /// What a piece of reserved memory is for.
+    /// The use of a piece of reserved memory.
     Category {
         /// Weights that are trained or frozen.
         Parameters = 1, "parameters";
-        /// What `backward` leaves in `.grad`.
+        /// Gradients, as `backward` leaves them in `.grad`.
         Gradients = 2, "gradients";
         /// Moments and the like, in an optimizer's state.
         Optimizer = 3, "optimizer";
@@ -107,7 +107,7 @@ vocabulary! {
         Temporary = 8, "temporary";
         /// Nothing is known about it.
         Unknown = 9, "unknown";
-        /// What blocks have beyond what was asked for.
+        /// Bytes of blocks beyond the requested sizes.
         Rounding = 10, "rounding";
         /// Reserved, and in no block in use.
         Fragmentation = 11, "fragmentation";
@@ -115,7 +115,7 @@ vocabulary! {
 }
 
 vocabulary! {
-    /// How far a remedy's training is the same training.
+    /// Equivalence of a training under a remedy with the original one.
     Label {
         /// The same mathematics.
         Exact = 0, "exact";
@@ -141,7 +141,7 @@ vocabulary! {
         Leaking = 3, "leaking";
         /// Each step leaves its whole graph behind.
         RetainedGraph = 4, "retained-graph";
-        /// What one step made is still there while the next runs.
+        /// Tensors of one step are still allocated while the next step runs.
         TwoBatchesAlive = 5, "two-batches-alive";
         /// An evaluation keeps what only a backward would need.
         EvaluationWithGradients = 6, "evaluation-with-gradients";
@@ -151,7 +151,7 @@ vocabulary! {
         GiantRequest = 8, "giant-request";
         /// Other programs hold the card.
         OtherProcesses = 9, "other-processes";
-        /// What lies outside the allocator takes the room: contexts, libraries, communication.
+        /// Memory outside the allocator takes the space: contexts, libraries, communication.
         Outside = 10, "outside";
         /// The room is in pools that others may not use.
         PrivatePools = 11, "private-pools";
@@ -159,13 +159,13 @@ vocabulary! {
         SettingThatHurts = 12, "setting-that-hurts";
         /// Not even the model's own state fits.
         DoesNotFit = 13, "does-not-fit";
-        /// What is collected is made anew with more in it each time, the old beside the new.
+        /// A tensor is rebuilt larger each time, and old and new exist at once.
         GrowingCache = 14, "growing-cache";
     }
 }
 
 vocabulary! {
-    /// How it is known what a remedy would save.
+    /// Evidence for the savings of a remedy.
     Proof {
         /// The recorded calls were made once more, with the remedy.
         Replayed = 0, "replayed";
@@ -177,7 +177,7 @@ vocabulary! {
 }
 
 impl Label {
-    /// What it says of a training, in a few words.
+    /// The meaning for a training, in a few words.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Exact => "the same mathematics",

@@ -7,8 +7,8 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Whether a character does something instead of being seen: controls, and those that turn the direction of
-/// what stands around them.
+/// `true` for characters that act instead of being seen: controls, and marks that change the text
+/// direction around them.
 pub fn acts(character: char) -> bool {
     character.is_control()
         || matches!(

@@ -2,10 +2,10 @@
 
 use crate::{Lever, Training, Value};
 
-/// What is less than one part in so many of all that is on the device is not worth a run.
+/// Savings below 1/20 of all memory on the device are not worth a run.
 const MIN_PART: u64 = 20;
 
-/// What is known when a lever is asked whether it makes sense.
+/// The facts by which a lever decides if it makes sense.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
     /// The training.
@@ -20,13 +20,13 @@ pub struct Situation<'a> {
     pub budget: u64,
     /// Cards.
     pub cards: u32,
-    /// Whether the card computes fast in bf16; fp16 is the other choice.
+    /// `true` if the GPU computes fast in bf16; fp16 is the alternative.
     pub has_bf16: bool,
-    /// Whether its tensor cores take fp32 in fewer bits.
+    /// `true` if its tensor cores support TF32.
     pub has_tf32: bool,
     /// Bytes a second between the host and the card. `None`: nothing is to be sent there.
     pub link: Option<f64>,
-    /// Whether `torch.compile` is tried.
+    /// `true` if the search tries `torch.compile`.
     pub compiles: bool,
     /// Samples in one optimizer step, where another number than the script's was asked for.
     pub global_batch: Option<u64>,
@@ -50,18 +50,18 @@ impl<'a> Situation<'a> {
         }
     }
 
-    /// Whether so many bytes are worth a lever.
+    /// `true` if a saving of this size is worth a lever.
     pub(crate) const fn is_worth(&self, bytes: u64) -> bool {
         bytes > 0 && bytes.saturating_mul(MIN_PART) >= self.device_upper
     }
 
-    /// Whether the optimizer's state is worth a lever.
+    /// `true` if the optimizer's state is large enough for a lever.
     pub(crate) const fn has_state(&self) -> bool {
         self.training.optimizes && self.is_worth(self.training.state)
     }
 }
 
-/// Whether a lever makes sense.
+/// Answer of a lever to a situation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sense {
     /// It is worth a run, moved so far.
@@ -93,20 +93,20 @@ pub enum Turn {
     WhereShort,
 }
 
-/// How the search for a plan goes about a lever.
+/// How the search for a plan tries a lever.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
     /// When it is tried.
     pub turn: Turn,
     /// Its place among the levers of a turn, the lowest first; no two have the same.
     pub place: u16,
-    /// Whether it makes sense.
+    /// Decides if it makes sense.
     pub sense: fn(&Situation<'_>) -> Sense,
     /// Levers that are dropped when this one is taken.
     pub instead_of: &'static [Lever],
     /// Levers that are taken together with it.
     pub with: &'static [(Lever, Value)],
-    /// Whether it acts on compiled code only.
+    /// `true` if it acts on compiled code only.
     pub of_compiled: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{Framework, Label, Lever};
 
-/// What a training is.
+/// Facts of a training.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Training {
@@ -10,48 +10,48 @@ pub struct Training {
     pub batch: u64,
     /// The script's own names for that number, where it has no loader of torch's.
     pub names: Vec<String>,
-    /// What the script calls the models that train beside the first one; what is said of one of their
-    /// modules begins with that.
+    /// Names that the script gives to the models that train beside the first one; names of their
+    /// modules begin with them.
     pub models: Vec<String>,
     /// The loader's batches in one optimizer step of the script's own.
     pub own_accumulation: u64,
-    /// Whether what is computed of a sample depends on others in its batch.
+    /// `true` if a sample's result depends on others in its batch.
     pub couples_samples: bool,
-    /// What was seen of dividing its batch.
+    /// Evidence about dividing its batch.
     pub parts: Parts,
-    /// Whether there are convolutions.
+    /// `true` if there are convolutions.
     pub convolves: bool,
     /// Outputs of the widest linear layer.
     pub classes: u64,
-    /// Whether attention's matrix is made as a whole.
+    /// `true` if the attention matrix is materialised.
     pub explicit_attention: bool,
-    /// Whether several optimizers step one after the other within a batch, each after a backward of its own.
+    /// `true` if several optimizers step in turn within a batch, each after a backward pass of its own.
     pub alternates: bool,
     /// The most backwards from one step of an optimizer to its next.
     pub backwards: u64,
-    /// Whether some of its labels are left out of the loss.
+    /// `true` if the loss ignores some labels.
     pub ignores: bool,
-    /// Whether the script compiles its model.
+    /// `true` if the script compiles its model.
     pub compiled: bool,
-    /// Whether its model draws random numbers in a forward.
+    /// `true` if its model draws random numbers in the forward pass.
     pub draws: bool,
-    /// Whether fewer bits are used already.
+    /// `true` if the precision is reduced already.
     pub reduced: bool,
-    /// Whether its weights are in 16 bits.
+    /// `true` if its weights are in 16 bits.
     pub half: bool,
-    /// Whether it is one of several that exchange gradients in buckets.
+    /// `true` if it is one of several DDP replicas.
     pub replicated: bool,
     /// Bytes of what the optimizers keep.
     pub state: u64,
     /// Bytes of the parameters that they update.
     pub trained: u64,
-    /// Whether there is an optimizer.
+    /// `true` if there is an optimizer.
     pub optimizes: bool,
-    /// Whether its optimizers have fused kernels that they do not use.
+    /// `true` if its optimizers have fused kernels that they do not use.
     pub fusible: bool,
-    /// Whether they make temporaries for all parameters at once.
+    /// `true` if they allocate temporaries for all parameters at once.
     pub foreach: bool,
-    /// Whether gradients are clipped over all parameters.
+    /// `true` if gradients are clipped by their norm over all parameters.
     pub clips: bool,
     /// The library whose loop trains; nothing where the script's own does.
     pub framework: Option<Framework>,
@@ -61,7 +61,7 @@ pub struct Training {
     pub parameters: u64,
     /// Bytes of the weights of its linear layers.
     pub linears: u64,
-    /// Whether it goes on from weights that were trained before.
+    /// `true` if it starts from pretrained weights.
     pub pretrained: bool,
     /// Bytes of the cache of a language model that generates.
     pub cached: u64,
@@ -73,13 +73,13 @@ pub struct Training {
     pub processes: u64,
     /// Its repeated blocks.
     pub blocks: Vec<Measured>,
-    /// How its batches are loaded, where that could be measured.
+    /// Measurements of its data loading; `None` where that was not possible.
     pub loading: Option<Loading>,
 }
 
 impl Training {
-    /// That parts of its batch are not known to train as the whole does; nothing where they are, and where a
-    /// batch is not divided for a training.
+    /// Reason why a divided batch is not known to train as the whole one; `None` if it is known, and if no
+    /// training batch is divided.
     pub fn unverified(&self) -> Option<String> {
         let why = self.parts.doubt().filter(|_| self.optimizes && !self.couples_samples)?;
         Some(format!("not verified, because {why}: `memfit.Step` checks it on the first batch"))
@@ -99,12 +99,12 @@ impl Training {
     }
 }
 
-/// What was seen of a script's own step, from its batch to its loss.
+/// Result of tracing the script's own step from its batch to its loss.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Parts {
     /// The loss is a mean in which each sample counts the same, and no sample's numbers reach another's.
     TrainAsWhole,
-    /// That was not shown, and why.
+    /// Not shown, with the reason.
     Unverified(String),
     /// There was no such step.
     #[default]
@@ -117,23 +117,23 @@ impl Parts {
         match self {
             Self::TrainAsWhole => None,
             Self::Unverified(why) => Some(why),
-            Self::Unseen => Some("no step of the script as it is could be followed"),
+            Self::Unseen => Some("no unmodified step of the script could be traced"),
         }
     }
 }
 
-/// How a training's batches are loaded.
+/// Measurements of a training's data loading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loading {
     /// Processes that load.
     pub workers: u64,
-    /// Whether batches are pinned.
+    /// `true` if batches are pinned.
     pub pinned: bool,
     /// Nanoseconds that making an item takes on this machine.
     pub item_ns: u64,
     /// Bytes of an item.
     pub item_bytes: u64,
-    /// So many were measured.
+    /// Number of measured items.
     pub items: u64,
 }
 

@@ -1,16 +1,16 @@
-//! How far a lever is moved.
+//! The setting of a lever.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How far a lever is moved.
+/// The setting of a lever.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Value {
     /// It is on, or expressly off.
     Switch(bool),
-    /// So many.
+    /// A number.
     Count(u64),
     /// In this way.
     Word(String),

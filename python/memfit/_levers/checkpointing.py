@@ -31,11 +31,16 @@ def apply(target: Target, value: Any, name: str) -> Undo:
         raise CannotApply(
             name, "the model has no repeated blocks; name the modules that are to be checkpointed"
         )
-    return together([_one(target, module) for module in modules(target, name, chosen)])
+    names = [chosen] if isinstance(chosen, str) else chosen
+    target.uncalled |= dict.fromkeys(names, name)
+    return together(
+        [_one(target, module, path) for path, module in zip(names, modules(target, name, names), strict=True)]
+    )
 
 
-def _one(target: Target, module: nn.Module) -> Undo:
+def _one(target: Target, module: nn.Module, path: str) -> Undo:
     def around(called: nn.Module, forward: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        target.uncalled.pop(path, None)
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
         if _holds_cache(called, args, kwargs):

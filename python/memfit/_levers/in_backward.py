@@ -45,7 +45,7 @@ def _why_not(target: Target) -> str:
     distributed = torch.distributed
     several = distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
     if several or any(isinstance(each, nn.parallel.DistributedDataParallel) for each in target.models()):
-        return "gradients are exchanged between processes, and are not yet when they appear"
+        return "gradients are reduced between processes after autograd produces them"
     if any(optimizer._optimizer_step_pre_hooks for optimizer in target.optimizers):
         return "something is done to the gradients before each step, when they would be gone"
     parameters = [each for optimizer in target.optimizers for each in _parameters(optimizer)]

@@ -70,6 +70,8 @@ class Target:
     computes: bool = True
     # Whether levers may be undone: what was there before them is kept for it then, on the host.
     undoes: bool = True
+    # Modules that a lever wraps and that no forward has called yet, by name, with the lever.
+    uncalled: dict[str, str] = field(default_factory=dict)
     # Sentences for the user: what took no hold here, and why that is well.
     notes: list[str] = field(default_factory=list)
 
@@ -115,6 +117,15 @@ class Target:
             loader = reload(loader)
         return loader
 
+    def note_uncalled(self) -> None:
+        """Say which wrapped modules no forward called in a whole step: the lever does nothing there."""
+        for name, lever in self.uncalled.items():
+            self.note(
+                f"`{lever}` has no effect on `{name}`: the first step did not call it; name the modules that the "
+                "model's forward calls"
+            )
+        self.uncalled.clear()
+
     def note(self, text: str) -> None:
         """Say something once."""
         if text not in self.notes:
@@ -152,7 +163,21 @@ def modules(target: Target, lever: str, names: Any) -> list[nn.Module]:
         near = [name for name in known if name.split(".")[-1] == missing[0].split(".")[-1]][:3]
         hint = f"; there are {', '.join(f'`{name}`' for name in near)}" if near else ""
         raise CannotApply(lever, f"the model has no module `{missing[0]}`{hint}")
+    for name in names:
+        _refuse_container(lever, name, known[name])
     return [known[name] for name in names]
+
+
+def _refuse_container(lever: str, name: str, module: nn.Module) -> None:
+    """Refuse a `ModuleList` and the like: it is never called, so nothing around its forward takes effect."""
+    if type(module).forward is not nn.Module.forward or "forward" in vars(module):
+        return
+    entries = [f"`{name}.{child}`" if name else f"`{child}`" for child, _ in module.named_children()]
+    shown = ", ".join(entries[:3]) + (", …" if len(entries) > 3 else "")
+    kind = type(module).__name__
+    raise CannotApply(
+        lever, f"`{name}` is a {kind}, which has no forward of its own" + (f"; name {shown}" if shown else "")
+    )
 
 
 def table(value: Any, first: str) -> dict[str, Any]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import random
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +17,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .comparing import written_by
+from .randomness import generator_state, is_default_generator, is_generator, set_generator_state
 from .slots import CONTAINERS, Kept, Slot, around, attributes_of, variables_of
 
 # What PyTorch answers outside a backward.
@@ -95,7 +94,7 @@ class Outside:
     def _name(self, each: Any) -> None:
         if isinstance(each, torch.Tensor):
             self.writes_to(each)
-        elif _is_generator(each):
+        elif is_generator(each):
             self.draws_from(each)
         elif isinstance(each, CONTAINERS):
             self._slots.append(Slot("state", lambda: each, lambda _: None))
@@ -125,10 +124,10 @@ class Outside:
 
     def draws_from(self, generator: Any) -> None:
         """A forward is about to draw from a generator."""
-        if _is_default(generator) or id(generator) in self._generators:
+        if is_default_generator(generator) or id(generator) in self._generators:
             return
         self._generators[id(generator)] = generator
-        self._moment.generators[id(generator)] = _state_of(generator)
+        self._moment.generators[id(generator)] = generator_state(generator)
 
     def watch(self, known: Iterable[torch.Tensor]) -> Writes:
         """Sees what a forward writes to, but for tensors that are known."""
@@ -161,7 +160,7 @@ class Outside:
         self._moment.copies.clear()
         now = self._moment = _Moment()
         now.copies = {place: _copy(tensor) for place, tensor in self._tensors.items()}
-        now.generators = {place: _state_of(each) for place, each in self._generators.items()}
+        now.generators = {place: generator_state(each) for place, each in self._generators.items()}
         now.objects = [copy.deepcopy(each.state_dict()) for each in self._objects]
         now.kept = [Kept(slot) for slot in slots]
 
@@ -179,7 +178,7 @@ class Outside:
                 for place, tensor in self._tensors.items()
             }
             for place, each in self._generators.items():
-                window.generators.setdefault(place, _state_of(each))
+                window.generators.setdefault(place, generator_state(each))
 
     def _places(self) -> list[Slot]:
         slots = list(self._slots)
@@ -192,7 +191,7 @@ class Outside:
 
     def _find_generators(self, values: Iterable[Any]) -> None:
         for value in values:
-            if _is_generator(value):
+            if is_generator(value):
                 self.draws_from(value)
 
     def _moving(self) -> list[Slot]:
@@ -204,7 +203,7 @@ class Outside:
         for place, kept in then.copies.items():
             _write(self._tensors[place], kept)
         for place, state in then.generators.items():
-            _set_state(self._generators[place], state)
+            set_generator_state(self._generators[place], state)
         for each, state in zip(self._objects, then.objects, strict=False):
             each.load_state_dict(copy.deepcopy(state))
         for value in then.kept:
@@ -283,34 +282,3 @@ def _equal_storages(one: torch.UntypedStorage, other: torch.UntypedStorage) -> b
         return False
     bytes_of = [torch.empty(0, dtype=torch.uint8, device=each.device).set_(each) for each in (one, other)]
     return bool(torch.equal(bytes_of[0], bytes_of[1].to(one.device)))
-
-
-def _is_generator(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    kinds: tuple[type, ...] = (torch.Generator, random.Random)
-    if numpy is not None:
-        kinds = (*kinds, numpy.random.Generator, numpy.random.RandomState)
-    return isinstance(value, kinds)
-
-
-def _is_default(generator: Any) -> bool:
-    if generator is torch.default_generator:
-        return True
-    return torch.cuda.is_initialized() and any(generator is each for each in torch.cuda.default_generators)
-
-
-def _state_of(generator: Any) -> Any:
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if hasattr(generator, "bit_generator"):
-        return generator.bit_generator.state
-    return generator.get_state()
-
-
-def _set_state(generator: Any, state: Any) -> None:
-    if isinstance(generator, random.Random):
-        generator.setstate(state)
-    elif hasattr(generator, "bit_generator"):
-        generator.bit_generator.state = state
-    else:
-        generator.set_state(state)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .batches import Batch
+from .loading import LoaderState
 from .randomness import RandomState
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Probe:
 
 def probed(step: Step, loader: Iterable[Any], batches: int, seconds: float) -> Probe:
     """Look at a loader, and try the batches that tell most."""
-    kept = RandomState([step.device])
+    numbers, state = RandomState([step.device]), LoaderState(loader)
     found: dict[str, Batch] = {}
     looked, complete = 0, True
     until = time.monotonic() + seconds
@@ -75,7 +76,8 @@ def probed(step: Step, loader: Iterable[Any], batches: int, seconds: float) -> P
         for entry in chosen:
             step._window.attempt(entry)
     finally:
-        kept.restore()
+        state.restore()
+        numbers.restore()
     worst = max(found.values(), key=_cost)
     states, _ = step._updates.need(coming=True)
     step._meter.begin()

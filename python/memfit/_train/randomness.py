@@ -117,3 +117,38 @@ def _numpy_memory() -> bytes | None:
     if type(bits).__name__ != "MT19937":
         return None
     return ctypes.string_at(bits.ctypes.state_address, 4 * 625)
+
+
+def is_generator(value: Any) -> bool:
+    """`True` for a random number generator of PyTorch, NumPy or Python."""
+    numpy = sys.modules.get("numpy")
+    kinds: tuple[type, ...] = (torch.Generator, random.Random)
+    if numpy is not None:
+        kinds = (*kinds, numpy.random.Generator, numpy.random.RandomState)
+    return isinstance(value, kinds)
+
+
+def is_default_generator(generator: Any) -> bool:
+    """`True` for the generators that PyTorch draws from where none is named."""
+    if generator is torch.default_generator:
+        return True
+    return torch.cuda.is_initialized() and any(generator is each for each in torch.cuda.default_generators)
+
+
+def generator_state(generator: Any) -> Any:
+    """A generator's state, as `set_generator_state` takes it."""
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if hasattr(generator, "bit_generator"):
+        return generator.bit_generator.state
+    return generator.get_state()
+
+
+def set_generator_state(generator: Any, state: Any) -> None:
+    """Put a generator back to a state of its own."""
+    if isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif hasattr(generator, "bit_generator"):
+        generator.bit_generator.state = state
+    else:
+        generator.set_state(state)

@@ -285,9 +285,9 @@ class Step:
         """Run the loader's largest batch, and some smaller ones, forward and backward without a step, so that
         what each shape needs is known before the training meets it.
 
-        `batches` and `seconds` bound how much of the loader is looked at. Parameters, buffers, random numbers
-        and gradients are as before. Raises `memfit.StepDoesNotFit` if the largest batch does not fit even
-        sample by sample.
+        `batches` and `seconds` bound how much of the loader is looked at. Parameters, buffers, random
+        numbers, gradients and the loader are as before. Raises `memfit.StepDoesNotFit` if the largest batch
+        does not fit even sample by sample.
         """
         if not self._controller.empty:
             raise RuntimeError("a window is open: probe before the first batch, or after `step.finish()`")
@@ -315,6 +315,8 @@ class Step:
         if skipped:
             self._watch.overflowed(self._parameters.named(), type(self.model).__name__)
         self._window.settle()
+        if self._target.uncalled:
+            self._target.note_uncalled()
         if self._zero_grad:
             self._optimizer.zero_grad(set_to_none=True)
         self._watch.stepped(skipped)

@@ -18,7 +18,7 @@ pub struct EventLog {
     pub pid: u32,
     /// Whether the log was full and later events are missing.
     pub truncated: bool,
-    /// What happened, in order.
+    /// Events in order.
     pub events: Vec<Event>,
 }
 

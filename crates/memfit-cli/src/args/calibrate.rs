@@ -1,4 +1,4 @@
-//! What a user types behind `memfit calibrate`.
+//! Arguments of `memfit calibrate`.
 
 use std::path::PathBuf;
 
@@ -19,15 +19,15 @@ pub(crate) struct CalibrateArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::ExecutablePath)]
     pub(crate) python: Option<PathBuf>,
 
-    /// Write the calibration to this file, and do not keep it for this machine.
+    /// Write the calibration to this file instead of storing it for this machine.
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
 
-    /// Show what is kept for this machine, of all cards or of one; measure nothing.
+    /// Show this machine's stored calibrations, of all cards or one; measure nothing.
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["output", "python", "forget"])]
     pub(crate) show: Option<String>,
 
-    /// Forget what is kept for this machine, of all cards or of one; measure nothing.
+    /// Remove this machine's stored calibrations, of all cards or one; measure nothing.
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["output", "python"])]
     pub(crate) forget: Option<String>,
 

@@ -41,8 +41,8 @@ pub(crate) struct CardsArgs {
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) count: Vec<u32>,
 
-    /// Batch sizes to try, in the place of the command's own: that of an argument such as `--batch-size 8`, or
-    /// of `{batch}` in the command.
+    /// Batch sizes to try, in the place of the command's own: that of an argument such as `--batch-size 8`,
+    /// or of `{batch}` in the command.
     #[arg(long, value_name = "SAMPLES,…", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) batch: Vec<u64>,
 

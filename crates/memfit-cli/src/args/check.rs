@@ -1,4 +1,4 @@
-//! What a user types after `memfit check`, `memfit rule` and `memfit server`.
+//! Arguments of `memfit check`, `memfit rule` and `memfit server`.
 
 use std::path::PathBuf;
 
@@ -12,18 +12,18 @@ use serde::Deserialize;
   memfit check .
   memfit check train.py --fix --diff
   memfit check src notebooks README.md --format sarif > memfit.sarif
-A finding is kept quiet by a comment with its reason: # memfit: ignore[rule-name] why"
+A comment with a reason suppresses a finding: # memfit: ignore[rule-name] why"
 )]
 pub(crate) struct CheckArgs {
     /// Python files, notebooks, Markdown, and folders of them; `-` reads Python from standard input.
     #[arg(required = true, value_name = "PATH", value_hint = ValueHint::AnyPath)]
     pub(crate) paths: Vec<PathBuf>,
 
-    /// Mend what can be mended without changing what the program computes.
+    /// Apply fixes that do not change what the program computes.
     #[arg(long)]
     pub(crate) fix: bool,
 
-    /// With `--fix` or `--diff`: mend also where someone has to look at the result.
+    /// With `--fix` or `--diff`: also apply fixes that need a review.
     #[arg(long)]
     pub(crate) unsafe_fixes: bool,
 
@@ -43,7 +43,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "RULE", value_delimiter = ',')]
     pub(crate) ignore: Vec<String>,
 
-    /// Pass over these files of the folders, as in a `.gitignore`.
+    /// Skip these files of the folders, as in a `.gitignore`.
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     pub(crate) exclude: Vec<String>,
 
@@ -51,21 +51,21 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_enum, value_name = "SEVERITY")]
     pub(crate) fail_on: Option<FailOn>,
 
-    /// How to answer on standard output.
+    /// Output format on standard output.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) format: Option<FindingsFormat>,
 
-    /// Also write the answer as JSON to this file.
+    /// Also write the answer as JSON to a file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) json: Option<PathBuf>,
 }
 
-/// How to tell of findings.
+/// Output formats for findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FindingsFormat {
-    /// The source, annotated.
+    /// The source with annotations.
     Text,
-    /// A line a finding.
+    /// One line per finding.
     Concise,
     /// For programs.
     Json,
@@ -79,7 +79,7 @@ pub(crate) enum FindingsFormat {
     Junit,
 }
 
-/// Which findings are bad news.
+/// Findings that make the exit status 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum FailOn {

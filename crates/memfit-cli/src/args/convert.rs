@@ -12,15 +12,15 @@ pub(crate) struct ConvertArgs {
     #[arg(value_name = "IN", value_hint = ValueHint::FilePath)]
     pub(crate) input: PathBuf,
 
-    /// Where to; `-` is standard output. The ending says in which format.
+    /// The file to write; `-` is standard output. Its extension chooses the format.
     #[arg(value_name = "OUT", value_hint = ValueHint::FilePath)]
     pub(crate) output: PathBuf,
 
-    /// In which format, whatever the ending.
+    /// The format, whatever the extension.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) to: Option<ConvertFormat>,
 
-    /// What the rows of a CSV or JSON-lines file are.
+    /// Contents of the rows of a CSV or JSON-lines file.
     #[arg(long, value_enum, default_value_t, value_name = "ROWS")]
     pub(crate) rows: ConvertRows,
 
@@ -36,12 +36,12 @@ pub(crate) struct ConvertArgs {
     #[arg(long)]
     pub(crate) confidential: bool,
 
-    /// Write over a file that is there.
+    /// Overwrite an existing file.
     #[arg(long, short)]
     pub(crate) force: bool,
 }
 
-/// What a recording can be converted to.
+/// Target formats of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ConvertFormat {
     /// memfit's own: `.memfit`.
@@ -60,7 +60,7 @@ pub(crate) enum ConvertFormat {
 
 impl ConvertFormat {
     /// The format that a file's ending asks for.
-    pub(crate) fn of(path: &std::path::Path) -> Option<Self> {
+    pub(crate) fn from_extension(path: &std::path::Path) -> Option<Self> {
         Some(match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "memfit" => Self::Memfit,
             "pickle" | "pkl" => Self::Pickle,
@@ -72,7 +72,7 @@ impl ConvertFormat {
         })
     }
 
-    /// What can be done with it, as the rest of a sentence.
+    /// Its use, as the rest of a sentence.
     pub(crate) const fn use_of(self) -> &'static str {
         match self {
             Self::Pickle => "; PyTorch's page memory_viz opens it",
@@ -82,12 +82,12 @@ impl ConvertFormat {
     }
 }
 
-/// What rows are.
+/// Contents of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ConvertRows {
-    /// Each block, with its life.
+    /// One row per block, with its lifetime.
     #[default]
     Blocks,
-    /// What happened, in order.
+    /// One row per event, in order.
     Events,
 }

@@ -1,4 +1,4 @@
-//! What is typed for `memfit data`.
+//! Arguments of `memfit data`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -38,7 +38,7 @@ pub(crate) struct DataArgs {
     #[arg(long, short, value_name = "TIME")]
     pub(crate) timeout: Option<Timeout>,
 
-    /// The side of the images that training wants, in pixels.
+    /// Side of the images that training uses, in pixels.
     #[arg(long, default_value_t = 224, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(1..65536))]
     pub(crate) size: u32,
 
@@ -46,7 +46,7 @@ pub(crate) struct DataArgs {
     #[arg(long, default_value_t = 64, value_name = "B", value_parser = clap::value_parser!(u64).range(1..1 << 20))]
     pub(crate) batch_size: u64,
 
-    /// `num_workers` of the DataLoader that is compared.
+    /// `num_workers` of the compared DataLoader.
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u64).range(0..4096))]
     pub(crate) workers: u64,
 
@@ -54,23 +54,23 @@ pub(crate) struct DataArgs {
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u64).range(1..4096))]
     pub(crate) prefetch_factor: u64,
 
-    /// It does not pin memory.
+    /// The compared DataLoader does not pin memory.
     #[arg(long)]
     pub(crate) no_pin_memory: bool,
 
-    /// What the loader may take, for images that do not fit.
+    /// Memory budget of the loader, for images that do not fit.
     #[arg(long, default_value = "2GiB", value_name = "SIZE")]
     pub(crate) memory: Bytes,
 
-    /// Threads that decode [default: as many as there are cores].
+    /// Decoding threads [default: number of cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..1024))]
     pub(crate) threads: Option<u64>,
 
-    /// How long to measure the speed, with `--loader` that of each number of workers; 0 does not.
+    /// Time to measure the speed, with `--loader` for each number of workers; 0 measures nothing.
     #[arg(long, default_value = "3s", value_name = "TIME")]
     pub(crate) measure: Timeout,
 
-    /// Decode every image, to find those that are cut off or damaged.
+    /// Decode every image, to find truncated and damaged ones.
     #[arg(long)]
     pub(crate) verify: bool,
 

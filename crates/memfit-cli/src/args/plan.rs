@@ -1,4 +1,4 @@
-//! What a user types after `memfit plan`.
+//! Arguments of `memfit plan`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, short, value_name = "NAME[:N]")]
     pub(crate) gpu: Option<GpuChoice>,
 
-    /// Give the GPU this much memory, as PyTorch would see it.
+    /// Memory of the GPU, as PyTorch would see it.
     #[arg(long, short, value_name = "SIZE")]
     pub(crate) memory: Option<Bytes>,
 
@@ -36,31 +36,31 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "SAMPLES")]
     pub(crate) global_batch: Option<u64>,
 
-    /// How far the training may change.
+    /// The largest allowed change to the training.
     #[arg(long, value_enum, value_name = "LABEL", default_value_t)]
     pub(crate) allow: Allow,
 
-    /// Leave a lever alone, for example `micro-batch`; may be given several times.
+    /// Do not use this lever, for example `micro-batch`; may be given several times.
     #[arg(long, value_name = "LEVER", value_parser = lever)]
     pub(crate) without: Vec<Lever>,
 
-    /// Try `torch.compile` too, for which each try takes as long as compiling does.
+    /// Also try `torch.compile`; each such run takes as long as compiling does.
     #[arg(long)]
     pub(crate) compile: bool,
 
-    /// What of the card's memory stays free.
+    /// Share of the GPU's memory that stays free.
     #[arg(long, value_name = "PERCENT", default_value = "3%")]
     pub(crate) margin: Margin,
 
-    /// Give up on a single run after so long, for example `90s` or `20m`; 0 never [default: 10m].
+    /// Time limit of a single run, for example `90s` or `20m`; 0 for none [default: 10m].
     #[arg(long, short, value_name = "TIME")]
     pub(crate) timeout: Option<Timeout>,
 
-    /// Weights that are missing, or larger than this machine, are taken by their shapes.
+    /// Replace weights that are missing, or larger than this machine's memory, by zeros of their shapes.
     #[arg(long)]
     pub(crate) synthetic_weights: bool,
 
-    /// Data sets that are missing give samples made up, as for `memfit run`.
+    /// Replace missing data sets by made-up samples, as in `memfit run`.
     #[arg(long, value_name = "FIELDS", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
     pub(crate) synthetic_data: Option<memfit_run::Samples>,
 
@@ -68,7 +68,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
 
-    /// Write a page with memory against time as a plot to this file.
+    /// Write an HTML page with a plot of memory against time to this file.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) html: Option<PathBuf>,
 
@@ -81,8 +81,8 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) catalogue: Option<PathBuf>,
 
-    /// Leave the command, paths, lines, messages, and the names of functions and modules out of what can be
-    /// shared: the answer as JSON.
+    /// Leave the command, paths, lines, messages, and names of functions and modules out of shareable
+    /// output: the answer as JSON.
     #[arg(long)]
     pub(crate) confidential: bool,
 
@@ -100,7 +100,7 @@ pub(crate) struct PlanArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// How far the training may change.
+/// The largest allowed change to the training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Allow {
     /// The same mathematics.

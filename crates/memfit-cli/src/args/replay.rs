@@ -27,11 +27,11 @@ pub(crate) struct ReplayArgs {
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
 
-    /// Make the same calls under these settings, as in PYTORCH_ALLOC_CONF; an empty text means the defaults.
+    /// Replay under these settings, as in PYTORCH_ALLOC_CONF; an empty text means the defaults.
     #[arg(long, value_name = "SETTINGS")]
     pub(crate) alloc_conf: Option<String>,
 
-    /// Make the same calls where the allocator can get so much and no more.
+    /// Replay with this much memory available to the allocator.
     #[arg(long, value_name = "SIZE")]
     pub(crate) capacity: Option<Bytes>,
 
@@ -39,15 +39,15 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "SIZE")]
     pub(crate) card_memory: Option<Bytes>,
 
-    /// Make the same calls but those for this.
+    /// Replay without the calls for this.
     #[arg(long, value_name = "WHAT")]
     without: Vec<Selector>,
 
-    /// Make the same calls, and ask for so many times as much for this.
+    /// Replay with the sizes of this multiplied by a factor.
     #[arg(long, value_name = "WHAT=FACTOR")]
     scale: Vec<Scale>,
 
-    /// Make the same calls, and give back what is for this at the end of the step that made it.
+    /// Replay with the blocks of this freed at the end of the step that allocated them.
     #[arg(long, value_name = "WHAT")]
     each_step: Vec<Selector>,
 
@@ -68,7 +68,7 @@ pub(crate) struct ReplayArgs {
 }
 
 impl ReplayArgs {
-    /// What is to be different about the blocks.
+    /// The requested changes to blocks.
     pub(crate) fn changes(&self) -> Vec<Change> {
         let change = |of: &Selector, effect| Change { of: of.clone(), effect };
         let without = self.without.iter().map(|of| change(of, Effect::Drop));
@@ -77,7 +77,7 @@ impl ReplayArgs {
         without.chain(scaled).chain(each_step).collect()
     }
 
-    /// Whether anything is to be other than it was.
+    /// `true` if the replay shall differ from the recording.
     pub(crate) fn asks_what_if(&self) -> bool {
         let blocks = !(self.without.is_empty() && self.scale.is_empty() && self.each_step.is_empty());
         self.alloc_conf.is_some() || self.capacity.is_some() || blocks

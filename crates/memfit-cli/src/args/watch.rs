@@ -1,4 +1,4 @@
-//! What is typed for `memfit watch`.
+//! Arguments of `memfit watch`.
 
 use super::{OutputArgs, Timeout};
 
@@ -12,11 +12,11 @@ pub(crate) struct WatchArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pid: Option<u32>,
 
-    /// How often to look.
+    /// Time between samples.
     #[arg(long, default_value = "1s", value_name = "TIME")]
     pub(crate) every: Timeout,
 
-    /// Look once, and end.
+    /// Take one sample and exit.
     #[arg(long)]
     pub(crate) once: bool,
 

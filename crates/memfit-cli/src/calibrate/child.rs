@@ -10,11 +10,11 @@ use serde::Deserialize;
 
 use crate::CliError;
 
-/// What runs in the user's interpreter.
+/// The script that runs in the user's interpreter.
 const SCRIPT: &str = include_str!("../../../../python/memfit/_measure/card.py");
 /// A longer line is none of the script's.
-const LONGEST_LINE: u64 = 1 << 20;
-/// Where ranks meet.
+const MAX_LINE_BYTES: u64 = 1 << 20;
+/// The port at which ranks meet.
 const PORT: &str = "29511";
 
 /// One thing that the process says.
@@ -23,18 +23,18 @@ const PORT: &str = "29511";
 pub(super) enum Fact {
     /// It waits to be looked at.
     Stage {
-        /// Which stage.
+        /// Name of the stage.
         name: String,
-        /// What PyTorch's allocator holds of the card.
+        /// Bytes that PyTorch's allocator has reserved.
         reserved: u64,
     },
     /// The card.
     Card(CardFact),
-    /// How long something took, several times.
+    /// Repeated timings of one kind of work.
     Sample(Sample),
     /// Something that failed.
     Gap {
-        /// What was to be measured.
+        /// The quantity to be measured.
         what: String,
         /// Why it was not.
         why: String,
@@ -43,14 +43,14 @@ pub(super) enum Fact {
     End,
 }
 
-/// What PyTorch says of the card.
+/// PyTorch's description of the card.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub(super) struct CardFact {
     /// The driver's name for it.
     pub(super) name: String,
     /// Total memory.
     pub(super) memory: u64,
-    /// How many cards there are.
+    /// Number of cards.
     pub(super) count: u32,
     /// `torch.__version__`.
     pub(super) torch: String,
@@ -58,14 +58,14 @@ pub(super) struct CardFact {
     pub(super) cuda: String,
 }
 
-/// How long something took.
+/// Repeated timings of one kind of work.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(super) struct Sample {
-    /// What.
+    /// Name of the work.
     pub(super) name: String,
-    /// How much of it: operations, bytes.
+    /// Amount of work: operations, bytes.
     pub(super) amount: f64,
-    /// How long it took, each time.
+    /// Duration of each repetition.
     pub(super) nanoseconds: Vec<f64>,
 }
 
@@ -112,11 +112,11 @@ impl Measuring {
         Ok(Self { child, said: BufReader::new(said), told, errors })
     }
 
-    /// What it says next; nothing once it has come to its end. What else is printed is passed over.
+    /// The next fact; `None` at the end. Other output is skipped.
     pub(super) fn next(&mut self) -> Result<Option<Fact>, CliError> {
         loop {
             let mut line = String::new();
-            let read = (&mut self.said).take(LONGEST_LINE).read_line(&mut line);
+            let read = (&mut self.said).take(MAX_LINE_BYTES).read_line(&mut line);
             if !matches!(read, Ok(bytes) if bytes > 0) {
                 return self.end().map(|()| None);
             }

@@ -14,23 +14,23 @@ use crate::CliError;
 
 /// The types whose rates are measured.
 const RATES: [&str; 7] = ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"];
-/// What the driver hands out at a time: no figure is better than that.
-const GRAIN: u64 = 2 << 20;
+/// Granularity of the driver: no figure is more precise.
+const DRIVER_GRANULARITY: u64 = 2 << 20;
 
 /// Everything that was said and seen.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    /// Whether the card is one of memfit's own.
+    /// `true` if the card is a virtual one.
     is_virtual: bool,
     /// The driver's version.
     pub(super) driver: Option<String>,
-    /// What could not be measured.
+    /// Quantities that could not be measured.
     pub(super) gaps: Vec<Gap>,
     card: CardFact,
     samples: Vec<Sample>,
     /// By stage, what the card showed beyond the allocator's own.
     outside: BTreeMap<String, u64>,
-    /// What was in use after everything was over, beyond what was before.
+    /// Bytes in use at the end beyond those at the start.
     drift: u64,
 }
 
@@ -83,14 +83,14 @@ impl Seen {
         Ok(None)
     }
 
-    /// How many cards there are.
+    /// Number of cards.
     pub(super) fn cards(&self) -> u32 {
         self.card.count
     }
 
     /// The card, if the process said which.
     pub(super) fn card(&self) -> Result<&CardFact, CliError> {
-        let nothing = || CliError::Measuring { said: "it said nothing of the card".to_owned() };
+        let nothing = || CliError::Measuring { said: "it reported nothing about the GPU".to_owned() };
         (!self.card.name.is_empty()).then_some(&self.card).ok_or_else(nothing)
     }
 
@@ -130,8 +130,8 @@ impl Seen {
         })
     }
 
-    /// How much of something a second. Of several sizes of work the fastest says what the card can; all say
-    /// how much it varies.
+    /// Rate of one kind of work. The fastest of several sizes shows the card's limit; all of them show how
+    /// much it varies.
     fn speed(&self, name: &str) -> Option<Spread> {
         let sizes: Vec<Spread> = self
             .samples
@@ -145,10 +145,10 @@ impl Seen {
         Some(Spread { low, typical: best, high })
     }
 
-    /// What lay outside PyTorch's allocator, from one stage to another.
+    /// Memory outside PyTorch's allocator, from stage to stage.
     fn outside(&mut self) -> CalibratedOutside {
         let at = |name: &str| self.outside.get(name).copied();
-        let noise = GRAIN.max(self.drift);
+        let noise = DRIVER_GRANULARITY.max(self.drift);
         let around = |low: u64, typical: u64, high: u64| Interval {
             low: Bytes::new(low.saturating_sub(noise)),
             typical: Bytes::new(typical),

@@ -1,5 +1,5 @@
-//! Where calibrations are kept: one file a card, in a folder of this machine's, since homes are shared
-//! between machines.
+//! The store of calibrations: one file per card, in a folder named for this machine, since home
+//! directories are shared between machines.
 
 use std::path::{Path, PathBuf};
 
@@ -52,8 +52,8 @@ pub(crate) fn read(path: &Path) -> Result<Calibration, CliError> {
 /// A file that is kept, and what it holds or why it cannot be read.
 pub(crate) type Kept = (PathBuf, Result<Calibration, CliError>);
 
-/// What is kept for this machine: each file, and what it holds or why it cannot be read.
-pub(crate) fn kept() -> Vec<Kept> {
+/// Stored calibrations: each file with its content, or the reason why it cannot be read.
+pub(crate) fn stored() -> Vec<Kept> {
     let entries = folder().and_then(|folder| std::fs::read_dir(folder).ok());
     let mut paths: Vec<PathBuf> = entries
         .into_iter()
@@ -71,7 +71,7 @@ pub(crate) fn apply(
     named: Option<&Path>,
     with_kept: bool,
 ) -> Result<(), CliError> {
-    for (_, calibration) in if with_kept { kept() } else { Vec::new() } {
+    for (_, calibration) in if with_kept { stored() } else { Vec::new() } {
         // One that cannot be read says so in `memfit doctor`; it keeps nobody from working.
         if let Ok(calibration) = calibration {
             catalogue.calibrate(&calibration);

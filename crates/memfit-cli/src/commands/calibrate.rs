@@ -44,9 +44,9 @@ pub(crate) fn calibrate(
     Ok(Exit::Good)
 }
 
-/// What is kept of the card of this name, or of all where there is no name.
+/// Stored calibrations of the card with this name, or of all without a name.
 fn chosen(name: &str, catalogue: &Catalogue) -> Result<Vec<Kept>, CliError> {
-    let kept = store::kept();
+    let kept = store::stored();
     if name.is_empty() {
         return if kept.is_empty() { Err(CliError::NotCalibrated { name: None }) } else { Ok(kept) };
     }

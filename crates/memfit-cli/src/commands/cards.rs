@@ -19,11 +19,11 @@ use crate::{CliError, Exit, Hint as _, Printer};
 const DEFAULT_SAMPLES: u64 = 1_000_000;
 
 /// Compares the cards of the catalogue for a command.
-pub(crate) fn cards(args: CardsArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
+pub(crate) fn cards(args: &CardsArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
     let started = Instant::now();
     let (out, confidential, page) = (args.out.clone(), args.confidential, args.output.clone());
-    let mut report = blank(&args);
-    let mut found = compare(&args, settings, home, printer, &mut report);
+    let mut report = blank(args);
+    let mut found = compare(args, settings, home, printer, &mut report);
     report.wall_s = (started.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
     if let (Ok(()), Some(page)) = (&found, &page) {
         found = std::fs::write(page, cards_page(&report)).map_err(CliError::io("write", page));

@@ -13,7 +13,7 @@ use crate::printer::{Printer, to_json};
 use crate::settings::Settings;
 use crate::{CliError, Exit};
 
-/// What standard input is called.
+/// Name of standard input.
 const STDIN: &str = "<stdin>.py";
 
 /// Checks, mends if asked to, and tells.
@@ -97,7 +97,7 @@ fn fix(report: &mut Report, args: &CheckArgs, config: &Config, printer: &Printer
         let now = std::fs::read_to_string(&source.path).map_err(CliError::io("read", &source.path))?;
         if now != *source.text {
             printer.warning(&format!(
-                "{} changed while it was checked: it is left as it is",
+                "{} changed while it was being checked, and was not written",
                 source.path.display()
             ));
             continue;

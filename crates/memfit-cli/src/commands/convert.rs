@@ -13,7 +13,7 @@ use crate::{CliError, Exit, Printer};
 
 /// Converts a recording.
 pub(crate) fn convert(args: &ConvertArgs, printer: &Printer) -> Result<Exit, CliError> {
-    let Some(format) = args.to.or_else(|| ConvertFormat::of(&args.output)) else {
+    let Some(format) = args.to.or_else(|| ConvertFormat::from_extension(&args.output)) else {
         return Err(CliError::UnknownOutputFormat { path: args.output.clone() });
     };
     let (mut input, problems) = input::read(&args.input)?;

@@ -19,8 +19,8 @@ use crate::args::DataArgs;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
-/// What is left out of a class so often that it is worth a word.
-const UNEVEN: u64 = 10;
+/// Ratio between the largest and the smallest class above which the report mentions it.
+const MAX_CLASS_RATIO: u64 = 10;
 
 /// Looks at images.
 pub(crate) fn data(args: &DataArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
@@ -119,14 +119,14 @@ fn spread(from: Spread) -> DataSpread {
     DataSpread { least: from.least, median: from.median, greatest: from.greatest, sum: from.sum }
 }
 
-/// What to change, the most important first.
+/// Recommended changes, the most important first.
 fn advice(report: &DataReport, survey: &Survey, args: &DataArgs) -> Vec<String> {
     let mut advice = Vec::new();
     let share = |part: u64| format!("{:.0} %", 100.0 * part as f64 / report.images.max(1) as f64);
     let there = &report.dataloader;
     if report.broken.count > 0 {
         advice.push(
-            "Mend or remove the broken files: a DataLoader stops at the first one. `ImageLoader(on_error=\"skip\")` passes them over and counts them."
+            "Repair or remove the broken files: a DataLoader stops at the first one. `ImageLoader(on_error=\"skip\")` skips and counts them."
                 .to_owned(),
         );
     }
@@ -140,14 +140,14 @@ fn advice(report: &DataReport, survey: &Survey, args: &DataArgs) -> Vec<String> 
     let wanted = u64::from(args.size) * u64::from(args.size);
     if report.pixels.median > 16 * wanted {
         advice.push(format!(
-            "Half of the images have more than {} times the pixels that training looks at. Decode them small (`ImageLoader`, or `memfit.data.decode` in your own data set); or store them once with a short side of {}.",
+            "Half of the images have more than {} times the pixels that training uses. Decode them at a reduced size (`ImageLoader`, or `memfit.data.decode` in your own data set), or store them once with a short side of {}.",
             report.pixels.median / wanted,
             2 * args.size
         ));
     }
     if survey.progressive * 20 > report.images {
         advice.push(format!(
-            "{} are progressive: each takes three to four times as long to decode and is held whole meanwhile. `jpegtran -copy all` without `-progressive` rewrites a file as baseline, pixel for pixel.",
+            "{} are progressive: each takes three to four times as long to decode and is decoded in full. `jpegtran -copy all` without `-progressive` rewrites a file as baseline, pixel for pixel.",
             share(survey.progressive)
         ));
     }
@@ -160,24 +160,23 @@ fn advice(report: &DataReport, survey: &Survey, args: &DataArgs) -> Vec<String> 
     }
     if report.types.len() > 1 {
         advice.push(
-            "Values are of several types. Name one with `dtype=`: others are then scaled to it, which ImageLoader never does unasked."
+            "The images have several data types. Choose one with `dtype=`, and ImageLoader scales the others to it."
                 .to_owned(),
         );
     }
     let counts = || report.classes.iter().map(|class| class.count);
     if let (Some(least), Some(most)) = (counts().min(), counts().max())
         && report.classes.len() > 1
-        && most > UNEVEN * least.max(1)
+        && most > MAX_CLASS_RATIO * least.max(1)
     {
         advice.push(format!(
-            "The largest class has {} times the images of the smallest: weigh classes in the loss, or draw them evenly.",
+            "The largest class has {} times the images of the smallest: weight the classes in the loss, or sample them evenly.",
             most / least.max(1)
         ));
     }
     if Backend::BEST == Backend::Rust && report.formats.iter().any(|format| format.name == "JPEG") {
         advice.push(
-            "This build decodes JPEG in Rust, always in full. One with libjpeg-turbo (`pip install .`) decodes at the size that is wanted."
-                .to_owned(),
+            "This build decodes JPEG in Rust. One with libjpeg-turbo (`pip install .`) is faster.".to_owned(),
         );
     }
     advice

@@ -52,7 +52,7 @@ pub(crate) fn data_loader(
 fn without(ran: RunReport) -> LoaderReport {
     let problem = ran.problem.clone().unwrap_or_else(|| Problem {
         kind: "no-data-loader".to_owned(),
-        message: "No pass over a `torch.utils.data.DataLoader` was seen in the steps that ran.".to_owned(),
+        message: "The steps that ran never iterated over a `torch.utils.data.DataLoader`.".to_owned(),
         hint: Some("`memfit data FOLDER` looks at images by themselves".to_owned()),
     });
     LoaderReport { problem: Some(problem), ..empty(ran) }
@@ -135,8 +135,10 @@ fn report(ran: RunReport, loader: &Loader, trials: &[LoaderTrial]) -> LoaderRepo
                 kind: "no-step-time".to_owned(),
                 message: match &loader.error {
                     Some(error) => format!("The loader gave no batch: {error}"),
-                    None if given.is_empty() => "The loader could not be gone through again.".to_owned(),
-                    None => "No two optimizer steps ran, so what the card takes is not known.".to_owned(),
+                    None if given.is_empty() => "The loader could not be iterated again.".to_owned(),
+                    None => {
+                        "Fewer than two optimizer steps ran, so the time of a step is unknown.".to_owned()
+                    }
                 },
                 hint: None,
             })
@@ -228,7 +230,7 @@ fn advice(report: &LoaderReport, loader: &Loader) -> Vec<String> {
     }
     if report.verdict == LoaderVerdict::Waits {
         advice.push(
-            "More workers do not help on this host. Make items cheaper: decode pictures no larger than they are wanted (`memfit.data.ImageLoader`, or `memfit.data.decode` in the data set), store what is computed anew in each epoch, or augment batches on the card (`memfit.data.Augment`)."
+            "More workers do not help on this host. Make items cheaper: decode images at the size that is needed (`memfit.data.ImageLoader`, or `memfit.data.decode` in the data set), cache what is recomputed in each epoch, or augment batches on the GPU (`memfit.data.Augment`)."
                 .to_owned(),
         );
     }
@@ -237,23 +239,26 @@ fn advice(report: &LoaderReport, loader: &Loader) -> Vec<String> {
     });
     if let Some(chosen) = chosen.filter(|chosen| chosen.start_ms > SLOW_START_MS && !loader.persistent) {
         advice.push(format!(
-            "Starting {} workers takes {:.1} s, in each pass without persistent_workers=True. Workers that stay keep the data set as it was: what a script changes in it between passes does not reach them.",
+            "Starting {} workers takes {:.1} s in every epoch without persistent_workers=True. Persistent workers keep their copy of the data set: changes that the script makes between epochs do not reach them.",
             chosen.workers,
             chosen.start_ms / 1000.0
         ));
     }
     let ends_early = loader.items.is_some() && chosen.is_some_and(|chosen| chosen.batches == 0);
     if ends_early {
-        advice.push("The data set ended before workers had settled: `--measure` takes longer.".to_owned());
+        advice.push(
+            "The data set ended before the workers reached a steady rate: measure longer with `--measure`."
+                .to_owned(),
+        );
     }
     if report.device.count > 1 {
         advice.push(format!(
-            "These are the figures of one process. {} of them, one a card, share this host's processors and memory.",
+            "These figures are for one process. {} processes, one per GPU, share this host's CPUs and memory.",
             report.device.count
         ));
     }
     advice.push(
-        "Files that were read before come from the system's cache: where the data is larger than this machine's memory, disks and networks decide."
+        "Files that were read before come from the page cache: if the data is larger than this machine's memory, the disk or network decides."
             .to_owned(),
     );
     advice

@@ -79,7 +79,7 @@ fn python(home: &Home) -> Vec<Check> {
     vec![good("python", found), torch]
 }
 
-/// What decodes JPEG for `memfit.data`.
+/// The JPEG decoder of `memfit.data`.
 fn jpeg() -> Check {
     let backend = Backend::BEST;
     let (health, hint) = match backend {
@@ -111,10 +111,10 @@ fn real_gpu() -> Check {
     }
 }
 
-/// What was measured on this machine.
+/// Calibrations of this machine.
 fn calibrations() -> Vec<Check> {
     let name = "calibration";
-    let kept = store::kept();
+    let kept = store::stored();
     if kept.is_empty() {
         let found = "none: `memfit run` takes the catalogue's figures".to_owned();
         return vec![Check { name: name.to_owned(), health: Health::Absent, found, hint: None }];

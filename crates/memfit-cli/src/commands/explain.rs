@@ -38,7 +38,7 @@ pub(crate) fn explain(args: &ExplainArgs, settings: &Settings, printer: &Printer
     Ok(Exit::Good)
 }
 
-/// What there is to say of a file that was read.
+/// Builds the report on a file.
 pub(super) fn report(
     args: &ExplainArgs,
     input: &Source,

@@ -25,7 +25,7 @@ use crate::settings::Settings;
 use crate::{CliError, Exit, Hint as _, Printer};
 
 /// Runs of the script, at most.
-const MOST_RUNS: u64 = 80;
+const MAX_RUNS: u64 = 80;
 
 /// Searches for the fastest plan that fits.
 pub(crate) fn plan(args: PlanArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
@@ -149,7 +149,7 @@ fn find(
     report.device = request.card.info();
     let Card::Virtual(device, _) = request.card.clone() else { return Err(CliError::PlanForLocal) };
     report.budget = (device.memory.get() as f64 * (1.0 - margin)) as u64;
-    printer.remark("getting the script ready, up to where it first needs the card");
+    printer.remark("starting the script, up to its first use of the GPU");
     let rehearsal = Rehearsal::open(&request, home, printer).map_err(|error| match error {
         RunError::Interrupted => {
             CliError::NothingToPlan { why: error.to_string(), hint: error.hints().concat() }
@@ -158,7 +158,7 @@ fn find(
     })?;
     let script = rehearsal.script();
     if !rehearsal.forks() {
-        report.notes.push("the script trains in several processes, or its own process never needs the card: each candidate was started anew, which takes longer".to_owned());
+        report.notes.push("the script trains in several processes, or its own process never uses the GPU: each candidate was started from scratch, which takes longer".to_owned());
     }
     let limits = Limits {
         allow,
@@ -171,7 +171,7 @@ fn find(
         link: Some(device.host_link.bandwidth as f64),
         without,
         unwritable: Vec::new(),
-        most_runs: MOST_RUNS,
+        most_runs: MAX_RUNS,
     };
     let mut tries = Tries::new(rehearsal, request.clone(), report.budget, printer);
     let found = search(&mut tries, &limits)?;
@@ -183,8 +183,8 @@ fn find(
     let Some(found) = found else {
         report.interrupted = true;
         return Err(CliError::NothingToPlan {
-            why: "it was ended before the script had run once".to_owned(),
-            hint: "`--timeout` gives a run longer".to_owned(),
+            why: "it was interrupted before the script had run once".to_owned(),
+            hint: "allow more time with `--timeout`".to_owned(),
         });
     };
     let found = match &script {
@@ -253,7 +253,7 @@ fn writable(
     let found = search_carried(tries, limits, &best, left_out)?;
     let Some(found) = found else {
         report.notes.push(
-            "no plan was found that fits and that a change of the script can carry whole: the change lacks part of this one"
+            "no plan that fits can be written completely as a change of the script: the change lacks part of this one"
                 .to_owned(),
         );
         return Ok(best);
@@ -261,10 +261,10 @@ fn writable(
     let (Some(chosen), Some(better)) = (&found.chosen, &best.chosen) else { return Ok(best) };
     if chosen.candidate != better.candidate {
         let time = |tried: &Tried| {
-            tried.outcome.peak.step_ms.map_or(String::new(), |time| format!(", {time:.1} ms a step"))
+            tried.outcome.peak.step_ms.map_or(String::new(), |time| format!(", {time:.1} ms per step"))
         };
         report.advice.push(format!(
-            "a better plan than this change can carry: {}{}, instead of {}{}; `memfit plan -o memfit.plan.toml` without `--diff` writes it for `memfit.Step` and `memfit run --plan`",
+            "a better plan cannot be written as a change of the script: {}{}, instead of {}{}; `memfit plan -o memfit.plan.toml` without `--diff` writes it for `memfit.Step` and `memfit run --plan`",
             better.candidate.told(),
             time(better),
             chosen.candidate.told(),
@@ -280,15 +280,15 @@ fn host() -> Host {
     Host { processors, shared_memory, memory }
 }
 
-/// What the first of several processes found, standing for all, is run with all of them; where that does not
-/// fit, they search.
+/// Runs the plan, which was found with the first of several processes, with all of them; if it does not
+/// fit, all of them search.
 fn run_by_all(
     processes: u32,
     found: Option<Answer>,
     tries: &mut Tries<'_>,
     limits: &Limits,
 ) -> Result<Option<Answer>, CliError> {
-    let alone = format!("{processes} processes train: each try was of the first, which stood for all");
+    let alone = format!("{processes} processes train: each candidate ran the first one, which stood for all");
     let Some(mut found) = found else { return Ok(None) };
     let Some(chosen) = &mut found.chosen else {
         tries.notes.push(alone);
@@ -298,7 +298,7 @@ fn run_by_all(
     found.evaluations += u64::from(whole.is_some());
     match whole {
         Some(whole) if whole.fits && whole.refused.is_empty() => {
-            tries.notes.push(format!("{alone}; the plan was then run with all of them"));
+            tries.notes.push(format!("{alone}; the plan was then confirmed with all of them"));
             let training = chosen.outcome.training.take();
             chosen.outcome = Outcome { training, ..whole };
             if found.verdict == Verdict::FitsAsIs {
@@ -307,9 +307,9 @@ fn run_by_all(
             Ok(Some(found))
         }
         Some(_) => {
-            tries
-                .notes
-                .push(format!("{alone}; with all of them that did not fit, so each was tried with all"));
+            tries.notes.push(format!(
+                "{alone}; with all of them it did not fit, so each candidate was then run with all"
+            ));
             tries.run_all();
             search(tries, limits)
         }
@@ -323,7 +323,7 @@ fn run_by_all(
 /// Less padding than this share of the computing is not worth another order of the samples.
 const PADDING_WORTH: f64 = 0.05;
 
-/// What batches of like length would save.
+/// Saving by batches of similar length.
 fn of_padding(found: &Answer) -> Option<String> {
     let training = &found.training;
     let padding = padding(&training.lengths, training.batch)?;
@@ -331,7 +331,7 @@ fn of_padding(found: &Answer) -> Option<String> {
     let lever = Lever::LengthBuckets;
     (saved > PADDING_WORTH).then(|| {
         format!(
-            "samples differ in length: {:.0} % of a batch of {} is padding, and {:.0} % where samples of like length go together (`{lever}`, `{}`, which a plan file may name); the largest batch stays as large",
+            "samples differ in length: {:.0} % of a batch of {} is padding, and {:.0} % with batches of similar length (`{lever}`, `{}`, which a plan file may name); the largest batch stays as large",
             padding.by_chance * 100.0,
             training.batch,
             padding.by_length * 100.0,
@@ -340,15 +340,15 @@ fn of_padding(found: &Answer) -> Option<String> {
     })
 }
 
-/// What a mean over labels of which some are left out comes to in pieces. Hugging Face's trainer counts over
-/// all of them.
+/// Remark on a mean over labels of which some are ignored, in micro-batches. Hugging Face's Trainer
+/// counts over all of them.
 fn of_ignored(found: &Answer, chosen: &Tried) -> Option<String> {
     let training = &found.training;
     let weighs = chosen.candidate.micro_batch.is_some() && training.ignores;
     (weighs && training.framework != Some(Framework::Transformers)).then(|| {
-        "labels of -100 are left out of the loss, and pieces of a batch are weighted by their samples: where pieces have unlike numbers of \
-         labels that count, that is not quite the mean over the batch. `memfit.Step` weighs by the labels if its loss returns `(sum of \
-         losses, count)`"
+        "the loss ignores labels of -100, and micro-batches are weighted by their number of samples: if they have different numbers of \
+         labels that count, the result is not exactly the mean over the batch. `memfit.Step` weights by labels if its loss returns \
+         `(sum of losses, count)`"
             .to_owned()
     })
 }
@@ -360,7 +360,7 @@ fn of_framework(found: &Answer, plan: &Plan) -> Option<String> {
     let told: Vec<String> = words.iter().map(|(name, value, _)| format!("{name}={value}")).collect();
     (!told.is_empty()).then(|| {
         format!(
-            "in the library's own settings, as far as it has them: `{}({})`",
+            "the same in the library's own settings, as far as it has them: `{}({})`",
             framework.taker(),
             told.join(", ")
         )
@@ -377,7 +377,7 @@ fn change(
     printer: &Printer,
 ) -> Result<(), CliError> {
     let Some(script) = script else {
-        report.notes.push("there is no change to show: the command names no script's file".to_owned());
+        report.notes.push("no change is shown: the command names no script file".to_owned());
         return Ok(());
     };
     let divides_alike = report.chosen.as_ref().is_some_and(|chosen| {
@@ -399,7 +399,7 @@ fn tell(found: &Answer, tries: &Tries<'_>, report: &mut PlanReport) {
         Verdict::FitsWithPlan => PlanVerdict::FitsWithPlan,
         Verdict::DoesNotFit => PlanVerdict::DoesNotFit,
     });
-    let run = |tried: &Tried, composed: bool| of(tried, found, composed.then_some(tries));
+    let run = |tried: &Tried, composed: bool| plan_run(tried, found, composed.then_some(tries));
     report.baseline = Some(run(&found.baseline, true));
     report.chosen = found.chosen.as_ref().map(|chosen| run(chosen, true));
     report.limit = found.limit.map(|limit| PlanLimit { largest: limit.largest, refuted: limit.refuted });
@@ -415,7 +415,7 @@ fn tell(found: &Answer, tries: &Tries<'_>, report: &mut PlanReport) {
     report.notes.extend(tries.notes.iter().cloned());
 }
 
-fn of(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun {
+fn plan_run(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun {
     let candidate = &tried.candidate;
     let batch = found.training.batch;
     let mut levers: Vec<PlanLever> = candidate
@@ -462,7 +462,7 @@ fn of(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun {
 
 /// The plan file of what was chosen.
 fn file(chosen: &Tried, found: &Answer, report: &PlanReport, script: Option<&Path>) -> Plan {
-    let run = of(chosen, found, None);
+    let run = plan_run(chosen, found, None);
     Plan {
         micro_batch: chosen.candidate.micro_batch,
         micro_batches_per_step: Some(run.micro_batches_per_step),

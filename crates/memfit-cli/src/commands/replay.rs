@@ -39,7 +39,7 @@ fn nothing(path: &Path) -> CliError {
     CliError::NothingToReplay { path: path.to_owned() }
 }
 
-/// What one process did on one device, with what is known of it.
+/// Events of one process on one device, with what is known of it.
 struct Subject<'input> {
     track: Cow<'input, Track>,
     rank: Option<u32>,
@@ -48,11 +48,11 @@ struct Subject<'input> {
     devices: Vec<u32>,
     given: Given,
     alloc_conf: String,
-    /// What came of the replay with the recorded addresses.
+    /// Result of the replay against the recorded addresses.
     found: Verification,
     /// The last request that failed.
     oom: Option<ReplayOom>,
-    /// What the allocator could get: where it failed, all that it held and all that was left.
+    /// Bytes available to the allocator: where it failed, all that it held plus all that was free.
     limit: Option<u64>,
     /// Bytes of blocks from before the recording.
     before: u64,
@@ -230,7 +230,7 @@ const fn predicted(tally: Tally) -> Predicted {
     Predicted { predicted: tally.predicted, matching: tally.matching }
 }
 
-/// What is to be known of a threshold that nothing comes of.
+/// Remark on a threshold without effect.
 const IDLE_THRESHOLD: &str = "`garbage_collection_threshold` does nothing here: PyTorch collects garbage only in a process with a memory fraction. If yours has one (`torch.cuda.set_per_process_memory_fraction(0.9)`), add it: `--alloc-conf garbage_collection_threshold:0.8,per_process_memory_fraction:0.9`";
 
 /// Makes the calls once more, under what was asked for.

@@ -74,7 +74,7 @@ fn problem(error: &CliError) -> Problem {
     Problem { kind: error.kind().to_owned(), message, hint: (!hints.is_empty()).then(|| hints.join("; ")) }
 }
 
-/// Where a plan was just used.
+/// The circumstances in which a plan was just used.
 fn here(report: &RunReport, plan: &Plan) -> Here {
     let script = plan.made_for.script.as_deref().and_then(|script| std::fs::read(script).ok());
     Here {

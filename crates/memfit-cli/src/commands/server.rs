@@ -34,7 +34,7 @@ fn config(file: &Path, isolated: bool) -> Result<Config, CliError> {
     Ok(config)
 }
 
-/// What is wrong, and all that it comes from.
+/// An error with its chain of causes.
 fn sentence(error: &CliError) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -12,7 +12,7 @@ use crate::args::{Format, WatchArgs};
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
-/// How soon an interrupt is noticed.
+/// Delay until an interrupt is noticed.
 const TICK: Duration = Duration::from_millis(50);
 /// Between two looks, where nobody said otherwise.
 const EVERY: Duration = Duration::from_secs(1);

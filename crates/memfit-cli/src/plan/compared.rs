@@ -46,7 +46,7 @@ impl Beside {
         peak: u64,
         printer: &Printer,
     ) -> Result<PatchNumbers, CliError> {
-        let pair = match Pair::of(plan, script.text, changed) {
+        let pair = match Pair::small_batches(plan, script.text, changed) {
             Ok(pair) => pair,
             Err(why) => return Ok(unknown(why)),
         };
@@ -61,9 +61,8 @@ impl Beside {
         if tries.rehearsal.stands_for().is_some() {
             return Ok(unknown("the script trains in several processes".to_owned()));
         }
-        printer.remark(
-            "comparing the gradients of the script and of the changed script on this machine's processor",
-        );
+        printer
+            .remark("comparing the gradients of the script and of the changed script on this machine's CPU");
         if self.ran.as_ref().is_none_or(|(text, _)| *text != pair.script) {
             let kept = of_script(tries, script, &pair.script)?;
             self.ran = Some((pair.script.clone(), kept));
@@ -109,7 +108,7 @@ fn of_script(
     })
 }
 
-/// How far the gradients of a run are from those that were kept.
+/// Difference between a run's gradients and the stored ones.
 fn apart(told: &HostCompared) -> PatchNumbers {
     let difference = told.difference.parse::<f64>().ok().filter(|share| share.is_finite());
     PatchNumbers { difference, parameter: told.parameter.clone(), ..PatchNumbers::default() }
@@ -133,11 +132,11 @@ struct Pair {
 }
 
 impl Pair {
-    fn of(plan: &Plan, text: &str, changed: &Patched) -> Result<Self, String> {
+    fn small_batches(plan: &Plan, text: &str, changed: &Patched) -> Result<Self, String> {
         let levers: Vec<Lever> =
             changed.done.iter().copied().filter(|lever| computes_alike(*lever)).collect();
         if levers.is_empty() {
-            return Err("all of its levers compute in fewer bits, or compile".to_owned());
+            return Err("all of its changes lower the precision or compile".to_owned());
         }
         let divides = levers.contains(&Lever::MicroBatch);
         if divides && changed.by_library.contains(&Lever::MicroBatch) {
@@ -163,7 +162,7 @@ impl Pair {
     }
 }
 
-/// Whether a lever computes the same numbers on this machine's processor, but for rounding.
+/// `true` if a lever computes the same numbers on this machine's CPU, up to rounding.
 fn computes_alike(lever: Lever) -> bool {
     // A compiler for the processor is another compiler.
     let compiles = matches!(lever, Lever::Compile | Lever::ActivationBudget);
@@ -182,7 +181,7 @@ fn on_host(
     let timeout = Some(request.timeout.map_or(TIME_LIMIT, |limit| limit.min(TIME_LIMIT)));
     let request = Request { steps: STEPS, cover_full: false, output: None, timeout, ..request };
     let host = HostRun { folder: folder.path().to_owned(), samples: BATCH, part };
-    let changes = Changes { seeded: true, host: Some(host), ..script.with(source)? };
+    let changes = Changes { seeded: true, host: Some(host), ..script.changes(source)? };
     let facts = tries.rehearsal.run_with(&request, &changes)?.facts;
     let told = facts.on_host.clone().filter(|told| told.steps > 0 && facts.exception.is_none());
     Ok(told.ok_or_else(|| why_not(&facts, part)))
@@ -194,7 +193,7 @@ fn why_not(facts: &Facts, part: HostPart) -> String {
     if facts.ended == Ended::TimedOut {
         return format!("{who} takes longer than {} minutes there", TIME_LIMIT.as_secs() / 60);
     }
-    match failure::told(facts, None) {
+    match failure::failure_reason(facts, None) {
         Some(told) => format!("{who} does not run there: {told}"),
         None => format!("{who} ends there before its optimizer has stepped"),
     }

@@ -4,25 +4,25 @@
 use memfit_report::wire::{Exception, Problem};
 use memfit_run::Facts;
 
-/// A message is cut after so many characters.
-const LONGEST: usize = 200;
+/// Longer messages are truncated.
+const MAX_CHARS: usize = 200;
 /// Folders of what is not the script's own.
 const LIBRARIES: [&str; 4] = ["/site-packages/", "/dist-packages/", "/lib/python", "/memfit_"];
 
-/// Why it failed; nothing where that is not known.
-pub(super) fn told(facts: &Facts, problem: Option<&Problem>) -> Option<String> {
+/// The reason of a failure; `None` where it is unknown.
+pub(super) fn failure_reason(facts: &Facts, problem: Option<&Problem>) -> Option<String> {
     match (&facts.exception, problem) {
-        (Some(exception), _) => Some(of(exception)),
+        (Some(exception), _) => Some(describe(exception)),
         (None, Some(problem)) => Some(problem.message.trim_end_matches('.').to_owned()),
         (None, None) => None,
     }
 }
 
-fn of(exception: &Exception) -> String {
+fn describe(exception: &Exception) -> String {
     let kind = exception.r#type.trim_start_matches("builtins.");
     let message = exception.message.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
     let mut text = if message.is_empty() { kind.to_owned() } else { format!("{kind}: {message}") };
-    if let Some((end, _)) = text.char_indices().nth(LONGEST) {
+    if let Some((end, _)) = text.char_indices().nth(MAX_CHARS) {
         text.truncate(end);
         text.push('…');
     }
@@ -55,7 +55,7 @@ mod tests {
     fn check(kind: &str, message: &str, traceback: &str, told: &str) {
         let exception =
             Exception { r#type: kind.into(), message: message.into(), traceback: traceback.into() };
-        assert_eq!(of(&exception), told);
+        assert_eq!(describe(&exception), told);
     }
 
     #[test]
@@ -76,7 +76,7 @@ mod tests {
         check("ValueError", "well", "", "ValueError: well");
         check("ValueError", "well", "File \"<string>\", line 3\nFile \"x\", line \n", "ValueError: well");
         let long = "ä".repeat(500);
-        let told = of(&Exception { r#type: "E".into(), message: long, traceback: String::new() });
-        assert_eq!(told.chars().count(), LONGEST + 1);
+        let told = describe(&Exception { r#type: "E".into(), message: long, traceback: String::new() });
+        assert_eq!(told.chars().count(), MAX_CHARS + 1);
     }
 }

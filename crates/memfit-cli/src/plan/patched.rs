@@ -17,7 +17,7 @@ use crate::{CliError, Printer};
 struct Attempt {
     changed: Patched,
     proof: Option<FixProof>,
-    /// Whether it trains as the script does, in numbers.
+    /// Comparison of its gradients with the script's.
     numbers: Option<PatchNumbers>,
     /// Why it failed, where that is not for want of memory.
     failure: Option<String>,
@@ -89,7 +89,7 @@ fn attempt(
     let numbers = beside.compare(tries, plan, script, &changed, proof.peak.allocated, printer)?;
     let promised = script.divides_alike || !changed.done.contains(&Lever::MicroBatch);
     let failure = (promised && numbers.equal == Some(false))
-        .then(|| format!("trains otherwise than the script: {}", numbers.difference_told()));
+        .then(|| format!("trains differently from the original script: {}", numbers.difference_told()));
     Ok(Attempt { changed, proof: Some(proof), numbers: Some(numbers), failure })
 }
 
@@ -130,12 +130,12 @@ fn proven(
     script: &Script<'_>,
     text: &str,
 ) -> Result<(FixProof, Option<String>), CliError> {
-    let (request, changes) = (tries.of_change(), script.with(text)?);
+    let (request, changes) = (tries.of_change(), script.changes(text)?);
     let mut outcome = tries.rehearsal.run_with(&request, &changes)?;
     tries.rehearsal.settle(&request, &changes, true, &mut outcome)?;
     let report = report(&request, &outcome);
     let failure = (report.verdict == Verdict::Error)
-        .then(|| failure::told(&outcome.facts, report.problem.as_ref()))
+        .then(|| failure::failure_reason(&outcome.facts, report.problem.as_ref()))
         .map(|told| {
             told.map_or_else(|| "ends before it has trained".to_owned(), |told| format!("fails: {told}"))
         });

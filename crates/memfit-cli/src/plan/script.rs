@@ -10,13 +10,13 @@ use crate::CliError;
 pub(super) struct Script<'a> {
     pub(super) path: &'a Path,
     pub(super) text: &'a str,
-    /// Whether the plan promises that a divided batch trains as the whole one does.
+    /// `true` if the plan promises that a divided batch trains like the whole one.
     pub(super) divides_alike: bool,
 }
 
 impl Script<'_> {
     /// A run with this text in the script's place.
-    pub(super) fn with(&self, text: &str) -> Result<Changes, CliError> {
+    pub(super) fn changes(&self, text: &str) -> Result<Changes, CliError> {
         if text == self.text {
             return Ok(Changes::default());
         }

@@ -17,7 +17,7 @@ use memfit_channel::proc::Stat;
 use memfit_channel::{Message, RunDir, Setup};
 use tempfile::TempDir;
 
-/// Where the part to play stands.
+/// Variable that names the part to play.
 pub(crate) const PART: &str = "MEMFIT_TEST_PART";
 /// A folder in which the stand-in leaves the ids of its processes.
 pub(crate) const PIDS: &str = "MEMFIT_TEST_PIDS";
@@ -94,7 +94,7 @@ impl Place {
             .collect()
     }
 
-    /// Whether nothing is left of the run's files.
+    /// `true` if none of the run's files is left.
     pub(crate) fn is_clean(&self) -> bool {
         std::fs::read_dir(self.folder.path().join("tmp")).unwrap().next().is_none()
     }
@@ -104,7 +104,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Whether a process is there and has not ended.
+/// `true` if a process exists and has not ended.
 pub(crate) fn is_alive(pid: u32) -> bool {
     Stat::read(pid).is_ok_and(|stat| !stat.ended)
 }
@@ -193,6 +193,7 @@ impl Script {
             growth_per_step: Some(0),
             unmet: 0,
             feeding: None,
+            asks_size: false,
             devices: [(0, stats)].into(),
         }));
     }

@@ -276,7 +276,7 @@ fn what_is_made_anew_with_more_in_it_each_time_is_growth() {
     assert_eq!(explanation.cause, Cause::GrowingCache, "{:?}", explanation.considered);
     let [leak] = &explanation.leaks[..] else { panic!("{:?}", explanation.leaks) };
     assert_eq!((leak.per_step, leak.bytes), (1 << 27, 12 << 27));
-    assert!(explanation.evidence[0].text.contains("made anew with 128 MiB more in it each forward pass"));
+    assert!(explanation.evidence[0].text.contains("rebuilt each forward pass with 128 MiB more in it"));
     // Twice is no growth yet.
     assert_eq!(explained(&collecting(3, 1 << 27), Some(1 << 29), "").unwrap().leaks, []);
 }

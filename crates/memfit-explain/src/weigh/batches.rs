@@ -61,14 +61,14 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     }
     let stacks =
         bench.stacks(story.live().filter(|life| counts(life) && life.category != Category::Gradients));
-    let mut text = format!("{} of the step before were still there", size(total));
+    let mut text = format!("{} of the previous step's tensors were still allocated", size(total));
     if gradients > 0 {
         let _ = write!(text, ", {} of them gradients", size(gradients));
     }
     if variables > 0 {
         let _ = write!(
             text,
-            ", {} in variables that are overwritten only when what replaces them is there",
+            ", {} in variables that keep their old value until the new one exists",
             size(variables)
         );
     }
@@ -93,9 +93,9 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         (true, false) => {
             "call `optimizer.zero_grad()` right after `optimizer.step()`, before the next forward"
         }
-        (false, _) => "`del` what a step made at its end, before the next batch comes",
+        (false, _) => "`del` the step's outputs at its end, before the next batch is loaded",
         (true, true) => {
-            "call `optimizer.zero_grad()` right after `optimizer.step()`, and `del` what the step made at its end"
+            "call `optimizer.zero_grad()` right after `optimizer.step()`, and `del` the step's outputs at its end"
         }
     };
     let lever = if gradients > variables { Lever::ZeroGradEarlier } else { Lever::DropVariables };

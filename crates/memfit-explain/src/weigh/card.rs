@@ -11,11 +11,11 @@ use crate::case::{Kin, OtherProcess, Refused};
 use crate::explanation::{Apply, Fact, Fix, Line};
 
 /// What helps where helper processes hold contexts.
-const OFF_THE_CARD: &str = "keep CUDA out of helper processes: tensors of loader workers stay on the CPU, and the training process moves them";
+const OFF_THE_CARD: &str = "keep CUDA out of helper processes: leave the tensors of DataLoader workers on the CPU, and move them in the training process";
 
 /// What helps where a process of the same script holds the card, and where anybody else does.
 const WAIT: &str =
-    "let the script's other process end, or give back what it holds, before the training needs the card";
+    "let the script's other process exit, or free its GPU memory, before the training needs it";
 const END: &str = "end the other processes first (`nvidia-smi` shows them), or train on another card (CUDA_VISIBLE_DEVICES)";
 
 /// Others that hold less than one in so many parts of the card are not what fills it.
@@ -42,7 +42,7 @@ pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
     if of_contexts {
         let _ = write!(
             text,
-            "; {} of it are CUDA contexts and libraries, which each process that touches the card pays for",
+            "; {} of it are CUDA contexts and libraries, which every process on the card needs",
             size(contexts)
         );
     }
@@ -79,7 +79,7 @@ fn leave(bench: &Bench<'_>, most: Option<&OtherProcess>, total: u64, of_contexts
 /// Where another process got most of what it holds, if that was recorded.
 fn where_taken(bench: &Bench<'_>, most: &OtherProcess) -> Option<Fact> {
     let lines: Vec<Line> = most.lines.iter().map(|line| bench.with_text(line.clone())).collect();
-    let text = format!("{} got most of it here", most.who());
+    let text = format!("{} allocated most of it here", most.who());
     (!lines.is_empty()).then_some(Fact { text, bytes: most.reserved, lines })
 }
 
@@ -90,7 +90,7 @@ fn taken(bench: &Bench<'_>, refused: &Refused) -> Finding {
     let total: u64 = others.iter().map(|other| other.bytes).sum();
     let most = others.iter().max_by_key(|other| other.bytes);
     let text = format!(
-        "the card had no room left for what CUDA itself needs in the process that trains: {} held {} in segments by then",
+        "no memory was left for CUDA's own needs in the training process: {} held {} in segments by then",
         most.map_or_else(|| "another process".to_owned(), OtherProcess::who),
         size(most.map_or(0, |most| most.bytes)),
     );

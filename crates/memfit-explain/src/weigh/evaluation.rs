@@ -66,13 +66,13 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         return None;
     }
     let why = if elsewhere {
-        format!("`{name}` calls the model, and no backward ever followed a call of its")
+        format!("`{name}` calls the model, and no backward pass ever followed")
     } else if never {
-        "the model was called again and again, and no backward ever followed".to_owned()
+        "the model was called repeatedly, and no backward pass ever followed".to_owned()
     } else {
-        format!("`{name}` calls the model; by its name it evaluates")
+        format!("`{name}` calls the model, and its name says that it evaluates")
     };
-    let text = format!("{why}: {} of activations are kept for a backward that does not come", size(kept));
+    let text = format!("{why}: {} of activations are saved for a backward pass that never runs", size(kept));
     // Without a graph, what one operation hands to the next is there, and little else.
     let handed_on = handed_on(story, graph);
     let then = bench.replay(&bench.program, &bench.case.given, |block| {
@@ -85,8 +85,7 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
         .sum();
     let saves = kept.saturating_sub(stays);
     let stack = bench.stacks(story.live().filter(|life| graph(life))).first().map(|(stack, _)| *stack);
-    let how =
-        "evaluate under `torch.no_grad()` (or `torch.inference_mode()`): nothing is kept for a backward";
+    let how = "evaluate under `torch.no_grad()` (or `torch.inference_mode()`): no activations are saved for a backward pass";
     let known = Known::NeverTrained(elsewhere);
     let apply = caller.map(|caller| bench.change(Lever::NoGrad, &[caller], known)).unwrap_or_default();
     Some(Finding {

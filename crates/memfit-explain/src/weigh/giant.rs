@@ -47,7 +47,7 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     let kept = bench.stacks(story.live().filter(of_kind)).first().map(|(stack, _)| *stack);
     let stack = own.or(kept).or(Some(story.trouble.stack));
     let text = format!(
-        "{} of {} each, {} together, are most of what the step holds; the median of its other large tensors is {}",
+        "{} of {} each, {} in total, are most of the step's memory; its other large tensors have a median of {}",
         if count == 1 { "one tensor".to_owned() } else { format!("{count} tensors") },
         size(giant),
         size(bytes),
@@ -72,9 +72,9 @@ fn remedies(bench: &Bench<'_>, sites: &[Site], bytes: u64, inputs: bool, loss: b
         (
             Lever::Sdpa,
             bytes,
-            "`F.scaled_dot_product_attention(q, k, v)` does the same without the matrix of all pairs",
+            "`F.scaled_dot_product_attention(q, k, v)` computes the same without materialising the attention matrix",
         ),
-        (Lever::ResizeBeforeUpload, bytes / 4 * 3, "resize images before they go to the card"),
+        (Lever::ResizeBeforeUpload, bytes / 4 * 3, "resize images before they are copied to the GPU"),
     ] {
         match bench.change(lever, sites, Known::Nothing) {
             // Nothing there is of the kind.
@@ -90,11 +90,14 @@ fn remedies(bench: &Bench<'_>, sites: &[Site], bytes: u64, inputs: bool, loss: b
     if loss {
         fixes.push(by_hand(
             Lever::ChunkedLoss,
-            "compute the loss over pieces of the tokens, under checkpointing, or with `F.linear_cross_entropy` (2.15): the logits are never there as a whole",
+            "chunked cross-entropy: compute the loss over chunks of the tokens under checkpointing, or with `F.linear_cross_entropy` (2.15), so that the full logits are never materialised",
         ));
     }
     if inputs {
-        fixes.push(by_hand(Lever::ResizeBeforeUpload, "resize or crop images before they go to the card"));
+        fixes.push(by_hand(
+            Lever::ResizeBeforeUpload,
+            "resize or crop images before they are copied to the GPU",
+        ));
     }
     fixes
 }

@@ -63,24 +63,21 @@ pub(super) fn find(bench: &Bench<'_>, leaks: &[Leak]) -> Option<Finding> {
     let (part, parts) = if story.by_rounds { ("forward pass", "forward passes") } else { ("step", "steps") };
     let (cause, text) = if graph {
         let text = format!(
-            "each {part} leaves {} behind, in {tensors} tensors of the forward: its whole graph is kept, {} of {steps} {parts} by now",
+            "each {part} keeps {} in {tensors} tensors of its forward pass, its whole autograd graph: {} after {steps} {parts}",
             size(per_step),
             size(bytes)
         );
         (Cause::RetainedGraph, text)
     } else if anew {
         let text = format!(
-            "what is collected is made anew with {} more in it each {part}, {} by now, and the old is there until the new is",
+            "a tensor is rebuilt each {part} with {} more in it, {} by now, and old and new exist at the same time",
             size(per_step),
             size(bytes)
         );
         (Cause::GrowingCache, text)
     } else {
-        let text = format!(
-            "each {part} leaves {} behind, {} of {steps} {parts} by now",
-            size(per_step),
-            size(bytes)
-        );
+        let text =
+            format!("each {part} keeps {} more, {} after {steps} {parts}", size(per_step), size(bytes));
         (Cause::Leaking, text)
     };
     let mut facts = vec![bench.fact(text, bytes, stack)];
@@ -105,17 +102,17 @@ pub(super) fn find(bench: &Bench<'_>, leaks: &[Leak]) -> Option<Finding> {
     if let Some(keeper) = bench.code.keeper(&places).filter(|keeper| !told(keeper.line)) {
         let memfit_patch::Site { file, line, function } = keeper;
         let lines = vec![bench.with_text(Line { file, line, function, text: None })];
-        facts.push(Fact { text: "and this line keeps it".to_owned(), bytes: per_step, lines });
+        facts.push(Fact { text: "this line keeps it".to_owned(), bytes: per_step, lines });
     }
     let (lever, how) = if graph {
         (
             Lever::ReleaseGraph,
-            "keep no tensor with a graph from step to step: `.item()` or `.detach()` what is added up, `.detach()` what is carried over, and no `retain_graph=True` where one backward is enough",
+            "keep no tensor with an autograd graph from step to step: `.item()` or `.detach()` running totals, `.detach()` what the next step reads, and drop `retain_graph=True` where one backward pass is enough",
         )
     } else {
         (
             Lever::KeepOffTheCard,
-            "keep what is collected from step to step without its graph and off the card: `.detach().cpu()`, or `.item()` for a number",
+            "move what is collected over the steps off the GPU and detach it: `.detach().cpu()`, or `.item()` for a number",
         )
     };
     let backwards = story.lives.iter().rev().filter(|life| life.role == Role::Backward);
@@ -152,7 +149,7 @@ fn preallocated(bench: &Bench<'_>, blocks: &HashSet<u32>) -> Fix {
         .map(|life| life.block.bytes)
         .max()
         .unwrap_or(0);
-    let how = "make it once, as large as it will be (`torch.empty(most, …)`), and write each part into its place: `torch.cat` of all so far needs the old and the new at once. What is collected to be looked at later can wait in a list on the host, and be put together at the end";
+    let how = "allocate it once at its final size (`torch.empty(most, …)`) and write each part into its place: `torch.cat` of everything so far needs the old and the new tensor at once. Results that are only looked at later can be collected in a list on the host and concatenated at the end";
     modelled(bench, Lever::Preallocate, twice, how.to_owned(), Apply::ByHand(None))
 }
 

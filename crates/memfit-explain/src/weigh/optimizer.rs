@@ -35,7 +35,7 @@ pub(super) fn find(bench: &Bench<'_>) -> Option<Finding> {
     let first = story.steps_at(story.trouble.moment) == 0 || asks_for_state || new_here;
     let foreach = !asks_for_state;
     let text = format!(
-        "the optimizer's {} had made {} of state and {} of temporaries when it asked for {} more; the parameters take {}",
+        "the optimizer's {} had allocated {} of state and {} of temporaries when it asked for {} more; the parameters take {}",
         if first { "first step" } else { "step" },
         size(state),
         size(temporary),
@@ -73,10 +73,7 @@ fn remedies(bench: &Bench<'_>, foreach: bool, temporary: u64, requested: u64, st
         Lever::FusedOptimizer,
         "`fused=True`: one kernel updates each parameter, without temporaries for all of them at once",
     );
-    add(
-        Lever::ForeachOff,
-        "`foreach=False`: parameters are updated one after the other, with temporaries for one",
-    );
+    add(Lever::ForeachOff, "`foreach=False`: parameters are updated one at a time, with temporaries for one");
     let eight = state + requested;
     fixes.push(modelled(
         bench,

@@ -30,7 +30,7 @@ pub(super) fn find(bench: &Bench<'_>) -> Vec<Finding> {
     if there_was_room || fixes.iter().any(|fix| fix.fits == Some(true)) {
         let held = trouble.reserved.saturating_sub(trouble.allocated);
         let text = format!(
-            "{} were asked for and {} were in no block, of them {} reserved by PyTorch: the room was there, in pieces that were too small",
+            "{} were requested and {} were free, {} of them reserved by PyTorch: enough in total, but in pieces that were too small",
             size(requested),
             size(unused),
             size(held)
@@ -78,9 +78,9 @@ fn settings(bench: &Bench<'_>) -> Option<Finding> {
         if then.fits == Some(true) || (then.fits.is_none() && then.saves > 0) {
             let rest = if rest == "expandable_segments:False" { String::new() } else { rest };
             let how = if rest.is_empty() {
-                format!("leave `{name}` out of {}: that is, do not set it", variable(bench))
+                format!("remove `{name}` from {}, which then sets nothing", variable(bench))
             } else {
-                format!("leave `{name}` out: {}={rest}", variable(bench))
+                format!("remove `{name}`: {}={rest}", variable(bench))
             };
             // Where the script itself sets it, it is mended there.
             let known = Known::Settings { now: &bench.case.alloc_conf, then: &rest };
@@ -94,7 +94,7 @@ fn settings(bench: &Bench<'_>) -> Option<Finding> {
     let best = fixes.iter().map(|fix| fix.saves).max()?;
     let kept = bench.story.trouble.reserved.saturating_sub(bench.story.trouble.allocated);
     let text = format!(
-        "with `{}` the allocator could not use {} of what it held; without it the same calls all succeed",
+        "with `{}` the allocator could not use {} of the memory it had reserved; without it the same calls all succeed",
         bench.case.alloc_conf,
         size(kept)
     );
@@ -138,7 +138,7 @@ fn pools(bench: &Bench<'_>, unused: u64, requested: u64) -> Option<Finding> {
     let then = bench.replay(&merged, &recorded, |_| Edit::Keep);
     let count = bench.case.track.pools.len().saturating_sub(1);
     let text = format!(
-        "{count} private pools (CUDA graphs, `MemPool`) held {} that were free and that nobody else may use; {} were asked for and {} were in no block",
+        "{count} private pools (CUDA graphs, `MemPool`) held {} that were free but reserved for them; {} were requested and {} were free",
         size(locked),
         size(requested),
         size(unused)

@@ -39,7 +39,7 @@ pub(super) fn does_not_fit(bench: &Bench<'_>) -> Option<Finding> {
     }
     let text = if of_model {
         format!(
-            "memory ran out while the model was being moved to the card: {} of parameters were there, {} more were asked for, and the allocator could get {}",
+            "memory ran out while the model was being moved to the GPU: {} of parameters were there, {} more were requested, and the allocator could get {}",
             size(parameters),
             size(requested),
             size(limit)
@@ -72,15 +72,14 @@ const CARDS: &[u64] = &[8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 80, 96, 141, 180,
 fn larger_card(bench: &Bench<'_>, room: u64) -> Fix {
     let least = room.div_ceil(1 << 30);
     let gib = CARDS.iter().copied().find(|gib| *gib >= least).unwrap_or(least);
-    let how = format!(
-        "a card with {gib} GiB or more: `memfit run --gpu NAME` says whether it holds, `memfit gpus` lists them"
-    );
+    let how =
+        format!("a GPU with {gib} GiB or more: `memfit gpus` lists them, `memfit run --gpu NAME` checks one");
     let saves = bench.short().unwrap_or(0);
     modelled(bench, Lever::LargerCard, saves, how, Apply::Card(gib << 30))
 }
 
 fn shard(bench: &Bench<'_>, parameters: u64) -> Fix {
-    let how = "spread parameters, gradients and optimizer state over several cards (`fully_shard`, FSDP2): on two, each holds half";
+    let how = "shard parameters, gradients and optimizer state over several GPUs (`fully_shard`, FSDP2): with two, each holds half";
     modelled(bench, Lever::Shard, parameters / 2, how.to_owned(), Apply::ByHand(None))
 }
 
@@ -95,7 +94,7 @@ pub(super) fn too_big(bench: &Bench<'_>) -> Finding {
     let of_state = state(bench);
     let text = match bench.limit {
         Some(limit) => format!(
-            "{} in tensors and {} more asked for are {}, and the allocator could get {}: {} grow with the batch, {} are parameters, gradients and optimizer state",
+            "{} in tensors and {} more requested make {}, and the allocator could get {}: {} grow with the batch, {} are parameters, gradients and optimizer state",
             size(trouble.allocated),
             size(requested),
             size(trouble.allocated + requested),
@@ -103,12 +102,16 @@ pub(super) fn too_big(bench: &Bench<'_>) -> Finding {
             size(of_batch),
             size(of_state)
         ),
-        None => format!("{} in tensors, and {} more asked for", size(trouble.allocated), size(requested)),
+        None => format!("{} in tensors, and {} more requested", size(trouble.allocated), size(requested)),
     };
     let stacks = bench.stacks(story.live().filter(|life| activations(life)));
     let mut facts = vec![bench.fact(text, trouble.allocated, Some(trouble.stack))];
     if let Some((stack, bytes)) = stacks.first() {
-        facts.push(bench.fact("most of what grows with the batch was asked for here", *bytes, Some(*stack)));
+        facts.push(bench.fact(
+            "most of the memory that grows with the batch was allocated here",
+            *bytes,
+            Some(*stack),
+        ));
     }
     Finding {
         cause: Cause::TooBig,
@@ -139,12 +142,12 @@ fn remedies(bench: &Bench<'_>, of_batch: u64) -> Vec<Fix> {
         let saves = checkpointed.as_ref().map_or(activations / 2, |found| found.saves);
         let lines = checkpointed.map(|found| found.lines).unwrap_or_default();
         let apply = bench.change(Lever::Checkpointing, &lines, Known::Nothing);
-        let how = "`torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` around each repeated block: its inside is made once more in the backward instead of kept";
+        let how = "activation checkpointing: `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)` for each repeated block recomputes its activations in the backward pass";
         fixes.push(modelled(bench, Lever::Checkpointing, saves, how.to_owned(), apply));
         let offload = around_the_model(bench, Lever::ActivationOffload);
         let largest = story.live().filter(|life| life.category == Category::Activations);
         let largest = largest.map(|life| life.block.bytes).max().unwrap_or(0);
-        let how = "the forward under `torch.autograd.graph.save_on_cpu()`: what it keeps for the backward waits in the host's memory, at the price of the way there and back";
+        let how = "run the forward pass under `torch.autograd.graph.save_on_cpu()`: activations are offloaded to host memory until the backward pass, which costs two copies";
         fixes.push(modelled(
             bench,
             Lever::ActivationOffload,
@@ -154,12 +157,12 @@ fn remedies(bench: &Bench<'_>, of_batch: u64) -> Vec<Fix> {
         ));
         if !autocast::is_on(bench) {
             let apply = around_the_model(bench, Lever::AutocastBf16);
-            let how = "the forward under `torch.autocast(\"cuda\", dtype=torch.bfloat16)`: activations take about half";
+            let how = "run the forward pass under `torch.autocast(\"cuda\", dtype=torch.bfloat16)`: activations take about half";
             fixes.push(modelled(bench, Lever::AutocastBf16, activations / 2, how.to_owned(), apply));
         }
     }
     if graph {
-        let how = "a batch in two or more pieces with the gradients added up, the loss divided by all items together: the same step, less in it at a time (not with BatchNorm or losses over the whole batch)";
+        let how = "gradient accumulation: run the batch as two or more micro-batches. `memfit.Step` first checks in numbers that the loss allows it (BatchNorm and losses that compare samples do not)";
         fixes.push(modelled(bench, Lever::MicroBatch, of_batch / 2, how.to_owned(), Apply::ByHand(None)));
     }
     fixes.push(modelled(

@@ -19,7 +19,7 @@ impl Plan {
     }
 
     fn head(&self, text: &mut String) {
-        text.push_str("# A plan of memfit: what to do so that this training fits.\n");
+        text.push_str("# A memfit plan: the changes with which this training fits.\n");
         text.push_str(
             "#   memfit run --plan FILE -- COMMAND     runs the script with it on a virtual card\n",
         );

@@ -120,7 +120,7 @@ impl<T: Trial> Search<'_, T> {
                     self.reject(
                         Lever::ActivationOffload.name(),
                         format!(
-                            "it does not hide: {:.1} ms a step where {:.1} were expected",
+                            "the copies do not overlap with computing: {:.1} ms per step where {:.1} were expected",
                             milliseconds(&outcome),
                             prediction.step_ms
                         ),

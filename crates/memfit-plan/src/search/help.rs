@@ -21,15 +21,15 @@ impl<T: Trial> Search<'_, T> {
     pub(super) fn may_divide(&mut self, training: &Training) -> bool {
         let name = Lever::MicroBatch.name();
         if training.batch == 0 {
-            self.reject(name, "the script takes its batches from no DataLoader of torch's, and no variable or argument of its own was found that holds their size");
+            self.reject(name, "the script uses no `torch.utils.data.DataLoader`, and no variable or argument of its own was found that sets the batch size");
             return false;
         }
         if training.batch == 1 {
-            self.reject(name, "a batch is one sample already");
+            self.reject(name, "the batch has only one sample");
             return false;
         }
         if training.alternates {
-            self.reject(name, "its optimizers take turns within a batch: one steps before the other's backward, so all pieces would have to go through for each of them");
+            self.reject(name, "its optimizers take turns within a batch: one steps before the other's backward pass, so every micro-batch would have to run once for each of them");
             return false;
         }
         let label = training.label_of_dividing();
@@ -37,11 +37,11 @@ impl<T: Trial> Search<'_, T> {
         let of_its_own = match training {
             _ if self.limits.excludes(Lever::MicroBatch) => None,
             _ if training.couples_samples => Some(
-                "batch normalisation would see fewer samples: it is `changes-training` here, which `--allow changes-training` permits"
+                "batch normalisation would see fewer samples, which changes the training: `--allow changes-training` permits it"
                     .to_owned(),
             ),
             _ => training.unverified().map(|unverified| {
-                format!("{unverified}; `--allow changes-training` plans with it before that")
+                format!("{unverified}; `--allow changes-training` permits it without that check")
             }),
         };
         self.reject(name, of_its_own.unwrap_or(why));
@@ -51,11 +51,11 @@ impl<T: Trial> Search<'_, T> {
     pub(super) fn may_recompute(&mut self, training: &Training) -> bool {
         if training.blocks.is_empty() {
             let why = if training.optimizes && training.compiled {
-                "the script compiles its model: what blocks keep within a compiled graph cannot be measured"
+                "the script compiles its model: what blocks save within a compiled graph cannot be measured"
             } else if training.optimizes {
-                "the model has no repeated blocks that could be told from its structure"
+                "no repeated blocks were found in the model's structure"
             } else {
-                "nothing is kept for a backward where there is none"
+                "without a backward pass, no activations are saved"
             };
             self.reject(Lever::Checkpointing.name(), why);
             return false;
@@ -88,7 +88,7 @@ impl<T: Trial> Search<'_, T> {
         self.reject(
             name,
             format!(
-                "the {:.2} GiB of `{}` take {way:.1} ms each way beside {:.1} ms of computing: {exposed:.1} ms would show, and computing it again takes {:.1} ms",
+                "copying the {:.2} GiB of `{}` takes {way:.1} ms each way, and computing {:.1} ms: {exposed:.1} ms would not overlap, and recomputing takes {:.1} ms",
                 gib(block.kept),
                 block.name,
                 block.busy_ns as f64 / 1e6,
@@ -256,7 +256,7 @@ impl<T: Trial> Search<'_, T> {
                 if base.settings.is_empty() { String::new() } else { format!(" with {}", base.told()) };
             let rate = fits as f64 / batch as f64;
             advice.push(format!(
-                "nothing that is allowed keeps the batch of {batch}: {fits} samples fit{with}, and {refuted} do not. A smaller batch is another training, with noisier gradients; a learning rate that suits {batch} is often lowered with it, in proportion to {rate:.2} of it (SGD) or to {:.2} (Adam, by the square root). That is advice: memfit changes neither",
+                "no allowed plan fits the batch of {batch}: {fits} samples fit{with}, and {refuted} do not. A smaller batch changes the training: gradients are noisier, and the learning rate is often lowered with it, to {rate:.2} times its value (SGD, linear scaling) or {:.2} times (Adam, square root). memfit changes neither",
                 rate.sqrt()
             ));
         }

@@ -62,11 +62,11 @@ impl<T: Trial> Search<'_, T> {
         for lever in dropped {
             let why = if share > 0.0 {
                 format!(
-                    "it fits without it, and a step would be {:.1} % faster: not worth a change",
+                    "the plan fits without it, and it would make a step only {:.1} % faster",
                     share * 100.0
                 )
             } else {
-                "it fits without it, and is as fast".to_owned()
+                "the plan fits without it and is as fast".to_owned()
             };
             self.reject(lever.name(), why);
         }

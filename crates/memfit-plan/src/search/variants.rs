@@ -110,7 +110,7 @@ impl<T: Trial> Search<'_, T> {
                 if is_inert(&without, &outcome) {
                     inert = Some(candidate.clone());
                 }
-                against.get_or_insert_with(|| format!("it gains nothing here: {}", told(&without, &outcome)));
+                against.get_or_insert_with(|| format!("no gain here: {}", told(&without, &outcome)));
                 grown.push((candidate, without));
                 continue;
             }
@@ -228,7 +228,7 @@ impl<T: Trial> Search<'_, T> {
         let taken = self.harm;
         for harm in Harm::ALL.into_iter().filter(|harm| *harm > taken) {
             for (entry, value) in self.levers(Turn::WhereShort, harm, training, &without.peak) {
-                let why = format!("it {}, and what does less harm fits", harm.what());
+                let why = format!("it {}, and a plan that changes the training less fits", harm.what());
                 let Some((_, with)) = self.with(entry, &value, &base)? else { continue };
                 self.reject(
                     entry.lever.name(),

@@ -22,7 +22,7 @@ pub enum Rows {
     /// Blocks, with their lives.
     #[default]
     Blocks,
-    /// What happened, in order.
+    /// One row per event, in order.
     Events,
 }
 

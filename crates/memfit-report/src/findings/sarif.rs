@@ -9,7 +9,7 @@ use crate::wire::{CheckFinding, CheckReport};
 pub struct RuleInfo {
     /// Its name.
     pub name: String,
-    /// What it does, in a sentence.
+    /// Its purpose in a sentence.
     pub summary: String,
     /// Its page, in Markdown.
     pub page: String,

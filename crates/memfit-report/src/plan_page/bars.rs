@@ -1,4 +1,4 @@
-//! What fills the card before and after, as two bars and as a table.
+//! Memory before and after by category, as two bars and a table.
 
 use std::fmt::Write as _;
 
@@ -69,8 +69,7 @@ fn drawn(out: &mut String, report: &PlanReport, rows: &[(&str, &PlanRun)]) {
     );
 }
 
-/// What a run's peak on the card is made of: what is reserved by category, and what lies outside the
-/// allocator.
+/// A run's device peak in parts: reserved memory by category, and memory outside the allocator.
 fn parts(run: &PlanRun) -> Vec<(&'static str, u64)> {
     let Some(at_peak) = &run.at_peak else { return Vec::new() };
     let mut parts: Vec<(&'static str, u64)> =

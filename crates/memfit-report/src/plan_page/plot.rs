@@ -15,12 +15,12 @@ const TOP: f64 = 14.0;
 const RIGHT: f64 = 24.0;
 /// About so many lines across the plot, for each axis.
 const TICKS: f64 = 6.0;
-/// What takes so many times as long as the slowest of the front is far from it.
-const FAR: f64 = 1.5;
+/// Points this many times slower than the slowest of the front are far from it.
+const FAR_RATIO: f64 = 1.5;
 /// A point, with its number in it.
 const RADIUS: f64 = 9.5;
 
-/// What stands for so much on an axis.
+/// Scale of an axis.
 struct Axis {
     from: f64,
     to: f64,
@@ -32,7 +32,7 @@ struct Axis {
 impl Axis {
     /// An axis that shows all of `values`, and ends at whole steps of 1, 2 or 5; bytes in steps of binary
     /// units.
-    fn of(values: &[f64], from_zero: bool, unit: f64, start: f64, end: f64) -> Self {
+    fn covering(values: &[f64], from_zero: bool, unit: f64, start: f64, end: f64) -> Self {
         let most = values.iter().copied().fold(0.0, f64::max).max(unit);
         let least = values.iter().copied().fold(f64::INFINITY, f64::min).min(most);
         // Room beside the outermost points.
@@ -43,7 +43,7 @@ impl Axis {
         Self { from, to, step, start, end }
     }
 
-    fn at(&self, value: f64) -> f64 {
+    fn position(&self, value: f64) -> f64 {
         self.start + (self.end - self.start) * ((value - self.from) / (self.to - self.from))
     }
 
@@ -77,12 +77,12 @@ pub(super) fn plot(out: &mut String, report: &PlanReport) {
     }
     // What is far slower than the front stands at the edge, so that the front is not squeezed.
     let slowest = report.pareto.iter().filter_map(|run| run.step_ms_estimate).fold(0.0, f64::max);
-    let near = |ms: f64| report.pareto.len() < 2 || ms <= slowest * FAR;
+    let near = |ms: f64| report.pareto.len() < 2 || ms <= slowest * FAR_RATIO;
     let times: Vec<f64> = runs.iter().map(|run| run.2).filter(|ms| near(*ms)).collect();
     let bytes: Vec<f64> = runs.iter().map(|run| run.3).chain([report.budget as f64]).collect();
     let most = bytes.iter().copied().fold(0.0, f64::max);
-    let time = Axis::of(&times, false, 1e-3, LEFT, WIDTH - RIGHT);
-    let memory = Axis::of(&bytes, true, unit(most), HEIGHT - BOTTOM, TOP);
+    let time = Axis::covering(&times, false, 1e-3, LEFT, WIDTH - RIGHT);
+    let memory = Axis::covering(&bytes, true, unit(most), HEIGHT - BOTTOM, TOP);
     let _ = writeln!(
         out,
         "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"Memory against the time of a step\">"
@@ -92,19 +92,19 @@ pub(super) fn plot(out: &mut String, report: &PlanReport) {
     let front: Vec<(f64, f64)> = runs
         .iter()
         .filter(|(_, run, ..)| report.pareto.contains(run))
-        .map(|(_, _, ms, size)| (time.at(*ms), memory.at(*size)))
+        .map(|(_, _, ms, size)| (time.position(*ms), memory.position(*size)))
         .collect();
     staircase(out, &front);
     for (number, run, ms, device) in &runs {
-        let x = if near(*ms) { time.at(*ms) } else { WIDTH - RIGHT - RADIUS };
-        point(out, report, *number, run, (x, memory.at(*device)), !near(*ms));
+        let x = if near(*ms) { time.position(*ms) } else { WIDTH - RIGHT - RADIUS };
+        point(out, report, *number, run, (x, memory.position(*device)), !near(*ms));
     }
     out.push_str("</svg>\n");
 }
 
 fn grid(out: &mut String, time: &Axis, memory: &Axis) {
     for tick in memory.ticks() {
-        let y = memory.at(tick);
+        let y = memory.position(tick);
         let _ = writeln!(
             out,
             "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/><text x=\"{:.1}\" y=\"{:.1}\" \
@@ -119,7 +119,7 @@ fn grid(out: &mut String, time: &Axis, memory: &Axis) {
         let _ = writeln!(
             out,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            time.at(tick),
+            time.position(tick),
             HEIGHT - BOTTOM + 19.0,
             axis_time(tick, time.to)
         );
@@ -159,7 +159,7 @@ fn trimmed(number: f64) -> String {
 }
 
 fn budget(out: &mut String, report: &PlanReport, memory: &Axis) {
-    let y = memory.at(report.budget as f64);
+    let y = memory.position(report.budget as f64);
     let _ = writeln!(
         out,
         "<rect class=\"beyond\" x=\"{LEFT}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{:.1}\"/>\
@@ -174,7 +174,7 @@ fn budget(out: &mut String, report: &PlanReport, memory: &Axis) {
     );
 }
 
-/// What the front leaves: as much memory as the last faster plan takes, until the next is reached.
+/// The region that the front excludes, as steps: each plan's memory until the next plan's time.
 fn staircase(out: &mut String, front: &[(f64, f64)]) {
     let mut points = String::new();
     for (index, (x, y)) in front.iter().enumerate() {
@@ -231,13 +231,16 @@ mod tests {
     #[test]
     fn an_axis_ends_at_round_numbers_around_what_it_shows() {
         for values in [vec![883.3, 1136.0], vec![0.4], vec![37.2, 36.7, 373.5], vec![1.0, 1.0], vec![0.0]] {
-            let axis = Axis::of(&values, false, 1e-3, 10.0, 110.0);
-            assert!(values.iter().all(|value| (10.0..=110.0).contains(&axis.at(*value))), "{values:?}");
+            let axis = Axis::covering(&values, false, 1e-3, 10.0, 110.0);
+            assert!(values.iter().all(|value| (10.0..=110.0).contains(&axis.position(*value))), "{values:?}");
             let ticks: Vec<f64> = axis.ticks().collect();
             assert!((2..=16).contains(&ticks.len()), "{values:?} {ticks:?}");
-            assert!((axis.at(axis.from) - 10.0).abs() < 1e-9 && (axis.at(axis.to) - 110.0).abs() < 1e-9);
+            assert!(
+                (axis.position(axis.from) - 10.0).abs() < 1e-9
+                    && (axis.position(axis.to) - 110.0).abs() < 1e-9
+            );
         }
-        let told: Vec<String> = Axis::of(&[44.0 * 1e9], true, unit(44e9), 0.0, 1.0)
+        let told: Vec<String> = Axis::covering(&[44.0 * 1e9], true, unit(44e9), 0.0, 1.0)
             .ticks()
             .map(|tick| axis_size(tick, unit(44e9)))
             .collect();

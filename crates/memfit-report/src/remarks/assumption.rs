@@ -4,7 +4,7 @@ use std::str::FromStr as _;
 
 use memfit_vocabulary::Assumption;
 
-/// What an assumption may change.
+/// The possible effect of an assumption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stake {
     /// Control flow at the most: a test that a correct script passes, or a number for a log.
@@ -28,30 +28,31 @@ pub fn assumption_text(id: &str) -> (&str, Stake) {
 
 fn row(assumption: Assumption) -> (&'static str, Stake) {
     match assumption {
-        Assumption::Nonzero => ("nonzero: size read back", Stake::Size),
-        Assumption::Unique => ("unique: size read back", Stake::Size),
-        Assumption::Groups => ("loop over what unique found: its first 8 rounds were run", Stake::Size),
-        Assumption::TrueCount => ("sum of a mask: size read back", Stake::Size),
-        Assumption::Histogram => ("histogram: sizes read back", Stake::Size),
-        Assumption::RunningTotal => ("running total of counts: read back, each 1", Stake::Unbounded),
-        Assumption::BinCount => ("bincount: number of bins, taken as 1", Stake::Unbounded),
-        Assumption::Generation => ("generate: length, by an end that may come early", Stake::Size),
-        Assumption::AllTrue => ("all: read back, answered true", Stake::Value),
-        Assumption::AnyFalse => ("any: read back, answered false", Stake::Value),
-        Assumption::Finite => ("computed values taken as finite, not negative", Stake::Value),
-        Assumption::IntegerSum => ("sum of integers: read back, answered 0", Stake::Number),
-        Assumption::IntegerExtreme => ("max, min of integers: read back, answered 0", Stake::Number),
-        Assumption::Position => ("argmax, argmin: read back, answered 0", Stake::Number),
-        Assumption::Ranking => {
-            ("topk, sort: positions read back, answered in ascending order", Stake::Number)
+        Assumption::Nonzero => ("the size of `nonzero` depends on computed values", Stake::Size),
+        Assumption::Unique => ("the size of `unique` depends on computed values", Stake::Size),
+        Assumption::Groups => ("loop over the values of `unique`: its first 8 iterations ran", Stake::Size),
+        Assumption::TrueCount => ("the number of true entries of a mask, used as a size", Stake::Size),
+        Assumption::Histogram => ("sizes from a histogram of computed values", Stake::Size),
+        Assumption::RunningTotal => ("`cumsum` of computed counts, each taken as 1", Stake::Unbounded),
+        Assumption::BinCount => ("number of bins of `bincount`, taken as 1", Stake::Unbounded),
+        Assumption::Generation => ("length of generated text, which an end token may shorten", Stake::Size),
+        Assumption::AllTrue => ("`all` of computed values, taken as true", Stake::Value),
+        Assumption::AnyFalse => ("`any` of computed values, taken as false", Stake::Value),
+        Assumption::Finite => ("computed values, taken as finite and not negative", Stake::Value),
+        Assumption::IntegerSum => ("a sum of computed integers, taken as 0", Stake::Number),
+        Assumption::IntegerExtreme => ("`max` or `min` of computed integers, taken as 0", Stake::Number),
+        Assumption::Position => ("a result of `argmax` or `argmin`, taken as 0", Stake::Number),
+        Assumption::Ranking => ("indices of `topk` or `sort`, taken in ascending order", Stake::Number),
+        Assumption::Random => ("random numbers that the GPU generates", Stake::Value),
+        Assumption::UnknownTruth => ("a condition on computed values, taken as false", Stake::Value),
+        Assumption::UnknownNumber => ("a computed number that the script reads, taken as 0", Stake::Value),
+        Assumption::DecidingNumber => (
+            "a computed number that the script compares, rounds or copies to the host, taken as 0",
+            Stake::Number,
+        ),
+        Assumption::UnknownInteger => ("a computed integer that the script reads, taken as 0", Stake::Number),
+        Assumption::Elsewhere => {
+            ("values that another process took from the virtual device", Stake::Unbounded)
         }
-        Assumption::Random => ("random numbers of the device: read back", Stake::Value),
-        Assumption::UnknownTruth => ("a computed truth: read back, answered false", Stake::Value),
-        Assumption::UnknownNumber => ("a computed number: read back, answered 0", Stake::Value),
-        Assumption::DecidingNumber => {
-            ("a computed number: compared, made an integer or copied to the host, answered 0", Stake::Number)
-        }
-        Assumption::UnknownInteger => ("a computed integer: read back, answered 0", Stake::Number),
-        Assumption::Elsewhere => ("values that another process was answered", Stake::Unbounded),
     }
 }

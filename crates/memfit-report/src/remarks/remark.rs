@@ -2,7 +2,7 @@
 
 use memfit_vocabulary::Remark;
 
-/// What the matter of a remark may change in the peaks.
+/// The possible effect of a remark on the peaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing: only who held the memory, or how long something took.
@@ -22,10 +22,10 @@ impl Effect {
     pub const fn words(self) -> &'static str {
         match self {
             Self::None => "changes no peak",
-            Self::Booked => "may be off by as much as was booked for it",
-            Self::Bound => "an upper bound: may be lower by as much as was booked for it",
-            Self::Stated => "as much as it says",
-            Self::Unbounded => "nothing bounds what it changes",
+            Self::Booked => "may be off by as much as it was counted with",
+            Self::Bound => "an upper bound: may be lower by as much as it was counted with",
+            Self::Stated => "as much as the text says",
+            Self::Unbounded => "no known bound",
         }
     }
 }
@@ -35,7 +35,7 @@ impl Effect {
 pub struct RemarkText {
     /// The sentence for people.
     pub text: &'static str,
-    /// What it may change.
+    /// Its possible effect.
     pub effect: Effect,
 }
 
@@ -50,108 +50,114 @@ impl RemarkText {
 const fn row(remark: Remark) -> (Effect, &'static str) {
     use Effect::{Booked, Bound, None, Stated, Unbounded};
     match remark {
-        Remark::CudnnFind => (Booked, "cudnnFindConvolution: ranked by heuristics"),
-        Remark::CudnnLayout => (Booked, "cuDNN before 9.8: sizes by an assumed layout"),
+        Remark::CudnnFind => (Booked, "`cudnnFindConvolution`: ranked by heuristics, not by timing"),
+        Remark::CudnnLayout => (Booked, "cuDNN before 9.8: workspace sizes assume the layout of 9.8"),
         Remark::CudnnCard => (Unbounded, "cuDNN: no heuristics for this card"),
-        Remark::CufftAreas => (Booked, "cuFFT: work areas by the guide's formula"),
-        Remark::Cupti => (None, "CUPTI: no activity of the device is recorded"),
-        Remark::CusparseBuffers => (Booked, "cuSPARSE: buffers by formulas"),
-        Remark::CusparseProduct => (Booked, "cuSPARSE: a product's entries are estimated"),
-        Remark::CusparseSum => (Bound, "cuSPARSE: a sum's entries at their upper bound"),
-        Remark::CusolverWorkspaces => (Booked, "cuSOLVER: workspaces by LAPACK's formulas"),
-        Remark::NcclSplit => (None, "ncclCommSplit: size taken from the whole"),
-        Remark::RanksFull => (Unbounded, "ranks cannot exchange values: run directory full"),
-        Remark::RankSilent => (Unbounded, "a rank did not answer another: values guessed"),
-        Remark::StaticRuntime => (Unbounded, "`{library}` was not loaded: it has a CUDA runtime of its own"),
+        Remark::CufftAreas => (Booked, "cuFFT: work area sizes from the formula in its documentation"),
+        Remark::Cupti => (None, "CUPTI: the profiler records no GPU activity"),
+        Remark::CusparseBuffers => (Booked, "cuSPARSE: buffer sizes from formulas"),
+        Remark::CusparseProduct => {
+            (Booked, "cuSPARSE: the number of entries of a sparse product is estimated")
+        }
+        Remark::CusparseSum => {
+            (Bound, "cuSPARSE: the number of entries of a sparse sum is at its upper bound")
+        }
+        Remark::CusolverWorkspaces => (Booked, "cuSOLVER: workspace sizes from LAPACK's formulas"),
+        Remark::NcclSplit => (None, "`ncclCommSplit`: the new communicator has the parent's size"),
+        Remark::RanksFull => (Unbounded, "ranks could not exchange values: the run's directory is full"),
+        Remark::RankSilent => (Unbounded, "a rank did not answer another in time: its values were guessed"),
+        Remark::StaticRuntime => {
+            (Unbounded, "`{library}` was not loaded: it brings a CUDA runtime of its own")
+        }
         Remark::Checkpoints => (
             None,
-            "checkpoints were written to the run's own folder, where the script finds them: in a dry run they hold zeros",
+            "checkpoints went to the run's own folder, where the script finds them; in a dry run they hold zeros",
         ),
         Remark::PythonSkipped => (
             None,
-            "`{path}`, which `PATH` names first, has no PyTorch: `{python}`, beside memfit, ran in its place",
+            "`{path}`, the first on `PATH`, has no PyTorch; ran `{python}`, the interpreter beside memfit",
         ),
         Remark::FilesKept => (
             None,
-            "files that were there before the run stayed as they were: what the script wrote over them, renamed or removed, only the script sees",
+            "your files were not changed: what the script overwrote, renamed or removed, only the script sees",
         ),
         Remark::SyntheticData => (Unbounded, "synthetic data: {what}"),
         Remark::SyntheticWeights => {
-            (None, "synthetic weights: {what}; their values are zeros, their shapes and types true")
+            (None, "synthetic weights: {what}; values are zeros, shapes and data types are real")
         }
-        Remark::LoneRank => (
+        Remark::LoneRank => {
+            (Unbounded, "only rank {rank} of {size} ran: data from other ranks is assumed to equal its own")
+        }
+        Remark::NoLoader => (
             Unbounded,
-            "this process stood for rank {rank} of {size} alone: what other ranks would have sent is taken to be what it sent itself",
+            "neither an evaluation nor the largest batch was run: the training uses no `torch.utils.data.DataLoader`",
         ),
-        Remark::NoLoader => {
-            (Unbounded, "no evaluation and no largest batch were run: the training uses no torch DataLoader")
-        }
         Remark::LargestBatch => (Unbounded, "the largest batch was not run: {why}"),
-        Remark::LargestSeen => (Unbounded, "the largest batch is of those items that were seen: {items}"),
-        Remark::AllAlike => (Unbounded, "all items are taken to have one size: {items}"),
-        Remark::NoWatcher => (None, "the watcher library is not loaded: what fills the memory is not known"),
-        Remark::NoSizes => (None, "what tensors asked for is not known: {error}"),
-        Remark::NoPlace => (None, "where memory ran out is not known: {error}"),
+        Remark::LargestSeen => (Unbounded, "the largest batch is made of the items that were read: {items}"),
+        Remark::AllAlike => (Unbounded, "all items are assumed to have the same size: {items}"),
+        Remark::NoWatcher => {
+            (None, "the watcher library is not loaded, so it is unknown what fills the memory")
+        }
+        Remark::NoSizes => (None, "requested sizes of tensors are unknown: {error}"),
+        Remark::NoPlace => (None, "the line that ran out of memory is unknown: {error}"),
         Remark::ProbeLabel => (None, "the probe could not {what}: {error}"),
         Remark::ProbeFailed => (None, "the probe failed {where}: {error}"),
-        Remark::ProbeUnarmed => (Unbounded, "the probe could not arm itself: {error}"),
+        Remark::ProbeUnarmed => (Unbounded, "the probe could not install itself: {error}"),
         Remark::PlanFailed => (Unbounded, "the plan failed {where}: {error}"),
-        Remark::TrainerKept => (Unbounded, "the Trainer's settings were left alone: {error}"),
+        Remark::TrainerKept => (Unbounded, "the Trainer's settings were not changed: {error}"),
         Remark::TrainerSettings => (
             None,
-            "the plan's micro-batch went through the Trainer's own settings: per_device_train_batch_size={size}, gradient_accumulation_steps={accumulate}",
+            "the plan's micro-batch was set in the Trainer's own settings: per_device_train_batch_size={size}, gradient_accumulation_steps={accumulate}",
         ),
-        Remark::Garbled => (None, "messages of the script's processes that could not be understood: {count}"),
+        Remark::Garbled => (None, "{count} messages from the script's processes could not be read"),
         Remark::LogFull => (
             None,
-            "the log of a process was full before its end: what filled the card is told of the logged part only",
+            "a process's event log was full before the process ended: the breakdown covers only the logged part",
         ),
-        Remark::TallyFull => {
-            (Unbounded, "more kinds of calls and values than are counted: there may have been others")
-        }
+        Remark::TallyFull => (Unbounded, "the list of calls and values was full: there may have been others"),
         Remark::Pieces => (
             None,
-            "of the {pieces} pieces of a batch no more than {run} were run: from the third on they are alike; times are those of a whole step",
+            "{run} of a batch's {pieces} micro-batches ran: from the third on they are alike; times are those of a whole step",
         ),
         Remark::LeverRefused => (Unbounded, "the plan's `{lever}` was not applied: {why}"),
         Remark::PlanDiffers => (Unbounded, "{difference}"),
         Remark::Stalled => (
             Unbounded,
-            "some ranks made no progress for 10 s after others had completed their steps; the figures are those of what ran",
+            "some ranks made no progress for 10 s after others had completed their steps; the figures cover what ran",
         ),
-        Remark::NotCovered => (Unbounded, "full cover was asked for, and no {what} was seen"),
+        Remark::NotCovered => (Unbounded, "`--cover full` saw no {what}"),
         Remark::Sampled => (
             Unbounded,
-            "on a real card the device peak is the most that was seen in use when it was looked at, five times a second; the other peaks are PyTorch's own",
+            "on a real GPU the device peak is the largest of five samples a second; the other peaks are PyTorch's own counters",
         ),
-        Remark::FirstCard => (Unbounded, "only the machine's first card was looked at"),
+        Remark::FirstCard => (Unbounded, "only the machine's first GPU was watched"),
         Remark::Pending => (
             Stated,
-            "{mib} MiB at the peak had been freed and still waited for another stream, for as long as the clock says; `--clock instant` and `--clock never` bound what that changes",
+            "{mib} MiB at the peak were freed but still waiting for another stream, by the estimated clock; `--clock instant` and `--clock never` give the bounds",
         ),
         Remark::WaitsForData => (
             None,
-            "the card would wait for data: {how} makes the batches of a step in {loading} ms on this host, and a step takes {step} ms, {high} ms at most; `memfit data --loader` measures more workers",
+            "the GPU would wait for data: {how} loads a step's batches in {loading} ms on this host, and a step takes {step} ms (at most {high} ms); `memfit data --loader` measures more workers",
         ),
         Remark::ClockInstant => (
             Unbounded,
-            "the clock was stopped: all work on the card counted as done at once, a lower bound for memory that streams share",
+            "`--clock instant`: all GPU work counted as done at once, a lower bound for memory that streams share",
         ),
         Remark::ClockNever => (
             Unbounded,
-            "no work on the card counted as done before the script waited for it, an upper bound for memory that streams share",
+            "`--clock never`: GPU work counted as done only once the script waited for it, an upper bound for memory that streams share",
         ),
         Remark::Outside => (
             Stated,
-            "what lies outside the allocator is modelled, by what was seen with torch for CUDA {cuda}: the device peak is a best guess, its upper bound decides",
+            "memory outside PyTorch's allocator is modelled from measurements with torch for CUDA {cuda}: the device peak is a best guess, and its upper bound decides the verdict",
         ),
         Remark::OutsideStack => (
             Unbounded,
-            "what lies outside the allocator was seen with torch for CUDA {seen}, and this torch is for CUDA {cuda}: it may be more than the interval says",
+            "memory outside PyTorch's allocator was measured with torch for CUDA {seen}, and this torch is for CUDA {cuda}: it may be more than the interval says",
         ),
         Remark::Calibrated => {
-            (None, "the card's memory, what lies outside the allocator, and its speeds: {source}")
+            (None, "the GPU's memory, overhead outside PyTorch's allocator and speeds are from {source}")
         }
-        Remark::OtherProcesses => (Stated, "other processes are {how} to hold {held} of the card"),
+        Remark::OtherProcesses => (Stated, "other processes are {how} to hold {held} of the GPU"),
     }
 }

@@ -21,7 +21,7 @@ fn texts_tell_remarks_apart() {
 fn values_fill_their_placeholders() {
     let note = Note::new(Remark::LeverRefused).with("lever", "lora").with("why", "no {lever} here");
     assert_eq!(note.text(), "the plan's `lora` was not applied: no {lever} here");
-    assert_eq!(Note::new(Remark::NotCovered).text(), "full cover was asked for, and no {what} was seen");
+    assert_eq!(Note::new(Remark::NotCovered).text(), "`--cover full` saw no {what}");
 }
 
 #[test]

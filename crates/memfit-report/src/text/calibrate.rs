@@ -1,4 +1,4 @@
-//! What was measured on a card, for people.
+//! The measurements of a GPU, for people.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::canvas::{BOLD, Canvas, DIM, paint};
 use super::size;
 use crate::wire::{CalibrateReport, Compared};
 
-/// What was measured on a card, beside the catalogue's figures.
+/// The measurements of a GPU beside the catalogue's figures.
 pub fn calibration(report: &CalibrateReport, canvas: Canvas) -> String {
     let mut out = String::new();
     let calibration = &report.calibration;

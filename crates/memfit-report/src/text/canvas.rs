@@ -1,14 +1,14 @@
-//! What all texts share: how wide they are, their colours, bars, wrapping.
+//! Width, colours, bars and wrapping that all texts share.
 
 use anstyle::{AnsiColor, Style};
 use memfit_vocabulary::one_line;
 
-/// What a text is written on.
+/// The medium that a text is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Canvas {
     /// Columns.
     pub width: usize,
-    /// Whether characters beyond ASCII can be shown.
+    /// `true` if characters beyond ASCII can be shown.
     pub unicode: bool,
 }
 
@@ -33,7 +33,7 @@ impl Canvas {
         self.width.clamp(*Self::WIDTHS.start(), *Self::WIDTHS.end())
     }
 
-    /// What separates parts of a line.
+    /// Separator between the parts of a line.
     pub(super) fn dot(self) -> &'static str {
         if self.unicode { " · " } else { ", " }
     }

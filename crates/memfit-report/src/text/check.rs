@@ -1,4 +1,4 @@
-//! What `memfit check` found, for people: the source with what is wrong in it, or a line each.
+//! The findings of `memfit check`, for people: with source lines, or one line each.
 
 use std::fmt::Write as _;
 
@@ -16,9 +16,9 @@ const GOOD: Style = AnsiColor::Green.on_default().bold();
 
 /// Lines of a finding's text that are shown around its places are cut out of it; further away than this they
 /// are not shown at all.
-const FARTHEST: usize = 40;
+const MAX_DISTANCE: usize = 40;
 
-/// The source, annotated.
+/// The source with annotations.
 pub fn findings(report: &Report, fixed: usize, canvas: Canvas) -> String {
     let mut text = String::new();
     for source in &report.files {
@@ -31,7 +31,7 @@ pub fn findings(report: &Report, fixed: usize, canvas: Canvas) -> String {
     text
 }
 
-/// A line a finding.
+/// One line per finding.
 pub fn concise(report: &Report, fixed: usize) -> String {
     let mut text = String::new();
     for source in &report.files {
@@ -77,7 +77,7 @@ fn finding_text(path: &str, finding: &Checked, canvas: Canvas) -> String {
     let labels: Vec<_> = finding
         .labels
         .iter()
-        .filter(|label| line_of(label.span.start as usize).abs_diff(own) <= FARTHEST)
+        .filter(|label| line_of(label.span.start as usize).abs_diff(own) <= MAX_DISTANCE)
         .collect();
     let first =
         labels.iter().map(|label| label.span.start).chain([shown.span.start]).min().unwrap_or_default()
@@ -129,7 +129,7 @@ fn finding_text(path: &str, finding: &Checked, canvas: Canvas) -> String {
     renderer.render(&[group])
 }
 
-/// How many there are of each, and what would mend them.
+/// Counts by severity, and the command that fixes them.
 fn summary(report: &Report, fixed: usize) -> String {
     let all = || report.files.iter().flat_map(|source| &source.findings);
     let count = |severity| all().filter(|finding| finding.severity == severity).count();

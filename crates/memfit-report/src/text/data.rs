@@ -1,4 +1,4 @@
-//! What is in a folder of images, for people.
+//! The contents of an image folder, for people.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ const CLASSES: usize = 12;
 const FILES: usize = 8;
 const LABEL: usize = 18;
 
-/// What is in a folder of images, and what loading it takes.
+/// The contents of an image folder, and the cost of loading it.
 pub fn data(report: &DataReport, canvas: Canvas) -> String {
     let mut out = String::new();
     let dot = canvas.dot();

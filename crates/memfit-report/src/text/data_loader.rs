@@ -1,4 +1,4 @@
-//! What a script's own `DataLoader` takes and gives, for people.
+//! Host memory and throughput of a script's own `DataLoader`, for people.
 
 use std::fmt::Write as _;
 

@@ -1,11 +1,11 @@
-//! What is installed, for people.
+//! The state of the installation, for people.
 
 use std::fmt::Write as _;
 
 use super::canvas::{BAD, Canvas, DIM, DOUBT, GOOD, paint};
 use crate::wire::{DoctorReport, Health};
 
-/// What is installed, and what would work.
+/// The state of the installation, and if `memfit run` would work.
 pub fn doctor(report: &DoctorReport, canvas: Canvas) -> String {
     let mut out = String::new();
     let width = report.checks.iter().map(|check| check.name.chars().count()).max().unwrap_or(0);

@@ -10,10 +10,12 @@ use super::{count, size};
 use crate::wire::{CodeLine, ExplainFix, ExplainHolder, ExplainReport, FixProof, Verdict};
 
 const SIZE: usize = 11;
-/// How many lines of a stack, branches of a tree and remedies are shown.
-const LINES: usize = 4;
-const BRANCHES: usize = 6;
-const FIXES: usize = 5;
+/// Maximum lines of a stack, branches of a tree and remedies in a text.
+const MAX_LINES: usize = 4;
+const MAX_BRANCHES: usize = 6;
+const MAX_FIXES: usize = 5;
+/// Heading of the remedies for an out-of-memory error.
+pub(super) const REMEDIES: &str = "What would have helped";
 
 /// Why memory ran out.
 pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
@@ -25,20 +27,16 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
         stack(&mut out, &evidence.stack, canvas);
     }
     if !report.fixes.is_empty() {
-        let title = if report.peak.requested.is_some() {
-            "What would have helped"
-        } else {
-            "What would make it smaller"
-        };
+        let title = if report.peak.requested.is_some() { REMEDIES } else { "What would reduce the peak" };
         let _ = writeln!(out, "\n  {}", paint(BOLD, title));
-        fixes(&mut out, &report.fixes, FIXES, canvas);
+        fixes(&mut out, &report.fixes, MAX_FIXES, canvas);
     }
     if !report.leaks.is_empty() {
-        let _ = writeln!(out, "\n  {}", paint(BOLD, "What each step leaves behind"));
-        for leak in report.leaks.iter().take(BRANCHES) {
+        let _ = writeln!(out, "\n  {}", paint(BOLD, "What grows with each step"));
+        for leak in report.leaks.iter().take(MAX_BRANCHES) {
             let place = leak.line.as_ref().map(place).or_else(|| leak.module.clone());
             let text = format!(
-                "a step, {} by now: {}",
+                "per step, {} so far: {}",
                 size(leak.bytes),
                 place.unwrap_or_else(|| "(line not known)".to_owned())
             );
@@ -59,7 +57,7 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
         }
     }
     if !report.holders.is_empty() {
-        let _ = writeln!(out, "\n  {}", paint(BOLD, "Who held the memory"));
+        let _ = writeln!(out, "\n  {}", paint(BOLD, "What held the memory"));
         tree(&mut out, &report.holders, canvas);
     }
     if report.cause != Cause::None {
@@ -75,24 +73,24 @@ pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
     out
 }
 
-/// What a cause is, in a few words.
+/// Summary of a cause in a few words.
 pub(super) fn sentence(cause: Cause) -> &'static str {
     match cause {
         Cause::None => "nothing ran out of memory, and nothing grows",
-        Cause::TooBig => "the tensors that a step needs are more than the card holds",
-        Cause::Fragmented => "there was room, in pieces that were too small",
-        Cause::Leaking => "each step leaves something behind",
-        Cause::RetainedGraph => "each step leaves its whole graph behind",
-        Cause::TwoBatchesAlive => "what one step made is still there while the next runs",
-        Cause::EvaluationWithGradients => "an evaluation keeps what only a backward needs",
-        Cause::FirstStepSurprise => "the optimizer's first step needs what no step before it did",
-        Cause::GiantRequest => "one request is out of proportion",
-        Cause::OtherProcesses => "other processes hold the card",
-        Cause::Outside => "contexts of other processes take the room",
-        Cause::PrivatePools => "the room is in pools that others may not use",
-        Cause::SettingThatHurts => "a setting keeps the allocator from using what it has",
-        Cause::DoesNotFit => "not even the model itself fits",
-        Cause::GrowingCache => "what is collected is made anew with more in it each time",
+        Cause::TooBig => "a step's tensors need more memory than the GPU has",
+        Cause::Fragmented => "enough memory was free, but in pieces that were too small",
+        Cause::Leaking => "memory grows with each step (a leak)",
+        Cause::RetainedGraph => "each step keeps its whole autograd graph",
+        Cause::TwoBatchesAlive => "one step's tensors are still allocated while the next step runs",
+        Cause::EvaluationWithGradients => "an evaluation saves activations that only a backward pass needs",
+        Cause::FirstStepSurprise => "the optimizer allocates its state in its first step",
+        Cause::GiantRequest => "one tensor is far larger than all others",
+        Cause::OtherProcesses => "other processes hold the GPU's memory",
+        Cause::Outside => "CUDA contexts of other processes take the memory",
+        Cause::PrivatePools => "free memory is in private pools that nothing else may use",
+        Cause::SettingThatHurts => "an allocator setting keeps free memory from being used",
+        Cause::DoesNotFit => "the model itself does not fit",
+        Cause::GrowingCache => "a tensor is rebuilt larger each time (`torch.cat` in a loop)",
     }
 }
 
@@ -113,19 +111,20 @@ fn headline(out: &mut String, report: &ExplainReport, canvas: Canvas) {
     let peak = &report.peak;
     let phase = match peak.phase {
         Some(Phase::Other) | None => String::new(),
-        Some(phase) => format!(", in the {phase}"),
+        Some(phase @ (Phase::Forward | Phase::Backward)) => format!(", {phase} pass"),
+        Some(phase) => format!(", {phase} step"),
     };
     let mut facts = format!("step {}{phase}", count(peak.step));
     if let Some(requested) = peak.requested {
-        let _ = write!(facts, ": {} were asked for", size(requested));
+        let _ = write!(facts, ": {} requested", size(requested));
     }
     let dot = canvas.dot();
     let _ = write!(facts, "{dot}{} in tensors{dot}{} reserved", size(peak.allocated), size(peak.reserved));
     if let Some(limit) = peak.limit {
-        let _ = write!(facts, " of {} that PyTorch could get", size(limit));
+        let _ = write!(facts, " of {} available to PyTorch", size(limit));
     }
     if let Some(missing) = peak.missing {
-        let _ = write!(facts, "{dot}{} were missing", size(missing));
+        let _ = write!(facts, "{dot}{} too little", size(missing));
     }
     out.push_str(&canvas.wrapped("  ", DIM, &facts));
 }
@@ -135,7 +134,7 @@ fn place(line: &CodeLine) -> String {
 }
 
 fn stack(out: &mut String, lines: &[CodeLine], canvas: Canvas) {
-    for line in lines.iter().take(LINES) {
+    for line in lines.iter().take(MAX_LINES) {
         let function =
             if line.function == "<module>" { String::new() } else { format!(" in {}", line.function) };
         let text = canvas.shortened(&format!("at {}{function}", place(line)), canvas.columns() - 4);
@@ -146,24 +145,25 @@ fn stack(out: &mut String, lines: &[CodeLine], canvas: Canvas) {
     }
 }
 
-/// What would have helped.
+/// Writes the list of remedies.
 pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, canvas: Canvas) {
     for (index, fix) in fixes.iter().take(shown).enumerate() {
         let proof = match fix.evidence {
             Proof::Replayed => "replayed",
             Proof::Modelled => "modelled",
-            Proof::Run => "tried by another run",
+            Proof::Run => "confirmed by a run",
         };
         let enough = match fix.fits {
-            Some(true) => "enough",
-            Some(false) => "not enough alone",
+            Some(true) => "enough by itself",
+            Some(false) => "not enough by itself",
             None => "",
         };
         let mut head = fix.lever.to_string();
         if fix.saves > 0 && fix.card.is_none() {
-            let _ = write!(head, " saves {}", size(fix.saves));
+            let _ = write!(head, ": saves {}", size(fix.saves));
         }
-        for part in [fix.label.name(), proof, enough] {
+        let label = if fix.label == fix.lever.label() { fix.label.name() } else { "not verified" };
+        for part in [label, proof, enough] {
             if !part.is_empty() {
                 head += canvas.dot();
                 head += part;
@@ -202,22 +202,22 @@ pub(super) fn fixes(out: &mut String, fixes: &[ExplainFix], shown: usize, canvas
     }
 }
 
-/// What another run came to.
+/// Result of the run that tried a remedy.
 fn proven(proof: &FixProof) -> String {
     let device = size(proof.peak.device_upper);
     match (proof.verdict, proof.steps) {
-        (Verdict::Fits, 0) => format!("with it, it ran: the card was filled with {device} at most"),
-        (Verdict::Fits, 1) => format!("with it, a step ran: the card was filled with {device} at most"),
+        (Verdict::Fits, 0) => format!("a run with it used at most {device}"),
+        (Verdict::Fits, 1) => format!("a run with it completed a step and used at most {device}"),
         (Verdict::Fits, steps) => {
-            format!("with it, {} steps ran: the card was filled with {device} at most", count(steps))
+            format!("a run with it completed {} steps and used at most {device}", count(steps))
         }
-        (_, steps) => format!("with it, memory ran out all the same, in step {}", count(steps + 1)),
+        (_, steps) => format!("a run with it also ran out of memory, in step {}", count(steps + 1)),
     }
 }
 
 fn tree(out: &mut String, holders: &[ExplainHolder], canvas: Canvas) {
     let room = canvas.columns().saturating_sub(SIZE + 10);
-    for category in holders.iter().take(BRANCHES + 4) {
+    for category in holders.iter().take(MAX_BRANCHES + 4) {
         let _ =
             writeln!(out, "  {:>SIZE$}  {}", size(category.bytes), paint(BOLD, &one_line(&category.name)));
         // Modules and lines together, the largest first: most trees are wide and flat.

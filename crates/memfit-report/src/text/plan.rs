@@ -1,4 +1,4 @@
-//! What a search for the fastest plan found, for people.
+//! The result of a search for the fastest plan, for people.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,10 @@ use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD};
 use super::size;
 use crate::wire::{PatchNumbers, PlanLever, PlanPatch, PlanReport, PlanRun, PlanVerdict, Verdict};
 
-/// How many rows of the front are shown.
-const ROWS: usize = 12;
-/// How many categories are shown.
-const CATEGORIES: usize = 8;
+/// Maximum rows of the Pareto front.
+const MAX_ROWS: usize = 12;
+/// Maximum categories.
+const MAX_CATEGORIES: usize = 8;
 
 /// The report of a search.
 pub fn plan(report: &PlanReport, canvas: Canvas) -> String {
@@ -45,7 +45,7 @@ pub fn plan(report: &PlanReport, canvas: Canvas) -> String {
         "{} runs in {:.1} s{}",
         report.evaluations,
         report.wall_s,
-        if report.interrupted { "; ended early, so there may be a better plan" } else { "" }
+        if report.interrupted { "; interrupted, so there may be a better plan" } else { "" }
     );
     out.push_str(&canvas.wrapped("tried: ", DIM, &tried));
     for line in next(report) {
@@ -68,7 +68,7 @@ fn change(out: &mut String, patch: &PlanPatch, canvas: Canvas) {
             }
             Verdict::Oom => (BAD, "the changed script was run, and does not fit".to_owned()),
             Verdict::Unknown | Verdict::Error => {
-                (BAD, "the changed script was run, and fails otherwise than by its memory".to_owned())
+                (BAD, "the changed script was run, and failed for another reason than memory".to_owned())
             }
         };
         out.push_str(&canvas.wrapped("  ", style, &sentence));
@@ -97,16 +97,16 @@ fn change(out: &mut String, patch: &PlanPatch, canvas: Canvas) {
     }
 }
 
-/// What comparing the gradients of both scripts came to.
+/// Result of comparing the gradients of both scripts.
 fn in_numbers(numbers: &PatchNumbers) -> Vec<(Style, String)> {
     let Some(equal) = numbers.equal else {
         let why = numbers.why.as_deref().unwrap_or("it was not tried");
-        let told = format!("its gradients were not compared with the script's: {why}");
-        return vec![(DOUBT, told)];
+        let sentence = format!("its gradients were not compared with the original script's: {why}");
+        return vec![(DOUBT, sentence)];
     };
-    let parts = numbers.part.map_or(String::new(), |part| format!(" in parts of {part}"));
+    let parts = numbers.part.map_or(String::new(), |part| format!(" in micro-batches of {part}"));
     let how = format!(
-        "computed on this machine's processor ({} steps, batches of {}{parts}; with {})",
+        "compared on this machine's CPU ({} steps, batches of {}{parts}; with {})",
         numbers.steps,
         numbers.batch,
         numbers.levers.join(", ")
@@ -118,7 +118,7 @@ fn in_numbers(numbers: &PatchNumbers) -> Vec<(Style, String)> {
         );
         (GOOD, format!("its gradients are {apart}, {how}"))
     } else {
-        (BAD, format!("it trains otherwise than the script: {}, {how}", numbers.difference_told()))
+        (BAD, format!("it trains differently from the original script: {}, {how}", numbers.difference_told()))
     }];
     if let Some((now, before)) = &numbers.printed {
         let told_then = if before.is_empty() { "nothing".to_owned() } else { format!("`{}`", before.trim()) };
@@ -129,19 +129,16 @@ fn in_numbers(numbers: &PatchNumbers) -> Vec<(Style, String)> {
 
 fn headline(out: &mut String, report: &PlanReport, canvas: Canvas) {
     let name = report.device.name.strip_prefix("NVIDIA ").unwrap_or(&report.device.name);
-    let place = format!(
-        "a virtual {name} ({}, of which {} may be taken)",
-        size(report.device.capacity),
-        size(report.budget)
-    );
+    let place =
+        format!("a virtual {name} ({} usable of {})", size(report.budget), size(report.device.capacity));
     let (style, badge, sentence) = match report.verdict {
-        Some(PlanVerdict::FitsAsIs) => (GOOD, "FITS AS IT IS", format!("on {place}")),
+        Some(PlanVerdict::FitsAsIs) => (GOOD, "FITS AS IS", format!("on {place}")),
         Some(PlanVerdict::FitsWithPlan) => (GOOD, "FITS WITH A PLAN", format!("on {place}")),
         Some(PlanVerdict::DoesNotFit) if report.interrupted => {
-            (DOUBT, "NO PLAN YET", format!("for {place}: the search was ended early"))
+            (DOUBT, "NO PLAN YET", format!("for {place}: the search was interrupted"))
         }
         Some(PlanVerdict::DoesNotFit) => {
-            (BAD, "DOES NOT FIT", format!("on {place}, with anything up to `{}`", report.allow))
+            (BAD, "DOES NOT FIT", format!("on {place}, with any plan labelled up to `{}`", report.allow))
         }
         None => (BAD, "NO ANSWER", format!("for {place}")),
     };
@@ -159,16 +156,16 @@ fn the_plan(out: &mut String, report: &PlanReport, chosen: &PlanRun, canvas: Can
         let as_many = batch.div_ceil(limit.largest.max(1)) == batch.div_ceil(micro_batch.max(1));
         let text = match limit.refuted {
             Some(refuted) if limit.largest > micro_batch => format!(
-                "up to {} samples together fit and {refuted} do not; {}",
+                "micro-batches of up to {} fit and {refuted} do not; {}",
                 limit.largest,
                 if as_many {
-                    format!("with {micro_batch} there are no more passes")
+                    format!("{micro_batch} needs no more of them")
                 } else {
-                    "a step is hardly faster with them".to_owned()
+                    "a step is hardly faster with larger ones".to_owned()
                 }
             ),
-            Some(refuted) => format!("{refuted} samples together do not fit: that was run"),
-            None => "the whole batch fits at once with these levers, and is no faster".to_owned(),
+            Some(refuted) => format!("micro-batches of {refuted} do not fit: confirmed by a run"),
+            None => "the whole batch fits with these levers, and is no faster".to_owned(),
         };
         out.push_str(&canvas.wrapped("    ", DIM, &text));
     }
@@ -180,7 +177,7 @@ pub(crate) fn in_words(lever: &PlanLever, chosen: &PlanRun) -> String {
     lever.sentence(Moved { value, label: *label, passes: chosen.micro_batches_per_step })
 }
 
-/// What a lever does to the training, or that this is not known.
+/// Effect of a lever on the training, or the reason why it is unverified.
 pub(crate) fn meaning(lever: &PlanLever) -> String {
     let declared = || format!("{}: {}", lever.label, lever.label.meaning());
     lever.unverified.clone().unwrap_or_else(declared)
@@ -189,16 +186,16 @@ pub(crate) fn meaning(lever: &PlanLever) -> String {
 fn before_and_after(out: &mut String, baseline: &PlanRun, report: &PlanReport) {
     let after = report.chosen.as_ref().filter(|_| report.verdict == Some(PlanVerdict::FitsWithPlan));
     let time = |run: &PlanRun| run.step_ms_estimate.map_or("?".to_owned(), milliseconds);
-    let _ = writeln!(out, "\n{:<16}{:>12}{:>14}", "", "as it is", after.map_or("", |_| "with the plan"));
+    let _ = writeln!(out, "\n{:<16}{:>12}{:>14}", "", "as is", after.map_or("", |_| "with the plan"));
     let mut row = |name: &str, of: &dyn Fn(&PlanRun) -> String| {
         let _ = writeln!(out, "  {name:<14}{:>12}{:>14}", of(baseline), after.map_or(String::new(), of));
     };
     row("step", &time);
-    row("on the card", &|run| size(run.peak.device_upper));
+    row("device", &|run| size(run.peak.device_upper));
     row("reserved", &|run| size(run.peak.reserved));
     row("allocated", &|run| size(run.peak.allocated));
     let Some(at_peak) = &baseline.at_peak else { return };
-    for (category, _) in at_peak.by_category.by_size().into_iter().take(CATEGORIES) {
+    for (category, _) in at_peak.by_category.by_size().into_iter().take(MAX_CATEGORIES) {
         row(category.name(), &|run| {
             run.at_peak.as_ref().map_or("?".to_owned(), |at_peak| size(at_peak.by_category.get(category)))
         });
@@ -209,8 +206,8 @@ fn front(out: &mut String, report: &PlanReport, canvas: Canvas) {
     if report.pareto.len() < 2 {
         return;
     }
-    out.push_str("\nMemory against time: none of these is beaten in both\n");
-    for run in report.pareto.iter().take(ROWS) {
+    out.push_str("\nTime against memory: the best trade-offs found\n");
+    for run in report.pareto.iter().take(MAX_ROWS) {
         let chosen = report
             .chosen
             .as_ref()
@@ -240,7 +237,7 @@ fn front(out: &mut String, report: &PlanReport, canvas: Canvas) {
 /// A plan in few words.
 pub(crate) fn in_short(run: &PlanRun) -> String {
     if run.levers.is_empty() {
-        return "as it is".to_owned();
+        return "as is".to_owned();
     }
     let parts = run.levers.iter().map(|lever| match &lever.value {
         Value::Names(names) => format!("{} of {}", lever.lever, counted(names.len() as u64, "block")),
@@ -263,7 +260,7 @@ fn next(report: &PlanReport) -> Vec<String> {
     match report.verdict {
         Some(PlanVerdict::FitsWithPlan) => match &report.plan {
             Some(plan) => lines.push(format!(
-                "`memfit.Step(model, optimizer, loss=fn, plan=\"{plan}\")` trains with it; `memfit run --plan {plan}` runs the script with it once more"
+                "train with `memfit.Step(model, optimizer, loss=fn, plan=\"{plan}\")`; `memfit run --plan {plan}` runs the script under it"
             )),
             None => lines.push("`-o memfit.plan.toml` writes the plan to a file".to_owned()),
         },
@@ -271,7 +268,7 @@ fn next(report: &PlanReport) -> Vec<String> {
     }
     if let Some(card) = &report.smallest_card {
         lines.push(format!(
-            "the smallest card on which it fits as it is: {} ({})",
+            "the smallest GPU on which it fits as is: {} ({})",
             card.name,
             size(card.capacity)
         ));
@@ -283,7 +280,7 @@ fn next(report: &PlanReport) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn told(numbers: &PatchNumbers) -> String {
+    fn sentences(numbers: &PatchNumbers) -> String {
         in_numbers(numbers).into_iter().map(|(_, sentence)| sentence).collect::<Vec<_>>().join("\n")
     }
 
@@ -299,11 +296,11 @@ mod tests {
             ..PatchNumbers::default()
         };
         assert_eq!(
-            told(&compared),
-            "its gradients are equal within rounding (7e-5 at most), computed on this machine's processor (4 steps, batches of 5 in parts of 2; with micro-batch, checkpointing)"
+            sentences(&compared),
+            "its gradients are equal within rounding (7e-5 at most), compared on this machine's CPU (4 steps, batches of 5 in micro-batches of 2; with micro-batch, checkpointing)"
         );
         let exact = PatchNumbers { difference: Some(0.0), part: None, ..compared.clone() };
-        assert!(told(&exact).starts_with("its gradients are equal, computed"), "{}", told(&exact));
+        assert!(sentences(&exact).starts_with("its gradients are equal, compared"), "{}", sentences(&exact));
         let other = PatchNumbers {
             equal: Some(false),
             difference: Some(0.25),
@@ -311,9 +308,11 @@ mod tests {
             printed: Some(("loss 1".to_owned(), "loss 2".to_owned())),
             ..compared.clone()
         };
-        let text = told(&other);
+        let text = sentences(&other);
         assert!(
-            text.contains("trains otherwise than the script: gradients of `0.weight` differ by 25.000 %"),
+            text.contains(
+                "trains differently from the original script: gradients of `0.weight` differ by 25.000 %"
+            ),
             "{text}"
         );
         assert!(text.ends_with("it prints `loss 1` where the script prints `loss 2`"), "{text}");
@@ -322,8 +321,8 @@ mod tests {
             ..PatchNumbers::default()
         };
         assert_eq!(
-            told(&none),
-            "its gradients were not compared with the script's: the script trains in several processes"
+            sentences(&none),
+            "its gradients were not compared with the original script's: the script trains in several processes"
         );
     }
 }

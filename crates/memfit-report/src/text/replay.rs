@@ -1,4 +1,4 @@
-//! What came of a replay, for people.
+//! The result of a replay, for people.
 
 use std::fmt::Write as _;
 
@@ -161,7 +161,7 @@ fn changed(change: &BlockChange) -> String {
     }
 }
 
-/// What was, beside what would have been.
+/// The recorded figures beside the replayed ones.
 fn comparison(out: &mut String, report: &ReplayReport, recorded: &Recorded, canvas: Canvas) {
     let _ = writeln!(out, "  {}", paint(BOLD, "The same calls under other circumstances"));
     out.push_str(&canvas.wrapped(

@@ -9,12 +9,12 @@ use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{signed_size, size};
 use crate::wire::{AtPeak, CardKind, Coverage, Oom, PeakEnd, RunReport, Time, Verdict};
 
-/// How many modules are worth a line.
-const MODULES: usize = 6;
-/// How many remedies are shown.
-const FIXES: usize = 3;
-/// How many of the user's frames are worth a line.
-const FRAMES: usize = 4;
+/// Maximum modules.
+const MAX_MODULES: usize = 6;
+/// Maximum remedies.
+const MAX_FIXES: usize = 3;
+/// Maximum frames of the user's own code.
+const MAX_FRAMES: usize = 4;
 /// Width of the column of names.
 const LABEL: usize = 14;
 /// Width of the column of sizes.
@@ -27,14 +27,10 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
     if let Some(oom) = report.oom.as_ref() {
         out.push('\n');
         if report.verdict != Verdict::Oom {
-            let what =
-                format!("On the way it ran out of memory {}:", where_it_struck(oom).trim_end_matches(','));
+            let what = format!("It ran out of memory {} and recovered:", place_of(oom));
             out.push_str(&canvas.wrapped("  ", Style::new(), &what));
         }
-        if let Some(message) = &oom.message {
-            out.push_str(&canvas.wrapped("  ", Style::new(), message));
-        }
-        for frame in oom.stack.iter().take(FRAMES) {
+        for frame in oom.stack.iter().take(MAX_FRAMES) {
             let _ = writeln!(
                 out,
                 "    {}",
@@ -45,15 +41,17 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
     if report.peak.device > 0 && (!failed(report) || report.steps > 0) {
         out.push('\n');
         if failed(report) {
-            let what = format!("What filled the card in the {} before that:", steps(&report.coverage));
+            let what = format!("What filled the GPU in the {} before that:", steps(&report.coverage));
             out.push_str(&canvas.wrapped("  ", BOLD, &what));
         }
         card(&mut out, report, canvas);
         modules(&mut out, report.at_peak.as_ref(), canvas);
+        remedies(&mut out, report, canvas);
         out.push('\n');
         facts(&mut out, report, canvas);
+    } else {
+        remedies(&mut out, report, canvas);
     }
-    remedies(&mut out, report, canvas);
     let advice = advice(report);
     if !advice.is_empty() {
         out.push('\n');
@@ -70,18 +68,18 @@ fn remedies(out: &mut String, report: &RunReport, canvas: Canvas) {
     out.push('\n');
     let sentence = super::explain::sentence(cause);
     out.push_str(&canvas.wrapped(
-        "  why: ",
+        "  Cause: ",
         BOLD,
-        &format!("{sentence} ({cause}; see `memfit explain --cause {cause}`)"),
+        &format!("{sentence} ({cause}; `memfit explain --cause {cause}` has more)"),
     ));
     if !report.fixes.is_empty() {
-        let _ = writeln!(out, "\n  {}", paint(BOLD, "What would have helped"));
-        super::explain::fixes(out, &report.fixes, FIXES, canvas);
+        let _ = writeln!(out, "\n  {}", paint(BOLD, super::explain::REMEDIES));
+        super::explain::fixes(out, &report.fixes, MAX_FIXES, canvas);
     }
 }
 
-/// Whether the script came to an end that has nothing to do with memory: without a whole step, what it held
-/// by then is of no interest.
+/// `true` if the script ended for a reason other than memory: without a whole step, the memory that it
+/// held by then is of no interest.
 fn failed(report: &RunReport) -> bool {
     let script = &report.script;
     let ended = script.exception.is_some() || script.exit_status.is_some() || script.signal.is_some();
@@ -91,10 +89,19 @@ fn failed(report: &RunReport) -> bool {
 fn headline(out: &mut String, report: &RunReport, canvas: Canvas) {
     let place = place(report);
     let (style, badge, sentence) = match report.verdict {
-        Verdict::Fits => (GOOD, "FITS", format!("for {}, on {place}", what_ran(report))),
+        Verdict::Fits => {
+            let used = match report.peak.device_upper {
+                0 => String::new(),
+                upper => format!(": at most {} used", size(upper)),
+            };
+            (GOOD, "FITS", format!("for {}, on {place}{used}", what_ran(report)))
+        }
         Verdict::Oom => {
-            let place_in_script = report.oom.as_ref().map_or("while it ran,".to_owned(), where_it_struck);
-            (BAD, "OUT OF MEMORY", format!("{place_in_script} on {place}"))
+            let sentence = report.oom.as_ref().map_or_else(
+                || format!("on {place}"),
+                |oom| format!("on {place}, {}: {} more were requested", place_of(oom), size(oom.requested)),
+            );
+            (BAD, "OUT OF MEMORY", sentence)
         }
         Verdict::Unknown => (DOUBT, "CANNOT TELL", format!("whether it fits on {place}")),
         Verdict::Error => (BAD, "NO ANSWER", format!("for {place}")),
@@ -140,15 +147,10 @@ fn steps(coverage: &Coverage) -> String {
     format!("{} {}", coverage.steps, if coverage.steps == 1 { one } else { several })
 }
 
-fn where_it_struck(oom: &Oom) -> String {
-    let phase = match oom.phase {
-        Phase::Forward => "in the forward",
-        Phase::Backward => "in the backward",
-        Phase::Optimizer => "in the optimizer",
-        Phase::Other => "outside forward, backward and optimizer",
-    };
+/// Where in the training an out-of-memory error was raised.
+fn place_of(oom: &Oom) -> String {
     let module = oom.module.as_ref().map(|module| format!(" of `{module}`")).unwrap_or_default();
-    format!("in step {}, {phase}{module}, asking for {} more,", oom.step, size(oom.requested))
+    format!("in step {}, {}{module}", oom.step, phase(oom.phase))
 }
 
 /// Bars that together fill the card: each begins where the one above ends.
@@ -176,9 +178,9 @@ fn card(out: &mut String, report: &RunReport, canvas: Canvas) {
     match report.peak.reserved.saturating_sub(shown) {
         0 => {}
         rest if shown == 0 => row("reserved", rest, AnsiColor::Blue.on_default()),
-        rest => row("at other times", rest, AnsiColor::BrightBlack.on_default()),
+        rest => row("other moments", rest, AnsiColor::BrightBlack.on_default()),
     }
-    row("outside", report.outside.total(), AnsiColor::White.on_default());
+    row("non-PyTorch", report.outside.total(), AnsiColor::White.on_default());
     let bound = report.peak.device_upper.saturating_sub(report.peak.device);
     if bound > 0 {
         row("uncertain", bound, AnsiColor::BrightBlack.on_default());
@@ -232,9 +234,9 @@ fn colour(category: Category) -> Style {
 
 fn modules(out: &mut String, peak: Option<&AtPeak>, canvas: Canvas) {
     let Some(peak) = peak.filter(|peak| !peak.modules.is_empty()) else { return };
-    let _ = writeln!(out, "\n  {}", paint(BOLD, "Modules that held most at the peak"));
+    let _ = writeln!(out, "\n  {}", paint(BOLD, "Largest modules at the peak"));
     let room = canvas.columns() - 2 - LABEL - SIZE - 2;
-    for module in peak.modules.iter().take(MODULES) {
+    for module in peak.modules.iter().take(MAX_MODULES) {
         let name = if module.name.is_empty() { "(the model itself)" } else { &module.name };
         let name = canvas.shortened(name, room);
         let _ = writeln!(out, "  {:>width$}  {name}", size(module.bytes), width = LABEL + SIZE);
@@ -261,16 +263,16 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
         let end = |end: &PeakEnd| match (end.out_of_memory, end.completed) {
             (true, _) => "out of memory".to_owned(),
             (false, true) => size(end.peak.device_upper),
-            (false, false) => "no answer: the script fails with them".to_owned(),
+            (false, false) => "the script fails".to_owned(),
         };
         let (lower, upper) = (end(&interval.lower), end(&interval.upper));
         let text =
-            format!("sizes that a GPU computes at their lower bound: {lower}{dot}at their upper: {upper}");
+            format!("with computed sizes at their lower bound {lower}{dot}at their upper bound {upper}");
         fact("interval", &text);
     }
     if let Some(at) = &report.at_peak {
         let instant = format!("step {}, {}: {} allocated", at.step, phase(at.phase), size(at.allocated));
-        fact("fullest in", &instant);
+        fact("peak in", &instant);
     }
     let parts = outside(report);
     if !parts.is_empty() {
@@ -278,7 +280,7 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
             0 => String::new(),
             bound => format!("; together at most {} more", size(bound)),
         };
-        fact("outside", &(parts.join(dot) + &more));
+        fact("non-PyTorch", &(parts.join(dot) + &more));
     }
     if report.ranks.len() > 1 {
         let fullest: Vec<_> =
@@ -299,7 +301,7 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
         fact("not modelled", &format!("{} ({})", call.call, times(call.count)));
     }
     for value in &report.fidelity.values {
-        fact("values", &format!("{} ({})", value.call, times(value.count)));
+        fact("assumed", &format!("{} ({})", value.call, times(value.count)));
     }
     // What is modelled has been told where the figure stands.
     for remark in report.fidelity.remarks().filter(|remark| remark.id != Remark::Outside.id()) {
@@ -312,16 +314,15 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
         fact("recording", path);
     }
     if let Some(step) = step(&report.time, dot) {
-        fact(if report.coverage.forward_only { "a pass" } else { "a step" }, &step);
+        fact(if report.coverage.forward_only { "pass time" } else { "step time" }, &step);
     }
     let torch = report.torch.as_ref().map(|torch| format!("torch {torch}{dot}")).unwrap_or_default();
     let python =
         report.script.interpreter.as_ref().map(|python| format!("{python}{dot}")).unwrap_or_default();
-    fact("with", &format!("{python}{torch}{:.1} s", report.time.wall_s));
+    fact("ran with", &format!("{python}{torch}{:.1} s", report.time.wall_s));
 }
 
-/// What lies outside the allocator, part by part: the best guess, what it lies between, and how that is
-/// known.
+/// Each part of the memory outside the allocator: best guess, interval and origin.
 fn outside(report: &RunReport) -> Vec<String> {
     let outside = &report.outside;
     let fields = [
@@ -344,7 +345,7 @@ fn outside(report: &RunReport) -> Vec<String> {
         .collect()
 }
 
-/// What a step takes, and on what.
+/// Time of a step, and what takes it.
 fn step(time: &Time, dot: &str) -> Option<String> {
     let mut text = format!("about {}", milliseconds(time.step_ms_estimate?));
     if let (Some(low), Some(high)) = (time.step_ms_low, time.step_ms_high) {
@@ -359,7 +360,7 @@ fn step(time: &Time, dot: &str) -> Option<String> {
             "convolution" => "convolutions",
             "attention" => "attention",
             "memory" => "memory-bound kernels",
-            "guess" => "kernels guessed at",
+            "guess" => "unknown kernels (guessed)",
             "transfer" => "copies",
             "communication" => "communication",
             other => other,
@@ -367,7 +368,9 @@ fn step(time: &Time, dot: &str) -> Option<String> {
         let _ = write!(text, "{dot}{what} {:.0} %", 100.0 * length / total);
     }
     if time.step_ms_estimate.is_some_and(|estimate| estimate < SMALL_STEP_MS) {
-        text.push_str("; with so little work on the card, the script's own time in Python is likely most of a step: `--host-time measured` counts it");
+        text.push_str(
+            "; most of such a short step is likely Python's own time, which `--host-time measured` counts",
+        );
     }
     Some(text)
 }
@@ -387,8 +390,10 @@ fn milliseconds(length: f64) -> String {
 
 fn phase(phase: Phase) -> &'static str {
     match phase {
-        Phase::Other => "between the phases",
-        other => other.name(),
+        Phase::Forward => "forward pass",
+        Phase::Backward => "backward pass",
+        Phase::Optimizer => "optimizer step",
+        Phase::Other => "outside forward, backward and optimizer",
     }
 }
 
@@ -408,11 +413,11 @@ fn covered(report: &RunReport) -> String {
         parts.iter().filter(|(_, ran)| *ran == wanted).map(|(name, _)| *name).collect()
     };
     for name in list(true) {
-        let _ = write!(text, ", {name}");
+        let _ = write!(text, " and {name}");
     }
     let missing = list(false);
     if !missing.is_empty() {
-        let _ = write!(text, "; without {}", missing.join(" or "));
+        let _ = write!(text, "; not covered: {}", missing.join(", "));
     }
     match coverage.growth_per_step {
         Some(0) => text.push_str("; memory was steady"),
@@ -425,18 +430,18 @@ fn covered(report: &RunReport) -> String {
     text
 }
 
-/// So many steps of growth until the card is full say nothing: a few steps cannot tell so little from batches
-/// that differ.
-const LONG: u64 = 10_000;
+/// Growth that fills the GPU only after more steps than this is noise: a few steps cannot tell it from
+/// batches that differ in size.
+const MAX_STEPS_OF_GROWTH: u64 = 10_000;
 
 /// The bytes by which memory grew in each step, and the steps until it is full; `None` if that is noise.
 fn growth(report: &RunReport) -> Option<(u64, u64)> {
     let growth = report.coverage.growth_per_step.and_then(|growth| u64::try_from(growth).ok())?;
     let steps = u64::try_from(report.headroom).unwrap_or(0).checked_div(growth)?;
-    (steps <= LONG).then_some((growth, steps))
+    (steps <= MAX_STEPS_OF_GROWTH).then_some((growth, steps))
 }
 
-/// What to do next, the most useful first.
+/// Next steps for the reader, the most useful first.
 fn advice(report: &RunReport) -> Vec<String> {
     match report.verdict {
         Verdict::Fits => advice_when_it_fits(report),
@@ -450,13 +455,13 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
     let coverage = &report.coverage;
     if report.oom.as_ref().is_some_and(|oom| oom.caught) {
         advice.push(
-            "the script ran out of memory and recovered by itself: what fits is what it fell back to"
+            "the script caught an out-of-memory error and recovered: the verdict is about what it fell back to"
                 .to_owned(),
         );
     }
     if let Some((growth, steps)) = growth(report) {
         advice.push(format!(
-            "memory grew by {} in each step; at that rate it is full after {steps} more: look for tensors with a graph that are kept from step to step (`losses.append(loss)`)",
+            "memory grew by {} in each step; at that rate it is full after {steps} more: look for tensors that keep their autograd graph from step to step (`losses.append(loss)`)",
             size(growth)
         ));
     }
@@ -465,8 +470,7 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
     }
     if report.headroom >= 0 && report.headroom.unsigned_abs() < report.device.capacity / 50 {
         advice.push(
-            "less than 2 % of the card is left: anything else on it, a desktop for one, may take that"
-                .to_owned(),
+            "less than 2 % of the GPU is left: any other program on it (a desktop) may take that".to_owned(),
         );
     }
     advice
@@ -475,12 +479,12 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
 fn advice_when_out_of_memory(report: &RunReport) -> Vec<String> {
     if !report.fixes.is_empty() {
         return vec![match &report.recording {
-            Some(recording) => format!("`memfit explain {recording}` says who held the memory, line by line"),
-            None => "`-o run.memfit` saves what was recorded; `memfit explain run.memfit` then says who held the memory, line by line".to_owned(),
+            Some(recording) => format!("`memfit explain {recording}` shows which lines hold the memory"),
+            None => "`-o run.memfit` saves a recording; `memfit explain run.memfit` then shows which lines hold the memory".to_owned(),
         }];
     }
     let Some(peak) = &report.at_peak else {
-        return vec!["a smaller batch, or a larger card (`memfit gpus`)".to_owned()];
+        return vec!["use a smaller batch, or a larger GPU (`memfit gpus`)".to_owned()];
     };
     let total = peak.by_category.total().max(1);
     let share = |category: Category| peak.by_category.get(category) as f64 / total as f64;
@@ -488,21 +492,22 @@ fn advice_when_out_of_memory(report: &RunReport) -> Vec<String> {
     let mut advice = Vec::new();
     if share(Category::Activations) + share(Category::Temporary) + share(Category::Inputs) > 0.3 {
         advice.push(
-            "activations grow with the batch: a smaller batch with gradient accumulation, autocast to bf16, or `torch.utils.checkpoint` make them smaller".to_owned(),
+            "activations grow with the batch: gradient accumulation over smaller batches, autocast to bf16, or activation checkpointing (`torch.utils.checkpoint`) reduces them".to_owned(),
         );
     }
     if state > 0.5 {
         advice.push(
-            "parameters, gradients and optimizer state do not depend on the batch: an optimizer with less state, or sharding them over several GPUs (FSDP), makes them smaller".to_owned(),
+            "parameters, gradients and optimizer state do not depend on the batch: an optimizer with less state, or sharding over several GPUs (FSDP), reduces them".to_owned(),
         );
     }
     if share(Category::Fragmentation) > 0.1 {
         advice.push(
-            "much is reserved and not in use: try `PYTORCH_ALLOC_CONF=expandable_segments:True`".to_owned(),
+            "much memory is reserved but unallocated: try `PYTORCH_ALLOC_CONF=expandable_segments:True`"
+                .to_owned(),
         );
     }
     advice.push(
-        "`--gpu` with a larger card from `memfit gpus`, or `--memory SIZE`, shows what would hold it"
+        "`memfit run --gpu NAME` with a larger GPU (`memfit gpus`), or with `--memory SIZE`, shows how much it needs"
             .to_owned(),
     );
     advice

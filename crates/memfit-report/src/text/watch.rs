@@ -7,7 +7,7 @@ use super::{count, size};
 use crate::wire::{CardKind, WatchReport, WatchedCard, WatchedProcess, WatchedRun};
 
 /// Processes of a run that are listed, at the most.
-const MOST_PROCESSES: usize = 16;
+const MAX_PROCESSES: usize = 16;
 /// Looks that the small curve beside a card goes back.
 const CURVE: usize = 24;
 
@@ -90,7 +90,7 @@ fn card_lines(index: usize, run: &WatchedRun, card: &WatchedCard, canvas: Canvas
     out
 }
 
-/// What was taken of the card at the last looks, between nothing and its capacity.
+/// Used memory at the last samples, between zero and the capacity.
 fn curve(card: &WatchedCard, canvas: Canvas) -> String {
     const HEIGHTS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     const PLAIN: [char; 4] = ['_', '.', '-', '^'];
@@ -116,11 +116,11 @@ fn processes(run: &WatchedRun) -> String {
         "process", "step", "in blocks", "at most", "on the card", "on the host"
     );
     let _ = writeln!(out, "{}", paint(DIM, &header));
-    for process in run.processes.iter().take(MOST_PROCESSES) {
+    for process in run.processes.iter().take(MAX_PROCESSES) {
         let line = process_line(process, ranked);
         let _ = writeln!(out, "{}", if process.alive { line } else { paint(DIM, &format!("{line}  gone")) });
     }
-    let more = run.processes.len().saturating_sub(MOST_PROCESSES);
+    let more = run.processes.len().saturating_sub(MAX_PROCESSES);
     if more > 0 {
         let _ = writeln!(out, "  {}", paint(DIM, &format!("and {more} more")));
     }

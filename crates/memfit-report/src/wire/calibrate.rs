@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::schema;
 
-/// What was measured on a card, beside what the catalogue says.
+/// Measurements of a GPU beside the catalogue's figures.
 #[derive(Clone, Debug, Serialize)]
 pub struct CalibrateReport {
     /// The calibration: what a file of it holds, with the schema's version.
@@ -20,13 +20,13 @@ pub struct CalibrateReport {
 /// A measurement beside the catalogue's figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
-    /// What was measured.
+    /// The measured quantity.
     pub name: String,
-    /// What both are counted in: `bytes`, `operations/s`, `bytes/s` or `ns`.
+    /// Unit of both figures: `bytes`, `operations/s`, `bytes/s` or `ns`.
     pub unit: &'static str,
     /// The middle measurement.
     pub measured: u64,
-    /// What the catalogue takes for it.
+    /// The catalogue's figure.
     pub catalogue: u64,
 }
 
@@ -87,24 +87,24 @@ fn compared(calibration: &Calibration, known: &Device) -> Vec<Compared> {
     rows
 }
 
-/// What is kept for this machine, or was.
+/// Calibrations that are stored for this machine, or were removed.
 #[derive(Clone, Debug, Serialize)]
 pub struct CalibrationList {
     /// [`schema::CALIBRATIONS`].
     pub schema: &'static str,
-    /// What is kept.
+    /// Stored calibrations.
     pub calibrations: Vec<CalibrateReport>,
     /// The files that are gone now.
     pub forgotten: Vec<String>,
 }
 
 impl CalibrationList {
-    /// What is kept.
+    /// Lists stored calibrations.
     pub fn new(calibrations: Vec<CalibrateReport>) -> Self {
         Self { schema: schema::CALIBRATIONS, calibrations, forgotten: Vec::new() }
     }
 
-    /// What is kept no longer.
+    /// Lists removed calibrations.
     pub fn forgotten(forgotten: Vec<String>) -> Self {
         Self { schema: schema::CALIBRATIONS, calibrations: Vec::new(), forgotten }
     }

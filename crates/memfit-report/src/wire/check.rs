@@ -1,4 +1,4 @@
-//! What `memfit check` says.
+//! Output of `memfit check`.
 
 use serde::Serialize;
 
@@ -7,13 +7,13 @@ use serde::Serialize;
 pub struct CheckReport {
     /// `memfit.check/1`
     pub schema: &'static str,
-    /// What was found.
+    /// Findings.
     pub findings: Vec<CheckFinding>,
-    /// What could not be read.
+    /// Files that could not be read.
     pub problems: Vec<CheckProblem>,
-    /// How many files were looked at.
+    /// Number of files.
     pub files: usize,
-    /// How many findings were fixed.
+    /// Number of fixed findings.
     pub fixed: usize,
 }
 
@@ -29,49 +29,49 @@ pub struct CheckFinding {
     pub file: String,
     /// The cell of a notebook, from 1.
     pub cell: Option<u32>,
-    /// Where it begins.
+    /// Start line.
     pub line: u32,
-    /// Where it begins.
+    /// Start column.
     pub column: u32,
-    /// Where it ends.
+    /// End line.
     pub end_line: u32,
-    /// Where it ends.
+    /// End column.
     pub end_column: u32,
-    /// Where it is in the file, if that has it in one piece: for those who show files and know nothing of
-    /// cells.
+    /// Position in the file, if the file has the code in one piece: for programs that show files and know
+    /// nothing of notebook cells.
     #[serde(skip)]
     pub in_file: Option<Region>,
-    /// What is wrong, and what that does.
+    /// The mistake and its consequence.
     pub message: String,
-    /// What to do.
+    /// Advice.
     pub help: Option<String>,
     /// Other places that belong to it.
     pub labels: Vec<CheckLabel>,
-    /// How to mend it.
+    /// The fix.
     pub fix: Option<CheckFix>,
 }
 
 /// A part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Where it begins.
+    /// Start line.
     pub line: u32,
-    /// Where it begins.
+    /// Start column.
     pub column: u32,
-    /// Where it ends.
+    /// End line.
     pub end_line: u32,
-    /// Where it ends.
+    /// End column.
     pub end_column: u32,
 }
 
 /// Another place of a finding.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckLabel {
-    /// Where.
+    /// Line.
     pub line: u32,
-    /// Where.
+    /// Column.
     pub column: u32,
-    /// What is there.
+    /// Description.
     pub message: String,
 }
 
@@ -80,7 +80,7 @@ pub struct CheckLabel {
 pub struct CheckFix {
     /// It changes nothing that the program computes.
     pub safe: bool,
-    /// What it does.
+    /// Summary.
     pub title: String,
     /// The changes, all of which belong together. They are places in the file, for notebooks too.
     pub edits: Vec<CheckEdit>,
@@ -89,15 +89,15 @@ pub struct CheckFix {
 /// A change of a file.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckEdit {
-    /// Where it begins.
+    /// Start line.
     pub line: u32,
-    /// Where it begins.
+    /// Start column.
     pub column: u32,
-    /// Where it ends.
+    /// End line.
     pub end_line: u32,
-    /// Where it ends.
+    /// End column.
     pub end_column: u32,
-    /// What stands there afterwards.
+    /// Replacement text.
     pub text: String,
 }
 
@@ -106,18 +106,18 @@ pub struct CheckEdit {
 pub struct CheckProblem {
     /// The path.
     pub file: String,
-    /// Where, if it is one place.
+    /// Line, if it is one place.
     pub line: Option<u32>,
-    /// Where, if it is one place.
+    /// Column, if it is one place.
     pub column: Option<u32>,
-    /// What.
+    /// Description.
     pub message: String,
     /// Nothing of the file was checked.
     pub fatal: bool,
 }
 
 impl CheckReport {
-    /// What a check found.
+    /// The wire form of a check.
     pub fn new(report: &memfit_lint::Report, fixed: usize) -> Self {
         let mut findings = Vec::new();
         let mut problems = Vec::new();

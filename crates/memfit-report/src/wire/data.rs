@@ -2,14 +2,14 @@
 
 use serde::Serialize;
 
-/// What `memfit data PATH` says.
+/// Output of `memfit data PATH`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DataReport {
     /// [`super::schema::DATA`].
     pub schema: &'static str,
-    /// What was looked at.
+    /// The path that was read.
     pub path: String,
-    /// How many images there are.
+    /// Number of images.
     pub images: u64,
     /// Bytes of their files.
     pub bytes: DataSpread,
@@ -27,13 +27,13 @@ pub struct DataReport {
     pub turned: u64,
     /// By class, in the order of labels.
     pub classes: Vec<DataClass>,
-    /// What cannot be read.
+    /// Files that cannot be read.
     pub broken: DataBroken,
-    /// What memfit's loader takes and gives here.
+    /// Memory and throughput of memfit's loader on this machine.
     pub loader: DataLoaderHere,
-    /// What PyTorch's `DataLoader` would take with these settings: modelled.
+    /// Memory of PyTorch's `DataLoader` with these settings: modelled.
     pub dataloader: DataLoaderThere,
-    /// What to change, one sentence each.
+    /// Recommended changes, one sentence each.
     pub advice: Vec<String>,
 }
 
@@ -55,27 +55,27 @@ pub struct DataSpread {
 pub struct DataFormat {
     /// Its name.
     pub name: &'static str,
-    /// How many images.
+    /// Number of images.
     pub count: u64,
     /// Bytes of their files.
     pub bytes: u64,
 }
 
-/// How many there are of something.
+/// A name with a count of images.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DataClass {
     /// Its name.
     pub name: String,
-    /// How many images.
+    /// Number of images.
     pub count: u64,
 }
 
-/// What cannot be read.
+/// Files that cannot be read.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DataBroken {
-    /// How many.
+    /// Number of files.
     pub count: u64,
-    /// Whether every image was decoded, or only its header read.
+    /// `true` if every image was decoded, not only its header read.
     pub decoded: bool,
     /// Some of them, with reasons.
     pub files: Vec<DataFile>,
@@ -90,10 +90,10 @@ pub struct DataFile {
     pub reason: String,
 }
 
-/// What memfit's loader takes and gives here.
+/// Memory and throughput of memfit's loader on this machine.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DataLoaderHere {
-    /// What decodes JPEG.
+    /// The JPEG decoder.
     pub jpeg: &'static str,
     /// Height and width of what it delivers.
     pub size: [u32; 2],
@@ -105,11 +105,11 @@ pub struct DataLoaderHere {
     pub measured: u64,
     /// Images that are decoded at a smaller scale.
     pub scaled: u64,
-    /// What decoding one takes.
+    /// Bytes for decoding one image.
     pub decoding: DataSpread,
 }
 
-/// What PyTorch's `DataLoader` would take with these settings.
+/// Memory of PyTorch's `DataLoader` with these settings.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DataLoaderThere {
     /// Samples in a batch.
@@ -124,12 +124,12 @@ pub struct DataLoaderThere {
     pub batch: u64,
     /// In `/dev/shm`.
     pub shared_memory: u64,
-    /// What `/dev/shm` has room for here.
+    /// Free space in `/dev/shm` on this machine.
     pub shared_memory_free: Option<u64>,
     /// Pinned, rounded up as PyTorch does.
     pub pinned: u64,
     /// In the workers, beside Python itself.
     pub in_workers: u64,
-    /// What decoding the largest image in full takes.
+    /// Bytes for decoding the largest image in full.
     pub largest_decode: u64,
 }

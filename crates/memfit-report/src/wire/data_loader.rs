@@ -91,7 +91,7 @@ pub struct LoaderSample {
     pub median_ms: f64,
     /// Milliseconds of the slowest.
     pub slowest_ms: f64,
-    /// So many were timed.
+    /// Number of timed items.
     pub measured: u64,
 }
 

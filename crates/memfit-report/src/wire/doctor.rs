@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use super::schema;
 
-/// What is installed, and what would work.
+/// State of the installation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoctorReport {
     /// [`schema::DOCTOR`].
     pub schema: String,
-    /// Whether `memfit run` would work.
+    /// `true` if `memfit run` would work.
     pub ready: bool,
     /// Each thing that was looked at.
     pub checks: Vec<Check>,
@@ -26,17 +26,17 @@ impl DoctorReport {
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// What it is.
+    /// The component.
     pub name: String,
-    /// Whether it will do.
+    /// Its state.
     pub health: Health,
-    /// What was found.
+    /// Version, path or other finding.
     pub found: String,
-    /// What to do about it.
+    /// Advice.
     pub hint: Option<String>,
 }
 
-/// Whether something will do.
+/// State of a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {

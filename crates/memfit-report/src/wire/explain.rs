@@ -19,23 +19,23 @@ pub struct ExplainReport {
     pub device: u32,
     /// The cause; `none` where memory did not run out and nothing says that it will.
     pub cause: Cause,
-    /// What speaks for it, the strongest first.
+    /// Evidence for the cause, the strongest first.
     pub evidence: Vec<Evidence>,
     /// The moment that is explained: where memory ran out, else where it was fullest.
     pub peak: ExplainPeak,
-    /// Who held the memory then: category, module, line. The branches add up to `peak.reserved`.
+    /// Holders of the memory then: category, module, line. The branches add up to `peak.reserved`.
     pub holders: Vec<Holder>,
-    /// What would have helped, the best first.
+    /// Remedies, the best first.
     pub fixes: Vec<Fix>,
-    /// What each step leaves behind.
+    /// Memory that grows with each step.
     pub leaks: Vec<Leak>,
-    /// How much was reserved and could not be used.
+    /// Reserved memory that could not be used.
     pub fragmentation: Fragmentation,
     /// The causes that were weighed.
     pub considered: Vec<Considered>,
-    /// What is not known, as sentences.
+    /// Open questions, as sentences.
     pub unknown: Vec<String>,
-    /// What could not be read of the file.
+    /// Parts of the file that could not be read.
     pub problems: Vec<String>,
 }
 
@@ -44,7 +44,7 @@ pub struct ExplainReport {
 pub struct Evidence {
     /// A sentence.
     pub text: String,
-    /// How many bytes it is about.
+    /// Bytes that it is about.
     pub bytes: u64,
     /// The lines of the user's code that it is about, innermost first.
     pub stack: Vec<CodeLine>,
@@ -59,7 +59,7 @@ pub struct CodeLine {
     pub line: u32,
     /// The function.
     pub function: String,
-    /// What stands there, where the file is at hand.
+    /// The source line, where the file is available.
     pub text: Option<String>,
 }
 
@@ -70,11 +70,11 @@ pub struct ExplainPeak {
     pub allocated: u64,
     /// Bytes in segments.
     pub reserved: u64,
-    /// What could not be served; absent where memory did not run out.
+    /// Bytes of the failed request; absent where memory did not run out.
     pub requested: Option<u64>,
-    /// What the allocator could get.
+    /// Bytes available to the allocator.
     pub limit: Option<u64>,
-    /// What was missing.
+    /// Bytes that were missing.
     pub missing: Option<u64>,
     /// The step that was under way, from 1.
     pub step: u64,
@@ -89,26 +89,26 @@ pub struct Holder {
     pub name: String,
     /// Its bytes.
     pub bytes: u64,
-    /// How many blocks that is.
+    /// Number of blocks.
     pub blocks: u64,
-    /// What it is made of.
+    /// Its parts.
     pub children: Vec<Self>,
 }
 
 /// A remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fix {
-    /// What is done.
+    /// The lever.
     pub lever: Lever,
     /// The bytes that it would have saved.
     pub saves: u64,
-    /// How far the training stays the same.
+    /// Equivalence with the original training.
     pub label: Label,
-    /// How to do it.
+    /// Instructions.
     pub how: String,
-    /// How it is known.
+    /// Evidence for the savings.
     pub evidence: Proof,
-    /// Whether the run would have gone on; absent where that cannot be told.
+    /// `true` if the run would have continued; absent where that is unknown.
     pub fits: Option<bool>,
     /// Environment variables to set; an empty value takes one away.
     pub environment: Option<Environment>,
@@ -116,12 +116,12 @@ pub struct Fix {
     pub edit: Option<Edit>,
     /// A card on which the allocator can get so much.
     pub card: Option<u64>,
-    /// What a run with it came to, where there was one.
+    /// Result of a run with it, where there was one.
     #[serde(default)]
     pub proof: Option<FixProof>,
 }
 
-/// What a run with a remedy came to.
+/// Result of a run with a remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FixProof {
     /// Its verdict.
@@ -152,14 +152,14 @@ pub struct Edit {
     pub diff: String,
 }
 
-/// What each step leaves behind.
+/// Memory that grows with each step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leak {
     /// The line that asked for it.
     pub line: Option<CodeLine>,
     /// The module that it was made in.
     pub module: Option<String>,
-    /// What it is.
+    /// Its category.
     pub category: Category,
     /// Bytes that stay of each step.
     pub per_step: u64,
@@ -171,7 +171,7 @@ pub struct Leak {
     pub dies_at_step: Option<u64>,
 }
 
-/// How much was reserved and could not be used.
+/// Reserved memory that could not be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fragmentation {
     /// Reserved, and in no block in use.
@@ -180,7 +180,7 @@ pub struct Fragmentation {
     pub share: f64,
     /// The largest free block.
     pub largest_free: Option<u64>,
-    /// How many free blocks there were.
+    /// Number of free blocks.
     pub free_blocks: Option<u64>,
     /// Free, and in pools of their own.
     pub in_private_pools: u64,
@@ -193,7 +193,7 @@ pub struct Considered {
     pub cause: Cause,
     /// The bytes that it accounts for.
     pub bytes: u64,
-    /// Whether without them there would have been enough.
+    /// `true` if memory would have sufficed without them.
     pub enough: bool,
 }
 
@@ -304,14 +304,16 @@ mod tests {
         Fix::from(memfit_explain::Fix { lever, saves: 1, how, proof: Proof::Modelled, fits: None, apply })
     }
 
-    /// A lever alone says how far the training stays the same, whatever the remedy is and however it is done.
+    /// The lever alone decides the label, and a divided batch that was not verified changes the training.
     #[test]
     fn the_label_of_a_remedy_is_its_levers() {
         for lever in Lever::ALL {
             for apply in [Apply::ByHand(None), Apply::Environment("A", "b".to_owned()), Apply::Card(1)] {
-                assert_eq!(fix(*lever, apply).label, lever.label(), "{lever}");
+                assert_eq!(fix(*lever, apply).label, lever.label_unverified(), "{lever}");
             }
         }
+        assert_eq!(fix(Lever::MicroBatch, Apply::ByHand(None)).label, Label::ChangesTraining);
+        assert_eq!(fix(Lever::Checkpointing, Apply::ByHand(None)).label, Label::Exact);
         assert_eq!(fix(Lever::ResizeBeforeUpload, Apply::ByHand(None)).label, Label::ChangesTraining);
     }
 

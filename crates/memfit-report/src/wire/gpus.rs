@@ -28,7 +28,7 @@ pub struct GpuReport<'a> {
     pub schema: &'static str,
     /// The card.
     pub gpu: &'a Device,
-    /// What lies outside PyTorch's allocator, with builds of torch for CUDA 12 and 13.
+    /// Memory outside PyTorch's allocator, with builds of torch for CUDA 12 and 13.
     pub outside: OutsideByCuda,
 }
 

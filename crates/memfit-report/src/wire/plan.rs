@@ -19,19 +19,19 @@ pub struct PlanReport {
     pub budget: u64,
     /// The share of it that stays free.
     pub margin: f64,
-    /// How far the training was allowed to change.
+    /// The largest change to the training that was allowed.
     pub allow: Label,
     /// The script as it is; where it does not fit, as it would be on a card with memory without end.
     pub baseline: Option<PlanRun>,
     /// The fastest plan that fits.
     pub chosen: Option<PlanRun>,
-    /// How far the plan's micro-batch could go.
+    /// Largest micro-batch of the plan.
     pub limit: Option<PlanLimit>,
-    /// Those that were tried and that no other one beats in both memory and time, the fastest first.
+    /// Candidates that no other one beats in both memory and time, the fastest first.
     pub pareto: Vec<PlanRun>,
     /// Levers that are not in the plan, and why.
     pub rejected: Vec<RejectedLever>,
-    /// What to do, or to allow.
+    /// Further steps, or changes to allow.
     pub advice: Vec<String>,
     /// The smallest card of the catalogue on which the script was seen to fit as it is.
     pub smallest_card: Option<SmallestCard>,
@@ -39,7 +39,7 @@ pub struct PlanReport {
     pub evaluations: u64,
     /// Seconds from the start to the answer.
     pub wall_s: f64,
-    /// Whether it was ended before it was complete.
+    /// `true` if it was interrupted.
     pub interrupted: bool,
     /// Remarks.
     pub notes: Vec<String>,
@@ -68,13 +68,13 @@ pub struct PlanPatch {
     pub written: Option<String>,
     /// The levers that are in it.
     pub levers: Vec<String>,
-    /// Those that are not, and why.
+    /// Levers that the change leaves out, with reasons.
     pub left: Vec<RejectedLever>,
-    /// What somebody who applies it has to know.
+    /// Remarks for people who apply it.
     pub remarks: Vec<String>,
-    /// What running the changed script came to, on a card with what a plan may take.
+    /// Result of running the changed script with the memory that a plan may use.
     pub proof: Option<FixProof>,
-    /// Whether the changed script trains as the script does, computed on this machine.
+    /// Comparison of the changed script's gradients with the original's, on this machine's CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numbers: Option<PatchNumbers>,
 }
@@ -82,7 +82,7 @@ pub struct PlanPatch {
 /// The script and the changed script, computed on this machine's processor with small batches.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PatchNumbers {
-    /// Whether all gradients are equal within rounding; nothing where they could not be compared.
+    /// `true` if all gradients are equal within rounding; absent if they could not be compared.
     pub equal: Option<bool>,
     /// Why they could not be compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,7 +107,7 @@ pub struct PatchNumbers {
 }
 
 impl PatchNumbers {
-    /// How far the gradients are apart, as part of a sentence.
+    /// Difference of the gradients, as part of a sentence.
     pub fn difference_told(&self) -> String {
         let of = self.parameter.as_ref().map_or(String::new(), |name| format!(" of `{name}`"));
         match self.difference {
@@ -150,36 +150,36 @@ pub struct PlanRun {
     pub step_ms_low: Option<f64>,
     /// No more than this.
     pub step_ms_high: Option<f64>,
-    /// Whether it was seen to fit on the card.
+    /// `true` if a run on the card fitted.
     pub fits: bool,
-    /// Whether it was run on the card, and not seen to fit.
+    /// `true` if it was run on the card and did not fit.
     #[serde(default)]
     pub refuted: bool,
-    /// What filled the card when it was fullest.
+    /// Memory at the peak by category.
     pub at_peak: Option<AtPeak>,
 }
 
 /// One lever of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanLever {
-    /// Which.
+    /// Name of the lever.
     #[serde(rename = "name")]
     pub lever: Lever,
-    /// How far it is moved.
+    /// Its setting.
     pub value: Value,
-    /// What it does to the training.
+    /// Its label for this training.
     pub label: Label,
     /// Why the label is not known to be true, where it is the worst that may be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unverified: Option<String>,
 }
 
-/// How far a micro-batch could go.
+/// Largest micro-batch of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanLimit {
     /// The most samples together that were seen to fit.
     pub largest: u64,
-    /// So many were seen not to fit; nothing where the whole batch does.
+    /// A size that was seen not to fit; absent if the whole batch fits.
     pub refuted: Option<u64>,
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What came of replaying one device of a recording.
+/// Result of replaying one device of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplayReport {
     /// [`schema::REPLAY`](super::schema::REPLAY).
@@ -33,9 +33,9 @@ pub struct ReplayReport {
     pub oom: Option<ReplayOom>,
     /// The circumstances.
     pub under: Circumstances,
-    /// What is different about the blocks, where that was asked for.
+    /// Requested changes to blocks.
     pub changes: Vec<BlockChange>,
-    /// What the recording itself says, where other circumstances were asked for.
+    /// The recorded figures, where the replay was asked to differ.
     pub recorded: Option<Recorded>,
     /// The statistics at the end, under the names of `torch.cuda.memory_stats()`.
     pub statistics: BTreeMap<String, i64>,
@@ -46,25 +46,25 @@ pub struct ReplayReport {
     /// Events that the recording had to tell, because what decides them lies before its beginning. They are
     /// in no count of predictions.
     pub told: u64,
-    /// How often the state had to be worked out anew from the recording.
+    /// Number of times the allocator's state was rebuilt from the recording.
     pub resumed: u64,
     /// The first predictions that were wrong.
     pub mismatches: Vec<String>,
-    /// What could not be read.
+    /// Parts that could not be read.
     pub problems: Vec<String>,
 }
 
-/// How many predictions there were, and how many of them were right.
+/// Predictions, and how many were right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predicted {
-    /// How many there were.
+    /// Number of predictions.
     pub predicted: u64,
-    /// How many were right.
+    /// Number of right ones.
     pub matching: u64,
 }
 
 impl Predicted {
-    /// Whether all were right.
+    /// `true` if all were right.
     pub const fn all(self) -> bool {
         self.predicted == self.matching
     }
@@ -84,13 +84,13 @@ pub struct ReplayPeak {
 pub struct ReplayOom {
     /// Its place among the device's events.
     pub event: u64,
-    /// What was asked for.
+    /// Requested bytes.
     pub requested: u64,
     /// Bytes in blocks then.
     pub allocated: u64,
     /// Bytes in segments then.
     pub reserved: u64,
-    /// What the device had left.
+    /// Free bytes of the device.
     pub device_free: Option<u64>,
 }
 
@@ -99,13 +99,13 @@ pub struct ReplayOom {
 pub struct Circumstances {
     /// The allocator's settings as a text; empty for the defaults.
     pub alloc_conf: String,
-    /// What the allocator could get; absent where it is not known.
+    /// Bytes available to the allocator; absent where that is unknown.
     pub capacity: Option<u64>,
     /// The release of PyTorch whose rules were followed.
     pub torch: String,
 }
 
-/// What a recording itself says.
+/// The figures of the recording itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recorded {
     /// The most that was in blocks and in segments.
@@ -119,17 +119,17 @@ pub struct Recorded {
     pub again: ReplayPeak,
 }
 
-/// What is different about the blocks of a line, a category or a module.
+/// A change to the blocks of a line, a category or a module.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BlockChange {
     /// The line, the category or the module.
     pub of: String,
     /// `drop`, `scale` or `each-step`.
     pub effect: String,
-    /// How many times what was asked for, of `scale`.
+    /// Factor of the requested sizes, for `scale`.
     pub factor: Option<f64>,
-    /// How many blocks these are.
+    /// Number of blocks.
     pub blocks: u64,
-    /// What those of them took that were there when memory was fullest, or ran out.
+    /// Bytes of those that were allocated at the peak or at the out-of-memory error.
     pub at_peak: u64,
 }

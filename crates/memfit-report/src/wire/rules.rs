@@ -1,4 +1,4 @@
-//! What `memfit rule` says.
+//! Output of `memfit rule`.
 
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ pub struct RuleEntry {
     pub fix: Option<String>,
     /// It runs without being selected.
     pub on: bool,
-    /// What it does, in a sentence.
+    /// Its purpose in a sentence.
     pub summary: String,
 }
 

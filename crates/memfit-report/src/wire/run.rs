@@ -27,11 +27,11 @@ pub struct RunReport {
     pub headroom: i64,
     /// Completed optimizer steps, or forward passes of a script without an optimizer.
     pub steps: u64,
-    /// What was among the steps that ran.
+    /// What the completed steps included.
     pub coverage: Coverage,
-    /// What filled the card when it was fullest; absent where nothing was recorded.
+    /// Memory at the peak by category; absent where nothing was recorded.
     pub at_peak: Option<AtPeak>,
-    /// What lay outside PyTorch's allocator at the device peak, as a best guess.
+    /// Memory outside PyTorch's allocator at the device peak, as a best guess.
     pub outside: Outside,
     /// The same part by part: what each lies between, and who says so.
     #[serde(default)]
@@ -44,20 +44,20 @@ pub struct RunReport {
     /// nothing was recorded.
     #[serde(default)]
     pub cause: Option<Cause>,
-    /// What would have helped, the best first. With `evidence` of `run`, another run has shown it.
+    /// Remedies, the best first. `evidence` of `run` means that another run confirmed it.
     #[serde(default)]
     pub fixes: Vec<Fix>,
     /// The same peaks for each rank.
     pub ranks: Vec<Rank>,
-    /// How long things took.
+    /// Wall time of the run, and the estimated time of a step.
     pub time: Time,
-    /// How far the figures can be trusted.
+    /// Assumptions and gaps behind the figures.
     pub fidelity: Fidelity,
     /// `torch.__version__`.
     pub torch: Option<String>,
     /// The recording that was saved.
     pub recording: Option<String>,
-    /// How the script itself fared.
+    /// Outcome of the script itself.
     pub script: Script,
     /// Why there is no answer, where the verdict is `error` or `unknown`.
     pub problem: Option<Problem>,
@@ -94,7 +94,7 @@ pub struct DeviceInfo {
     pub name: String,
     /// Total memory in bytes, as PyTorch sees it.
     pub capacity: u64,
-    /// How many of them.
+    /// Number of cards.
     pub count: u32,
     /// Virtual or real.
     pub kind: CardKind,
@@ -107,7 +107,7 @@ pub struct Peak {
     pub allocated: u64,
     /// Segments that the allocator holds.
     pub reserved: u64,
-    /// What the card sees: reserved, and what lies outside the allocator, as a best guess.
+    /// Memory used on the device: reserved, plus a best guess of what is outside the allocator.
     pub device: u64,
     /// The same with everything outside the allocator at its upper bound; the verdict is about this.
     pub device_upper: u64,
@@ -128,26 +128,26 @@ pub struct PeakEnd {
     /// The peaks; where it ran out of memory, what was reached before.
     #[serde(flatten)]
     pub peak: Peak,
-    /// Whether it ran out of memory.
+    /// `true` if it ran out of memory.
     pub out_of_memory: bool,
-    /// Whether it did what the other did, so that its peak is one.
+    /// `true` if it completed the same steps as the other end, so that its peak counts.
     pub completed: bool,
 }
 
-/// What was among the steps that ran.
+/// What the completed steps included.
 #[expect(clippy::struct_excessive_bools, reason = "the contract's shape")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coverage {
     /// Completed steps.
     pub steps: u64,
-    /// Whether no optimizer stepped, so that `steps` counts forward passes of the outermost module.
+    /// `true` if no optimizer stepped, so that `steps` counts forward passes of the outermost module.
     #[serde(default)]
     pub forward_only: bool,
-    /// Whether an evaluation was among them.
+    /// `true` if an evaluation ran.
     pub evaluation: bool,
-    /// Whether the largest batch of the data set was among them.
+    /// `true` if the largest batch of the data set ran.
     pub largest_batch: bool,
-    /// Whether an epoch came to its end.
+    /// `true` if an epoch ended.
     pub epoch_end: bool,
     /// By how much the allocated bytes grew from step to step once steady; absent where too few steps ran to
     /// tell.
@@ -205,24 +205,24 @@ impl<'de> Deserialize<'de> for CategoryBytes {
     }
 }
 
-/// What filled the card at the first instant when the allocated bytes were greatest.
+/// Memory by category at the first instant with the most allocated bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AtPeak {
     /// The step it fell in, from 1.
     pub step: u64,
-    /// What the script was doing.
+    /// The phase of the step.
     pub phase: Phase,
     /// Bytes in blocks in use then.
     pub allocated: u64,
     /// Bytes in segments then.
     pub reserved: u64,
-    /// What `reserved` was made of; sums to it.
+    /// Parts of `reserved`; they sum to it.
     pub by_category: CategoryBytes,
     /// The modules for which most was allocated then.
     pub modules: Vec<ModuleBytes>,
 }
 
-/// What one module held.
+/// Memory of one module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModuleBytes {
     /// The name in `named_modules()`.
@@ -231,7 +231,7 @@ pub struct ModuleBytes {
     pub bytes: u64,
 }
 
-/// What lies outside PyTorch's allocator, in bytes.
+/// Memory outside PyTorch's allocator, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outside {
     /// CUDA contexts of this run.
@@ -255,9 +255,9 @@ pub struct OutsidePart {
     pub typical: u64,
     /// No more than this: what the verdict is judged by.
     pub high: u64,
-    /// How the figure came about.
+    /// Origin of the figure.
     pub origin: Origin,
-    /// Who says so.
+    /// Its source.
     pub source: String,
 }
 
@@ -279,16 +279,16 @@ pub struct Host {
     pub shared_memory: u64,
 }
 
-/// Where an out-of-memory error struck.
+/// An out-of-memory error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Oom {
-    /// Whether the script caught it.
+    /// `true` if the script caught it.
     pub caught: bool,
     /// Bytes asked for.
     pub requested: u64,
     /// The step it struck in, from 1.
     pub step: u64,
-    /// What the script was doing.
+    /// The phase of the step.
     pub phase: Phase,
     /// The innermost module.
     pub module: Option<String>,
@@ -301,7 +301,7 @@ pub struct Oom {
 /// One rank's peaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rank {
-    /// Which one.
+    /// Number of the rank.
     pub rank: u32,
     /// The card that it used most.
     pub card: u32,
@@ -310,7 +310,7 @@ pub struct Rank {
     pub peak: Peak,
 }
 
-/// How long things took.
+/// Wall time of the run, and the estimated time of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Time {
     /// Seconds from the start of the script to the verdict.
@@ -324,29 +324,29 @@ pub struct Time {
     /// It is no more than this, as far as the model goes.
     #[serde(default)]
     pub step_ms_high: Option<f64>,
-    /// What the card does in a step, in milliseconds by kind of work; what runs side by side counts each.
+    /// Milliseconds of GPU work in a step by kind; concurrent work counts for each kind.
     #[serde(default)]
     pub busy_ms: BTreeMap<String, f64>,
-    /// How the clock went: `estimate`, `instant` or `never`; absent on a real card.
+    /// Clock of the run: `estimate`, `instant` or `never`; absent on a real card.
     #[serde(default)]
     pub clock: Option<String>,
 }
 
-/// How far the figures can be trusted.
+/// Assumptions and gaps behind the figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fidelity {
     /// Calls that the virtual device does not model, and refused.
     pub unmodelled: Vec<CallCount>,
     /// Values that a kernel would have computed and the script read back, by what was answered.
     pub values: Vec<CallCount>,
-    /// What else there is to know.
+    /// Further remarks.
     pub notes: Vec<String>,
-    /// What each of these may change in the peaks, in this order: calls, values, notes.
+    /// Possible effect of each on the peaks, in this order: calls, values, notes.
     #[serde(default)]
     pub effects: Vec<PossibleEffect>,
 }
 
-/// What one thing that is not certain may change in the peaks.
+/// Possible effect of one uncertainty on the peaks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PossibleEffect {
     /// A stable name: of a remark, as docs/remarks.md lists them, or `unmodelled`, `value`, `size`,
@@ -365,11 +365,11 @@ pub struct PossibleEffect {
 pub struct CallCount {
     /// The name.
     pub call: String,
-    /// How often.
+    /// Number of occurrences.
     pub count: u64,
 }
 
-/// How the script itself fared.
+/// Outcome of the script itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Script {
     /// The command as it was started.
@@ -402,8 +402,8 @@ pub struct Problem {
     /// `timeout`, `interrupted`, `no-gpu-use`, `size-read-back`, `unmodelled-call`, `single-step`, `no-step`,
     /// `no-kernels-for-card`, `extension-not-built`, `no-network`.
     pub kind: String,
-    /// What happened.
+    /// Description.
     pub message: String,
-    /// What to do.
+    /// Advice.
     pub hint: Option<String>,
 }

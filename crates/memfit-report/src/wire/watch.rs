@@ -20,7 +20,7 @@ pub struct WatchedRun {
     pub pid: u32,
     /// The command line of that.
     pub command: Vec<String>,
-    /// Whether it has ended since it was looked at before.
+    /// `true` if it has ended since the last sample.
     pub ended: bool,
     /// For how long it has been there.
     pub seconds: f64,
@@ -30,7 +30,7 @@ pub struct WatchedRun {
     pub steps_wanted: Option<u64>,
     /// `torch.__version__`, once it is imported.
     pub torch: Option<String>,
-    /// Whether its cards are virtual.
+    /// Virtual or real cards.
     pub kind: CardKind,
     /// Its cards.
     pub cards: Vec<WatchedCard>,
@@ -64,11 +64,11 @@ pub struct WatchedCard {
     pub name: String,
     /// Its memory.
     pub capacity: u64,
-    /// What is taken of it now, inside and outside the allocator.
+    /// Bytes in use now, inside and outside the allocator.
     pub used: u64,
     /// The most that was.
     pub peak: u64,
-    /// What was taken at the looks before this one, the oldest first.
+    /// Bytes in use at earlier samples, the oldest first.
     #[serde(skip)]
     pub history: Vec<u64>,
 }
@@ -80,7 +80,7 @@ pub struct WatchedProcess {
     pub pid: u32,
     /// `RANK`, where it is one of several.
     pub rank: Option<u32>,
-    /// Whether it still runs.
+    /// `true` while it runs.
     pub alive: bool,
     /// Its completed optimizer steps.
     pub steps: u64,
@@ -88,8 +88,7 @@ pub struct WatchedProcess {
     pub allocated: u64,
     /// The most bytes in blocks in any step.
     pub peak_allocated: u64,
-    /// What it has of the cards now; nothing on a real card, whose driver does not say whose bytes are
-    /// whose.
+    /// Its bytes on the cards now; absent on a real card, whose driver does not report them by process.
     pub used: Option<u64>,
     /// Its resident memory on the host.
     pub resident: u64,

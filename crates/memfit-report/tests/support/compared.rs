@@ -7,7 +7,7 @@ use memfit_report::wire::{
 const GIB: u64 = 1 << 30;
 
 fn row(gpu: &str, gib: u64, verdict: CardVerdict) -> CardRow {
-    let timed = |ms: f64| verdict.fits().then_some(ms / gib as f64);
+    let timed = |ms: f64| verdict.fits().then_some((ms / gib as f64).round());
     let needed = 9 * GIB;
     CardRow {
         gpu: gpu.to_owned(),
@@ -23,7 +23,7 @@ fn row(gpu: &str, gib: u64, verdict: CardVerdict) -> CardRow {
         step_ms_estimate: timed(2_400.0),
         step_ms_low: timed(2_000.0),
         step_ms_high: timed(3_600.0),
-        samples_per_s: timed(2_400.0).map(|ms| 32e3 / ms),
+        samples_per_s: timed(2_400.0).map(|ms| (32e3 / ms).round()),
         price: None,
         pareto: false,
         evidence: CardEvidence::Replayed,
@@ -56,10 +56,10 @@ pub(crate) fn each() -> Vec<CardsReport> {
     use CardVerdict::{DoesNotFit, FitsAsIs, FitsWithPlan, Unknown};
     let price = |amount: f64| CardPrice {
         amount,
-        low: amount * 0.8,
-        high: amount * 1.5,
+        low: (amount * 0.8).round(),
+        high: (amount * 1.5).round(),
         per_hour: 1.5,
-        hours: amount / 1.5,
+        hours: (amount / 1.5).round(),
         vendor: "A Vendor".to_owned(),
         instance: "large-1".to_owned(),
         cards: 1,

@@ -175,8 +175,10 @@ fn outside_is_modelled() -> Fidelity {
 pub(crate) fn unknown() -> RunReport {
     let mut report = fits();
     report.verdict = Verdict::Unknown;
-    report.fidelity.values =
-        vec![CallCount { call: "nonzero: size read back, upper bound used".to_owned(), count: 12 }];
+    report.fidelity.values = vec![CallCount {
+        call: "the size of `nonzero` depends on computed values, upper bound used".to_owned(),
+        count: 12,
+    }];
     report.fidelity.unmodelled = vec![CallCount { call: "cudaGraphicsMapResources".to_owned(), count: 1 }];
     report.coverage.growth_per_step = Some(8 * MIB as i64);
     let end = |peak, out_of_memory| PeakEnd { peak, out_of_memory, completed: !out_of_memory };

@@ -1,4 +1,4 @@
-//! What came of replays, made up.
+//! Made-up results of replays.
 
 use std::collections::BTreeMap;
 

@@ -9,7 +9,7 @@ use crate::{
 const HALF: u64 = 50;
 
 pub(super) const LEVER: Declaration = Declaration {
-    brief: "so many hundredths of what compiled graphs would keep for the backward are kept",
+    brief: "compiled graphs save at most this share of their activations and recompute the rest",
     sentence: Sentence::With(sentence),
     unit: "%",
     search: Some(Search { of_compiled: true, ..Search::new(Turn::WhereShort, 120, sense) }),
@@ -18,8 +18,8 @@ pub(super) const LEVER: Declaration = Declaration {
         imports: &["torch._functorch.config"],
     }]),
     docs: Docs::new(
-        "hundredths",
-        "compiled graphs keep that share of their activations and recompute the rest; graphs that draw random numbers keep all",
+        "percent",
+        "compiled graphs save that share of their activations and recompute the rest; graphs that draw random numbers save all",
     ),
     ..Declaration::new("activation-budget", Stage::Model, Label::Rounding)
 };
@@ -31,18 +31,15 @@ fn sense(situation: &Situation<'_>) -> Sense {
     }
     if training.draws {
         return Sense::against(
-            "the model draws random numbers, as dropout does, and PyTorch would draw others where a compiled graph computes them again: \
-             gradients would be wrong",
+            "the model draws random numbers (dropout, for example), and PyTorch draws new ones when a compiled graph recomputes them: \
+             the gradients would be wrong",
         );
     }
     Sense::Try(Value::Count(HALF))
 }
 
 fn sentence(moved: Moved<'_>) -> String {
-    format!(
-        "compiled graphs keep {} % of what they would keep for the backward, and compute the rest again",
-        moved.value
-    )
+    format!("compiled graphs save {} % of their activations and recompute the rest", moved.value)
 }
 
 #[cfg(test)]

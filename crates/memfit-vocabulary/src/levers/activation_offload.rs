@@ -5,7 +5,7 @@ use crate::{
 };
 
 const KEEP_ON_HOST: &str = r#"def keep_on_host(model, names):
-    """What these modules keep for the backward waits in the host's memory."""
+    """Offload what these modules save for the backward pass to host memory."""
 
     def around(forward):
         @functools.wraps(forward)
@@ -20,14 +20,14 @@ const KEEP_ON_HOST: &str = r#"def keep_on_host(model, names):
         module.forward = around(module.forward)
 "#;
 
-const REMARK: &str = "PyTorch's own way to the host waits for each copy: memory is the plan's, and a step takes longer than with \
-     memfit, whose copies run beside the computing";
+const REMARK: &str = "`save_on_cpu` waits for each copy: memory is as planned, and a step takes longer than with `memfit.Step`, \
+     whose copies overlap with computing";
 
-const WITH_COMPILE: &str = "what compiled modules keep is sent to the host from outside of them, for which plain PyTorch has no few lines: \
+const WITH_COMPILE: &str = "offloading the activations of compiled modules takes more than a few lines of plain PyTorch: \
      `memfit.Step(…, plan=\"FILE\")` does it";
 
 pub(super) const LEVER: Declaration = Declaration {
-    brief: "these modules' activations wait for the backward in the host's memory",
+    brief: "activations of these modules are offloaded to host memory until the backward pass",
     sentence: Sentence::With(sentence),
     script: Script::Model(&[ModelChange::Modules {
         function: "keep_on_host",
@@ -39,14 +39,13 @@ pub(super) const LEVER: Declaration = Declaration {
     saves: Some(|held| held.sample / 10 * 6),
     docs: Docs::new(
         "module names, `\"blocks\"`, `\"all\"`",
-        "their activations wait for the backward pass in pinned host memory; copies overlap with computing; no effect on the CPU",
+        "their activations are offloaded to pinned host memory until the backward pass; copies overlap with computing; no effect on the CPU",
     ),
     ..Declaration::new("activation-offload", Stage::Model, Label::Exact)
 };
 
 fn sentence(moved: Moved<'_>) -> String {
     let names = moved.value.names();
-    let waits = if names.len() == 1 { "waits" } else { "wait" };
     let blocks = counted(names.len() as u64, "block");
-    format!("{blocks} {waits} for the backward in the host's memory: {}", in_short(names))
+    format!("activations of {blocks} offloaded to host memory until the backward pass: {}", in_short(names))
 }

@@ -9,19 +9,19 @@ pub(super) const LEVER: Declaration = Declaration {
     harm: Harm::Rule,
     excludes: &[
         (Lever::FusedOptimizer, "Adafactor has no fused kernel"),
-        (Lever::EightBitOptimizer, "rows and columns of moments are small already"),
-        (Lever::Bf16OptimizerState, "rows and columns of moments are small already"),
-        (Lever::HostOptimizerState, "rows and columns of moments are small already"),
-        (Lever::PureBf16, "Adafactor's updates are not rounded by chance, and bf16 would lose most"),
+        (Lever::EightBitOptimizer, "Adafactor's factored state is small already"),
+        (Lever::Bf16OptimizerState, "Adafactor's factored state is small already"),
+        (Lever::HostOptimizerState, "Adafactor's factored state is small already"),
+        (Lever::PureBf16, "Adafactor has no stochastic rounding, and bf16 weights would lose most updates"),
     ],
-    brief: "Adafactor in the optimizer's place",
+    brief: "Adafactor instead of the script's optimizer",
     sentence: Sentence::Brief,
     search: Some(Search {
         instead_of: &[Lever::FusedOptimizer, Lever::ForeachOff],
         ..Search::new(Turn::WhereShort, 170, sense)
     }),
     keywords: &[Keyword::new(Framework::Transformers, "optim", "\"adafactor\"")],
-    docs: Docs::new("", "another optimizer, in the same object"),
+    docs: Docs::new("", "replaces the optimizer by Adafactor, in the same object"),
     ..Declaration::new("adafactor", Stage::Optimizer, Label::ChangesTraining)
 };
 

@@ -7,7 +7,7 @@ use crate::{
 
 pub(super) const LEVER: Declaration = Declaration {
     excludes: &[
-        (Lever::AutocastFp16, "an operation runs in one type"),
+        (Lever::AutocastFp16, "an operation runs in one data type"),
         (Lever::PureBf16, "everything is in bf16 already"),
     ],
     brief: "most operations in bf16",

@@ -6,9 +6,9 @@ use crate::{
 };
 
 pub(super) const LEVER: Declaration = Declaration {
-    excludes: &[(Lever::PureBf16, "an operation runs in one type")],
-    brief: "most operations in fp16, the loss scaled",
-    sentence: Sentence::Words("most operations in fp16 (autocast), the loss scaled"),
+    excludes: &[(Lever::PureBf16, "an operation runs in one data type")],
+    brief: "most operations in fp16, with loss scaling",
+    sentence: Sentence::Words("most operations in fp16 (autocast) with loss scaling"),
     search: Some(Search::new(Turn::First, 50, sense)),
     script: Script::Autocast { dtype: "float16", scaled: true },
     keywords: &[

@@ -3,7 +3,7 @@
 use crate::{Declaration, Docs, Label, ModelChange, Script, Search, Sense, Sentence, Situation, Stage, Turn};
 
 pub(super) const LEVER: Declaration = Declaration {
-    brief: "pictures with their channels last in memory",
+    brief: "`channels_last` memory format",
     sentence: Sentence::Brief,
     search: Some(Search::new(Turn::First, 70, sense)),
     script: Script::Model(&[ModelChange::Each {

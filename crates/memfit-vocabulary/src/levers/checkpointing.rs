@@ -6,7 +6,7 @@ use crate::{
 };
 
 const RECOMPUTE: &str = r#"def recompute(model, names):
-    """What these modules compute is computed again in the backward, and not kept for it."""
+    """Recompute the activations of these modules in the backward pass instead of saving them."""
     for name in names:
         module = model.get_submodule(name)
         module.forward = functools.partial(
@@ -15,7 +15,7 @@ const RECOMPUTE: &str = r#"def recompute(model, names):
 "#;
 
 pub(super) const LEVER: Declaration = Declaration {
-    brief: "these modules' activations are computed again in the backward",
+    brief: "activations of these modules are recomputed in the backward pass (activation checkpointing)",
     sentence: Sentence::With(sentence),
     script: Script::Model(&[ModelChange::Modules {
         function: "recompute",
@@ -28,12 +28,12 @@ pub(super) const LEVER: Declaration = Declaration {
     saves: Some(|held| held.sample / 10 * 5),
     docs: Docs::new(
         "module names, `\"blocks\"`",
-        "their activations are recomputed in the backward pass; random numbers (torch's, Python's, NumPy's), buffers and what modules count in attributes are those of the first time",
+        "their activations are recomputed in the backward pass; the second pass sees the random numbers (torch's, Python's, NumPy's), buffers and attributes of the first",
     ),
     ..Declaration::new("checkpointing", Stage::Model, Label::Exact)
 };
 
 fn sentence(moved: Moved<'_>) -> String {
     let names = moved.value.names();
-    format!("{} computed again in the backward: {}", counted(names.len() as u64, "block"), in_short(names))
+    format!("activation checkpointing of {}: {}", counted(names.len() as u64, "block"), in_short(names))
 }

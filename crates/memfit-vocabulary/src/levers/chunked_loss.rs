@@ -6,12 +6,12 @@ use crate::{Declaration, Docs, Label, Search, Sense, Sentence, Situation, Stage,
 const MANY_CLASSES: u64 = 4096;
 
 pub(super) const LEVER: Declaration = Declaration {
-    brief: "the loss over pieces of the logits",
-    sentence: Sentence::Words("the loss in pieces, so that the logits are never there as a whole"),
+    brief: "chunked cross-entropy: the full logits are never materialised",
+    sentence: Sentence::Words("chunked cross-entropy: the full logits are never materialised"),
     search: Some(Search::new(Turn::First, 80, sense)),
     docs: Docs::new(
         "tokens, or `head=NAME,tokens=N`",
-        "the last layer's logits are made piece by piece inside `cross_entropy`, and the gradients with them (in fp16, again in the backward); whatever else asks for them gets them",
+        "`cross_entropy` computes the last layer's logits and their gradients chunk by chunk (in fp16, once more in the backward pass); other uses of the logits still get them in full",
     ),
     ..Declaration::new("chunked-loss", Stage::Model, Label::Rounding)
 };

@@ -6,13 +6,13 @@ use crate::{
 };
 
 const COMPILE_EACH: &str = r#"def compile_each(model, names):
-    """Each of these modules is compiled by itself, and those that are alike share the code."""
+    """Compile each of these modules separately; equal ones share the compiled code."""
     for name in names:
         model.get_submodule(name).compile()
 "#;
 
 pub(super) const LEVER: Declaration = Declaration {
-    brief: "kernels that torch.compile fuses",
+    brief: "kernels fused by `torch.compile`",
     sentence: Sentence::With(sentence),
     search: Some(Search::new(Turn::First, 90, sense)),
     script: Script::Model(&[
@@ -48,10 +48,10 @@ fn sense(situation: &Situation<'_>) -> Sense {
 fn sentence(moved: Moved<'_>) -> String {
     let how = match moved.value {
         Value::Switch(true) => ", the model compiled as a whole".to_owned(),
-        Value::Names(names) => format!(", each block compiled by itself: {}", in_short(names)),
+        Value::Names(names) => format!(", each block compiled separately: {}", in_short(names)),
         _ => String::new(),
     };
-    format!("kernels that torch.compile fuses{how}")
+    format!("kernels fused by `torch.compile`{how}")
 }
 
 #[cfg(test)]

@@ -6,11 +6,11 @@ use crate::{
 
 pub(super) const LEVER: Declaration = Declaration {
     excludes: &[
-        (Lever::Bf16OptimizerState, "a moment has one type"),
-        (Lever::HostOptimizerState, "a moment is in one place"),
+        (Lever::Bf16OptimizerState, "optimizer state has one data type"),
+        (Lever::HostOptimizerState, "optimizer state is in one place"),
     ],
     brief: "optimizer state in 8 bits",
-    sentence: Sentence::Words("the optimizer's state in 8 bits"),
+    sentence: Sentence::Words("optimizer state in 8 bits"),
     search: Some(Search {
         instead_of: &[Lever::FusedOptimizer, Lever::ForeachOff],
         ..Search::new(Turn::WhereShort, 160, sense)
@@ -19,7 +19,7 @@ pub(super) const LEVER: Declaration = Declaration {
     saves: Some(|held| held.states / 100 * 74),
     docs: Docs::new(
         "",
-        "moments packed between steps, unpacked for a few parameters at a time; a checkpoint has them in full; packing takes about seven times as long as a fused AdamW's update, a compiled one such as torchao's `AdamW8bit` far less",
+        "optimizer state packed between steps and unpacked for a few parameters at a time; checkpoints store it in full; an update takes about seven times as long as fused AdamW's, and with a compiled optimizer such as torchao's `AdamW8bit` far less",
     ),
     ..Declaration::new("8-bit-optimizer", Stage::Optimizer, Label::ChangesTraining)
 };

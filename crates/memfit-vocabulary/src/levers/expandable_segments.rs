@@ -6,9 +6,9 @@ use crate::{Declaration, Docs, Label, Lever, Script, Search, Sense, Sentence, Si
 const FRAGMENTED: f64 = 0.03;
 
 pub(super) const LEVER: Declaration = Declaration {
-    excludes: &[(Lever::AllocatorSettings, "the settings name all of them")],
-    brief: "segments that grow: less fragmentation",
-    sentence: Sentence::Words("PYTORCH_ALLOC_CONF=expandable_segments:True, against fragmentation"),
+    excludes: &[(Lever::AllocatorSettings, "`allocator-settings` sets the whole variable")],
+    brief: "expandable segments: less fragmentation",
+    sentence: Sentence::Words("PYTORCH_ALLOC_CONF=expandable_segments:True: less fragmentation"),
     search: Some(Search::new(Turn::First, 110, sense)),
     script: Script::Environment { name: "PYTORCH_CUDA_ALLOC_CONF", value: "expandable_segments:True" },
     docs: Docs::new("", "`expandable_segments:True` in the environment; a warning where CUDA runs already"),

@@ -3,8 +3,8 @@
 use crate::{Declaration, Docs, Label, Script, Search, Sense, Sentence, Situation, Stage, Turn};
 
 pub(super) const LEVER: Declaration = Declaration {
-    brief: "parameters are updated one by one",
-    sentence: Sentence::Words("the optimizer updates one parameter at a time"),
+    brief: "parameters are updated one at a time (`foreach=False`)",
+    sentence: Sentence::Words("the optimizer updates one parameter at a time (`foreach=False`)"),
     search: Some(Search::new(Turn::First, 20, sense)),
     script: Script::OptimizerKeyword { keyword: "foreach=False", name: "foreach", instead_of: "fused" },
     docs: Docs {
@@ -15,7 +15,7 @@ pub(super) const LEVER: Declaration = Declaration {
     ..Declaration::new("foreach-off", Stage::Optimizer, Label::Exact)
 };
 
-/// Where there is no fused kernel, one parameter at a time has the smallest temporaries.
+/// Without a fused kernel, updating one parameter at a time has the smallest temporaries.
 fn sense(situation: &Situation<'_>) -> Sense {
     Sense::when(situation.training.foreach && !situation.training.fusible)
 }

@@ -7,12 +7,12 @@ use crate::{
 
 pub(super) const LEVER: Declaration = Declaration {
     excludes: &[(Lever::ForeachOff, "one kernel for all, or one parameter at a time")],
-    brief: "one kernel updates the parameters, without temporaries",
-    sentence: Sentence::Words("the optimizer's fused kernel, which needs no temporaries"),
+    brief: "fused optimizer kernel, without temporaries",
+    sentence: Sentence::Words("fused optimizer kernel, which needs no temporaries"),
     search: Some(Search { instead_of: &[Lever::ForeachOff], ..Search::new(Turn::First, 10, sense) }),
     script: Script::OptimizerKeyword { keyword: "fused=True", name: "fused", instead_of: "foreach" },
     keywords: &[Keyword::new(Framework::Transformers, "optim", "\"adamw_torch_fused\"")],
-    docs: Docs::new("", "one fused kernel updates the parameters, without temporaries"),
+    docs: Docs::new("", "the optimizer's `fused=True` kernel, which needs no temporaries"),
     ..Declaration::new("fused-optimizer", Stage::Optimizer, Label::Rounding)
 };
 

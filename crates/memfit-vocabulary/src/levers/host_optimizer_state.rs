@@ -3,8 +3,8 @@
 use crate::{Declaration, Docs, Label, Lever, Search, Sense, Sentence, Situation, Stage, Turn};
 
 pub(super) const LEVER: Declaration = Declaration {
-    brief: "optimizer state in the host's memory",
-    sentence: Sentence::Words("the optimizer's state in the host's memory"),
+    brief: "optimizer state in host memory",
+    sentence: Sentence::Words("optimizer state offloaded to host memory"),
     search: Some(Search {
         instead_of: &[Lever::FusedOptimizer, Lever::ForeachOff],
         ..Search::new(Turn::WhereShort, 140, sense)
@@ -12,7 +12,7 @@ pub(super) const LEVER: Declaration = Declaration {
     saves: Some(|held| held.states),
     docs: Docs::new(
         "",
-        "moments wait in host memory between steps, and come over for a few parameters at a time; a checkpoint has them in full",
+        "optimizer state stays in host memory between steps and is copied over for a few parameters at a time; checkpoints store it in full",
     ),
     ..Declaration::new("host-optimizer-state", Stage::Optimizer, Label::Exact)
 };

@@ -1,4 +1,4 @@
-//! What is kept over steps is kept without its graph, and not on the card.
+//! Tensors that are collected over steps are detached and moved off the GPU.
 
 use crate::{Declaration, Label};
 

@@ -3,10 +3,10 @@
 use crate::{Declaration, Docs, Label, Search, Sense, Sentence, Situation, Stage, Turn};
 
 pub(super) const LEVER: Declaration = Declaration {
-    brief: "keys and values of the cache in 8 bits",
+    brief: "8-bit KV cache",
     sentence: Sentence::Brief,
     search: Some(Search::new(Turn::WhereShort, 230, sense)),
-    docs: Docs::new("", "the cache of transformers in 8 bits"),
+    docs: Docs::new("", "the KV cache of transformers' models in 8 bits"),
     ..Declaration::new("kv-cache-8-bit", Stage::Model, Label::ChangesTraining)
 };
 

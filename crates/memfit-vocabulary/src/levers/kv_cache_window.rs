@@ -8,10 +8,10 @@ const PARTS: u64 = 2;
 pub(super) const LEVER: Declaration = Declaration {
     harm: Harm::Model,
     excludes: &[(Lever::KvCache8Bit, "a layer's cache is of one kind")],
-    brief: "the cache keeps the last tokens alone: the value is how many",
-    sentence: Sentence::With(|moved| format!("the cache keeps the last {} tokens", moved.value)),
+    brief: "KV cache of the last N tokens only",
+    sentence: Sentence::With(|moved| format!("KV cache of the last {} tokens only", moved.value)),
     search: Some(Search::new(Turn::WhereShort, 240, sense)),
-    docs: Docs::new("tokens", "the cache of transformers keeps only the last tokens"),
+    docs: Docs::new("tokens", "the KV cache of transformers' models keeps only the last tokens"),
     ..Declaration::new("kv-cache-window", Stage::Model, Label::ChangesTraining)
 };
 

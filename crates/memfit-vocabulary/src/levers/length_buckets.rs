@@ -3,7 +3,7 @@
 use crate::{Declaration, Docs, Label, Stage};
 
 pub(super) const LEVER: Declaration = Declaration {
-    brief: "samples of similar length in one batch: less padding",
-    docs: Docs::new("batches", "samples of similar length in one batch, through `step.over(loader)`"),
+    brief: "batches of samples of similar length: less padding",
+    docs: Docs::new("batches", "batches of samples of similar length, through `step.over(loader)`"),
     ..Declaration::new("length-buckets", Stage::Data, Label::ChangesTraining)
 };

@@ -11,11 +11,11 @@ pub(super) const LEVER: Declaration = Declaration {
         (Lever::QuantizedWeights, "weights beside which matrices are trained are `quantized-base`"),
         (Lever::Shard, "matrices beside a shard are not sharded with it"),
     ],
-    brief: "LoRA adapters are trained beside frozen weights",
-    sentence: Sentence::Words("small matrices that learn beside frozen weights (LoRA)"),
+    brief: "LoRA adapters on frozen weights",
+    sentence: Sentence::Words("LoRA adapters on frozen weights"),
     search: Some(Search::new(Turn::WhereShort, 200, sense)),
     saves: Some(|held| (held.states + held.trained) / 10 * 9),
-    docs: Docs::new("rank", "small matrices beside frozen weights, added to them on `close()`"),
+    docs: Docs::new("rank", "LoRA adapters on frozen weights, merged on `close()`"),
     ..Declaration::new("lora", Stage::Model, Label::ChangesTraining)
 };
 
@@ -31,11 +31,11 @@ pub(super) fn sense(situation: &Situation<'_>) -> Sense {
     }
     if !training.pretrained {
         return Sense::against(
-            "the weights are not loaded from anywhere: small matrices beside random weights would learn next to nothing",
+            "no pretrained weights are loaded: LoRA adapters on random weights would learn next to nothing",
         );
     }
     if training.processes > 1 {
-        return Sense::against("the processes that train together have exchanged their parameters already");
+        return Sense::against("DDP has broadcast the parameters already, before adapters could be added");
     }
     Sense::Try(Value::Count(RANK))
 }

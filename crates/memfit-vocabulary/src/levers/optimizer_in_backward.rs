@@ -4,14 +4,14 @@ use crate::{Declaration, Docs, Label, Lever, Search, Sense, Sentence, Situation,
 
 pub(super) const LEVER: Declaration = Declaration {
     excludes: &[
-        (Lever::MicroBatch, "a gradient is gone before the next one could be added"),
-        (Lever::AutocastFp16, "whether gradients overflowed is known only after the backward"),
-        (Lever::Shard, "gradients are not reduced yet when they appear"),
-        (Lever::GradientAsBucketView, "gradients are not exchanged yet when they appear"),
+        (Lever::MicroBatch, "each gradient is freed before the next micro-batch's could be added"),
+        (Lever::AutocastFp16, "overflowed gradients are found only after the backward pass"),
+        (Lever::Shard, "gradients are not reduced yet when autograd produces them"),
+        (Lever::GradientAsBucketView, "gradients are not reduced yet when autograd produces them"),
     ],
-    brief: "each parameter is updated as soon as its gradient is there",
+    brief: "each parameter is updated in the backward pass, and its gradient freed",
     sentence: Sentence::Words(
-        "each parameter is updated as soon as its gradient is there, which is then let go",
+        "each parameter is updated in the backward pass as soon as its gradient is computed, which is then freed",
     ),
     search: Some(Search {
         instead_of: &[Lever::FusedOptimizer, Lever::ForeachOff],
@@ -19,7 +19,7 @@ pub(super) const LEVER: Declaration = Declaration {
     }),
     docs: Docs::new(
         "",
-        "each gradient is used and gone; no accumulation, clipping or scaler, and no second backward before the step, as the two models of a GAN have it: it is refused when it reaches a parameter that was updated",
+        "each gradient is used and freed in the backward pass; excludes accumulation, clipping, a scaler, and a second backward before the step (as in a GAN), which is refused when it reaches a parameter that was updated",
     ),
     ..Declaration::new("optimizer-in-backward", Stage::Optimizer, Label::Exact)
 };
@@ -30,24 +30,26 @@ fn sense(situation: &Situation<'_>) -> Sense {
         return Sense::Nothing;
     }
     if training.clips {
-        return Sense::against("gradients are clipped over all parameters, which takes all of them together");
+        return Sense::against(
+            "gradients are clipped by their norm over all parameters, which needs all of them at once",
+        );
     }
     if training.own_accumulation > 1 || situation.global_batch.is_some() {
-        return Sense::against("gradients are accumulated, and would be gone before the next are added");
+        return Sense::against("gradients are accumulated, and would be freed before the next are added");
     }
     if training.alternates {
         return Sense::against(
-            "its optimizers take turns, and the backward of one reaches what the other updates",
+            "its optimizers take turns, and the backward pass of one reaches parameters that the other updates",
         );
     }
     if training.backwards > 1 {
         return Sense::Against(format!(
-            "{} backwards add up to a step's gradients, or train other parameters, and each would update all that it reaches",
+            "a step has {} backward passes, and each would update all parameters that it reaches",
             training.backwards
         ));
     }
     if training.replicated {
-        return Sense::against("gradients are exchanged between processes, and are not yet when they appear");
+        return Sense::against("gradients are reduced between processes after autograd produces them");
     }
     Sense::when(situation.is_worth(training.trained))
 }
@@ -72,8 +74,8 @@ mod tests {
         for (training, text) in [
             (Training { clips: true, ..Training::default() }, "clipped"),
             (Training { alternates: true, ..Training::default() }, "take turns"),
-            (Training { backwards: 2, ..Training::default() }, "2 backwards"),
-            (Training { replicated: true, ..Training::default() }, "exchanged"),
+            (Training { backwards: 2, ..Training::default() }, "2 backward passes"),
+            (Training { replicated: true, ..Training::default() }, "reduced between processes"),
         ] {
             assert!(told(training.clone()).contains(text), "{}", told(training));
         }

@@ -1,4 +1,4 @@
-//! What grows is made once, as large as it will be, and filled.
+//! A growing tensor is allocated once at its final size, and filled.
 
 use crate::{Declaration, Label};
 

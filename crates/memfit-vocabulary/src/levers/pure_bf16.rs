@@ -5,9 +5,12 @@ use crate::{
 };
 
 pub(super) const LEVER: Declaration = Declaration {
-    excludes: &[(Lever::Shard, "a shard's updates are not rounded by chance, and bf16 would lose most")],
+    excludes: &[(
+        Lever::Shard,
+        "sharded updates have no stochastic rounding, and bf16 weights would lose most of them",
+    )],
     brief: "weights, gradients and optimizer state in bf16",
-    sentence: Sentence::Words("weights, gradients and the optimizer's state in bf16"),
+    sentence: Sentence::Words("weights, gradients and optimizer state in bf16"),
     search: Some(Search {
         instead_of: &[Lever::AutocastBf16, Lever::AutocastFp16],
         ..Search::new(Turn::WhereShort, 180, sense)
@@ -16,7 +19,7 @@ pub(super) const LEVER: Declaration = Declaration {
     saves: Some(|held| (held.parameters + held.states + held.trained) / 2),
     docs: Docs::new(
         "",
-        "weights, gradients and moments; updates are computed in fp32, and rounded up or down by chance, for PyTorch's own optimizers that update each number by itself; layers with running statistics stay in fp32, and so do buffers of a single dimension, such as frequencies of positions",
+        "weights, gradients and optimizer state; updates are computed in fp32 with stochastic rounding, for PyTorch's element-wise optimizers; layers with running statistics and one-dimensional buffers (such as rotary frequencies) stay in fp32",
     ),
     ..Declaration::new("pure-bf16", Stage::Model, Label::ChangesTraining)
 };

@@ -6,18 +6,18 @@ use crate::{Declaration, Docs, Harm, Label, Lever, Search, Sense, Sentence, Situ
 pub(super) const LEVER: Declaration = Declaration {
     harm: Harm::Model,
     excludes: &[
-        (Lever::QuantizedWeights, "a weight has one type"),
-        (Lever::PureBf16, "a weight has one type"),
-        (Lever::Shard, "packed weights cannot be sharded"),
+        (Lever::QuantizedWeights, "a weight has one data type"),
+        (Lever::PureBf16, "a weight has one data type"),
+        (Lever::Shard, "quantized weights cannot be sharded"),
     ],
     needs: Some(Lever::Lora),
-    brief: "frozen weights beside LoRA adapters in 8 or 4 bits",
-    sentence: Sentence::Words("the frozen weights in 4 bits"),
+    brief: "frozen weights under LoRA adapters quantized to 8 or 4 bits (QLoRA)",
+    sentence: Sentence::Words("frozen weights quantized to 4 bits (QLoRA)"),
     search: Some(Search {
         with: &[(Lever::Lora, Value::Count(lora::RANK))],
         ..Search::new(Turn::WhereShort, 210, sense)
     }),
-    docs: Docs::new("`\"8-bit\"`, `\"4-bit\"`", "the frozen weights beside `lora` in codes"),
+    docs: Docs::new("`\"8-bit\"`, `\"4-bit\"`", "the frozen weights under `lora`, quantized"),
     ..Declaration::new("quantized-base", Stage::Model, Label::ChangesTraining)
 };
 

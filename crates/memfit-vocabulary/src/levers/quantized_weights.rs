@@ -3,10 +3,10 @@
 use crate::{Declaration, Docs, Label, Search, Sense, Sentence, Situation, Stage, Turn, Value};
 
 pub(super) const LEVER: Declaration = Declaration {
-    brief: "weights of linear layers in 8 or 4 bits, decoded where they are used",
-    sentence: Sentence::Words("weights of linear layers in 8 bits, decoded where they are used"),
+    brief: "linear layers' weights quantized to 8 or 4 bits, dequantized where they are used",
+    sentence: Sentence::Words("linear layers' weights quantized to 8 bits, dequantized where they are used"),
     search: Some(Search::new(Turn::WhereShort, 220, sense)),
-    docs: Docs::new("`\"8-bit\"`, `\"4-bit\"`", "linear layers of a model that is not trained, in codes"),
+    docs: Docs::new("`\"8-bit\"`, `\"4-bit\"`", "linear layers of a model that is not trained, quantized"),
     ..Declaration::new("quantized-weights", Stage::Model, Label::ChangesTraining)
 };
 

@@ -9,8 +9,8 @@ const COUNTED_ON: f64 = 0.9;
 
 pub(super) const LEVER: Declaration = Declaration {
     harm: Harm::Samples,
-    brief: "images are resized before they go to the card",
-    sentence: Sentence::With(|moved| format!("pictures of at most {} pixels a side", moved.value)),
+    brief: "images are resized before they are copied to the GPU",
+    sentence: Sentence::With(|moved| format!("images resized to {} pixels on the shorter side", moved.value)),
     search: Some(Search::new(Turn::WhereShort, 250, sense)),
     docs: Docs::new(
         "length",

@@ -3,12 +3,14 @@
 use crate::{Declaration, Docs, Label, Search, Sense, Sentence, Situation, Stage, Turn};
 
 pub(super) const LEVER: Declaration = Declaration {
-    brief: "attention without its matrix",
-    sentence: Sentence::Words("attention without its matrix (SDPA)"),
+    brief: "memory-efficient attention (SDPA)",
+    sentence: Sentence::Words(
+        "memory-efficient attention (SDPA): the attention matrix is never materialised",
+    ),
     search: Some(Search::new(Turn::First, 30, sense)),
     docs: Docs::new(
         "",
-        "Hugging Face models are told; attention that is written out is recognised by its operations, and becomes `scaled_dot_product_attention`",
+        "sets `attn_implementation` of Hugging Face models; attention written out by hand is recognised by its operations and replaced by `scaled_dot_product_attention`",
     ),
     ..Declaration::new("sdpa", Stage::Model, Label::Rounding)
 };

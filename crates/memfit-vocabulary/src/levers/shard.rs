@@ -4,13 +4,13 @@ use crate::{Declaration, Docs, Label, Lever, Search, Sense, Sentence, Situation,
 
 pub(super) const LEVER: Declaration = Declaration {
     excludes: &[
-        (Lever::GradientAsBucketView, "sharded gradients are in no bucket"),
-        (Lever::EightBitOptimizer, "a shard's moments are not cut again"),
-        (Lever::Bf16OptimizerState, "a shard's moments are not cut again"),
-        (Lever::HostOptimizerState, "a shard's moments are not cut again"),
+        (Lever::GradientAsBucketView, "FSDP2 has no gradient buckets"),
+        (Lever::EightBitOptimizer, "sharded optimizer state is not packed"),
+        (Lever::Bf16OptimizerState, "sharded optimizer state is not packed"),
+        (Lever::HostOptimizerState, "sharded optimizer state is not packed"),
     ],
-    brief: "parameters, gradients and optimizer state are sharded over the cards (FSDP2)",
-    sentence: Sentence::Words("shards of parameters, gradients and state instead of replicas (FSDP2)"),
+    brief: "parameters, gradients and optimizer state sharded over the GPUs (FSDP2)",
+    sentence: Sentence::Words("parameters, gradients and optimizer state sharded over the GPUs (FSDP2)"),
     search: Some(Search {
         instead_of: &[Lever::GradientAsBucketView],
         ..Search::new(Turn::WhereShort, 190, sense)
@@ -26,7 +26,7 @@ fn sense(situation: &Situation<'_>) -> Sense {
     }
     if training.processes < 2 {
         return Sense::Against(format!(
-            "one process trains on one of {cards} cards: with DistributedDataParallel in the script and `torchrun --nproc-per-node {cards}` before it, memfit plans for all of them"
+            "one process trains on one of {cards} GPUs: use DistributedDataParallel in the script and start it with `torchrun --nproc-per-node {cards}`, and memfit plans for all of them"
         ));
     }
     Sense::when(training.replicated)

@@ -33,8 +33,8 @@ fn conflicts_are_named() {
         (vec![Lever::Tf32, Lever::Tf32], "`tf32` is named twice"),
         (
             vec![Lever::MicroBatch, Lever::Sdpa, Lever::OptimizerInBackward],
-            "`micro-batch` and `optimizer-in-backward` cannot stand beside each other: a gradient is gone before the \
-             next one could be added",
+            "`micro-batch` and `optimizer-in-backward` cannot be combined: each gradient is freed \
+             before the next micro-batch's could be added",
         ),
     ] {
         assert_eq!(Lever::conflict(&chosen).as_deref(), Some(text));

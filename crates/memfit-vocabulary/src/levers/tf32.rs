@@ -5,7 +5,7 @@ use crate::{
 };
 
 pub(super) const LEVER: Declaration = Declaration {
-    brief: "products of fp32 matrices in tf32",
+    brief: "TF32 for fp32 matrix products",
     sentence: Sentence::Brief,
     search: Some(Search::new(Turn::First, 60, sense)),
     script: Script::Statements(&[

@@ -1,0 +1,97 @@
+"""Which modules a lever takes by name, and what it says of those on which it has no effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import memfit
+import pytest
+import torch
+from lever_models import Language
+from memfit import _levers
+from memfit._levers import CannotApply, Target
+from memfit._levers.blocks import blocks
+from torch import nn
+from torch.nn import functional
+
+
+class Shared(nn.Module):
+    """One block that stands for all layers, in a list of its own, as ALBERT has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))])
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            x = x + self.layers[0](x)
+        return self.head(x)
+
+
+class Borrowed(nn.Module):
+    """Takes a layer's weights without calling it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(functional.linear(x, self.first.weight, self.first.bias))
+
+
+def saved_bytes(run: Callable[[], object]) -> int:
+    """Bytes that autograd saves for the backward pass."""
+    sizes: list[int] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        sizes.append(tensor.nbytes)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        run()
+    return sum(sizes)
+
+
+def test_a_block_that_all_layers_share_is_checkpointed() -> None:
+    torch.manual_seed(0)
+    model, x = Shared(), torch.randn(16, 8)
+    assert blocks(model) == ["layers.0"]
+    plain = saved_bytes(lambda: model(x))
+    model(x).sum().backward()
+    expected = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    applied = _levers.apply(Target(model), [("checkpointing", "blocks")])
+    assert saved_bytes(lambda: model(x)) < plain / 3
+    model(x).sum().backward()
+    assert all(
+        torch.equal(parameter.grad, grad)
+        for parameter, grad in zip(model.parameters(), expected, strict=True)
+    )
+    applied.undo()
+    assert saved_bytes(lambda: model(x)) == plain
+
+
+@pytest.mark.parametrize("lever", ["checkpointing", "compile"])
+def test_a_list_of_modules_is_refused_with_its_entries(lever: str) -> None:
+    """Nothing calls a `ModuleList`, so a lever around it would do nothing without a word."""
+    with pytest.raises(
+        CannotApply, match=r"`blocks` is a ModuleList.*name `blocks\.0`, `blocks\.1`, `blocks\.2`"
+    ):
+        _levers.apply(Target(Language()), [(lever, ["blocks"])])
+
+
+def test_a_module_that_no_forward_calls_is_said_to_have_no_effect() -> None:
+    model = Borrowed()
+    batch = torch.randn(4, 8)
+
+    def loss(module: nn.Module, part: torch.Tensor) -> torch.Tensor:
+        return module(part).square().mean()
+
+    step = memfit.Step(
+        model, torch.optim.SGD(model.parameters(), 0.1), loss, levers={"checkpointing": ["first", "second"]}
+    )
+    with pytest.warns(UserWarning, match="no effect on `first`") as warned:
+        step(batch)
+    assert len(warned) == 1
+    step.close()
