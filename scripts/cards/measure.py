@@ -83,14 +83,14 @@ def sample(rows: list[dict[str, Any]], size: int, seed: int) -> list[str]:
 def compared(replayed: dict[str, Any], ran: dict[str, Any]) -> dict[str, Any]:
     """One card's two rows."""
     both = (replayed, ran)
-    peaks = [row["peak"]["device_upper"] if row["peak"] else None for row in both]
-    steps = [row["step_ms_estimate"] for row in both]
+    peaks: list[int] = [row["peak"]["device_upper"] for row in both if row["peak"]]
+    steps: list[float] = [row["step_ms_estimate"] for row in both if row["step_ms_estimate"]]
     return {
         "gpu": ran["gpu"],
         "replayed": replayed["verdict"],
         "run": ran["verdict"],
-        "peak_difference": abs(peaks[0] - peaks[1]) if None not in peaks else None,
-        "step_ratio": steps[0] / steps[1] if None not in steps else None,
+        "peak_difference": abs(peaks[0] - peaks[1]) if len(peaks) == len(both) else None,
+        "step_ratio": steps[0] / steps[1] if len(steps) == len(both) else None,
     }
 
 

@@ -86,14 +86,18 @@ def test_replayed_verdicts_peaks_and_times_are_a_runs(folder: Path) -> None:
         assert replayed[name]["verdict"] == row["verdict"], name
         if row["verdict"] == "fits-as-is":
             assert replayed[name]["peak"]["device_upper"] >= row["peak"]["device_upper"] * 0.999, name
-            assert replayed[name]["step_ms_estimate"] == pytest.approx(row["step_ms_estimate"], rel=0.05), name
+            assert replayed[name]["step_ms_estimate"] == pytest.approx(row["step_ms_estimate"], rel=0.05), (
+                name
+            )
 
 
 def test_prices_batches_and_counts(folder: Path) -> None:
     of = ["--gpu", "l4", "--gpu", "l40s", "--batch", "64,128", "--count", "1,2"]
     command = ["--", sys.executable, "train.py", "--batch-size", "64"]
     page = folder / "cards.html"
-    document = cards(folder, *of, "--prices", "prices.toml", "--samples", "1000000", "-o", str(page), *command)
+    document = cards(
+        folder, *of, "--prices", "prices.toml", "--samples", "1000000", "-o", str(page), *command
+    )
     rows = document["rows"]
     asked = {(gpu, count, batch) for gpu in ("l4", "l40s") for count in (1, 2) for batch in (64, 128)}
     assert {(row["gpu"], row["count"], row["batch"]) for row in rows} == asked

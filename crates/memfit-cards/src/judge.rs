@@ -153,7 +153,11 @@ impl Judge {
                 }
             }
         }
-        Ok(self.clear(index, device, allowance).map(|replayed| self.report_of(index, device, replayed)))
+        let Some(replayed) = self.clear(index, device, allowance) else { return Ok(None) };
+        let report = self.report_of(index, device, replayed);
+        // What the whole run did (sizes that it read, numbers) raises no doubt about a run that ends before.
+        let is_sound = replayed.ran_out.is_none() || report.verdict == Verdict::Oom;
+        Ok(is_sound.then_some(report))
     }
 
     /// The outcome of a replay, where so many bytes more or less change nothing about the verdict.

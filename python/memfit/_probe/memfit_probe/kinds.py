@@ -35,7 +35,7 @@ class Properties:
 
 
 def watch(torch):
-    """Notices from now on when the script asks how large the card is: what it does then may depend on that."""
+    """Notices from now on when the script asks how large the card is, which may decide what it does."""
 
     def noticing(original):
         @functools.wraps(original)
