@@ -121,7 +121,8 @@ def table(results: dict[str, Any]) -> str:
     out = [
         "# `memfit cards`: replayed verdicts beside runs\n",
         "Made by `scripts/cards/measure.py`, which says how. The tables have all cards of the catalogue; of those",
-        "that a replay decided, a seeded sample was run, half of it the cards with the least headroom.\n",
+        "that a replay decided, a seeded sample was run, half of it the cards with the least headroom. Other programs",
+        "ran on the machine meanwhile (two cores), so times compare roughly.\n",
         "| workload | fits, does not, unknown | one run | the table | times | runs | sample | verdicts equal | peaks differ by at most | steps differ by at most |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]

@@ -96,7 +96,10 @@ const SIZE = { width: 920, height: 420, left: 78, right: 22, top: 14, bottom: 46
 // A logarithmic axis with ticks at 1, 2 and 5 times a power of ten; memory in powers of two.
 function axis(values, from, to, binary) {
   const unit = binary ? GIB : 1;
-  const least = Math.min(...values) / unit / 1.15, most = (Math.max(...values) / unit) * 1.15;
+  const [lowest, highest] = [Math.min(...values) / unit, Math.max(...values) / unit];
+  // Few points that lie close together still need a tick beside them.
+  const room = Math.max(1.15, 2 / Math.sqrt(highest / lowest));
+  const least = lowest / room, most = highest * room;
   const at = (value) => from + ((to - from) * Math.log(value / unit / least)) / Math.log(most / least);
   let ticks = [];
   if (binary) for (let power = -4; power < 16; power++) ticks.push(2 ** power);

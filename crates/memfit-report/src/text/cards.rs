@@ -41,11 +41,11 @@ pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
     );
     out.push_str(&canvas.wrapped("tried: ", DIM, &tried));
     if let Some(best) = report.rows.iter().find(|row| row.verdict.fits()) {
-        out.push_str(&canvas.wrapped(
-            "next: ",
-            ADVICE,
-            &format!("`{}` shows what fills it", best.command.join(" ")),
-        ));
+        let shows = match best.verdict {
+            CardVerdict::FitsWithPlan => "writes its plan with `-o memfit.plan.toml`",
+            _ => "shows what fills it",
+        };
+        out.push_str(&canvas.wrapped("next: ", ADVICE, &format!("`{}` {shows}", best.command.join(" "))));
     } else if let Some(near) = report.rows.first() {
         let plan = format!("memfit plan --gpu {} -- …", near.gpu);
         out.push_str(&canvas.wrapped(
@@ -78,7 +78,8 @@ fn headline(out: &mut String, report: &CardsReport, canvas: Canvas) {
         }
         parts.push(format!("for the {} steps that ran", report.steps));
     }
-    let _ = writeln!(out, "{}{}", paint(style, &head), paint(DIM, &format!("  {}", parts.join(dot))));
+    let told = if parts.is_empty() { String::new() } else { paint(DIM, &format!("  {}", parts.join(dot))) };
+    let _ = writeln!(out, "{}{told}", paint(style, &head));
     if let Some(work) = &report.priced {
         let epochs = work.epochs.map_or(String::new(), |epochs| {
             format!(" ({epochs} {})", if epochs == 1 { "epoch" } else { "epochs" })
