@@ -94,6 +94,9 @@ pub struct ClockMark {
     pub end: u64,
     /// Nanoseconds of work queued so far, by kind.
     pub busy: Vec<u64>,
+    /// When each of the cards that are timed beside it would be done; empty where that is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<u64>,
 }
 
 /// Estimated duration of a step.
@@ -164,7 +167,9 @@ mod tests {
     use super::*;
 
     fn marks(ends: &[u64]) -> Vec<ClockMark> {
-        ends.iter().map(|end| ClockMark { end: *end, busy: vec![*end, 0, 0, 0, 0, 0, 0] }).collect()
+        ends.iter()
+            .map(|end| ClockMark { end: *end, busy: vec![*end, 0, 0, 0, 0, 0, 0], ..ClockMark::default() })
+            .collect()
     }
 
     fn typical(ends: &[u64]) -> Option<f64> {
@@ -185,8 +190,11 @@ mod tests {
     #[test]
     fn the_interval_holds_the_estimate_and_grows_with_what_is_guessed() {
         let one = SpeedRange::default();
-        let mark =
-            |end: u64, known: u64, guessed: u64| ClockMark { end, busy: vec![known, 0, 0, 0, guessed] };
+        let mark = |end: u64, known: u64, guessed: u64| ClockMark {
+            end,
+            busy: vec![known, 0, 0, 0, guessed],
+            ..ClockMark::default()
+        };
         let of = |after: ClockMark| StepTime::from_marks(&[mark(0, 0, 0), after], one, one).unwrap();
         let (known, guessed, waiting) = (of(mark(100, 100, 0)), of(mark(100, 0, 100)), of(mark(100, 10, 0)));
         for time in [&known, &guessed, &waiting] {

@@ -194,6 +194,9 @@ pub struct Training {
     /// Bytes of the parameters that the optimizers update.
     #[serde(default)]
     pub trained: u64,
+    /// Samples in the training's data set, if they can be counted.
+    #[serde(default)]
+    pub epoch: Option<u64>,
     /// Classes of the optimizers.
     pub optimizers: Vec<String>,
     /// `true` if they have fused kernels.
@@ -378,6 +381,9 @@ pub struct Done {
     /// Data supply of its training, if it has a PyTorch loader.
     #[serde(default)]
     pub feeding: Option<Feeding>,
+    /// Whether the script asked how large the card is, where that is noticed.
+    #[serde(default)]
+    pub asks_size: bool,
     /// Peaks and counters by device, from `torch.cuda.memory_stats`.
     #[serde(deserialize_with = "parse_device_keys")]
     pub devices: BTreeMap<u32, DeviceStats>,
@@ -429,6 +435,7 @@ mod tests {
             growth_per_step: Some(-1),
             unmet: 0,
             feeding: Some(Feeding { workers: 2, batches: 9, period_ns: None }),
+            asks_size: true,
             devices: [(0, stats), (11, stats)].into(),
         });
         let line = serde_json::to_string(&done).unwrap();

@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn the_time_of_a_whole_step_follows_from_two_short_ones() {
         let marks = |ends: &[u64]| -> Vec<ClockMark> {
-            ends.iter().map(|end| ClockMark { end: *end, busy: Vec::new() }).collect()
+            ends.iter().map(|end| ClockMark { end: *end, ..ClockMark::default() }).collect()
         };
         let stretch = |pieces, ends: &[u64]| {
             let planned = Planned { pieces, ..Planned::default() }.limited();

@@ -48,6 +48,11 @@ impl RunDir {
         self.0.join("forks")
     }
 
+    /// Facts of the device that the script was told before it used the device, one per line.
+    pub fn asked(&self) -> PathBuf {
+        self.0.join("asked")
+    }
+
     /// Pipe on which forks are requested: a line for each, with the run directory.
     pub fn requests(&self) -> PathBuf {
         self.0.join("requests")

@@ -52,6 +52,9 @@ pub struct Setup {
     /// the last step; 0 to skip that.
     #[serde(default)]
     pub measure_loader_ms: u64,
+    /// Cards whose clocks run beside the run's own, which is the first of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<Device>,
 }
 
 /// A run of small batches on the host, whose gradients are stored or compared.
@@ -186,6 +189,7 @@ impl Setup {
             clock: ClockMode::default(),
             host_time: HostTime::default(),
             measure_loader_ms: 0,
+            beside: Vec::new(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Command-line arguments as typed. Nothing here opens a file or looks anything up.
 
 mod calibrate;
+mod cards;
 mod check;
 mod convert;
 mod data;
@@ -24,10 +25,11 @@ use memfit_vocabulary::Cause;
 use serde::Deserialize;
 
 pub(crate) use calibrate::CalibrateArgs;
+pub(crate) use cards::CardsArgs;
 pub(crate) use check::{CheckArgs, FailOn, FindingsFormat, RuleArgs};
 pub(crate) use convert::{ConvertArgs, ConvertFormat, ConvertRows};
 pub(crate) use data::DataArgs;
-pub(crate) use plan::{PlanArgs, SHOWN};
+pub(crate) use plan::{Margin, PlanArgs, SHOWN};
 pub(crate) use replay::ReplayArgs;
 pub(crate) use watch::WatchArgs;
 
@@ -67,6 +69,8 @@ pub(crate) enum Verb {
     Run(Box<RunArgs>),
     /// Find the fastest plan with which a training script fits on a GPU.
     Plan(Box<PlanArgs>),
+    /// Compare GPUs for a training script: where it fits, how fast it is there, and what it costs.
+    Cards(Box<CardsArgs>),
     /// Explain an out-of-memory error: the cause, the line, and the changes that help.
     Explain(ExplainArgs),
     /// Replay PyTorch's caching allocator, as recorded or under other settings.

@@ -1,6 +1,7 @@
 //! The verbs, one file each: from what was typed to an answer.
 
 mod calibrate;
+mod cards;
 mod check;
 mod completions;
 mod convert;
@@ -23,6 +24,7 @@ use memfit_devices::Catalogue;
 use serde::Serialize;
 
 pub(crate) use calibrate::calibrate;
+pub(crate) use cards::cards;
 pub(crate) use check::check;
 pub(crate) use completions::completions;
 pub(crate) use convert::convert;

@@ -41,6 +41,18 @@ pub enum CliError {
     /// The answer could not be written to standard output.
     #[error("the answer could not be written to standard output")]
     Output(#[source] std::io::Error),
+    /// A script could not be run on the cards.
+    #[error(transparent)]
+    Arguments(#[from] memfit_cards::ArgumentsError),
+    /// The price file cannot be used.
+    #[error(transparent)]
+    Prices(#[from] memfit_cards::PricesError),
+    /// No card of the catalogue is as was asked.
+    #[error("no GPU of the catalogue is of that kind and size")]
+    NoCardLeft,
+    /// Epochs were asked for, and their length is not known.
+    #[error("the length of an epoch is not known: the script's data set cannot count its samples")]
+    UnknownEpoch,
     /// No GPU was named.
     #[error("no GPU was named")]
     NoGpu,
@@ -221,10 +233,14 @@ impl CliError {
             Self::Rule(_) => "unknown-rule",
             Self::NothingToCheck { .. } => "nothing-to-check",
             Self::Server(_) => "server",
+            Self::Prices(_) => "prices",
             Self::NoGpu => "no-gpu-named",
             Self::Catalogue(CatalogueError::UnknownDevice { .. }) | Self::UnknownCard { .. } => "unknown-gpu",
             Self::Catalogue(_) => "catalogue",
-            Self::MemoryOfLocal
+            Self::Arguments(_)
+            | Self::NoCardLeft
+            | Self::UnknownEpoch
+            | Self::MemoryOfLocal
             | Self::AllocConf(_)
             | Self::Explain(ExplainError::NoSuchDevice { .. })
             | Self::NoRankThere { .. }
@@ -262,6 +278,15 @@ impl From<RestoreError> for CliError {
     }
 }
 
+impl From<memfit_cards::SweepError> for CliError {
+    fn from(error: memfit_cards::SweepError) -> Self {
+        match error {
+            memfit_cards::SweepError::Run(error) => error.into(),
+            memfit_cards::SweepError::Arguments(error) => error.into(),
+        }
+    }
+}
+
 impl Hint for CliError {
     fn hints(&self) -> Vec<String> {
         match self {
@@ -274,6 +299,13 @@ impl Hint for CliError {
                 "name one with `--gpu`, for example `--gpu rtx-4090`; `memfit gpus` lists them".to_owned(),
                 "or set `gpu = \"rtx-4090\"` under [tool.memfit] in pyproject.toml".to_owned(),
             ],
+            Self::Arguments(memfit_cards::ArgumentsError::NoBatch) => vec![
+                "write `{batch}` in the command where the size stands: `memfit cards --batch 16,32 -- python train.py --samples {batch}`".to_owned(),
+            ],
+            Self::Arguments(_) => vec!["`--batch 16,32` gives them".to_owned()],
+            Self::Prices(_) => vec!["`docs/cards.md` shows such a file: a `currency`, and for each `[[offer]]` a `gpu` and `per_hour`".to_owned()],
+            Self::NoCardLeft => vec!["`memfit gpus` lists them".to_owned()],
+            Self::UnknownEpoch => vec!["`--samples N` prices a number of samples".to_owned()],
             Self::Catalogue(error) => vec![error.hint()],
             Self::MemoryOfLocal => vec!["name a virtual GPU with `--gpu`, or leave `--memory` out".to_owned()],
             Self::NothingToCalibrate => vec![

@@ -7,6 +7,7 @@ mod script;
 
 pub(crate) use patched::patched;
 
+use memfit_cards::{Judge, UNLIMITED, smallest_fitting};
 use memfit_channel::{LeverSetup, Planned};
 use memfit_devices::{Bytes, Catalogue};
 use memfit_plan::{Answer, Candidate, Expected, Outcome, Room, Trial};
@@ -20,11 +21,6 @@ use crate::{CliError, Printer};
 /// Steps of a try: the first makes the optimizer's state, the second's time is that of a step, and the third,
 /// which has one piece more where only some are run, tells the time of a piece.
 const STEPS: u64 = 3;
-/// Memory of a card without a limit.
-const UNLIMITED: Bytes = Bytes::from_gib(1 << 10);
-/// Maximum cards tried for the smallest that fits, each with at least this factor more memory than the last.
-const MAX_CARDS_TRIED: u32 = 3;
-const MIN_MEMORY_RATIO: f64 = 1.02;
 
 /// Facts of a trial beside its outcome.
 struct Seen {
@@ -399,29 +395,10 @@ pub(crate) fn smallest_card(
     tries: &mut Tries<'_>,
     found: &Answer,
     catalogue: &Catalogue,
+    printer: &Printer,
 ) -> Result<Option<SmallestCard>, CliError> {
-    let Card::Virtual(_, count) = tries.request.card else { return Ok(None) };
+    let request = tries.request(&Candidate::as_is(), tries.request.card.clone());
+    let mut judge = Judge::new(&request, catalogue.devices(), false, printer);
     let reserved = found.baseline.outcome.peak.reserved;
-    let mut devices: Vec<_> =
-        catalogue.devices().iter().filter(|device| device.memory.get() > reserved).collect();
-    devices.sort_by_key(|device| device.memory);
-    let mut failed: Option<u64> = None;
-    let mut runs = MAX_CARDS_TRIED;
-    for device in devices {
-        // A card with hardly more memory than one that was too small would be too small as well.
-        let enough =
-            failed.is_none_or(|failed| device.memory.get() as f64 >= failed as f64 * MIN_MEMORY_RATIO);
-        if !enough {
-            continue;
-        }
-        let Some(left) = runs.checked_sub(1) else { break };
-        runs = left;
-        let card = Card::Virtual(Box::new(device.clone()), count);
-        let request = tries.request(&Candidate::as_is(), card);
-        if tries.run_settled(&request)?.verdict == Verdict::Fits {
-            return Ok(Some(SmallestCard { name: device.name.clone(), capacity: device.memory.get() }));
-        }
-        failed = Some(device.memory.get());
-    }
-    Ok(None)
+    Ok(smallest_fitting(&mut judge, &mut tries.rehearsal, catalogue.devices(), reserved)?)
 }

@@ -10,7 +10,7 @@ use memfit_plan::Plan;
 use memfit_run::{Card, LOCAL, LoneRank, Request, Sizes};
 
 use crate::CliError;
-use crate::args::{Cover, DataArgs, GpuChoice, PlanArgs, RunArgs, Timeout};
+use crate::args::{CardsArgs, Cover, DataArgs, GpuChoice, PlanArgs, RunArgs, Timeout};
 use crate::settings::Settings;
 
 /// Optimizer steps of a run without `--steps`.
@@ -67,6 +67,7 @@ pub(crate) fn to_run(args: RunArgs, settings: &Settings, catalogue: &Catalogue) 
         keep: args.keep,
         prove: !args.no_prove,
         measure_loader: None,
+        beside: Vec::new(),
         command: args.command,
     })
 }
@@ -128,6 +129,30 @@ pub(crate) fn to_plan(
     })
 }
 
+/// The request for one of the runs of `memfit cards`; its card is to be replaced.
+pub(crate) fn to_compare(
+    args: &CardsArgs,
+    settings: &Settings,
+    catalogue: &Catalogue,
+) -> Result<Request, CliError> {
+    let any = catalogue.devices().first().ok_or(CliError::NoCardLeft)?.clone();
+    let card = Card::Virtual(Box::new(any), 1);
+    let data = args.synthetic_data.clone().or_else(|| settings.synthetic_data.clone());
+    let asked = args.steps.or(settings.steps.filter(|steps| *steps > 0));
+    let (other_processes, others) = other_processes(settings.other_processes, &card);
+    Ok(Request {
+        steps: asked.unwrap_or(DEFAULT_STEPS),
+        forward_steps: asked.unwrap_or(0),
+        synthetic: Synthetic {
+            weights: args.synthetic_weights || settings.synthetic_weights,
+            data: data.map(|samples| samples.0),
+        },
+        other_processes,
+        others,
+        ..of_a_few_steps(card, args.timeout.or(settings.timeout), args.command.clone())
+    })
+}
+
 /// The request for a run of a few steps that nothing else is asked of.
 fn of_a_few_steps(card: Card, timeout: Option<Timeout>, command: Vec<OsString>) -> Request {
     Request {
@@ -150,6 +175,7 @@ fn of_a_few_steps(card: Card, timeout: Option<Timeout>, command: Vec<OsString>) 
         keep: false,
         prove: false,
         measure_loader: None,
+        beside: Vec::new(),
         command,
     }
 }

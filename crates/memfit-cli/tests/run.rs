@@ -74,6 +74,7 @@ fn play_with_torch(part: &str, mut script: Script) {
                 growth_per_step: None,
                 unmet: 0,
                 feeding: None,
+                asks_size: false,
                 devices,
             };
             script.say(&memfit_channel::Message::Done(done(std::collections::BTreeMap::new())));

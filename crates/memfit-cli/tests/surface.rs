@@ -29,6 +29,7 @@ fn help() {
     let place = Place::new();
     insta::assert_snapshot!("help", shown(&place, &["--help"]));
     insta::assert_snapshot!("help_run", shown(&place, &["run", "-h"]));
+    insta::assert_snapshot!("help_cards", shown(&place, &["cards", "-h"]));
     insta::assert_snapshot!("no_arguments", shown(&place, &[]));
     insta::assert_snapshot!("version", shown(&place, &["--version"]));
 }
@@ -48,6 +49,10 @@ fn mistakes() {
         ("unknown_command", &["run", "--gpu", "t4", "--", "no-such-program"]),
         ("missing_path", &["run", "--gpu", "t4", "--", "./train"]),
         ("memory_of_local", &["run", "--gpu", "local", "--memory", "12GiB", "--", "true"]),
+        ("cards_unknown_gpu", &["cards", "--gpu", "rtx-4091", "--", "true"]),
+        ("cards_none_left", &["cards", "--min-memory", "9TiB", "--", "true"]),
+        ("cards_missing_prices", &["cards", "--prices", "prices.toml", "--", "true"]),
+        ("cards_samples_and_epochs", &["cards", "--samples", "1", "--epochs", "1", "--", "true"]),
         ("missing_catalogue", &["gpus", "--catalogue", "cards.toml"]),
     ] {
         insta::assert_snapshot!(name, shown(&place, arguments));

@@ -15,7 +15,7 @@ use crate::clock::Effort;
 use crate::graphs::{self, Act};
 use crate::memory::device;
 use crate::space::Kind;
-use crate::{copies, machine, streams, thread, values, versions, watch};
+use crate::{beside, copies, machine, streams, thread, values, versions, watch};
 
 /// Ordinal of the calling thread's current device.
 pub fn current_ordinal() -> usize {
@@ -130,9 +130,11 @@ pub fn free(address: Ptr) -> bool {
 
 /// Queues a library's work on a stream of the current device; the device's speeds decide its duration. Does
 /// nothing if there is no such stream.
-pub fn queue_work(stream: usize, work: impl FnOnce(&Speeds) -> Work) {
+pub fn queue_work(stream: usize, work: impl Fn(&Speeds) -> Work) {
     if let Ok(card) = machine::current() {
-        let _ = streams::queue(stream as u64, work(&card.speeds), Effort::Operator);
+        let own = work(&card.speeds);
+        beside::measure(&work);
+        let _ = streams::queue(stream as u64, own, Effort::Operator);
     }
 }
 

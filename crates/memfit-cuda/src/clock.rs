@@ -23,6 +23,8 @@ use memfit_channel::{ClockMode, HostTime, WorkKind};
 
 use memfit_kernels::cost::Work;
 
+use crate::beside;
+
 /// Host time of one PyTorch operator that ends in a launch, from one launch to the next, in nanoseconds.
 const OPERATOR_NANOSECONDS: u64 = 12_000;
 /// Host time of a launch through the driver by a compiled program (as for Triton kernels), in nanoseconds.
@@ -47,7 +49,7 @@ pub(crate) enum Effort {
 }
 
 impl Effort {
-    const fn nanoseconds(self) -> u64 {
+    pub(crate) const fn nanoseconds(self) -> u64 {
         match self {
             Self::Operator => OPERATOR_NANOSECONDS,
             Self::Compiled => COMPILED_NANOSECONDS,
@@ -98,6 +100,7 @@ pub(crate) fn now() -> u64 {
 #[inline]
 pub(crate) fn is_done(end: u64) -> bool {
     let now = HOST.fetch_add(POLL_NANOSECONDS, Relaxed) + POLL_NANOSECONDS;
+    beside::spend(POLL_NANOSECONDS);
     if MODE.load(Relaxed) != NEVER {
         return end <= now;
     }
@@ -114,6 +117,7 @@ pub(crate) fn is_done(end: u64) -> bool {
 #[inline]
 pub(crate) fn wait_until(time: u64) {
     HOST.fetch_max(time, Relaxed);
+    beside::wait();
     LAST_WAIT.fetch_max(time, Relaxed);
 }
 

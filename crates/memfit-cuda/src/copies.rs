@@ -8,6 +8,7 @@ use memfit_channel::WorkKind;
 use memfit_vocabulary::Category;
 
 use crate::{
+    beside,
     clock::{self, Effort},
     graphs::Act,
     machine,
@@ -16,7 +17,7 @@ use crate::{
     status::{Outcome, Status},
     streams, transfer, values, watch,
 };
-use memfit_kernels::cost::Work;
+use memfit_kernels::cost::{Speeds, Work};
 
 /// Direction of a copy as the caller declares it (`cudaMemcpyKind`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +101,12 @@ impl Moved {
     /// Duration of the copy on the current device.
     fn work(self) -> Work {
         let Ok(card) = machine::current() else { return Work::none(WorkKind::Transfer) };
-        let (bytes, speeds) = (self.bytes, &card.speeds);
+        beside::measure(|speeds| self.work_at(speeds));
+        self.work_at(&card.speeds)
+    }
+
+    fn work_at(self, speeds: &Speeds) -> Work {
+        let bytes = self.bytes;
         match self.way {
             Route::None => Work::none(WorkKind::Transfer),
             Route::Pinned => transfer::pinned(bytes, speeds),

@@ -8,6 +8,7 @@
 //! This crate must not know Recordings or Python.
 
 mod attributes;
+mod beside;
 mod capture;
 pub mod card;
 mod clock;

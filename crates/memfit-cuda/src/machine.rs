@@ -21,7 +21,7 @@ use memfit_channel::{CardSetup, Ledger, Outside, RunDir, Setup, TallyKind, ident
 use memfit_devices::{Device, Interval, Overhead};
 
 use crate::{
-    clock,
+    beside, clock,
     status::{Outcome, Status},
     thread,
 };
@@ -107,6 +107,7 @@ fn make() -> Result<Machine, Status> {
     let run_dir = RunDir::from_env().ok_or(Status::NO_DEVICE)?;
     let setup = Setup::read(&run_dir).map_err(|error| report_unreadable_run(&error))?;
     clock::configure(setup.clock, setup.host_time);
+    beside::keep(&setup.beside);
     let rank = env::var("RANK").ok().and_then(|rank| rank.parse().ok());
     let ledger = Ledger::open(&run_dir, &setup, rank).map_err(|error| report_unreadable_run(&error))?;
     let visible = visible(env::var("CUDA_VISIBLE_DEVICES").ok().as_deref(), setup.cards.len());

@@ -2,11 +2,12 @@
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
-use crate::{clock, machine, streams};
+use crate::{beside, clock, machine, streams};
 use memfit_abi::Out;
 
-/// Writes the time at which all queued work completes and the nanoseconds of work queued so far by kind, as
-/// many numbers as `room` allows. Returns the number written; 0 without a device.
+/// Writes the time at which all queued work completes, the nanoseconds of work queued so far by kind, and then
+/// the completion times on the cards that are timed beside this one, as many numbers as `room` allows. Returns
+/// the number written; 0 without a device.
 #[unsafe(no_mangle)]
 extern "C" fn memfit_vgpu_clock(target: Out<u64>, room: usize) -> usize {
     if machine::peek().is_none() || target.is_null() {
@@ -14,7 +15,7 @@ extern "C" fn memfit_vgpu_clock(target: Out<u64>, room: usize) -> usize {
     }
     // A step ends when both the host and the device are done with it.
     let end = streams::all_end().max(clock::now());
-    let numbers = std::iter::once(end).chain(clock::busy());
+    let numbers = std::iter::once(end).chain(clock::busy()).chain(beside::ends());
     let mut written = 0;
     for (index, number) in numbers.take(room).enumerate() {
         target.set_at(index, number);

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 use memfit_channel::ledger::MAX_CARDS;
 
 use crate::{
+    beside,
     clock::{self, Effort, Timeline},
     graphs,
     machine::{self, Card},
@@ -150,6 +151,7 @@ pub(crate) fn queue(stream: u64, work: Work, effort: Effort) -> Outcome<StreamRe
             stream.work(work.length, work.demand(), effort);
         }
         capture => {
+            beside::forget();
             let end = stream.captured().map_or(work.length, |line| line.append(0, work.length));
             graphs::add_node(capture, work, end);
         }
@@ -173,6 +175,7 @@ pub(crate) fn launch_graph(stream: u64, length: u64, demand: u64, parts: &[Work]
             for part in parts {
                 clock::count(*part);
             }
+            beside::lose();
             stream.work(length, demand, Effort::Operator);
         }
         capture => {
@@ -212,6 +215,7 @@ impl StreamRef {
             Self::Made(_) if is_blocking => line.wait_for(card.default.end()),
             Self::Made(_) => {}
         }
+        beside::queue(nanoseconds, effort.nanoseconds());
         let mut end = line.queue(nanoseconds, effort);
         if demand > 0 && clock::is_running() {
             end = card.shared.take(line, end, nanoseconds, demand);

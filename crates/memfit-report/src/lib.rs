@@ -5,6 +5,7 @@
 //! same thing because they are made from the same value.
 //! It must not know how results are computed, nor where its text goes: no terminal, no file, no clock.
 
+mod cards_page;
 pub mod findings;
 mod lever_table;
 mod plan_page;
@@ -12,5 +13,6 @@ pub mod remarks;
 pub mod text;
 pub mod wire;
 
+pub use cards_page::cards_page;
 pub use lever_table::lever_table;
 pub use plan_page::plan_page;

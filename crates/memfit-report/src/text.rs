@@ -5,6 +5,7 @@
 
 mod calibrate;
 mod canvas;
+mod cards;
 mod check;
 mod data;
 mod data_loader;
@@ -19,6 +20,7 @@ mod watch;
 
 pub use calibrate::calibration;
 pub use canvas::{Canvas, paint};
+pub use cards::cards;
 pub use check::{concise, findings};
 pub use data::data;
 pub use data_loader::data_loader;

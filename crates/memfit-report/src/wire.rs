@@ -4,6 +4,7 @@
 //! integers.
 
 mod calibrate;
+mod cards;
 mod check;
 mod data;
 mod data_loader;
@@ -17,6 +18,7 @@ mod run;
 mod watch;
 
 pub use calibrate::{CalibrateReport, CalibrationList, Compared};
+pub use cards::{CardEvidence, CardPrice, CardRow, CardSort, CardVerdict, CardsReport, PricedWork};
 pub use check::{CheckEdit, CheckFinding, CheckFix, CheckLabel, CheckProblem, CheckReport, Region};
 pub use data::{
     DataBroken, DataClass, DataFile, DataFormat, DataLoaderHere, DataLoaderThere, DataReport, DataSpread,
@@ -50,6 +52,8 @@ pub mod schema {
     pub const RUN: &str = "memfit.run/1";
     /// Output of `memfit plan`.
     pub const PLAN: &str = "memfit.plan/1";
+    /// Output of `memfit cards`.
+    pub const CARDS: &str = "memfit.cards/1";
     /// Output of `memfit gpus`.
     pub const GPUS: &str = "memfit.gpus/1";
     /// Output of `memfit gpus NAME`.

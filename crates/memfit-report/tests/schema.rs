@@ -4,7 +4,7 @@
 
 mod support;
 
-use memfit_report::wire::{ExplainReport, ReplayReport, RunReport};
+use memfit_report::wire::{CardsReport, ExplainReport, ReplayReport, RunReport};
 use serde_json::Value;
 use support::all;
 
@@ -105,6 +105,19 @@ fn every_explanation_is_as_promised() {
         assert_eq!(serde_json::from_value::<ExplainReport>(value.clone()).unwrap(), report);
         let mut broken = value;
         broken["peak"]["reserved"] = Value::from("21 GiB");
+        assert!(!check_against(&broken, &schema).is_empty());
+    }
+}
+
+#[test]
+fn every_comparison_of_cards_is_as_promised() {
+    let schema: Value = serde_json::from_str(include_str!("../schema/cards.json")).unwrap();
+    for report in support::compared::each() {
+        let value = serde_json::to_value(&report).unwrap();
+        assert_eq!(check_against(&value, &schema), Vec::<String>::new());
+        assert_eq!(serde_json::from_value::<CardsReport>(value.clone()).unwrap(), report);
+        let mut broken = value;
+        broken["rows"][0]["verdict"] = Value::from("fits");
         assert!(!check_against(&broken, &schema).is_empty());
     }
 }

@@ -39,6 +39,30 @@ fn an_explanation_of_each_cause() {
 }
 
 #[test]
+fn comparisons_of_cards() {
+    let canvases = [(80, true), (120, true), (60, false)];
+    for (index, report) in support::compared::each().iter().enumerate() {
+        for (width, unicode) in canvases {
+            let text = text::cards(report, Canvas { width, unicode });
+            let text = anstream::adapter::strip_str(&text).to_string();
+            insta::assert_snapshot!(format!("cards_{index}_at_{width}_columns"), text);
+        }
+    }
+}
+
+#[test]
+fn a_page_of_cards_has_its_rows_and_lets_none_of_them_out() {
+    for report in support::compared::each() {
+        let page = memfit_report::cards_page(&report);
+        assert_eq!(page.matches("</script>").count(), 2, "a row's text ends no script");
+        let addresses = page.replace("http://www.w3.org/2000/svg", "");
+        assert!(!addresses.contains("http://") && !addresses.contains("https://"), "it fetches nothing");
+        let data = page.split("id=\"report\">").nth(1).unwrap().split("</script>").next().unwrap();
+        assert_eq!(serde_json::from_str::<memfit_report::wire::CardsReport>(data).unwrap(), report);
+    }
+}
+
+#[test]
 fn replays() {
     for (name, report) in support::replayed::each() {
         for (width, unicode) in [(100, true), (72, false)] {

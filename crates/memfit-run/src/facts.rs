@@ -46,7 +46,7 @@ const IRRELEVANT_CALLS: &[&str] = &[
 ];
 
 /// Everything known about a completed run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Facts {
     /// End of the run.
     pub ended: Ended,

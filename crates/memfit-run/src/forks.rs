@@ -14,13 +14,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use memfit_channel::{Planned, ValuePolicy};
+use memfit_devices::Device;
 
 use crate::environment::Command;
 use crate::keeper::Keeper;
 use crate::preflight::Torch;
 use crate::process::{self, Running};
 use crate::stage::{Changes, Stage};
-use crate::{Home, Interrupt, Request, RunError};
+use crate::{Card, Home, Interrupt, Request, RunError};
 
 /// Polling interval for reports.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -33,10 +34,20 @@ pub(crate) struct Server {
     child: Running,
     stage: Stage,
     requests: File,
+    /// The card whose facts the script was told before it needed one.
+    device: Option<Device>,
     _keeper: Keeper,
 }
 
 impl Server {
+    /// `true` if a run on another card can continue from here: every fact of the card that the script was told
+    /// so far holds for that one as well.
+    pub(crate) fn stands_for(&self, device: &Device) -> bool {
+        let Some(own) = &self.device else { return true };
+        let asked = std::fs::read_to_string(self.stage.run_dir().asked()).unwrap_or_default();
+        asked.lines().all(|fact| is_shared(fact, own, device))
+    }
+
     /// Starts the command and waits until it can be forked; `None` if it never can: it may train in several
     /// processes, or end without using a device.
     pub(crate) fn start(
@@ -74,7 +85,11 @@ impl Server {
         }
         let requests =
             OpenOptions::new().write(true).open(&requests).map_err(RunError::io("write to", &requests))?;
-        Ok(Some(Self { child, stage, requests, _keeper: keeper }))
+        let device = match &request.card {
+            Card::Virtual(device, _) => Some((**device).clone()),
+            Card::Local(_) => None,
+        };
+        Ok(Some(Self { child, stage, requests, device, _keeper: keeper }))
     }
 
     /// Forks the server for the run in `stage`; `None` if it does not answer.
@@ -101,6 +116,18 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         process::end_all(&mut self.child, self.stage.run_dir());
+    }
+}
+
+/// `true` if a fact of the card, as the probe names it, is the same on both.
+fn is_shared(fact: &str, one: &Device, other: &Device) -> bool {
+    let has_bf16 = |device: &Device| device.compute_capability.major >= 8;
+    match fact {
+        "name" => one.name == other.name,
+        "capability" => one.compute_capability == other.compute_capability,
+        "memory" => one.memory == other.memory,
+        "bf16" => has_bf16(one) == has_bf16(other),
+        _ => false,
     }
 }
 

@@ -12,6 +12,7 @@
 
 mod blame;
 mod console;
+mod elsewhere;
 pub mod environment;
 mod error;
 mod facts;
@@ -55,6 +56,7 @@ use memfit_channel::ValuePolicy;
 use memfit_explain::{ExplainOverrides, Explanation};
 
 pub use console::{Console, Progress};
+pub use elsewhere::{OutsideBytes, RanOut, Replayed};
 pub use error::RunError;
 pub use facts::{Facts, OomFacts, RankFacts};
 pub use host::{Machine, free_shared_memory};
@@ -92,7 +94,7 @@ pub struct Home {
 }
 
 /// The outcome of a run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Outcome {
     /// Facts of the run.
     pub facts: Facts,

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use memfit_channel::ValuePolicy;
+use memfit_recording::Track;
 
 use crate::environment::{self, Command};
 use crate::forks::Server;
@@ -113,14 +114,43 @@ impl<'a> Rehearsal<'a> {
         changes: &Changes,
         forked: bool,
     ) -> Result<Outcome, RunError> {
+        self.recorded(request, command, changes, forked).map(|(outcome, _)| outcome)
+    }
+
+    /// Runs it once, and keeps what its allocators did.
+    pub fn run_recorded(&mut self, request: &Request) -> Result<(Outcome, Vec<Track>), RunError> {
+        let (request, command) = match &self.standing_in {
+            Some((launched, lone)) => {
+                (Request { lone_rank: Some(*lone), ..request.clone() }, launched.alone.clone())
+            }
+            None => (request.clone(), self.command.clone()),
+        };
+        self.recorded(&request, &command, &Changes::default(), true)
+    }
+
+    fn recorded(
+        &mut self,
+        request: &Request,
+        command: &Command,
+        changes: &Changes,
+        forked: bool,
+    ) -> Result<(Outcome, Vec<Track>), RunError> {
         let stage = Stage::set_up(request, self.torch.as_ref(), ValuePolicy::UPPER, changes, self.home)?;
         let started = Instant::now();
-        let server = self.server.as_mut().filter(|_| forked);
+        let server = self.server.as_mut().filter(|server| {
+            forked
+                && match &request.card {
+                    Card::Virtual(device, _) => server.stands_for(device),
+                    Card::Local(_) => true,
+                }
+        });
         let watched = watch::run(request, command, &stage, None, server, self.console)?;
         let wall = started.elapsed();
         let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
         let facts = facts::gather(command, self.torch.as_ref(), &stage, watched, &tracks, wall);
-        Ok(Outcome { facts, lower: None, numbers: Numbers::Untried, diagnosis: None, recording: None })
+        let outcome =
+            Outcome { facts, lower: None, numbers: Numbers::Untried, diagnosis: None, recording: None };
+        Ok((outcome, tracks))
     }
 
     /// Number of processes that the one that is run stands for.

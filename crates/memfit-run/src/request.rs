@@ -138,6 +138,8 @@ pub struct Request {
     /// Time for which the training's own `DataLoader` is measured with each number of workers after the
     /// steps; `None` to skip that.
     pub measure_loader: Option<Duration>,
+    /// Cards on which the run's work is timed as well, the run's own first.
+    pub beside: Vec<Device>,
     /// Command as typed.
     pub command: Vec<OsString>,
 }

@@ -73,9 +73,24 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "memfit-cards",
+        &[
+            "memfit-allocator",
+            "memfit-channel",
+            "memfit-devices",
+            "memfit-explain",
+            "memfit-kernels",
+            "memfit-recording",
+            "memfit-report",
+            "memfit-run",
+            "memfit-vocabulary",
+        ],
+    ),
+    (
         "memfit-cli",
         &[
             "memfit-allocator",
+            "memfit-cards",
             "memfit-view",
             "memfit-devices",
             "memfit-vocabulary",

@@ -138,6 +138,11 @@ fn lever(name: &str) -> Result<Lever, String> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Margin(pub(crate) f64);
 
+impl Margin {
+    /// The margin of a plan where none is given.
+    pub(crate) const DEFAULT: Self = Self(0.03);
+}
+
 impl FromStr for Margin {
     type Err = String;
 

@@ -1,5 +1,6 @@
 //! `memfit plan`.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::Instant;
 
@@ -17,7 +18,7 @@ use memfit_run::{Card, Home, Machine, Rehearsal, RunError};
 use memfit_vocabulary::{Framework, Label, Lever, Value};
 
 use super::{answer_shared, catalogue};
-use crate::args::{PlanArgs, SHOWN};
+use crate::args::{CardsArgs, GpuChoice, Margin, PlanArgs, SHOWN};
 use crate::plan::{Tries, patched, smallest_card};
 use crate::request;
 use crate::settings::Settings;
@@ -32,7 +33,7 @@ pub(crate) fn plan(args: PlanArgs, settings: &Settings, home: &Home, printer: &P
     let (out, confidential) = (args.out.clone(), args.confidential);
     let page = args.html.clone();
     let mut report = blank(&args);
-    let mut found = find(args, settings, home, printer, &mut report);
+    let mut found = find(args, settings, home, printer, &mut report, true);
     report.wall_s = (started.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
     if let (Ok(()), Some(page)) = (&found, &page) {
         found = std::fs::write(page, plan_page(&report)).map_err(CliError::io("write", page));
@@ -61,6 +62,41 @@ pub(crate) fn plan(args: PlanArgs, settings: &Settings, home: &Home, printer: &P
             _ => Exit::NoAnswer,
         },
     }
+}
+
+/// Searches for a plan for a row of `memfit cards`: the runs that took, and the plan if there is one.
+pub(super) fn plan_for(
+    gpu: &str,
+    count: u32,
+    args: &CardsArgs,
+    command: Vec<OsString>,
+    settings: &Settings,
+    home: &Home,
+    printer: &Printer,
+) -> Result<(u64, Option<PlanRun>), CliError> {
+    let args = PlanArgs {
+        gpu: Some(GpuChoice { name: gpu.to_owned(), count }),
+        memory: None,
+        global_batch: None,
+        allow: args.allow,
+        without: Vec::new(),
+        compile: false,
+        margin: Margin::DEFAULT,
+        timeout: args.timeout,
+        synthetic_weights: args.synthetic_weights,
+        synthetic_data: args.synthetic_data.clone(),
+        output: None,
+        html: None,
+        diff: None,
+        catalogue: args.catalogue.clone(),
+        confidential: args.confidential,
+        out: args.out.clone(),
+        command,
+    };
+    let mut report = blank(&args);
+    find(args, settings, home, printer, &mut report, false)?;
+    let chosen = report.chosen.filter(|_| report.verdict == Some(PlanVerdict::FitsWithPlan));
+    Ok((report.evaluations, chosen))
 }
 
 fn blank(args: &PlanArgs) -> PlanReport {
@@ -103,6 +139,7 @@ fn find(
     home: &Home,
     printer: &Printer,
     report: &mut PlanReport,
+    asks_for_smallest: bool,
 ) -> Result<(), CliError> {
     let catalogue = catalogue(args.catalogue.as_deref(), settings)?;
     let (allow, margin, global_batch) = (Label::from(args.allow), args.margin.0, args.global_batch);
@@ -158,8 +195,8 @@ fn find(
     };
     // Where each run starts anew it is only looked for if nothing else helps.
     let cheap = tries.forks() && found.verdict == Verdict::FitsWithPlan;
-    if (found.verdict == Verdict::DoesNotFit || cheap) && !found.interrupted {
-        report.smallest_card = smallest_card(&mut tries, &found, &catalogue)?;
+    if asks_for_smallest && (found.verdict == Verdict::DoesNotFit || cheap) && !found.interrupted {
+        report.smallest_card = smallest_card(&mut tries, &found, &catalogue, printer)?;
     }
     let unsettled = match &found.chosen {
         Some(chosen) if !found.interrupted => tries.unsettled(&chosen.candidate)?,

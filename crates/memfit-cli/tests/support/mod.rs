@@ -193,6 +193,7 @@ impl Script {
             growth_per_step: Some(0),
             unmet: 0,
             feeding: None,
+            asks_size: false,
             devices: [(0, stats)].into(),
         }));
     }

@@ -46,11 +46,23 @@ fn unfinalised<R>(body: impl FnOnce(&mut HashMap<usize, i32>) -> R) -> R {
     body(unfinalised.get_or_insert_default())
 }
 
-/// Effect of a plan: its duration, and the ids of the tensors that it writes.
+/// Effect of a plan: the problem that it solves and how, and the ids of the tensors that it writes.
 #[derive(Clone)]
 struct Effect {
-    work: Work,
+    problem: Option<Arc<problem::Attributes>>,
+    tensor_cores: bool,
+    workspace: f64,
     written: Arc<[i64]>,
+}
+
+impl Effect {
+    /// Duration at these speeds.
+    fn work(&self, speeds: &Speeds) -> Work {
+        match &self.problem {
+            Some(problem) => problem.work(self.tensor_cores, self.workspace, speeds),
+            None => Work::new(WorkKind::Guess, speeds.launch),
+        }
+    }
 }
 
 /// Effect of each plan, computed when it first runs.
@@ -62,16 +74,18 @@ fn effects<R>(body: impl FnOnce(&mut HashMap<usize, Effect>) -> R) -> R {
 }
 
 /// Returns the effect of a plan.
-fn effect(plan: Ptr, speeds: &Speeds) -> Effect {
+fn effect(plan: Ptr) -> Effect {
     if let Some(known) = effects(|effects| effects.get(&(plan as usize)).cloned()) {
         return known;
     }
     let effect = match problem::find(plan as usize) {
-        Some(known) => Effect {
-            work: known.work(known.is_single() && runs_on_tensor_cores(plan), plan_workspace(plan), speeds),
-            written: known.written_tensors().into(),
+        Some(problem) => Effect {
+            tensor_cores: problem.is_single() && runs_on_tensor_cores(plan),
+            workspace: plan_workspace(plan),
+            written: problem.written_tensors().into(),
+            problem: Some(problem),
         },
-        None => Effect { work: Work::new(WorkKind::Guess, speeds.launch), written: Arc::default() },
+        None => Effect { problem: None, tensor_cores: false, workspace: 0.0, written: Arc::default() },
     };
     effects(|effects| effects.insert(plan as usize, effect.clone()));
     effect
@@ -252,11 +266,9 @@ entry_points! {
         if plan.is_null() || variant_pack.is_null() {
             return status::BAD_PARAM;
         }
-        card::queue_work(stream, |speeds| {
-            let effect = effect(plan, speeds);
-            forget_tensors(&effect.written, variant_pack);
-            effect.work
-        });
+        let effect = effect(plan);
+        forget_tensors(&effect.written, variant_pack);
+        card::queue_work(stream, |speeds| effect.work(speeds));
         status::SUCCESS
     }
 }

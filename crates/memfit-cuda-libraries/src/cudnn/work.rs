@@ -54,7 +54,7 @@ impl Shape {
 }
 
 /// Queues work on a handle's stream; refuses an invalid handle.
-fn queue_work(handle: Ptr, work: impl FnOnce(&Speeds) -> Work) -> i32 {
+fn queue_work(handle: Ptr, work: impl Fn(&Speeds) -> Work) -> i32 {
     match handle::stream(handle) {
         Some(stream) => {
             card::queue_work(stream, work);
@@ -93,14 +93,15 @@ fn convolve(
     real!(CUDNN, cudnnGetConvolutionMathType(convolution => Ptr, &raw mut mode => *mut i32) -> i32);
     let shapes = Shape::from_tensor(input).zip(Shape::from_filter(filter)).zip(Shape::from_tensor(output));
     queue_work(handle, |speeds| {
-        let Some(((x, w), y)) = shapes else { return Work::new(WorkKind::Guess, speeds.launch) };
+        let Some(((x, w), y)) = &shapes else { return Work::new(WorkKind::Guess, speeds.launch) };
         let units = match cudnn_element(x.kind) {
             (element, Math::F32) if mode != FMA => (element, Math::Tf32),
             known => known,
         };
         // A caller may pass a larger workspace than is used.
         let workspace = (workspace as f64).min(x.bytes() + w.bytes() + y.bytes());
-        let operands = [x, w, y].map(|shape| Operand::from_extents(shape.extents.into_iter().map(f64::from)));
+        let operands = [x, w, y]
+            .map(|shape| Operand::from_extents(shape.extents.iter().map(|extent| f64::from(*extent))));
         Convolution::new(direction, operands, units, workspace).work(speeds)
     })
 }
@@ -109,7 +110,7 @@ fn convolve(
 /// one small product per step.
 fn recur(handle: Ptr, network: Ptr, data: Ptr) -> i32 {
     let shape = Recurrent::read(network, data);
-    queue_work(handle, |speeds| match shape {
+    queue_work(handle, |speeds| match &shape {
         Some(shape) => shape.work(speeds),
         None => Work::new(WorkKind::Guess, speeds.launch),
     })

@@ -17,6 +17,7 @@ use super::{
     registry::Name,
 };
 use crate::{
+    beside,
     graphs::Act,
     machine::Card,
     status::{Outcome, Status},
@@ -182,9 +183,10 @@ impl Kernel {
         let descriptor = self.descriptor();
         thread::with_prepared(|prepared| {
             let launch = launch::Launch { grid: launch.grid(), arguments, memory: values::memory() };
-            descriptor.work(launch, prepared, &card.speeds, || {
-                self.function(card.device.compute_capability.sm_version()).unwrap_or_default()
-            })
+            let function = || self.function(card.device.compute_capability.sm_version()).unwrap_or_default();
+            // What is prepared is used once, by the card's own work.
+            beside::measure(|speeds| descriptor.work(launch, &prepared.copied(), speeds, function));
+            descriptor.work(launch, prepared, &card.speeds, function)
         })
     }
 

@@ -14,6 +14,12 @@ impl Prepared {
         Self(Cell::new(None))
     }
 
+    /// A copy, for estimates that must not use the problem up.
+    #[must_use]
+    pub fn copied(&self) -> Self {
+        Self(Cell::new(self.0.get()))
+    }
+
     /// Stores a problem for the kernel that computes it.
     pub(crate) fn set(&self, problem: Option<Gemm>) {
         self.0.set(problem);

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses its share")]
 
+pub(crate) mod compared;
 pub(crate) mod explained;
 pub(crate) mod replayed;
 

@@ -103,6 +103,7 @@ def _serve(session):
     with contextlib.suppress(Exception):
         session.planned.inputs.survey()
     session.ahead = ahead.Ahead(session, channel.run_dir())
+    _tell_asked()
     _answer("ready")
     with open(requests, encoding="utf-8") as lines:
         while True:
@@ -113,6 +114,7 @@ def _serve(session):
             run_dir = line.rstrip("\n")
             with contextlib.suppress(Exception):
                 session.ahead.catch_up()
+            _tell_asked()
             middle = os.fork()
             if middle:
                 os.waitpid(middle, 0)
@@ -122,6 +124,16 @@ def _serve(session):
                 os._exit(0)
             break
     _become(session, run_dir)
+
+
+def _tell_asked():
+    """Which facts of the card the script was told before it needed it: a run on a card where they differ
+    cannot be forked from here.
+    """
+    path = os.path.join(channel.run_dir(), "asked")
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        file.write("\n".join(sorted(kinds.ASKED)))
+    os.rename(path + ".new", path)
 
 
 def _become(session, run_dir):
@@ -136,6 +148,8 @@ def _become(session, run_dir):
     # threads at once, as with several GPUs.
     session.torch.set_num_threads(1)
     session.become(channel.setup(), channel.plan() or {})
+    if session.setup.get("beside"):
+        kinds.watch(session.torch)
     session.planned.retune()
     with contextlib.suppress(Exception):
         session.planned.set_environment()

@@ -78,6 +78,13 @@ class Inputs:
         sizes, _ = self.sizes.get(getattr(iterator, "_dataset", None), ({}, False))
         return sizes
 
+    def samples(self, iterator):
+        """How many samples the data set of a loader's iterator has; None where it cannot count them."""
+        try:
+            return len(iterator._dataset)
+        except Exception:
+            return None
+
     def loading(self, iterator):
         """Return a loader's settings and the time per item; None if that was not measured."""
         dataset = getattr(iterator, "_dataset", None)

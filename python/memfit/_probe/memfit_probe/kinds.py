@@ -6,6 +6,14 @@ GPU, and would have to stop in the middle of its imports.
 
 import contextlib
 import functools
+import sys
+
+# The facts that were told so: "name", "capability", "memory", "bf16".
+ASKED = set()
+# Functions that tell how large a card is.
+SIZES = ("mem_get_info", "get_device_properties")
+# Whether the script, or a library beside PyTorch, has called one of them.
+asks_size = False
 
 
 class Properties:
@@ -13,12 +21,38 @@ class Properties:
 
     def __init__(self, ask, number, card):
         self._ask = functools.partial(ask, number)
-        self.name = card["device"]["name"]
-        self.major, self.minor = kind(card)
-        self.total_memory = card["device"]["memory"]
+        major, minor = kind(card)
+        memory = card["device"]["memory"]
+        self._known = {"name": card["device"]["name"], "major": major, "minor": minor, "total_memory": memory}
 
     def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in self._known:
+            ASKED.add({"name": "name", "total_memory": "memory"}.get(name, "capability"))
+            return self._known[name]
         return getattr(self._ask(), name)
+
+
+def watch(torch):
+    """Notices from now on when the script asks how large the card is, which may decide what it does."""
+
+    def noticing(original):
+        @functools.wraps(original)
+        def ask(*args, **kwargs):
+            global asks_size
+            module = sys._getframe(1).f_globals.get("__name__", "")
+            if module.partition(".")[0] not in ("torch", "memfit_probe"):
+                asks_size = True
+            return original(*args, **kwargs)
+
+        return ask
+
+    for name in SIZES:
+        wrapped = noticing(getattr(torch.cuda, name))
+        for module in (torch.cuda, torch.cuda.memory):
+            if hasattr(module, name):
+                setattr(module, name, wrapped)
 
 
 def kind(card):
@@ -28,7 +62,7 @@ def kind(card):
 
 @contextlib.contextmanager
 def answered_from_catalogue(torch, cards):
-    """Within this context, PyTorch answers questions about the GPUs from the catalogue."""
+    """Within this context, PyTorch answers questions about the GPUs from the catalogue, and `ASKED` grows."""
     cuda = torch.cuda
     kinds = [kind(card) for card in cards]
     names = [card["device"]["name"] for card in cards]
@@ -48,8 +82,10 @@ def answered_from_catalogue(torch, cards):
         setattr(cuda, name, ask)
         return original
 
-    def looked_up(table):
+    def looked_up(table, fact=None):
         def answer(device=None):
+            if fact is not None:
+                ASKED.add(fact)
             number = (
                 0
                 if device is None
@@ -62,11 +98,12 @@ def answered_from_catalogue(torch, cards):
         return answer
 
     def bf16(*_args, **_kwargs):
+        ASKED.add("bf16")
         return True if kinds and kinds[0][0] >= 8 else None
 
     answers = {
-        "get_device_capability": looked_up(kinds),
-        "get_device_name": looked_up(names),
+        "get_device_capability": looked_up(kinds, "capability"),
+        "get_device_name": looked_up(names, "name"),
         "get_device_properties": looked_up(properties),
         # Choosing another device uses the GPU.
         "current_device": lambda: 0,

@@ -3,7 +3,7 @@
 import functools
 import itertools
 
-from . import channel
+from . import channel, kinds
 
 # Functions with which a script resets the peaks, of a given device or the current one.
 RESETS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
@@ -26,6 +26,8 @@ class Peaks:
             original = getattr(functions, name, None)
             if original is not None:
                 setattr(functions, name, self._keeping(original))
+        if self.session.setup.get("beside") and not (channel.plan() or {}).get("serves"):
+            kinds.watch(self.session.torch)
 
     def _keeping(self, original):
         @functools.wraps(original)
@@ -57,6 +59,7 @@ def send(session, reason):
         growth_per_step=growth(session.after_step),
         unmet=made_in_the_only_step(session) if reason == "steps" and steps == 1 and not forward_only else 0,
         feeding=session.loaders.feeding.tell(),
+        asks_size=kinds.asks_size,
         devices={device: session.peaks.statistics_of(device) for device in session.devices()},
     )
 

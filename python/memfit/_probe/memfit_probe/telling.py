@@ -35,6 +35,7 @@ def training(planned, optimizers):
         "replicated": any(isinstance(model, torch.nn.parallel.DistributedDataParallel) for model in each),
         "state": sum(map(facts.state_bytes, optimizers)),
         "trained": sum(parameter.nbytes for group in groups for parameter in group["params"]),
+        "epoch": planned.inputs.samples(planned.loading),
         "optimizers": sorted({type(optimizer).__name__ for optimizer in optimizers}),
         "fusible": bool(groups) and all("fused" in group for group in groups),
         "fused": bool(groups) and all(group.get("fused") for group in groups),

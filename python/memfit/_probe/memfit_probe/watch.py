@@ -9,6 +9,10 @@ PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, INPUTS, BUFFERS, WORKSPACE 
 
 PHASES = {OTHER: "other", FORWARD: "forward", BACKWARD: "backward", OPTIMIZER: "optimizer"}
 
+# Kinds of work in a mark of the clock, and the most numbers that a mark has.
+WORK_KINDS = 7
+CLOCK_NUMBERS = 256
+
 
 class Stats(ctypes.Structure):
     """The state of a device's allocator."""
@@ -115,12 +119,18 @@ class Watch:
         self._text(number, raw, len(raw))
 
     def clock(self):
-        """Return the time when all queued work will be done, and the amounts of each kind of work, in
-        nanoseconds; None without a clock.
+        """Return the time when all queued work will be done, the amounts of each kind of work, and the times
+        on the cards that are timed beside this one, in nanoseconds; None without a clock.
         """
-        numbers = array("Q", bytes(8 * 16))
+        numbers = array("Q", bytes(8 * CLOCK_NUMBERS))
         count = self._clock(numbers.buffer_info()[0], len(numbers)) if self._clock is not None else 0
-        return {"end": numbers[0], "busy": list(numbers[1:count])} if count else None
+        if not count:
+            return None
+        kinds = 1 + WORK_KINDS
+        mark = {"end": numbers[0], "busy": list(numbers[1:kinds])}
+        if count > kinds:
+            mark["beside"] = list(numbers[kinds:count])
+        return mark
 
     def stats(self, device):
         stats = Stats()

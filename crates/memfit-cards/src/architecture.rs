@@ -1,0 +1,76 @@
+//! Cards on which a script makes the same allocations, as far as their hardware decides.
+
+use memfit_devices::{Bytes, ComputeCapability, Device};
+
+/// Memory of a card without a limit.
+pub const UNLIMITED: Bytes = Bytes::from_gib(1 << 10);
+
+/// The cards of one compute capability.
+///
+/// PyTorch and its libraries choose kernels, and with them workspaces, by the compute capability. The number
+/// of multiprocessors also enters the size of a few workspaces; the representative has the most of them, so
+/// that its requests are the largest, and [`crate::Judge`] runs the cards that such a difference could
+/// decide.
+#[derive(Clone, Debug)]
+pub struct Architecture {
+    /// The compute capability.
+    pub capability: ComputeCapability,
+    /// The cards, the representative first.
+    pub cards: Vec<Device>,
+}
+
+impl Architecture {
+    /// The card that is run for all of them.
+    pub fn representative(&self) -> &Device {
+        &self.cards[0]
+    }
+
+    /// A card's place among them.
+    pub fn place(&self, device: &Device) -> Option<usize> {
+        self.cards.iter().position(|card| card.id == device.id)
+    }
+}
+
+/// The architectures of these cards, in the order in which they first appear.
+pub fn architectures(devices: &[Device]) -> Vec<Architecture> {
+    let mut found: Vec<Architecture> = Vec::new();
+    for device in devices {
+        let capability = device.compute_capability;
+        match found.iter_mut().find(|known| known.capability == capability) {
+            Some(known) => known.cards.push(device.clone()),
+            None => found.push(Architecture { capability, cards: vec![device.clone()] }),
+        }
+    }
+    for architecture in &mut found {
+        let most = (0..architecture.cards.len()).rev().max_by_key(|place| {
+            let card = &architecture.cards[*place];
+            (card.sm_count, card.memory)
+        });
+        architecture.cards.swap(0, most.unwrap_or(0));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use memfit_devices::Catalogue;
+
+    use super::*;
+
+    #[test]
+    fn every_card_is_in_one_architecture_and_the_largest_stands_for_it() {
+        let catalogue = Catalogue::builtin().unwrap();
+        let found = architectures(catalogue.devices());
+        let cards: usize = found.iter().map(|architecture| architecture.cards.len()).sum();
+        assert_eq!(cards, catalogue.devices().len());
+        assert!(found.len() < 15, "{} runs would be needed", found.len());
+        for architecture in &found {
+            let most = architecture.representative().sm_count;
+            for card in &architecture.cards {
+                assert_eq!(card.compute_capability, architecture.capability);
+                assert!(card.sm_count <= most, "{}", card.id);
+                assert!(architecture.place(card).is_some());
+            }
+        }
+    }
+}

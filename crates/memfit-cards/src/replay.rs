@@ -1,0 +1,86 @@
+//! The allocator's calls of one run, repeated on cards with less memory.
+
+use memfit_allocator::{Edit, Program, ReplayConditions};
+use memfit_explain::Conditions;
+use memfit_recording::{MomentKind, Recording, Track};
+use memfit_run::{RanOut, Replayed};
+use memfit_vocabulary::Phase;
+
+/// The part of a training in which memory runs out: a script that catches the error in one of them may not
+/// in another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Site {
+    /// Whether an optimizer step was complete by then.
+    after_first_step: bool,
+    phase: Phase,
+}
+
+/// A recorded run whose calls can be repeated.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    program: Program,
+    given: ReplayConditions,
+    /// The moments at which a phase began or a step was complete.
+    marks: Vec<(u32, Mark)>,
+    /// The run's own peaks.
+    allocated: u64,
+    reserved: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Mark {
+    Phase(Phase),
+    Steps(u32),
+}
+
+impl Replay {
+    /// The calls that a track tells of on one device. The track is one of the recording's.
+    pub(crate) fn new(recording: &Recording, track: &Track, device: u8, peak: (u64, u64)) -> Self {
+        let conditions = Conditions::from_track(&recording.origin, track, None);
+        let marks = (0..).zip(track.moments()).filter_map(|(place, moment)| match moment.kind {
+            MomentKind::Phase(phase) => Some((place, Mark::Phase(phase))),
+            MomentKind::Step(steps) => Some((place, Mark::Steps(steps))),
+            _ => None,
+        });
+        Self {
+            program: Program::from_track(track, device),
+            given: conditions.given,
+            marks: marks.collect(),
+            allocated: peak.0,
+            reserved: peak.1,
+        }
+    }
+
+    /// The outcome where the allocator can get so many bytes, and where memory runs out if it does.
+    pub(crate) fn within(&self, limit: u64) -> (Replayed, Option<Site>) {
+        let Self { allocated, reserved, .. } = *self;
+        if reserved <= limit {
+            // Nothing is refused, so nothing is different.
+            return (Replayed { allocated, reserved, ran_out: None }, None);
+        }
+        let outcome = self.program.run(&ReplayConditions { capacity: limit, ..self.given }, |_| Edit::Keep);
+        let replayed =
+            |ran_out| Replayed { allocated: outcome.allocated(), reserved: outcome.reserved(), ran_out };
+        match outcome.died {
+            None => (replayed(None), None),
+            Some((moment, oom)) => {
+                let (site, steps) = self.site(moment);
+                (replayed(Some(RanOut { requested: oom.requested, step: u64::from(steps) + 1 })), Some(site))
+            }
+        }
+    }
+
+    fn site(&self, moment: u32) -> (Site, u32) {
+        let before = &self.marks[..self.marks.partition_point(|(place, _)| *place <= moment)];
+        let phase = before.iter().rev().find_map(|(_, mark)| match mark {
+            Mark::Phase(phase) => Some(*phase),
+            Mark::Steps(_) => None,
+        });
+        let steps = before.iter().rev().find_map(|(_, mark)| match mark {
+            Mark::Steps(steps) => Some(*steps),
+            Mark::Phase(_) => None,
+        });
+        let steps = steps.unwrap_or(0);
+        (Site { after_first_step: steps > 0, phase: phase.unwrap_or(Phase::Other) }, steps)
+    }
+}

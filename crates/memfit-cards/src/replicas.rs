@@ -1,0 +1,59 @@
+//! N replicas of a script of one process: what `DistributedDataParallel` would add to it.
+
+use memfit_devices::Device;
+use memfit_kernels::cost::Speeds;
+use memfit_report::wire::{CardEvidence, CardRow, CardVerdict, Peak};
+
+use crate::rows::command_for;
+use crate::workload::Workload;
+
+/// The share of a step that is assumed to hide communication: the backward pass.
+const OVERLAP: f64 = 0.5;
+
+/// A row for `count` cards, of the row for one card of the kind. DDP keeps the gradients once more in
+/// buckets, and a communicator's buffers; its all-reduces run beside the backward pass.
+///
+/// Nothing ran: the verdict is `fits` only where it fits with all of that at its upper bound, and
+/// `does-not-fit` only where one process alone does not.
+#[must_use]
+pub fn replicated(row: &CardRow, device: &Device, workload: &Workload, count: u32, cuda: u32) -> CardRow {
+    let communicator = device.overhead(cuda).per_communicator;
+    let (typical, upper) = (communicator.typical.get(), communicator.high.get());
+    let gradients = workload.gradients;
+    let peak = row.peak.map(|peak| Peak {
+        allocated: peak.allocated + gradients,
+        reserved: peak.reserved + gradients,
+        device: peak.device + gradients + typical,
+        device_upper: peak.device_upper + gradients + upper,
+    });
+    let headroom = peak.map(|peak| row.capacity as i64 - peak.device_upper as i64);
+    let fits = headroom.is_some_and(|headroom| headroom >= 0) && gradients > 0;
+    let verdict = match row.verdict {
+        CardVerdict::FitsAsIs if fits => CardVerdict::FitsAsIs,
+        CardVerdict::FitsAsIs | CardVerdict::FitsWithPlan | CardVerdict::Unknown => CardVerdict::Unknown,
+        CardVerdict::DoesNotFit => CardVerdict::DoesNotFit,
+    };
+    let ring = 2.0 * f64::from(count - 1) / f64::from(count) * gradients as f64;
+    let exchange_ms = ring / Speeds::from_device(device).peers.max(1e-3) / 1e6;
+    let exposed = |step: f64| (exchange_ms - step * OVERLAP).max(0.0);
+    let step = row.step_ms_estimate.filter(|_| verdict.fits());
+    CardRow {
+        count,
+        verdict,
+        peak,
+        headroom,
+        step_ms_estimate: step.map(|step| step + exposed(step)),
+        step_ms_low: row.step_ms_low.filter(|_| verdict.fits()),
+        step_ms_high: row.step_ms_high.filter(|_| verdict.fits()).map(|step| step + exchange_ms),
+        evidence: CardEvidence::Replayed,
+        command: command_for(&row.command, &row.gpu, count),
+        note: Some(match verdict {
+            CardVerdict::Unknown if row.verdict == CardVerdict::FitsAsIs => {
+                "one process fits; with DistributedDataParallel's buckets and NCCL at their upper bound it may not".to_owned()
+            }
+            CardVerdict::Unknown => row.note.clone().unwrap_or_default(),
+            _ => "the script is one process: replicas by DistributedDataParallel are assumed, each with its own batch; their buckets, NCCL's buffers and the all-reduces are modelled, not run".to_owned(),
+        }),
+        ..row.clone()
+    }
+}

@@ -1,0 +1,29 @@
+//! The smallest card on which a script fits as it is.
+
+use memfit_devices::Device;
+use memfit_report::wire::{CardEvidence, SmallestCard, Verdict};
+use memfit_run::{Rehearsal, RunError};
+
+use crate::judge::Judge;
+
+/// Cards that are judged at most: each architecture among them costs a run.
+const MAX_JUDGED: usize = 24;
+
+/// The card with the least memory, and more than `above` bytes, on which a run of the script is seen to fit.
+pub fn smallest_fitting(
+    judge: &mut Judge,
+    rehearsal: &mut Rehearsal<'_>,
+    devices: &[Device],
+    above: u64,
+) -> Result<Option<SmallestCard>, RunError> {
+    let mut larger: Vec<&Device> = devices.iter().filter(|device| device.memory.get() > above).collect();
+    larger.sort_by_key(|device| device.memory);
+    for device in larger.into_iter().take(MAX_JUDGED) {
+        let judged = judge.judge(rehearsal, device)?;
+        let fits = judged.report.verdict == Verdict::Fits;
+        if fits && (judged.evidence == CardEvidence::Run || judge.proves(rehearsal, device)?) {
+            return Ok(Some(SmallestCard { name: device.name.clone(), capacity: device.memory.get() }));
+        }
+    }
+    Ok(None)
+}

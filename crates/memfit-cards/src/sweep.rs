@@ -1,0 +1,222 @@
+//! All rows of a table: every card, count and batch that was asked for.
+
+use std::ffi::OsString;
+use std::time::Instant;
+
+use memfit_devices::Device;
+use memfit_report::wire::{CardRow, Problem, Verdict};
+use memfit_run::{Card, Console, Home, Rehearsal, Request, RunError, without_secrets};
+
+use crate::architecture::architectures;
+use crate::arguments::{Arguments, ArgumentsError};
+use crate::judge::Judge;
+use crate::replicas::replicated;
+use crate::rows::{NO_KERNELS, row};
+use crate::workload::Workload;
+
+/// Architectures that may fail, with none that did not, before the script is taken to fail everywhere.
+const MAX_FAILED: usize = 2;
+/// CUDA's major version for communicators' sizes where torch's is not known.
+const UNKNOWN_CUDA: u32 = 12;
+
+/// What is asked.
+#[derive(Debug)]
+pub struct Question {
+    /// The request for a run of the command; its card is not read.
+    pub request: Request,
+    /// The cards.
+    pub devices: Vec<Device>,
+    /// How many of them; empty for as many as the command starts processes.
+    pub counts: Vec<u32>,
+    /// Batch sizes; empty for the command's own.
+    pub batches: Vec<u64>,
+    /// Whether every card is run.
+    pub proves_all: bool,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The rows, in no order.
+    pub rows: Vec<CardRow>,
+    /// The training, for each batch that was asked for.
+    pub workloads: Vec<(Option<u64>, Workload)>,
+    /// Runs of the script.
+    pub runs: u64,
+    /// Seconds of the first run, with the script's imports.
+    pub first_run_s: Option<f64>,
+    /// `torch.__version__`.
+    pub torch: Option<String>,
+    /// Remarks.
+    pub notes: Vec<String>,
+    /// Why the script fails on every card.
+    pub problem: Option<Problem>,
+}
+
+/// Why there is no table.
+#[derive(Debug, thiserror::Error)]
+pub enum SweepError {
+    /// A run could not be made.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// An argument could not be set.
+    #[error(transparent)]
+    Arguments(#[from] ArgumentsError),
+}
+
+impl Found {
+    /// The training with a batch that was asked for.
+    pub fn workload(&self, batch: Option<u64>) -> Option<&Workload> {
+        let of_batch = |known: &&(Option<u64>, Workload)| known.0 == batch || known.1.batch == batch;
+        self.workloads.iter().find(of_batch).map(|(_, workload)| workload)
+    }
+}
+
+/// Finds the rows.
+pub fn sweep(question: &Question, home: &Home, console: &dyn Console) -> Result<Found, SweepError> {
+    let mut found = Found::default();
+    let own = Arguments::new(&question.request.command);
+    let batches: Vec<Option<u64>> = match question.batches.as_slice() {
+        [] => vec![None],
+        batches => batches.iter().copied().map(Some).collect(),
+    };
+    for batch in batches {
+        let arguments = own.with_batch(batch)?;
+        let named = batch.or_else(|| arguments.batch());
+        let processes = arguments.processes();
+        let counts = match question.counts.as_slice() {
+            [] => vec![processes.unwrap_or(1)],
+            counts => counts.to_vec(),
+        };
+        // A launcher's command differs from count to count; one process is run once for all.
+        let commands: Vec<(Arguments, &[u32])> = if processes.is_some() {
+            let with = |count: &u32| arguments.with_processes(*count).unwrap_or_else(|| arguments.clone());
+            counts.iter().map(with).zip(counts.chunks(1)).collect()
+        } else {
+            vec![(arguments.clone(), counts.as_slice())]
+        };
+        for (command, counts) in commands {
+            let asked = Asked { batch, named, counts, launches: processes.is_some() };
+            one_command(question, &command, &asked, home, console, &mut found)?;
+        }
+        if found.problem.is_some() {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// What is asked of one command.
+struct Asked<'counts> {
+    /// The batch that the user asked for.
+    batch: Option<u64>,
+    /// The batch that the command names.
+    named: Option<u64>,
+    counts: &'counts [u32],
+    /// Whether it starts as many processes as the count says.
+    launches: bool,
+}
+
+/// The rows of one command. A launcher starts as many processes as the count says; a script of one process is
+/// run once, and its replicas are modelled.
+fn one_command(
+    question: &Question,
+    command: &Arguments,
+    asked: &Asked<'_>,
+    home: &Home,
+    console: &dyn Console,
+    found: &mut Found,
+) -> Result<(), SweepError> {
+    let Asked { batch, named, counts, launches } = *asked;
+    let mut order = architectures(&question.devices);
+    // The largest first: old and new ones are the likeliest to have no kernels in this torch.
+    order.sort_by_key(|architecture| std::cmp::Reverse(architecture.cards.len()));
+    let Some(first) = order.first().map(|architecture| architecture.representative().clone()) else {
+        return Ok(());
+    };
+    let processes = if launches { counts.first().copied().unwrap_or(1) } else { 1 };
+    let request = Request {
+        card: Card::Virtual(Box::new(first), processes),
+        command: command.words().to_vec(),
+        ..question.request.clone()
+    };
+    let words = told(command.words());
+    let started = Instant::now();
+    console.remark("getting the script ready, up to where it first needs the card");
+    let mut rehearsal = Rehearsal::open(&request, home, console)?;
+    let mut judge = Judge::new(&request, &question.devices, question.proves_all, console);
+    let (mut workload, mut failures, mut rows) = (None, 0, Vec::new());
+    for architecture in &order {
+        for device in &architecture.cards {
+            let judged = judge.judge(&mut rehearsal, device)?;
+            found.first_run_s.get_or_insert_with(|| started.elapsed().as_secs_f64());
+            found.torch = found.torch.take().or_else(|| judged.report.torch.clone());
+            let failed = judged.report.verdict == Verdict::Error;
+            let problem = judged.report.problem.clone().filter(|_| failed);
+            if problem.as_ref().is_some_and(|problem| problem.kind != NO_KERNELS)
+                && device.id == architecture.representative().id
+            {
+                failures += 1;
+            }
+            if failures >= MAX_FAILED && workload.is_none() {
+                found.problem = problem;
+                found.runs += judge.runs();
+                return Ok(());
+            }
+            if !failed && workload.is_none() {
+                let mut surveyed = Workload::survey(&mut rehearsal, &request, device)?;
+                found.runs += 1;
+                surveyed.batch = batch.or(surveyed.batch).or(named);
+                workload = Some(surveyed);
+            }
+            rows.push((judged, device));
+        }
+    }
+    found.runs += judge.runs();
+    let workload = workload.unwrap_or_default();
+    let cuda = found.torch.as_deref().and_then(cuda_major).unwrap_or(UNKNOWN_CUDA);
+    for (judged, device) in &rows {
+        for count in counts {
+            if launches || *count == 1 {
+                found.rows.push(row(judged, *count, &workload, &words));
+            } else {
+                found.rows.push(replicated(
+                    &row(judged, 1, &workload, &words),
+                    device,
+                    &workload,
+                    *count,
+                    cuda,
+                ));
+            }
+        }
+    }
+    if rows.iter().all(|(judged, _)| judged.report.verdict == Verdict::Error) {
+        found.problem = rows.first().and_then(|(judged, _)| judged.report.problem.clone());
+    }
+    found.workloads.push((batch, workload));
+    Ok(())
+}
+
+/// A command for people.
+fn told(words: &[OsString]) -> Vec<String> {
+    without_secrets(words.iter().map(|word| word.to_string_lossy().into_owned()))
+}
+
+/// The CUDA major of a build of torch such as `2.15.0+cu132`.
+fn cuda_major(torch: &str) -> Option<u32> {
+    let digits = torch.split_once("+cu")?.1;
+    digits.get(..digits.len().checked_sub(1)?)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn torch_says_which_cuda_it_is_for() {
+        assert_eq!(cuda_major("2.15.0+cu132"), Some(13));
+        assert_eq!(cuda_major("2.6.0+cu118"), Some(11));
+        assert_eq!(cuda_major("2.6.0+cpu"), None);
+        assert_eq!(cuda_major("2.6.0"), None);
+    }
+}

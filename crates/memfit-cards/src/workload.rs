@@ -1,0 +1,51 @@
+//! What one optimizer step of the training goes through, as one more run tells.
+
+use memfit_channel::Planned;
+use memfit_devices::Device;
+use memfit_run::{Card, Rehearsal, Request, RunError};
+
+use crate::architecture::UNLIMITED;
+
+/// The size of a training.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Workload {
+    /// Samples in a batch of one process.
+    pub batch: Option<u64>,
+    /// Batches in an optimizer step.
+    pub accumulation: u64,
+    /// Samples in the training's data set.
+    pub epoch: Option<u64>,
+    /// Bytes of the gradients of one process: replicas hold them once more, in buckets.
+    pub gradients: u64,
+}
+
+impl Workload {
+    /// Asks the training itself, by a run on this card with unlimited memory.
+    pub fn survey(
+        rehearsal: &mut Rehearsal<'_>,
+        request: &Request,
+        device: &Device,
+    ) -> Result<Self, RunError> {
+        let unlimited = Box::new(device.clone().with_memory(UNLIMITED));
+        let request = Request {
+            card: Card::Virtual(unlimited, 1),
+            planned: Some(Planned { measure: true, ..Planned::default() }),
+            ..request.clone()
+        };
+        let outcome = rehearsal.run(&request)?;
+        let Some(training) = outcome.facts.fullest().and_then(|rank| rank.training.as_ref()) else {
+            return Ok(Self { accumulation: 1, ..Self::default() });
+        };
+        Ok(Self {
+            batch: (training.batch > 0).then_some(training.batch),
+            accumulation: training.batches.checked_div(training.steps).unwrap_or(1).max(1),
+            epoch: training.epoch.filter(|samples| *samples > 0),
+            gradients: training.trained,
+        })
+    }
+
+    /// Samples in an optimizer step of one process.
+    pub fn samples_per_step(&self) -> Option<u64> {
+        Some(self.batch? * self.accumulation.max(1))
+    }
+}

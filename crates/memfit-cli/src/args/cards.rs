@@ -1,0 +1,139 @@
+//! What a user types after `memfit cards`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{ValueEnum, ValueHint};
+use memfit_devices::Bytes;
+use memfit_report::wire::CardSort;
+
+use super::plan::Allow;
+use super::{OutputArgs, Timeout};
+
+#[derive(Debug, clap::Args)]
+#[command(
+    args_override_self = true,
+    after_help = "Examples:
+  memfit cards -- python train.py --batch-size 64
+  memfit cards --prices prices.toml --epochs 90 -o cards.html -- python train.py
+  memfit cards --gpu rtx-4090 --gpu l40s --batch 16,32,64 -- python train.py --batch-size 8
+  memfit cards --count 1,2,4 --sort time -- torchrun --nproc-per-node 2 train.py"
+)]
+pub(crate) struct CardsArgs {
+    /// Only this GPU: a name from `memfit gpus`; may be given several times.
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) gpu: Vec<String>,
+
+    /// Only GPUs of this generation, for example `ada`, or of this compute capability, for example `8.9`; may
+    /// be given several times.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) architecture: Vec<String>,
+
+    /// Only GPUs with at least so much memory.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) min_memory: Option<Bytes>,
+
+    /// Only GPUs with at most so much memory.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) max_memory: Option<Bytes>,
+
+    /// How many GPUs train together [default: as many as the command starts processes].
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) count: Vec<u32>,
+
+    /// Batch sizes to try, in the place of the command's own: that of an argument such as `--batch-size 8`,
+    /// or of `{batch}` in the command.
+    #[arg(long, value_name = "SAMPLES,…", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) batch: Vec<u64>,
+
+    /// A TOML file with what GPUs cost.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) prices: Option<PathBuf>,
+
+    /// Price training on so many samples [default: one epoch where its length is known, else a million].
+    #[arg(long, value_name = "N", conflicts_with = "epochs", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) samples: Option<u64>,
+
+    /// Price so many epochs.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) epochs: Option<u64>,
+
+    /// The order of the table [default: price where there are prices, else memory].
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub(crate) sort: Option<Sort>,
+
+    /// Also search for a plan for the first N GPUs, in that order, on which it does not fit as it is.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) plan: usize,
+
+    /// How far such a plan may change the training.
+    #[arg(long, value_enum, value_name = "LABEL", default_value_t)]
+    pub(crate) allow: Allow,
+
+    /// Run the script on every GPU, and replay nothing.
+    #[arg(long)]
+    pub(crate) prove: bool,
+
+    /// Stop each run after so many optimizer steps [default: 3].
+    #[arg(long, short, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) steps: Option<u64>,
+
+    /// Give up on a single run after so long, for example `90s` or `20m`; 0 never [default: 10m].
+    #[arg(long, short, value_name = "TIME")]
+    pub(crate) timeout: Option<Timeout>,
+
+    /// Weights that are missing, or larger than this machine, are taken by their shapes.
+    #[arg(long)]
+    pub(crate) synthetic_weights: bool,
+
+    /// Data sets that are missing give samples made up, as for `memfit run`.
+    #[arg(long, value_name = "FIELDS", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
+    pub(crate) synthetic_data: Option<memfit_run::Samples>,
+
+    /// Write a page with price against time as a plot to this file.
+    #[arg(long, short, value_name = "FILE.html", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+
+    /// A TOML file with GPUs of your own.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) catalogue: Option<PathBuf>,
+
+    /// Leave the command, paths, lines, messages, and the names of functions and modules out of what can be
+    /// shared: the answer as JSON.
+    #[arg(long)]
+    pub(crate) confidential: bool,
+
+    #[command(flatten)]
+    pub(crate) out: OutputArgs,
+
+    /// The command that trains.
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND",
+        value_hint = ValueHint::CommandWithArguments
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// The order of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sort {
+    /// The cheapest first.
+    Price,
+    /// The fastest first.
+    Time,
+    /// The least memory first.
+    Memory,
+}
+
+impl From<Sort> for CardSort {
+    fn from(sort: Sort) -> Self {
+        match sort {
+            Sort::Price => Self::Price,
+            Sort::Time => Self::Time,
+            Sort::Memory => Self::Memory,
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! `memfit cards`.
+
+use std::time::Instant;
+
+use memfit_cards::{Found, Prices, Question, arrange, price_rows, sweep};
+use memfit_devices::{Catalogue, Device};
+use memfit_report::wire::{CardRow, CardSort, CardVerdict, CardsReport, PricedWork, Problem, schema};
+use memfit_report::{cards_page, text};
+use memfit_run::Home;
+
+use super::plan::plan_for;
+use super::{answer_shared, catalogue};
+use crate::args::{CardsArgs, Format};
+use crate::request;
+use crate::settings::Settings;
+use crate::{CliError, Exit, Hint as _, Printer};
+
+/// Samples that are priced where neither samples nor epochs are given and the data set's length is unknown.
+const DEFAULT_SAMPLES: u64 = 1_000_000;
+
+/// Compares the cards of the catalogue for a command.
+pub(crate) fn cards(args: &CardsArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
+    let started = Instant::now();
+    let (out, confidential, page) = (args.out.clone(), args.confidential, args.output.clone());
+    let mut report = blank(args);
+    let mut found = compare(args, settings, home, printer, &mut report);
+    report.wall_s = (started.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
+    if let (Ok(()), Some(page)) = (&found, &page) {
+        found = std::fs::write(page, cards_page(&report)).map_err(CliError::io("write", page));
+    }
+    if let Err(error) = &found {
+        report.problem = Some(Problem {
+            kind: error.kind().to_owned(),
+            message: error.to_string(),
+            hint: Some(error.hints().join("; ")).filter(|hint| !hint.is_empty()),
+        });
+    }
+    let text_alone = out.format.or(settings.format).unwrap_or_default() == Format::Text;
+    let canvas = printer.canvas();
+    let told = match &found {
+        // For people an error is enough; programs get a document in any case.
+        Err(_) if text_alone && out.json.is_none() => Ok(()),
+        Err(_) => answer_shared(&report, confidential, String::new, &out, settings, printer),
+        Ok(()) => {
+            answer_shared(&report, confidential, || text::cards(&report, canvas), &out, settings, printer)
+        }
+    };
+    match (told, found) {
+        (Err(error), _) | (Ok(()), Err(error)) => printer.error(&error),
+        (Ok(()), Ok(())) => exit(&report.rows),
+    }
+}
+
+/// Good news where any row fits, bad news where all are known not to.
+fn exit(rows: &[CardRow]) -> Exit {
+    if rows.iter().any(|row| row.verdict.fits()) {
+        Exit::Good
+    } else if !rows.is_empty() && rows.iter().all(|row| row.verdict == CardVerdict::DoesNotFit) {
+        Exit::BadNews
+    } else {
+        Exit::NoAnswer
+    }
+}
+
+fn blank(args: &CardsArgs) -> CardsReport {
+    let sort = if args.prices.is_some() { CardSort::Price } else { CardSort::Memory };
+    CardsReport {
+        schema: schema::CARDS.to_owned(),
+        rows: Vec::new(),
+        sort: args.sort.map_or(sort, CardSort::from),
+        priced: None,
+        runs: 0,
+        first_run_s: None,
+        wall_s: 0.0,
+        steps: 0,
+        torch: None,
+        command: memfit_run::without_secrets(
+            args.command.iter().map(|word| word.to_string_lossy().into_owned()),
+        ),
+        notes: Vec::new(),
+        problem: None,
+    }
+}
+
+fn compare(
+    args: &CardsArgs,
+    settings: &Settings,
+    home: &Home,
+    printer: &Printer,
+    report: &mut CardsReport,
+) -> Result<(), CliError> {
+    let catalogue = catalogue(args.catalogue.as_deref(), settings)?;
+    let prices = args.prices.as_deref().map(|path| Prices::read(path, &catalogue)).transpose()?;
+    let question = Question {
+        devices: chosen(args, &catalogue)?,
+        counts: args.count.clone(),
+        batches: args.batch.clone(),
+        proves_all: args.prove,
+        request: request::to_compare(args, settings, &catalogue)?,
+    };
+    report.steps = question.request.steps;
+    let mut found = sweep(&question, home, printer)?;
+    report.rows = std::mem::take(&mut found.rows);
+    report.runs = found.runs;
+    report.first_run_s = found.first_run_s.map(|seconds| (seconds * 1000.0).round() / 1000.0);
+    report.torch = found.torch.take();
+    report.notes = std::mem::take(&mut found.notes);
+    report.problem = found.problem.take();
+    report.priced = match &prices {
+        Some(prices) => Some(priced_work(args, prices, &found, report)?),
+        None => None,
+    };
+    let arrange_all = |report: &mut CardsReport| {
+        let work = prices.as_ref().zip(report.priced.as_ref());
+        let samples = |row: &CardRow| found.workload(row.batch)?.samples_per_step();
+        price_rows(&mut report.rows, samples, work);
+        arrange(&mut report.rows, report.sort);
+    };
+    arrange_all(report);
+    if args.plan > 0 {
+        plan_some(args, settings, home, printer, report);
+        arrange_all(report);
+    }
+    Ok(())
+}
+
+/// The cards that were asked for.
+fn chosen(args: &CardsArgs, catalogue: &Catalogue) -> Result<Vec<Device>, CliError> {
+    let mut devices: Vec<Device> = Vec::new();
+    for name in &args.gpu {
+        let device = catalogue.find(name)?;
+        if !devices.contains(device) {
+            devices.push(device.clone());
+        }
+    }
+    if args.gpu.is_empty() {
+        devices = catalogue.devices().to_vec();
+    }
+    let is_of = |device: &Device| {
+        args.architecture.is_empty()
+            || args.architecture.iter().any(|wanted| {
+                let generation = device.architecture.to_lowercase();
+                generation.starts_with(&wanted.to_lowercase())
+                    || device.compute_capability.to_string() == *wanted
+            })
+    };
+    devices.retain(|device| {
+        is_of(device)
+            && args.min_memory.is_none_or(|least| device.box_memory >= least)
+            && args.max_memory.is_none_or(|most| device.box_memory <= most)
+    });
+    if devices.is_empty() { Err(CliError::NoCardLeft) } else { Ok(devices) }
+}
+
+/// The work that prices are for.
+fn priced_work(
+    args: &CardsArgs,
+    prices: &Prices,
+    found: &Found,
+    report: &mut CardsReport,
+) -> Result<PricedWork, CliError> {
+    let epoch = found.workloads.iter().find_map(|(_, workload)| workload.epoch);
+    let (samples, epochs) = match (args.samples, args.epochs, epoch) {
+        (Some(samples), ..) => (samples, None),
+        (None, Some(epochs), Some(epoch)) => (epochs.saturating_mul(epoch), Some(epochs)),
+        (None, Some(_), None) if report.problem.is_none() => return Err(CliError::UnknownEpoch),
+        (None, None, Some(epoch)) => (epoch, Some(1)),
+        (None, _, None) => (DEFAULT_SAMPLES, None),
+    };
+    if report.problem.is_none() && found.workloads.iter().all(|(_, workload)| workload.batch.is_none()) {
+        report.notes.push("the size of a batch is not known, so neither samples a second nor prices are: `--batch` gives it where an argument of the command holds it".to_owned());
+    }
+    Ok(PricedWork { samples, epochs, currency: prices.currency.clone() })
+}
+
+/// Searches for plans on the first cards that the script does not fit on as it is.
+fn plan_some(
+    args: &CardsArgs,
+    settings: &Settings,
+    home: &Home,
+    printer: &Printer,
+    report: &mut CardsReport,
+) {
+    let wanted: Vec<usize> = (0..report.rows.len())
+        .filter(|place| report.rows[*place].verdict == CardVerdict::DoesNotFit)
+        .take(args.plan)
+        .collect();
+    for place in wanted {
+        let row = &report.rows[place];
+        printer.remark(&format!("searching for a plan for {}", row.name));
+        let command = row.command.iter().skip_while(|word| *word != "--").skip(1).map(Into::into).collect();
+        let plan = plan_for(&row.gpu, row.count, args, command, settings, home, printer);
+        let row = &mut report.rows[place];
+        match plan {
+            Ok((runs, chosen)) => {
+                report.runs += runs;
+                let Some(chosen) = chosen else { continue };
+                row.verdict = CardVerdict::FitsWithPlan;
+                row.evidence = memfit_report::wire::CardEvidence::Run;
+                row.peak = Some(chosen.peak);
+                row.headroom = Some(row.capacity as i64 - chosen.peak.device_upper as i64);
+                (row.step_ms_estimate, row.step_ms_low, row.step_ms_high) =
+                    (chosen.step_ms_estimate, chosen.step_ms_low, chosen.step_ms_high);
+                if let Some(verb) = row.command.get_mut(1) {
+                    "plan".clone_into(verb);
+                }
+                row.chosen = Some(chosen);
+            }
+            Err(error) => row.note = Some(format!("there is no plan: {error}")),
+        }
+    }
+}

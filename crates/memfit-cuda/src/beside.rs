@@ -1,0 +1,140 @@
+//! Clocks of other cards that run beside the run's own: how long its work would take there.
+//!
+//! A run may name cards of the same architecture ([`memfit_channel::Setup::beside`]). Each has a host's time
+//! and the end of one queue: all streams are taken for one, and waiting for any work is waiting for all of
+//! it. The first card named is the run's own, so that the difference between its clock here and the real one
+//! shows how much that simplification costs.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use memfit_devices::Device;
+use memfit_kernels::cost::{Speeds, Work};
+
+/// One card's clock.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clock {
+    /// The host's time, in nanoseconds.
+    host: u64,
+    /// When all queued work is done.
+    end: u64,
+}
+
+/// The cards, and their clocks.
+struct Beside {
+    speeds: Vec<Speeds>,
+    clocks: Mutex<Vec<Clock>>,
+    /// Whether work was queued whose length on the other cards is not known: that of a graph's nodes.
+    inexact: AtomicBool,
+}
+
+static BESIDE: OnceLock<Beside> = OnceLock::new();
+
+thread_local! {
+    /// The lengths of the work that this thread is about to queue, one for each card.
+    static LENGTHS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps a clock for each of these cards.
+pub(crate) fn keep(devices: &[Device]) {
+    if !devices.is_empty() {
+        let speeds: Vec<Speeds> = devices.iter().map(Speeds::from_device).collect();
+        let clocks = Mutex::new(vec![Clock::default(); speeds.len()]);
+        BESIDE.get_or_init(|| Beside { speeds, clocks, inexact: AtomicBool::new(false) });
+    }
+}
+
+/// Measures the work that this thread queues next on each of the other cards.
+#[inline]
+pub(crate) fn measure(mut work: impl FnMut(&Speeds) -> Work) {
+    let Some(beside) = BESIDE.get() else { return };
+    // Libraries that are asked for a length may queue work of their own meanwhile.
+    let lengths: Vec<u64> = beside.speeds.iter().map(|speeds| work(speeds).length).collect();
+    LENGTHS.set(lengths);
+}
+
+/// Queues what was measured, or work that is as long on every card.
+#[inline]
+pub(crate) fn queue(length: u64, host: u64) {
+    let Some(beside) = BESIDE.get() else { return };
+    LENGTHS.with_borrow_mut(|lengths| {
+        for (index, clock) in beside.clocks().iter_mut().enumerate() {
+            clock.host += host;
+            clock.end = clock.end.max(clock.host) + lengths.get(index).copied().unwrap_or(length);
+        }
+        lengths.clear();
+    });
+}
+
+/// Forgets what was measured: it becomes a graph's node.
+#[inline]
+pub(crate) fn forget() {
+    LENGTHS.with_borrow_mut(Vec::clear);
+}
+
+/// A graph runs, whose nodes were not measured.
+pub(crate) fn lose() {
+    if let Some(beside) = BESIDE.get() {
+        beside.inexact.store(true, Relaxed);
+    }
+}
+
+/// The host spends time.
+#[inline]
+pub(crate) fn spend(nanoseconds: u64) {
+    if let Some(beside) = BESIDE.get() {
+        beside.clocks().iter_mut().for_each(|clock| clock.host += nanoseconds);
+    }
+}
+
+/// The host waits for the card.
+#[inline]
+pub(crate) fn wait() {
+    if let Some(beside) = BESIDE.get() {
+        beside.clocks().iter_mut().for_each(|clock| clock.host = clock.host.max(clock.end));
+    }
+}
+
+/// When each card is done with what is queued; nothing where that is not known.
+pub(crate) fn ends() -> Vec<u64> {
+    match BESIDE.get() {
+        Some(beside) if !beside.inexact.load(Relaxed) => {
+            beside.clocks().iter().map(|clock| clock.end.max(clock.host)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+impl Beside {
+    fn clocks(&self) -> MutexGuard<'_, Vec<Clock>> {
+        self.clocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memfit_channel::WorkKind;
+    use memfit_devices::Catalogue;
+
+    use super::*;
+
+    #[test]
+    fn a_slower_card_takes_longer_for_what_was_measured_and_as_long_for_the_rest() {
+        let catalogue = Catalogue::builtin().unwrap();
+        let cards = ["rtx-3090", "rtx-3060"].map(|name| catalogue.find(name).unwrap().clone());
+        keep(&cards);
+        measure(|speeds| Work::new(WorkKind::Memory, 1e9 / speeds.memory));
+        queue(1, 10);
+        let first = ends();
+        assert!(first[1] > first[0], "{first:?}");
+        queue(1_000_000, 10);
+        let second = ends();
+        assert_eq!([second[0] - first[0], second[1] - first[1]], [1_000_000; 2]);
+        wait();
+        queue(5, 10);
+        assert_eq!(ends()[0], second[0] + 15, "the host asks for it once it has waited");
+        lose();
+        assert!(ends().is_empty());
+    }
+}

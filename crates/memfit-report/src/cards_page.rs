@@ -1,0 +1,56 @@
+//! The cards for a script as a page: price against time with the Pareto front, filters, and the command of
+//! each point.
+//!
+//! One file that fetches nothing. The report's rows are embedded as JSON, and a short script draws those that
+//! the filters leave.
+
+use crate::text::size;
+use crate::wire::{CardVerdict, CardsReport};
+
+/// The look that the pages of reports share.
+const STYLE: &str = include_str!("plan_page/page.css");
+const OWN_STYLE: &str = include_str!("cards_page/page.css");
+const SCRIPT: &str = include_str!("cards_page/page.js");
+
+/// The page.
+pub fn cards_page(report: &CardsReport) -> String {
+    let fits = report.rows.iter().filter(|row| row.verdict.fits()).count();
+    let unknown = report.rows.iter().filter(|row| row.verdict == CardVerdict::Unknown).count();
+    let (class, badge) = match (fits, unknown) {
+        (0, 0) => ("bad", "fits nowhere"),
+        (0, _) => ("bad", "unknown"),
+        _ => ("good", "fits"),
+    };
+    let most = report.rows.iter().map(|row| row.capacity).max().unwrap_or(0);
+    let refused = report.rows.len() - fits - unknown;
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\
+         <title>memfit cards</title>\n<style>\n{STYLE}{OWN_STYLE}</style>\n\
+         <header><span class=\"badge {class}\">{badge}</span>\n<h1>It fits on {fits} of {total} configurations</h1>\n\
+         <p class=\"soft\">{refused} do not fit, {unknown} unknown · up to {most} a card · {steps} steps ran · {runs} runs in {wall:.0} s · \
+         <code>{command}</code></p></header>\n\
+         <noscript><section>The plot and the table are drawn by this page's own script, which the browser does not run.</section></noscript>\n\
+         <section id=\"filters\" aria-label=\"Filters\"></section>\n\
+         <section><h2 id=\"plot-title\"></h2><div id=\"plot\"></div><p class=\"key\" id=\"key\"></p><div id=\"selected\" aria-live=\"polite\"></div></section>\n\
+         <section><h2>All cards</h2><div class=\"scroll\"><table id=\"rows\"></table></div></section>\n\
+         <script type=\"application/json\" id=\"report\">{json}</script>\n<script>\n{SCRIPT}</script>\n</html>\n",
+        total = report.rows.len(),
+        most = size(most),
+        steps = report.steps,
+        runs = report.runs,
+        wall = report.wall_s,
+        command = escaped(&report.command.join(" ")),
+        json = embedded(report),
+    )
+}
+
+/// The report as JSON within a page: nothing in it ends the element that it stands in.
+fn embedded(report: &CardsReport) -> String {
+    serde_json::to_string(report).unwrap_or_else(|_| "null".to_owned()).replace('<', "\\u003c")
+}
+
+/// Text that is text in HTML as well.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

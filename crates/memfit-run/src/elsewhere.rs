@@ -1,0 +1,206 @@
+//! What a run on one card says of another card of the same architecture.
+//!
+//! The calls of the allocator are the recorded ones; their outcome on the other card is somebody else's to
+//! find out (a replay), and is handed in. This adds what lies outside the allocator there and the clock that
+//! ran beside the run's own, so that the other card gets a report and a verdict as if it had been run.
+
+use memfit_channel::ClockMark;
+use memfit_channel::message::Oom as OomMessage;
+use memfit_devices::{Device, Interval};
+use memfit_recording::{Recording, Track};
+
+use crate::facts::{OomFacts, RankFacts};
+use crate::{Card, Outcome, Request, recording};
+
+/// By how much the clock of the run's own card beside it may differ from the real one, for the other clocks
+/// beside it to be used.
+const CLOCK_TOLERANCE: f64 = 0.1;
+
+/// The outcome of the recorded calls on another card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replayed {
+    /// The most bytes in blocks.
+    pub allocated: u64,
+    /// The most bytes in segments.
+    pub reserved: u64,
+    /// The request that could not be served.
+    pub ran_out: Option<RanOut>,
+}
+
+/// A request that could not be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RanOut {
+    /// Its bytes.
+    pub requested: u64,
+    /// The optimizer step that it belongs to, from 1.
+    pub step: u64,
+}
+
+/// Bytes on a card outside PyTorch's allocator, at the run's peak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutsideBytes {
+    /// As booked.
+    pub typical: u64,
+    /// At the upper bound, on which the verdict rests.
+    pub upper: u64,
+}
+
+impl Outcome {
+    /// The recording of this run.
+    pub fn recording(&self, request: &Request, tracks: Vec<Track>) -> Recording {
+        recording::build(request, &self.facts, tracks)
+    }
+
+    /// The only rank's process on one card; `None` where several processes or cards took part, of which a
+    /// replay of one says too little.
+    pub fn lone_track<'tracks>(&self, tracks: &'tracks [Track]) -> Option<(&'tracks Track, u8)> {
+        let ([_], [track]) = (self.facts.ranks.as_slice(), tracks) else { return None };
+        match track.devices().as_slice() {
+            [device] => Some((track, *device)),
+            _ => None,
+        }
+    }
+
+    /// Bytes by which memory that waited for another stream raised the peak: it depends on the clock.
+    pub fn pending(&self) -> u64 {
+        self.facts.ranks.iter().map(|rank| rank.pending).max().unwrap_or(0)
+    }
+
+    /// Whether the script asked how large the card is.
+    pub fn asks_size(&self) -> bool {
+        self.facts.ranks.iter().filter_map(|rank| rank.done.as_ref()).any(|done| done.asks_size)
+    }
+
+    /// Whether the script went on by itself after it had run out of memory.
+    pub fn catches(&self) -> bool {
+        self.facts.oom.as_ref().is_some_and(|oom| !oom.uncaught)
+    }
+
+    /// What would lie outside the allocator on another card, of what lay there in this run.
+    pub fn outside_on(&self, device: &Device) -> OutsideBytes {
+        let (Some(own), Some(rank)) = (&self.facts.overhead, self.facts.fullest()) else {
+            return OutsideBytes { typical: 0, upper: 0 };
+        };
+        let there = device.overhead(own.asked_for);
+        let parts = [
+            (rank.outside.context, own.context, there.context),
+            (rank.outside.libraries, own.libraries, there.libraries),
+            (rank.outside.communication, own.per_communicator, there.per_communicator),
+        ];
+        let booked: u64 = parts.iter().map(|(booked, ..)| *booked).sum();
+        let upper_here: u64 =
+            parts.iter().map(|(booked, own, _)| scaled(*booked, *own, own.high.get()).max(*booked)).sum();
+        // Memory from `cudaMalloc` itself, other processes, and what else the card's ledger had.
+        let others = rank.peak.device.saturating_sub(rank.peak.reserved + booked);
+        let bound = rank.peak.device_upper.saturating_sub(rank.peak.reserved + upper_here).max(others);
+        let sum = |end: fn(&Interval) -> u64| -> u64 {
+            parts.iter().map(|(booked, own, there)| scaled(*booked, *own, end(there))).sum()
+        };
+        OutsideBytes {
+            typical: sum(|interval| interval.typical.get()) + others,
+            upper: sum(|interval| interval.high.get()) + bound,
+        }
+    }
+
+    /// This run as it would have been on the request's card, which is the one at `place` of the cards that
+    /// were timed beside it.
+    #[must_use]
+    pub fn moved(&self, request: &Request, replayed: Replayed, place: usize) -> Self {
+        let mut facts = self.facts.clone();
+        if let Card::Virtual(device, _) = &request.card {
+            let outside = self.outside_on(device);
+            for rank in &mut facts.ranks {
+                rank.peak.allocated = replayed.allocated;
+                rank.peak.reserved = replayed.reserved;
+                rank.peak.device = replayed.reserved + outside.typical;
+                rank.peak.device_upper = (replayed.reserved + outside.upper).max(rank.peak.device);
+                rank.marks = marks_beside(rank, place);
+            }
+            facts.overhead = facts.overhead.map(|own| device.overhead(own.asked_for));
+        }
+        facts.oom = replayed.ran_out.map(|ran_out| OomFacts {
+            oom: OomMessage {
+                requested: ran_out.requested,
+                device: 0,
+                step: ran_out.step,
+                phase: "other".to_owned(),
+                module: None,
+                stack: Vec::new(),
+            },
+            text: None,
+            process: 0,
+            uncaught: true,
+            steps_after: 0,
+        });
+        Self { facts, lower: None, numbers: self.numbers, diagnosis: None, recording: None }
+    }
+
+    /// Takes over what another run of the script showed about numbers that only a GPU computes.
+    pub fn settle_as(&mut self, other: &Self) {
+        self.numbers = other.numbers;
+    }
+}
+
+/// An amount of which `booked` was seen where one of its kind typically is `own`, with another amount for
+/// one.
+fn scaled(booked: u64, own: Interval, there: u64) -> u64 {
+    match own.typical.get() {
+        0 => booked,
+        typical => (u128::from(booked) * u128::from(there) / u128::from(typical)) as u64,
+    }
+}
+
+/// The marks of the card at `place` of those that were timed beside a run; none where its clock cannot stand
+/// for that card's. The kinds of work share its time as they share the run's own.
+fn marks_beside(rank: &RankFacts, place: usize) -> Vec<ClockMark> {
+    let (Some(first), Some(last)) = (rank.marks.first(), rank.marks.last()) else { return Vec::new() };
+    let passed = |end: fn(&ClockMark, usize) -> Option<u64>, place: usize| {
+        Some(end(last, place)?.checked_sub(end(first, place)?)? as f64)
+    };
+    let real = passed(|mark, _| Some(mark.end), 0);
+    let beside = |place| passed(|mark, place| mark.beside.get(place).copied(), place);
+    let (Some(real), Some(own), Some(other)) = (real, beside(0), beside(place)) else { return Vec::new() };
+    if real <= 0.0 || own <= 0.0 || (own / real - 1.0).abs() > CLOCK_TOLERANCE {
+        return Vec::new();
+    }
+    // One queue in the place of several streams is as far off on the other card as on this one.
+    let correction = real / own;
+    let moved = |mark: &ClockMark| {
+        let end = (*mark.beside.get(place)? as f64 * correction) as u64;
+        let busy = mark.busy.iter().map(|length| (*length as f64 * other / own) as u64).collect();
+        Some(ClockMark { end, busy, beside: Vec::new() })
+    };
+    rank.marks.iter().filter_map(moved).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(ends: &[[u64; 3]]) -> RankFacts {
+        let mark = |[end, own, other]: &[u64; 3]| ClockMark {
+            end: *end,
+            busy: vec![*end; 7],
+            beside: vec![*own, *other],
+        };
+        RankFacts { marks: ends.iter().map(mark).collect(), ..RankFacts::default() }
+    }
+
+    #[test]
+    fn another_cards_clock_is_used_where_the_runs_own_is_followed() {
+        let marks = marks_beside(&rank(&[[100, 100, 300], [200, 201, 600], [300, 302, 900]]), 1);
+        assert_eq!(marks.iter().map(|mark| mark.end).collect::<Vec<_>>(), [297, 594, 891]);
+        assert!(marks[2].busy[0] > 880);
+        let astray = rank(&[[100, 100, 300], [200, 150, 600], [300, 200, 900]]);
+        assert!(marks_beside(&astray, 1).is_empty(), "one queue does not stand for its streams");
+        assert!(marks_beside(&rank(&[[100, 100, 300], [200, 201, 600]]), 7).is_empty());
+    }
+
+    #[test]
+    fn an_amount_scales_with_its_kind() {
+        let own = Interval::exact(memfit_devices::Bytes::from_mib(10));
+        assert_eq!(scaled(20 << 20, own, 7 << 20), 14 << 20, "two of them");
+        assert_eq!(scaled(0, own, 7 << 20), 0);
+        assert_eq!(scaled(5, Interval::default(), 7), 5, "its kind is not known");
+    }
+}

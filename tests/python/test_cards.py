@@ -1,0 +1,147 @@
+"""`memfit cards`: replayed verdicts are a run's, and what a script does by the card that it is on is seen."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import WORKLOADS, memfit
+
+# Attention in its memory-efficient kernel, whose backward splits keys by the number of multiprocessors.
+SCRIPT = """
+import sys, torch
+from torch import nn
+from torch.nn import functional as F
+batch = int(sys.argv[sys.argv.index("--batch-size") + 1])
+model = nn.Sequential(nn.Linear(256, 4096), nn.ReLU(), nn.Linear(4096, 256)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(3):
+    x = torch.randn(batch, 256, device="cuda")
+    q = model(x).view(batch // 64, 4, 64, 64)
+    loss = F.scaled_dot_product_attention(q, q, q).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+ASKING = """
+import torch
+size = torch.cuda.get_device_properties(0).total_memory
+model = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    model(torch.ones(size // 10**6, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def cards(folder: Path, *arguments: str, status: int = 0) -> dict[str, Any]:
+    """The document of one comparison."""
+    done = subprocess.run(
+        [memfit(), "cards", "--quiet", "--format", "json", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def by_name(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {row["gpu"]: row for row in document["rows"]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cards")
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / "asking.py").write_text(ASKING)
+    (folder / "prices.toml").write_text(
+        'currency = "EUR"\n'
+        '[[offer]]\ngpu = "l4"\nper_hour = 0.5\nvendor = "one"\n'
+        '[[offer]]\ngpu = "l40s"\ncards = 4\nper_hour = 8.0\ninstance = "four"\n'
+    )
+    return folder
+
+
+ADA = ("rtx-4050-laptop", "rtx-4060", "rtx-4070", "rtx-4090", "l4", "l40s")
+
+
+def test_replayed_verdicts_peaks_and_times_are_a_runs(folder: Path) -> None:
+    of = [word for name in ADA for word in ("--gpu", name)]
+    command = ["--", sys.executable, "train.py", "--batch-size", str(64 << 12)]
+    replayed = by_name(cards(folder, *of, *command))
+    proven = by_name(cards(folder, *of, "--prove", *command))
+    assert set(replayed) == set(proven) == set(ADA)
+    verdicts = {row["verdict"] for row in proven.values()}
+    assert verdicts == {"fits-as-is", "does-not-fit"}, "the sizes of this test tell cards apart"
+    assert {row["evidence"] for row in proven.values()} == {"run"}
+    assert any(row["evidence"] == "replayed" for row in replayed.values())
+    for name, row in proven.items():
+        assert replayed[name]["verdict"] == row["verdict"], name
+        if row["verdict"] == "fits-as-is":
+            assert replayed[name]["peak"]["device_upper"] >= row["peak"]["device_upper"] * 0.999, name
+            assert replayed[name]["step_ms_estimate"] == pytest.approx(row["step_ms_estimate"], rel=0.05), (
+                name
+            )
+
+
+def test_prices_batches_and_counts(folder: Path) -> None:
+    of = ["--gpu", "l4", "--gpu", "l40s", "--batch", "64,128", "--count", "1,2"]
+    command = ["--", sys.executable, "train.py", "--batch-size", "64"]
+    page = folder / "cards.html"
+    document = cards(
+        folder, *of, "--prices", "prices.toml", "--samples", "1000000", "-o", str(page), *command
+    )
+    rows = document["rows"]
+    asked = {(gpu, count, batch) for gpu in ("l4", "l40s") for count in (1, 2) for batch in (64, 128)}
+    assert {(row["gpu"], row["count"], row["batch"]) for row in rows} == asked
+    assert document["priced"] == {"samples": 1000000, "epochs": None, "currency": "EUR"}
+    for row in rows:
+        offered = row["gpu"] == "l40s" or row["count"] == 1
+        assert (row["price"] is not None) == offered, row
+        assert row["command"][-1] == str(row["batch"])
+        assert row["samples_per_s"] == pytest.approx(
+            row["batch"] * row["count"] * 1000 / row["step_ms_estimate"], rel=0.01
+        )
+        if row["price"]:
+            assert row["price"]["cards"] == (4 if row["gpu"] == "l40s" else 1)
+            assert row["price"]["low"] < row["price"]["amount"] < row["price"]["high"]
+    amounts = [row["price"]["amount"] for row in rows if row["price"]]
+    assert amounts == sorted(amounts)
+    assert json.dumps(rows[0]["gpu"]) in page.read_text()
+
+
+def test_a_script_that_asks_how_large_its_card_is_runs_on_each(folder: Path) -> None:
+    of = ["--gpu", "rtx-4090", "--gpu", "l4"]
+    rows = by_name(cards(folder, *of, "--", sys.executable, "asking.py"))
+    assert {row["evidence"] for row in rows.values()} == {"run"}
+    assert rows["rtx-4090"]["peak"]["allocated"] > rows["l4"]["peak"]["allocated"]
+
+
+def test_a_script_that_halves_its_batch_fits_where_a_run_shows_it(folder: Path) -> None:
+    script = str(WORKLOADS / "catch_oom.py")
+    of = ["--gpu", "rtx-4050-laptop", "--gpu", "rtx-6000-ada"]
+    rows = by_name(cards(folder, *of, "--", sys.executable, script))
+    assert rows["rtx-4050-laptop"]["verdict"] == "fits-as-is"
+    assert rows["rtx-4050-laptop"]["evidence"] == "run"
+    assert rows["rtx-6000-ada"]["evidence"] == "replayed"
+
+
+def test_questions_without_an_answer(folder: Path) -> None:
+    failing = str(WORKLOADS / "failing.py")
+    document = cards(folder, "--gpu", "l4", "--", sys.executable, failing, status=2)
+    assert document["problem"]["message"]
+    for arguments, kind in [
+        (["--batch", "8", "--", sys.executable, "asking.py"], "usage"),
+        (["--architecture", "abacus", "--", sys.executable, "asking.py"], "usage"),
+        (["--prices", "asking.py", "--", sys.executable, "asking.py"], "prices"),
+    ]:
+        assert cards(folder, *arguments, status=2)["problem"]["kind"] == kind
+    small = ["--gpu", "rtx-4050-laptop", "--", sys.executable, "train.py", "--batch-size", str(64 << 14)]
+    assert cards(folder, *small, status=1)["rows"][0]["verdict"] == "does-not-fit"
