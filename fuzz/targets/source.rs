@@ -16,7 +16,7 @@ fuzz_target!(|text: &str| {
     for name in ["x.py", "x.ipynb", "x.md"] {
         let Ok(source) = check_source(name.as_ref(), &text, &config) else { continue };
         assert!(source.problems.iter().all(|problem| !problem.message.contains("fault of memfit")));
-        let Ok(applied) = source.fixed(true, &config) else { continue };
+        let Ok(applied) = source.fix_all(true, &config) else { continue };
         if applied.text == text {
             continue;
         }

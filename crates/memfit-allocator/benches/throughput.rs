@@ -75,14 +75,14 @@ fn run(conf: &str, sizes: &[(u64, u64)]) -> (usize, f64) {
 /// Shortest CPU time of a few rounds in seconds. Each round is repeated until it is long enough to measure,
 /// since a thread's CPU time has a resolution of some milliseconds.
 fn best(mut work: impl FnMut()) -> f64 {
-    const LEAST: u64 = 200_000_000;
+    const MIN_NANOSECONDS: u64 = 200_000_000;
     let mut times = 1_u64;
     let goes = (0..5).map(|_| {
         loop {
             let begun = processor_time();
             (0..times).for_each(|_| work());
             let spent = processor_time() - begun;
-            if spent >= LEAST {
+            if spent >= MIN_NANOSECONDS {
                 break spent as f64 / 1e9 / times as f64;
             }
             times *= 2;

@@ -204,7 +204,7 @@ impl Tries<'_> {
             return Ok(None);
         }
         self.count += 1;
-        self.progress.draw(&format!("run {}: {}", self.count, candidate.told()));
+        self.progress.draw(&format!("run {}: {}", self.count, candidate.describe()));
         let request = self.request(candidate, self.card(room));
         let outcome = if all {
             self.rehearsal.run_with(&request, &Changes::default())?
@@ -265,7 +265,7 @@ impl Tries<'_> {
             self.doubted = true;
             self.notes.push(format!(
                 "{} does not count as fitting, though it went through: {doubt}",
-                candidate.told()
+                candidate.describe()
             ));
         }
         let mut refused = fullest.map(|rank| rank.refused.clone()).unwrap_or_default();

@@ -144,7 +144,7 @@ pub fn check_paths(paths: &[PathBuf], config: &Config) -> Result<Report, Error> 
     let library = Library::default();
     let parsed = parallel_map(&inputs, threads, |input| parse_file(input, &library))?;
     let parsed: Vec<Parsed> = parsed.into_iter().flatten().collect();
-    let projects = Projects::of(&parsed);
+    let projects = Projects::from_files(&parsed);
     let files = parallel_map(&parsed, threads, |file| judge(file, config, projects.of_file(&file.path)))?;
     let files =
         files.into_iter().filter(|file| !file.findings.is_empty() || !file.problems.is_empty()).collect();
@@ -182,7 +182,7 @@ struct Projects {
 }
 
 impl Projects {
-    fn of(files: &[Parsed]) -> Self {
+    fn from_files(files: &[Parsed]) -> Self {
         let mut all = Self::default();
         for file in files {
             let root = all.root(&folder_of(&file.path));

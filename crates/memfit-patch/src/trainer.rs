@@ -1,6 +1,6 @@
 //! Plans as settings of a training library, for scripts that use its trainer.
 
-use memfit_plan::{Plan, in_its_words};
+use memfit_plan::{Plan, framework_settings};
 use memfit_source::{Call, Edit};
 use memfit_vocabulary::{Framework, Lever};
 
@@ -28,7 +28,7 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
     };
     let mut told: Vec<Lever> = Vec::new();
     let mut added = String::new();
-    let words = in_its_words(place.framework, plan).into_iter();
+    let words = framework_settings(place.framework, plan).into_iter();
     for (name, value, lever) in words.filter(|(_, _, lever)| !own_loop || *lever != Lever::MicroBatch) {
         if lever == Lever::MicroBatch && place.framework != Framework::Transformers {
             draft.left.push(Left {

@@ -1,8 +1,8 @@
-//! The choice of blocks for problems that come as JSON, one a line, with the time that it took: for
-//! comparisons with other solvers.
+//! Solves choices of blocks given as JSON, one a line, and measures the time: for comparisons with other
+//! solvers.
 //!
-//! `{"blocks": [[keep, residue, recompute_ns], …], "tail": bytes, "budget": bytes}` in, `{"extra_ns", "peak",
-//! "recomputed", "solve_ns"}` out, or `null` where nothing fits.
+//! Input: `{"blocks": [[keep, residue, recompute_ns], …], "tail": bytes, "budget": bytes}`. Output:
+//! `{"extra_ns", "peak", "recomputed", "solve_ns"}`, or `null` if nothing fits.
 
 use std::io::{BufRead as _, Write as _};
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! What a search found.
+//! Result of a search.
 
 use memfit_vocabulary::{Label, Training};
 
@@ -6,87 +6,87 @@ use crate::front::{Point, front};
 use crate::plan::Expected;
 use crate::trial::{Candidate, Outcome};
 
-/// Whether it fits.
+/// Verdict of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Without any change.
+    /// Fits without any change.
     FitsAsIs,
-    /// With the plan.
+    /// Fits with the plan.
     FitsWithPlan,
-    /// With nothing that is allowed.
+    /// Does not fit with any allowed change.
     DoesNotFit,
 }
 
-/// A candidate and what came of it.
+/// Candidate with its outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tried {
-    /// What was tried.
+    /// Candidate.
     pub candidate: Candidate,
-    /// What came of it.
+    /// Outcome.
     pub outcome: Outcome,
-    /// Whether it was run on the card itself, and not only on one with memory without end.
+    /// `true` if it was run within the card's memory, `false` if only without a limit.
     pub on_card: bool,
 }
 
 impl Tried {
-    /// Whether it was seen to fit.
+    /// Returns `true` if it ran within the card's memory and fitted.
     pub fn fits(&self) -> bool {
         self.on_card && self.outcome.fits
     }
 }
 
-/// A lever that is not in the plan.
+/// Lever that is not in the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejected {
-    /// Its name.
+    /// Name.
     pub lever: String,
-    /// Why, in figures where there are some.
+    /// Reason, with figures if there are any.
     pub why: String,
 }
 
-/// How far the plan's micro-batch could go.
+/// Limit of the plan's micro-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limit {
-    /// The most samples together that were seen to fit.
+    /// Largest micro-batch that was seen to fit.
     pub largest: u64,
-    /// So many were seen not to fit; nothing where the whole batch fits.
+    /// Smallest micro-batch that was seen not to fit; `None` if the whole batch fits.
     pub refuted: Option<u64>,
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// Whether it fits.
+    /// Verdict.
     pub verdict: Verdict,
-    /// The script as it is: on the card where it fits there, else with memory without end.
+    /// The unchanged script: on the card if it fits there, otherwise without a memory limit.
     pub baseline: Tried,
-    /// The fastest that fits.
+    /// Fastest plan that fits.
     pub chosen: Option<Tried>,
-    /// Everything that was tried, in order.
+    /// All candidates tried, in order.
     pub tried: Vec<Tried>,
-    /// What was not taken.
+    /// Levers that were not used.
     pub rejected: Vec<Rejected>,
-    /// How far the micro-batch could go.
+    /// Limit of the micro-batch.
     pub limit: Option<Limit>,
-    /// What to do or to allow.
+    /// Advice.
     pub advice: Vec<String>,
-    /// What the training is.
+    /// Facts about the training.
     pub training: Training,
-    /// Runs.
+    /// Number of runs.
     pub evaluations: u64,
-    /// Whether it was ended before it was complete.
+    /// `true` if the search was ended early.
     pub interrupted: bool,
 }
 
 impl Answer {
-    /// What dividing a batch does to this training.
+    /// Effect of micro-batches on the training results.
     pub fn label_of_micro_batches(&self) -> Label {
         self.training.label_of_dividing()
     }
 
-    /// The tried ones that no other one beats in both memory and time, the fastest first.
+    /// Pareto front of the candidates in memory and time, the fastest first.
     pub fn front(&self) -> Vec<&Tried> {
-        // On the card and without end, the same is one.
+        // A run within the card's memory and one without a limit count as the same.
         let mut known: Vec<&Tried> = Vec::new();
         for tried in &self.tried {
             let completed = tried.outcome.fits && tried.outcome.peak.step_ms.is_some();

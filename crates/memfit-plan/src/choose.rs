@@ -1,58 +1,56 @@
-//! What of a model's repeated blocks is kept for the backward, computed again, or sent to the host meanwhile:
-//! the choice that costs the least time within a budget of bytes, exactly.
+//! Exact choice of which repeated blocks to keep, recompute or offload for the backward pass, at the least
+//! cost in time within a budget of bytes.
 //!
-//! Blocks run one after the other. What a block's forward leaves lies there until its backward, which runs in
-//! the opposite order and needs all of that block, whatever became of it in between. So the memory is
-//! greatest either at the end of the forwards, with something of the loss beside all that is left, or while
-//! one block runs, with what those before it left.
+//! Blocks run one after the other. The output of a block's forward pass stays until its backward pass; these
+//! run in the opposite order and need all of the block's activations. Memory peaks either at the end of the
+//! forward pass, together with the loss, or while one block runs, on top of the outputs of earlier blocks.
 //!
-//! The choice is a multiple-choice knapsack with a budget at each prefix. Partial choices of the same blocks
-//! are compared by their bytes and their time, and those that another one beats in both are dropped; so are
-//! those that cannot become better than the best one known, by the bound that the problem with divisible
-//! blocks gives. Alike blocks fold by themselves: partial choices that differ only in which of them were
-//! taken are equal in both.
+//! The problem is a multiple-choice knapsack with a budget at each prefix. Partial choices are dropped if
+//! another one is better in bytes and time, or if the bound of the relaxed problem with divisible blocks
+//! shows that they cannot beat the best known choice. Identical blocks need no special case, since partial
+//! choices that differ only in which of them were selected are equal in both.
 
-/// One block, in one forward and backward.
+/// Block in one forward and backward pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// Bytes that its forward leaves, its output among them.
+    /// Bytes that its forward pass keeps, including its output.
     pub keep: u64,
-    /// Bytes that are left where it is computed again: its output.
+    /// Bytes that remain if it is recomputed: its output.
     pub residue: u64,
-    /// Nanoseconds that computing it again takes.
+    /// Nanoseconds of its recomputation.
     pub recompute_ns: u64,
-    /// What sending it to the host and back costs, where that is possible.
+    /// Costs of offloading it, if that is possible.
     pub offload: Option<Offload>,
 }
 
-/// A block that waits in the host's memory.
+/// Offloading of a block to host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload {
-    /// Bytes that are left on the card.
+    /// Bytes that remain on the card.
     pub residue: u64,
-    /// Nanoseconds of its way that do not hide behind its neighbour's computing.
+    /// Nanoseconds of its transfers that do not overlap with computation.
     pub exposed_ns: u64,
 }
 
-/// What becomes of a block.
+/// Treatment of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fate {
-    /// It is kept.
+    /// Kept.
     Keep,
-    /// It is computed again.
+    /// Recomputed.
     Recompute,
-    /// It waits in the host's memory.
+    /// Offloaded to host memory.
     Offload,
 }
 
-/// What becomes of all blocks.
+/// Treatment of all blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// Of each, in order.
+    /// Treatments in order.
     pub fates: Vec<Fate>,
-    /// Nanoseconds that it costs.
+    /// Additional nanoseconds.
     pub extra_ns: u64,
-    /// The most bytes that the blocks and the loss have at a time.
+    /// Peak bytes of the blocks and the loss.
     pub peak: u64,
 }
 
@@ -64,8 +62,7 @@ impl Block {
             .chain(offload)
     }
 
-    /// The steps by which bytes can be saved, the cheapest a byte first: those of the lower hull of its
-    /// options.
+    /// Savings of the block, the cheapest for each byte first: the lower hull of its options.
     fn steps(&self) -> Vec<Saving> {
         let mut options: Vec<(u64, u64)> = self.options().map(|(_, bytes, cost)| (bytes, cost)).collect();
         options.sort_by_key(|(bytes, cost)| (std::cmp::Reverse(*bytes), *cost));
@@ -98,21 +95,21 @@ impl Saving {
     }
 }
 
-/// A choice for the first blocks.
+/// Choice for the first blocks.
 #[derive(Clone, Copy, Debug)]
 struct Partial {
     bytes: u64,
     ns: u64,
     fate: Fate,
-    /// Its place among the choices for one block fewer.
+    /// Index of the choice for one block less.
     before: u32,
 }
 
-/// The choice that costs the least time, and of those the fewest bytes, with which neither the end of the
-/// forwards, where `tail` bytes lie beside what the blocks left, nor any block's own turn passes the budget;
-/// none where there is none.
+/// Finds the choice with the least time, and among those with the fewest bytes, for which the peak stays
+/// within the budget: at the end of the forward pass with `tail` bytes of the loss, and while each block
+/// runs. Returns `None` if there is none.
 pub fn choose(blocks: &[Block], tail: u64, budget: u64) -> Option<Choice> {
-    let ahead = Ahead::of(blocks);
+    let ahead = Ahead::from_blocks(blocks);
     let mut best = Ahead::first_guess(blocks, tail, budget).map_or(u64::MAX, |choice| choice.extra_ns);
     let mut layers: Vec<Vec<Partial>> = Vec::with_capacity(blocks.len());
     let mut current = vec![Partial { bytes: 0, ns: 0, fate: Fate::Keep, before: 0 }];
@@ -134,9 +131,9 @@ pub fn choose(blocks: &[Block], tail: u64, budget: u64) -> Option<Choice> {
                 }
             }
         }
-        undominated(&mut next);
+        remove_dominated(&mut next);
         layers.push(std::mem::replace(&mut current, next));
-        // With nothing left ahead the bound is the cost itself.
+        // After the last block, the bound is the cost itself.
         if index + 1 == blocks.len() {
             best = current.iter().map(|partial| partial.ns).min().unwrap_or(best);
         }
@@ -155,8 +152,8 @@ pub fn choose(blocks: &[Block], tail: u64, budget: u64) -> Option<Choice> {
     Some(Choice { peak: peak(blocks, &fates, tail), fates, extra_ns: end.ns })
 }
 
-/// Drops those that another one is no worse than in bytes and in time.
-fn undominated(partials: &mut Vec<Partial>) {
+/// Removes partial choices that are no better than another one in bytes or time.
+fn remove_dominated(partials: &mut Vec<Partial>) {
     partials.sort_by_key(|partial| (partial.bytes, partial.ns));
     let mut least = None;
     partials.retain(|partial| {
@@ -168,7 +165,7 @@ fn undominated(partials: &mut Vec<Partial>) {
     });
 }
 
-/// The most bytes that the blocks and the loss have at a time, with these fates.
+/// Peak bytes of the blocks and the loss, with these treatments.
 pub fn peak(blocks: &[Block], fates: &[Fate], tail: u64) -> u64 {
     let (mut left, mut most) = (0_u64, 0_u64);
     for (block, fate) in blocks.iter().zip(fates) {
@@ -180,14 +177,14 @@ pub fn peak(blocks: &[Block], fates: &[Fate], tail: u64) -> u64 {
     most.max(left.saturating_add(tail))
 }
 
-/// What the blocks still ahead can do: their bytes if all are kept, and their savings, the cheapest first.
+/// Options of the remaining blocks: bytes if all are kept, and savings, the cheapest first.
 struct Ahead {
     kept: Vec<u64>,
     savings: Vec<Vec<Saving>>,
 }
 
 impl Ahead {
-    fn of(blocks: &[Block]) -> Self {
+    fn from_blocks(blocks: &[Block]) -> Self {
         let mut kept = vec![0_u64];
         let mut savings: Vec<Vec<Saving>> = vec![Vec::new()];
         for block in blocks.iter().rev() {
@@ -202,7 +199,7 @@ impl Ahead {
         Self { kept, savings }
     }
 
-    /// No choice for the blocks from `index` on makes it cheaper than this; none where none makes it fit.
+    /// Lower bound of the cost with any choice for the blocks from `index` on; `None` if none fits.
     fn bound(&self, index: usize, partial: Partial, tail: u64, budget: u64) -> Option<u64> {
         let full = partial.bytes.saturating_add(self.kept[index]).saturating_add(tail);
         let mut over = full.saturating_sub(budget);
@@ -212,7 +209,7 @@ impl Ahead {
                 return Some(least);
             }
             if saving.bytes >= over {
-                // A part of a block would do: rounded down, so that the bound stays one.
+                // A part of a block suffices; rounded down to remain a lower bound.
                 return Some(least.saturating_add((saving.rate() * over as f64) as u64));
             }
             over -= saving.bytes;
@@ -221,7 +218,7 @@ impl Ahead {
         (over == 0).then_some(least)
     }
 
-    /// A good choice at little cost: blocks are taken whole, the cheapest a byte first.
+    /// Greedy choice: whole blocks, the cheapest for each byte first.
     fn first_guess(blocks: &[Block], tail: u64, budget: u64) -> Option<Choice> {
         let mut order: Vec<usize> = (0..blocks.len()).collect();
         let rate = |block: &Block| {
@@ -250,7 +247,7 @@ mod tests {
 
     use super::*;
 
-    /// Every combination.
+    /// Tries every combination.
     fn exhaustive(blocks: &[Block], tail: u64, budget: u64) -> Option<(u64, u64)> {
         let mut best: Option<(u64, u64)> = None;
         for number in 0..3_usize.pow(blocks.len() as u32) {
@@ -307,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_hundred_blocks_are_no_trouble() {
-        // Alike ones, and ones of which no two are alike.
+        // Identical blocks, and all different ones.
         let alike = vec![
             Block {
                 keep: 1_000,

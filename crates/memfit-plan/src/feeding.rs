@@ -1,77 +1,77 @@
-//! `memfit data --loader`: which settings of a script's own `DataLoader` keep up with the card, of those that
-//! were measured on this host.
+//! `memfit data --loader`: selects settings of a script's own `DataLoader` that keep up with the card, from
+//! measurements on this host.
 
 use crate::Host;
 
-/// The pace of a number of workers.
+/// Measurement for a number of workers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Given {
-    /// The number.
+    /// Number of workers.
     pub workers: u64,
-    /// Milliseconds in which it makes a batch.
+    /// Milliseconds for a batch.
     pub batch_ms: f64,
-    /// Milliseconds to the first batch.
+    /// Milliseconds until the first batch.
     pub start_ms: f64,
     /// Bytes of the workers' own memory.
     pub memory: u64,
 }
 
-/// The script's batches.
+/// Batches of the script.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Batches {
-    /// Bytes of one.
+    /// Bytes of a batch.
     pub bytes: u64,
-    /// Milliseconds in which one process made the slowest of them.
+    /// Milliseconds of the slowest batch in one process.
     pub slowest_ms: f64,
-    /// They lie on the card already.
+    /// `true` if they are on the card already.
     pub on_card: bool,
 }
 
-/// A card that is fed.
+/// Expected supply of a card.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fed {
     /// Milliseconds from one batch to the next.
     pub period_ms: f64,
-    /// The share of that time in which the card waits.
+    /// Share of that time in which the card waits.
     pub waits: f64,
 }
 
-/// The settings that keep up with the least, or, if none does, those that come closest.
+/// Cheapest settings that keep up, or otherwise those that come closest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Proposal {
     /// `num_workers`.
     pub workers: u64,
-    /// `prefetch_factor`; nothing without workers.
+    /// `prefetch_factor`; `None` without workers.
     pub prefetch: Option<u64>,
     /// `pin_memory`.
     pub pinned: bool,
     /// `persistent_workers`.
     pub persistent: bool,
-    /// The card would not wait; nothing where its time is not known.
+    /// `true` if the card would not wait; `None` if its time is not known.
     pub keeps_up: Option<bool>,
-    /// Why, in one sentence.
+    /// Reason in one sentence.
     pub why: String,
 }
 
-/// How much faster than the card a loader has to be, so that an uneven batch does not show.
-const MARGIN: f64 = 1.1;
-/// Two rates that differ by less are taken for the same.
-const SAME: f64 = 1.05;
-/// Loading between the steps is borne up to this share of them.
-const BORNE: f64 = 0.05;
-/// The share of a limit of the host that is taken, as one over this.
-const SHARE: u64 = 2;
-/// Batches that a worker is ahead, as PyTorch has it, and the most that is proposed.
-const PREFETCH: (u64, u64) = (2, 8);
+/// Factor by which a loader must be faster than the card, as a reserve for uneven batches.
+const MIN_SPEED_FACTOR: f64 = 1.1;
+/// Factor below which two rates count as equal.
+const EQUAL_RATE_FACTOR: f64 = 1.05;
+/// Maximum share of the step time that loading without workers may take.
+const MAX_LOADING_SHARE: f64 = 0.05;
+/// Divisor of the host's limits: half of each is used.
+const LIMIT_DIVISOR: u64 = 2;
+/// PyTorch's default `prefetch_factor`, and the maximum that is proposed.
+const PREFETCH_RANGE: (u64, u64) = (2, 8);
 
-/// How a card that takes so long for a batch is fed: without workers, loading comes between the steps.
+/// Supply of a card that takes `card_ms` for a batch; without workers, loading runs between the steps.
 pub fn expected(given: &Given, card_ms: f64) -> Fed {
     let period_ms = if given.workers == 0 { given.batch_ms + card_ms } else { given.batch_ms.max(card_ms) };
     Fed { period_ms, waits: 1.0 - card_ms / period_ms }
 }
 
-/// Settings for a card that takes so long for a batch, where that is known; nothing where nothing was
-/// measured.
+/// Proposes settings for a card that takes `card_ms` for a batch, if known. Returns `None` without
+/// measurements.
 pub fn propose(given: &[Given], batches: &Batches, card_ms: Option<f64>, host: &Host) -> Option<Proposal> {
     let usable: Vec<&Given> =
         given.iter().filter(|one| one.batch_ms.is_finite() && one.batch_ms > 0.0).collect();
@@ -79,7 +79,7 @@ pub fn propose(given: &[Given], batches: &Batches, card_ms: Option<f64>, host: &
         let one = usable.iter().find(|one| one.workers == 0)?;
         return Some(Proposal {
             keeps_up: card_ms.map(|card| keeps_up(one, card)),
-            ..of(
+            ..proposal(
                 one,
                 batches,
                 card_ms,
@@ -91,7 +91,8 @@ pub fn propose(given: &[Given], batches: &Batches, card_ms: Option<f64>, host: &
     borne.sort_by_key(|one| one.workers);
     let best = borne.iter().copied().min_by(|a, b| a.batch_ms.total_cmp(&b.batch_ms))?;
     let enough = card_ms.and_then(|card| borne.iter().copied().find(|one| keeps_up(one, card)));
-    let closest = borne.iter().copied().find(|one| one.batch_ms <= best.batch_ms * SAME).unwrap_or(best);
+    let closest =
+        borne.iter().copied().find(|one| one.batch_ms <= best.batch_ms * EQUAL_RATE_FACTOR).unwrap_or(best);
     let (chosen, why) = match (enough, card_ms) {
         (Some(one), Some(_)) if one.workers == 0 => {
             (one, "loading takes next to nothing beside a step".to_owned())
@@ -116,10 +117,10 @@ pub fn propose(given: &[Given], batches: &Batches, card_ms: Option<f64>, host: &
     let left_out = usable.len() > borne.len();
     let why =
         if left_out { format!("{why}; more are not borne by this host's memory or /dev/shm") } else { why };
-    Some(Proposal { keeps_up: card_ms.map(|_| enough.is_some()), ..of(chosen, batches, card_ms, why) })
+    Some(Proposal { keeps_up: card_ms.map(|_| enough.is_some()), ..proposal(chosen, batches, card_ms, why) })
 }
 
-fn of(one: &Given, batches: &Batches, card_ms: Option<f64>, why: String) -> Proposal {
+fn proposal(one: &Given, batches: &Batches, card_ms: Option<f64>, why: String) -> Proposal {
     let workers = one.workers;
     Proposal {
         workers,
@@ -132,18 +133,23 @@ fn of(one: &Given, batches: &Batches, card_ms: Option<f64>, why: String) -> Prop
 }
 
 fn keeps_up(one: &Given, card_ms: f64) -> bool {
-    if one.workers == 0 { one.batch_ms <= BORNE * card_ms } else { one.batch_ms * MARGIN <= card_ms }
+    if one.workers == 0 {
+        one.batch_ms <= MAX_LOADING_SHARE * card_ms
+    } else {
+        one.batch_ms * MIN_SPEED_FACTOR <= card_ms
+    }
 }
 
-/// Batches that each worker has to be ahead, so that what is ready lasts while the slowest one is made.
+/// Batches to prefetch for each worker, so that the finished ones last while the slowest one is made.
 fn prefetch(workers: u64, batches: &Batches, period_ms: f64) -> u64 {
     let meanwhile = (batches.slowest_ms / period_ms.max(0.001)).ceil() as u64;
-    (1 + meanwhile.div_ceil(workers)).clamp(PREFETCH.0, PREFETCH.1)
+    (1 + meanwhile.div_ceil(workers)).clamp(PREFETCH_RANGE.0, PREFETCH_RANGE.1)
 }
 
 fn bears(one: &Given, batches: &Batches, host: &Host) -> bool {
-    let ahead = one.workers * PREFETCH.0 * batches.bytes;
-    one.workers == 0 || (ahead <= host.shared_memory / SHARE && ahead + one.memory <= host.memory / SHARE)
+    let ahead = one.workers * PREFETCH_RANGE.0 * batches.bytes;
+    one.workers == 0
+        || (ahead <= host.shared_memory / LIMIT_DIVISOR && ahead + one.memory <= host.memory / LIMIT_DIVISOR)
 }
 
 fn figure(milliseconds: f64) -> String {
@@ -178,7 +184,7 @@ mod tests {
     fn the_fewest_workers_that_keep_up_are_proposed() {
         assert_eq!(workers(Some(500.0), &HOST), (1, Some(true)));
         assert_eq!(workers(Some(150.0), &HOST), (4, Some(true)));
-        // A margin is left: 100 ms with four workers are not within 105.
+        // A reserve is kept: 100 ms with four workers are not within 105.
         assert_eq!(workers(Some(105.0), &HOST), (8, Some(true)));
         assert_eq!(workers(Some(10_000.0), &HOST), (0, Some(true)));
         assert_eq!(workers(Some(20.0), &HOST), (8, Some(false)));

@@ -1,4 +1,4 @@
-//! The plan file: TOML that a person can read and change, with a version.
+//! Plan file: versioned TOML that people can read and edit.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -10,78 +10,78 @@ use crate::plan::Plan;
 
 mod write;
 
-/// The version of the file's format.
+/// Version of the format.
 pub const VERSION: u64 = 1;
 
-/// A plan file is no longer than this.
+/// Maximum size of a plan file.
 pub const MAX_BYTES: u64 = 1 << 20;
 
-/// Why a plan file could not be read or written.
+/// Error while a plan file is read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The file could not be read or written.
+    /// Reading or writing failed.
     #[error("cannot {what} the plan `{}`", path.display())]
     Io {
-        /// What was tried.
+        /// Attempted operation.
         what: &'static str,
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// No plan is that long.
+    /// The file is too large for a plan.
     #[error("`{}` is {bytes} bytes long, which no plan is", path.display())]
     TooLong {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// Its length.
+        /// Size.
         bytes: u64,
     },
-    /// It is not TOML, or not a plan.
+    /// The file is not TOML, or not a plan.
     #[error("`{}` is not a plan", path.display())]
     Syntax {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// Why, with the line.
+        /// Cause, with the line.
         source: Box<toml::de::Error>,
     },
-    /// It was made by a later memfit.
+    /// The file was written by a later version of memfit.
     #[error("`{}` has version {found} of the plan's format, and this memfit reads version {VERSION}", path.display())]
     Version {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// The version found.
+        /// Version found.
         found: u64,
     },
-    /// A lever that is not known.
+    /// Unknown lever.
     #[error("`{}` names the lever `{name}`, which this memfit does not know", path.display())]
     Lever {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// The name.
+        /// Name.
         name: String,
     },
-    /// A number that cannot be.
+    /// A number that must not be zero.
     #[error("`{}` says `{key} = 0`, and it has to be at least 1", path.display())]
     Zero {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// The key.
+        /// Key.
         key: &'static str,
     },
-    /// Levers that do not go together, or one twice.
+    /// Incompatible levers, or a duplicate.
     #[error("`{}` cannot be carried out: {why}", path.display())]
     Conflict {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// Which do not, and why.
+        /// Levers and reason.
         why: String,
     },
 }
 
 impl PlanError {
-    /// What to do about it.
+    /// Advice for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Io { what: "read", .. } => {
@@ -100,7 +100,7 @@ impl PlanError {
     }
 }
 
-/// What is looked at before anything else.
+/// Fields that are checked first.
 #[derive(Deserialize)]
 struct Heading {
     version: Option<u64>,
@@ -124,11 +124,12 @@ impl Plan {
         Self::parse(&fs::read_to_string(path).map_err(io)?, path)
     }
 
-    /// Reads a plan from its text; `path` is named in errors.
+    /// Parses a plan; `path` is used in errors.
     pub fn parse(text: &str, path: &Path) -> Result<Self, PlanError> {
         let path = || path.to_owned();
         let syntax = |source| PlanError::Syntax { path: path(), source: Box::new(source) };
-        // The version and the names first, so that a later memfit's plan is called that and not a mistake.
+        // Version and names are checked first, so that a later version's plan is reported as such and not as
+        // invalid.
         let heading: Heading = toml::from_str(text).map_err(syntax)?;
         if let Some(found) = heading.version.filter(|found| *found != VERSION) {
             return Err(PlanError::Version { path: path(), found });
@@ -160,7 +161,7 @@ impl Plan {
         }
     }
 
-    /// Writes it to a file.
+    /// Writes the plan to a file.
     pub fn write(&self, path: &Path) -> Result<(), PlanError> {
         fs::write(path, self.to_text()).map_err(|source| PlanError::Io {
             what: "write",

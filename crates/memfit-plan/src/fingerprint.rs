@@ -1,4 +1,4 @@
-//! Whether a plan is used where it was made for.
+//! Comparison of the environment with the one that a plan was made for.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -7,47 +7,47 @@ use sha2::{Digest as _, Sha256};
 
 use crate::plan::MadeFor;
 
-/// Where a plan is about to be used; nothing where it is not known.
+/// Environment in which a plan is used; `None` for unknown values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Here {
     /// `torch.__version__`.
     pub torch: Option<String>,
-    /// The card's name.
+    /// Name of the card.
     pub gpu: Option<String>,
-    /// Its memory in bytes.
+    /// Memory of the card in bytes.
     pub capacity: Option<u64>,
     /// The SHA-256 of the script's text.
     pub script_sha256: Option<String>,
 }
 
-/// In what a place differs from the one that a plan was made for.
+/// Difference from the environment that a plan was made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Difference {
-    /// Another PyTorch.
+    /// Another version of PyTorch.
     Torch {
-        /// The plan's.
+        /// Version of the plan.
         made_for: String,
-        /// The one here.
+        /// Version here.
         here: String,
     },
     /// Another card.
     Gpu {
-        /// The plan's.
+        /// Card of the plan.
         made_for: String,
-        /// The one here.
+        /// Card here.
         here: String,
     },
     /// Less memory.
     Smaller {
-        /// The plan's, in bytes.
+        /// Bytes of the plan.
         made_for: u64,
-        /// Here, in bytes.
+        /// Bytes here.
         here: u64,
     },
-    /// The script's text has changed.
+    /// The script has changed.
     Script {
-        /// The script.
+        /// Script.
         script: String,
     },
 }
@@ -78,7 +78,7 @@ impl fmt::Display for Difference {
 }
 
 impl MadeFor {
-    /// In what this place differs. What is not known of either is not told.
+    /// Differences from an environment. Unknown values are skipped.
     pub fn differs(&self, here: &Here) -> Vec<Difference> {
         let mut found = Vec::new();
         if let (Some(made_for), Some(torch)) = (&self.torch, &here.torch)
@@ -108,7 +108,7 @@ fn gib(bytes: u64) -> f64 {
     bytes as f64 / (1_u64 << 30) as f64
 }
 
-/// A version without the build that follows `+`.
+/// Version without the build suffix after `+`.
 fn public(version: &str) -> &str {
     version.split('+').next().unwrap_or(version)
 }

@@ -1,11 +1,11 @@
-//! Libraries whose loops train: what a plan is in their own settings.
+//! Training libraries: plans as their settings.
 
 use memfit_vocabulary::{Framework, Lever};
 
 use crate::plan::Plan;
 
-/// A plan in a library's own settings: the keywords with their values, and the levers that these are.
-pub fn in_its_words(framework: Framework, plan: &Plan) -> Vec<(&'static str, String, Lever)> {
+/// Keywords of a library's settings for a plan, with values and levers.
+pub fn framework_settings(framework: Framework, plan: &Plan) -> Vec<(&'static str, String, Lever)> {
     let mut words = Vec::new();
     let pieces = plan.micro_batches_per_step.unwrap_or(1).max(plan.made_for.own_accumulation.max(1));
     let accumulation = match framework {
@@ -47,7 +47,7 @@ mod tests {
             ..Plan::as_is()
         };
         let check = |framework: Framework, plan: &Plan, told: &str| {
-            let words = in_its_words(framework, plan);
+            let words = framework_settings(framework, plan);
             let words: Vec<String> = words.iter().map(|(name, value, _)| format!("{name}={value}")).collect();
             assert_eq!(words.join(", "), told);
         };
@@ -59,7 +59,7 @@ mod tests {
         );
         check(Framework::Lightning, &plan, "accumulate_grad_batches=16, precision=\"bf16-mixed\"");
         check(Framework::Accelerate, &plan, &format!("{accumulates}, mixed_precision=\"bf16\""));
-        // Pieces that are not of one size are no batches of a loader's.
+        // Micro-batches of different sizes cannot be batches of a loader.
         plan.micro_batch = Some(5);
         check(Framework::Transformers, &plan, "bf16=True");
         for name in ["transformers", "lightning", "accelerate"] {

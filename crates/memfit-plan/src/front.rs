@@ -1,6 +1,6 @@
-//! Memory against time: which of the plans that were tried no other one beats in both.
+//! Pareto front of plans in memory and time.
 
-/// One plan that was tried.
+/// Plan that was tried.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// Bytes.
@@ -9,7 +9,7 @@ pub struct Point {
     pub time: f64,
 }
 
-/// The places of those that no other one beats, the fastest first. Of equal ones the first stays.
+/// Indices of the Pareto front, the fastest first. Of equal points the first stays.
 pub fn front(points: &[Point]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..points.len()).collect();
     order.sort_by(|a, b| {

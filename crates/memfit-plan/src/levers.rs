@@ -1,7 +1,7 @@
-//! The levers that the search may move, in the order in which they are tried.
+//! Levers that the search may use, in the order in which they are tried.
 //!
-//! A lever says in its own file whether it is worth a try (`memfit_vocabulary::Search`). Micro-batches,
-//! checkpointing and offloading are no entries here: how far those go is calculated.
+//! Each lever's own file states whether it is worth a trial (`memfit_vocabulary::Search`). Micro-batches,
+//! checkpointing and offloading are not listed here: their extent is computed.
 
 use std::sync::LazyLock;
 
@@ -11,16 +11,16 @@ use crate::limits::Limits;
 use crate::plan::Expected;
 use crate::trial::Candidate;
 
-/// One lever of the search.
+/// Lever of the search.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
-    /// Which.
+    /// Lever.
     pub(crate) lever: Lever,
-    /// How the search goes about it.
+    /// Its conditions for the search.
     pub(crate) search: Search,
 }
 
-/// All of them, in the order in which they are tried.
+/// All entries in the order in which they are tried.
 pub(crate) fn entries() -> &'static [Entry] {
     static ENTRIES: LazyLock<Vec<Entry>> = LazyLock::new(|| {
         let entry = |lever: &Lever| Some(Entry { lever: *lever, search: lever.declaration().search? });
@@ -31,19 +31,19 @@ pub(crate) fn entries() -> &'static [Entry] {
     &ENTRIES
 }
 
-/// The one that moves a lever.
+/// Entry of a lever.
 pub(crate) fn entry(lever: Lever) -> Option<&'static Entry> {
     entries().iter().find(|entry| entry.lever == lever)
 }
 
-/// The levers that a search may move.
+/// Levers that a search may use.
 pub fn movable() -> Vec<Lever> {
     let calculated = [Lever::MicroBatch, Lever::Checkpointing, Lever::ActivationOffload];
     calculated.into_iter().chain(entries().iter().map(|entry| entry.lever)).collect()
 }
 
 impl Limits {
-    /// What a lever is asked about, for a training that takes so much without it.
+    /// Situation that a lever is judged by: the training and its peak without the lever.
     pub(crate) const fn situation<'a>(&self, training: &'a Training, peak: &Expected) -> Situation<'a> {
         Situation {
             training,
@@ -62,23 +62,23 @@ impl Limits {
 }
 
 impl Entry {
-    /// Whether it makes sense.
+    /// Judges whether the lever makes sense.
     pub(crate) fn sense(&self, situation: &Situation<'_>) -> Sense {
         (self.search.sense)(situation)
     }
 
-    /// Whether a candidate has what this lever acts on.
+    /// Returns `true` if a candidate contains what the lever acts on.
     pub(crate) fn acts_on(&self, candidate: &Candidate, training: &Training) -> bool {
         !self.search.of_compiled || training.compiled || candidate.value(Lever::Compile).is_some()
     }
 
-    /// The candidate with this lever; why not, where it cannot stand beside what is there.
-    pub(crate) fn on(&self, candidate: &Candidate, value: Value) -> Result<Candidate, String> {
+    /// Adds the lever to a candidate. Fails with the reason if it is incompatible.
+    pub(crate) fn add_to(&self, candidate: &Candidate, value: Value) -> Result<Candidate, String> {
         let mut with = candidate.clone();
         with.settings.retain(|setting| !self.search.instead_of.contains(&setting.lever));
         for (lever, value) in self.search.with {
             if with.value(*lever).is_none() {
-                with = with.with(*lever, value.clone());
+                with = with.with_lever(*lever, value.clone());
             }
         }
         let divided = with.micro_batch.is_some().then_some(Lever::MicroBatch);
@@ -87,11 +87,11 @@ impl Entry {
                 return Err(format!("it cannot stand beside `{other}`: {why}"));
             }
         }
-        Ok(with.with(self.lever, value))
+        Ok(with.with_lever(self.lever, value))
     }
 }
 
-/// Whether a candidate may be divided into pieces.
+/// Checks that a candidate may be divided into micro-batches.
 pub(crate) fn may_be_divided(candidate: &Candidate) -> Result<(), String> {
     match candidate.settings.iter().find_map(|setting| setting.lever.excludes(Lever::MicroBatch)) {
         Some(why) => Err(why.to_owned()),
@@ -106,21 +106,22 @@ mod tests {
     #[test]
     fn what_excludes_each_other_is_not_put_together() {
         let entry = |lever: Lever| entry(lever).unwrap();
-        let bf16 = Candidate::as_is().with(Lever::AutocastBf16, Value::default());
+        let bf16 = Candidate::as_is().with_lever(Lever::AutocastBf16, Value::default());
         assert!(
-            entry(Lever::AutocastFp16).on(&bf16, Value::default()).unwrap_err().contains("autocast-bf16")
+            entry(Lever::AutocastFp16).add_to(&bf16, Value::default()).unwrap_err().contains("autocast-bf16")
         );
-        // Everything in bf16 takes the place of autocast.
-        let pure = entry(Lever::PureBf16).on(&bf16, Value::default()).unwrap();
+        // Pure bf16 replaces autocast.
+        let pure = entry(Lever::PureBf16).add_to(&bf16, Value::default()).unwrap();
         assert_eq!(pure.settings.len(), 1);
-        // Frozen weights in 4 bits bring the adapters along that are trained beside them.
-        let quantized = entry(Lever::QuantizedBase).on(&Candidate::as_is(), Value::default()).unwrap();
+        // Frozen weights in 4 bits require LoRA adapters to be trained.
+        let quantized = entry(Lever::QuantizedBase).add_to(&Candidate::as_is(), Value::default()).unwrap();
         assert!(matches!(quantized.value(Lever::Lora), Some(Value::Count(_))));
         let mut divided = Candidate::as_is();
         divided.micro_batch = Some(4);
-        assert!(entry(Lever::OptimizerInBackward).on(&divided, Value::default()).is_err());
+        assert!(entry(Lever::OptimizerInBackward).add_to(&divided, Value::default()).is_err());
         assert!(
-            may_be_divided(&Candidate::as_is().with(Lever::OptimizerInBackward, Value::default())).is_err()
+            may_be_divided(&Candidate::as_is().with_lever(Lever::OptimizerInBackward, Value::default()))
+                .is_err()
         );
     }
 }

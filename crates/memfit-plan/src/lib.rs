@@ -1,8 +1,8 @@
-//! The fastest way to make a training fit: which levers, how far, and the file that says so.
+//! Planning: the fastest way to make a training fit, as a set of levers and a plan file.
 //!
-//! Owns the plan and its file ([`Plan`]), the choice of what to keep, recompute and offload, the search over
-//! levers, and what is told of both. It must not know how a candidate is run, and asks a trait for that; nor
-//! how an answer looks.
+//! The crate contains the plan and its file ([`Plan`]), the choice of blocks to keep, recompute and offload,
+//! the search over levers, and its results. It does not know how a candidate is run (a trait does that), or
+//! the presentation of an answer.
 
 mod answer;
 mod choose;
@@ -26,7 +26,7 @@ pub use choose::{Block, Choice, Fate, Offload, choose, peak};
 pub use feeding::{Batches, Fed, Given, Proposal, expected, propose};
 pub use file::{MAX_BYTES, PlanError, VERSION};
 pub use fingerprint::{Difference, Here, sha256};
-pub use framework::in_its_words;
+pub use framework::framework_settings;
 pub use front::{Point, front};
 pub use levers::movable;
 pub use limits::Limits;

@@ -1,31 +1,31 @@
-//! The limits of a search.
+//! Limits of a search.
 
 use memfit_vocabulary::{Label, Lever};
 
-/// Within what a plan has to stay.
+/// Limits that a plan must respect.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
-    /// How far the training may change.
+    /// Maximum effect on the training results.
     pub allow: Label,
-    /// Bytes of the card that it may take.
+    /// Bytes of the card that the plan may use.
     pub budget: u64,
-    /// Samples in one optimizer step; nothing where the script's own number stays.
+    /// Samples in one optimizer step; `None` keeps the script's own number.
     pub global_batch: Option<u64>,
-    /// Which 16-bit type the card computes fast with: bf16, or else fp16.
+    /// `true` if bf16 is fast on the card; otherwise fp16 is used.
     pub has_bf16: bool,
-    /// Whether its tensor cores take fp32 in fewer bits.
+    /// `true` if the card's tensor cores support TF32.
     pub has_tf32: bool,
-    /// How many cards there are.
+    /// Number of cards.
     pub cards: u32,
-    /// Whether `torch.compile` is tried, which takes long.
+    /// `true` if `torch.compile` may be tried, which takes long.
     pub compiles: bool,
-    /// Bytes a second between the host and the card; nothing where nothing is to be sent there.
+    /// Bandwidth between host and card in bytes a second; `None` forbids offloading.
     pub link: Option<f64>,
-    /// Levers that are not to be moved.
+    /// Levers that must not be used.
     pub without: Vec<Lever>,
-    /// Levers that a change of the script's source cannot carry, and why, where one is wanted.
+    /// Levers that a change of the script cannot contain, with reasons, if such a change is wanted.
     pub unwritable: Vec<(Lever, String)>,
-    /// Runs, at most.
+    /// Maximum number of runs.
     pub most_runs: u64,
 }
 

@@ -1,55 +1,53 @@
-//! `loader-workers`: as many processes as keep up with the card, as far as the host's memory and `/dev/shm`
-//! bear them.
+//! `loader-workers`: enough workers to keep up with the card, within the host's memory and `/dev/shm`.
 //!
-//! Memory on the card does not depend on it, so it is no candidate of the search: it follows from how long an
-//! item of the script's own data set takes and how long the plan's step does.
+//! Device memory does not depend on it, so it is no candidate of the search: it follows from the time of an
+//! item of the script's data set and of the plan's step.
 
 use memfit_vocabulary::Loading;
 
-/// What the host has.
+/// Resources of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// Processors.
+    /// Number of processors.
     pub processors: u64,
-    /// Bytes that are free of `/dev/shm`, through which workers hand batches over.
+    /// Free bytes of `/dev/shm`, through which workers pass batches.
     pub shared_memory: u64,
-    /// Bytes of memory that are available.
+    /// Available bytes of memory.
     pub memory: u64,
 }
 
-/// How batches are to be loaded.
+/// Loader settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loader {
-    /// Processes.
+    /// Number of workers.
     pub workers: u64,
-    /// Batches that each is ahead.
+    /// Batches that each worker prefetches.
     pub prefetch: u64,
-    /// Why, in figures.
+    /// Reason, in figures.
     pub why: String,
 }
 
-/// Batches that a worker is ahead, as PyTorch has it.
-const PREFETCH: u64 = 2;
-/// What of a limit is taken.
-const SHARE: u64 = 2;
-/// A worker's own memory: Python, torch and the data set's object, of which most pages are shared.
-const OF_A_WORKER: u64 = 300 << 20;
+/// PyTorch's default `prefetch_factor`.
+const DEFAULT_PREFETCH: u64 = 2;
+/// Divisor of the host's limits: half of each is used.
+const LIMIT_DIVISOR: u64 = 2;
+/// Memory of a worker: Python, torch and the data set, most of whose pages are shared.
+const WORKER_BYTES: u64 = 300 << 20;
 
-/// How a training's batches of so many samples are best loaded, for steps that take so long; nothing where it
-/// is well as it is.
+/// Best loader settings for a batch size and a step time; `None` if the current ones suffice.
 pub fn loader(loading: &Loading, batch: u64, step_ms: f64, host: &Host) -> Option<Loader> {
     let making_ms = loading.item_ns as f64 * batch as f64 / 1e6;
     if batch == 0 || step_ms <= 0.0 || !making_ms.is_finite() {
         return None;
     }
     let wanted = (making_ms / step_ms).ceil() as u64;
-    // What is made beside the step does not delay it; without workers everything does.
+    // Loading in parallel with the step does not delay it; without workers, all of it does.
     if loading.workers >= wanted.max(1) || (loading.workers == 0 && making_ms < 0.05 * step_ms) {
         return None;
     }
     let batch_bytes = loading.item_bytes.saturating_mul(batch).max(1);
-    let of_shared = host.shared_memory / SHARE / (batch_bytes * PREFETCH);
-    let of_memory = host.memory / SHARE / (batch_bytes * PREFETCH + OF_A_WORKER);
+    let of_shared = host.shared_memory / LIMIT_DIVISOR / (batch_bytes * DEFAULT_PREFETCH);
+    let of_memory = host.memory / LIMIT_DIVISOR / (batch_bytes * DEFAULT_PREFETCH + WORKER_BYTES);
     let workers = wanted.min(host.processors).min(of_shared).min(of_memory);
     if workers <= loading.workers {
         return None;
@@ -68,7 +66,7 @@ pub fn loader(loading: &Loading, batch: u64, step_ms: f64, host: &Host) -> Optio
         loading.items,
         if workers == 1 { "" } else { "s" }
     );
-    Some(Loader { workers, prefetch: PREFETCH, why })
+    Some(Loader { workers, prefetch: DEFAULT_PREFETCH, why })
 }
 
 #[cfg(test)]
@@ -88,15 +86,15 @@ mod tests {
         };
         let workers =
             |loading: Loading, host: &Host| loader(&loading, 64, 100.0, host).map(|loader| loader.workers);
-        // 64 items of 10 ms beside a step of 100 ms.
+        // 64 items of 10 ms for a step of 100 ms.
         assert_eq!(workers(loading(0, 10, 1 << 20), &host), Some(7));
         assert_eq!(workers(loading(7, 10, 1 << 20), &host), None);
         assert_eq!(workers(loading(4, 100, 1 << 20), &host), Some(16));
-        // A GiB a batch: two of them for each worker, in half of what is there.
+        // A GiB for each batch: two of them for each worker, within half of the memory.
         assert_eq!(workers(loading(0, 10, 16 << 20), &host), Some(2));
         let small = Host { memory: 2 * GIB, ..host };
         assert_eq!(workers(loading(0, 10, 1 << 20), &small), Some(2));
-        // What takes nothing needs nobody.
+        // A loader that takes no time needs no workers.
         assert_eq!(workers(loading(0, 0, 1 << 20), &host), None);
         assert!(
             loader(&loading(0, 100, 1 << 20), 64, 100.0, &host).unwrap().why.contains("64 would keep up")

@@ -1,19 +1,18 @@
-//! `length-buckets`: samples of like length go together, so that little of a batch is padding.
+//! `length-buckets`: batches of samples of similar length, to reduce padding.
 //!
-//! The largest batch is as large with them, so memory is no reason for it; which samples come together
-//! changes, so it is another training. What it would save of the computing follows from the lengths of the
-//! data set.
+//! The largest batch stays as large, so it saves no memory; the composition of batches changes, so training
+//! results change. The savings in computation follow from the lengths of the data set.
 
-/// What of batches is padding.
+/// Share of padding in batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Padding {
-    /// Where samples come together by chance.
+    /// With random batches.
     pub by_chance: f64,
-    /// Where those of like length do.
+    /// With batches of similar length.
     pub by_length: f64,
 }
 
-/// How much of a data set's batches is padding; nothing where no batch has several samples of known length.
+/// Computes the padding of a data set. Returns `None` if no batch has several samples of known length.
 pub fn padding(lengths: &[u64], batch: u64) -> Option<Padding> {
     let batch = usize::try_from(batch).ok().filter(|batch| *batch > 1)?;
     let mut sorted: Vec<u64> = lengths.iter().copied().filter(|length| *length > 0).collect();
@@ -25,7 +24,7 @@ pub fn padding(lengths: &[u64], batch: u64) -> Option<Padding> {
     let padded = sorted.chunks(batch).filter(|chunk| chunk.len() == batch);
     let longest: Vec<f64> = padded.filter_map(|chunk| chunk.last()).map(|length| *length as f64).collect();
     let of_like = longest.iter().sum::<f64>() / longest.len() as f64;
-    // The mean over full batches alone, whose longest are known.
+    // Mean over full batches only, since their longest samples are known.
     let full = &sorted[..longest.len() * batch];
     let full_mean = full.iter().map(|length| *length as f64).sum::<f64>() / full.len() as f64;
     Some(Padding {
@@ -34,10 +33,10 @@ pub fn padding(lengths: &[u64], batch: u64) -> Option<Padding> {
     })
 }
 
-/// The longest of so many samples, on average over every way to draw them.
+/// Expected length of the longest of `batch` random samples.
 fn expected_longest(sorted: &[u64], batch: usize) -> f64 {
     let (count, batch) = (sorted.len() as f64, batch as f64);
-    // That none is longer than the i-th, of samples that may come twice: close enough for many samples.
+    // Probability that none is longer than the i-th, with replacement: accurate enough for many samples.
     let none_longer = |index: usize| ((index + 1) as f64 / count).powf(batch);
     let mut before = 0.0;
     let mut sum = 0.0;
@@ -55,7 +54,7 @@ mod tests {
 
     #[test]
     fn padding_is_what_the_longest_of_a_batch_makes_of_the_others() {
-        // Half are ten times as long as the others: by chance nearly every batch has a long one.
+        // Half are ten times as long as the others: nearly every random batch contains a long one.
         let lengths: Vec<u64> = (0..200).map(|index| if index % 2 == 0 { 10 } else { 100 }).collect();
         let found = padding(&lengths, 10).unwrap();
         assert!((found.by_chance - 0.45).abs() < 0.01, "{found:?}");

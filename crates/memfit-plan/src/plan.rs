@@ -1,87 +1,87 @@
-//! A plan: what to do so that a training fits, and what it was made for.
+//! Plan: levers that make a training fit, and the environment that they were determined for.
 
 use memfit_vocabulary::{Label, Lever, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::setting::Setting;
 
-/// What to do so that a training fits.
+/// Levers that make a training fit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Samples in one forward and backward; nothing where the loader's batch stays whole.
+    /// Micro-batch size; `None` keeps the loader's batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub micro_batch: Option<u64>,
-    /// Forwards and backwards in one optimizer step.
+    /// Micro-batches in one optimizer step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub micro_batches_per_step: Option<u64>,
-    /// The loader's batches in one optimizer step.
+    /// Loader batches in one optimizer step (gradient accumulation).
     #[serde(default = "one")]
     pub accumulate: u64,
-    /// The levers, in the order in which they are applied.
+    /// Levers in the order in which they are applied.
     #[serde(default, rename = "lever")]
     pub levers: Vec<Setting>,
-    /// What it was made for.
+    /// Environment that the plan was made for.
     #[serde(default)]
     pub made_for: MadeFor,
-    /// What came of running it.
+    /// Measured result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<Expected>,
 }
 
-/// What a plan was made for.
+/// Environment that a plan was made for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MadeFor {
-    /// The version of memfit that made it.
+    /// Version of memfit.
     pub memfit: String,
     /// `torch.__version__`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub torch: Option<String>,
-    /// The card's name.
+    /// Name of the card.
     pub gpu: String,
-    /// Its memory in bytes, as PyTorch sees it.
+    /// Memory of the card in bytes, as PyTorch reports it.
     pub capacity: u64,
-    /// How many of them.
+    /// Number of cards.
     pub count: u64,
-    /// The command.
+    /// Command line.
     pub command: Vec<String>,
-    /// Samples in a batch of the script's.
+    /// Batch size of the script.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<u64>,
-    /// After so many of its batches the script itself asks its optimizer to step.
+    /// Number of the script's batches in one optimizer step (its own gradient accumulation).
     #[serde(skip_serializing_if = "is_one_or_less")]
     pub own_accumulation: u64,
-    /// The script's own names for that number, where it makes its batches without a loader.
+    /// The script's variables for the batch size, if it creates its batches without a loader.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub batch_names: Vec<String>,
-    /// The script's own names for the models that train beside the first one.
+    /// The script's variables for the models that train in addition to the first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<String>,
-    /// Whether the script only goes forward.
+    /// `true` if the script runs no backward pass.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub inference: bool,
-    /// The script in it.
+    /// Script in the command.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub script: Option<String>,
-    /// The SHA-256 of the script's text.
+    /// SHA-256 of the script.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub script_sha256: Option<String>,
 }
 
-/// What came of running a plan on the virtual card.
+/// Result of running a plan on the virtual card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expected {
-    /// Peak bytes of tensors.
+    /// Peak allocated bytes.
     pub allocated: u64,
-    /// Peak bytes that the allocator holds.
+    /// Peak reserved bytes.
     pub reserved: u64,
-    /// Peak bytes that the card sees, as a best guess.
+    /// Best estimate of the peak bytes on the card.
     pub device: u64,
-    /// The same with everything outside the allocator at its upper bound.
+    /// Upper bound of the peak bytes on the card, due to memory outside of the allocator.
     pub device_upper: u64,
-    /// Milliseconds that an optimizer step takes, as an estimate.
+    /// Estimated milliseconds of an optimizer step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_ms: Option<f64>,
 }
@@ -96,22 +96,22 @@ const fn is_one_or_less(number: &u64) -> bool {
 }
 
 impl Plan {
-    /// A plan that changes nothing.
+    /// Plan without changes.
     pub fn as_is() -> Self {
         Self { accumulate: 1, ..Self::default() }
     }
 
-    /// The setting of a lever, if the plan moves it.
+    /// Setting of a lever, if the plan contains it.
     pub fn setting(&self, lever: Lever) -> Option<&Setting> {
         self.levers.iter().find(|setting| setting.lever == lever)
     }
 
-    /// Whether a lever is moved, and not expressly off.
+    /// Returns `true` if the plan contains a lever and does not disable it.
     pub fn moves(&self, lever: Lever) -> bool {
         self.setting(lever).is_some_and(|setting| setting.value != Value::Switch(false))
     }
 
-    /// What it does to the training, all in all.
+    /// Combined effect on the training results.
     pub fn label(&self) -> Label {
         self.levers.iter().map(|setting| setting.label).max().unwrap_or(Label::Exact)
     }

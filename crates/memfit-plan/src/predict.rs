@@ -1,6 +1,5 @@
-//! What a candidate will take and need, from those that were run: memory is nearly linear in the samples that
-//! go through the model together, and time is known at the numbers of pieces that were run, between which it
-//! lies.
+//! Prediction of a candidate's memory and time from runs: memory is nearly linear in the micro-batch size,
+//! and time is interpolated between the measured numbers of micro-batches.
 
 use std::collections::BTreeMap;
 
@@ -9,92 +8,92 @@ use memfit_vocabulary::{Measured, Training};
 use crate::choose::{Block, Choice, Fate, Offload, choose};
 use crate::trial::Outcome;
 
-/// A run of the whole model, with nothing computed again.
+/// Run of the whole model without recomputation.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
-    /// Samples together.
+    /// Micro-batch size.
     pub(crate) micro_batch: u64,
-    /// How often in a step.
+    /// Micro-batches in a step.
     pub(crate) pieces: u64,
-    /// What came of it.
+    /// Outcome.
     pub(crate) outcome: Outcome,
-    /// Its blocks.
+    /// Blocks of the model.
     pub(crate) training: Training,
 }
 
-/// The share of a way that shows even where it hides.
-const UNHIDDEN: f64 = 0.02;
+/// Share of the transfer time that is never hidden.
+const UNHIDDEN_SHARE: f64 = 0.02;
 
-/// What is expected of a candidate.
+/// Prediction for a candidate.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Prediction {
-    /// Samples together.
+    /// Micro-batch size.
     pub(crate) micro_batch: u64,
-    /// How often in a step.
+    /// Micro-batches in a step.
     pub(crate) pieces: u64,
-    /// What becomes of the blocks.
+    /// Treatment of the blocks.
     pub(crate) choice: Choice,
     /// Milliseconds of a step.
     pub(crate) step_ms: f64,
-    /// It takes no less, as more pieces of one batch never take less time than fewer.
+    /// Lower bound in milliseconds: more micro-batches of one batch never take less time than fewer.
     pub(crate) least_ms: f64,
 }
 
-/// What may become of blocks.
+/// Allowed treatments of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Ways {
-    /// They may be computed again.
+    /// `true` if they may be recomputed.
     pub(crate) recompute: bool,
-    /// They may wait in the host's memory; bytes a second on the way there.
+    /// Bandwidth to the host in bytes a second, if they may be offloaded.
     pub(crate) link: Option<f64>,
 }
 
-/// Nanoseconds of a block's way to the host and back that do not hide: out beside the next block's forward,
-/// back beside its backward, which is twice as long.
+/// Nanoseconds of a block's transfers that do not overlap: to the host during the next block's forward pass,
+/// and back during its backward pass, which takes twice as long.
 pub(crate) fn exposed_ns(bytes: u64, link: f64, beside_ns: u64) -> u64 {
     let way = (bytes as f64 / link * 1e9) as u64;
     way.saturating_sub(beside_ns).saturating_add(way.saturating_sub(beside_ns.saturating_mul(2)))
 }
 
-/// What a way costs even where it hides: copies are started, and share the memory's bandwidth. A block that
-/// has room stays.
+/// Cost of offloading even when it overlaps: copies must be started, and share the memory bandwidth. A block
+/// that fits is therefore kept.
 fn unhidden_ns(bytes: u64, link: f64) -> u64 {
-    ((bytes as f64 / link * 1e9 * UNHIDDEN) as u64).max(1)
+    ((bytes as f64 / link * 1e9 * UNHIDDEN_SHARE) as u64).max(1)
 }
 
-/// The two runs, and what later ones taught.
+/// Model from two runs, corrected by later ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     large: Sample,
     small: Option<Sample>,
-    /// By how many bytes more than predicted was needed, at the numbers of samples that were run.
+    /// Bytes needed beyond the prediction, by measured micro-batch size.
     more: BTreeMap<u64, i64>,
-    /// Milliseconds of a step in so many pieces with nothing computed again.
+    /// Milliseconds of a step without recomputation, by number of micro-batches.
     known: BTreeMap<u64, f64>,
-    /// How much longer computing again takes than the blocks' forwards did.
+    /// Ratio of recomputation time to the blocks' forward time.
     again: f64,
 }
 
-/// Within these, what computing again takes is believed to lie.
-const AGAIN: std::ops::RangeInclusive<f64> = 0.8..=2.0;
+/// Plausible range of that ratio.
+const RECOMPUTE_RATIO: std::ops::RangeInclusive<f64> = 0.8..=2.0;
 
 impl Model {
     pub(crate) fn new(large: Sample, small: Option<Sample>) -> Self {
-        // Two runs of one size tell no slope.
+        // Two runs of one size determine no slope.
         let small = small.filter(|small| {
             small.micro_batch < large.micro_batch
                 && small.training.blocks.len() == large.training.blocks.len()
         });
-        // A run that ended before its time could be told says nothing of it.
+        // A run that ended before its time was measured says nothing about it.
         let time = |sample: &Sample| Some((sample.pieces, sample.outcome.peak.step_ms?));
         let known = small.iter().chain(std::iter::once(&large)).filter_map(time).collect();
-        // At its own two sizes the line is right, whatever another one teaches.
+        // The line is exact at its own two sizes, whatever is learnt at others.
         let more =
             small.iter().chain(std::iter::once(&large)).map(|sample| (sample.micro_batch, 0)).collect();
         Self { large, small, more, known, again: 1.0 }
     }
 
-    /// A quantity at a number of samples, on the line through the two runs.
+    /// Value at a micro-batch size on the line through the two runs.
     fn line(&self, micro_batch: u64, of: impl Fn(&Sample) -> f64) -> f64 {
         let (at, large) = (self.large.micro_batch as f64, of(&self.large));
         let Some(small) = &self.small else {
@@ -104,7 +103,7 @@ impl Model {
         (large + slope * (micro_batch as f64 - at)).max(0.0)
     }
 
-    /// The blocks with so many samples, and what may become of them.
+    /// Blocks for a micro-batch size, with their allowed treatments.
     fn blocks(&self, micro_batch: u64, ways: Ways) -> Vec<Block> {
         let measured: Vec<(u64, u64, u64)> = (0..self.large.training.blocks.len())
             .map(|index| {
@@ -127,7 +126,7 @@ impl Model {
         blocks
     }
 
-    /// Bytes of the card that are not the blocks': parameters, the loss, fragmentation, the context.
+    /// Bytes outside of the blocks: parameters, the loss, fragmentation, the context.
     fn rest(&self, micro_batch: u64) -> u64 {
         let rest = |sample: &Sample| {
             let kept: u64 = sample.training.blocks.iter().map(|block| block.kept).sum();
@@ -136,8 +135,7 @@ impl Model {
         (self.line(micro_batch, rest) as i64 + self.bias(micro_batch)).max(0) as u64
     }
 
-    /// By how many bytes more is needed than the line says: as at the nearest numbers of samples that were
-    /// run.
+    /// Correction of the line, interpolated between the nearest measured sizes.
     fn bias(&self, micro_batch: u64) -> i64 {
         let below = self.more.range(..=micro_batch).next_back();
         let above = self.more.range(micro_batch..).next();
@@ -151,8 +149,8 @@ impl Model {
         }
     }
 
-    /// Milliseconds of a step in so many pieces, with nothing computed again: on the line between those that
-    /// were run, or on from the last two of them.
+    /// Milliseconds of a step without recomputation: interpolated between measured numbers of micro-batches,
+    /// or extrapolated from the last two.
     fn step_ms(&self, pieces: u64) -> f64 {
         let below = self.known.range(..=pieces).next_back();
         let above = self.known.range(pieces..).next();
@@ -174,12 +172,12 @@ impl Model {
         }
     }
 
-    /// What it takes no less than: as much as fewer pieces did.
+    /// Lower bound in milliseconds: the time with fewer micro-batches.
     fn least_ms(&self, pieces: u64) -> f64 {
         self.known.range(..=pieces).map(|(_, time)| *time).fold(0.0, f64::max).min(self.step_ms(pieces))
     }
 
-    /// What is expected with so many samples together, where the blocks can be chosen so that it fits.
+    /// Prediction for a micro-batch size, if a treatment of the blocks fits.
     pub(crate) fn predict(
         &self,
         micro_batch: u64,
@@ -192,7 +190,7 @@ impl Model {
         Some(self.prediction(micro_batch, pieces, choice))
     }
 
-    /// The least that so many samples together can take, whether that fits or not.
+    /// Prediction of the minimum memory for a micro-batch size, whether or not it fits.
     pub(crate) fn smallest(&self, micro_batch: u64, pieces: u64, ways: Ways) -> Prediction {
         let blocks = self.blocks(micro_batch, ways);
         let fates: Vec<Fate> = blocks
@@ -212,17 +210,17 @@ impl Model {
         Prediction { micro_batch, pieces, choice, step_ms, least_ms }
     }
 
-    /// Whether a step in so many pieces was run.
+    /// Returns `true` if a step with this number of micro-batches was measured.
     pub(crate) fn was_timed(&self, pieces: u64) -> bool {
         self.known.contains_key(&pieces)
     }
 
-    /// A step in so many pieces takes so long, with nothing computed again.
-    pub(crate) fn timed(&mut self, pieces: u64, step_ms: f64) {
+    /// Records the time of a step without recomputation.
+    pub(crate) fn record_time(&mut self, pieces: u64, step_ms: f64) {
         self.known.insert(pieces, step_ms);
     }
 
-    /// Learns from a run: what it took beside what was expected.
+    /// Corrects the model by a run's result.
     pub(crate) fn learn(&mut self, prediction: &Prediction, device_upper: u64, step_ms: Option<f64>) {
         let before = self.bias(prediction.micro_batch);
         self.more
@@ -232,7 +230,8 @@ impl Model {
         let extra_ms = prediction.choice.extra_ns as f64 * pieces as f64 / 1e6;
         match self.known.get(&pieces) {
             Some(known) if extra_ms > 0.0 => {
-                self.again = ((step_ms - known) / extra_ms).clamp(*AGAIN.start(), *AGAIN.end());
+                self.again =
+                    ((step_ms - known) / extra_ms).clamp(*RECOMPUTE_RATIO.start(), *RECOMPUTE_RATIO.end());
             }
             Some(_) => {}
             None => {
@@ -256,8 +255,7 @@ mod tests {
 
     #[test]
     fn memory_and_time_lie_on_the_line_through_two_runs() {
-        // 100 bytes for good, 10 a sample in each of two blocks; 50 ms, and 2 for each piece beyond the
-        // first.
+        // 100 constant bytes, 10 a sample in each of two blocks; 50 ms, and 2 for each further micro-batch.
         let model = Model::new(
             sample(64, 1, 100 + 20 * 64, 50.0, 640),
             Some(sample(16, 4, 100 + 20 * 16, 56.0, 160)),
@@ -290,7 +288,7 @@ mod tests {
         };
         assert_eq!(at(&model, 2), (50.0, 52.0));
         assert_eq!(at(&model, 16), (56.0, 80.0));
-        // More pieces were not as slow as that.
+        // More micro-batches turned out to be faster.
         let guess = model.predict(4, 16, Ways::default(), 10_000).unwrap();
         model.learn(&guess, guess.choice.peak, Some(62.0));
         assert_eq!(at(&model, 16), (62.0, 62.0));
@@ -321,7 +319,7 @@ mod tests {
             assert_eq!(guess.choice.extra_ns, 0);
             model.learn(&guess, 100 + 20 * micro_batch + more, None);
         }
-        // What is learnt of one size is believed of those near it, as far as the next that is known.
+        // A correction at one size applies to sizes near it, up to the next measured one.
         for (micro_batch, more) in [(64, 0), (48, 20), (32, 40), (24, 20), (16, 0), (8, 10), (5, 7), (1, 4)] {
             assert_eq!(peak(&model, micro_batch), 100 + 20 * micro_batch + more, "{micro_batch}");
         }
@@ -339,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_way_hides_behind_the_neighbour() {
-        // A thousand bytes a second: a byte takes a millisecond.
+        // At a thousand bytes a second, a byte takes a millisecond.
         for (bytes, beside_ms, exposed_ms) in [(10, 10, 0), (10, 5, 5), (10, 4, 8), (10, 0, 20), (0, 0, 0)] {
             assert_eq!(
                 exposed_ns(bytes, 1e3, beside_ms * 1_000_000),

@@ -1,11 +1,11 @@
-//! The search for the fastest plan that fits: few runs, each of which counts.
+//! Search for the fastest plan that fits, with few runs.
 //!
-//! The script is run as it is; where that does not fit, with memory without end, which tells what it would
-//! take. Levers that cost nothing are tried one after the other and stay where they make it smaller without
-//! making it slower. Then the batch is divided and blocks are computed again, as far as a model of memory and
-//! time from two runs says; its best guess is run on the card, what that teaches goes into the model, and so
-//! on until nothing that is expected to be faster than the best plan is left. What is compiled block by block
-//! is then tried as a whole. Last, the plan's micro-batch is raised until one more sample does not fit.
+//! The script is run unchanged; if it does not fit, it is run without a memory limit to measure its need.
+//! Levers without cost are tried one after the other and kept if they save memory without costing time. Then
+//! the batch is divided and blocks are recomputed as a model of memory and time from two runs predicts; the
+//! best candidate is run on the card, the result corrects the model, and so on until no candidate is expected
+//! to beat the best plan. A model compiled block by block is then tried as a whole. Finally, the plan's
+//! micro-batch is raised until one more sample does not fit.
 
 mod carried;
 mod combine;
@@ -22,7 +22,7 @@ use memfit_vocabulary::{Harm, Label, Lever, Parts, Training, Turn};
 pub use self::carried::search_carried;
 
 use self::combine::Paying;
-use self::divide::{Divided, NOTICEABLE};
+use self::divide::{Divided, MIN_REL_GAIN};
 
 use crate::answer::{Answer, Limit, Rejected, Tried, Verdict};
 use crate::levers::Entry;
@@ -30,12 +30,12 @@ use crate::limits::Limits;
 use crate::trial::{Candidate, Outcome, Room, Trial};
 
 impl Limits {
-    /// Why a lever that does this to the training is not moved; nothing where it may be.
+    /// Reason why a lever with this effect on training results is not allowed; `None` if it is.
     pub(crate) fn forbid(&self, lever: Lever, label: Label) -> Option<String> {
         self.why_excluded(lever).or_else(|| forbidden(label, self.allow))
     }
 
-    /// Why a lever is not moved whatever it does to the training; `None` where it may be.
+    /// Reason why a lever is excluded, whatever its effect; `None` if it is not.
     fn why_excluded(&self, lever: Lever) -> Option<String> {
         if self.without.contains(&lever) {
             return Some(format!("`--without {lever}` was asked for"));
@@ -44,25 +44,25 @@ impl Limits {
         Some(format!("a change of the script cannot carry it: {}", unwritable.1))
     }
 
-    /// Whether a lever is not moved, whatever it does to the training.
+    /// Returns `true` if a lever is excluded, whatever its effect.
     pub(crate) fn excludes(&self, lever: Lever) -> bool {
         self.why_excluded(lever).is_some()
     }
 
-    /// The same of a lever with what comes with it.
+    /// [`Limits::forbid`] for a lever and the levers that come with it.
     pub(crate) fn forbid_entry(&self, entry: &Entry) -> Option<String> {
         let mut levers =
             std::iter::once(entry.lever).chain(entry.search.with.iter().map(|(lever, _)| *lever));
         levers.find_map(|lever| self.forbid(lever, lever.label()))
     }
 
-    /// Bytes a second on the way to the host, where activations may go there.
+    /// Bandwidth to the host in bytes a second, if activations may be offloaded.
     pub(crate) fn way_to_host(&self) -> Option<f64> {
         self.link.filter(|_| !self.excludes(Lever::ActivationOffload))
     }
 }
 
-/// Why a label is not allowed; nothing where it is.
+/// Reason why a label is not allowed; `None` if it is.
 fn forbidden(label: Label, allow: Label) -> Option<String> {
     (label > allow).then(|| format!("not allowed: it is `{label}`, and `--allow {allow}` was asked for"))
 }
@@ -83,7 +83,7 @@ pub fn search<T: Trial>(trial: &mut T, limits: &Limits) -> Result<Option<Answer>
     if !full.fits {
         return Ok(Some(search.answer(full, None, None, Vec::new())));
     }
-    // What helps itself fits, and something may be faster.
+    // A script that recovers from running out of memory fits, but another plan may be faster.
     let own = suits.then_some(own);
     search.plan(full, own).map(Some)
 }
@@ -93,17 +93,17 @@ struct Search<'a, T: Trial> {
     limits: &'a Limits,
     tried: Vec<Tried>,
     rejected: Vec<Rejected>,
-    /// Levers that pay for memory, with what they came to: they are told where the plan is without them.
+    /// Memory-saving levers with their results, which are reported if the plan does not contain them.
     considered: Vec<(Lever, String)>,
-    /// What they were tried on, and what each of them alone came to.
+    /// The candidate that they were tried on, and the result of each alone.
     paying: Option<Paying>,
-    /// How much harm to what is learnt had to be put up with so far.
+    /// Degree of harm to the training results accepted so far.
     harm: Harm,
-    /// What was learnt of the variants that were divided.
+    /// Models of the variants that were divided.
     divided: Vec<(Candidate, Divided)>,
     runs: u64,
     interrupted: bool,
-    /// What the script as it is shows of dividing its batch.
+    /// Evidence from the unchanged script about dividing its batch.
     parts: Parts,
 }
 
@@ -124,7 +124,7 @@ impl<'a, T: Trial> Search<'a, T> {
         }
     }
 
-    /// Runs a candidate, once in each room; nothing once whoever waits has had enough.
+    /// Runs a candidate once for each memory limit. Returns `None` after an interrupt.
     fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, T::Error> {
         let on_card = room == Room::Budget;
         let known = self.tried.iter().find(|tried| tried.on_card == on_card && tried.candidate == *candidate);
@@ -139,7 +139,7 @@ impl<'a, T: Trial> Search<'a, T> {
             self.interrupted = true;
             return Ok(None);
         };
-        // It is looked at once, in the script as it is, and is true of it whatever is done.
+        // The unchanged script is examined once, and the result holds for every candidate.
         if let Some(training) = &mut outcome.training {
             if self.parts == Parts::Unseen {
                 self.parts = training.parts.clone();
@@ -153,7 +153,7 @@ impl<'a, T: Trial> Search<'a, T> {
 
     fn reject(&mut self, lever: impl Into<String>, why: impl Into<String>) {
         let (lever, why) = (lever.into(), why.into());
-        // A later reason is nearer to the plan: it was found with more of its levers.
+        // A later reason has precedence: it was found with more of the plan's levers.
         match self.rejected.iter_mut().find(|rejected| rejected.lever == lever) {
             Some(rejected) => rejected.why = why,
             None => self.rejected.push(Rejected { lever, why }),
@@ -166,10 +166,10 @@ impl<'a, T: Trial> Search<'a, T> {
 
     fn fits_as_is(mut self, own: Outcome) -> Result<Answer, T::Error> {
         let training = own.training.clone().unwrap_or_default();
-        // What would be faster or smaller still is shown, and not done: nobody asked for a change.
+        // Faster or smaller plans are reported but not used, since no change was requested.
         let mut candidate = Candidate::as_is();
         for (entry, value) in self.levers(Turn::First, Harm::Digits, &training, &own.peak) {
-            let Ok(with) = entry.on(&candidate, value) else { continue };
+            let Ok(with) = entry.add_to(&candidate, value) else { continue };
             if let Some(outcome) = self.run(&with, Room::Budget)?
                 && outcome.fits
                 && outcome.refused.is_empty()
@@ -182,21 +182,21 @@ impl<'a, T: Trial> Search<'a, T> {
         Ok(self.answer(own, tried, None, advice))
     }
 
-    /// What of the tried is noticeably faster than a script that fits as it is.
+    /// Describes a plan that is noticeably faster than a script that fits unchanged.
     fn faster_still(&self, own: &Outcome) -> Option<String> {
         let fits = |tried: &&Tried| tried.fits() && tried.outcome.refused.is_empty();
         let fastest = fastest(self.tried.iter().filter(fits))?;
         let (ms, own_ms) = (milliseconds(&fastest.outcome), milliseconds(own));
-        (ms < own_ms * (1.0 - NOTICEABLE)).then(|| {
+        (ms < own_ms * (1.0 - MIN_REL_GAIN)).then(|| {
             format!(
                 "a step would take {ms:.1} ms instead of {own_ms:.1}, on {:.2} GiB of the card, with {}: that is not done, since it fits as it is",
                 gib(fastest.outcome.peak.device_upper),
-                fastest.candidate.told()
+                fastest.candidate.describe()
             )
         })
     }
 
-    /// The whole of it, for a script that does not fit as it is, or only because it helps itself.
+    /// Runs the whole search, for a script that does not fit unchanged, or only by its own recovery.
     fn plan(mut self, full: Outcome, own: Option<Outcome>) -> Result<Answer, T::Error> {
         let training = full.training.clone().unwrap_or_default();
         let mut advice = Vec::new();
@@ -215,14 +215,15 @@ impl<'a, T: Trial> Search<'a, T> {
         let mut best = own.map(|outcome| Tried { candidate: Candidate::as_is(), outcome, on_card: true });
         for harm in Harm::ALL {
             if harm > Harm::Digits {
-                // What does more harm to what is learnt is for where nothing milder fits, however fast it is.
+                // Levers with more harm to the training results are used only if nothing milder fits, however
+                // fast they are.
                 if best.is_some() || self.interrupted {
                     break;
                 }
                 self.harm = harm;
                 variants = self.harmed(harm, &training)?;
             }
-            // The variant that is fastest in itself first: what it finds bounds the others.
+            // The fastest variant first: its result bounds the others.
             variants.sort_by(|a, b| milliseconds(&a.1).total_cmp(&milliseconds(&b.1)));
             for (candidate, outcome) in std::mem::take(&mut variants) {
                 if let Some(found) = self.divide(&candidate, &outcome, best.as_ref())? {
@@ -251,7 +252,7 @@ impl<'a, T: Trial> Search<'a, T> {
         best = match best {
             Some(best) => {
                 let best = self.with_more_samples(best);
-                Some(self.evened(best, training.batch)?)
+                Some(self.divide_evenly(best, training.batch)?)
             }
             None => None,
         };
@@ -264,8 +265,8 @@ impl<'a, T: Trial> Search<'a, T> {
         Ok(self.answer(full, best, limit, advice))
     }
 
-    /// The plan with more samples together, where that turned out to be noticeably faster as it was looked
-    /// how many fit.
+    /// Returns the plan with a larger micro-batch if that turned out to be noticeably faster during the
+    /// search for the limit.
     fn with_more_samples(&self, best: Tried) -> Tried {
         let Some(micro_batch) = best.candidate.micro_batch else { return best };
         let alike = |tried: &&Tried| {
@@ -276,11 +277,11 @@ impl<'a, T: Trial> Search<'a, T> {
                 && tried.candidate.micro_batch.is_none_or(|samples| samples > micro_batch)
         };
         let fastest = fastest(self.tried.iter().filter(alike));
-        let enough = milliseconds(&best.outcome) * (1.0 - NOTICEABLE);
+        let enough = milliseconds(&best.outcome) * (1.0 - MIN_REL_GAIN);
         fastest.filter(|tried| milliseconds(&tried.outcome) < enough).cloned().unwrap_or(best)
     }
 
-    /// The loader's batches in one step, for the samples that are wanted in it.
+    /// Loader batches in one step, for the requested number of samples.
     fn accumulation(&mut self, training: &Training, advice: &mut Vec<String>) -> u64 {
         let own = training.batch * training.own_accumulation.max(1);
         let Some(wanted) = self.limits.global_batch.filter(|wanted| *wanted != own) else { return 1 };
@@ -293,7 +294,7 @@ impl<'a, T: Trial> Search<'a, T> {
         1
     }
 
-    /// Whoever waits has had enough: the fastest of what was seen to take no more than the card has.
+    /// After an interrupt: the fastest candidate that was seen to need no more memory than the card has.
     fn best_so_far(&self, training: &Training) -> Option<Tried> {
         let allowed = |tried: &&Tried| {
             let divided = tried.candidate.micro_batch.map_or(Label::Exact, |_| training.label_of_dividing());
@@ -325,7 +326,7 @@ impl<'a, T: Trial> Search<'a, T> {
         }
         let chosen = chosen.or(best_so_far);
         if let Some(chosen) = &chosen {
-            // What served one way of doing it and not another is in the plan, or it is not.
+            // A lever that was rejected for some variants may be in the plan.
             let divided = chosen.candidate.micro_batch.map(|_| Lever::MicroBatch);
             let levers = chosen.candidate.settings.iter().map(|setting| setting.lever).chain(divided);
             let taken: Vec<&str> = levers.map(Lever::name).collect();
@@ -336,7 +337,7 @@ impl<'a, T: Trial> Search<'a, T> {
             Some(_) => Verdict::FitsWithPlan,
             None => Verdict::DoesNotFit,
         };
-        // Where it stays as it is, it is told as it was on the card.
+        // An unchanged script is reported as it ran on the card.
         let as_it_is = chosen.clone().filter(|_| verdict == Verdict::FitsAsIs);
         let boundless = Tried { candidate: Candidate::as_is(), outcome: full, on_card: false };
         Answer {
@@ -354,7 +355,7 @@ impl<'a, T: Trial> Search<'a, T> {
     }
 }
 
-/// What is said of levers that do more harm to what is learnt than others would have.
+/// Describes levers that do more harm to the training results than others.
 fn of_harm(plan: &Candidate) -> Option<String> {
     let harmful = |lever: &Lever| lever.harm() > Harm::Digits;
     let levers: Vec<Lever> = plan.settings.iter().map(|setting| setting.lever).filter(harmful).collect();
@@ -367,7 +368,7 @@ fn of_harm(plan: &Candidate) -> Option<String> {
     ))
 }
 
-/// The one whose step takes the least.
+/// Candidate with the smallest step time.
 fn fastest<'t>(tried: impl Iterator<Item = &'t Tried>) -> Option<&'t Tried> {
     tried.min_by(|a, b| milliseconds(&a.outcome).total_cmp(&milliseconds(&b.outcome)))
 }
@@ -380,7 +381,7 @@ fn gib(bytes: u64) -> f64 {
     bytes as f64 / (1_u64 << 30) as f64
 }
 
-fn told(without: &Outcome, with: &Outcome) -> String {
+fn describe_change(without: &Outcome, with: &Outcome) -> String {
     let of = |outcome: &Outcome| match outcome.peak.step_ms {
         Some(step_ms) => format!("{:.2} GiB and {step_ms:.1} ms", gib(outcome.peak.device_upper)),
         None => format!("{:.2} GiB", gib(outcome.peak.device_upper)),

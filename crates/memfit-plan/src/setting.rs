@@ -1,18 +1,18 @@
-//! One lever of a plan, and how far it is moved.
+//! Setting of a lever.
 
 use memfit_vocabulary::{Label, Lever, Value};
 use serde::{Deserialize, Serialize};
 
-/// One lever, how far it is moved, and how far the training stays the same.
+/// Lever with its value and its effect on training results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
-    /// The lever.
+    /// Lever.
     #[serde(rename = "name")]
     pub lever: Lever,
-    /// How far: `true` where it is only on or off.
+    /// Value; `true` for a lever that is on or off.
     #[serde(default)]
     pub value: Value,
-    /// What it does to the training.
+    /// Effect on training results.
     pub label: Label,
 }

@@ -1,55 +1,55 @@
-//! What the search asks of whoever runs candidates, and what it is told.
+//! Interface between the search and the code that runs candidates.
 
 use memfit_vocabulary::{Harm, Label, Lever, Training, Value};
 
 use crate::plan::Expected;
 use crate::setting::Setting;
 
-/// Something to try.
+/// Candidate to try.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Candidate {
-    /// Samples in one forward and backward; nothing where the loader's batch stays whole.
+    /// Micro-batch size; `None` keeps the loader's batch.
     pub micro_batch: Option<u64>,
-    /// Forwards and backwards in one optimizer step.
+    /// Micro-batches in one optimizer step.
     pub pieces: u64,
-    /// The loader's batches in one optimizer step.
+    /// Loader batches in one optimizer step (gradient accumulation).
     pub accumulate: u64,
-    /// The levers.
+    /// Levers.
     pub settings: Vec<Setting>,
 }
 
 impl Candidate {
-    /// The script as it is.
+    /// The unchanged script.
     pub fn as_is() -> Self {
         Self { pieces: 1, accumulate: 1, ..Self::default() }
     }
 
-    /// The same with one lever more.
+    /// Adds a lever.
     #[must_use]
-    pub fn with(&self, lever: Lever, value: Value) -> Self {
+    pub fn with_lever(&self, lever: Lever, value: Value) -> Self {
         let mut settings = self.settings.clone();
         settings.retain(|setting| setting.lever != lever);
         settings.push(Setting { lever, value, label: lever.label() });
         Self { settings, ..self.clone() }
     }
 
-    /// How far a lever is moved, where it is.
+    /// Value of a lever, if the candidate contains it.
     pub fn value(&self, lever: Lever) -> Option<&Value> {
         self.settings.iter().find(|setting| setting.lever == lever).map(|setting| &setting.value)
     }
 
-    /// What it does to the training, its micro-batch left aside.
+    /// Effect on training results, without the micro-batch.
     pub fn label(&self) -> Label {
         self.settings.iter().map(|setting| setting.label).max().unwrap_or(Label::Exact)
     }
 
-    /// How far what is learnt with it is something else.
+    /// Degree of harm to the training results.
     pub fn harm(&self) -> Harm {
         self.settings.iter().map(|setting| setting.lever.harm()).max().unwrap_or_default()
     }
 
-    /// In a few words.
-    pub fn told(&self) -> String {
+    /// Describes the candidate in a few words.
+    pub fn describe(&self) -> String {
         let mut parts = Vec::new();
         if let Some(micro_batch) = self.micro_batch {
             parts.push(format!("micro-batch {micro_batch}"));
@@ -69,39 +69,38 @@ impl Candidate {
     }
 }
 
-/// Where something is tried.
+/// Memory limit of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// On a card with the memory that a plan may use.
+    /// The memory that a plan may use.
     Budget,
-    /// On the same card with memory without end, to see what it would take.
+    /// The same card without a memory limit, to measure the need.
     Boundless,
 }
 
-/// What came of a try.
+/// Outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Whether the steps were completed.
+    /// `true` if the steps completed.
     pub fits: bool,
-    /// Whether memory ran out on the way, and the script went on by itself.
+    /// `true` if memory ran out and the script recovered by itself.
     pub recovered: bool,
-    /// The peaks, and the time of a step: of all its pieces, where only some were run.
+    /// Peaks, and the time of a step with all its micro-batches, even if only some were run.
     pub peak: Expected,
-    /// The step takes no less than this, in milliseconds, as far as is known.
+    /// Lower bound of the step time in milliseconds, as far as is known.
     pub step_ms_low: Option<f64>,
-    /// The step takes no more than this.
+    /// Upper bound of the step time.
     pub step_ms_high: Option<f64>,
-    /// Levers that could not be applied, and why.
+    /// Levers that could not be applied, with reasons.
     pub refused: Vec<(String, String)>,
-    /// Why the steps were not completed, where that is not for want of memory: the error's type, message and
-    /// line.
+    /// Error type, message and line, if the steps failed for another reason than memory.
     pub problem: Option<String>,
-    /// What the training is, where it came far enough to tell.
+    /// Facts about the training, if the run got far enough.
     pub training: Option<Training>,
 }
 
 impl Outcome {
-    /// Why it was not completed, on a card with memory without end.
+    /// Reason why a run without a memory limit failed.
     pub fn failure(&self) -> String {
         match &self.problem {
             Some(problem) => format!("the script fails with it: {problem}"),
@@ -110,11 +109,11 @@ impl Outcome {
     }
 }
 
-/// Runs candidates.
+/// Runner of candidates.
 pub trait Trial {
-    /// Why one could not be run at all.
+    /// Error that prevented a run.
     type Error;
 
-    /// Runs a candidate. Nothing where whoever waits has had enough.
+    /// Runs a candidate. Returns `None` after an interrupt.
     fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, Self::Error>;
 }

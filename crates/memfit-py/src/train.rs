@@ -3,7 +3,7 @@
 
 use memfit_train::{
     Decision, Evidence, Failure, Fault, Outcome, ScaleTrouble, Settings, Space, Status, TrainError, Update,
-    Verdict, agree, asked_for, classify, remedies,
+    Verdict, agree, classify, remedies, requested_bytes,
 };
 use memfit_vocabulary::Held;
 use pyo3::{
@@ -296,7 +296,7 @@ impl Controller {
         free: u64,
         applied: Vec<String>,
     ) -> (u64, Vec<(&'static str, u64, bool)>) {
-        let missing = asked_for(message).map_or(0, |asked| asked.saturating_sub(free));
+        let missing = requested_bytes(message).map_or(0, |asked| asked.saturating_sub(free));
         let applied: Vec<&str> = applied.iter().map(String::as_str).collect();
         let held = Held { parameters, trained, states, sample, missing };
         let found = remedies(&held, &applied);

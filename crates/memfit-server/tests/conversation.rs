@@ -1,4 +1,4 @@
-//! A conversation with an editor, in memory.
+//! Protocol sessions with an editor, in memory.
 #![allow(clippy::unwrap_used, reason = "a test that cannot talk has failed")]
 
 use std::path::Path;
@@ -43,16 +43,16 @@ impl Editor {
     }
 }
 
-/// Starts a server, and ends it when the conversation is over.
+/// Starts a server, and stops it at the end of the session.
 fn converse(talk: impl FnOnce(&mut Editor)) {
     converse_with(&json!({}), talk);
 }
 
-/// The same with an editor that can do some things.
+/// Runs a session with an editor with these capabilities.
 fn converse_with(capabilities: &Value, talk: impl FnOnce(&mut Editor)) {
     let (server, client) = Connection::memory();
     let thread = std::thread::spawn(move || {
-        // A file's project is the first folder of its path.
+        // The first folder of a file's path is its project.
         let settings = |file: &Path| match file.components().nth(1).map(|part| part.as_os_str().to_owned()) {
             Some(name) if name == "strict" => {
                 let severity = [("data-parallel".to_owned(), Level::Error)];
@@ -147,7 +147,7 @@ fn an_editor_may_ask_for_what_is_found() {
         let document = json!({"uri": URI, "languageId": "python", "version": 1, "text": TEXT});
         editor.tell("textDocument/didOpen", json!({"textDocument": document}));
         let asked = json!({"textDocument": {"uri": URI}});
-        // It is not told unasked: the first that comes is the answer.
+        // No diagnostics are pushed: the first message is the answer.
         let answer = editor.ask("textDocument/diagnostic", asked.clone());
         assert_eq!(
             (&answer["kind"], &answer["items"][0]["code"]),
@@ -168,7 +168,7 @@ fn settings_of_the_editor_are_taken_and_what_cannot_be_meant_is_not() {
         set(editor, json!({"severity": {"no-grad-not-called": "note"}}));
         let told = editor.diagnostics();
         assert_eq!((&told["version"], &told["diagnostics"][0]["severity"]), (&json!(1), &json!(3)));
-        // Neither of these changes anything, and a person is told why.
+        // Neither setting changes anything, and the user is told why.
         set(editor, json!({"ignore": ["no-such-rule"]}));
         assert!(
             editor.diagnostics()["message"].as_str().unwrap().contains("there is no rule `no-such-rule`")
@@ -177,13 +177,13 @@ fn settings_of_the_editor_are_taken_and_what_cannot_be_meant_is_not() {
         assert!(editor.diagnostics()["message"].as_str().unwrap().contains("cannot be meant"));
         set(editor, json!({"ignore": ["no-grad-not-called"]}));
         assert_eq!(editor.diagnostics()["diagnostics"], json!([]));
-        // What is not set any more is as the project has it.
+        // A removed setting falls back to the project's.
         set(editor, json!({}));
         assert_eq!(editor.diagnostics()["diagnostics"][0]["severity"], json!(1));
     });
 }
 
-/// Columns are in units of UTF-16, there and back.
+/// Columns are in UTF-16 code units in both directions.
 #[test]
 fn what_stands_behind_other_scripts_is_found_there() {
     let text = "import torch\nname = \"𝄞é\"; weights = torch.nn.DataParallel(\"𝄞\")  # 𝄞\n";
@@ -214,7 +214,7 @@ fn nonsense_is_answered_and_survived() {
     });
 }
 
-/// Each file is checked as its own project has it; what is wrong with settings is told once.
+/// Each file is checked under its own project's settings; an error in settings is reported once.
 #[test]
 fn settings_are_those_of_the_file() {
     converse(|editor| {
@@ -232,7 +232,7 @@ fn settings_are_those_of_the_file() {
             (&shown["type"], &shown["message"]),
             (&json!(1), &json!("memfit: `[tool.memfit]` cannot be read"))
         );
-        // What is in the file is told all the same, and the complaint is not made again.
+        // The file is checked nevertheless, and the message is not repeated.
         assert_eq!(severity(&editor.diagnostics()), json!(3));
         assert_eq!(severity(&open("file:///broken/b.py")), json!(3));
     });
@@ -248,7 +248,7 @@ fn listed(name: &str) -> Value {
     json!({"kind": 2, "document": format!("vscode-notebook-cell:/project/train.ipynb#{name}")})
 }
 
-/// A notebook is one program: what is imported in one cell is known in the next, and places are those of the
+/// A notebook is one program: imports of one cell are known in the next, and positions are those of the
 /// cells.
 #[test]
 fn a_notebook_is_checked_as_one_program() {
@@ -306,7 +306,7 @@ fn cells_change_and_go() {
                 json!({"notebookDocument": {"uri": NOTEBOOK, "version": 2}, "change": {"cells": change}});
             editor.tell("notebookDocument/didChange", params);
         };
-        // As editors type: the parentheses go.
+        // As an editor sends typing: the parentheses are removed.
         let range = json!({"start": {"line": 0, "character": 18}, "end": {"line": 0, "character": 20}});
         let document = json!({"uri": texts[1]["uri"], "version": 2});
         change(json!({"textContent": [{"document": document, "changes": [{"range": range, "text": ""}]}]}));
@@ -316,7 +316,7 @@ fn cells_change_and_go() {
             (&told["version"], told["diagnostics"][0]["code"].as_str()),
             (&json!(2), Some("no-grad-not-called"))
         );
-        // The cell is taken out, and nothing is found in it any more.
+        // The cell is removed, and its diagnostics are cleared.
         change(json!({"structure": {"array": {"start": 1, "deleteCount": 1}, "didClose": [document]}}));
         let gone = editor.diagnostics();
         assert_eq!((&gone["uri"], &gone["diagnostics"]), (&texts[1]["uri"], &json!([])));

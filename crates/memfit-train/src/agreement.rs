@@ -1,57 +1,57 @@
-//! How ranks come to one decision about a window.
+//! Agreement of all ranks on one decision about a window.
 //!
-//! Before gradients are exchanged, each rank tells how its own part went, on a channel that does not go
-//! through the device. All are given the same statuses in the same order, so all decide alike: the step is
-//! done by all, tried again by all, or given up by all.
+//! Before gradients are exchanged, each rank reports its outcome on a channel that does not use the device.
+//! All ranks receive the same statuses in the same order, so that they decide alike: all step, all retry, or
+//! all give up.
 
 use crate::TrainError;
 
-/// How a rank's part of a window went.
+/// Outcome of a rank's part of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// All its micro-batches ran.
     Done,
-    /// Memory did not suffice, and there is a smaller size to try.
+    /// Memory ran out, and there is a smaller size to try.
     Again,
-    /// It cannot go on.
+    /// The rank cannot continue.
     Over,
 }
 
-/// What a rank tells the others.
+/// Status that a rank reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Status {
-    /// Optimizer steps before this one.
+    /// Number of earlier optimizer steps.
     pub window: u64,
-    /// Attempts at this window before this one.
+    /// Number of earlier attempts at this window.
     pub attempt: u32,
-    /// How it went.
+    /// Outcome.
     pub outcome: Outcome,
-    /// What its micro-batches counted.
+    /// Total weight of its micro-batches.
     pub count: f64,
 }
 
-/// What all ranks do.
+/// Decision of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
-    /// Exchange the gradients, and step: together the ranks counted so much.
+    /// Exchange the gradients and step.
     Step {
-        /// What all micro-batches of all ranks counted.
+        /// Total weight of all ranks' micro-batches.
         total: f64,
     },
-    /// Drop the gradients, and run the window again.
+    /// Drop the gradients and run the window again.
     Again,
-    /// Give up: this rank cannot go on.
+    /// Give up, since a rank cannot continue.
     Over {
-        /// The first rank that said so.
+        /// First rank that cannot continue.
         rank: usize,
     },
 }
 
 impl Status {
-    /// How many numbers stand for a status.
+    /// Number of values that encode a status.
     pub const NUMBERS: usize = 4;
 
-    /// The numbers that travel. All are small whole numbers or a count, so nothing is lost in a double.
+    /// Encodes the status. All values are small integers or a weight, so that doubles are exact.
     pub fn encode(self) -> [f64; Self::NUMBERS] {
         let outcome = match self.outcome {
             Outcome::Done => 0.0,
@@ -61,7 +61,7 @@ impl Status {
         [self.window as f64, f64::from(self.attempt), outcome, self.count]
     }
 
-    /// Reads numbers that travelled. What is no outcome is read as the worst.
+    /// Decodes a status. An invalid outcome is read as the worst.
     pub fn decode([window, attempt, outcome, count]: [f64; Self::NUMBERS]) -> Self {
         let outcome = match outcome as i64 {
             0 => Outcome::Done,
@@ -72,7 +72,7 @@ impl Status {
     }
 }
 
-/// Decides for all ranks. `own` is the index of the rank that asks.
+/// Decides for all ranks. `own` is the index of the calling rank.
 pub fn agree(statuses: &[Status], own: usize) -> Result<Verdict, TrainError> {
     if let Some(mine) = statuses.get(own)
         && let Some((rank, other)) = statuses

@@ -1,70 +1,68 @@
-//! What the device's allocator keeps between parts, and when it is better emptied.
+//! Model of the caching allocator's content between micro-batches, which decides when to empty the cache.
 //!
-//! An allocator that caches gives blocks of its own segments again. What was cut for one shape may not serve
-//! another, and a segment of which a single block is in use cannot be given back; so a part may run out
-//! although its tensors would fit. A cache that is emptied before a new kind of part holds nothing that is in
-//! the way, and what the allocator has taken after such a part is what the part needs of the device, gaps
-//! included. Emptying costs time, so it is done only for what was not run since the last time, and only where
-//! it matters.
+//! A caching allocator reuses its own segments. Blocks of one shape may not fit another, and a segment with a
+//! single used block cannot be released, so that a micro-batch may run out of memory although its tensors
+//! would fit. After emptying the cache, no unusable blocks remain, and the growth of the reserved memory
+//! during a micro-batch is what it needs of the device, including fragmentation. Emptying takes time, so it
+//! is done only for micro-batches that have not run since the last time, and only if memory is tight.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What there is for a part, in bytes.
+/// Available memory for a micro-batch, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// What the allocator may take beyond what was live before the window.
+    /// Memory that the allocator may reserve beyond what was live before the window.
     pub room: u64,
-    /// What it has taken and is in no tensor.
+    /// Reserved bytes in no tensor.
     pub cached: u64,
 }
 
 impl Space {
-    /// Whether a need may meet the room's end if nothing of what is cached serves it.
+    /// Returns `true` if a need may exceed the limit when no cached block can serve it.
     pub(crate) fn is_tight(self, need: u64) -> bool {
         need.saturating_add(self.cached) > self.room
     }
 
-    /// Whether a need is so near the room that it is worth to know it.
+    /// Returns `true` if a need is so close to the limit that it should be measured.
     pub(crate) fn is_near(self, need: u64) -> bool {
         need > self.room / 2
     }
 }
 
-/// The parts whose blocks the allocator has.
+/// Micro-batches whose blocks are cached.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cache {
-    /// Of each shape and its elements, the largest size that was run since the cache was emptied: smaller
-    /// ones fit into its blocks.
+    /// Largest size run since the cache was emptied, by shape and elements; smaller ones fit into its blocks.
     held: BTreeMap<String, BTreeMap<u64, u32>>,
-    /// Parts of which it was decided whether to look at what they need: elements, size, and whether the
-    /// first of a window.
+    /// Micro-batches for which the decision to measure was made: elements, size, and whether it was the first
+    /// of a window.
     judged: BTreeMap<String, BTreeSet<(u64, u32, bool)>>,
 }
 
 impl Cache {
-    /// Whether such a part was run since the cache was emptied, or a larger one.
+    /// Returns `true` if such a micro-batch, or a larger one, has run since the cache was emptied.
     pub(crate) fn holds(&self, shape: &str, elements: u64, size: u32) -> bool {
         self.held.get(shape).and_then(|sizes| sizes.get(&elements)).is_some_and(|&largest| largest >= size)
     }
 
-    /// Such a part is run.
+    /// Records the run of a micro-batch.
     pub(crate) fn runs(&mut self, shape: &str, elements: u64, size: u32) {
         if !self.holds(shape, elements, size) {
             self.held.entry(shape.to_owned()).or_default().insert(elements, size);
         }
     }
 
-    /// Nothing is cached any more.
+    /// Records that the cache was emptied.
     pub(crate) fn emptied(&mut self) {
         self.held.clear();
     }
 
-    /// Whether it was decided before whether to look at such a part.
+    /// Returns `true` if the decision to measure such a micro-batch was made.
     pub(crate) fn is_judged(&self, shape: &str, part: (u64, u32, bool)) -> bool {
         self.judged.get(shape).is_some_and(|parts| parts.contains(&part))
     }
 
-    /// It is decided.
+    /// Records that decision.
     pub(crate) fn judges(&mut self, shape: &str, part: (u64, u32, bool)) {
         if !self.is_judged(shape, part) {
             self.judged.entry(shape.to_owned()).or_default().insert(part);

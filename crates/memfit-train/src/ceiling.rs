@@ -1,35 +1,33 @@
-//! The largest micro-batch to try for one shape, as failures lower it and quiet windows raise it again.
+//! Largest micro-batch to try for one shape: failures lower it, and windows without a failure raise it again.
 //!
-//! A failure says that a size did not fit then. It may have been a transient (a neighbour on the card, a
-//! fragmented heap), so the size is tried again after a number of clean windows; each time it fails again,
-//! that number doubles. So a size that never fits is tried ever more seldom, and one that fits again is
-//! found.
+//! A failed size may fit later, since the cause may have been temporary (another process on the card,
+//! fragmentation). It is tried again after a number of clean windows, which doubles with each further
+//! failure. A size that never fits is therefore tried ever more rarely, and one that fits again is found.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Clean windows before a size that failed is tried again.
-pub(crate) const PATIENCE: u32 = 32;
-/// Patience does not grow beyond this.
-const MOST_PATIENCE: u32 = 1 << 20;
+/// Initial number of clean windows before a failed size is tried again.
+pub(crate) const INITIAL_CLEAN_WINDOWS: u32 = 32;
+/// Maximum of that number.
+const MAX_CLEAN_WINDOWS: u32 = 1 << 20;
 
-/// What is known of the sizes of one shape.
+/// Known sizes of one shape.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ceiling {
-    /// The largest size that ran to its end.
+    /// Largest size that completed.
     pub(crate) safe: u32,
-    /// The smallest size that failed since the last time that it was forgiven.
+    /// Smallest size that failed since it was last allowed again.
     pub(crate) failed: Option<u32>,
     /// Clean windows since the last failure.
     clean: u32,
-    /// Clean windows that are asked for before the next larger size is tried, by the size that failed.
+    /// Clean windows required before the next larger size is tried, by failed size.
     patience: BTreeMap<u32, u32>,
 }
 
 impl Ceiling {
-    /// The largest size to run now, of at most `wanted`: what is safe, or half of what failed where nothing
-    /// is.
+    /// Largest size to run now, at most `wanted`: the safe size, or half of the failed one if none is safe.
     pub(crate) fn limit(&self, wanted: u32) -> u32 {
         match self.failed {
             Some(failed) if failed <= wanted => self.trial(failed).unwrap_or(if self.safe > 0 {
@@ -41,19 +39,19 @@ impl Ceiling {
         }
     }
 
-    /// The size that patience has earned: half-way between what is safe and what failed, and in the end that
-    /// one itself.
+    /// Size to try after enough clean windows: half-way between the safe and the failed size, and finally the
+    /// failed size itself.
     fn trial(&self, failed: u32) -> Option<u32> {
-        let asked = self.patience.get(&failed).copied().unwrap_or(PATIENCE);
+        let asked = self.patience.get(&failed).copied().unwrap_or(INITIAL_CLEAN_WINDOWS);
         (self.clean >= asked && self.safe > 0 && self.safe < failed)
             .then(|| self.safe + (failed - self.safe).div_ceil(2))
     }
 
-    /// A window with micro-batches of at most this size ran to its end.
+    /// Records a window with micro-batches of at most this size.
     pub(crate) fn passed(&mut self, size: u32) {
         self.clean = self.clean.saturating_add(1);
         if size > self.safe {
-            // What was earned has been spent: the next size up waits for its own turn.
+            // The clean windows are used up: the next larger size needs its own.
             if self.failed.is_some() {
                 self.clean = 0;
             }
@@ -64,15 +62,17 @@ impl Ceiling {
         }
     }
 
-    /// A micro-batch of this size failed.
+    /// Records a failure at this size.
     pub(crate) fn failed(&mut self, size: u32) {
         self.clean = 0;
-        // What used to fit and does not any more: the circumstances are others, and what was safe in the old
-        // ones says nothing.
+        // A size that used to fit has failed: conditions have changed, and the safe size is no longer known.
         if size <= self.safe {
             self.safe = 0;
         }
-        let again = self.patience.get(&size).map_or(PATIENCE, |asked| (asked * 2).min(MOST_PATIENCE));
+        let again = self
+            .patience
+            .get(&size)
+            .map_or(INITIAL_CLEAN_WINDOWS, |asked| (asked * 2).min(MAX_CLEAN_WINDOWS));
         self.patience.insert(size, again);
         self.failed = Some(self.failed.map_or(size, |before| before.min(size)));
     }
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(run(&mut ceiling, 16, 16, 3), 0);
         run(&mut ceiling, 16, 5, 1);
         assert_eq!(ceiling.limit(16), 4);
-        run(&mut ceiling, 16, 16, 40 * PATIENCE);
+        run(&mut ceiling, 16, 16, 40 * INITIAL_CLEAN_WINDOWS);
         assert_eq!(ceiling.limit(16), 16);
     }
 
@@ -114,7 +114,7 @@ mod tests {
     fn it_does_not_oscillate() {
         let mut ceiling = Ceiling::default();
         let first = run(&mut ceiling, 16, 5, 1);
-        // Trials double their distance: a few in thousands of windows.
+        // The distance between trials doubles: a few in thousands of windows.
         let later = run(&mut ceiling, 16, 5, 5_000);
         assert!(first <= 2 && later <= 12, "{first} failures, then {later}");
         assert_eq!(run(&mut ceiling, 4, 5, 100), 0, "sizes that fit are left alone");

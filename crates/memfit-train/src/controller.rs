@@ -16,30 +16,27 @@ use crate::{
     ceiling::Ceiling, predictor::largest, split, split_by_cost, split_in_pairs,
 };
 
-/// Attempts at one window, if nothing else is said: enough to halve any batch down to one.
-const ATTEMPTS: u32 = 40;
-/// Windows in a row in which the allocator had to flush its cache, after which the size is taken for too
-/// large.
-const THRASHING: u32 = 2;
-/// Times that one sample may fail in a window in which more of them fitted before: somebody else took the
-/// memory then.
-const TRANSIENTS: u32 = 3;
+/// Default maximum of attempts at one window: enough to halve any batch down to one sample.
+const MAX_ATTEMPTS: u32 = 40;
+/// Consecutive windows with a flush of the allocator's cache after which the size counts as too large.
+const MAX_FLUSHED_WINDOWS: u32 = 2;
+/// Maximum number of failures with one sample in a window in which larger sizes fitted before: another
+/// process took the memory then.
+const MAX_SINGLE_FAILURES: u32 = 3;
 
-/// A size grows only by at least one part in so many, or to the whole batch.
-const STEADY: u32 = 4;
+/// Minimum growth of a size as the divisor of the old one, unless it grows to the whole batch.
+const MIN_GROWTH_DIVISOR: u32 = 4;
 
-/// What does not change during a training.
+/// Settings that are constant during a training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Batches of the loader in one optimizer step.
+    /// Loader batches in one optimizer step (gradient accumulation).
     pub accumulate: u32,
-    /// Samples that go through the model together, at most; none to let the controller choose.
+    /// Maximum micro-batch size; `None` to let the controller choose.
     pub micro_batch: Option<u32>,
-    /// Whether shapes that are new are entered with small sizes first, so that their need is known before it
-    /// is met.
+    /// `true` to start new shapes with small sizes, so that their need is measured before memory runs out.
     pub careful: bool,
-    /// Whether a part of one sample is avoided where others are larger: batch normalisation takes no mean of
-    /// one.
+    /// `true` to avoid micro-batches of one sample if others are larger, since batch normalisation needs two.
     pub pairs: bool,
 }
 
@@ -49,28 +46,29 @@ impl Default for Settings {
     }
 }
 
-/// A batch of the open window.
+/// Batch of the open window.
 #[derive(Clone, Debug, PartialEq)]
 struct Batch {
     shape: String,
-    /// Elements in its largest sample.
+    /// Elements of its largest sample.
     elements: u64,
     items: usize,
-    /// What each sample costs, where they differ.
+    /// Cost of each sample, if they differ.
     costs: Option<Vec<u64>>,
-    /// The parts of this attempt that are decided.
+    /// Micro-batches of this attempt decided so far.
     parts: Vec<Part>,
-    /// How many of them were handed out.
+    /// Number of micro-batches handed out.
     given: usize,
 }
 
 impl Batch {
-    /// Where the next part begins.
+    /// Start of the next micro-batch.
     fn covered(&self) -> usize {
         self.parts.last().map_or(0, |part| part.end)
     }
 
-    /// As how many of the largest samples a part counts, from below: as many as it has where all are alike.
+    /// Number of largest samples that a micro-batch is equivalent to, rounded down; its length if all are
+    /// alike.
     fn worth(&self, part: &Part) -> u32 {
         let samples = u32::try_from(part.len()).unwrap_or(u32::MAX);
         let Some(costs) = &self.costs else { return samples };
@@ -79,13 +77,13 @@ impl Batch {
         u32::try_from(padded / largest).unwrap_or(u32::MAX).min(samples)
     }
 
-    /// Decides the rest: parts of at most `most` samples.
+    /// Splits the remaining samples into micro-batches of at most `most` samples.
     fn cut(&mut self, most: u32, pairs: bool) {
         let start = self.covered();
         let most = most as usize;
         let rest = match &self.costs {
-            // Padded to the largest sample, a part of `most` samples is what fits: smaller samples go
-            // together in larger numbers.
+            // Padded to the largest sample, `most` samples fit; smaller samples are grouped in larger
+            // numbers.
             Some(costs) => {
                 let largest = costs.iter().copied().max().unwrap_or(1).max(1);
                 split_by_cost(&costs[start..], self.items, largest.saturating_mul(most as u64))
@@ -97,90 +95,89 @@ impl Batch {
     }
 }
 
-/// A part that is to be run.
+/// Micro-batch to be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
     /// Its samples.
     pub part: Part,
-    /// Whether the allocator's cache is to be emptied before it.
+    /// `true` to empty the allocator's cache before it.
     pub empties: bool,
-    /// Whether what it needs is to be looked at, and told with [`Controller::passed`].
+    /// `true` to measure its need and pass it to [`Controller::passed`].
     pub watched: bool,
 }
 
-/// Which attempt at which window this is.
+/// Identification of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// Optimizer steps before.
+    /// Number of earlier optimizer steps.
     pub window: u64,
-    /// Failures before, in this window.
+    /// Number of earlier failures in this window.
     pub attempt: u32,
 }
 
-/// What follows from a failure.
+/// Decision after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Put everything back, and run the window again: the sizes are smaller now.
+    /// Reset the state and run the window again, with smaller sizes.
     Again,
-    /// There is nothing more to try.
+    /// Nothing more to try.
     GiveUp(Failure),
 }
 
-/// Why there is nothing more to try.
+/// Reason to give up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// One sample alone does not fit.
+    /// A single sample does not fit.
     OneSample,
-    /// It was tried as often as makes sense.
+    /// The maximum number of attempts was reached.
     TooOften,
     /// The device needs a new process.
     Sticky,
-    /// It is not memory.
+    /// The failure is not about memory.
     NotMemory,
 }
 
-/// Decides for one model's training.
+/// Controller of one model's training.
 #[derive(Clone, Debug)]
 pub struct Controller {
     settings: Settings,
     memory: Memory,
     attempt: u32,
-    /// Failures in this window with one sample alone.
+    /// Failures in this window with a single sample.
     singles: u32,
-    /// Whether something ran in this window, in any attempt.
+    /// `true` if a micro-batch completed in this window, in any attempt.
     something_fitted: bool,
     batches: Vec<Batch>,
-    /// Windows in a row in which the allocator flushed its cache.
+    /// Consecutive windows in which the allocator flushed its cache.
     thrashing: u32,
     growth: Growth,
-    /// Bytes that all gradients take.
+    /// Bytes of all gradients.
     gradients: u64,
-    /// The size that was last taken for each shape.
+    /// Last size chosen for each shape.
     chosen: BTreeMap<String, u32>,
-    /// Whether the window began in another process, and has gradients from there.
+    /// `true` if the window began in another process, whose gradients it continues.
     inherits: bool,
-    /// What the allocator has blocks for.
+    /// Model of the allocator's cache.
     cache: Cache,
 }
 
-/// What a controller remembers from one process to the next.
+/// State that is saved for the next process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Memory {
     window: Window,
-    /// Windows that were stepped with.
+    /// Completed windows.
     windows: u64,
-    /// What the first part of a window needed, and what later ones did, beside the gradients of those
-    /// before.
+    /// Needs of the first micro-batch of windows, and of later ones in addition to the existing gradients.
     first: Predictor,
     later: Predictor,
     ceilings: BTreeMap<String, Ceiling>,
     scale: ScaleHistory,
-    /// Failures that a later attempt made good.
+    /// Failures after which a later attempt succeeded.
     survived: u64,
 }
 
 impl Controller {
-    /// A controller that has seen nothing.
+    /// Creates a controller without any observations.
     pub fn new(settings: Settings) -> Result<Self, TrainError> {
         if settings.micro_batch == Some(0) {
             return Err(TrainError::Zero { name: "micro_batch" });
@@ -210,8 +207,9 @@ impl Controller {
         })
     }
 
-    /// A batch arrives: `items` samples of a shape, the largest of so many elements, that are expected to
-    /// count so much. `costs` are the samples' own sizes where they differ. Whether it begins a window.
+    /// Adds a batch: `items` samples of a shape, of which the largest has `elements` elements, with an
+    /// expected weight. `costs` are the sizes of the samples if they differ. Returns `true` if it begins a
+    /// window.
     pub fn arrive(
         &mut self,
         shape: &str,
@@ -231,8 +229,8 @@ impl Controller {
         Ok(first)
     }
 
-    /// The next part to run of a batch of the window (0 is its first); none when all of it was run. `space`
-    /// tells what there is for it; it is asked only where that matters, since to know it costs time.
+    /// Next micro-batch of a batch of the window (0 is its first), or `None` when all were run. `space`
+    /// returns the available memory; it is called only if necessary, since the query takes time.
     pub fn next(&mut self, batch: usize, space: impl FnOnce() -> Option<Space>) -> Option<Turn> {
         let entry = self.batches.get(batch)?;
         let mut ask = Some(space);
@@ -258,7 +256,7 @@ impl Controller {
         Some(Turn { part, empties, watched })
     }
 
-    /// Remembers the size that was taken for a batch's shape.
+    /// Stores the size chosen for a batch's shape.
     fn choose(&mut self, batch: usize, most: u32) {
         let shape = &self.batches[batch].shape;
         match self.chosen.get_mut(shape) {
@@ -267,8 +265,7 @@ impl Controller {
         }
     }
 
-    /// Whether the allocator's cache is to be emptied before a part, and whether what the part needs is to be
-    /// looked at.
+    /// Decides whether to empty the allocator's cache before a micro-batch, and whether to measure its need.
     fn prepare(&mut self, index: usize, part: &Part, space: impl FnOnce() -> Option<Space>) -> (bool, bool) {
         if !self.settings.careful {
             return (false, false);
@@ -296,14 +293,14 @@ impl Controller {
         (empties, watched)
     }
 
-    /// Whether the next part of a batch meets no gradients of parts before it.
+    /// Returns `true` if the next micro-batch of a batch runs before any gradients exist.
     fn is_first(&self, index: usize) -> bool {
         index == 0 && self.batches[index].given == 0 && !self.inherits
     }
 
-    /// The size for the rest of a batch, and whether it is for all of the rest: a shape that is new is
-    /// entered in steps, each at most twice the one before or what is foreseen from above, until what was
-    /// seen tells where they would end.
+    /// Size for the rest of a batch, and whether it applies to the whole rest. A new shape starts with steps,
+    /// each at most twice the last one or the predicted upper bound, until the observations determine the
+    /// limit.
     fn size(&self, index: usize, batch: &Batch, room: Option<u64>) -> (u32, bool) {
         let items = u32::try_from(batch.items).unwrap_or(u32::MAX);
         let wanted = self.settings.micro_batch.unwrap_or(items).min(items);
@@ -312,7 +309,7 @@ impl Controller {
         let entering = self.settings.careful && self.settings.micro_batch.is_none() && self.attempt == 0;
         if let Some(room) = room {
             let alone = index == 0 && batch.covered() == 0 && limit == items;
-            // The whole batch at once meets no gradients of parts before it.
+            // The whole batch at once runs before any gradients exist.
             if alone && self.need(batch, items, true).is_some_and(|need| need <= room) {
                 return (limit, true);
             }
@@ -324,7 +321,7 @@ impl Controller {
                 }
                 return (self.steadied(batch, foreseen.min(limit), limit), sure);
             }
-            // The bound from above has room for none: one sample tells more than the bound does.
+            // The upper bound allows no sample: running one gives better information.
             if entering && self.need(batch, 1, false).is_some() {
                 return (1, false);
             }
@@ -333,25 +330,28 @@ impl Controller {
         if entering && safe < limit { ((2 * safe).clamp(1, limit), false) } else { (limit, true) }
     }
 
-    /// Whether one sample more is worth a try where a single size is known, whose bound in proportion allows
-    /// none: what one sample needs has a part that does not grow, so two may fit where one takes less
-    /// than two thirds.
+    /// Returns `true` if one more sample should be tried although the proportional bound of a single known
+    /// size forbids it. The need of a sample has a constant part, so two may fit if one takes less than two
+    /// thirds.
     fn may_explore(&self, batch: &Batch, safe: u32, room: u64) -> bool {
         self.need(batch, safe, false).is_some_and(|need| need.saturating_mul(3) <= room.saturating_mul(2))
     }
 
-    /// The size to take where so much is foreseen to fit: the last one again, unless it is too large now, or
-    /// much too small. The room differs by little things from step to step, and each new size is another
-    /// set of blocks and kernels.
+    /// Size for a predicted maximum: the last one again, unless it is too large or much too small. Available
+    /// memory varies slightly from step to step, and each new size needs other blocks and kernels.
     fn steadied(&self, batch: &Batch, foreseen: u32, limit: u32) -> u32 {
         match self.chosen.get(&batch.shape) {
-            Some(&last) if last < foreseen && foreseen < limit && (foreseen - last) * STEADY < last => last,
+            Some(&last)
+                if last < foreseen && foreseen < limit && (foreseen - last) * MIN_GROWTH_DIVISOR < last =>
+            {
+                last
+            }
             _ => foreseen,
         }
     }
 
-    /// What a part of this size needs, from above: as the first of its window, which meets no gradients, or
-    /// as a later one.
+    /// Upper bound for the need of a micro-batch: as the first of its window, without gradients, or as a
+    /// later one.
     fn need(&self, batch: &Batch, size: u32, first: bool) -> Option<u64> {
         let memory = &self.memory;
         let alone = memory.first.need(&batch.shape, batch.elements, size);
@@ -366,22 +366,21 @@ impl Controller {
         }
     }
 
-    /// Whether what is foreseen for a batch rests on more than one size or length.
+    /// Returns `true` if the prediction for a batch rests on more than one size or length.
     fn is_sure(&self, batch: &Batch) -> bool {
         self.memory.first.is_sure(&batch.shape, batch.elements)
             || self.memory.later.is_sure(&batch.shape, batch.elements)
     }
 
-    /// What a part of so many samples of such a shape is foreseen to need beyond what is live, from above;
-    /// `first` where it is alone in its window.
+    /// Upper bound for the need of a micro-batch beyond the live memory; `first` if it is alone in its
+    /// window.
     pub fn foreseen(&self, shape: &str, elements: u64, size: u32, first: bool) -> Option<u64> {
         let batch =
             Batch { shape: shape.to_owned(), elements, items: 0, costs: None, parts: Vec::new(), given: 0 };
         self.need(&batch, size, first)
     }
 
-    /// The largest part of at most `most` samples of such a shape that is foreseen to need no more than
-    /// `room`.
+    /// Largest micro-batch of at most `most` samples with a predicted need of at most `room`.
     pub fn largest(&self, shape: &str, elements: u64, most: u32, room: u64) -> Option<u32> {
         if self.foreseen(shape, elements, most, true).is_some_and(|need| need <= room) {
             return Some(most);
@@ -389,13 +388,13 @@ impl Controller {
         largest(most, room, |size| self.foreseen(shape, elements, size, false))
     }
 
-    /// Bytes that gradients take, which are there from a window's first backward on.
+    /// Sets the bytes of all gradients, which exist from a window's first backward pass on.
     pub fn gradients_take(&mut self, bytes: u64) {
         self.gradients = bytes;
     }
 
-    /// A part of a batch ran to its end. `need` is what the allocator had taken for it beyond what was live
-    /// before the window, where that was looked at.
+    /// Records that a micro-batch completed. `need` is the memory that the allocator reserved for it beyond
+    /// what was live before the window, if it was measured.
     pub fn passed(&mut self, index: usize, size: u32, need: Option<u64>) {
         let inherits = self.inherits;
         let Some(batch) = self.batches.get(index) else { return };
@@ -409,8 +408,7 @@ impl Controller {
         if let Some(need) = need
             && worth > 0
         {
-            // Gradients of the parts before are there throughout a later one, and are the same however large
-            // it is.
+            // Gradients of earlier micro-batches exist during all of a later one, whatever its size.
             let (predictor, need) = if first {
                 (&mut self.memory.first, need)
             } else {
@@ -418,7 +416,7 @@ impl Controller {
             };
             predictor.saw(&batch.shape, batch.elements, worth, need);
         }
-        // Samples of different sizes: how many of them fitted says nothing of as many of the largest.
+        // With samples of different sizes, their number says nothing about as many of the largest.
         if batch.costs.is_none() && self.attempt == 0 {
             let ceiling = self.memory.ceilings.entry(batch.shape.clone()).or_default();
             if ceiling.failed.is_none() {
@@ -427,12 +425,12 @@ impl Controller {
         }
     }
 
-    /// What the part counted.
+    /// Adds the weight of a micro-batch.
     pub fn count(&mut self, count: f64) -> Result<(), TrainError> {
         self.memory.window.count(count)
     }
 
-    /// A part of a batch failed.
+    /// Handles the failure of a micro-batch.
     pub fn failed(&mut self, batch: usize, size: u32, fault: Fault) -> Decision {
         match fault {
             Fault::Other => return Decision::GiveUp(Failure::NotMemory),
@@ -442,22 +440,22 @@ impl Controller {
         if let Some(batch) = self.batches.get(batch) {
             self.memory.ceilings.entry(batch.shape.clone()).or_default().failed(size.max(1));
         }
-        // What was foreseen was wrong, or the circumstances are others.
+        // The prediction was wrong, or conditions have changed.
         self.cache = Cache::default();
         self.singles += u32::from(size <= 1);
-        // Where nothing fitted yet, one sample is tried twice: what was in the way may be gone with the first
+        // If nothing fitted yet, a single sample is tried twice: the cause may disappear with the first
         // attempt.
-        let most = if self.something_fitted { TRANSIENTS } else { 2 };
+        let most = if self.something_fitted { MAX_SINGLE_FAILURES } else { 2 };
         if size <= 1 && self.singles >= most {
             Decision::GiveUp(Failure::OneSample)
-        } else if self.attempt + 1 >= ATTEMPTS {
+        } else if self.attempt + 1 >= MAX_ATTEMPTS {
             Decision::GiveUp(Failure::TooOften)
         } else {
             Decision::Again
         }
     }
 
-    /// The window begins again, after this rank's failure or another's.
+    /// Restarts the window after a failure of this or another rank.
     pub fn restart(&mut self) {
         self.attempt += 1;
         self.cache.emptied();
@@ -468,37 +466,37 @@ impl Controller {
         }
     }
 
-    /// The window is dropped: what it had is as if it had not arrived.
+    /// Drops the window as if its batches had not arrived.
     pub fn abandon(&mut self) {
         self.end_window();
     }
 
-    /// Which attempt this is.
+    /// Current attempt.
     pub fn attempt(&self) -> Attempt {
         Attempt { window: self.memory.windows, attempt: self.attempt }
     }
 
-    /// The window's books.
+    /// Accounting of the window.
     pub fn window(&self) -> &Window {
         &self.memory.window
     }
 
-    /// Sets what losses are divided by, where all ranks know it before the first backward.
+    /// Sets the divisor of losses, if all ranks know it before the first backward pass.
     pub fn divide_by(&mut self, divisor: f64) -> Result<(), TrainError> {
         self.memory.window.divide_by(divisor)
     }
 
-    /// How many batches of the window this process has; after a resume the books may know of more.
+    /// Number of the window's batches in this process; after a resume the window may contain more.
     pub fn held(&self) -> usize {
         self.batches.len()
     }
 
-    /// How many parts the window was run in.
+    /// Number of micro-batches in the window.
     pub fn parts(&self) -> usize {
         self.batches.iter().map(|batch| batch.given).sum()
     }
 
-    /// What to tell the other ranks.
+    /// Status for the other ranks.
     pub fn status(&self, outcome: Outcome) -> Status {
         Status {
             window: self.memory.windows,
@@ -508,18 +506,18 @@ impl Controller {
         }
     }
 
-    /// The optimizer stepped: the next window begins. `flushed` says whether the allocator had to flush its
+    /// Completes the window after the optimizer step. `flushed` states whether the allocator flushed its
     /// cache.
     pub fn stepped(&mut self, flushed: bool) {
         self.memory.survived += u64::from(self.attempt);
         self.memory.windows += 1;
         self.thrashing = if flushed { self.thrashing + 1 } else { 0 };
-        let thrashes = self.thrashing >= THRASHING;
+        let thrashes = self.thrashing >= MAX_FLUSHED_WINDOWS;
         if thrashes {
             self.thrashing = 0;
         }
         if flushed {
-            // The allocator gave back what it had on its own.
+            // The allocator released its cache itself.
             self.cache.emptied();
         }
         let mut largest: BTreeMap<&str, u32> = BTreeMap::new();
@@ -549,27 +547,27 @@ impl Controller {
         &mut self.growth
     }
 
-    /// The loss scale over the windows.
+    /// Loss scale over the windows.
     pub fn scale(&mut self) -> &mut ScaleHistory {
         &mut self.memory.scale
     }
 
-    /// Failures that a later attempt made good.
+    /// Number of failures after which a later attempt succeeded.
     pub fn survived(&self) -> u64 {
         self.memory.survived
     }
 
-    /// Optimizer steps so far.
+    /// Number of optimizer steps.
     pub fn windows(&self) -> u64 {
         self.memory.windows
     }
 
-    /// What to remember from one process to the next, as something serde can write.
+    /// State to be saved for the next process, serialisable with serde.
     pub fn memory(&self) -> impl Serialize + '_ {
         &self.memory
     }
 
-    /// Takes up what was remembered. The window's length is this process's own.
+    /// Restores saved state. The length of the window stays this process's own.
     pub fn remember<'de, D: serde::Deserializer<'de>>(&mut self, source: D) -> Result<(), D::Error> {
         let mut memory = Memory::deserialize(source)?;
         memory.window.set_length(self.settings.accumulate);

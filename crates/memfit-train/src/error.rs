@@ -1,52 +1,52 @@
-//! What a caller can do wrong.
+//! Errors of callers.
 
 use thiserror::Error;
 
-/// A fact that contradicts what was told before.
+/// Contradiction to earlier calls.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum TrainError {
-    /// A number that has to be at least one.
+    /// A number that must be at least one.
     #[error("`{name}` is 0, and has to be at least 1")]
     Zero {
-        /// The argument's name.
+        /// Name of the argument.
         name: &'static str,
     },
     /// A batch without samples.
     #[error("the batch is empty: it has no sample along its first dimension")]
     EmptyBatch,
-    /// A weight that no mean can be taken with.
+    /// An invalid weight for a mean.
     #[error("a micro-batch's count is {count}: counts have to be finite and not negative")]
     Count {
-        /// What was told.
+        /// Weight.
         count: f64,
     },
-    /// An optimizer step on nothing.
+    /// An optimizer step without any weight.
     #[error(
         "the whole window counts nothing: every sample or token of it is ignored, so its mean is not defined"
     )]
     NothingCounted,
-    /// The ranks are not in the same place.
+    /// The ranks are in different steps.
     #[error(
         "the ranks are not in the same step any more: rank {rank} is in window {window}, attempt {attempt}, this one in \
          window {own_window}, attempt {own_attempt}"
     )]
     Diverged {
-        /// The rank that is elsewhere.
+        /// Rank that differs.
         rank: usize,
         /// Its window.
         window: u64,
         /// Its attempt.
         attempt: u32,
-        /// The window of the rank that asks.
+        /// Window of the calling rank.
         own_window: u64,
-        /// The attempt of the rank that asks.
+        /// Attempt of the calling rank.
         own_attempt: u32,
     },
 }
 
 impl TrainError {
-    /// What to do about it.
+    /// Advice for the user.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Zero { .. } => "leave it out to let memfit choose",

@@ -1,28 +1,27 @@
-//! What kind of failure an exception is.
+//! Classification of exceptions.
 //!
-//! PyTorch says "out of memory" in many ways. Types come first; messages are looked at only where the type
-//! says nothing, and a message that may mean memory or may not is believed only on evidence that memory was
-//! short.
+//! PyTorch reports "out of memory" in many forms. The exception type has precedence; messages are examined
+//! only if the type is inconclusive, and an ambiguous message counts only if memory was short.
 
-/// What failed.
+/// Kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The device's memory did not suffice: the caching allocator said so, or a library for it.
+    /// Device memory ran out, reported by the caching allocator or a library.
     DeviceMemory(Library),
-    /// The host's memory did not suffice.
+    /// Host memory ran out.
     HostMemory,
-    /// The device is in a state that every later call will report again: only a new process helps.
+    /// The device is in an error state that every later call reports again: only a new process helps.
     Sticky,
-    /// Something else.
+    /// Another failure.
     Other,
 }
 
-/// Who noticed that memory was short.
+/// Library that reported the lack of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Library {
     /// PyTorch's allocator, or the CUDA runtime.
     Torch,
-    /// cuBLAS, which could not make a handle or a workspace.
+    /// cuBLAS, while creating a handle or a workspace.
     Cublas,
     /// cuDNN, likewise.
     Cudnn,
@@ -33,7 +32,7 @@ pub enum Library {
 }
 
 impl Library {
-    /// Its name for people.
+    /// Name for people.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Torch => "PyTorch",
@@ -45,24 +44,24 @@ impl Library {
     }
 }
 
-/// What is known of the device's memory at the time.
+/// Device memory at the time of the failure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// Bytes that nobody has.
+    /// Free bytes.
     pub free: u64,
-    /// Bytes that the device has.
+    /// Total bytes.
     pub capacity: u64,
 }
 
 impl Evidence {
-    /// Whether so little is free that a library's workspace may not have found room.
+    /// Returns `true` if a library's workspace may not have fitted into the free memory.
     fn is_short(self) -> bool {
         self.capacity > 0 && self.free < self.capacity / 32
     }
 }
 
-/// Texts after which nothing on the device works any more.
-const STICKY: &[&str] = &[
+/// Messages after which the device is unusable.
+const STICKY_MESSAGES: &[&str] = &[
     "illegal memory access",
     "device-side assert",
     "unspecified launch failure",
@@ -80,8 +79,8 @@ const STICKY: &[&str] = &[
     "fallen off the bus",
 ];
 
-/// Texts that mean the device's memory, whatever the type.
-const MEMORY: &[(&str, Library)] = &[
+/// Messages that mean device memory, whatever the type.
+const MEMORY_MESSAGES: &[(&str, Library)] = &[
     ("CUBLAS_STATUS_ALLOC_FAILED", Library::Cublas),
     ("CUDNN_STATUS_ALLOC_FAILED", Library::Cudnn),
     ("CUSOLVER_STATUS_ALLOC_FAILED", Library::Other),
@@ -101,8 +100,8 @@ const MEMORY: &[(&str, Library)] = &[
     ("running out of virtual address space", Library::Torch),
 ];
 
-/// Texts that mean memory only where memory was short.
-const SUSPECTS: &[(&str, Library)] = &[
+/// Messages that mean device memory only if it was short.
+const AMBIGUOUS_MESSAGES: &[(&str, Library)] = &[
     ("CUDNN_STATUS_INTERNAL_ERROR", Library::Cudnn),
     ("CUDNN_STATUS_NOT_SUPPORTED", Library::Cudnn),
     ("CUDNN_STATUS_EXECUTION_FAILED", Library::Cudnn),
@@ -113,15 +112,14 @@ const SUSPECTS: &[(&str, Library)] = &[
     ("CUDA driver error: device not ready", Library::Torch),
 ];
 
-/// Texts that mean the host's memory.
-const HOST: &[&str] = &[
+/// Messages that mean host memory.
+const HOST_MESSAGES: &[&str] = &[
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",
     "Cannot allocate memory",
 ];
 
-/// Judges an exception by the names of its type and that type's bases, by its message, and by the memory that
-/// was left.
+/// Classifies an exception by the names of its type and base types, its message, and the free memory.
 pub fn classify(types: &[&str], message: &str, evidence: Evidence) -> Fault {
     let is = |name: &str| types.iter().any(|found| found.rsplit('.').next() == Some(name));
     let says = |text: &&str| message.contains(*text);
@@ -131,23 +129,22 @@ pub fn classify(types: &[&str], message: &str, evidence: Evidence) -> Fault {
     if is("MemoryError") {
         return Fault::HostMemory;
     }
-    // A device that is broken may mention memory as well: an illegal access is no lack of it.
-    if STICKY.iter().any(says) {
+    // A message about a broken device may mention memory too: an illegal access is no lack of it.
+    if STICKY_MESSAGES.iter().any(says) {
         return Fault::Sticky;
     }
-    // CUDA, its libraries and PyTorch raise RuntimeError and its heirs; somebody's ValueError may quote
-    // anything.
+    // CUDA, its libraries and PyTorch raise RuntimeError and its subclasses; a ValueError may quote anything.
     if !is("RuntimeError") {
         return Fault::Other;
     }
-    if HOST.iter().any(says) {
+    if HOST_MESSAGES.iter().any(says) {
         return Fault::HostMemory;
     }
-    if let Some((_, library)) = MEMORY.iter().find(|(text, _)| message.contains(text)) {
+    if let Some((_, library)) = MEMORY_MESSAGES.iter().find(|(text, _)| message.contains(text)) {
         return Fault::DeviceMemory(*library);
     }
     if evidence.is_short()
-        && let Some((_, library)) = SUSPECTS.iter().find(|(text, _)| message.contains(text))
+        && let Some((_, library)) = AMBIGUOUS_MESSAGES.iter().find(|(text, _)| message.contains(text))
     {
         return Fault::DeviceMemory(*library);
     }

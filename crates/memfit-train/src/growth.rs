@@ -1,17 +1,17 @@
-//! Whether live memory grows from step to step.
+//! Detection of live memory that grows from step to step.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-/// How many steps are looked at.
-const SPAN: usize = 24;
-/// Below so many steps nothing is said.
-const LEAST: usize = 8;
-/// Steps in a row that add something, after which it is worth to look at who holds it.
-const SUSPECTED: usize = 3;
-/// Less than this a step is not worth a word.
-const NOTICED: i64 = 64 << 10;
+/// Number of steps examined.
+const MAX_STEPS: usize = 24;
+/// Minimum number of steps for a result.
+const MIN_STEPS: usize = 8;
+/// Consecutive growing steps after which the owners of memory should be examined.
+const MIN_SUSPECT_STEPS: usize = 3;
+/// Minimum growth of a step in bytes.
+const MIN_GROWTH_BYTES: i64 = 64 << 10;
 
 /// Live bytes after each of the last steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,35 +19,35 @@ pub struct Growth {
     live: VecDeque<u64>,
 }
 
-/// Memory that grows.
+/// Memory leak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leak {
-    /// Bytes that come with each step.
+    /// Growth in bytes for each step.
     pub per_step: u64,
-    /// Steps that are left until a budget is spent, if there is one.
+    /// Steps until a budget is exhausted, if there is one.
     pub steps_left: Option<u64>,
 }
 
 impl Growth {
-    /// So many bytes are live after a step, outside of it.
+    /// Records the live bytes after a step.
     pub fn after_step(&mut self, live: u64) {
-        if self.live.len() == SPAN {
+        if self.live.len() == MAX_STEPS {
             self.live.pop_front();
         }
         self.live.push_back(live);
     }
 
-    /// Whether the last few steps each added something: too few to speak of, enough to begin to look.
+    /// Returns `true` if each of the last few steps grew: too few for a result, enough for a closer look.
     pub fn suspects(&self) -> bool {
         let newer = self.live.iter().rev();
-        let pairs = newer.clone().zip(newer.skip(1)).take(SUSPECTED);
-        pairs.clone().count() == SUSPECTED
-            && pairs.into_iter().all(|(new, old)| new.cast_signed() - old.cast_signed() >= NOTICED)
+        let pairs = newer.clone().zip(newer.skip(1)).take(MIN_SUSPECT_STEPS);
+        pairs.clone().count() == MIN_SUSPECT_STEPS
+            && pairs.into_iter().all(|(new, old)| new.cast_signed() - old.cast_signed() >= MIN_GROWTH_BYTES)
     }
 
-    /// Whether there is a leak: nearly every step added to what was live, and none took it back.
+    /// Detects a leak: nearly every step increased the live memory, and none released it.
     pub fn leak(&self, budget: Option<u64>) -> Option<Leak> {
-        if self.live.len() < LEAST {
+        if self.live.len() < MIN_STEPS {
             return None;
         }
         let mut differences: Vec<i64> = self
@@ -59,9 +59,9 @@ impl Growth {
         let growing = differences.iter().filter(|&&difference| difference > 0).count();
         differences.sort_unstable();
         let median = differences[differences.len() / 2];
-        // A step that gave a lot back is a cache that was emptied, or an evaluation that ended: no leak.
-        let gave_back = differences.first().is_some_and(|&least| least < -2 * median.max(NOTICED));
-        if median < NOTICED || growing * 5 < differences.len() * 4 || gave_back {
+        // A step that released much memory is an emptied cache or the end of an evaluation, not a leak.
+        let gave_back = differences.first().is_some_and(|&least| least < -2 * median.max(MIN_GROWTH_BYTES));
+        if median < MIN_GROWTH_BYTES || growing * 5 < differences.len() * 4 || gave_back {
             return None;
         }
         let per_step = median.cast_unsigned();

@@ -1,13 +1,13 @@
-//! What a training step does next: how a batch is split, what a loss is divided by, and what follows from a
-//! failure.
+//! Decisions of a training step: the split of a batch into micro-batches, the divisor of losses, the reaction
+//! to failures.
 //!
-//! A [`Controller`] is told facts (a batch of so many samples arrived, a micro-batch ran out of memory, the
-//! step is done) and answers with decisions (these ranges, this divisor, again with half of it). The same
-//! facts give the same decisions, so ranks that were told the same decide alike, and a step can be replayed
-//! in a test without a model.
+//! A [`Controller`] receives events (a batch arrived, a micro-batch ran out of memory, the step is done) and
+//! returns decisions (these ranges, this divisor, retry with half the size). The same events give the same
+//! decisions, so that ranks with the same events decide alike, and a step can be replayed in a test without a
+//! model.
 //!
-//! This crate does no I/O and knows no tensors: it must not know torch, clocks, processes or files. Whoever
-//! calls torch asks here what to do.
+//! This crate does no I/O. It does not know torch, tensors, clocks, processes or files; the caller of torch
+//! asks it for decisions.
 
 mod agreement;
 mod cache;
@@ -32,6 +32,6 @@ pub use growth::{Growth, Leak};
 pub use predictor::Predictor;
 pub use scale::{ScaleHistory, ScaleTrouble};
 pub use split::{Part, split, split_by_cost, split_in_pairs};
-pub use stop::{Remedy, asked_for, remedies};
+pub use stop::{Remedy, remedies, requested_bytes};
 pub use update::{Update, UpdateNeed};
 pub use window::Window;

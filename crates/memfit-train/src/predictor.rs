@@ -1,32 +1,32 @@
-//! How much memory a micro-batch will need, beyond what stands already.
+//! Prediction of a micro-batch's memory need.
 //!
-//! What is recorded is a need: the peak while a part ran, less what was live before its window. For one shape
-//! of sample it grows with the number of samples, nearly in a straight line that does not begin below zero.
-//! So one size that was seen bounds a larger one in proportion, and two give the line, which is lifted above
-//! all that was seen.
+//! A need is the peak during a micro-batch minus the live memory before its window. For one shape of sample
+//! it is nearly linear in the number of samples, with a nonnegative constant part. One observed size
+//! therefore bounds a larger one in proportion, and two determine a line, which is raised above all
+//! observations.
 //!
-//! Across shapes of one kind (the same tensors, other lengths) a need grows with the elements of a sample, in
-//! proportion or faster, as attention's square does. So between two shapes that were seen, the chord is above
-//! the curve; beyond the largest, the square of the ratio is. A prediction for a shape that was never seen is
-//! therefore one from above.
+//! Across shapes of one kind (the same tensors with other lengths), a need grows with the elements of a
+//! sample, linearly or faster, such as quadratically for attention. Between two observed shapes the chord is
+//! above the curve; beyond the largest, the square of the ratio is an upper bound. Predictions for shapes
+//! never seen are therefore upper bounds.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What was seen, by kind of sample, and in each by the elements of a sample.
+/// Observations by kind of sample and by elements of a sample.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Predictor {
     kinds: BTreeMap<String, BTreeMap<u64, Needs>>,
 }
 
-/// The highest need that was seen at each size.
+/// Highest need observed at each size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Needs(BTreeMap<u32, u64>);
 
 impl Needs {
-    /// The need at a size, from above.
-    fn at(&self, size: u32) -> Option<f64> {
+    /// Upper bound for the need at a size.
+    fn upper_bound(&self, size: u32) -> Option<f64> {
         let (&first, &least) = self.0.first_key_value()?;
         let below = self.0.range(..=size).map(|(_, &need)| need).max().unwrap_or(0) as f64;
         if let Some(&exact) = self.0.get(&size) {
@@ -34,7 +34,7 @@ impl Needs {
         }
         let line = match above(&self.0) {
             Some((base, slope)) => base + slope * f64::from(size),
-            // More samples need no more than in proportion; fewer no more than these.
+            // More samples need at most proportionally more; fewer need at most as much.
             None => least as f64 * (f64::from(size) / f64::from(first)).max(1.0),
         };
         Some(line.max(below))
@@ -42,21 +42,21 @@ impl Needs {
 }
 
 impl Predictor {
-    /// A part of this size needed so much.
+    /// Records the need of a micro-batch.
     pub fn saw(&mut self, shape: &str, elements: u64, size: u32, need: u64) {
         let needs = self.kinds.entry(kind_of(shape)).or_default().entry(elements.max(1)).or_default();
         let highest = needs.0.entry(size).or_default();
         *highest = need.max(*highest);
     }
 
-    /// Whether parts of this shape were seen that were as large, or larger.
+    /// Returns `true` if a micro-batch of this shape was observed that was at least as large.
     pub fn knows(&self, shape: &str, elements: u64, size: u32) -> bool {
         let own = self.kinds.get(&kind_of(shape)).and_then(|kind| kind.get(&elements.max(1)));
         own.is_some_and(|needs| needs.0.range(size..).next().is_some())
     }
 
-    /// Whether a line is known for a shape, or a chord between others: so that what is foreseen need not be
-    /// tried first.
+    /// Returns `true` if a line for the shape or a chord between others is known, so that the prediction
+    /// needs no trial.
     pub fn is_sure(&self, shape: &str, elements: u64) -> bool {
         let Some(kind) = self.kinds.get(&kind_of(shape)) else { return false };
         match kind.get(&elements.max(1)) {
@@ -65,7 +65,7 @@ impl Predictor {
         }
     }
 
-    /// The need at a size, from above, if anything is known of such samples.
+    /// Upper bound for the need at a size, if such samples were observed.
     pub fn need(&self, shape: &str, elements: u64, size: u32) -> Option<u64> {
         let kind = self.kinds.get(&kind_of(shape))?;
         let elements = elements.max(1);
@@ -73,27 +73,28 @@ impl Predictor {
         let larger = kind.range(elements..).next();
         let need = match (smaller, larger) {
             (Some((&few, smaller)), Some((&many, larger))) if many > few => {
-                let (low, high) = (smaller.at(size)?, larger.at(size)?.max(smaller.at(size)?));
+                let (low, high) =
+                    (smaller.upper_bound(size)?, larger.upper_bound(size)?.max(smaller.upper_bound(size)?));
                 low + (high - low) * ((elements - few) as f64 / (many - few) as f64)
             }
-            (_, Some((_, larger))) => larger.at(size)?,
+            (_, Some((_, larger))) => larger.upper_bound(size)?,
             (Some((&few, smaller)), None) => {
                 let ratio = elements as f64 / few as f64;
-                smaller.at(size)? * ratio * ratio
+                smaller.upper_bound(size)? * ratio * ratio
             }
             (None, None) => return None,
         };
         Some(need.ceil() as u64)
     }
 
-    /// The largest size of at most `most` whose need stays within a room; none if nothing is known, or if not
-    /// even one sample does.
+    /// Largest size of at most `most` with a need of at most `room`; `None` if nothing is known, or if not
+    /// even one sample fits.
     pub fn largest(&self, shape: &str, elements: u64, most: u32, room: u64) -> Option<u32> {
         largest(most, room, |size| self.need(shape, elements, size))
     }
 }
 
-/// The largest size of at most `most` whose need, which grows with it, stays within a room.
+/// Largest size of at most `most` with a need, which grows with the size, of at most `room`.
 pub(crate) fn largest(most: u32, room: u64, need: impl Fn(u32) -> Option<u64>) -> Option<u32> {
     let (mut fits, mut fails) = (0, most.checked_add(1)?);
     while fails - fits > 1 {
@@ -103,13 +104,13 @@ pub(crate) fn largest(most: u32, room: u64, need: impl Fn(u32) -> Option<u64>) -
     (fits > 0).then_some(fits)
 }
 
-/// A shape without its lengths.
+/// Shape without its lengths.
 fn kind_of(shape: &str) -> String {
     shape.chars().filter(|letter| !letter.is_ascii_digit()).collect()
 }
 
-/// The line of least squares, lifted until no point is above it, and never falling: its base and slope. None
-/// without two different sizes.
+/// Least-squares line, raised until no point is above it, and never falling: constant and slope. `None` with
+/// fewer than two sizes.
 fn above(needs: &BTreeMap<u32, u64>) -> Option<(f64, f64)> {
     let count = needs.len() as f64;
     let points = || needs.iter().map(|(&size, &need)| (f64::from(size), need as f64));
@@ -152,7 +153,7 @@ mod tests {
         let mut predictor = Predictor::default();
         predictor.saw("int64[10]", 10, 1, 1_000);
         predictor.saw("int64[10]", 10, 2, 2_000);
-        // Beyond what was seen: as the square.
+        // Beyond the observations: the square.
         assert_eq!(predictor.need("int64[100]", 100, 1), Some(100_000));
         assert_eq!(predictor.need("float32[100]", 100, 1), None, "another kind of sample");
         predictor.saw("int64[30]", 30, 1, 5_000);
@@ -160,7 +161,7 @@ mod tests {
         assert_eq!(predictor.need("int64[20]", 20, 1), Some(3_000));
         assert!(predictor.is_sure("int64[20]", 20));
         assert!(!predictor.is_sure("int64[40]", 40));
-        // Below the smallest: no more than that.
+        // Below the smallest: no more than its need.
         assert_eq!(predictor.need("int64[5]", 5, 1), Some(1_000));
     }
 
@@ -181,8 +182,8 @@ mod tests {
             }
         }
 
-        /// Whatever a sample costs (in proportion to its elements, and to their square), and whichever sizes
-        /// and lengths were seen: no prediction is below the truth.
+        /// Whatever a sample costs (linear and quadratic in its elements), and whichever sizes and lengths
+        /// were observed, no prediction is below the truth.
         #[test]
         fn a_length_that_was_never_seen_is_bounded_from_above(
             base in 0u64..10_000, linear in 0u64..100, square in 0u64..10,

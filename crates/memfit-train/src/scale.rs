@@ -1,17 +1,17 @@
-//! Whether fp16 is in trouble: steps that were skipped, and what the loss scale did.
+//! Detection of trouble with fp16: skipped steps, and the course of the loss scale.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-/// Windows that are looked at.
-const SPAN: usize = 64;
-/// A scaler starts far too high and finds its way down: skips before this many windows say nothing.
-const WARM_UP: u64 = 32;
-/// So many skipped steps in the span are too many: one in two thousand is what a growing scale costs.
-const MANY: usize = 6;
+/// Number of windows examined.
+const MAX_WINDOWS: usize = 64;
+/// Windows at the start in which skipped steps are ignored, since a scaler starts far too high.
+const WARM_UP_WINDOWS: u64 = 32;
+/// Number of skipped steps in the span that indicates trouble; a growing scale costs one in two thousand.
+const MIN_SKIPPED: usize = 6;
 
-/// The loss scale, window by window.
+/// Loss scale by window.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ScaleHistory {
     windows: u64,
@@ -19,55 +19,57 @@ pub struct ScaleHistory {
     skipped: u64,
 }
 
-/// What is wrong.
+/// Trouble with the loss scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ScaleTrouble {
-    /// Many of the last steps were skipped, because gradients overflowed.
+    /// Many of the last steps were skipped because gradients overflowed.
     Skipping {
-        /// How many.
+        /// Number of skipped steps.
         skipped: usize,
-        /// Of how many.
+        /// Number of steps examined.
         of: usize,
     },
-    /// The scale has fallen below one: gradients overflow unscaled.
+    /// The scale has fallen below one: gradients overflow even without scaling.
     Collapsed {
-        /// Where it is.
+        /// Current scale.
         scale: f64,
     },
 }
 
 impl ScaleHistory {
-    /// A window ended with this scale; whether its step was skipped.
+    /// Records a window's scale, and whether its step was skipped.
     pub fn window(&mut self, scale: f64, skipped: bool) {
         self.windows += 1;
         self.skipped += u64::from(skipped);
-        if self.recent.len() == SPAN {
+        if self.recent.len() == MAX_WINDOWS {
             self.recent.pop_front();
         }
         self.recent.push_back((scale, skipped));
     }
 
-    /// Steps that were skipped in all.
+    /// Total number of skipped steps.
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// The scales of the last windows, one after the other; how long each stood is not told.
+    /// Distinct successive scales of the last windows, without their durations.
     pub fn path(&self) -> Vec<f64> {
         let mut path: Vec<f64> = self.recent.iter().map(|&(scale, _)| scale).collect();
         path.dedup();
         path
     }
 
-    /// What is wrong, if something is.
+    /// Detects trouble.
     pub fn trouble(&self) -> Option<ScaleTrouble> {
         let &(scale, _) = self.recent.back()?;
         if scale < 1.0 {
             return Some(ScaleTrouble::Collapsed { scale });
         }
-        let settled = usize::try_from(self.windows.saturating_sub(WARM_UP)).unwrap_or(usize::MAX).min(SPAN);
+        let settled = usize::try_from(self.windows.saturating_sub(WARM_UP_WINDOWS))
+            .unwrap_or(usize::MAX)
+            .min(MAX_WINDOWS);
         let skipped = self.recent.iter().rev().take(settled).filter(|(_, skipped)| *skipped).count();
-        (skipped >= MANY).then_some(ScaleTrouble::Skipping { skipped, of: settled })
+        (skipped >= MIN_SKIPPED).then_some(ScaleTrouble::Skipping { skipped, of: settled })
     }
 }
 

@@ -1,19 +1,19 @@
-//! How a batch is cut into micro-batches.
+//! Splitting of a batch into micro-batches.
 
 use std::ops::Range;
 
-/// Samples of a batch that go through the model together.
+/// Samples of a micro-batch.
 pub type Part = Range<usize>;
 
-/// Cuts `items` samples into parts of `most`, the last of which may be shorter.
+/// Splits `items` samples into parts of `most`, of which the last may be shorter.
 ///
-/// All parts but the last have one size, so that compiled models and cuDNN's choices see one shape.
+/// All other parts have one size, so that compiled models and cuDNN see one shape.
 pub fn split(items: usize, most: usize) -> Vec<Part> {
     let most = most.max(1);
     (0..items).step_by(most).map(|start| start..(start + most).min(items)).collect()
 }
 
-/// Cuts as [`split`] does, but leaves no sample alone at the end where the part before can spare one.
+/// Splits as [`split`] does, but leaves no single sample at the end if the part before can give one.
 pub fn split_in_pairs(items: usize, most: usize) -> Vec<Part> {
     let mut parts = split(items, most);
     if let [.., before, last] = parts.as_mut_slice()
@@ -26,9 +26,8 @@ pub fn split_in_pairs(items: usize, most: usize) -> Vec<Part> {
     parts
 }
 
-/// Cuts samples of different sizes into parts of at most `most` samples whose padded cost stays within
-/// `budget`: the largest cost of a part times its length, as when all are padded to the largest. A sample
-/// that alone exceeds the budget goes alone.
+/// Splits samples of different sizes into parts of at most `most` samples with a padded cost (the largest
+/// cost times the length) of at most `budget`. A sample that exceeds the budget forms a part alone.
 pub fn split_by_cost(costs: &[u64], most: usize, budget: u64) -> Vec<Part> {
     let most = most.max(1);
     let mut parts = Vec::new();

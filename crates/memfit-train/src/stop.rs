@@ -1,25 +1,25 @@
-//! What to say when even one sample does not fit: which levers would make room for it, by what is held.
+//! Advice when a single sample does not fit: levers that would save memory, given what is held.
 //!
-//! Each lever says what it saves of that. What one saves of a sample's activations depends on the model: the
-//! shares are what is left to hope for with an ordinary one, from below, and are said to be about so much.
+//! Each lever estimates its savings. Savings of activations depend on the model: the shares are conservative
+//! values for ordinary models, and are reported as approximate.
 
 use std::cmp::Reverse;
 
 use memfit_vocabulary::{Held, Lever};
 
-/// A lever, and what it would save.
+/// Lever with its savings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remedy {
-    /// Which.
+    /// Lever.
     pub lever: Lever,
     /// Bytes.
     pub saves: u64,
-    /// Whether this alone is more than what was missing at the place where it failed.
+    /// `true` if it alone saves more than was missing at the failure.
     pub suffices: bool,
 }
 
-/// The levers that would save something, beside those that are applied: the exact ones first, and among those
-/// of a label the one that saves most.
+/// Levers that would save memory and are not applied: first those that keep training results, and among
+/// equals the largest savings.
 pub fn remedies(held: &Held, applied: &[&str]) -> Vec<Remedy> {
     let remedy = |lever: &Lever| {
         let saves = lever.declaration().saves?(held);
@@ -31,8 +31,8 @@ pub fn remedies(held: &Held, applied: &[&str]) -> Vec<Remedy> {
     found
 }
 
-/// The bytes that an allocator's message says it was asked for.
-pub fn asked_for(message: &str) -> Option<u64> {
+/// Requested bytes in an allocator's message.
+pub fn requested_bytes(message: &str) -> Option<u64> {
     let rest = message.split_once("Tried to allocate ")?.1;
     let mut words = rest.split_whitespace();
     let number: f64 = words.next()?.parse().ok()?;
@@ -62,7 +62,7 @@ mod tests {
             ("Tried to allocate 3 parsecs", None),
             ("CUBLAS_STATUS_ALLOC_FAILED", None),
         ] {
-            assert_eq!(asked_for(message), expected, "{message}");
+            assert_eq!(requested_bytes(message), expected, "{message}");
         }
     }
 

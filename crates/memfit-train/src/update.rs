@@ -1,44 +1,44 @@
-//! What an optimizer's step needs beyond what is there: states that its first step makes, and temporaries.
+//! Memory need of an optimizer step: states created by its first step, and temporaries.
 //!
-//! Counted in the bytes of the parameters that it moves, as PyTorch's own optimizers do it: over all
-//! parameters together, the temporaries are lists as large as the parameters; one by one, they are as large
+//! Computed from the bytes of the updated parameters, as in PyTorch's own optimizers: over all parameters
+//! together (`foreach`), the temporaries are lists as large as the parameters; one by one, they are as large
 //! as the largest.
 
-/// How an optimizer steps.
+/// Settings of an optimizer step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of torch's own optimizers")]
 pub struct Update<'a> {
-    /// Its class.
+    /// Class of the optimizer.
     pub kind: &'a str,
-    /// Whether it steps over all parameters together.
+    /// `true` if it updates all parameters together (`foreach`).
     pub together: bool,
-    /// Whether one kernel does all of it.
+    /// `true` for a fused kernel.
     pub fused: bool,
-    /// Whether it keeps a momentum, where that is a choice.
+    /// `true` if it keeps a momentum, for optimizers with that option.
     pub momentum: bool,
-    /// Whether it keeps one more moment: `amsgrad`, or `centered`.
+    /// `true` if it keeps one more moment: `amsgrad` or `centered`.
     pub extra: bool,
-    /// Whether it adds a decay to gradients, which makes new ones.
+    /// `true` if it adds weight decay to gradients, which allocates new ones.
     pub decays: bool,
     /// Bytes of the parameters that have a gradient.
     pub moved: u64,
     /// Bytes of the largest of them.
     pub largest: u64,
-    /// Bytes of those that have no state yet.
+    /// Bytes of those without optimizer state.
     pub new: u64,
 }
 
-/// Bytes that a step needs.
+/// Memory need of a step in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UpdateNeed {
-    /// Of states that it makes, and that stay.
+    /// States that it creates, which stay.
     pub states: u64,
-    /// Of what is gone after it.
+    /// Temporaries, which are freed after it.
     pub temporaries: u64,
 }
 
 impl Update<'_> {
-    /// What this step needs.
+    /// Computes the need of this step.
     pub fn need(&self) -> UpdateNeed {
         let states = self.moments() * self.new;
         let at_once = if self.together { self.moved } else { self.largest };
@@ -46,7 +46,7 @@ impl Update<'_> {
         UpdateNeed { states, temporaries }
     }
 
-    /// Moments for each parameter.
+    /// Number of moments for each parameter.
     fn moments(&self) -> u64 {
         let (momentum, extra) = (u64::from(self.momentum), u64::from(self.extra));
         match self.kind {
@@ -54,12 +54,12 @@ impl Update<'_> {
             "RMSprop" => 1 + momentum + extra,
             "Adafactor" => 0,
             "Adagrad" | "ASGD" => 1,
-            // Adam and its kin, and what nobody has looked at: most keep two.
+            // Adam and similar optimizers, and unknown ones, most of which keep two.
             _ => 2 + extra,
         }
     }
 
-    /// Lists of temporaries that are there at the same time.
+    /// Number of temporary lists that exist at the same time.
     fn copies(&self) -> u64 {
         let decayed = u64::from(self.decays);
         match self.kind {

@@ -1,36 +1,34 @@
-//! A window: the batches between two optimizer steps, and what their losses are divided by.
+//! Accumulation window: the batches between two optimizer steps, and the divisor of their losses.
 //!
-//! The gradient of a window is that of one mean over everything in it. Each micro-batch contributes the sum
-//! of its losses (a mean times what it was taken over) divided by the window's divisor, and nothing else
-//! divides.
+//! The gradient of a window is that of a single mean over its content. Each micro-batch contributes the sum
+//! of its losses (a mean times its weight) divided by the window's divisor; there is no other division.
 //!
-//! The divisor has to be known before the first backward. Where it is (one batch a window, counts that follow
-//! from the batch), it is exact from the start. Where it is not (batches that are still to come, counts that
-//! only the loss function tells), the expected count stands in, and the gradients are multiplied once by
-//! [`Window::correction`] before anything looks at them. A correction of one, the usual one, is no
-//! multiplication at all.
+//! The divisor must be known before the first backward pass. If it is (one batch for each window, or weights
+//! that follow from the batch), it is exact from the start. Otherwise (later batches, weights known only to
+//! the loss function), the expected weight is used, and the gradients are multiplied once by
+//! [`Window::correction`] before anything reads them. For the usual correction of one, nothing is multiplied.
 
 use serde::{Deserialize, Serialize};
 
 use crate::TrainError;
 
-/// The batches between two optimizer steps.
+/// Batches between two optimizer steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
-    /// How many batches make a whole one.
+    /// Number of batches in a complete window.
     accumulate: u32,
-    /// Batches that arrived.
+    /// Number of batches so far.
     batches: u32,
-    /// What the micro-batches that ran counted, on this rank.
+    /// Weight of this rank's micro-batches so far.
     counted: f64,
-    /// What the first batch made one expect; none before it.
+    /// Expected weight of a batch, from the first batch; `None` before it.
     expected: Option<f64>,
-    /// What the losses of this window are divided by; none before the first batch.
+    /// Divisor of the losses; `None` before the first batch.
     divisor: Option<f64>,
 }
 
 impl Window {
-    /// A window of so many batches.
+    /// Creates a window of `accumulate` batches.
     pub fn new(accumulate: u32) -> Result<Self, TrainError> {
         if accumulate == 0 {
             return Err(TrainError::Zero { name: "accumulate" });
@@ -38,23 +36,23 @@ impl Window {
         Ok(Self { accumulate, batches: 0, counted: 0.0, expected: None, divisor: None })
     }
 
-    /// A batch arrives that is expected to count so much; whether it is the window's first.
+    /// Adds a batch with an expected weight. Returns `true` if it is the window's first.
     ///
-    /// The first one sets the divisor: its own count for each batch that is to come.
+    /// The first batch sets the divisor: its own weight for each batch of the window.
     pub fn arrive(&mut self, expected: f64) -> Result<bool, TrainError> {
         let expected = checked(expected)?;
         self.batches += 1;
         let first = self.divisor.is_none();
         if first {
             let whole = expected * f64::from(self.accumulate);
-            // A batch that counts nothing itself says nothing of those to come.
+            // A batch of weight zero says nothing about later ones.
             self.expected = Some(if whole > 0.0 { whole } else { 1.0 });
             self.divisor = self.expected;
         }
         Ok(first)
     }
 
-    /// Sets the divisor to what all ranks together know the window to count, before its first backward.
+    /// Sets the divisor to the weight that all ranks know the window to have, before its first backward pass.
     pub fn divide_by(&mut self, divisor: f64) -> Result<(), TrainError> {
         let divisor = checked(divisor)?;
         if divisor > 0.0 {
@@ -63,56 +61,55 @@ impl Window {
         Ok(())
     }
 
-    /// What the losses are divided by.
+    /// Divisor of the losses.
     pub fn divisor(&self) -> f64 {
         self.divisor.unwrap_or(1.0)
     }
 
-    /// A micro-batch was run, and counted so much.
+    /// Adds the weight of a micro-batch.
     pub fn count(&mut self, count: f64) -> Result<(), TrainError> {
         self.counted += checked(count)?;
         Ok(())
     }
 
-    /// What the micro-batches that ran counted.
+    /// Weight of the micro-batches so far.
     pub fn counted(&self) -> f64 {
         self.counted
     }
 
-    /// How many batches arrived.
+    /// Number of batches so far.
     pub fn batches(&self) -> u32 {
         self.batches
     }
 
-    /// Whether as many batches arrived as a window has.
+    /// Returns `true` if the window has all its batches.
     pub fn is_whole(&self) -> bool {
         self.batches >= self.accumulate
     }
 
-    /// Whether nothing arrived.
+    /// Returns `true` if there are no batches.
     pub fn is_empty(&self) -> bool {
         self.batches == 0
     }
 
-    /// What the gradients have to be multiplied by, given what all ranks' micro-batches counted together.
+    /// Factor for the gradients, given the total weight of all ranks' micro-batches.
     pub fn correction(&self, total: f64) -> Result<f64, TrainError> {
         let total = checked(total)?;
         if total == 0.0 { Err(TrainError::NothingCounted) } else { Ok(self.divisor() / total) }
     }
 
-    /// Sets how many batches make a whole one, from here on.
+    /// Sets the number of batches in a complete window.
     pub(crate) fn set_length(&mut self, accumulate: u32) {
         self.accumulate = accumulate.max(1);
     }
 
-    /// The window is run again from its start: its batches stay, and what was learned while they ran is
-    /// forgotten, so that the new attempt is what it would have been as the first one.
+    /// Resets the window for a new attempt: its batches stay, and the weights counted so far are dropped.
     pub fn rewind(&mut self) {
         self.counted = 0.0;
         self.divisor = self.expected;
     }
 
-    /// The step is done: the next window begins.
+    /// Completes the window and begins the next.
     pub fn close(&mut self) {
         self.batches = 0;
         self.counted = 0.0;
@@ -162,7 +159,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was expected, divided losses times the correction are the mean over what was counted.
+        /// Whatever was expected, divided losses times the correction are the mean over the counted weights.
         #[test]
         fn the_mean_is_over_what_was_counted(
             accumulate in 1u32..6,

@@ -1,22 +1,22 @@
 //! What the verbs do with a recording once it is read: its calls are made again, it is explained, and shown.
 
-use memfit_allocator::{Edit, Given, Program, Release, Settings};
+use memfit_allocator::{Edit, Program, Release, ReplayConditions, Settings};
 use memfit_explain::{Card, Case, explain};
 use memfit_recording::Recording;
-use memfit_view::{Recorded, View, lane};
+use memfit_view::{View, ViewedRecording, lane};
 
 /// A small card, and nothing set.
 #[allow(dead_code, reason = "snapshots bring their own")]
-pub fn plain() -> Given {
-    Given { settings: Settings::default(), release: Release::default(), capacity: 1 << 30 }
+pub fn plain() -> ReplayConditions {
+    ReplayConditions { settings: Settings::default(), release: Release::default(), capacity: 1 << 30 }
 }
 
 /// Does it all. Nothing may fall, whatever the recording says.
-pub fn judge(recording: Recording, given: &Given) {
+pub fn judge(recording: Recording, given: &ReplayConditions) {
     let mut lanes = Vec::new();
     for track in &recording.tracks {
         for device in track.devices() {
-            let calls = Program::of(track, device);
+            let calls = Program::from_track(track, device);
             let _outcome = calls.run(given, |block| if block % 3 == 0 { Edit::Drop } else { Edit::Keep });
             let case = Case {
                 track,
@@ -30,7 +30,7 @@ pub fn judge(recording: Recording, given: &Given) {
             lanes.push(lane(track, device));
         }
     }
-    let recorded = Recorded {
+    let recorded = ViewedRecording {
         name: String::new(),
         origin: recording.origin,
         lanes,

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use memfit_patch::patch;
 use memfit_plan::{
-    Answer, Host, Limits, MadeFor, Outcome, Plan, Setting, Tried, Verdict, in_its_words, loader, padding,
-    search, search_carried, sha256,
+    Answer, Host, Limits, MadeFor, Outcome, Plan, Setting, Tried, Verdict, framework_settings, loader,
+    padding, search, search_carried, sha256,
 };
 use memfit_report::wire::{
     CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanReport, PlanRun, PlanVerdict, Problem,
@@ -228,9 +228,9 @@ fn writable(
         };
         report.advice.push(format!(
             "a better plan than this change can carry: {}{}, instead of {}{}; `memfit plan -o memfit.plan.toml` without `--diff` writes it for `memfit.Step` and `memfit run --plan`",
-            better.candidate.told(),
+            better.candidate.describe(),
             time(better),
-            chosen.candidate.told(),
+            chosen.candidate.describe(),
             time(chosen),
         ));
     }
@@ -319,7 +319,7 @@ fn of_ignored(found: &Answer, chosen: &Tried) -> Option<String> {
 /// The plan in the settings of the library that trains.
 fn of_framework(found: &Answer, plan: &Plan) -> Option<String> {
     let framework = found.training.framework.filter(|_| found.verdict == Verdict::FitsWithPlan)?;
-    let words = in_its_words(framework, plan);
+    let words = framework_settings(framework, plan);
     let told: Vec<String> = words.iter().map(|(name, value, _)| format!("{name}={value}")).collect();
     (!told.is_empty()).then(|| {
         format!(

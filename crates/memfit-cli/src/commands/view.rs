@@ -6,7 +6,7 @@ use std::path::Path;
 
 use memfit_allocator::ReplayConditions;
 use memfit_recording::Source;
-use memfit_view::{Lane, ViewedRecording, Server, View, lane, write_page};
+use memfit_view::{Lane, Server, View, ViewedRecording, lane, write_page};
 
 use crate::args::{ExplainArgs, OutputArgs, ViewArgs};
 use crate::{CliError, Exit, Printer};

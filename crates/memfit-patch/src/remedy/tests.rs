@@ -38,11 +38,8 @@ fn changed_in(
     let all = about.iter().cloned().chain(sites(text, ran));
     let read = |file: &str| (file == FILE).then(|| text.to_owned());
     let code = Code::new(&read, Ran::new(all, is_main.then(|| FILE.to_owned())));
-    code.change(&RemedyRequest {
-        lever,
-        sites: &about,
-        known: known.unwrap_or(RecordedFacts::Backwards(&backwards)),
-    })
+    let known = known.unwrap_or(RecordedFacts::Backwards(&backwards));
+    code.change(&RemedyRequest { lever, sites: &about, known })
 }
 
 fn changed(text: &str, lever: Lever, at: &[&str]) -> Result<Change, Refusal> {

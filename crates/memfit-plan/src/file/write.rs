@@ -1,4 +1,4 @@
-//! A plan as text, with comments that say what each part is for.
+//! Serialisation of a plan as TOML with comments.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::plan::{Expected, Plan};
 use crate::setting::Setting;
 
 impl Plan {
-    /// The plan file's text.
+    /// Text of the plan file.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         self.head(&mut text);

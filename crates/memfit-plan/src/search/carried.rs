@@ -1,4 +1,4 @@
-//! The best plan of those that a change of the script's source can carry.
+//! Best plan that a change of the script can contain completely.
 
 use memfit_vocabulary::Lever;
 
@@ -7,8 +7,8 @@ use crate::answer::{Answer, Verdict};
 use crate::limits::Limits;
 use crate::trial::Trial;
 
-/// Searches for the best plan of which a change of the script leaves nothing out: `left_out` names what a
-/// change leaves out of a plan, and why. `None` where no such plan fits.
+/// Searches for the best plan that a change of the script can contain completely: `left_out` returns the
+/// levers that a change omits, with reasons. Returns `None` if no such plan fits.
 pub fn search_carried<T: Trial>(
     trial: &mut T,
     limits: &Limits,
@@ -25,7 +25,7 @@ pub fn search_carried<T: Trial>(
         if found.interrupted {
             break;
         }
-        // What is left out a second time is not kept out by forbidding it.
+        // A lever that is omitted again cannot be excluded by forbidding it.
         let new: Vec<_> = left_out.into_iter().filter(|(lever, _)| !limits.excludes(*lever)).collect();
         if new.is_empty() {
             return Ok(None);

@@ -1,35 +1,35 @@
-//! Levers that pay for memory, several at once: what each of them alone saves and costs adds up well enough
-//! to tell which sets of them are worth a run.
+//! Combinations of memory-saving levers: the savings and costs of each alone add up accurately enough to
+//! select the sets that are worth a run.
 
 use memfit_vocabulary::{Lever, Value};
 
-use super::divide::{Doubt, LOOKS, NOTICEABLE};
+use super::divide::{Doubt, MAX_SLOWER_RUNS, MIN_REL_GAIN};
 use super::{Search, milliseconds};
 use crate::answer::Tried;
 use crate::levers::{Entry, may_be_divided};
 use crate::trial::{Candidate, Outcome, Room, Trial};
 
-/// So many sets are run, at most.
-const MOST: usize = 4;
+/// Maximum number of sets that are run.
+const MAX_SETS: usize = 4;
 
-/// Of so many levers every set is looked at.
-const MOST_LEVERS: usize = 10;
+/// Maximum number of levers whose subsets are enumerated.
+const MAX_LEVERS: usize = 10;
 
-/// Levers that pay for memory, each tried alone.
+/// Memory-saving levers, each tried alone.
 #[derive(Clone, Debug)]
 pub(super) struct Paying {
-    /// What they were tried on.
+    /// Candidate without them.
     pub(super) base: Candidate,
-    /// What came of that.
+    /// Its outcome.
     pub(super) without: Outcome,
-    /// Those that saved something.
+    /// Levers with savings.
     pub(super) levers: Vec<Paid>,
 }
 
-/// What one of them came to.
+/// Result of one lever.
 #[derive(Clone, Debug)]
 pub(super) struct Paid {
-    /// The lever alone.
+    /// Candidate with the lever alone.
     alone: Candidate,
     entry: &'static Entry,
     value: Value,
@@ -37,14 +37,13 @@ pub(super) struct Paid {
     cost_ms: f64,
 }
 
-/// A set of them that is expected to fit.
+/// Set of levers that is expected to fit.
 struct Set {
     levers: Vec<usize>,
     candidate: Candidate,
-    /// What a step is expected to take.
+    /// Predicted step time.
     step_ms: f64,
-    /// What it could take, if a time that was never run is not what is believed; and of which variant that
-    /// is.
+    /// Lower bound of the step time if an untested prediction is wrong, with its variant.
     doubt: Option<(Candidate, Doubt)>,
 }
 
@@ -59,7 +58,7 @@ impl Paid {
         self.entry.lever == lever
     }
 
-    pub(super) fn of(
+    pub(super) fn from_outcomes(
         entry: &'static Entry,
         value: Value,
         without: &Outcome,
@@ -77,20 +76,19 @@ impl Paid {
 }
 
 impl<T: Trial> Search<'_, T> {
-    /// The fastest that fits, with several levers that pay for memory where that is faster than what is
-    /// known.
+    /// Tries combinations of memory-saving levers, and returns the fastest plan that fits.
     pub(super) fn combine(&mut self, mut best: Option<Tried>) -> Result<Option<Tried>, T::Error> {
         let Some(paying) = self.paying.clone() else { return Ok(best) };
-        let (mut runs, mut looks) = (MOST, LOOKS);
+        let (mut runs, mut looks) = (MAX_SETS, MAX_SLOWER_RUNS);
         let mut done: Vec<Candidate> = Vec::new();
         while !self.interrupted {
             let bar = best.as_ref().map_or(f64::INFINITY, |best| milliseconds(&best.outcome));
-            let enough = bar * (1.0 - NOTICEABLE);
+            let enough = bar * (1.0 - MIN_REL_GAIN);
             let sets = self.sets(&paying, &done);
             if let Some(set) = sets.first().filter(|set| set.step_ms < enough && runs > 0) {
                 runs -= 1;
                 done.push(set.candidate.clone());
-                best = self.put_together(set, &paying, best)?;
+                best = self.run_set(set, &paying, best)?;
                 continue;
             }
             let could_be = sets.iter().filter(|set| set.least_ms().is_some_and(|least| least < enough));
@@ -108,8 +106,8 @@ impl<T: Trial> Search<'_, T> {
         Ok(best)
     }
 
-    /// Runs a set; the best that is known then.
-    fn put_together(
+    /// Runs a set, and returns the best plan then.
+    fn run_set(
         &mut self,
         set: &Set,
         paying: &Paying,
@@ -126,10 +124,10 @@ impl<T: Trial> Search<'_, T> {
         Ok(self.divide(&set.candidate, &outcome, best.as_ref())?.or(best))
     }
 
-    /// The sets that are expected to fit and were not divided yet, the fastest first.
+    /// Sets that are expected to fit and were not tried, the fastest first.
     fn sets(&self, paying: &Paying, done: &[Candidate]) -> Vec<Set> {
         let levers = &paying.levers;
-        let mut sets: Vec<Set> = (1_u32..1 << levers.len().min(MOST_LEVERS))
+        let mut sets: Vec<Set> = (1_u32..1 << levers.len().min(MAX_LEVERS))
             .filter_map(|bits| {
                 let chosen: Vec<usize> = (0..levers.len()).filter(|index| bits >> index & 1 == 1).collect();
                 let candidate = together(&paying.base, chosen.iter().map(|index| &levers[*index]))?;
@@ -141,13 +139,13 @@ impl<T: Trial> Search<'_, T> {
                 Some(Set { levers: chosen, candidate, step_ms, doubt })
             })
             .collect();
-        // Of two that are as fast, the one with fewer levers.
+        // Of two equally fast sets, the one with fewer levers.
         sets.sort_by(|a, b| a.step_ms.total_cmp(&b.step_ms).then(a.levers.len().cmp(&b.levers.len())));
         sets
     }
 
-    /// What a step is expected to take with these levers, and what it could: as it was without them, or with
-    /// one of them, and what the others save and cost.
+    /// Predicted step time with these levers, and its lower bound: from the variant without them or with one
+    /// of them, plus the savings and costs of the others.
     fn expected(
         &self,
         paying: &Paying,
@@ -170,12 +168,12 @@ impl<T: Trial> Search<'_, T> {
     }
 }
 
-/// All of them on one candidate; nothing where they cannot stand beside each other.
+/// Adds all of the levers to a candidate; `None` if they are incompatible.
 fn together<'a>(base: &Candidate, levers: impl Iterator<Item = &'a Paid>) -> Option<Candidate> {
     let mut candidate = base.clone();
     let mut wanted: Vec<Lever> = Vec::new();
     for paid in levers {
-        candidate = paid.entry.on(&candidate, paid.value.clone()).ok()?;
+        candidate = paid.entry.add_to(&candidate, paid.value.clone()).ok()?;
         wanted.push(paid.entry.lever);
     }
     let has = |lever: &Lever| candidate.settings.iter().any(|setting| setting.lever == *lever);

@@ -1,10 +1,10 @@
-//! How far the batch is divided and which blocks are computed again: branch and bound over the numbers of
-//! pieces, with runs where a guess does not do.
+//! Search for the number of micro-batches and the blocks to recompute: branch and bound, with runs where the
+//! prediction does not suffice.
 //!
-//! For each number of pieces the model gives the cheapest choice of blocks that fits, what the step is
-//! expected to take, and what it takes at least: more pieces of one batch are no faster than fewer. First
-//! what is expected to be fastest is run, and each run makes the model better; then what could be faster than
-//! the best known, if its guess is wrong. It ends where nothing could.
+//! For each number of micro-batches, the model predicts the cheapest treatment of blocks that fits, its step
+//! time, and a lower bound, since more micro-batches of one batch are no faster than fewer. The candidate
+//! with the best prediction is run first, and each run corrects the model; then candidates whose lower bound
+//! beats the best known plan. The search ends when there are none.
 
 use memfit_vocabulary::{Lever, Value};
 
@@ -15,30 +15,30 @@ use crate::levers::may_be_divided;
 use crate::predict::{Model, Prediction, Sample, Ways};
 use crate::trial::{Candidate, Outcome, Room, Trial};
 
-/// Where a step with blocks in the host's memory takes so much longer than expected, its copies do not hide.
-const UNHIDDEN: f64 = 1.2;
-/// How often a prediction may be wrong before the next variant is looked at.
-const PATIENCE: usize = 12;
-/// What could be faster by less than this share is not worth a run.
-pub(super) const NOTICEABLE: f64 = 0.01;
-/// So many runs of one variant are of what is expected to be slower, and could be faster.
-pub(super) const LOOKS: u32 = 5;
-/// The model is not believed where it says that nothing fits by less than this share.
-const DOUBT: f64 = 0.1;
+/// Ratio of measured to predicted step time from which offloading counts as not overlapping.
+const UNHIDDEN_RATIO: f64 = 1.2;
+/// Maximum number of wrong predictions for a variant.
+const MAX_WRONG_PREDICTIONS: usize = 12;
+/// Relative gain in time that is worth a run.
+pub(super) const MIN_REL_GAIN: f64 = 0.01;
+/// Maximum runs of a variant for candidates that are predicted to be slower but could be faster.
+pub(super) const MAX_SLOWER_RUNS: u32 = 5;
+/// Relative error of the model within which "nothing fits" is not believed.
+const MODEL_REL_ERROR: f64 = 0.1;
 
-/// A way to divide a batch, with what is known of it.
+/// Search state for one variant.
 struct Division {
     model: Model,
     ways: Ways,
     sizes: Vec<(u64, u64)>,
-    /// What was run already.
+    /// Candidates that were run.
     done: Vec<Candidate>,
-    /// How often what is expected to be slower may still be run.
+    /// Remaining runs for candidates that are predicted to be slower.
     looks: u32,
 }
 
-/// What is known of a variant once it was divided: what another one comes to that differs by so many bytes
-/// and milliseconds.
+/// Model of a variant that was searched, for estimates of variants that differ by some bytes and
+/// milliseconds.
 #[derive(Clone, Debug)]
 pub(super) struct Divided {
     model: Model,
@@ -46,28 +46,28 @@ pub(super) struct Divided {
     sizes: Vec<(u64, u64)>,
 }
 
-/// What a variant that was divided comes to with so many bytes fewer.
+/// Estimate for a variant with fewer bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Estimate {
-    /// Milliseconds of a step, as far as can be told.
+    /// Estimated milliseconds of a step.
     pub(super) step_ms: f64,
-    /// A way to divide it that could be faster than that, where its time is not known.
+    /// Division with unknown time that could be faster.
     pub(super) doubt: Option<Doubt>,
 }
 
-/// So many pieces were never run.
+/// Number of micro-batches that was never run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Doubt {
-    /// A step takes no less than this.
+    /// Lower bound in milliseconds.
     pub(super) least_ms: f64,
-    /// Samples together.
+    /// Micro-batch size.
     pub(super) micro_batch: u64,
-    /// How often in a step.
+    /// Micro-batches in a step.
     pub(super) pieces: u64,
 }
 
 impl Divided {
-    /// The least that a step takes with so many bytes fewer, where that fits at all.
+    /// Minimum step time with `saved` bytes less, if that fits.
     pub(super) fn estimate(&self, budget: u64, saved: u64, whole: bool) -> Option<Estimate> {
         let sizes = if whole { &self.sizes[..1] } else { &self.sizes };
         let room = budget.saturating_add(saved);
@@ -88,8 +88,8 @@ impl Divided {
 }
 
 impl<T: Trial> Search<'_, T> {
-    /// The fastest that fits with these levers, of fewer samples together and blocks computed again; nothing
-    /// if it is not faster than the best one known.
+    /// Finds the fastest plan that fits with these levers, micro-batches and recomputation; `None` if it is
+    /// not faster than the best known one.
     pub(super) fn divide(
         &mut self,
         base: &Candidate,
@@ -104,7 +104,7 @@ impl<T: Trial> Search<'_, T> {
         let mut division = self.division(base, whole)?;
         self.learn_of_all_again(&mut division, base, whole);
         let mut best = None;
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_WRONG_PREDICTIONS {
             let budget = self.limits.budget;
             let Some(prediction) = division.next(base, whole, budget, bar) else { break };
             let candidate = candidate(base, whole, &prediction, batch);
@@ -112,7 +112,7 @@ impl<T: Trial> Search<'_, T> {
             let Some(outcome) = self.run(&candidate, Room::Budget)? else { break };
             let offloads = prediction.choice.fates.contains(&Fate::Offload);
             if outcome.fits {
-                let exposed = offloads && milliseconds(&outcome) > prediction.step_ms * UNHIDDEN;
+                let exposed = offloads && milliseconds(&outcome) > prediction.step_ms * UNHIDDEN_RATIO;
                 let step_ms = outcome.peak.step_ms.filter(|_| !exposed);
                 division.model.learn(&prediction, outcome.peak.device_upper, step_ms);
                 if exposed {
@@ -131,12 +131,12 @@ impl<T: Trial> Search<'_, T> {
                     best = Some(Tried { candidate, outcome, on_card: true });
                 }
                 if bar.is_infinite() {
-                    // Without times there is nothing to choose by.
+                    // Without times there is no criterion.
                     break;
                 }
                 continue;
             }
-            // What it would have taken, so that the next guess is a better one.
+            // Measured without a limit, to correct the next prediction.
             let Some(taken) = self.run(&candidate, Room::Boundless)? else { break };
             if taken.fits {
                 let bytes = taken.peak.device_upper.max(budget + 1);
@@ -154,7 +154,7 @@ impl<T: Trial> Search<'_, T> {
         Ok(best)
     }
 
-    /// Runs a variant in so many pieces, to know how long that takes, whether it fits or not.
+    /// Runs a variant with a number of micro-batches to measure its time, whether or not it fits.
     pub(super) fn look(&mut self, base: &Candidate, doubt: Doubt) -> Result<(), T::Error> {
         let Doubt { micro_batch, pieces, .. } = doubt;
         let whole = pieces == 1;
@@ -162,13 +162,13 @@ impl<T: Trial> Search<'_, T> {
         let step_ms = self.run(&candidate, Room::Boundless)?.and_then(|outcome| outcome.peak.step_ms);
         let known = self.divided.iter_mut().find(|(known, _)| known == base);
         if let (Some(step_ms), Some((_, divided))) = (step_ms, known) {
-            divided.model.timed(pieces, step_ms);
+            divided.model.record_time(pieces, step_ms);
         }
         Ok(())
     }
 
-    /// A variant's whole batch with all blocks computed again, and what is expected of it; nothing where that
-    /// may not be, or changes nothing.
+    /// Candidate with the whole batch and all blocks recomputed, with its prediction; `None` if that is not
+    /// allowed or changes nothing.
     pub(super) fn all_again(&mut self, base: &Candidate, whole: &Outcome) -> Option<(Candidate, Prediction)> {
         let training = whole.training.clone()?;
         let batch = training.batch.max(1);
@@ -179,7 +179,7 @@ impl<T: Trial> Search<'_, T> {
         (again != *base).then_some((again, smallest))
     }
 
-    /// Where that was run, it is known how far the peak goes down with the blocks.
+    /// Corrects the model by the run with all blocks recomputed, if there was one.
     fn learn_of_all_again(&mut self, division: &mut Division, base: &Candidate, whole: &Outcome) {
         let Some((again, expected)) = self.all_again(base, whole) else { return };
         let known = self.tried.iter().find(|tried| !tried.on_card && tried.candidate == again);
@@ -198,14 +198,20 @@ impl<T: Trial> Search<'_, T> {
         divisible &= !self.is_rejected(Lever::MicroBatch);
         let mut sizes = if divisible { sizes(batch) } else { vec![(batch, 1)] };
         if !training.names.is_empty() {
-            // The script's batches are all of one size, and have to add up.
+            // The script's own batches are all of one size, and must add up.
             sizes.retain(|(micro_batch, _)| batch.is_multiple_of(*micro_batch));
         }
         let large = Sample { micro_batch: batch, pieces: 1, outcome: whole.clone(), training };
-        Ok(Division { model: Model::new(large, small), ways, sizes, done: Vec::new(), looks: LOOKS })
+        Ok(Division {
+            model: Model::new(large, small),
+            ways,
+            sizes,
+            done: Vec::new(),
+            looks: MAX_SLOWER_RUNS,
+        })
     }
 
-    /// A run with fewer samples together, from which slopes follow.
+    /// Runs a smaller micro-batch, which determines the slopes of the model.
     fn smaller(&mut self, base: &Candidate, batch: u64) -> Result<Option<Sample>, T::Error> {
         let micro_batch = batch.div_ceil(4);
         if micro_batch >= batch {
@@ -226,7 +232,7 @@ impl<T: Trial> Search<'_, T> {
 }
 
 impl Division {
-    /// What is to be run next; nothing where nothing could be faster than `bar`.
+    /// Next candidate to run; `None` if none could be faster than `bar`.
     fn next(&mut self, base: &Candidate, whole: &Outcome, budget: u64, bar: f64) -> Option<Prediction> {
         let batch = self.sizes.first().map_or(1, |(size, _)| *size);
         let is_new =
@@ -242,20 +248,20 @@ impl Division {
             return Some(fastest.clone());
         }
         if open.is_empty() && bar.is_infinite() {
-            // The model says that nothing fits: it may be wrong by a little.
+            // The model predicts that nothing fits, but may be slightly wrong.
             let (size, pieces) = *self.sizes.last()?;
             let smallest = self.model.smallest(size, pieces, self.ways);
-            let near = smallest.choice.peak as f64 <= budget as f64 * (1.0 + DOUBT);
+            let near = smallest.choice.peak as f64 <= budget as f64 * (1.0 + MODEL_REL_ERROR);
             return Some(smallest).filter(|prediction| near && is_new(prediction));
         }
-        let could_be = open.iter().filter(|prediction| prediction.least_ms < bar * (1.0 - NOTICEABLE));
+        let could_be = open.iter().filter(|prediction| prediction.least_ms < bar * (1.0 - MIN_REL_GAIN));
         let most_promising = could_be.min_by(|a, b| a.least_ms.total_cmp(&b.least_ms))?;
         self.looks = self.looks.checked_sub(1)?;
         Some(most_promising.clone())
     }
 }
 
-/// The candidate that a prediction is of.
+/// Candidate of a prediction.
 fn candidate(base: &Candidate, whole: &Outcome, prediction: &Prediction, batch: u64) -> Candidate {
     let training = whole.training.as_ref();
     let names = |wanted: Fate| -> Vec<String> {
@@ -271,7 +277,7 @@ fn candidate(base: &Candidate, whole: &Outcome, prediction: &Prediction, batch: 
     {
         let names = names(fate);
         if !names.is_empty() {
-            candidate = candidate.with(lever, Value::Names(names));
+            candidate = candidate.with_lever(lever, Value::Names(names));
         }
     }
     if prediction.micro_batch < batch {
@@ -281,8 +287,7 @@ fn candidate(base: &Candidate, whole: &Outcome, prediction: &Prediction, batch: 
     candidate
 }
 
-/// The sizes of micro-batch worth a look, with the number of pieces: for each number of pieces the smallest
-/// that needs no more of them.
+/// Micro-batch sizes with their number of micro-batches: for each number, the smallest size.
 pub(super) fn sizes(batch: u64) -> Vec<(u64, u64)> {
     let mut sizes = Vec::new();
     for pieces in 1..=batch {

@@ -1,15 +1,15 @@
-//! Micro-batches of one size, where they cost next to nothing: 4 of 32 rather than 41 + 41 + 41 + 5.
+//! Equal micro-batches, if they cost almost nothing: 4 of 32 instead of 41 + 41 + 41 + 5.
 
-use super::divide::NOTICEABLE;
+use super::divide::MIN_REL_GAIN;
 use super::{Search, milliseconds};
 use crate::answer::Tried;
 use crate::trial::{Candidate, Room, Trial};
 
 impl<T: Trial> Search<'_, T> {
-    /// Divides a plan's batch evenly: into pieces of exactly one size, else into as many pieces as before
-    /// that differ by less than their number; unchanged where each is noticeably slower.
-    pub(super) fn evened(&mut self, best: Tried, batch: u64) -> Result<Tried, T::Error> {
-        let slowest = milliseconds(&best.outcome) * (1.0 + NOTICEABLE);
+    /// Divides a plan's batch evenly: into micro-batches of one size, or otherwise into as many as before of
+    /// nearly equal sizes; unchanged if that is noticeably slower.
+    pub(super) fn divide_evenly(&mut self, best: Tried, batch: u64) -> Result<Tried, T::Error> {
+        let slowest = milliseconds(&best.outcome) * (1.0 + MIN_REL_GAIN);
         for micro_batch in even_sizes(batch, best.candidate.micro_batch) {
             let candidate = Candidate {
                 micro_batch: Some(micro_batch),
@@ -25,13 +25,13 @@ impl<T: Trial> Search<'_, T> {
     }
 }
 
-/// Sizes below a micro-batch that divide the batch evenly, or more evenly than it does. Nothing where it
-/// divides the batch.
+/// Smaller sizes that divide the batch evenly, or more evenly than `micro_batch`. Empty if it divides the
+/// batch already.
 fn even_sizes(batch: u64, micro_batch: Option<u64>) -> Vec<u64> {
     let Some(micro_batch) = micro_batch.filter(|size| !batch.is_multiple_of(*size)) else {
         return Vec::new();
     };
-    // Half the size takes twice the passes, which is not next to nothing.
+    // Half the size takes twice the passes, which is not negligible.
     let exact = (micro_batch.div_ceil(2)..micro_batch).rev().find(|size| batch.is_multiple_of(*size));
     let as_many = Some(batch.div_ceil(batch.div_ceil(micro_batch))).filter(|size| *size < micro_batch);
     let mut sizes: Vec<u64> = exact.into_iter().chain(as_many).collect();

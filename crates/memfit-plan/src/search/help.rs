@@ -1,5 +1,5 @@
-//! What is said beside a plan: why the batch is not divided and nothing sent to the host, how far the
-//! micro-batch goes, and what to do or to allow where nothing fits.
+//! Explanations and advice for a plan: why the batch is not divided or nothing is offloaded, the limit of the
+//! micro-batch, and what to do or to allow if nothing fits.
 
 use memfit_vocabulary::{Lever, Sense, Training, Turn, Value};
 
@@ -10,12 +10,12 @@ use crate::levers::{Entry, entries, may_be_divided};
 use crate::predict::exposed_ns;
 use crate::trial::{Candidate, Room, Trial};
 
-/// So many ways are told where nothing fits.
-const WAYS: usize = 2;
-/// So many runs look for the largest batch.
-const BATCHES: u32 = 10;
-/// So many runs look where memory says that the card is full, before what is left is halved.
-const GUESSES: u32 = 6;
+/// Maximum number of suggestions if nothing fits.
+const MAX_SUGGESTIONS: usize = 2;
+/// Maximum number of runs to find the largest batch.
+const MAX_BATCH_RUNS: u32 = 10;
+/// Runs that follow the memory model, before the remaining interval is halved.
+const MAX_GUESSES: u32 = 6;
 
 impl<T: Trial> Search<'_, T> {
     pub(super) fn may_divide(&mut self, training: &Training) -> bool {
@@ -69,7 +69,7 @@ impl<T: Trial> Search<'_, T> {
         }
     }
 
-    /// Why nothing is sent to the host, where a plan computes blocks again.
+    /// Explains why nothing is offloaded, if a plan recomputes blocks.
     pub(super) fn tell_of_offload(&mut self, best: &Tried) {
         let Some(training) = self.training_of(best) else { return };
         let name = Lever::ActivationOffload.name();
@@ -97,7 +97,7 @@ impl<T: Trial> Search<'_, T> {
         );
     }
 
-    /// The training with a plan's levers, its batch whole and nothing computed again.
+    /// Facts about the training with a plan's levers, without micro-batches and recomputation.
     fn training_of(&self, best: &Tried) -> Option<Training> {
         let whole = |candidate: &Candidate| {
             let mut whole = Candidate { micro_batch: None, pieces: 1, ..candidate.clone() };
@@ -112,23 +112,22 @@ impl<T: Trial> Search<'_, T> {
         found.outcome.training.clone()
     }
 
-    /// How many samples together the plan bears: one more than it has, and where that fits, on from there.
-    /// Nothing where whoever waits has had enough before that was seen.
+    /// Finds the limit of the plan's micro-batch: one sample more than the plan has, and further if that
+    /// fits. Returns `None` after an interrupt.
     pub(super) fn limit(&mut self, best: &Tried, training: &Training) -> Result<Option<Limit>, T::Error> {
         let Some(mut largest) = best.candidate.micro_batch else { return Ok(None) };
         let batch = training.batch;
-        let mut rise = Rise::of(&best.candidate, &best.outcome, training);
+        let mut rise = Rise::from_outcome(&best.candidate, &best.outcome, training);
         let mut refuted: Option<u64> = None;
-        // Whether what is known of the peak has become better with the last run.
+        // `true` if the last run corrected the model of the peak.
         let mut learnt = true;
         for run in 0.. {
             let end = refuted.unwrap_or(batch + 1);
             if largest + 1 >= end {
                 break;
             }
-            // Where memory says that the card is full, as long as it says something new, and else in the
-            // middle.
-            let guess = if learnt && run < GUESSES {
+            // Follows the model as long as it is corrected, and bisects otherwise.
+            let guess = if learnt && run < MAX_GUESSES {
                 rise.reaches(self.limits.budget)
             } else {
                 largest.midpoint(end)
@@ -140,7 +139,7 @@ impl<T: Trial> Search<'_, T> {
                 ..best.candidate.clone()
             };
             let Some(outcome) = self.run(&candidate, Room::Budget)? else { return Ok(None) };
-            // By one the first guess may be wrong.
+            // The first prediction may be wrong by one.
             learnt = outcome.fits || run == 0;
             if outcome.fits {
                 largest = next;
@@ -152,7 +151,7 @@ impl<T: Trial> Search<'_, T> {
         Ok(Some(Limit { largest, refuted }))
     }
 
-    /// Nothing that is allowed fits: what would, the least change of the training first.
+    /// If no allowed plan fits: suggests what would, with the smallest effect on training results first.
     pub(super) fn what_would_help(
         &mut self,
         training: &Training,
@@ -162,17 +161,17 @@ impl<T: Trial> Search<'_, T> {
         let mut plain = Candidate::as_is();
         let unwanted = |lever: Lever| self.limits.excludes(lever);
         if !training.reduced && !unwanted(half) {
-            plain = plain.with(half, Value::default());
+            plain = plain.with_lever(half, Value::default());
         }
         if !training.blocks.is_empty() && !unwanted(Lever::Checkpointing) {
             let names = training.blocks.iter().map(|block| block.name.clone()).collect();
-            plain = plain.with(Lever::Checkpointing, Value::Names(names));
+            plain = plain.with_lever(Lever::Checkpointing, Value::Names(names));
         }
         let kernel = if training.fusible { Lever::FusedOptimizer } else { Lever::ForeachOff };
         let mut rows = vec![if unwanted(kernel) || !training.optimizes {
             plain.clone()
         } else {
-            plain.with(kernel, Value::default())
+            plain.with_lever(kernel, Value::default())
         }];
         let whole = self.tried.iter().find(|tried| !tried.on_card).map(|tried| tried.outcome.peak);
         let peak = whole.unwrap_or_default();
@@ -180,7 +179,7 @@ impl<T: Trial> Search<'_, T> {
         let acts = |entry: &&Entry| entry.search.turn == Turn::WhereShort && entry.acts_on(&plain, training);
         for entry in entries().iter().filter(acts) {
             if let Sense::Try(value) = entry.sense(&situation) {
-                rows.extend(entry.on(&plain, value));
+                rows.extend(entry.add_to(&plain, value));
             }
         }
         rows.retain(|row| !row.settings.iter().any(|setting| unwanted(setting.lever)));
@@ -198,11 +197,11 @@ impl<T: Trial> Search<'_, T> {
             if outcome.fits && outcome.refused.is_empty() {
                 advice.push(format!(
                     "with {} (`--allow {label}`) it fits, at {:.2} GiB",
-                    candidate.told(),
+                    candidate.describe(),
                     gib(outcome.peak.device_upper)
                 ));
                 told += 1;
-                if told == WAYS {
+                if told == MAX_SUGGESTIONS {
                     break;
                 }
             }
@@ -210,7 +209,7 @@ impl<T: Trial> Search<'_, T> {
         Ok(())
     }
 
-    /// Where nothing keeps the global batch: the largest that fits, as advice.
+    /// If nothing keeps the global batch: suggests the largest one that fits.
     pub(super) fn largest_batch(
         &mut self,
         base: &Candidate,
@@ -220,18 +219,18 @@ impl<T: Trial> Search<'_, T> {
         let batch = training.batch;
         let divides = !training.alternates
             && self.limits.forbid(Lever::MicroBatch, training.label_of_dividing()).is_none();
-        // Where the batch may be divided, a smaller one would not help.
+        // If the batch can be divided, a smaller one would not help.
         if batch < 2 || (divides && may_be_divided(base).is_ok()) {
             return Ok(());
         }
         let mut base = base.clone();
         if !training.blocks.is_empty() && !self.limits.excludes(Lever::Checkpointing) {
             let names = training.blocks.iter().map(|block| block.name.clone()).collect();
-            base = base.with(Lever::Checkpointing, Value::Names(names));
+            base = base.with_lever(Lever::Checkpointing, Value::Names(names));
         }
         base.settings.retain(|setting| setting.lever.excludes(Lever::MicroBatch).is_none());
         let (mut fits, mut refuted) = (0, batch);
-        for _ in 0..BATCHES {
+        for _ in 0..MAX_BATCH_RUNS {
             if refuted - fits <= 1 {
                 break;
             }
@@ -239,7 +238,7 @@ impl<T: Trial> Search<'_, T> {
             let candidate =
                 Candidate { micro_batch: Some(size), pieces: batch.div_ceil(size), ..base.clone() };
             let Some(outcome) = self.run(&candidate, Room::Budget)? else { return Ok(()) };
-            // A smaller batch is not one in pieces.
+            // A smaller batch is not one in micro-batches.
             let refuses =
                 |(lever, _): &(String, String)| lever != Lever::MicroBatch.name() || !training.alternates;
             if outcome.refused.iter().any(refuses) {
@@ -253,7 +252,7 @@ impl<T: Trial> Search<'_, T> {
         }
         if fits > 0 {
             let with =
-                if base.settings.is_empty() { String::new() } else { format!(" with {}", base.told()) };
+                if base.settings.is_empty() { String::new() } else { format!(" with {}", base.describe()) };
             let rate = fits as f64 / batch as f64;
             advice.push(format!(
                 "nothing that is allowed keeps the batch of {batch}: {fits} samples fit{with}, and {refuted} do not. A smaller batch is another training, with noisier gradients; a learning rate that suits {batch} is often lowered with it, in proportion to {rate:.2} of it (SGD) or to {:.2} (Adam, by the square root). That is advice: memfit changes neither",

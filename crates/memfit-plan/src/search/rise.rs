@@ -1,29 +1,27 @@
-//! How a plan's peak rises with the samples that go through together: in proportion, from what is there
-//! whatever goes through. One run tells as much, and each further one corrects it.
+//! Growth of a plan's peak with the micro-batch size: linear, with a constant part. One run determines it,
+//! and further ones correct it.
 
 use memfit_vocabulary::{Lever, Training};
 
 use crate::trial::{Candidate, Outcome};
 
-/// Shares of activations are hundredths in such steps: a compiler that is told to keep so much keeps a little
-/// more or less.
-const STEP: u64 = 5;
-/// Less than this is computing nearly everything again, which checkpointing does.
-pub(super) const LEAST: u64 = 10;
+/// Step of activation budgets in hundredths, since a compiler keeps slightly more or less than its budget.
+const BUDGET_STEP: u64 = 5;
+/// Minimum activation budget in hundredths; less recomputes nearly everything, as checkpointing does.
+pub(super) const MIN_BUDGET: u64 = 10;
 
-/// The peak as a line over the samples.
+/// Peak as a line over the micro-batch size.
 pub(super) struct Rise {
-    /// Samples, and the peak with them.
+    /// A micro-batch size with its peak.
     from: (u64, f64),
-    /// Bytes more for each sample more.
+    /// Bytes for each further sample.
     each: f64,
-    /// Gradients that lie beside the activations once there are several pieces, and were not there in the
-    /// run that this is from.
+    /// Bytes of gradients that exist with several micro-batches, and did not in the run that this is from.
     gradients: f64,
 }
 
 impl Rise {
-    pub(super) fn of(candidate: &Candidate, outcome: &Outcome, training: &Training) -> Self {
+    pub(super) fn from_outcome(candidate: &Candidate, outcome: &Outcome, training: &Training) -> Self {
         let told = outcome.training.as_ref().unwrap_or(training);
         let samples = candidate.micro_batch.unwrap_or(training.batch).max(1);
         let peak = outcome.peak.device_upper;
@@ -40,7 +38,7 @@ impl Rise {
         }
     }
 
-    /// So many samples took so much, in several pieces.
+    /// Corrects the line by a measurement with several micro-batches.
     pub(super) fn learn(&mut self, samples: u64, bytes: u64) {
         let (before, at) = self.from;
         let at = at + std::mem::take(&mut self.gradients);
@@ -51,7 +49,7 @@ impl Rise {
         self.from = (samples, bytes as f64);
     }
 
-    /// The samples that so many bytes are enough for, the batch being in several pieces.
+    /// Largest micro-batch within a budget, with several micro-batches.
     pub(super) fn reaches(&self, budget: u64) -> u64 {
         let (samples, bytes) = self.from;
         if self.each <= 0.0 {
@@ -60,8 +58,8 @@ impl Rise {
         (samples as f64 + (budget as f64 - bytes - self.gradients) / self.each).max(0.0) as u64
     }
 
-    /// The hundredths of what so many samples keep that there is room for; nothing where so few are that the
-    /// compiler has no choice.
+    /// Activation budget in hundredths for a micro-batch size; `None` if it is too small for the compiler to
+    /// have a choice.
     pub(super) fn share(&self, samples: u64, pieces: u64, budget: u64) -> Option<u64> {
         let (from, bytes) = self.from;
         let gradients = if pieces > 1 { self.gradients } else { 0.0 };
@@ -70,12 +68,12 @@ impl Rise {
         if all <= 0.0 || room <= 0.0 {
             return None;
         }
-        let hundredths = ((room / all * 100.0) as u64).min(100 - STEP);
-        Some(hundredths / STEP * STEP).filter(|share| *share >= LEAST)
+        let hundredths = ((room / all * 100.0) as u64).min(100 - BUDGET_STEP);
+        Some(hundredths / BUDGET_STEP * BUDGET_STEP).filter(|share| *share >= MIN_BUDGET)
     }
 }
 
-/// Whether the gradients of all parameters are there together.
+/// Returns `true` if the gradients of all parameters exist together.
 fn keeps_gradients(candidate: &Candidate) -> bool {
     candidate.value(Lever::OptimizerInBackward).is_none()
 }
@@ -92,20 +90,20 @@ mod tests {
             Training { batch: 10, parameters: 100, trained: 100, state: 200, ..Training::default() };
         let peak = Expected { device_upper: peak, reserved: peak, ..Expected::default() };
         let outcome = Outcome { peak, ..Outcome::default() };
-        let rise = Rise::of(candidate, &outcome, &training);
-        assert_eq!(rise.reaches(800), samples, "{}", candidate.told());
-        assert_eq!(rise.share(10, 1, 800), share, "{}", candidate.told());
+        let rise = Rise::from_outcome(candidate, &outcome, &training);
+        assert_eq!(rise.reaches(800), samples, "{}", candidate.describe());
+        assert_eq!(rise.share(10, 1, 800), share, "{}", candidate.describe());
     }
 
     #[test]
     fn gradients_lie_beside_what_is_kept_where_there_are_several_pieces() {
         let whole = Candidate::as_is();
-        // 300 bytes that are always there, and 100 a sample; a second piece finds 100 of gradients.
+        // 300 constant bytes, and 100 a sample; from the second micro-batch on, 100 of gradients.
         check(&whole, 1300, 4, Some(50));
         let pieces = Candidate { micro_batch: Some(5), pieces: 2, ..Candidate::as_is() };
         check(&pieces, 900, 4, Some(40));
-        // Where each is let go at once, there are none.
-        let at_once = whole.with(Lever::OptimizerInBackward, Value::default());
+        // With gradients freed at once, there are none.
+        let at_once = whole.with_lever(Lever::OptimizerInBackward, Value::default());
         check(&at_once, 1300, 5, Some(50));
     }
 
@@ -113,7 +111,8 @@ mod tests {
     fn what_was_learnt_counts_upward_and_downward() {
         let training = Training { batch: 10, parameters: 100, ..Training::default() };
         let peak = Expected { device_upper: 1100, reserved: 1100, ..Expected::default() };
-        let mut rise = Rise::of(&Candidate::as_is(), &Outcome { peak, ..Outcome::default() }, &training);
+        let mut rise =
+            Rise::from_outcome(&Candidate::as_is(), &Outcome { peak, ..Outcome::default() }, &training);
         assert_eq!(rise.reaches(600), 5);
         rise.learn(5, 700);
         assert_eq!(rise.reaches(600), 3);

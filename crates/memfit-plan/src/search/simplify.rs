@@ -1,16 +1,16 @@
-//! The simplest of those that are as fast: what does not make a step noticeably faster is not worth a change.
+//! Simplification: of the candidates that are almost as fast as the best, the one with the fewest changes.
 
 use memfit_vocabulary::{Harm, Label, Lever, Training};
 
-use super::divide::NOTICEABLE;
+use super::divide::MIN_REL_GAIN;
 use super::{Search, milliseconds};
 use crate::answer::Tried;
 use crate::trial::{Candidate, Room, Trial};
 
-/// So many are run on the card, at most.
-const MOST: usize = 2;
+/// Maximum number of candidates that are run on the card.
+const MAX_RUNS: usize = 2;
 
-/// How much a candidate changes, the least first: what becomes of the training, and by how many levers.
+/// Extent of a candidate's changes: effect on the training results, then number of levers.
 fn changes(candidate: &Candidate, training: &Training) -> (Harm, Label, usize) {
     let divided = candidate.micro_batch.is_some();
     let of_dividing = if divided { training.label_of_dividing() } else { Label::Exact };
@@ -19,9 +19,9 @@ fn changes(candidate: &Candidate, training: &Training) -> (Harm, Label, usize) {
 }
 
 impl<T: Trial> Search<'_, T> {
-    /// Of what was run and fits, what is as good as fast as the best and changes the least.
+    /// Returns the candidate with the fewest changes among those that fit and are almost as fast as the best.
     pub(super) fn simplest(&mut self, best: Tried, training: &Training) -> Result<Tried, T::Error> {
-        let enough = milliseconds(&best.outcome) * (1.0 + NOTICEABLE);
+        let enough = milliseconds(&best.outcome) * (1.0 + MIN_REL_GAIN);
         let of_best = changes(&best.candidate, training);
         let may_be = |tried: &&Tried| {
             let outcome = &tried.outcome;
@@ -39,7 +39,7 @@ impl<T: Trial> Search<'_, T> {
                 .then(milliseconds(&a.outcome).total_cmp(&milliseconds(&b.outcome)))
         });
         simpler.dedup_by(|later, earlier| later.candidate == earlier.candidate);
-        for tried in simpler.into_iter().take(MOST) {
+        for tried in simpler.into_iter().take(MAX_RUNS) {
             let Some(outcome) = self.run(&tried.candidate, Room::Budget)? else { break };
             if outcome.fits && outcome.refused.is_empty() && milliseconds(&outcome) <= enough {
                 let simple = Tried { candidate: tried.candidate, outcome, on_card: true };
@@ -50,7 +50,7 @@ impl<T: Trial> Search<'_, T> {
         Ok(best)
     }
 
-    /// What the fastest has and the simplest does without.
+    /// Reports the levers of the fastest candidate that the simplest one omits.
     fn tell_of_dropped(&mut self, fastest: &Tried, simple: &Tried) {
         let mut dropped: Vec<Lever> =
             fastest.candidate.settings.iter().map(|setting| setting.lever).collect();

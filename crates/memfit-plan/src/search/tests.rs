@@ -1,4 +1,4 @@
-//! The search on trainings that are pretended.
+//! Tests of the search on simulated trainings.
 
 use memfit_vocabulary::{Harm, Measured, Parts, Value};
 use proptest::prelude::*;
@@ -13,26 +13,26 @@ mod whole;
 
 const GIB: u64 = 1 << 30;
 
-/// A training that behaves as the model says, with an error of its own.
+/// Training that follows the model with an error.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Pretended {
     batch: u64,
     blocks: u64,
-    /// Bytes a sample in each block.
+    /// Bytes of a sample in each block.
     kept: u64,
     fixed: u64,
     budget: u64,
     couples_samples: bool,
-    /// Whether the script as it is shows that parts of a batch train as the whole.
+    /// `true` if the unchanged script shows that micro-batches train like the whole batch.
     verified: bool,
-    /// Bytes that no model knows of, with blocks computed again.
+    /// Bytes unknown to the model, with recomputed blocks.
     surprise: u64,
-    /// Bytes of the optimizer's state, and of what it updates.
+    /// Bytes of the optimizer state, and of the parameters that it updates.
     state: u64,
     trained: u64,
     optimizes: bool,
-    /// Whether gradients come when activations have gone, so that the greater of both counts.
+    /// `true` if gradients appear as activations are freed, so that the larger of the two counts.
     in_turn: bool,
     runs: u64,
     patience: u64,
@@ -208,13 +208,13 @@ fn a_lever_that_is_not_wanted_is_neither_moved_nor_advised() {
                 Lever::MicroBatch => candidate.micro_batch.is_some(),
                 lever => candidate.value(lever).is_some(),
             };
-            // Where nothing fits, how large a batch would is looked for all the same.
+            // If nothing fits, the largest fitting batch is searched nevertheless.
             let may_be_smaller = unwanted == Lever::MicroBatch && answer.chosen.is_none();
             let tried = answer.tried.iter().any(|tried| moved(&tried.candidate, unwanted));
             assert!(!tried || may_be_smaller, "{unwanted}");
             let told = format!("`--without {unwanted}` was asked for");
             assert!(answer.rejected.iter().any(|rejected| rejected.why == told), "{unwanted}");
-            // The same of one that a change of the script cannot carry, with its own reason.
+            // The same for a lever that a change of the script cannot contain, with its own reason.
             let unwritable = vec![(unwanted, "it has no lines".to_owned())];
             let asked = Limits { without: Vec::new(), unwritable, ..asked };
             let same = search(&mut Pretended { budget, ..pretended() }, &asked).unwrap().unwrap();
@@ -253,21 +253,21 @@ fn a_change_gets_the_best_plan_that_it_can_carry() {
     let slower =
         milliseconds(&next.chosen.unwrap().outcome) > milliseconds(&best.chosen.clone().unwrap().outcome);
     assert!(slower);
-    // A search that was ended early has a plan all the same, and no further one.
+    // A search that was ended early has a plan nevertheless, and no further one.
     let early = Answer { interrupted: true, ..best.clone() };
     let carried = |left_out: &dyn Fn(&Answer) -> Vec<(Lever, String)>| {
         search_carried(&mut pretended(), &limits, &early, left_out).unwrap()
     };
     assert!(carried(&|_| Vec::new()).is_some());
     assert!(carried(&|_| vec![(Lever::AutocastBf16, String::new())]).is_none());
-    // One that no search keeps out ends it.
+    // A lever that cannot be excluded ends the search.
     let always = |_: &Answer| vec![(Lever::AutocastBf16, String::new())];
     assert!(search_carried(&mut pretended(), &limits, &best, always).unwrap().is_none());
 }
 
 #[test]
 fn what_saves_only_once_activations_are_gone_is_found() {
-    // Of the whole batch, activations make the peak; once they are computed again, gradients do.
+    // With the whole batch, activations determine the peak; with recomputation, gradients do.
     let mut trial = Pretended {
         in_turn: true,
         couples_samples: true,
@@ -284,7 +284,7 @@ fn what_saves_only_once_activations_are_gone_is_found() {
     assert!(answer.evaluations < 30, "{} runs", answer.evaluations);
 }
 
-/// A training that goes on from trained weights, of pictures: both could be made less of.
+/// Fine-tuning on images: trainable parameters and image size could both be reduced.
 struct Tuned(Pretended);
 
 impl Trial for Tuned {
@@ -316,7 +316,7 @@ impl Trial for Tuned {
 fn what_does_more_harm_is_taken_only_where_nothing_milder_fits() {
     let levers = [Lever::EightBitOptimizer, Lever::Adafactor, Lever::Lora, Lever::ResizeBeforeUpload];
     let tuned = |budget: u64, without: &[Lever]| {
-        // One sample, one block: nothing can be divided or computed again.
+        // One sample, one block: nothing can be divided or recomputed.
         let mut trial = Tuned(Pretended {
             batch: 1,
             blocks: 1,
@@ -334,24 +334,23 @@ fn what_does_more_harm_is_taken_only_where_nothing_milder_fits() {
         let of_it = answer.rejected.iter().find(|rejected| rejected.lever == lever.name());
         of_it.map(|rejected| rejected.why.clone()).unwrap_or_default()
     };
-    // Beside half the activations there is room for the optimizer's state in fewer bits: pictures of fewer
-    // pixels would be faster.
+    // With half of the activations, an optimizer state in fewer bits fits: smaller images would be faster.
     let mild = tuned(11 * GIB, &[]);
-    assert_eq!(harm(&mild), Harm::Digits, "{}", mild.chosen.unwrap().candidate.told());
+    assert_eq!(harm(&mild), Harm::Digits, "{}", mild.chosen.unwrap().candidate.describe());
     let resized = why(&mild, Lever::ResizeBeforeUpload);
     assert!(resized.contains("what does less harm fits") && resized.contains("GiB"), "{resized}");
     assert!(mild.advice.iter().all(|advice| !advice.contains("harm")), "{:?}", mild.advice);
-    // Without what is mild, the next that helps, and the answer says so.
+    // Without the mild lever, the next one that helps is used, and the answer says so.
     let rest =
         [Lever::Bf16OptimizerState, Lever::PureBf16, Lever::HostOptimizerState, Lever::OptimizerInBackward];
     let mut without = rest.to_vec();
     for (gone, wanted) in levers.iter().zip([Harm::Rule, Harm::Model, Harm::Samples]) {
         without.push(*gone);
         let answer = tuned(11 * GIB, &without);
-        assert_eq!(harm(&answer), wanted, "{}", answer.chosen.unwrap().candidate.told());
+        assert_eq!(harm(&answer), wanted, "{}", answer.chosen.unwrap().candidate.describe());
         assert!(answer.advice.iter().any(|advice| advice.contains("less harm")), "{:?}", answer.advice);
     }
-    // What is not allowed is told as that, and not tried.
+    // A forbidden lever is reported as such and not tried.
     let limits = limits(11 * GIB, Label::Precision);
     let mut strict = Tuned(Pretended { batch: 1, blocks: 1, kept: 16 * GIB, state: 3 * GIB, ..pretended() });
     strict.0.budget = 11 * GIB;
@@ -362,7 +361,7 @@ fn what_does_more_harm_is_taken_only_where_nothing_milder_fits() {
 
 #[test]
 fn a_script_that_helps_itself_is_planned_for_and_kept_where_nothing_is_faster() {
-    /// It runs out of memory, makes its batch smaller by itself, and goes on.
+    /// Training that handles running out of memory itself, by reducing its batch.
     struct Helps(Pretended, f64);
     impl Trial for Helps {
         type Error = ();
@@ -387,7 +386,7 @@ fn a_script_that_helps_itself_is_planned_for_and_kept_where_nothing_is_faster() 
         let chosen = answer.chosen.unwrap();
         assert!(chosen.fits() && milliseconds(&chosen.outcome) <= own_ms);
         assert_eq!(chosen.outcome.recovered, verdict == Verdict::FitsAsIs);
-        // What it is compared with is the script with memory without end, or as it goes on by itself.
+        // The baseline is the script without a memory limit, or with its own recovery.
         assert_eq!(answer.baseline.on_card, verdict == Verdict::FitsAsIs);
     }
 }
@@ -415,7 +414,7 @@ fn where_nothing_fits_it_says_what_would() {
 
 #[test]
 fn what_pays_for_memory_is_tried_where_it_is_short_and_its_price_is_told() {
-    // Weights' gradients and the optimizer's state alone are more than the card has.
+    // The weights' gradients and the optimizer state alone exceed the card.
     let short = Pretended { state: 4 * GIB, trained: 2 * GIB, budget: 6 * GIB, ..pretended() };
     let mut trial = short.clone();
     let asked = Limits { link: Some(1e10), ..limits(trial.budget, Label::Exact) };
@@ -439,7 +438,7 @@ fn what_pays_for_memory_is_tried_where_it_is_short_and_its_price_is_told() {
             .iter()
             .any(|rejected| rejected.lever == "8-bit-optimizer" && rejected.why.contains("not allowed"))
     );
-    // Where the card has room for them, they are not even tried.
+    // If the card has enough memory, they are not tried.
     let mut roomy = Pretended { budget: 40 * GIB, ..short };
     let asked = Limits { link: Some(1e10), ..limits(roomy.budget, Label::Exact) };
     let answer = search(&mut roomy, &asked).unwrap().unwrap();
@@ -451,13 +450,13 @@ fn what_pays_for_memory_is_tried_where_it_is_short_and_its_price_is_told() {
 
 #[test]
 fn where_nothing_keeps_the_batch_the_largest_that_fits_is_told() {
-    // Blocks cannot be computed again, and dividing would be another training.
+    // Blocks cannot be recomputed, and micro-batches would change training results.
     let mut trial = Pretended { couples_samples: true, blocks: 1, kept: GIB, fixed: GIB, ..pretended() };
     let budget = trial.budget;
     let answer = search(&mut trial, &limits(budget, Label::Rounding)).unwrap().unwrap();
     assert_eq!(answer.verdict, Verdict::DoesNotFit);
     let told = answer.advice.iter().find(|advice| advice.contains("keeps the batch of 64")).unwrap();
-    // One gibibyte and a tenth for each sample, beside one.
+    // 1.1 GiB for each sample, plus one.
     assert!(told.contains("4 samples fit") && told.contains("and 5 do not"), "{told}");
     assert!(told.contains("advice"));
 }
@@ -472,7 +471,7 @@ fn without_an_optimizer_pieces_are_exact_and_nothing_is_computed_again() {
     assert!(chosen.candidate.micro_batch.is_some() && chosen.candidate.settings.is_empty());
 }
 
-/// A training of which no time is known.
+/// Training without measured times.
 struct Timeless(Pretended);
 
 impl Trial for Timeless {

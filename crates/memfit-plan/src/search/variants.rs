@@ -1,34 +1,34 @@
-//! The script with the levers that serve it, before its batch is divided: more than one where memory and time
-//! want different ones.
+//! Variants of the script with useful levers, before its batch is divided: several if memory and time call
+//! for different ones.
 
 use memfit_vocabulary::{Harm, Label, Lever, Sense, Training, Turn, Value};
 
 use super::combine::{Paid, Paying};
-use super::{Search, milliseconds, told};
+use super::{Search, describe_change, milliseconds};
 use crate::answer::Tried;
 use crate::front::{Point, front};
 use crate::levers::{Entry, entries};
 use crate::plan::Expected;
 use crate::trial::{Candidate, Outcome, Room, Trial};
 
-/// A change of time by less than this share is none.
-const NOTICEABLE: f64 = 0.005;
-/// Memory that is saved by less than the rest of this share is nothing.
-const NOTICEABLY_LESS: f64 = 0.999;
-/// A change by less than this share is that of a clock.
-const NOTHING: f64 = 0.000_5;
-/// Memory that is saved by less than this share is not worth a variant.
-const SMALLER: f64 = 0.99;
-/// So many variants are divided, at most.
-const MOST: usize = 8;
-/// So many variants are followed from lever to lever, at most.
-const FOLLOWED: usize = 4;
+/// Minimum relative change in time that counts.
+const MIN_REL_TIME_CHANGE: f64 = 0.005;
+/// Maximum ratio of memory with and without a lever for the savings to count.
+const MAX_MEMORY_RATIO: f64 = 0.999;
+/// Relative change below which a difference is measurement noise.
+const NOISE_REL_TOLERANCE: f64 = 0.000_5;
+/// Maximum ratio of memory with and without a lever for it to be worth a variant.
+const MAX_VARIANT_MEMORY_RATIO: f64 = 0.99;
+/// Maximum number of variants that are divided.
+const MAX_DIVIDED: usize = 8;
+/// Maximum number of variants that are carried from lever to lever.
+const MAX_FOLLOWED: usize = 4;
 
 type Variant = (Candidate, Outcome);
 
 impl<T: Trial> Search<'_, T> {
-    /// The levers of a turn, and of so much harm, that make sense and are allowed, with how far they are
-    /// moved; the others are rejected, with the reason.
+    /// Levers of a turn and a degree of harm that make sense and are allowed, with their values; the others
+    /// are rejected with the reason.
     pub(super) fn levers(
         &mut self,
         turn: Turn,
@@ -51,7 +51,7 @@ impl<T: Trial> Search<'_, T> {
         found
     }
 
-    /// The variants, in no order.
+    /// Collects the variants, in no particular order.
     pub(super) fn variants(
         &mut self,
         start: Candidate,
@@ -76,7 +76,7 @@ impl<T: Trial> Search<'_, T> {
         Ok(found)
     }
 
-    /// The variants with a lever that does so much harm to what is learnt.
+    /// Variants with a lever that does this degree of harm to the training results.
     pub(super) fn harmed(&mut self, harm: Harm, training: &Training) -> Result<Vec<Variant>, T::Error> {
         let (more, late) = self.where_short(harm, training)?;
         let mut found = undominated(&more);
@@ -84,8 +84,8 @@ impl<T: Trial> Search<'_, T> {
         Ok(found)
     }
 
-    /// The variants with a lever where it serves them, and as they were where it does not. Why not is told
-    /// once, and only of a lever that serves none of them.
+    /// Adds a lever to the variants that benefit from it and keeps the others. A reason for rejection is
+    /// reported once, and only if no variant benefits.
     fn grown(
         &mut self,
         entry: &'static Entry,
@@ -95,14 +95,14 @@ impl<T: Trial> Search<'_, T> {
         let mut grown = Vec::new();
         let mut against: Option<String> = None;
         let mut serves = false;
-        // Where it acted on nothing there is nothing for it to act on beside the same precision either.
+        // A lever without effect has none on another variant of the same precision either.
         let mut inert: Option<Candidate> = None;
         for (candidate, without) in variants {
             if inert.as_ref().is_some_and(|known| precision(known) == precision(&candidate)) {
                 grown.push((candidate, without));
                 continue;
             }
-            let Some((with, outcome)) = self.with(entry, value, &candidate)? else {
+            let Some((with, outcome)) = self.run_with_lever(entry, value, &candidate)? else {
                 grown.push((candidate, without));
                 continue;
             };
@@ -110,17 +110,19 @@ impl<T: Trial> Search<'_, T> {
                 if is_inert(&without, &outcome) {
                     inert = Some(candidate.clone());
                 }
-                against.get_or_insert_with(|| format!("it gains nothing here: {}", told(&without, &outcome)));
+                against.get_or_insert_with(|| {
+                    format!("it gains nothing here: {}", describe_change(&without, &outcome))
+                });
                 grown.push((candidate, without));
                 continue;
             }
             let smaller = outcome.peak.device_upper <= without.peak.device_upper;
-            let faster = milliseconds(&outcome) <= milliseconds(&without) * (1.0 + NOTICEABLE);
+            let faster = milliseconds(&outcome) <= milliseconds(&without) * (1.0 + MIN_REL_TIME_CHANGE);
             serves |= smaller || faster;
             match (smaller, faster) {
                 (true, true) => grown.push((with, outcome)),
                 (false, false) => {
-                    against.get_or_insert_with(|| told(&without, &outcome));
+                    against.get_or_insert_with(|| describe_change(&without, &outcome));
                     grown.push((candidate, without));
                 }
                 (true, false) | (false, true) => {
@@ -135,9 +137,8 @@ impl<T: Trial> Search<'_, T> {
         Ok(grown)
     }
 
-    /// Where memory is short, levers that pay for it, each on the fastest variant: those that save something,
-    /// and those that save nothing as long as activations make the peak, and something once these are
-    /// computed again.
+    /// If memory is short, adds memory-saving levers to the fastest variant: those that save memory at once,
+    /// and those that save some only after recomputation removes the activations from the peak.
     fn where_short(
         &mut self,
         harm: Harm,
@@ -150,23 +151,24 @@ impl<T: Trial> Search<'_, T> {
             if !entry.acts_on(&base, training) {
                 continue;
             }
-            let Some(with) = self.with(entry, &value, &base)? else { continue };
-            self.considered.push((entry.lever, told(&without, &with.1)));
-            let smaller = with.1.peak.device_upper as f64 <= without.peak.device_upper as f64 * SMALLER;
+            let Some(with) = self.run_with_lever(entry, &value, &base)? else { continue };
+            self.considered.push((entry.lever, describe_change(&without, &with.1)));
+            let smaller = with.1.peak.device_upper as f64
+                <= without.peak.device_upper as f64 * MAX_VARIANT_MEMORY_RATIO;
             let faster = with.1.peak.device_upper <= without.peak.device_upper
-                && milliseconds(&with.1) < milliseconds(&without) * (1.0 - NOTICEABLE);
+                && milliseconds(&with.1) < milliseconds(&without) * (1.0 - MIN_REL_TIME_CHANGE);
             if with.1.peak.device_upper < without.peak.device_upper {
-                paying.levers.push(Paid::of(entry, value.clone(), &without, &with));
+                paying.levers.push(Paid::from_outcomes(entry, value.clone(), &without, &with));
             }
             if smaller || faster {
                 more.push(with);
             } else if let Some((less, least)) = self.both_again((&base, &without), (&with.0, &with.1))?
-                && least.peak.device_upper as f64 <= less.peak.device_upper as f64 * SMALLER
+                && least.peak.device_upper as f64 <= less.peak.device_upper as f64 * MAX_VARIANT_MEMORY_RATIO
             {
                 self.considered.pop();
-                self.considered.push((entry.lever, told(&less, &least)));
+                self.considered.push((entry.lever, describe_change(&less, &least)));
                 paying.levers.retain(|paid| !paid.is_of(entry.lever));
-                paying.levers.push(Paid::of(entry, value, &less, &(with.0.clone(), least)));
+                paying.levers.push(Paid::from_outcomes(entry, value, &less, &(with.0.clone(), least)));
                 late.push(with);
             }
         }
@@ -174,7 +176,7 @@ impl<T: Trial> Search<'_, T> {
         Ok((more, late))
     }
 
-    /// Two variants with all blocks computed again; nothing where there is nothing to compute again.
+    /// Runs two variants with all blocks recomputed; `None` if there is nothing to recompute.
     fn both_again(
         &mut self,
         without: (&Candidate, &Outcome),
@@ -192,14 +194,14 @@ impl<T: Trial> Search<'_, T> {
         Ok(least.filter(|outcome| outcome.fits && outcome.refused.is_empty()).map(|least| (less, least)))
     }
 
-    /// A candidate with a lever, run; nothing where it takes no hold, which is told.
-    pub(super) fn with(
+    /// Runs a candidate with a lever. Returns `None` if the lever had no effect; the reason is recorded.
+    pub(super) fn run_with_lever(
         &mut self,
         entry: &Entry,
         value: &Value,
         candidate: &Candidate,
     ) -> Result<Option<Variant>, T::Error> {
-        let with = match entry.on(candidate, value.clone()) {
+        let with = match entry.add_to(candidate, value.clone()) {
             Ok(with) => with,
             Err(why) => {
                 self.reject(entry.lever.name(), why);
@@ -218,8 +220,7 @@ impl<T: Trial> Search<'_, T> {
         Ok(Some((with, outcome)))
     }
 
-    /// Levers that would do more harm to what is learnt than the plan does: what they would come to is told,
-    /// and not done.
+    /// Reports the results of levers that would do more harm to the training results than the plan does.
     pub(super) fn tell_of_harmful(&mut self, training: &Training) -> Result<(), T::Error> {
         let Some(Paying { base, without, .. }) = self.paying.clone() else { return Ok(()) };
         if without.peak.device_upper <= self.limits.budget {
@@ -229,17 +230,17 @@ impl<T: Trial> Search<'_, T> {
         for harm in Harm::ALL.into_iter().filter(|harm| *harm > taken) {
             for (entry, value) in self.levers(Turn::WhereShort, harm, training, &without.peak) {
                 let why = format!("it {}, and what does less harm fits", harm.what());
-                let Some((_, with)) = self.with(entry, &value, &base)? else { continue };
+                let Some((_, with)) = self.run_with_lever(entry, &value, &base)? else { continue };
                 self.reject(
                     entry.lever.name(),
-                    format!("{why}; of the whole batch: {}", told(&without, &with)),
+                    format!("{why}; of the whole batch: {}", describe_change(&without, &with)),
                 );
             }
         }
         Ok(())
     }
 
-    /// Levers that would have paid for memory, and are not in the plan.
+    /// Reports memory-saving levers that are not in the plan.
     pub(super) fn tell_of_considered(&mut self, best: Option<&Tried>) {
         let taken = |lever: Lever| {
             best.is_some_and(|best| best.candidate.settings.iter().any(|setting| setting.lever == lever))
@@ -256,48 +257,48 @@ impl<T: Trial> Search<'_, T> {
     }
 }
 
-/// Whether a lever makes anything smaller or faster.
+/// Returns `true` if a lever saves memory or time.
 fn gains(without: &Outcome, with: &Outcome) -> bool {
-    (with.peak.device_upper as f64) < without.peak.device_upper as f64 * NOTICEABLY_LESS
-        || milliseconds(with) < milliseconds(without) * (1.0 - NOTICEABLE)
+    (with.peak.device_upper as f64) < without.peak.device_upper as f64 * MAX_MEMORY_RATIO
+        || milliseconds(with) < milliseconds(without) * (1.0 - MIN_REL_TIME_CHANGE)
 }
 
-/// Whether a lever changed nothing at all.
+/// Returns `true` if a lever had no effect.
 fn is_inert(without: &Outcome, with: &Outcome) -> bool {
     let (before, after) = (without.peak.device_upper as f64, with.peak.device_upper as f64);
     let (slower, faster) = (milliseconds(without), milliseconds(with));
-    (before - after).abs() <= before * NOTHING && (slower - faster).abs() <= slower * NOTHING
+    (before - after).abs() <= before * NOISE_REL_TOLERANCE
+        && (slower - faster).abs() <= slower * NOISE_REL_TOLERANCE
 }
 
-/// The levers that say in how many bits is computed.
+/// Levers that set the precision.
 fn precision(candidate: &Candidate) -> Vec<Lever> {
     let levers = candidate.settings.iter().map(|setting| setting.lever);
     levers.filter(|lever| lever.label() == Label::Precision).collect()
 }
 
-/// Those that no other one beats, of which so many are followed: the fastest, the smallest, and between them
-/// the fastest.
+/// Selects a few variants of the Pareto front: the fastest, the smallest, and the fastest between them.
 fn few(variants: Vec<Variant>) -> Vec<Variant> {
-    if variants.len() <= FOLLOWED {
+    if variants.len() <= MAX_FOLLOWED {
         return variants;
     }
     let mut few = front_of(&variants);
-    if few.len() > FOLLOWED {
+    if few.len() > MAX_FOLLOWED {
         let smallest = few.split_off(few.len() - 1);
-        few.truncate(FOLLOWED - 1);
+        few.truncate(MAX_FOLLOWED - 1);
         few.extend(smallest);
     }
     few
 }
 
-/// Those that no other one beats in both memory and time, as many as are worth dividing.
+/// Variants of the Pareto front, as many as are worth dividing.
 fn undominated(variants: &[Variant]) -> Vec<Variant> {
     let mut found = front_of(variants);
-    found.truncate(MOST);
+    found.truncate(MAX_DIVIDED);
     found
 }
 
-/// Those that no other one beats in both memory and time, the fastest first.
+/// Pareto front of the variants in memory and time, the fastest first.
 fn front_of(variants: &[Variant]) -> Vec<Variant> {
     let points: Vec<Point> = variants
         .iter()

@@ -1,58 +1,58 @@
-//! The model compiled as a whole, where the search so far compiled its blocks: what lies between them is
-//! fused too, and with a budget for activations it is the compiler that decides what is computed again.
+//! Compilation of the whole model instead of its blocks: operations between blocks are fused too, and with an
+//! activation budget the compiler decides what to recompute.
 //!
-//! What a block of such a model keeps and takes cannot be measured, and each run takes as long as compiling
-//! the model does. So it is tried where the best plan stands, and then with twice the samples together and a
-//! share of the activations that should make room for them, as long as that is faster.
+//! A block of such a model cannot be measured, and each run takes as long as compiling the model. It is
+//! therefore tried on the best plan, and then with twice the micro-batch size and an activation budget that
+//! should make it fit, as long as that is faster.
 
 use memfit_vocabulary::{Lever, Sense, Training, Value};
 
 use super::divide::sizes;
-use super::rise::{LEAST, Rise};
+use super::rise::{MIN_BUDGET, Rise};
 use super::{Search, milliseconds};
 use crate::answer::Tried;
 use crate::levers::{entry, may_be_divided};
 use crate::trial::{Candidate, Outcome, Room, Trial};
 
-/// What it is called where it is not in the plan, and its blocks may be.
-const NAME: &str = "compile (the model as a whole)";
-/// So many shares are tried, at most.
-const MOST: u32 = 4;
-/// So often the batch is divided in another way, where what memory says was not enough.
-const GUESSES: u32 = 3;
-/// Where a share was not small enough, the next is smaller by so many hundredths.
-const LESS: u64 = 20;
-/// What is slower by no more than this may be the faster one in fewer pieces.
-const NEAR: f64 = 1.02;
+/// Name in the list of rejected levers, since compiled blocks may be in the plan.
+const WHOLE_MODEL: &str = "compile (the model as a whole)";
+/// Maximum number of activation budgets tried.
+const MAX_BUDGETS: u32 = 4;
+/// Maximum number of other divisions tried if the memory prediction was wrong.
+const MAX_GUESSES: u32 = 3;
+/// Decrease of the activation budget in hundredths after one did not fit.
+const BUDGET_DECREASE: u64 = 20;
+/// Maximum ratio of step times for which fewer micro-batches may still be faster.
+const MAX_TIME_RATIO: f64 = 1.02;
 
 impl<T: Trial> Search<'_, T> {
-    /// The faster of the best plan so far and the model compiled as a whole.
+    /// Returns the faster of the best plan so far and the model compiled as a whole.
     pub(super) fn as_a_whole(&mut self, best: Tried, training: &Training) -> Result<Tried, T::Error> {
         if self.interrupted || !(training.compiled || self.may(Lever::Compile, training, &best.outcome)) {
             return Ok(best);
         }
         let base = compiled(&best.candidate, training);
-        // Where there are no blocks, it failed already.
+        // Without blocks, this has failed already.
         if self.is_rejected(Lever::Compile) && base.value(Lever::Compile) == Some(&whole()) {
             return Ok(best);
         }
         let Some(on_card) = self.run(&base, Room::Budget)? else { return Ok(best) };
         if let Some(why) = failed(&on_card) {
-            self.reject(NAME, why);
+            self.reject(WHOLE_MODEL, why);
             return Ok(best);
         }
         let known = if on_card.fits { Some(on_card.clone()) } else { self.run(&base, Room::Boundless)? };
         let Some(known) = known else { return Ok(best) };
         if !known.fits {
-            self.reject(NAME, known.failure());
+            self.reject(WHOLE_MODEL, known.failure());
             return Ok(best);
         }
-        let mut rise = Rise::of(&base, &known, training);
+        let mut rise = Rise::from_outcome(&base, &known, training);
         let mut fastest = faster(best.clone(), &base, &on_card);
-        // Where all that is kept stays and that is no faster, nothing will be that is divided further or
-        // computes again; in fewer pieces it may be.
+        // If it is not faster with all activations kept, it will not be with more micro-batches or
+        // recomputation; with fewer micro-batches it may be.
         let (ms, bar) = (milliseconds(&known), milliseconds(&best.outcome));
-        if ms <= bar || (on_card.fits && base.pieces > 1 && ms <= bar * NEAR) {
+        if ms <= bar || (on_card.fits && base.pieces > 1 && ms <= bar * MAX_TIME_RATIO) {
             let pieces;
             (fastest, pieces) = self.in_other_pieces(fastest, &base, &on_card, &mut rise, training)?;
             fastest = self.with_shares(fastest, &base, &on_card, pieces, &rise, training)?;
@@ -63,8 +63,8 @@ impl<T: Trial> Search<'_, T> {
         Ok(fastest)
     }
 
-    /// All that is kept stays, and the batch is in as few pieces as that fits in; how many these are, as far
-    /// as is known.
+    /// Keeps all activations and searches the smallest number of micro-batches that fits. Returns that
+    /// number, if known.
     fn in_other_pieces(
         &mut self,
         mut best: Tried,
@@ -73,12 +73,12 @@ impl<T: Trial> Search<'_, T> {
         rise: &mut Rise,
         training: &Training,
     ) -> Result<(Tried, u64), T::Error> {
-        // The fewest that were seen to fit, and the most that were seen not to.
+        // Smallest number that was seen to fit, and largest that was seen not to.
         let mut fits = on_card.fits.then_some(base.pieces);
         let mut refuted = if on_card.fits { 0 } else { base.pieces };
         let is_refused = self.is_rejected(Lever::MicroBatch);
         if fits != Some(1) && !is_refused && may_be_divided(base).is_ok() && self.may_divide(training) {
-            for _ in 0..GUESSES {
+            for _ in 0..MAX_GUESSES {
                 let samples = rise.reaches(self.limits.budget).clamp(1, training.batch.max(1));
                 let wanted = training.batch.div_ceil(samples).max(refuted + 1);
                 let Some(next) = divisions(training).find(|(_, pieces)| *pieces >= wanted) else { break };
@@ -88,7 +88,7 @@ impl<T: Trial> Search<'_, T> {
                 }
                 let Some(outcome) = self.run(&candidate, Room::Budget)? else { break };
                 if let Some(why) = failed(&outcome) {
-                    self.reject(NAME, why);
+                    self.reject(WHOLE_MODEL, why);
                     break;
                 }
                 best = faster(best, &candidate, &outcome);
@@ -103,7 +103,7 @@ impl<T: Trial> Search<'_, T> {
         Ok((best, fits.unwrap_or(base.pieces)))
     }
 
-    /// Whether a lever makes sense, and is allowed.
+    /// Returns `true` if a lever makes sense and is allowed.
     fn may(&self, lever: Lever, training: &Training, outcome: &Outcome) -> bool {
         let situation = self.limits.situation(training, &outcome.peak);
         entry(lever).is_some_and(|entry| {
@@ -111,8 +111,8 @@ impl<T: Trial> Search<'_, T> {
         })
     }
 
-    /// Twice the samples together, or as many where these do not fit, with the share of the activations that
-    /// there is room for; again and again as long as that is faster.
+    /// Doubles the micro-batch size, or keeps it if that does not fit, with the largest activation budget
+    /// that fits, as long as that is faster.
     fn with_shares(
         &mut self,
         mut best: Tried,
@@ -126,7 +126,7 @@ impl<T: Trial> Search<'_, T> {
             return Ok(best);
         }
         let mut pieces = if on_card.fits { fits.div_ceil(2) } else { base.pieces };
-        let mut left = MOST;
+        let mut left = MAX_BUDGETS;
         while let Some(next) = divisions(training).rfind(|(_, of)| *of <= pieces) {
             let divided = divided(base, training, next);
             let Some(found) = self.share_that_fits(&divided, rise, training, &mut left)? else { break };
@@ -142,7 +142,7 @@ impl<T: Trial> Search<'_, T> {
         Ok(best)
     }
 
-    /// The largest share that fits of those that are tried.
+    /// Largest activation budget that fits, of those that are tried.
     fn share_that_fits(
         &mut self,
         divided: &Candidate,
@@ -154,9 +154,9 @@ impl<T: Trial> Search<'_, T> {
         let Some(mut share) = rise.share(samples, divided.pieces, self.limits.budget) else {
             return Ok(None);
         };
-        while share >= LEAST && *left > 0 {
+        while share >= MIN_BUDGET && *left > 0 {
             *left -= 1;
-            let candidate = divided.with(Lever::ActivationBudget, Value::Count(share));
+            let candidate = divided.with_lever(Lever::ActivationBudget, Value::Count(share));
             let Some(outcome) = self.run(&candidate, Room::Budget)? else { break };
             if let Some(why) = failed(&outcome) {
                 self.reject(Lever::ActivationBudget.name(), why);
@@ -165,12 +165,12 @@ impl<T: Trial> Search<'_, T> {
             if outcome.fits {
                 return Ok(Some(Tried { candidate, outcome, on_card: true }));
             }
-            share = share.saturating_sub(LESS);
+            share = share.saturating_sub(BUDGET_DECREASE);
         }
         Ok(None)
     }
 
-    /// What the model compiled as a whole came to, where the plan is without it.
+    /// Reports the result of compiling the whole model, if the plan does not contain it.
     fn tell_of_whole(&mut self, best: &Tried) {
         let is_whole =
             |tried: &&Tried| tried.outcome.fits && tried.candidate.value(Lever::Compile) == Some(&whole());
@@ -184,32 +184,32 @@ impl<T: Trial> Search<'_, T> {
         let why = format!(
             "{too_big}a step takes {:.1} ms with {}, {:.1} with the plan",
             milliseconds(&nearest.outcome),
-            nearest.candidate.told(),
+            nearest.candidate.describe(),
             milliseconds(&best.outcome)
         );
-        self.reject(NAME, why);
+        self.reject(WHOLE_MODEL, why);
     }
 }
 
-/// The value of `compile` where the model is compiled as a whole.
+/// Value of `compile` for the whole model.
 fn whole() -> Value {
     Value::default()
 }
 
-/// A plan with its model compiled as a whole, by the script where it does so, and nothing else said of what
-/// becomes of activations.
+/// Candidate with the model compiled as a whole, by the script if it does so itself, and without other
+/// treatment of activations.
 fn compiled(plan: &Candidate, training: &Training) -> Candidate {
     let mut base = plan.clone();
     let of_activations = [Lever::Checkpointing, Lever::ActivationOffload, Lever::ActivationBudget];
     base.settings.retain(|setting| !of_activations.contains(&setting.lever));
-    // Where it stood, so that what was run already is known again.
+    // In its old position, so that the result cache recognises it.
     match base.settings.iter_mut().find(|setting| setting.lever == Lever::Compile) {
         Some(setting) => {
             setting.value = whole();
             base
         }
         None if training.compiled => base,
-        None => base.with(Lever::Compile, whole()),
+        None => base.with_lever(Lever::Compile, whole()),
     }
 }
 
@@ -221,21 +221,21 @@ fn faster(best: Tried, candidate: &Candidate, outcome: &Outcome) -> Tried {
     }
 }
 
-/// Why a run came to nothing, where that is not for want of memory.
+/// Reason of a failure other than lack of memory.
 fn failed(outcome: &Outcome) -> Option<String> {
     let refused = outcome.refused.first().map(|(_, why)| why.clone());
     refused.or_else(|| outcome.problem.as_ref().map(|_| outcome.failure()))
 }
 
-/// The ways to divide a batch, with the fewest pieces first.
+/// Divisions of a batch, the fewest micro-batches first.
 fn divisions(training: &Training) -> impl DoubleEndedIterator<Item = (u64, u64)> {
     let batch = training.batch.max(1);
-    // A script that makes its own batches makes them all of one size.
+    // A script's own batches are all of one size.
     let own = !training.names.is_empty();
     sizes(batch).into_iter().filter(move |(samples, _)| !own || batch.is_multiple_of(*samples))
 }
 
-/// A plan with its batch divided in one of these ways.
+/// Candidate with a division of its batch.
 fn divided(base: &Candidate, training: &Training, (samples, pieces): (u64, u64)) -> Candidate {
     let micro_batch = (samples < training.batch.max(1)).then_some(samples);
     Candidate { micro_batch, pieces, ..base.clone() }

@@ -1,11 +1,11 @@
-//! What the controller decides, on a device that is a number.
+//! Decisions of the controller on a simulated device.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::Library;
 
-/// A device on which a part of `n` samples needs `base + n * each`, and fails above its capacity.
+/// Device on which a micro-batch of `n` samples needs `base + n * each`, and fails above the capacity.
 struct Device {
     base: u64,
     each: u64,
@@ -18,7 +18,7 @@ impl Device {
         Self { base: 100, each: 10, capacity, failures: 0 }
     }
 
-    /// Runs a step on a batch of one shape; the sizes that ran in the end, or why none did.
+    /// Runs a step on a batch of one shape. Returns the final sizes, or the failure.
     fn step(&mut self, controller: &mut Controller, items: u32, known: bool) -> Result<Vec<usize>, Failure> {
         let space = known.then_some(space(self.capacity));
         controller.arrive("shape", 1, items, None, f64::from(items)).expect("a batch");
@@ -48,7 +48,7 @@ impl Device {
     }
 }
 
-/// What there is for a part, where the allocator has nothing cached.
+/// Space for a micro-batch with an empty cache.
 fn space(room: u64) -> Space {
     Space { room, cached: 0 }
 }
@@ -62,8 +62,8 @@ fn gradients_are_no_part_of_what_grows() {
     let mut controller = controller(Settings { careful: true, ..Settings::default() });
     controller.gradients_take(1_000);
     controller.arrive("shape", 1, 64, None, 64.0).expect("a batch");
-    // One sample needs a tenth of what its gradients take, and so eight fit beside them; the first part's
-    // peak does not tell which is which, the second's does.
+    // One sample needs a tenth of the gradients' bytes, so that eight fit beside them; the first peak does
+    // not separate the two, the second does.
     let (mut sizes, mut parts) = (Vec::new(), 0);
     while let Some(Turn { part, watched, .. }) = controller.next(0, || Some(space(1_800))) {
         let size = u32::try_from(part.len()).expect("small");
@@ -84,7 +84,7 @@ fn a_room_that_differs_by_little_changes_no_size() {
         device.capacity = room;
         sizes.push(device.step(&mut controller, 64, true).expect("it fits")[0]);
     }
-    // Smaller where it has to be; larger only where that is worth it.
+    // Smaller when necessary; larger only if the gain is worth it.
     assert_eq!(sizes, [20, 20, 19, 19, 19, 19, 26]);
     assert_eq!(device.failures, 0);
 }
@@ -129,7 +129,7 @@ fn what_runs_again_and_again_is_not_asked_about() {
             controller.passed(0, u32::try_from(turn.part.len()).expect("small"), need);
         }
         controller.stepped(false);
-        // To cut a batch, the room is asked for; its parts are the ones that ran before.
+        // Available memory is queried to split a batch; its micro-batches have run before.
         assert!(step == 0 || asked == 1, "{asked} times in step {step}");
     }
 }
@@ -142,7 +142,7 @@ fn samples_of_different_sizes_are_known_by_the_largest() {
         controller.arrive("samples", largest, 4, Some(costs), 4.0).expect("a batch");
         let mut parts = Vec::new();
         while let Some(turn) = controller.next(0, || Some(space(2_000))) {
-            // As padded: as many as there are of the largest in the part.
+            // As padded: the number of samples times the largest one.
             let need = 100 + turn.part.len() as u64 * if turn.part.start == 0 { largest } else { 10 };
             controller.passed(0, 1, turn.watched.then_some(need));
             parts.push(turn.part);
@@ -211,7 +211,9 @@ fn one_sample_that_fails_where_more_fitted_is_tried_again() {
         failures += 1;
         match controller.failed(0, 1, Fault::DeviceMemory(Library::Torch)) {
             Decision::Again => controller.restart(),
-            Decision::GiveUp(why) => break assert_eq!((why, failures), (Failure::OneSample, TRANSIENTS)),
+            Decision::GiveUp(why) => {
+                break assert_eq!((why, failures), (Failure::OneSample, MAX_SINGLE_FAILURES));
+            }
         }
     }
 }
@@ -259,8 +261,8 @@ fn it_is_remembered_in_the_next_process() {
 }
 
 proptest! {
-    /// Whatever the device holds: every sample is run once in the attempt that counts, nothing is lost, and a
-    /// device that holds one sample is enough.
+    /// On any device: every sample is run once in the successful attempt, and a device that fits one sample
+    /// suffices.
     #[test]
     fn no_sample_is_lost(
         steps in prop::collection::vec((1u32..70, 0u64..900), 1..40), careful: bool, known: bool,
@@ -275,7 +277,7 @@ proptest! {
         }
     }
 
-    /// With a device that does not change, failures end.
+    /// On a device that does not change, failures stop.
     #[test]
     fn failures_end(items in 1u32..200, room in 0u64..3000, careful: bool, known: bool) {
         let mut controller = controller(Settings { careful, ..Settings::default() });
@@ -284,7 +286,7 @@ proptest! {
             device.step(&mut controller, items, known).expect("one sample always fits");
         }
         prop_assert!(device.failures <= 20, "{} failures", device.failures);
-        // A line takes two sizes: where only one sample fits, two have to be tried.
+        // A line needs two sizes: even if only one sample fits, two must be tried.
         if careful && known && room >= 10 {
             prop_assert_eq!(device.failures, 0);
         }

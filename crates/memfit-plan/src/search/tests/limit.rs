@@ -1,13 +1,13 @@
-//! How far a plan's micro-batch goes.
+//! Tests of the limit of a plan's micro-batch.
 
 use super::*;
 
-/// A plan whose peak is some function of the samples that go through together.
+/// Training whose peak is a function of the micro-batch size.
 struct Curve {
     peak: fn(u64) -> u64,
     budget: u64,
     patience: u64,
-    /// Milliseconds of a step in so many pieces.
+    /// Milliseconds of a step by number of micro-batches.
     time: fn(u64) -> f64,
 }
 
@@ -39,7 +39,7 @@ impl Trial for Curve {
     }
 }
 
-/// How far it goes from ten samples on, and the runs that took.
+/// Limit found from ten samples on, and the number of runs.
 fn limit(trial: &mut Curve) -> (Option<Limit>, u64) {
     let limits = limits(trial.budget, Label::Rounding);
     let ten = Candidate { micro_batch: Some(10), pieces: 26, ..Candidate::as_is() };
@@ -62,15 +62,15 @@ fn check(peak: fn(u64) -> u64, budget: u64, most: u64) {
 
 #[test]
 fn how_far_it_goes_takes_few_runs() {
-    // In proportion, with much that is always there, and in steps as the allocator's segments are.
+    // Linear with a large constant part, and in steps like the allocator's segments.
     check(|samples| 100 * samples, 20_050, 2);
     check(|samples| 90_000 + 100 * samples, 110_020, 4);
     check(|samples| (100 * samples).div_ceil(2048) * 2048, 14_000, 7);
-    // More than in proportion, and all of it.
+    // Faster than linear.
     check(|samples| 20 * samples * samples, 6_000, 7);
     check(|samples| samples * samples * samples, 1_000_000, 11);
     check(|samples| 100 * samples, 100 * BATCH, 1);
-    // A step up right behind what the plan has.
+    // A jump right after the plan's size.
     check(|samples| if samples > 16 { 1_000_000 } else { 100 * samples }, 20_000, 10);
 }
 
@@ -114,11 +114,11 @@ fn a_batch_is_divided_evenly_where_that_costs_next_to_nothing() {
         let uneven = Candidate { micro_batch: Some(100), pieces: 3, ..Candidate::as_is() };
         let outcome = trial.run(&uneven, Room::Budget).unwrap().unwrap();
         let best = Tried { candidate: uneven, outcome, on_card: true };
-        let even = Search::new(&mut trial, &limits).evened(best, BATCH).unwrap();
+        let even = Search::new(&mut trial, &limits).divide_evenly(best, BATCH).unwrap();
         assert_eq!(even.candidate.micro_batch, Some(expected));
         assert_eq!(even.candidate.pieces, BATCH.div_ceil(expected));
     };
-    // 256 as 4 times 64, and where a piece more costs something, as 86 + 86 + 84.
+    // 256 as 4 times 64; with a cost for each micro-batch, as 86 + 86 + 84.
     check(|pieces| 100.0 + 0.5 * pieces as f64, 64);
     check(|pieces| 100.0 + 5.0 * pieces as f64, 86);
 }

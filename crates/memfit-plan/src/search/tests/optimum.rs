@@ -1,19 +1,19 @@
-//! What the search finds, beside every combination: of the number of pieces, the blocks to compute again, and
-//! the levers.
+//! Compares the search with every combination of micro-batches, recomputed blocks and levers.
 
 use super::*;
 use crate::choose::{Block, Fate, peak};
 
-/// A training in which everything is as the model has it, but for the time that pieces take: that only rises.
+/// Training that follows the model exactly, except that its time rises arbitrarily with the number of
+/// micro-batches.
 #[derive(Clone, Debug)]
 struct Small {
-    /// Bytes a sample keeps in each block, and nanoseconds of its forward.
+    /// Bytes that a sample keeps in each block, and nanoseconds of its forward pass.
     blocks: Vec<(u64, u64)>,
-    /// Milliseconds of a step in one piece, in two, and so on.
+    /// Milliseconds of a step by number of micro-batches.
     times: Vec<f64>,
     fixed: u64,
     budget: u64,
-    /// Levers that pay for memory: what each saves, and what it costs a step in milliseconds.
+    /// Memory-saving levers with their savings in bytes and costs in milliseconds.
     paying: Vec<(Lever, u64, f64)>,
 }
 
@@ -55,7 +55,7 @@ impl Small {
         (peak(&blocks, &fates, self.fixed - saved), time)
     }
 
-    /// The least time of every combination that fits, of those that do the least harm.
+    /// Minimum time of all combinations that fit, among those with the least effect on training results.
     fn best(&self) -> Option<f64> {
         let mut best: Option<(Harm, f64)> = None;
         for (samples, pieces) in super::super::divide::sizes(self.batch()) {
@@ -64,11 +64,11 @@ impl Small {
                     .filter(|index| bits >> index & 1 == 1)
                     .map(|index| format!("h.{index}"))
                     .collect();
-                let mut candidate = Candidate::as_is().with(Lever::Checkpointing, Value::Names(names));
+                let mut candidate = Candidate::as_is().with_lever(Lever::Checkpointing, Value::Names(names));
                 (candidate.micro_batch, candidate.pieces) = (Some(samples), pieces);
                 for (index, (lever, ..)) in self.paying.iter().enumerate() {
                     if bits >> (self.blocks.len() + index) & 1 == 1 {
-                        candidate = candidate.with(*lever, Value::default());
+                        candidate = candidate.with_lever(*lever, Value::default());
                     }
                 }
                 let levers: Vec<Lever> = candidate.settings.iter().map(|setting| setting.lever).collect();
@@ -95,7 +95,7 @@ impl Trial for Small {
             own_accumulation: 1,
             parts: Parts::TrainAsWhole,
             optimizes: true,
-            // Reason enough to try any lever that pays for memory.
+            // Enough for any memory-saving lever to be tried.
             state: self.fixed,
             trained: self.fixed,
             blocks: blocks
@@ -131,15 +131,15 @@ fn asked(budget: u64) -> Limits {
     Limits { link: Some(1e-6), has_bf16: false, ..limits(budget, Label::ChangesTraining) }
 }
 
-/// What the search finds takes no longer than this times the best of all combinations.
-const NEARLY: f64 = 1.011;
-/// A simpler one takes no longer than this times the fastest that was run.
-const SIMPLER: f64 = 1.01;
+/// Maximum ratio of the found time to the best of all combinations.
+const MAX_RATIO: f64 = 1.011;
+/// Maximum ratio of a simpler plan's time to the fastest one's.
+const MAX_SIMPLER_RATIO: f64 = 1.01;
 
 #[test]
 fn a_habit_that_is_faster_than_recomputation_is_found() {
-    // Four pieces are much slower than one, and sixteen little slower than four: a line through the first two
-    // says that the smallest pieces are the slowest of all, and only a run tells that they are not.
+    // Four micro-batches are much slower than one, and sixteen little slower than four: extrapolated from the
+    // first two, the smallest micro-batches seem the slowest, and only a run shows that they are not.
     let mut times: Vec<f64> = (0..4).map(|pieces| 1465.0 + 47.0 * f64::from(pieces)).collect();
     times.extend((4..32).map(|pieces| 1607.0 + 17.0 * f64::from(pieces - 3)));
     let budget = 6_500 + 8 * 324 * 2;
@@ -148,9 +148,9 @@ fn a_habit_that_is_faster_than_recomputation_is_found() {
     let best = trial.best().unwrap();
     let answer = search(&mut trial, &asked(budget)).unwrap().unwrap();
     let chosen = answer.chosen.unwrap();
-    assert!(chosen.candidate.pieces > 4, "{}", chosen.candidate.told());
+    assert!(chosen.candidate.pieces > 4, "{}", chosen.candidate.describe());
     assert!(
-        milliseconds(&chosen.outcome) <= best * NEARLY,
+        milliseconds(&chosen.outcome) <= best * MAX_RATIO,
         "{} beside {best}",
         milliseconds(&chosen.outcome)
     );
@@ -169,7 +169,7 @@ fn two_levers_that_pay_for_memory_are_put_together_where_one_is_not_enough() {
     let best = trial.best().unwrap();
     let answer = search(&mut trial, &asked(520)).unwrap().unwrap();
     let chosen = answer.chosen.unwrap();
-    assert!((milliseconds(&chosen.outcome) - best).abs() < 1e-9, "{}", chosen.candidate.told());
+    assert!((milliseconds(&chosen.outcome) - best).abs() < 1e-9, "{}", chosen.candidate.describe());
     assert_eq!(
         chosen.candidate.settings.iter().filter(|setting| setting.lever != Lever::Checkpointing).count(),
         2
@@ -208,12 +208,12 @@ proptest! {
             .map(|tried| milliseconds(&tried.outcome))
             .min_by(f64::total_cmp);
         let chosen = answer.chosen.map(|chosen| milliseconds(&chosen.outcome));
-        // What changes less is taken where it is as good as fast.
-        prop_assert!(chosen.zip(fastest).is_none_or(|(chosen, fastest)| chosen <= fastest * SIMPLER));
+        // A candidate with fewer changes is chosen if it is almost as fast.
+        prop_assert!(chosen.zip(fastest).is_none_or(|(chosen, fastest)| chosen <= fastest * MAX_SIMPLER_RATIO));
         let found = chosen.and(fastest);
         prop_assert_eq!(found.is_some(), best.is_some(), "{:?} beside {:?}", found, best);
         if let (Some(found), Some(best)) = (found, best) {
-            prop_assert!(found <= best * NEARLY, "{found} beside {best} in {} runs", answer.evaluations);
+            prop_assert!(found <= best * MAX_RATIO, "{found} beside {best} in {} runs", answer.evaluations);
         }
     }
 }

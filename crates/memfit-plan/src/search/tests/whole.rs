@@ -1,28 +1,27 @@
-//! The model compiled as a whole, and shares of what it keeps.
+//! The model compiled as a whole, and activation budgets.
 
 use super::*;
 
-/// A training whose steps a compiler makes faster, and whose activations it may make smaller.
+/// Training that a compiler makes faster, and whose activations it may reduce.
 #[derive(Clone, Debug)]
 struct Fused {
     budget: u64,
-    /// Milliseconds of a step in one piece: as it is, with blocks compiled, as a whole.
+    /// Milliseconds of a step in one piece: uncompiled, with compiled blocks, compiled as a whole.
     times: [f64; 3],
-    /// Milliseconds more for each piece beyond the first.
+    /// Additional milliseconds for each further micro-batch.
     each: f64,
-    /// Milliseconds more for what is computed again of a batch, where nothing is kept: of blocks, and of the
-    /// model as a whole.
+    /// Additional milliseconds of full recomputation of a batch: of blocks, and of the whole model.
     again: [f64; 2],
-    /// By how much more the compiler keeps than it was told, in hundredths.
+    /// Hundredths that the compiler keeps beyond its budget.
     more: u64,
-    /// Whether the script compiles its model.
+    /// `true` if the script compiles its model.
     own: bool,
-    /// Whether the whole model does not compile.
+    /// `true` if the whole model does not compile.
     breaks: bool,
     draws: bool,
-    /// Hundredths of what its blocks keep that the whole model keeps.
+    /// Activations of the whole model, in hundredths of those of its blocks.
     of_whole: u64,
-    /// Whether the script makes batches of its own.
+    /// The script's variables for the batch size, if it creates its own batches.
     names: Vec<String>,
     batch: u64,
     tried: Vec<Candidate>,
@@ -30,8 +29,8 @@ struct Fused {
 
 const BATCH: u64 = 64;
 /// Bytes that a sample keeps in each of eight blocks, and those of everything else.
-const KEPT: u64 = GIB / 64;
-const FIXED: u64 = GIB;
+const KEPT_BYTES: u64 = GIB / 64;
+const FIXED_BYTES: u64 = GIB;
 
 impl Fused {
     fn peak(&self, candidate: &Candidate) -> u64 {
@@ -40,12 +39,13 @@ impl Fused {
             Some(Value::Names(names)) => names.len() as u64,
             _ => 0,
         };
-        let kept = samples * (KEPT * (8 - again) + again * KEPT / 10 + if again > 0 { KEPT } else { 0 });
+        let kept = samples
+            * (KEPT_BYTES * (8 - again) + again * KEPT_BYTES / 10 + if again > 0 { KEPT_BYTES } else { 0 });
         let is_whole = candidate.value(Lever::Compile) == Some(&Value::default());
         let kept = if is_whole { kept * self.of_whole / 100 } else { kept };
         match candidate.value(Lever::ActivationBudget) {
-            Some(Value::Count(share)) => FIXED + kept * (share + self.more).min(100) / 100,
-            _ => FIXED + kept,
+            Some(Value::Count(share)) => FIXED_BYTES + kept * (share + self.more).min(100) / 100,
+            _ => FIXED_BYTES + kept,
         }
     }
 
@@ -83,9 +83,9 @@ impl Trial for Fused {
         };
         let block = |index: u64| Measured {
             name: format!("h.{index}"),
-            kept: KEPT * samples * share / 100,
+            kept: KEPT_BYTES * samples * share / 100,
             busy_ns: (self.times[0] / 24.0 / self.batch as f64 * samples as f64 * 1e6) as u64,
-            output: KEPT * samples / 10,
+            output: KEPT_BYTES * samples / 10,
         };
         let whole = candidate.value(Lever::Compile) == Some(&Value::default());
         let fails = self.breaks && whole;
@@ -99,7 +99,7 @@ impl Trial for Fused {
                 own_accumulation: 1,
                 parts: Parts::TrainAsWhole,
                 optimizes: true,
-                parameters: FIXED,
+                parameters: FIXED_BYTES,
                 compiled: self.own,
                 draws: self.draws,
                 blocks: (0..8).map(block).collect(),
@@ -149,7 +149,7 @@ fn the_model_as_a_whole_is_taken_where_that_is_faster() {
     assert_eq!(compiled(&found).0, Some(&Value::default()));
     let chosen = found.chosen.unwrap();
     assert!(trial.peak(&chosen.candidate) <= trial.budget);
-    // A share that costs so much is not in it.
+    // An expensive activation budget is not in the plan.
     assert_eq!(chosen.candidate.value(Lever::ActivationBudget), None);
 }
 
@@ -159,7 +159,7 @@ fn blocks_stay_compiled_by_themselves_where_the_whole_is_slower_and_it_is_told()
     let found = answer(&mut trial);
     assert!(matches!(compiled(&found).0, Some(Value::Names(_))));
     assert!(why_not(&found).contains("with the plan"), "{}", why_not(&found));
-    // One look was enough: on the card, and what it takes where there is room.
+    // One look was enough: on the card, and its need without a limit.
     let whole = |candidate: &&Candidate| candidate.value(Lever::Compile) == Some(&Value::default());
     assert!(trial.tried.iter().filter(whole).count() <= 2);
 }
@@ -173,7 +173,7 @@ fn a_model_that_cannot_be_compiled_as_a_whole_has_its_blocks_compiled() {
 
 #[test]
 fn a_share_makes_room_for_more_samples_together() {
-    // What is computed again costs next to nothing, and pieces cost much.
+    // Recomputation costs almost nothing, and micro-batches cost much.
     for more in [0, 15] {
         let mut trial = Fused { more, each: 200.0, again: [5.0, 5.0], ..fused() };
         let found = answer(&mut trial);
@@ -181,24 +181,28 @@ fn a_share_makes_room_for_more_samples_together() {
         assert!(matches!(share, Some(Value::Count(5..=95))), "{share:?}");
         let chosen = found.chosen.unwrap();
         assert!(trial.peak(&chosen.candidate) <= trial.budget);
-        assert_eq!(chosen.candidate.micro_batch, None, "{}", chosen.candidate.told());
+        assert_eq!(chosen.candidate.micro_batch, None, "{}", chosen.candidate.describe());
     }
 }
 
 #[test]
 fn the_whole_model_is_divided_further_where_a_share_of_its_blocks_would_do() {
-    // With half of what they keep, compiled blocks bear the whole batch, and the model as a whole is faster
-    // in two pieces.
+    // With half of their activations, compiled blocks fit the whole batch, and the model compiled as a whole
+    // is faster in two micro-batches.
     let mut trial = Fused { times: [1000.0, 800.0, 780.0], each: 20.0, again: [10.0, 100.0], ..fused() };
     let found = answer(&mut trial);
     assert_eq!(compiled(&found), (Some(&Value::default()), None));
     let chosen = found.chosen.unwrap();
-    assert_eq!(chosen.candidate.pieces, 2, "{}", chosen.candidate.told());
+    assert_eq!(chosen.candidate.pieces, 2, "{}", chosen.candidate.describe());
     let blocks = |candidate: &&Candidate| matches!(candidate.value(Lever::Compile), Some(Value::Names(_)));
     let fits = |candidate: &&Candidate| trial.peak(candidate) <= trial.budget;
     let of_blocks = trial.tried.iter().filter(blocks).filter(fits);
     let fastest = of_blocks.min_by(|a, b| trial.judge(a).1.total_cmp(&trial.judge(b).1)).unwrap();
-    assert!(fastest.pieces == 1 && fastest.value(Lever::ActivationBudget).is_some(), "{}", fastest.told());
+    assert!(
+        fastest.pieces == 1 && fastest.value(Lever::ActivationBudget).is_some(),
+        "{}",
+        fastest.describe()
+    );
 }
 
 #[test]
@@ -222,8 +226,8 @@ fn a_script_that_compiles_its_model_itself_may_keep_a_share() {
 
 #[test]
 fn the_whole_model_goes_in_fewer_pieces_where_it_keeps_less() {
-    // Also where the random numbers that it draws allow no share, and where it is slower in as many pieces by
-    // a little.
+    // Also if random numbers forbid activation budgets, and if it is slightly slower in as many
+    // micro-batches.
     for (draws, whole) in [(true, 780.0), (false, 805.0)] {
         let mut trial = Fused {
             budget: 4 * GIB,
@@ -237,18 +241,18 @@ fn the_whole_model_goes_in_fewer_pieces_where_it_keeps_less() {
         let found = answer(&mut trial);
         assert_eq!(compiled(&found), (Some(&Value::default()), None));
         let chosen = found.chosen.unwrap();
-        assert_eq!(chosen.candidate.pieces, 2, "{}", chosen.candidate.told());
+        assert_eq!(chosen.candidate.pieces, 2, "{}", chosen.candidate.describe());
     }
 }
 
 #[test]
 fn what_makes_its_own_batches_gets_fewer_pieces_with_a_share_too() {
-    // Fifteen samples go in one, three, five or fifteen pieces alone.
+    // Fifteen samples can only form one, three, five or fifteen micro-batches.
     let names = vec!["batch_size".to_owned()];
     let mut trial = Fused { names, batch: 15, each: 200.0, again: [5.0, 5.0], budget: 2 * GIB, ..fused() };
     let found = answer(&mut trial);
     let chosen = found.chosen.as_ref().unwrap();
-    assert_eq!(chosen.candidate.micro_batch, None, "{}", chosen.candidate.told());
+    assert_eq!(chosen.candidate.micro_batch, None, "{}", chosen.candidate.describe());
     assert!(matches!(compiled(&found).1, Some(Value::Count(_))));
 }
 
