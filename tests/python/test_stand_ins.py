@@ -249,7 +249,7 @@ def test_the_report_names_each_stand_in(tmp_path: Path) -> None:
     assert outside["other_processes"] == 700 * MIB
     assert peak["device"] == peak["reserved"] + sum(outside.values())
     assert noted(answer, "other processes", "assumed")
-    assert noted(answer, "outside the allocator", "modelled")
+    assert noted(answer, "outside PyTorch's allocator", "modelled")
 
 
 def test_a_library_that_finds_no_room_says_where(tmp_path: Path) -> None:
