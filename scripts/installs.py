@@ -4,8 +4,9 @@
 
 A hook is installed by pre-commit into a scratch repository, which takes pip's build of the whole product, and
 keeps a commit out that has an error in it, and lets one in that has none; so does the hook that takes the
-installed memfit. (`make release-rehearsal` runs the action.) It needs what `pip install .` needs, and pre-commit's packages from the registry; with `CARGO_TARGET_DIR` set, the builds share what they
-have compiled.
+installed memfit. (`make release-rehearsal` runs the action.) It needs what `pip install .` needs, and
+pre-commit's packages from the registry; with `CARGO_TARGET_DIR` set, the builds share what they have
+compiled.
 """
 
 from __future__ import annotations
