@@ -82,7 +82,7 @@ fn answer(place: &Place, torch: Option<&str>) -> String {
         None => "null".to_owned(),
     };
     format!(
-        "echo '{{\"executable\": \"{}/python3\", \"version\": \"3.11.7\", \"torch\": {torch}}}'",
+        "echo '{{\"executable\": \"{}/python3\", \"version\": \"3.11.7\", \"torch\": {torch}, \"musl\": false}}'",
         folder.display()
     )
 }

@@ -166,7 +166,7 @@ impl Cache {
         Some(bytes[HEADER_BYTES..].to_vec())
     }
 
-    /// Creates the copy of an image. Needs [`Self::creation_bytes`] bytes in addition to the image's own cost.
+    /// Creates the copy of an image. Needs [`Self::creation_bytes`] bytes beside the image's own cost.
     pub(crate) fn make(decoder: &mut Decoder, image: &Prepared) -> Result<Vec<u8>, LoaderError> {
         let (width, height) = image.size();
         let colours = match image.layout().bands {
