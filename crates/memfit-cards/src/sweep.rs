@@ -142,7 +142,7 @@ fn one_command(
     };
     let words = told(command.words());
     let started = Instant::now();
-    console.remark("getting the script ready, up to where it first needs the card");
+    console.remark("starting the script, up to its first use of the GPU");
     let mut rehearsal = Rehearsal::open(&request, home, console)?;
     let mut judge = Judge::new(&request, &question.devices, question.proves_all, console);
     let (mut workload, mut failures, mut rows) = (None, 0, Vec::new());

@@ -40,8 +40,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// `true` if a run on another card can continue from here: every fact of the card that the script was told
-    /// so far holds for that one as well.
+    /// `true` if a run on another card can continue from here: every fact of the card that the script was
+    /// told so far holds for that one as well.
     pub(crate) fn stands_for(&self, device: &Device) -> bool {
         let Some(own) = &self.device else { return true };
         let asked = std::fs::read_to_string(self.stage.run_dir().asked()).unwrap_or_default();

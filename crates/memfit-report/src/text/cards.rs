@@ -43,7 +43,7 @@ pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
     if let Some(best) = report.rows.iter().find(|row| row.verdict.fits()) {
         let shows = match best.verdict {
             CardVerdict::FitsWithPlan => "writes its plan with `-o memfit.plan.toml`",
-            _ => "shows what fills it",
+            _ => "shows what fills its memory",
         };
         out.push_str(&canvas.wrapped("next: ", ADVICE, &format!("`{}` {shows}", best.command.join(" "))));
     } else if let Some(near) = report.rows.first() {
@@ -72,7 +72,9 @@ fn headline(out: &mut String, report: &CardsReport, canvas: Canvas) {
     let dot = canvas.dot();
     let mut parts = Vec::new();
     if report.problem.is_none() {
-        parts.push(format!("{rest} do not fit"));
+        if rest > 0 {
+            parts.push(format!("{rest} do not fit"));
+        }
         if unknown > 0 {
             parts.push(format!("{unknown} unknown"));
         }
@@ -177,7 +179,7 @@ fn table(out: &mut String, report: &CardsReport, canvas: Canvas) {
         }
     }
     if report.rows.iter().any(|row| row.pareto) {
-        let than = if priced { "cheaper" } else { "with less memory" };
+        let than = if priced { "is cheaper and faster" } else { "has less memory and is faster" };
         let mark = if canvas.unicode { "◆" } else { "*" };
         let sort = match report.sort {
             CardSort::Price => "price",
@@ -187,7 +189,7 @@ fn table(out: &mut String, report: &CardsReport, canvas: Canvas) {
         let _ = writeln!(
             out,
             "{}",
-            paint(DIM, &format!("  sorted by {sort}; {mark} no other is both {than} and faster"))
+            paint(DIM, &format!("  sorted by {sort}; {mark} no other GPU {than}"))
         );
     }
 }
