@@ -241,7 +241,10 @@ def test_the_action_installs_checks_and_fails_as_it_is_told(tmp_path, runner):
     done = step("Install", {"python": str(python)}, runner, folder)
     assert done.returncode == 0, done.stderr
     temp = runner["RUNNER_TEMP"]
-    assert told.read_text().splitlines() == [f"-m venv {temp}/memfit", "-m pip install --quiet /the action"]
+    assert told.read_text().splitlines() == [
+        f"-m venv {temp}/memfit",
+        "-m pip install --quiet --only-binary :all: -- memfit",
+    ]
 
     paths = {"paths": "src\nother"}
     done = step("Check", paths, runner, folder)

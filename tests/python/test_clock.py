@@ -311,7 +311,7 @@ def test_the_report_says_when_the_clock_matters(clock: str, tmp_path: Path) -> N
     answer = on_device(
         HELD, tmp_path, start=lambda *asked: through_memfit(*asked, options=("--clock", clock))
     )
-    notes = [note for note in answer.report["fidelity"]["notes"] if "waited for another stream" in note]
+    notes = [note for note in answer.report["fidelity"]["notes"] if "waiting for another stream" in note]
     if clock == "instant":
         assert notes == []
     else:

@@ -154,7 +154,7 @@ def test_a_run_says_when_the_card_would_wait(tmp_path: Path, workers: int) -> No
         words += ["--item-ms", str(item_ms), "--workers", str(workers)]
         return "\n".join(invoke(words, cwd=tmp_path).report["fidelity"]["notes"])
 
-    assert "the card would wait for data" in notes(20, 7)
+    assert "the GPU would wait for data" in notes(20, 7)
     if workers:
         # Three batches of one worker were begun before the first was asked for: they do not tell its pace.
         assert "wait for data" not in notes(20, 2)

@@ -110,7 +110,7 @@ def test_tables_of_paths_and_labels_are_read(photographs: Path, tmp_path: Path) 
         ImageLoader(written("short.csv", ["path,label", f"{paths[0]},1", paths[1]]), **OPTIONS)
     with pytest.raises(ValueError, match="no rows"):
         ImageLoader(written("empty.csv", []), **OPTIONS)
-    with pytest.raises(ValueError, match="it has a, b"):
+    with pytest.raises(ValueError, match="its columns are a, b"):
         ImageLoader(pandas.DataFrame({"a": [1], "b": [2]}), **OPTIONS)
 
 

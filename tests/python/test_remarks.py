@@ -35,7 +35,7 @@ ELSEWHERE = {
     "pieces": (REMARKS, "Remark::Pieces"),
     "outside-stack": ("crates/memfit-run/src/outside.rs", "this torch is for CUDA 14"),
     "stalled": (REMARKS, "Remark::Stalled"),
-    "waits-for-data": ("tests/python/test_data_feeding.py", "the card would wait for data"),
+    "waits-for-data": ("tests/python/test_data_feeding.py", "the GPU would wait for data"),
     "sampled": (REMARKS, "Remark::Sampled"),
     "first-card": (REMARKS, "Remark::FirstCard"),
     "cudnn-layout": (HERE, '(0, "cudnn-layout")'),

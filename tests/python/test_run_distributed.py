@@ -60,7 +60,7 @@ def test_one_process_stands_for_a_rank_of_many():
         report = answer.report
         assert [each["rank"] for each in report["ranks"]] == [rank]
         assert report["outside"]["communication"] > 0, "NCCL's buffers are those of all ranks"
-        assert any(f"rank {rank} of {ranks} alone" in note for note in report["fidelity"]["notes"])
+        assert any(f"only rank {rank} of {ranks} ran" in note for note in report["fidelity"]["notes"])
         parameters[rank] = answer.categories["optimizer"]
     rows = -(-width // ranks), width - (ranks - 1) * -(-width // ranks)
     assert rows == (63, 55)

@@ -103,7 +103,7 @@ def test_keywords_win_and_conflicts_are_named(tmp_path: Path) -> None:
         assert set(kinds) == {torch.bfloat16}
         step.close()
     for levers, text in [
-        ({"fused-optimizer": True, "foreach-off": True}, "cannot stand beside each other"),
+        ({"fused-optimizer": True, "foreach-off": True}, "cannot be combined"),
         ({"quantized-base": "8-bit"}, "needs `lora`"),
         ({"checkpoint": "blocks"}, "no lever that memfit knows"),
     ]:

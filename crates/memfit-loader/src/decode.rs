@@ -253,7 +253,7 @@ impl Decoder {
                 if scaled::decode(bytes, image, pixels).is_none()
                     && (!plan.in_rust || jpeg::decode(bytes, image, pixels).is_err())
                 {
-                    let decoded = turbo::Turbo::ready(&mut self.turbo)?.decode(bytes, image, pixels);
+                    let decoded = turbo::Turbo::get_or_init(&mut self.turbo)?.decode(bytes, image, pixels);
                     if decoded.is_err() {
                         // After a failure within a header, the library's decompressor would continue it in
                         // the next image.

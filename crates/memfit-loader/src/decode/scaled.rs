@@ -43,7 +43,7 @@ pub(super) fn decode(bytes: &[u8], image: &Prepared, pixels: &mut [u8]) -> Optio
     }
     let (file, data) = File::read(bytes)?;
     let size = (image.header.width as usize, image.header.height as usize);
-    if (file.width, file.height) != size || !jpeg::ends(bytes) {
+    if (file.width, file.height) != size || !jpeg::has_end_marker(bytes) {
         return None;
     }
     file.decode(data, plan.denominator as usize, plan.region, pixels)

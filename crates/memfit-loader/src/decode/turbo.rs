@@ -52,7 +52,7 @@ impl Turbo {
         image: &Prepared,
         pixels: &mut [u8],
     ) -> Result<(), LoaderError> {
-        jpeg::readable(image)?;
+        jpeg::check_readable(image)?;
         let plan = &image.plan;
         let progressive = matches!(image.header.storage, Storage::Jpeg { progressive: true, .. });
         self.set(sys::TJPARAM_TJPARAM_SCANLIMIT, if progressive { MAX_SCANS } else { 0 })?;
@@ -119,11 +119,11 @@ impl Turbo {
         self.check(decoded)?;
         // The library reports an error after a warning as a warning, for example if it filled up a file that
         // was truncated before its first scan.
-        if (read != 0 || decoded != 0) && !jpeg::ends(bytes) {
+        if (read != 0 || decoded != 0) && !jpeg::has_end_marker(bytes) {
             let reason = "it is cut off before its end".to_owned();
             return Err(LoaderError::Damaged { format: NAME, reason });
         }
-        jpeg::upright_inks(image, pixels);
+        jpeg::uninvert_inks(image, pixels);
         Ok(())
     }
 

@@ -60,7 +60,7 @@ fn headline(report: &LoaderReport) -> (Style, String) {
                 waits(&report.proposed)
             ),
         ),
-        LoaderVerdict::Unknown => (DOUBT, "Whether the card would wait for data is not known".to_owned()),
+        LoaderVerdict::Unknown => (DOUBT, "Cannot tell if the GPU would wait for data".to_owned()),
     }
 }
 
