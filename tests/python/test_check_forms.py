@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -245,6 +246,10 @@ def test_the_action_installs_checks_and_fails_as_it_is_told(tmp_path, runner):
         f"-m venv {temp}/memfit",
         "-m pip install --quiet --only-binary :all: -- memfit",
     ]
+
+    installed = Path(temp) / "memfit" / "bin" / "python"
+    installed.unlink()
+    installed.symlink_to(sys.executable)
 
     paths = {"paths": "src\nother"}
     done = step("Check", paths, runner, folder)
