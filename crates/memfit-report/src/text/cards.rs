@@ -186,11 +186,7 @@ fn table(out: &mut String, report: &CardsReport, canvas: Canvas) {
             CardSort::Time => "speed",
             CardSort::Memory => "memory",
         };
-        let _ = writeln!(
-            out,
-            "{}",
-            paint(DIM, &format!("  sorted by {sort}; {mark} no other GPU {than}"))
-        );
+        let _ = writeln!(out, "{}", paint(DIM, &format!("  sorted by {sort}; {mark} no other GPU {than}")));
     }
 }
 
