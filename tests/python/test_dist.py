@@ -245,3 +245,16 @@ def test_a_finished_wheel_has_its_papers(dist: Any, tmp_path: Path) -> None:
         assert archive.read("memfit-0.1.0.data/data/share/man/man1/memfit.1") == b".TH memfit 1"
         assert [name for name in archive.namelist() if "/sboms/" in name] == [f"{INFO}/sboms/memfit.cdx.json"]
         assert archive.read(f"{INFO}/licenses/THIRD-PARTY.txt") == b"notices"
+
+
+def test_the_sdist_has_the_folders_that_the_sources_include() -> None:
+    included = re.findall(r'path = "([^"]+)", format = "sdist"', (ROOT / "pyproject.toml").read_text())
+    wanted = set()
+    for file in (ROOT / "crates").glob("*/src/**/*.rs"):
+        text = file.read_text().split("#[cfg(test)]")[0]
+        for path in re.findall(r'include_str!\((?:concat!\()?"((?:\.\./)+[^"]*)"', text):
+            folder = Path(os.path.normpath(file.parent / path)).relative_to(ROOT)
+            wanted.add(folder.as_posix())
+    assert any(path.startswith("docs/causes") for path in wanted)
+    outside = [path for path in wanted if not path.startswith(("crates/", "python/"))]
+    assert [path for path in outside if not any(each.startswith(path.rstrip("/")) for each in included)] == []
