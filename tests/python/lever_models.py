@@ -152,3 +152,16 @@ def beside_a_plain_one() -> tuple[Target, Target, list[Any]]:
     train(plain)
     target = target_of(model, sgd)
     return target, plain, traces(model, target.optimizers[0])
+
+
+def saved_bytes(run: Callable[[], object]) -> int:
+    """Bytes that autograd saves for the backward pass."""
+    sizes: list[int] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        sizes.append(tensor.nbytes)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        run()
+    return sum(sizes)

@@ -24,6 +24,7 @@ from lever_models import (
     Pictures,
     adam,
     language_loss,
+    saved_bytes,
     target_of,
     train,
 )
@@ -55,19 +56,6 @@ class Operations(TorchDispatchMode):
             self.names.add(func._schema.name.removeprefix("aten::"))
         self.largest = max([self.largest, *real])
         return returned
-
-
-def saved_bytes(run: Callable[[], object]) -> int:
-    """Bytes that autograd saves for the backward pass."""
-    sizes: list[int] = []
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        sizes.append(tensor.nbytes)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        run()
-    return sum(sizes)
 
 
 @contextlib.contextmanager

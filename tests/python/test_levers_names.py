@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import memfit
 import pytest
 import torch
-from lever_models import Language
+from lever_models import Language, saved_bytes
 from memfit import _levers
 from memfit._levers import CannotApply, Target
 from memfit._levers.blocks import blocks
@@ -38,19 +36,6 @@ class Borrowed(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.second(functional.linear(x, self.first.weight, self.first.bias))
-
-
-def saved_bytes(run: Callable[[], object]) -> int:
-    """Bytes that autograd saves for the backward pass."""
-    sizes: list[int] = []
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        sizes.append(tensor.nbytes)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        run()
-    return sum(sizes)
 
 
 def test_a_block_that_all_layers_share_is_checkpointed() -> None:
