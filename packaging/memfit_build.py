@@ -27,7 +27,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, Optional  # noqa: UP035
+from typing import Any, Callable, Dict, Optional  # noqa: UP035
 
 __all__ = [
     "build_editable",
@@ -128,7 +128,9 @@ def build_wheel(
     import maturin
 
     build_libraries()
-    return str(maturin.build_wheel(wheel_directory, with_features(config_settings), metadata_directory))
+    return with_best_jpeg(
+        config_settings, lambda it: maturin.build_wheel(wheel_directory, it, metadata_directory)
+    )
 
 
 def build_editable(
@@ -137,7 +139,9 @@ def build_editable(
     import maturin
 
     build_libraries()
-    return str(maturin.build_editable(wheel_directory, with_features(config_settings), metadata_directory))
+    return with_best_jpeg(
+        config_settings, lambda it: maturin.build_editable(wheel_directory, it, metadata_directory)
+    )
 
 
 def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
@@ -169,32 +173,30 @@ def has_wheels() -> bool:
     return platform.machine() in ("x86_64", "aarch64")
 
 
-def with_features(config_settings: Settings) -> dict[str, Any]:
-    """The settings, with libjpeg-turbo if it can be built."""
+def with_best_jpeg(config_settings: Settings, build: Callable[[Dict[str, Any]], str]) -> str:  # noqa: UP006
+    """Build with libjpeg-turbo; without it where that fails and this is no build to distribute."""
     settings = dict(config_settings or {})
-    linked = []
     version = glibc()
     if version:
         tag = "manylinux_" + version.replace(".", "_")
         linked = ["--zig", "--target", TARGET, "--compatibility", tag, "--features", "turbo-simd"]
-    elif builds_turbo():
-        linked = ["--features", "turbo"]
-    else:
-        print("memfit: libjpeg-turbo cannot be built here; JPEG is decoded in Rust, in full", file=sys.stderr)
-        return settings
+        return build(with_arguments(settings, linked))
+    if shutil.which("cmake") is not None:
+        # One build and no trial before it: the crates that it needs are compiled once.
+        try:
+            return build(with_arguments(settings, ["--features", "turbo"]))
+        except SystemExit:
+            pass
+    print("memfit: libjpeg-turbo cannot be built here; JPEG is decoded in Rust, in full", file=sys.stderr)
+    return build(settings)
+
+
+def with_arguments(settings: dict[str, Any], further: list[str]) -> dict[str, Any]:
+    """The settings, with further arguments for maturin."""
     name = "maturin.build-args" if "maturin.build-args" in settings else "build-args"
     given = settings.get(name, os.environ.get("MATURIN_PEP517_ARGS", ""))
     given = shlex.split(given) if isinstance(given, str) else list(given)
-    settings[name] = [*given, *linked]
-    return settings
-
-
-def builds_turbo() -> bool:
-    """Whether libjpeg-turbo could be built, as it then is."""
-    if shutil.which("cmake") is None:
-        return False
-    command = [*build_command(), "--package", "memfit-loader", "--features", "turbo"]
-    return subprocess.run(command, cwd=ROOT).returncode == 0
+    return {**settings, name: [*given, *further]}
 
 
 def build_libraries() -> None:

@@ -161,6 +161,31 @@ def test_with_an_old_rust_a_build_says_which_it_needs(tmp_path: Path) -> None:
     assert "memfit needs Rust 1.95 or later, and `cargo` is 1.63" in done.stderr
 
 
+@pytest.mark.parametrize(("failing", "built"), [("no-such-feature", "turbo"), ("turbo", "plain")])
+def test_a_build_goes_on_without_libjpeg_turbo_where_that_does_not_compile(
+    tmp_path: Path, failing: str, built: str
+) -> None:
+    program(tmp_path, "cmake")
+    code = f"""
+import memfit_build
+
+def build(settings):
+    arguments = settings.get("build-args", [])
+    if {failing!r} in arguments:
+        raise SystemExit(1)
+    return "turbo" if "turbo" in arguments else "plain"
+
+print(memfit_build.with_best_jpeg({{}}, build))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "MEMFIT_GLIBC"}
+    environment |= {"PATH": str(tmp_path), "PYTHONPATH": str(ROOT / "packaging")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == [built], done.stderr
+    assert ("libjpeg-turbo cannot be built here" in done.stderr) == (built == "plain")
+
+
 def test_an_old_python_can_read_the_backend_and_is_told() -> None:
     old = Path.home() / ".pyenv/versions"
     found = sorted(old.glob("3.[789].*/bin/python"))
