@@ -152,6 +152,15 @@ def measured(step: Callable[[], None], count: int) -> float:
     return time.thread_time() - before
 
 
+def place() -> str:
+    """Name the device."""
+    if DEVICE.type != "cuda":
+        return "the CPU"
+    mapped = Path("/proc/self/maps").read_text().splitlines()
+    virtual = "a virtual " if any("memfit" in line and "libcuda.so.1" in line for line in mapped) else ""
+    return f"{virtual}{torch.cuda.get_device_name()}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -219,7 +228,7 @@ def main() -> None:
             "# What a step costs the host\n\n"
             f"Written by `{command}`: {arguments.rounds} rounds of {arguments.steps} steps each, torch "
             f"{torch.__version__}, Python {platform.python_version()}, {platform.machine()}, on "
-            f"{torch.cuda.get_device_name() if DEVICE.type == 'cuda' else 'the CPU'}.\n\n{text}",
+            f"{place()}.\n\n{text}",
             encoding="utf-8",
         )
     print(f"{arguments.rounds} rounds of {arguments.steps} steps", file=sys.stderr)
