@@ -30,8 +30,8 @@ class Block(nn.Module):
 
 torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
-model = nn.Sequential(nn.Linear(64, 512), nn.Sequential(*(Block(512) for _ in range(6))), nn.Linear(512, 1000))
-data = TensorDataset(torch.randn(300, 256, 64), torch.randint(1000, (300, 256)))
+model = nn.Sequential(nn.Linear(64, 128), nn.Sequential(*(Block(128) for _ in range(6))), nn.Linear(128, 250))
+data = TensorDataset(torch.randn(300, 1024, 64), torch.randint(250, (300, 1024)))
 loader = DataLoader(data, batch_size=48)
 model.to(device)
 optimizer = torch.optim.AdamW(model.parameters())
@@ -63,8 +63,8 @@ BY_NAME = (
     )
     .replace(
         "        loss = ",
-        "        inputs = torch.randn(batch_size, 256, 64)\n"
-        "        labels = torch.randint(1000, (batch_size, 256))\n"
+        "        inputs = torch.randn(batch_size, 1024, 64)\n"
+        "        labels = torch.randint(250, (batch_size, 1024))\n"
         "        model[0].register_forward_hook(whole_numbers)\n"
         "        loss = ",
     )
@@ -119,8 +119,8 @@ def test_a_plan_fits_when_it_is_run_and_one_sample_more_does_not():
 
 # The same on a CPU in a second, told by what it learnt.
 SMALL = (
-    ("torch.randn(300, 256, 64)", "torch.randn(30, 2, 64)"),
-    ("(300, 256))", "(30, 2))"),
+    ("torch.randn(300, 1024, 64)", "torch.randn(30, 2, 64)"),
+    ("(300, 1024))", "(30, 2))"),
     ("range(6)", "range(3)"),
 )
 TELL = "\nprint(sum(p.double().abs().sum().item() for p in model.parameters()))\n"
@@ -157,7 +157,7 @@ def test_the_change_of_the_script_applies_and_is_the_same_training():
 
 
 def test_a_change_that_trains_otherwise_says_by_how_much():
-    coupled = LOADER.replace("nn.Linear(64, 512)", "nn.BatchNorm1d(256), nn.Linear(64, 512)")
+    coupled = LOADER.replace("nn.Linear(64, 128)", "nn.BatchNorm1d(1024), nn.Linear(64, 128)")
     assert coupled != LOADER
     _, run = planned(coupled, "--memory", "1GiB", "--allow", "changes-training", "--diff=memfit.patch")
     numbers = run.report["patch"]["numbers"]
@@ -171,7 +171,7 @@ RAGGED = (
     LOADER.replace(
         "loader = DataLoader(data, batch_size=48)",
         "loader = DataLoader([i + 1 for i in range(300)], batch_size=8, collate_fn=lambda lengths: (\n"
-        "    torch.randn(8, max(lengths), 64), torch.randint(1000, (8, max(lengths)))))",
+        "    torch.randn(8, max(lengths), 64), torch.randint(250, (8, max(lengths)))))",
     )
     .replace("DataLoader([i + 1 for i in range(300)]", "DataLoader([torch.zeros(i + 1) for i in range(300)]")
     .replace("max(lengths)", "max(len(one) for one in lengths)")
@@ -183,7 +183,7 @@ def test_tries_are_of_the_largest_input_of_the_data_set():
     assert any("differ in size" in note for note in run.report["notes"]), run.report["notes"]
     # The logits of eight samples of the longest, and their gradient; the first batches have eight of them at
     # most.
-    assert run.report["baseline"]["peak"]["allocated"] > 2 * 8 * 300 * 1000 * 4
+    assert run.report["baseline"]["peak"]["allocated"] > 2 * 8 * 300 * 250 * 4
 
 
 def test_a_script_that_makes_its_own_batches_is_divided_by_their_names():
