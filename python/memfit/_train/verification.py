@@ -102,6 +102,10 @@ class Verifier:
         self._embedded = embedded
         # Numbers of autograd nodes made by a forward pass: an equal number means that it took the same path.
         self.nodes: set[int] = set()
+        # Set if the losses of micro-batches add up to that of their batch.
+        self.sums = False
+        # Precision of another trainer's own autocast, which float64 parameters would not change.
+        self.autocast: str | None = None
         # Constants that integers of a batch were compared with.
         self.constants: set[tuple[str, float]] = set()
 
@@ -140,7 +144,7 @@ class Verifier:
         self, entry: Batch, samples: Sequence[int], ways: tuple[tuple[int, ...], ...]
     ) -> Verification:
         """Compare in the training's precision, and in float64 if possible; the latter decides."""
-        if not self._widens or self._name() == "float64":
+        if not self._widens or self.autocast or self._name() == "float64":
             return self._compare_with_numbers(entry, samples, ways, False)
         # One way of dividing shows if the training's own kernels behave like those of float64.
         own = self._compare_with_numbers(entry, samples, ways[:1], False)
@@ -360,7 +364,7 @@ class Verifier:
         loss: torch.Tensor | None = None
         for name, (value, weight) in losses.items():
             total = own[name] if counts is None else counts.get(name, 0.0)
-            factor = weight / total if total and own[name] else 0.0
+            factor = 1.0 if self.sums else weight / total if total and own[name] else 0.0
             share = value * factor
             loss = share if loss is None else loss + share
         assert loss is not None
@@ -374,6 +378,8 @@ class Verifier:
         yield from self._parameters.all
 
     def _name(self) -> str:
+        if self.autocast:
+            return self.autocast
         if self._precision.name == "bf16":
             return "bfloat16"
         if self._precision.name == "fp16":

@@ -1,0 +1,146 @@
+"""The gradients of another trainer's steps: everything of `memfit.Step` but the optimizer's step.
+
+The trainer decides when an accumulation window ends, how its losses are scaled and what is done with the
+gradients; micro-batches, verification, retries and rollback are those of `memfit.Step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from .batches import Batch
+from .part import Loss
+from .result import Result
+from .step import Step
+
+
+class Gradients(Step):
+    """Computes a trainer's gradients.
+
+    `loss(model, batch)` returns the loss that the trainer would run backward, with its own scale; `backward(loss)`
+    runs it. With `sums`, the losses of micro-batches add up to the batch's, because they are divided by a count of
+    the whole window; otherwise they are means, weighted by samples or by `count(batch)` within their batch.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss: Loss,
+        backward: Callable[[torch.Tensor], None],
+        *,
+        unseen: Callable[[], Callable[[], None]],
+        note: Callable[[], Any] = lambda: None,
+        count: Callable[[Any], float] | None = None,
+        autocast: str | None = None,
+        **settings: Any,
+    ) -> None:
+        # Saves what the trainer itself counts, and returns a function that restores it.
+        self._keep = unseen
+        self._restore: Callable[[], None] | None = None
+        self._newest: Batch | None = None
+        # Set once the newest batch's first micro-batch was tried.
+        self._ran = False
+        # The factors of the newest batch's micro-batches, and what the trainer returned for each.
+        self.factors: list[float] = []
+        self.notes: list[Any] = []
+        self._note = note
+        self._autocast = autocast
+        self.sums = False
+        super().__init__(model, optimizer, self._compared(loss), count=count, **settings)
+        if self._ranks.world > 1:
+            self._planned.close()
+            raise ValueError(
+                "memfit's integrations run in a single process\n"
+                "hint: on several ranks use `memfit.Step`, which exchanges gradients once all ranks have theirs"
+            )
+        if self._target.updates_in_backward:
+            self._planned.close()
+            raise ValueError(
+                "`optimizer-in-backward` leaves no gradients for the trainer\nhint: leave it out of the plan"
+            )
+        self._runner.lend(self._trained(loss), backward, self._share)
+
+    def _compared(self, loss: Loss) -> Loss:
+        """Return the loss for comparisons, which leave nothing behind."""
+
+        def compared(model: nn.Module, batch: Any) -> Any:
+            restore = self._keep()
+            try:
+                return loss(model, batch)
+            finally:
+                restore()
+
+        return compared
+
+    def _trained(self, loss: Loss) -> Callable[[nn.Module, Any, Batch, int], Any]:
+        """Return the loss for training: only the newest batch's last attempt counts."""
+
+        def trained(model: nn.Module, batch: Any, entry: Batch, start: int) -> Any:
+            if entry is not self._newest:
+                # The trainer has counted this batch before the window was restarted.
+                return self._compared(loss)(model, batch)
+            if start == 0:
+                if self._ran and self._restore is not None:
+                    self._restore()
+                self._ran = True
+                self.factors.clear()
+                self.notes.clear()
+            value = loss(model, batch)
+            self.notes.append(self._note())
+            return value
+
+        return trained
+
+    def _share(self, entry: Batch, part: Any, samples: int) -> float:
+        """Return the factor of a micro-batch's loss."""
+        if self.sums or samples == entry.items:
+            factor = 1.0
+        elif self._count is None:
+            factor = samples / entry.items
+        else:
+            whole = float(self._count(entry.value))
+            factor = float(self._count(part)) / whole if whole else 0.0
+        if entry is self._newest:
+            self.factors.append(factor)
+        return factor
+
+    def add(self, batch: Any, *, ends: bool, sums: bool = False) -> Result:
+        """Run a batch; if it `ends` its window, the gradients are complete afterwards."""
+        if self._closed:
+            raise RuntimeError("the training has ended: these gradients are closed")
+        if self._target.arrivals:
+            batch = self._target.arrive(batch)
+        self.sums = self._window.completion.sums = sums
+        self._division.lend(sums, self._autocast)
+        entry = self.entry(batch)
+        self._restore, self._newest, self._ran = self._keep(), entry, False
+        if self._controller.empty:
+            self._window.begin()
+        self._window.add(entry, float(entry.items))
+        try:
+            with self._dropping():
+                tally, retries, norm, _ = self._window.run(newest=True, whole=ends)
+        except BaseException:
+            self._restore()
+            raise
+        finally:
+            self._newest = None
+        if ends:
+            self._window.settle(keeps=True)
+            self._watch.stepped(False)
+        changed = tuple(dict.fromkeys(self._planned.changed + tally.changed))
+        return Result(tally, retries, changed, ends, False, norm)
+
+    @property
+    def open(self) -> bool:
+        """`True` between the batches of a window."""
+        return not self._controller.empty
+
+    def update(self, step: Callable[[], None]) -> None:
+        """Run the optimizer's step completely or not at all."""
+        self._updates.run(step, self._meter)
