@@ -42,8 +42,8 @@ class Completion:
         self._clip = clip
         # Measures the noise of gradients, if the user asked for it.
         self.noise: Noise | None = None
-        # Set if the losses' sum is the window's loss already, so that there is nothing to correct.
-        self.sums = False
+        # Set if another trainer scales the losses, so that there is nothing to correct.
+        self.lent = False
 
     def run(
         self, total: float, factor: float | None, inherited: Mapping[str, torch.Tensor]
@@ -54,7 +54,7 @@ class Completion:
         if self._controller.held > 1:
             # The user may have added parameters between two batches.
             self._parameters.look()
-        mean = 1.0 if self.sums else self._controller.correction(total) if factor is None else factor
+        mean = 1.0 if self.lent else self._controller.correction(total) if factor is None else factor
         correction = self._ranks.correction(mean)
         if self.noise is not None:
             self._measure(self.noise, bool(inherited))
@@ -80,4 +80,4 @@ class Completion:
         if inherits:
             noise.spoil()
         scale = self._precision.scale if self._precision.scaler is not None else 1.0
-        noise.whole(self._parameters.all, None if self.sums else self._controller.divisor, scale)
+        noise.whole(self._parameters.all, None if self.lent else self._controller.divisor, scale)

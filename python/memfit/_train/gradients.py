@@ -23,7 +23,8 @@ class Gradients(Step):
 
     `loss(model, batch)` returns the loss that the trainer would run backward, with its own scale; `backward(loss)`
     runs it. With `sums`, the losses of micro-batches add up to the batch's, because they are divided by a count of
-    the whole window; otherwise they are means, weighted by samples or by `count(batch)` within their batch.
+    the whole window; otherwise they are means, weighted by samples or by `count(batch)` within their batch; with
+    `over_window`, within the whole window, in place of the trainer's own scale.
     """
 
     def __init__(
@@ -37,12 +38,16 @@ class Gradients(Step):
         note: Callable[[], Any] = lambda: None,
         count: Callable[[Any], float] | None = None,
         autocast: str | None = None,
+        over_window: bool = False,
         **settings: Any,
     ) -> None:
         # Saves what the trainer itself counts, and returns a function that restores it.
         self._keep = unseen
         self._restore: Callable[[], None] | None = None
         self._newest: Batch | None = None
+        # What the trainer passed along with each batch of the window, and with the batch that runs.
+        self._contexts: dict[int, Any] = {}
+        self.context: Any = None
         # Set once the newest batch's first micro-batch was tried.
         self._ran = False
         # The factors of the newest batch's micro-batches, and what the trainer returned for each.
@@ -50,6 +55,7 @@ class Gradients(Step):
         self.notes: list[Any] = []
         self._note = note
         self._autocast = autocast
+        self._over_window = over_window
         self.sums = False
         super().__init__(model, optimizer, self._compared(loss), count=count, **settings)
         if self._ranks.world > 1:
@@ -64,6 +70,7 @@ class Gradients(Step):
                 "`optimizer-in-backward` leaves no gradients for the trainer\nhint: leave it out of the plan"
             )
         self._runner.lend(self._trained(loss), backward, self._share)
+        self._window.completion.lent = not over_window
 
     def _compared(self, loss: Loss) -> Loss:
         """Return the loss for comparisons, which leave nothing behind."""
@@ -81,6 +88,7 @@ class Gradients(Step):
         """Return the loss for training: only the newest batch's last attempt counts."""
 
         def trained(model: nn.Module, batch: Any, entry: Batch, start: int) -> Any:
+            self.context = self._contexts.get(id(entry), self.context)
             if entry is not self._newest:
                 # The trainer has counted this batch before the window was restarted.
                 return self._compared(loss)(model, batch)
@@ -98,30 +106,37 @@ class Gradients(Step):
 
     def _share(self, entry: Batch, part: Any, samples: int) -> float:
         """Return the factor of a micro-batch's loss."""
-        if self.sums or samples == entry.items:
-            factor = 1.0
-        elif self._count is None:
-            factor = samples / entry.items
-        else:
-            whole = float(self._count(entry.value))
-            factor = float(self._count(part)) / whole if whole else 0.0
+        factor = 1.0 if self.sums or samples == entry.items else self._part_of(entry, part, samples)
         if entry is self._newest:
             self.factors.append(factor)
-        return factor
+        return factor * self._weight(entry.value) / self._controller.divisor if self._over_window else factor
 
-    def add(self, batch: Any, *, ends: bool, sums: bool = False) -> Result:
-        """Run a batch; if it `ends` its window, the gradients are complete afterwards."""
+    def _part_of(self, entry: Batch, part: Any, samples: int) -> float:
+        if self._count is None:
+            return samples / entry.items
+        whole = self._weight(entry.value)
+        return self._weight(part) / whole if whole else 0.0
+
+    def _weight(self, batch: Any) -> float:
+        return float(self._count(batch)) if self._count is not None else float(self.entry(batch).items)
+
+    def add(self, batch: Any, context: Any, *, ends: bool, sums: bool = False) -> Result:
+        """Run a batch; if it `ends` its window, the gradients are complete afterwards. `context` is there when the
+        batch runs, now or again.
+        """
         if self._closed:
             raise RuntimeError("the training has ended: these gradients are closed")
         if self._target.arrivals:
             batch = self._target.arrive(batch)
-        self.sums = self._window.completion.sums = sums
+        self.sums = sums
         self._division.lend(sums, self._autocast)
         entry = self.entry(batch)
         self._restore, self._newest, self._ran = self._keep(), entry, False
         if self._controller.empty:
+            self._contexts.clear()
             self._window.begin()
-        self._window.add(entry, float(entry.items))
+        self._contexts[id(entry)], self.context = context, context
+        self._window.add(entry, self._weight(batch) if self._over_window else float(entry.items))
         try:
             with self._dropping():
                 tally, retries, norm, _ = self._window.run(newest=True, whole=ends)
@@ -140,6 +155,16 @@ class Gradients(Step):
     def open(self) -> bool:
         """`True` between the batches of a window."""
         return not self._controller.empty
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """The parameters whose gradients are computed."""
+        return self._parameters.all
+
+    @property
+    def measures_noise(self) -> bool:
+        """`True` if the gradient noise scale is measured."""
+        return self._noise is not None
 
     def update(self, step: Callable[[], None]) -> None:
         """Run the optimizer's step completely or not at all."""

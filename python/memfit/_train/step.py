@@ -273,6 +273,10 @@ class Step:
                 self._window.roll_back()
             raise
 
+    def computes_in(self, autocast: str | None) -> None:
+        """Name the precision of the model's own autocast, such as "bfloat16": comparisons allow for its rounding."""
+        self._division.lend(False, autocast)
+
     def entry(self, batch: Any) -> Batch:
         """Wrap a batch with the rules for dividing it."""
         size = self._batch_size(batch) if self._batch_size is not None else None

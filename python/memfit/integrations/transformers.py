@@ -53,7 +53,6 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]
         """Differences from the training without memfit."""
         self._gradients: Gradients | None = None
         self._noise: NoiseScale | None = None
-        self._forward: Callable[..., torch.Tensor] = trainer.training_step
         self._captured: tuple[torch.Tensor, dict[str, Any]] | None = None
         self._returned: torch.Tensor | None = None
         self._undo: Callable[[], None] = lambda: None
@@ -78,9 +77,13 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]
         if self._gradients is None:
             self._gradients = self._begin(model)
         gradients, trainer = self._gradients, self.trainer
-        self._forward = functools.partial(_call, forward, args, kwargs)
         items = args[0] if args else kwargs.get("num_items_in_batch")
-        result = gradients.add(inputs, ends=trainer.accelerator.sync_gradients, sums=self._is_scaled(items))
+        result = gradients.add(
+            inputs,
+            (forward, args, kwargs),
+            ends=trainer.accelerator.sync_gradients,
+            sums=self._is_scaled(items),
+        )
         self.retries += result.retries
         self.micro_batches = max(self.micro_batches, result.micro_batches)
         self.changed = tuple(dict.fromkeys(self.changed + result.changed))
@@ -110,7 +113,9 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]
 
         accelerator.backward = capture
         try:
-            self._returned = self._forward(model, inputs)
+            assert self._gradients is not None
+            forward, args, kwargs = self._gradients.context
+            self._returned = forward(model, inputs, *args, **kwargs)
         finally:
             del accelerator.backward
         if self._captured is None:
@@ -189,7 +194,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]
         """Undo levers and hooks."""
         if self._gradients is None:
             return
-        if self.settings.noise_scale:
+        if self._gradients.measures_noise:
             self._noise = self._gradients.noise_scale()
         self._gradients.close()
         self._undo()
@@ -214,12 +219,6 @@ class Mixin(Base):
 def memfit_trainer(trainer: type) -> type:
     """Return a trainer's class with the mixin: `memfit_trainer(SFTTrainer)(model=…, memfit=Settings(…))`."""
     return type(f"Memfit{trainer.__name__}", (Mixin, trainer), {})
-
-
-def _call(
-    forward: Callable[..., torch.Tensor], args: Any, kwargs: Any, model: nn.Module, inputs: Any
-) -> torch.Tensor:
-    return forward(model, inputs, *args, **kwargs)
 
 
 def _refuse(trainer: Any) -> None:

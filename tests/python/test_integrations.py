@@ -1,0 +1,612 @@
+"""Trainers of Transformers, Lightning and Accelerate with memfit: without an out-of-memory error they give the same
+losses as without memfit, bit for bit; with one, they end where they would have ended without.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import memfit
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from training import FailAt
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:.*pkg_resources.*"),
+    pytest.mark.filterwarnings("ignore:.*num_workers.*"),
+    pytest.mark.filterwarnings("ignore:.*pin_memory.*"),
+]
+MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+def flat(module: nn.Module) -> torch.Tensor:
+    return torch.cat([each.detach().flatten() for each in module.state_dict().values()])
+
+
+# ----------------------------------------------------------------------------------------------- the package
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_importing_memfit_and_the_package_imports_neither_torch_nor_a_trainer() -> None:
+    done = python(
+        "import sys, memfit; memfit.integrations; assert 'integrations' in dir(memfit)\n"
+        "loaded = {'torch', 'transformers', 'lightning', 'accelerate'} & set(sys.modules)\n"
+        "assert not loaded, loaded"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["transformers", "lightning", "accelerate"])
+def test_a_missing_library_is_named_with_the_command_that_installs_it(name: str) -> None:
+    hide = f"import sys; sys.modules[{name!r}] = sys.modules['pytorch_lightning'] = None\n"
+    done = python(f"{hide}import memfit\nmemfit.integrations.{name}")
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()
+    assert f"ImportError: `memfit.integrations.{name}` needs `{name}`, which is not installed here" in last[-2]
+    assert f"-m pip install '{name}>=" in last[-1]
+
+
+# ---------------------------------------------------------------------------------------------- Transformers
+
+
+class Sentences(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """Sentences of which a different number of tokens counts in each."""
+
+    def __len__(self) -> int:
+        return 22
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        tokens = torch.randint(0, 32, (10,), generator=torch.Generator().manual_seed(index))
+        labels = tokens.clone()
+        labels[: index % 7] = -100
+        return {"input_ids": tokens, "labels": labels}
+
+
+def language_model(dropout: float = 0.0) -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        attention_dropout=dropout,
+    )
+    return LlamaForCausalLM(config)
+
+
+def arguments(folder: Path, **keywords: Any) -> Any:
+    from transformers import TrainingArguments
+
+    return TrainingArguments(
+        str(folder),
+        **{
+            "per_device_train_batch_size": 8,
+            "gradient_accumulation_steps": 2,
+            "num_train_epochs": 2,
+            "logging_steps": 1,
+            "learning_rate": 1e-2,
+            "use_cpu": True,
+            "report_to": [],
+            "save_strategy": "no",
+            "disable_tqdm": True,
+            **keywords,
+        },
+    )
+
+
+def fail_in_forward(trainer: Any, at: Callable[[int, int], bool]) -> None:
+    """Raise an out-of-memory error in the forward passes that `at` names by their number and their rows."""
+    compute, calls = trainer.compute_loss, [0]
+
+    def compute_loss(model: nn.Module, inputs: Any, *args: Any, **keywords: Any) -> Any:
+        calls[0] += 1
+        loss = compute(model, inputs, *args, **keywords)
+        if at(calls[0], len(inputs["input_ids"])):
+            raise torch.OutOfMemoryError(MEMORY)
+        return loss
+
+    trainer.compute_loss = compute_loss
+
+
+def counting(base: type) -> type:
+    """A trainer that counts on its own, as TRL's do."""
+
+    class Counting(base):  # type: ignore[misc]
+        tokens = 0
+
+        def __init__(self, *args: Any, **keywords: Any) -> None:
+            super().__init__(*args, **keywords)
+            self.losses: dict[str, list[float]] = {"train": []}
+            self.total = torch.zeros(())
+
+        def compute_loss(self, model: nn.Module, inputs: Any, *args: Any, **keywords: Any) -> Any:
+            loss = super().compute_loss(model, inputs, *args, **keywords)
+            self.tokens += inputs["input_ids"].numel()
+            self.losses["train"].append(loss.item())
+            self.total += loss.detach()
+            return loss
+
+    return Counting
+
+
+def trained(
+    trainer_class: type,
+    folder: Path,
+    *,
+    at: Callable[[int, int], bool] | None = None,
+    dropout: float = 0.0,
+    arguments_: dict[str, Any] | None = None,
+    **keywords: Any,
+) -> tuple[Any, list[float], torch.Tensor]:
+    model = keywords.pop("model", None) or language_model(dropout)
+    data = keywords.pop("train_dataset", None) or Sentences()
+    trainer = trainer_class(
+        model=model, args=arguments(folder, **(arguments_ or {})), train_dataset=data, **keywords
+    )
+    if at is not None:
+        fail_in_forward(trainer, at)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return trainer, losses, flat(model)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[float], torch.Tensor]:
+    transformers = pytest.importorskip("transformers")
+    return trained(counting(transformers.Trainer), tmp_path_factory.mktemp("plain"))
+
+
+def with_memfit() -> type:
+    from memfit.integrations import transformers as integration
+    from transformers import Trainer
+
+    return integration.memfit_trainer(counting(Trainer))
+
+
+def test_a_trainer_without_a_failure_trains_bit_for_bit_the_same(plain: Any, tmp_path: Path) -> None:
+    trainer, losses, weights = trained(with_memfit(), tmp_path)
+    assert losses == plain[1]
+    assert torch.equal(weights, plain[2])
+    assert (trainer.memfit.retries, trainer.memfit.micro_batches) == (0, 1)
+    assert (trainer.tokens, trainer.losses) == (plain[0].tokens, plain[0].losses)
+    # Nothing is left in place after the training.
+    assert "step" not in vars(trainer.optimizer) or not hasattr(trainer.optimizer.step, "__wrapped__")
+
+
+@pytest.mark.parametrize("call", [1, 2, 5])
+def test_a_trainer_that_runs_out_of_memory_ends_where_it_would_have_without(
+    plain: Any, tmp_path: Path, call: int
+) -> None:
+    """In the first and the second batch of a window: the loss stays the mean over the window's tokens."""
+    trainer, losses, weights = trained(with_memfit(), tmp_path, at=lambda number, rows: number == call and rows == 8)
+    assert trainer.memfit.retries == 1
+    assert losses == pytest.approx(plain[1], rel=1e-5)
+    assert torch.allclose(weights, plain[2], atol=1e-6)
+    # The trainer's own counters have each batch once, and no failed attempt or comparison.
+    assert trainer.tokens == plain[0].tokens
+    assert float(trainer.total) == pytest.approx(float(plain[0].total), rel=1e-5)
+    assert sum(trainer.losses["train"]) == pytest.approx(sum(plain[0].losses["train"]), rel=1e-5)
+
+
+def test_a_retry_is_bit_for_bit_the_training_that_began_with_smaller_parts(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from memfit.integrations.transformers import Settings
+
+    smaller = trained(with_memfit(), tmp_path, dropout=0.2, memfit=Settings(micro_batch=4))
+    failing = trained(with_memfit(), tmp_path, dropout=0.2, at=lambda _, rows: rows > 4)
+    assert failing[0].memfit.retries > 0
+    assert failing[1] == smaller[1]
+    assert torch.equal(failing[2], smaller[2])
+
+
+def test_an_operation_that_fails_in_the_middle_of_a_backward_pass_leaves_no_trace(plain: Any, tmp_path: Path) -> None:
+    from memfit.integrations import transformers as integration
+    from transformers import Trainer
+
+    survived = 0
+    for at in (40, 300, 420):
+        model = language_model()
+        trainer = counting(Trainer)(model=model, args=arguments(tmp_path), train_dataset=Sentences())
+        callback = integration.Callback(trainer)
+        trainer.add_callback(callback)
+        run, modes = trainer.training_step, []
+
+        def failing(*args: Any, run: Any = run, modes: list[FailAt] = modes, at: int = at, **keywords: Any) -> Any:
+            with FailAt(at if not modes else None) as mode:
+                modes.append(mode)
+                return run(*args, **keywords)
+
+        trainer.training_step = failing
+        trainer.train()
+        survived += callback.retries
+        assert torch.allclose(flat(model), plain[2], atol=1e-6), at
+    assert survived >= 2
+
+
+class Normalised(nn.Module):
+    """A mean over samples, behind batch normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.layers = nn.Sequential(nn.Linear(10, 8), nn.BatchNorm1d(8), nn.Linear(8, 5))
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": functional.cross_entropy(self.layers(input_ids.float()), labels.clamp(0)[:, -1] % 5)}
+
+
+def test_a_batch_that_may_not_be_divided_is_refused_before_a_weight_changes(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from memfit.integrations.transformers import Settings
+
+    model = Normalised()
+    before = flat(model)
+    with pytest.raises(memfit.StepDoesNotFit, match="batch normalisation"):
+        trained(with_memfit(), tmp_path, model=model, at=lambda _, rows: rows == 8)
+    assert torch.equal(flat(model), before)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        trainer, _, weights = trained(
+            with_memfit(),
+            tmp_path,
+            model=model,
+            at=lambda _, rows: rows == 8,
+            memfit=Settings(allow="changes-training"),
+        )
+    assert not torch.equal(weights, before)
+    assert trainer.memfit.changed
+    assert any("dividing the batch changes the training" in str(each.message) for each in seen)
+
+
+class Tagger(nn.Module):
+    """A mean over the tokens of a batch, whatever the window has: the trainer divides it by the batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.embed, self.head = nn.Embedding(32, 8), nn.Linear(8, 32)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.head(self.embed(input_ids))
+        return {"loss": functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)}
+
+
+def test_parts_of_a_mean_over_tokens_are_weighted_by_their_tokens(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    plain = trained(transformers.Trainer, tmp_path, model=Tagger())
+    divided = trained(with_memfit(), tmp_path, model=Tagger(), at=lambda _, rows: rows > 3)
+    assert divided[0].memfit.retries > 0
+    assert divided[1] == pytest.approx(plain[1], rel=1e-5)
+    assert torch.allclose(divided[2], plain[2], atol=1e-6)
+
+
+def test_a_plan_is_stated_by_the_arguments_and_the_rest_is_applied_or_named(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from memfit.integrations.transformers import training_arguments
+
+    plan = tmp_path / "memfit.plan.toml"
+    plan.write_text(
+        "micro_batch = 4\nmicro_batches_per_step = 4\naccumulate = 2\n[made_for]\nbatch = 8\nown_accumulation = 2\n"
+        + "".join(
+            f'[[lever]]\nname = "{name}"\nvalue = {value}\nlabel = "exact"\n'
+            for name, value in (
+                ("autocast-bf16", "true"),
+                ("fused-optimizer", "true"),
+                ("loader-workers", "4"),
+                ("checkpointing", '["model.layers.0"]'),
+                ("bf16-optimizer-state", "true"),
+            )
+        )
+    )
+    keywords = {"use_cpu": True, "report_to": []}
+    with pytest.warns(UserWarning) as said:
+        made = training_arguments(plan, output_dir=str(tmp_path), **keywords)
+    assert (made.per_device_train_batch_size, made.gradient_accumulation_steps) == (4, 4)
+    assert (made.bf16, made.gradient_checkpointing) == (True, True)
+    assert str(getattr(made.optim, "value", made.optim)) == "adamw_torch_fused"
+    assert made.memfit_settings.micro_batch is None
+    assert made.memfit_settings.plan == {"lever": [{"name": "bf16-optimizer-state", "value": True}]}
+    texts = " ".join(str(each.message) for each in said)
+    assert "`loader-workers` is not applied" in texts
+    assert "`bf16-optimizer-state`: `memfit.integrations.transformers.Mixin` applies the rest" in texts
+    # The user's batch is not multiplied by the plan's: the mixin divides it instead.
+    with pytest.warns(UserWarning, match="`autocast-bf16` is not applied"):
+        own = training_arguments(
+            plan, output_dir=str(tmp_path), per_device_train_batch_size=8, bf16=False, **keywords
+        )
+    assert (own.per_device_train_batch_size, own.gradient_accumulation_steps) == (8, 1)
+    assert own.memfit_settings.micro_batch == 4
+    trainer, _, _ = trained(
+        with_memfit(), tmp_path, memfit=own.memfit_settings, arguments_={"max_steps": 1, "num_train_epochs": 1}
+    )
+    assert trainer.memfit.micro_batches == 2
+
+
+def test_the_noise_scale_counts_tokens(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from memfit.integrations.transformers import Settings
+
+    trainer, _, _ = trained(with_memfit(), tmp_path, memfit=Settings(micro_batch=3, noise_scale=True))
+    found = trainer.memfit.noise_scale()
+    assert (found.estimates, found.undivided, found.unit) == (4, 0, "counted items")
+    # Tokens that count and are predicted, of 16 and 6 sentences in turn.
+    tokens = sum(min(10 - index % 7, 9) for index in range(22)) / 2
+    assert found.batch == pytest.approx(tokens, rel=0.2)
+
+
+# ------------------------------------------------------------------------------------------------- Lightning
+
+
+def lightning_run(
+    callbacks: list[Any], at: int | None = None, accumulate: int = 2, module: Any = None
+) -> tuple[list[tuple[float, float]], torch.Tensor, dict[str, float]]:
+    pl = pytest.importorskip("lightning.pytorch")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    logging.getLogger("lightning.fabric").setLevel(logging.ERROR)
+
+    class Classifier(pl.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.0), nn.Linear(8, 3))
+            self.seen: list[tuple[float, float]] = []
+
+        def training_step(self, batch: Any, index: int) -> dict[str, torch.Tensor]:
+            inputs, labels = batch
+            loss = functional.cross_entropy(self.net(inputs), labels)
+            self.log("loss", loss, on_step=True, on_epoch=True)
+            if at is not None and len(inputs) == 8 and index == at:
+                raise torch.OutOfMemoryError(MEMORY)
+            return {"loss": loss, "first": inputs[:, 0]}
+
+        def on_train_batch_end(self, outputs: Any, batch: Any, index: int) -> None:
+            assert torch.equal(outputs["first"], batch[0][:, 0])
+            self.seen.append((float(outputs["loss"]), float(self.trainer.callback_metrics["loss_step"])))
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.AdamW(self.parameters(), lr=0.05)
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    torch.manual_seed(1)
+    module = module or Classifier()
+    generator = torch.Generator().manual_seed(3)
+    inputs, labels = torch.randn(38, 6, generator=generator), torch.randint(0, 3, (38,), generator=generator)
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(inputs, labels), 8, shuffle=True, generator=generator
+    )
+    trainer = pl.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        accumulate_grad_batches=accumulate,
+        callbacks=callbacks,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        gradient_clip_val=0.5,
+    )
+    trainer.fit(module, loader)
+    metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    assert {"training_step", "backward"}.isdisjoint(vars(trainer.strategy))
+    return module.seen, flat(module), metrics
+
+
+def test_lightning_without_a_failure_trains_bit_for_bit_the_same() -> None:
+    pytest.importorskip("lightning")
+    from memfit.integrations.lightning import Callback
+
+    plain, callback = lightning_run([]), Callback()
+    seen, weights, metrics = lightning_run([callback])
+    assert seen == plain[0]
+    assert metrics == plain[2]
+    assert torch.equal(weights, plain[1])
+    assert (callback.retries, callback.micro_batches) == (0, 1)
+
+
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_lightning_that_runs_out_of_memory_ends_where_it_would_have_without(at: int) -> None:
+    pytest.importorskip("lightning")
+    from memfit.integrations.lightning import Callback
+
+    plain, callback = lightning_run([]), Callback()
+    seen, weights, metrics = lightning_run([callback], at=at)
+    assert callback.retries >= 1
+    assert [loss for loss, _ in seen] == pytest.approx([loss for loss, _ in plain[0]], rel=1e-5)
+    assert [logged for _, logged in seen] == pytest.approx([logged for _, logged in plain[0]], rel=1e-5)
+    assert metrics == pytest.approx(plain[2], rel=1e-5)
+    assert torch.allclose(weights, plain[1], atol=1e-6)
+
+
+def test_lightning_with_a_count_takes_the_mean_over_the_window() -> None:
+    """The last window of an epoch has a batch of 6: with a count, each sample of it has the same weight."""
+    pl = pytest.importorskip("lightning.pytorch")
+    from memfit.integrations.lightning import Callback, Settings
+
+    class Line(pl.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(6))
+            self.seen: list[Any] = []
+            self.gradients: list[torch.Tensor] = []
+            self.inputs: list[torch.Tensor] = []
+
+        def training_step(self, batch: Any, index: int) -> torch.Tensor:
+            return (batch[0] @ self.weight).mean()
+
+        def on_train_batch_end(self, outputs: Any, batch: Any, index: int) -> None:
+            self.inputs.append(batch[0])
+            self.log("loss_step", 0.0)
+
+        def on_before_optimizer_step(self, optimizer: Any) -> None:
+            self.gradients.append(self.weight.grad.clone())
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    module = Line()
+    settings = Settings(count=lambda batch: float(len(batch[0])), micro_batch=5)
+    lightning_run([Callback(settings)], accumulate=5, module=module)
+    # Each epoch is one window of four batches of 8 and one of 6.
+    for gradient, start in zip(module.gradients, (0, 5), strict=True):
+        inputs = torch.cat(module.inputs[start : start + 5])
+        assert torch.allclose(gradient, inputs.mean(0), atol=1e-6)
+
+
+def test_lightning_refuses_what_it_cannot_divide() -> None:
+    pl = pytest.importorskip("lightning.pytorch")
+    from memfit.integrations.lightning import Callback
+
+    class Manual(pl.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.automatic_optimization = False
+            self.weight = nn.Parameter(torch.zeros(6))
+
+        def training_step(self, batch: Any, index: int) -> None: ...
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    with pytest.raises(ValueError, match="automatic optimization"):
+        lightning_run([Callback()], module=Manual())
+
+
+# ------------------------------------------------------------------------------------------------ Accelerate
+
+
+def classify(model: nn.Module, batch: Any) -> torch.Tensor:
+    inputs, labels = batch
+    return functional.cross_entropy(model(inputs), labels)
+
+
+def accelerated(
+    accumulate: int, use: bool, at: int | None = None, precision: str = "no"
+) -> tuple[list[float], torch.Tensor, int]:
+    accelerate = pytest.importorskip("accelerate")
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(True)
+    torch.manual_seed(1)
+    model: nn.Module = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    generator = torch.Generator().manual_seed(3)
+    data = torch.randn(64, 6, generator=generator), torch.randint(0, 3, (64,), generator=generator)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data), 8)
+    accelerator = accelerate.Accelerator(
+        cpu=True, gradient_accumulation_steps=accumulate, mixed_precision=precision
+    )
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    losses, retries = [], 0
+    if not use:
+        for batch in loader:
+            with accelerator.accumulate(model):
+                loss = classify(model, batch)
+                accelerator.backward(loss)
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+            losses.append(float(loss))
+        return losses, flat(model), 0
+
+    from memfit.integrations.accelerate import prepare
+
+    calls = [0]
+
+    def failing(model: nn.Module, batch: Any) -> torch.Tensor:
+        calls[0] += 1
+        loss = classify(model, batch)
+        if at is not None and calls[0] > at and len(batch[0]) > 4:
+            raise torch.OutOfMemoryError(MEMORY)
+        return loss
+
+    with prepare(accelerator, model, optimizer, failing, scheduler=scheduler) as step:
+        for batch in loader:
+            result = step(batch)
+            losses.append(float(result.loss))
+            retries += result.retries
+    return losses, flat(model), retries
+
+
+@pytest.mark.parametrize(("accumulate", "precision"), [(1, "no"), (2, "no"), (2, "bf16")])
+def test_accelerate_trains_the_same_with_a_failure_and_without(accumulate: int, precision: str) -> None:
+    plain = accelerated(accumulate, use=False, precision=precision)
+    same = accelerated(accumulate, use=True, precision=precision)
+    assert (same[0], same[2]) == (plain[0], 0)
+    assert torch.equal(same[1], plain[1])
+    failed = accelerated(accumulate, use=True, at=3, precision=precision)
+    assert failed[2] > 0
+    tolerance = 1e-5 if precision == "no" else 2e-2
+    assert failed[0] == pytest.approx(plain[0], rel=tolerance)
+    assert torch.allclose(failed[1], plain[1], atol=tolerance)
+
+
+def test_a_smaller_executable_batch_keeps_the_global_batch() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    from memfit.integrations.accelerate import find_executable_batch_size
+
+    tried: list[tuple[int, int]] = []
+
+    @find_executable_batch_size(starting_batch_size=48)
+    def train(batch_size: int, text: str, accumulate: int = 1) -> str:
+        tried.append((batch_size, accumulate))
+        if batch_size > 6:
+            raise torch.OutOfMemoryError(MEMORY)
+        return f"{text} {batch_size}"
+
+    assert train("fits with") == "fits with 6"
+    assert tried == [(48, 1), (24, 2), (12, 4), (6, 8)]
+    # Another call starts anew: it may have another model.
+    tried.clear()
+    train("again")
+    assert tried[0] == (48, 1)
+
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+
+    @find_executable_batch_size(starting_batch_size=9, accelerator=accelerator)
+    def accumulated(batch_size: int) -> int:
+        if batch_size > 3:
+            raise RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")
+        return int(accelerator.gradient_accumulation_steps)
+
+    assert accumulated() == 6
+
+
+def test_an_executable_batch_size_refuses_what_would_change_the_training() -> None:
+    pytest.importorskip("accelerate")
+    from memfit.integrations.accelerate import find_executable_batch_size
+
+    with pytest.raises(TypeError, match="no parameter `accumulate`"):
+        find_executable_batch_size(lambda batch_size: None)
+    with pytest.raises(ValueError, match="do not divide the global batch"):
+        find_executable_batch_size(starting_batch_size=8, reduce_batch_size_fn=lambda: 3)(
+            lambda batch_size, accumulate: None
+        )
+
+    def never(batch_size: int, accumulate: int) -> None:
+        raise torch.OutOfMemoryError(MEMORY)
+
+    with pytest.raises(memfit.StepDoesNotFit, match="batch size of 1"):
+        find_executable_batch_size(never, starting_batch_size=6)()
+
+    def broken(batch_size: int, accumulate: int) -> None:
+        raise RuntimeError("a shape does not match")
+
+    with pytest.raises(RuntimeError, match="a shape does not match"):
+        find_executable_batch_size(broken)()
