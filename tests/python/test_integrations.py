@@ -100,7 +100,9 @@ def arguments(folder: Path, **keywords: Any) -> Any:
             "gradient_accumulation_steps": 2,
             "num_train_epochs": 2,
             "logging_steps": 1,
-            "learning_rate": 1e-2,
+            # Adam would turn the rounding of gradients near zero into whole steps.
+            "optim": "sgd",
+            "learning_rate": 0.5,
             "use_cpu": True,
             "report_to": [],
             "save_strategy": "no",
@@ -186,7 +188,8 @@ def test_a_trainer_without_a_failure_trains_bit_for_bit_the_same(plain: Any, tmp
     assert (trainer.memfit.retries, trainer.memfit.micro_batches) == (0, 1)
     assert (trainer.tokens, trainer.losses) == (plain[0].tokens, plain[0].losses)
     # Nothing is left in place after the training.
-    assert "step" not in vars(trainer.optimizer) or not hasattr(trainer.optimizer.step, "__wrapped__")
+    assert "integrations" not in trainer.optimizer.step.__code__.co_filename
+    assert "backward" not in vars(trainer.accelerator)
 
 
 @pytest.mark.parametrize("call", [1, 2, 5])
@@ -354,7 +357,11 @@ def test_the_noise_scale_counts_tokens(tmp_path: Path) -> None:
 
 
 def lightning_run(
-    callbacks: list[Any], at: int | None = None, accumulate: int = 2, module: Any = None
+    callbacks: list[Any],
+    at: int | None = None,
+    accumulate: int = 2,
+    module: Any = None,
+    clip: float | None = 0.5,
 ) -> tuple[list[tuple[float, float]], torch.Tensor, dict[str, float]]:
     pl = pytest.importorskip("lightning.pytorch")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -399,7 +406,7 @@ def lightning_run(
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        gradient_clip_val=0.5,
+        gradient_clip_val=clip,
     )
     trainer.fit(module, loader)
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
@@ -461,7 +468,7 @@ def test_lightning_with_a_count_takes_the_mean_over_the_window() -> None:
 
     module = Line()
     settings = Settings(count=lambda batch: float(len(batch[0])), micro_batch=5)
-    lightning_run([Callback(settings)], accumulate=5, module=module)
+    lightning_run([Callback(settings)], accumulate=5, module=module, clip=None)
     # Each epoch is one window of four batches of 8 and one of 6.
     for gradient, start in zip(module.gradients, (0, 5), strict=True):
         inputs = torch.cat(module.inputs[start : start + 5])
@@ -484,7 +491,7 @@ def test_lightning_refuses_what_it_cannot_divide() -> None:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
     with pytest.raises(ValueError, match="automatic optimization"):
-        lightning_run([Callback()], module=Manual())
+        lightning_run([Callback()], module=Manual(), accumulate=1, clip=None)
 
 
 # ------------------------------------------------------------------------------------------------ Accelerate

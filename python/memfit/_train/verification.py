@@ -104,7 +104,7 @@ class Verifier:
         self.nodes: set[int] = set()
         # Set if the losses of micro-batches add up to that of their batch.
         self.sums = False
-        # Precision of another trainer's own autocast, which float64 parameters would not change.
+        # Precision of another trainer's own autocast, which leaves float64 alone.
         self.autocast: str | None = None
         # Constants that integers of a batch were compared with.
         self.constants: set[tuple[str, float]] = set()
@@ -144,7 +144,7 @@ class Verifier:
         self, entry: Batch, samples: Sequence[int], ways: tuple[tuple[int, ...], ...]
     ) -> Verification:
         """Compare in the training's precision, and in float64 if possible; the latter decides."""
-        if not self._widens or self.autocast or self._name() == "float64":
+        if not self._widens or self._name() == "float64":
             return self._compare_with_numbers(entry, samples, ways, False)
         # One way of dividing shows if the training's own kernels behave like those of float64.
         own = self._compare_with_numbers(entry, samples, ways[:1], False)

@@ -8,11 +8,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 
 # Attributes with more entries are data sets and the like, which no step changes.
 _MAX_ENTRIES = 4096
 _MAX_NUMBERS = 4096
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
+
+# What every module has: parameters, buffers and hooks, which are not counters.
+_OF_MODULES = frozenset(vars(nn.Module()))
 
 _Restore = Callable[[], Any]
 
@@ -25,7 +29,7 @@ class Counters:
     def __init__(self, owner: Any) -> None:
         self._owner = owner
         # Attributes that were too large.
-        self._skipped: set[str] = set()
+        self._skipped: set[str] = set(_OF_MODULES if isinstance(owner, nn.Module) else ())
 
     def keep(self) -> Callable[[], None]:
         """Return a function that restores the current values; it may be called several times."""

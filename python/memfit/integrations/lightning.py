@@ -25,6 +25,7 @@ from memfit._levers.saying import warn
 from memfit._train.gradients import Gradients
 from memfit._train.noise import NoiseScale
 
+from ._counters import Counters
 from ._settings import Settings
 
 __all__ = ["Callback", "Settings"]
@@ -97,7 +98,7 @@ class Callback(pl.Callback):  # type: ignore[misc]
             optimizer,
             self._loss,
             self._backward,
-            unseen=lambda: self._logged.clear,
+            unseen=self._keeper(pl_module),
             note=lambda: (self._output, list(self._logged)),
             autocast=_AUTOCAST.get(precision),
             over_window=settings.count is not None,
@@ -126,6 +127,23 @@ class Callback(pl.Callback):  # type: ignore[misc]
             optimizer.step = step
 
         self._undo = [undo]
+
+    def _keeper(self, module: Any) -> Callable[[], Callable[[], None]]:
+        """Return a function that saves what the module and its metrics count, and returns one that restores it."""
+        metrics = [each for each in module.modules() if hasattr(each, "metric_state")]
+        counters = [Counters(each) for each in (module, *metrics)]
+
+        def keep() -> Callable[[], None]:
+            kept = [each.keep() for each in counters]
+
+            def restore() -> None:
+                self._logged.clear()
+                for one in kept:
+                    one()
+
+            return restore
+
+        return keep
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Give the strategy its passes back."""
