@@ -5,6 +5,7 @@ losses as without memfit, bit for bit; with one, they end where they would have 
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import warnings
@@ -75,10 +76,33 @@ class Sentences(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": tokens, "labels": labels}
 
 
+class Predictor(nn.Module):
+    """Predicts the next token; the loss is normalised as in Transformers' language models."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.embed, self.drop, self.head = nn.Embedding(32, 8), nn.Dropout(dropout), nn.Linear(8, 32)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **keywords: Any,
+    ) -> dict[str, torch.Tensor]:
+        logits = self.head(self.drop(torch.tanh(self.embed(input_ids))))[:, :-1].flatten(0, 1)
+        targets = labels[:, 1:].flatten()
+        if num_items_in_batch is None:
+            return {"loss": functional.cross_entropy(logits, targets)}
+        return {"loss": functional.cross_entropy(logits, targets, reduction="sum") / num_items_in_batch}
+
+
 def language_model(dropout: float = 0.0) -> nn.Module:
+    torch.manual_seed(1)
+    if not os.environ.get("MEMFIT_INTEGRATIONS"):
+        return Predictor(dropout)
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.manual_seed(1)
     config = LlamaConfig(
         vocab_size=32,
         hidden_size=16,
@@ -223,7 +247,7 @@ def test_an_operation_that_fails_in_the_middle_of_a_backward_pass_leaves_no_trac
     from transformers import Trainer
 
     survived = 0
-    for at in (40, 300, 420):
+    for at in (12, 25, 40):
         model = language_model()
         trainer = counting(Trainer)(model=model, args=arguments(tmp_path), train_dataset=Sentences())
         callback = integration.Callback(trainer)

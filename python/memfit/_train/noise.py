@@ -60,8 +60,10 @@ class Noise:
         self._parts: list[tuple[float, torch.Tensor | None]] = []
         self._pending: list[tuple[list[float], torch.Tensor, float]] = []
         self._unit = "samples"
-        # Why this window gives no estimate.
+        # Set if this window gives no estimate.
         self._spoiled = False
+        # Set if the loss function returned several losses, whose gradients have no common count.
+        self._several = False
 
     def begin(self, parameters: Iterable[torch.Tensor]) -> None:
         """Start a window, or start it again."""
@@ -78,14 +80,14 @@ class Noise:
 
     @contextlib.contextmanager
     def part(self, count: float, unit: str | None) -> Iterator[None]:
-        """Measure the backward pass of a micro-batch; without a unit, its losses have several counts."""
+        """Measure the backward pass of a micro-batch; `unit` is `None` for several losses."""
         self._norms = []
         try:
             yield
             self._parts.append((count, _squared(self._norms)))
         finally:
             self._norms = None
-        self._spoiled |= unit is None
+        self._several |= unit is None
         self._unit = unit or self._unit
 
     def spoil(self) -> None:
@@ -99,7 +101,7 @@ class Noise:
         counts = [count for count, norm in self._parts if norm is not None]
         norms = [norm for _, norm in self._parts if norm is not None]
         whole = _squared([_norm(each.grad) for each in parameters if each.grad is not None])
-        if self._spoiled or whole is None:
+        if self._spoiled or self._several or whole is None:
             return
         factor = (sum(counts) if divisor is None else divisor) / scale
         self._pending.append((counts, torch.stack([*norms, whole]), factor * factor))
@@ -118,6 +120,8 @@ class Noise:
         scale = self._scale
         value, low, high, batch = scale.estimate() or (None, None, None, None)
         advice = scale.advice(self._optimizer, self._unit)
+        if self._several:
+            advice = "No estimate: several losses, each with a count of its own, have no common batch size."
         return NoiseScale(value, low, high, batch, self._unit, scale.estimates, scale.undivided, advice)
 
     def close(self) -> None:

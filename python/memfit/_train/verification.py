@@ -291,6 +291,9 @@ class Verifier:
                 if not trial.is_wide and not trial.opposite and before is not None:
                     self.nodes.add((node_number() or 0) - before)
                 value, share, own_counts = self._share(returned, part, stop - start, trial.counts)
+                if trial.is_wide and value.dtype != torch.float64:
+                    # The loss function rounds in between, by more than a comparison in float64 allows.
+                    raise TypeError(f"the loss is {value.dtype}")
                 mode.forward = False
                 if value.requires_grad:
                     self._undoing.set_aside(value)
