@@ -64,7 +64,9 @@ def rows(kind: str) -> Any:
     )
 
 
-def trained(kind: str, folder: Path, wrap: Any = None, fails: bool = False) -> tuple[Any, list[Any], torch.Tensor]:
+def trained(
+    kind: str, folder: Path, wrap: Any = None, fails: bool = False
+) -> tuple[Any, list[Any], torch.Tensor]:
     trainer_class, config = (
         (trl.SFTTrainer, trl.SFTConfig) if kind == "sft" else (trl.DPOTrainer, trl.DPOConfig)
     )
@@ -122,6 +124,10 @@ def test_trl_trains_the_same_with_a_failure_and_without(kind: str, tmp_path: Pat
     assert torch.allclose(failed[2], plain[2], atol=1e-6)
     for entry, known in zip(failed[1], plain[1], strict=True):
         # Each batch is counted once; a mean over parts of equal size is that of the batch.
-        names = [name for name in ("loss", "num_tokens", "rewards/margins", "rewards/accuracies") if name in known]
+        names = [
+            name for name in ("loss", "num_tokens", "rewards/margins", "rewards/accuracies") if name in known
+        ]
         assert len(names) >= (1 if kind == "sft" else 3)
-        assert {name: entry[name] for name in names} == pytest.approx({name: known[name] for name in names}, rel=1e-3)
+        assert {name: entry[name] for name in names} == pytest.approx(
+            {name: known[name] for name in names}, rel=1e-3
+        )

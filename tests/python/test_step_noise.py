@@ -55,7 +55,9 @@ def measured(step: memfit.Step, size: int, steps: int, deviation: float, tokens:
 
 
 @pytest.mark.parametrize("truth", [4.0, 36.0])
-@pytest.mark.parametrize("settings", [{"micro_batch": 4}, {"micro_batch": 5}, {"micro_batch": 12, "accumulate": 2}])
+@pytest.mark.parametrize(
+    "settings", [{"micro_batch": 4}, {"micro_batch": 5}, {"micro_batch": 12, "accumulate": 2}]
+)
 def test_the_estimate_converges_to_the_true_noise_scale(truth: float, settings: dict[str, int]) -> None:
     found = measured(step_of(mean, **settings), 16, 500, truth**0.5)
     assert found.value == pytest.approx(truth, rel=0.15)
@@ -92,7 +94,13 @@ def test_advice_names_the_rule_of_the_optimizer() -> None:
     assert "is larger than the noise scale" in large.advice
     assert "by the same factor, with a warm-up (SGD)" in large.advice
     model = Mean()
-    step = memfit.Step(model, torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0), mean, micro_batch=1, noise_scale=True)
+    step = memfit.Step(
+        model,
+        torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0),
+        mean,
+        micro_batch=1,
+        noise_scale=True,
+    )
     small = measured(step, 2, 200, 5.0)
     assert "is smaller than the noise scale" in small.advice
     assert "square root" in small.advice
@@ -116,8 +124,12 @@ def test_measuring_changes_nothing_and_a_failed_attempt_counts_nothing() -> None
             return value
 
         step = memfit.Step(
-            model, torch.optim.SGD(model.parameters(), lr=0.1), loss, micro_batch=6 if failing else 3,
-            noise_scale=noise_scale, clip_grad_norm=0.5,
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            loss,
+            micro_batch=6 if failing else 3,
+            noise_scale=noise_scale,
+            clip_grad_norm=0.5,
         )
         torch.manual_seed(2)
         for batch in data:

@@ -6,7 +6,7 @@ gradients; micro-batches, verification, retries and rollback are those of `memfi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch

@@ -39,7 +39,11 @@ class NoiseScale:
     def __str__(self) -> str:
         if self.estimates == 0:
             return self.advice
-        ends = f", {self.low:.3g} to {'∞' if self.high is None else f'{self.high:.3g}'}" if self.low is not None else ""
+        ends = (
+            f", {self.low:.3g} to {'∞' if self.high is None else f'{self.high:.3g}'}"
+            if self.low is not None
+            else ""
+        )
         value = "unknown" if self.value is None else f"{self.value:.3g}"
         return f"noise scale {value} {self.unit}{ends} ({self.estimates} estimates). {self.advice}"
 

@@ -47,11 +47,15 @@ def training_arguments(
         stated["gradient_accumulation_steps"] = read.get("accumulate", 1)
     for name in LOADER_LEVERS:
         if levers.pop(name, None) is not None:
-            warn(f"the plan's `{name}` is not applied: it is for the loader, and training arguments cannot state it")
+            warn(
+                f"the plan's `{name}` is not applied: it is for the loader, and training arguments cannot state it"
+            )
     arguments = arguments_class(**{**stated, **kwargs})
     rest = {"lever": [{"name": name, "value": value} for name, value in levers.items()]}
     arguments.memfit_settings = Settings(plan=rest, micro_batch=micro_batch)
     if levers:
         names = ", ".join(f"`{name}`" for name in levers)
-        warn(f"training arguments cannot state {names}: `memfit.integrations.transformers.Mixin` applies the rest")
+        warn(
+            f"training arguments cannot state {names}: `memfit.integrations.transformers.Mixin` applies the rest"
+        )
     return arguments

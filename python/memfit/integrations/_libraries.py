@@ -9,7 +9,13 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
 # The oldest supported releases: `make integrations` runs the tests with these and with the newest.
-OLDEST = {"transformers": (4, 46), "accelerate": (1, 1), "lightning": (2, 2), "pytorch_lightning": (2, 2), "trl": (0, 15)}
+OLDEST = {
+    "transformers": (4, 46),
+    "accelerate": (1, 1),
+    "lightning": (2, 2),
+    "pytorch_lightning": (2, 2),
+    "trl": (0, 15),
+}
 
 
 def require(library: str, module: str | None = None) -> ModuleType:

@@ -10,9 +10,10 @@ import torch
 def has_pairs(trainer: Any) -> bool:
     """Return `True` if a batch's rows are chosen answers followed by rejected ones, as in newer `DPOTrainer`s."""
     collator = getattr(trainer, "data_collator", None)
-    return type(collator).__name__ in ("DataCollatorForPreference", "DataCollatorForVisionPreference") and any(
-        each.__name__ == "DPOTrainer" for each in type(trainer).__mro__
-    )
+    return type(collator).__name__ in (
+        "DataCollatorForPreference",
+        "DataCollatorForVisionPreference",
+    ) and any(each.__name__ == "DPOTrainer" for each in type(trainer).__mro__)
 
 
 def _is_concatenated(inputs: Any) -> bool:

@@ -38,9 +38,13 @@ class Settings:
         `precision` is the trainer's own, which autocast levers must agree with.
         """
         read = read_plan(self.plan)
-        levers = {each["name"]: each["value"] for each in read.get("lever", ()) if each.get("value") is not False}
+        levers = {
+            each["name"]: each["value"] for each in read.get("lever", ()) if each.get("value") is not False
+        }
         levers.update(self.levers or {})
-        left_out = [f"`{name}`: it is for the loader" for name in LOADER_LEVERS if levers.pop(name, None) is not None]
+        left_out = [
+            f"`{name}`: it is for the loader" for name in LOADER_LEVERS if levers.pop(name, None) is not None
+        ]
         for lever, name in PRECISIONS.items():
             if levers.pop(lever, None) is not None and precision != name:
                 raise ValueError(

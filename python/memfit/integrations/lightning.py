@@ -229,7 +229,9 @@ class Callback(pl.Callback):  # type: ignore[misc]
     def _record(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         names = ("prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "enable_graph", "sync_dist")
         keywords = {**dict(zip(names, args, strict=False)), **kwargs}
-        self._logged.append(_Logged(name, value.detach() if isinstance(value, torch.Tensor) else value, keywords))
+        self._logged.append(
+            _Logged(name, value.detach() if isinstance(value, torch.Tensor) else value, keywords)
+        )
 
     def _log(self, parts: list[list[_Logged]], factors: list[float]) -> None:
         """Log once what a batch's micro-batches logged: numbers as means over the batch."""

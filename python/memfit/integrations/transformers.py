@@ -101,7 +101,9 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]
         if scaled is not None:
             return bool(scaled) and items is not None
         accepts = getattr(trainer, "model_accepts_loss_kwargs", False)
-        return items is not None and (bool(accepts) or getattr(trainer, "compute_loss_func", None) is not None)
+        return items is not None and (
+            bool(accepts) or getattr(trainer, "compute_loss_func", None) is not None
+        )
 
     def _loss(self, model: nn.Module, inputs: Any) -> torch.Tensor:
         """Run the trainer's step up to its backward pass, and return the loss."""
