@@ -1,5 +1,5 @@
-"""Accelerate with memfit: the same losses without an out-of-memory error, and the same end with one; a smaller batch
-that keeps the global batch.
+"""Accelerate with memfit: the same losses without an out-of-memory error, and the same end with one; a
+smaller batch that keeps the global batch.
 """
 
 from __future__ import annotations
@@ -122,19 +122,19 @@ def test_an_executable_batch_size_refuses_what_would_change_the_training() -> No
     from memfit.integrations.accelerate import find_executable_batch_size
 
     with pytest.raises(TypeError, match="no parameter `accumulate`"):
-        find_executable_batch_size(lambda batch_size: None)
+        find_executable_batch_size(lambda _: None)
     with pytest.raises(ValueError, match="do not divide the global batch"):
         find_executable_batch_size(starting_batch_size=8, reduce_batch_size_fn=lambda: 3)(
-            lambda batch_size, accumulate: None
+            lambda _, accumulate: None  # noqa: ARG005
         )
 
-    def never(batch_size: int, accumulate: int) -> None:
+    def never(batch_size: int, accumulate: int) -> None:  # noqa: ARG001
         raise torch.OutOfMemoryError(MEMORY)
 
     with pytest.raises(memfit.StepDoesNotFit, match="batch size of 1"):
         find_executable_batch_size(never, starting_batch_size=6)()
 
-    def broken(batch_size: int, accumulate: int) -> None:
+    def broken(batch_size: int, accumulate: int) -> None:  # noqa: ARG001
         raise RuntimeError("a shape does not match")
 
     with pytest.raises(RuntimeError, match="a shape does not match"):

@@ -1,5 +1,5 @@
-"""Each integration on a virtual card that is too small for a whole batch: the trainer runs out of memory without
-memfit, and fits with it.
+"""Each integration on a virtual card that is too small for a whole batch: the trainer runs out of memory
+without memfit, and fits with it.
 """
 
 from __future__ import annotations

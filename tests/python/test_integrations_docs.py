@@ -98,7 +98,7 @@ def test_lightning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             super().__init__()
             self.net = nn.Linear(6, 3)
 
-        def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        def training_step(self, batch: Any, index: int) -> torch.Tensor:  # noqa: ARG002
             return functional.cross_entropy(self.net(batch[0]), batch[1])
 
         def configure_optimizers(self) -> Any:

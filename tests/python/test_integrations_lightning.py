@@ -1,4 +1,6 @@
-"""Lightning's `Trainer` with memfit: the same losses without an out-of-memory error, and the same end with one."""
+"""Lightning's `Trainer` with memfit: the same losses without an out-of-memory error, and the same end with
+one.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def lightning_run(
             self.net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.0), nn.Linear(8, 3))
             self.seen: list[tuple[float, float]] = []
 
-        def training_step(self, batch: Any, index: int) -> dict[str, torch.Tensor]:
+        def training_step(self, batch: Any, index: int) -> dict[str, torch.Tensor]:  # noqa: ARG002
             inputs, labels = batch
             loss = functional.cross_entropy(self.net(inputs), labels)
             self.log("loss", loss, on_step=True, on_epoch=True)
@@ -44,7 +46,7 @@ def lightning_run(
                 raise torch.OutOfMemoryError(MEMORY)
             return {"loss": loss, "first": inputs[:, 0]}
 
-        def on_train_batch_end(self, outputs: Any, batch: Any, index: int) -> None:
+        def on_train_batch_end(self, outputs: Any, batch: Any, index: int) -> None:  # noqa: ARG002
             assert torch.equal(outputs["first"], batch[0][:, 0])
             self.seen.append((float(outputs["loss"]), float(self.trainer.callback_metrics["loss_step"])))
 
@@ -113,14 +115,14 @@ def test_lightning_with_a_count_takes_the_mean_over_the_window() -> None:
             self.gradients: list[torch.Tensor] = []
             self.inputs: list[torch.Tensor] = []
 
-        def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        def training_step(self, batch: Any, index: int) -> torch.Tensor:  # noqa: ARG002
             return (batch[0] @ self.weight).mean()
 
-        def on_train_batch_end(self, outputs: Any, batch: Any, index: int) -> None:
+        def on_train_batch_end(self, outputs: Any, batch: Any, index: int) -> None:  # noqa: ARG002
             self.inputs.append(batch[0])
             self.log("loss_step", 0.0)
 
-        def on_before_optimizer_step(self, optimizer: Any) -> None:
+        def on_before_optimizer_step(self, optimizer: Any) -> None:  # noqa: ARG002
             self.gradients.append(self.weight.grad.clone())
 
         def configure_optimizers(self) -> Any:

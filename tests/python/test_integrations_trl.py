@@ -1,4 +1,6 @@
-"""TRL's trainers with memfit: a batch of preferences is divided into pairs, and metrics count each batch once."""
+"""TRL's trainers with memfit: a batch of preferences is divided into pairs, and metrics count each batch
+once.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,9 @@ DIMENSIONS = 12
 
 
 class Mean(nn.Module):
-    """The loss `|w − x|²/2` has the gradient `w − x`: with `x ~ N(0, s²)` and `w = 1`, the noise scale is `s²`."""
+    """The loss `|w - x|²/2` has the gradient `w - x`: with `x ~ N(0, s²)` and `w = 1`, the noise scale is
+    `s²`.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -65,7 +65,8 @@ class Division:
         self.last: Verification | None = None
 
     def lend(self, sums: bool, autocast: str | None) -> None:
-        """Compare another trainer's losses: with `sums`, those of micro-batches add up to that of their batch;
+        """Compare another trainer's losses: with `sums`, those of micro-batches add up to that of their
+        batch;
         `autocast` is the precision in which the trainer computes them.
         """
         if self._verifier is not None:

@@ -6,7 +6,7 @@ gradients; micro-batches, verification, retries and rollback are those of `memfi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -21,9 +21,10 @@ from .step import Step
 class Gradients(Step):
     """Computes a trainer's gradients.
 
-    `loss(model, batch)` returns the loss that the trainer would run backward, with its own scale; `backward(loss)`
-    runs it. With `sums`, the losses of micro-batches add up to the batch's, because they are divided by a count of
-    the whole window; otherwise they are means, weighted by samples or by `count(batch)` within their batch; with
+    `loss(model, batch)` returns the loss that the trainer would run backward, with its own scale;
+    `backward(loss)` runs it. With `sums`, the losses of micro-batches add up to the batch's, because they
+    are divided by a count of the whole window; otherwise they are means, weighted by samples or by
+    `count(batch)` within their batch; with
     `over_window`, within the whole window, in place of the trainer's own scale.
     """
 
@@ -118,11 +119,14 @@ class Gradients(Step):
         return self._weight(part) / whole if whole else 0.0
 
     def _weight(self, batch: Any) -> float:
-        return float(self._count(batch)) if self._count is not None else float(self.entry(batch).items)
+        counted = self._count(batch) if self._count is not None else self.entry(batch).items
+        if isinstance(counted, Mapping):
+            raise TypeError("`count=` returned several counts, but a trainer has one loss")
+        return float(counted)
 
     def add(self, batch: Any, context: Any, *, ends: bool, sums: bool = False) -> Result:
-        """Run a batch; if it `ends` its window, the gradients are complete afterwards. `context` is there when the
-        batch runs, now or again.
+        """Run a batch; if it `ends` its window, the gradients are complete afterwards. `context` is there
+        when the batch runs, now or again.
         """
         if self._closed:
             raise RuntimeError("the training has ended: these gradients are closed")

@@ -51,7 +51,8 @@ class NoiseScale:
 class Noise:
     """Squared norms of a window's gradients, micro-batch by micro-batch.
 
-    Hooks on the parameters see each micro-batch's gradient before it is accumulated, so no gradient is copied.
+    Hooks on the parameters see each micro-batch's gradient before it is accumulated, so no gradient is
+    copied.
     """
 
     def __init__(self, optimizer: Any) -> None:

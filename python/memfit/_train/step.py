@@ -274,7 +274,9 @@ class Step:
             raise
 
     def computes_in(self, autocast: str | None) -> None:
-        """Name the precision of the model's own autocast, such as "bfloat16": comparisons allow for its rounding."""
+        """Name the precision of the model's own autocast, such as "bfloat16": comparisons allow for its
+        rounding.
+        """
         self._division.lend(False, autocast)
 
     def entry(self, batch: Any) -> Batch:

@@ -21,8 +21,8 @@ def training_arguments(
 ) -> Any:
     """Return training arguments that state a plan; `kwargs` take precedence.
 
-    What they cannot state is left to `Mixin` or `Callback`, which find it in the arguments. What these cannot apply
-    either is named in a warning.
+    What they cannot state is left to `Mixin` or `Callback`, which find it in the arguments. What these
+    cannot apply either is named in a warning.
     """
     read = read_plan(plan)
     levers = {each["name"]: each["value"] for each in read.get("lever", ()) if each.get("value") is not False}

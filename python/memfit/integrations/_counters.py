@@ -22,8 +22,8 @@ _Restore = Callable[[], Any]
 
 
 class Counters:
-    """Saves an object's attributes that consist of plain values: numbers, text, small tensors, and containers of
-    these.
+    """Saves an object's attributes that consist of plain values: numbers, text, small tensors, and
+    containers of these.
     """
 
     def __init__(self, owner: Any) -> None:

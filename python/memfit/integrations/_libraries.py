@@ -19,8 +19,8 @@ OLDEST = {
 
 
 def require(library: str, module: str | None = None) -> ModuleType:
-    """Return a library's module; without the library, or with a release that is too old, raise an error that says
-    how to install it.
+    """Return a library's module; without the library, or with a release that is too old, raise an error that
+    says how to install it.
     """
     oldest = ".".join(map(str, OLDEST[library]))
     command = f"`{sys.executable} -m pip install '{library.replace('_', '-')}>={oldest}'`"

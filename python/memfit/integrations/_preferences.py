@@ -8,7 +8,9 @@ import torch
 
 
 def has_pairs(trainer: Any) -> bool:
-    """Return `True` if a batch's rows are chosen answers followed by rejected ones, as in newer `DPOTrainer`s."""
+    """Return `True` if a batch's rows are chosen answers followed by rejected ones, as in newer
+    `DPOTrainer`s.
+    """
     collator = getattr(trainer, "data_collator", None)
     return type(collator).__name__ in (
         "DataCollatorForPreference",

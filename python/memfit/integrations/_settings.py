@@ -34,7 +34,8 @@ class Settings:
     """Measure the gradient noise scale."""
 
     def for_step(self, precision: str | None) -> tuple[dict[str, Any], list[str]]:
-        """Return keyword arguments for a trainer's gradients, and the plan's settings that do not apply to them.
+        """Return keyword arguments for a trainer's gradients, and the plan's settings that do not apply to
+        them.
         `precision` is the trainer's own, which autocast levers must agree with.
         """
         read = read_plan(self.plan)

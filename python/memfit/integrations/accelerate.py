@@ -1,5 +1,5 @@
-"""memfit with Accelerate: `memfit.Step` from an accelerator's settings, and `find_executable_batch_size` that keeps
-the global batch.
+"""memfit with Accelerate: `memfit.Step` from an accelerator's settings, and `find_executable_batch_size`
+that keeps the global batch.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ def prepare(
     scheduler: Any = None,
     **settings: Any,
 ) -> Step:
-    """Return a `memfit.Step` with an accelerator's settings: its device, precision, `gradient_accumulation_steps` and
-    gradient scaler.
+    """Return a `memfit.Step` with an accelerator's settings: its device, precision,
+    `gradient_accumulation_steps` and gradient scaler.
 
-    Model, optimizer and scheduler may be prepared by the accelerator or not. `settings` are those of `memfit.Step`,
-    and take precedence. Call `step(batch)` in place of `accelerator.accumulate`, `accelerator.backward`,
+    Model, optimizer and scheduler may be prepared by the accelerator or not. `settings` are those of
+    `memfit.Step`, and take precedence. Call `step(batch)` in place of `accelerator.accumulate`,
+    `accelerator.backward`,
     `optimizer.step` and `scheduler.step`.
     """
     if accelerator.distributed_type not in ("NO", "MULTI_GPU", "MULTI_CPU"):
@@ -94,9 +95,9 @@ def find_executable_batch_size(
     `accelerate.utils.find_executable_batch_size` does, but with the same global batch.
 
     The function takes `batch_size` as its first parameter, and the number of batches of an optimizer step as
-    `accumulate` (or `gradient_accumulation_steps`). Their product is always `starting_batch_size`, which is divided
-    by its factors. With `accelerator=`, its `gradient_accumulation_steps` are multiplied by `accumulate`, and the
-    function needs no such parameter.
+    `accumulate` (or `gradient_accumulation_steps`). Their product is always `starting_batch_size`, which is
+    divided by its factors. With `accelerator=`, its `gradient_accumulation_steps` are multiplied by
+    `accumulate`, and the function needs no such parameter.
     """
     if function is None:
         return functools.partial(

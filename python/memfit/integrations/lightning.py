@@ -129,7 +129,9 @@ class Callback(pl.Callback):  # type: ignore[misc]
         self._undo = [undo]
 
     def _keeper(self, module: Any) -> Callable[[], Callable[[], None]]:
-        """Return a function that saves what the module and its metrics count, and returns one that restores it."""
+        """Return a function that saves what the module and its metrics count, and returns one that restores
+        it.
+        """
         metrics = [each for each in module.modules() if hasattr(each, "metric_state")]
         counters = [Counters(each) for each in (module, *metrics)]
 
@@ -167,8 +169,8 @@ class Callback(pl.Callback):  # type: ignore[misc]
     # ------------------------------------------------------------------------------------------- a batch
 
     def _training_step(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run a batch forward and backward in the strategy's place. The trainer clears gradients after the forward
-        pass and then asks for the backward pass: the gradients are set aside until then.
+        """Run a batch forward and backward in the strategy's place. The trainer clears gradients after the
+        forward pass and then asks for the backward pass: the gradients are set aside until then.
         """
         gradients, trainer = self._gradients, self._trainer
         assert gradients is not None
@@ -246,8 +248,8 @@ class Callback(pl.Callback):  # type: ignore[misc]
                 _, values = merged.setdefault(each.name, (each, []))
                 values.append((each.value, factor))
         for name, (each, values) in merged.items():
-            if all(_is_number(value) for value, _ in values) and sum(weight for _, weight in values):
-                total = sum(weight for _, weight in values)
+            total = sum([weight for _, weight in values])
+            if total and all(_is_number(value) for value, _ in values):
                 value = sum(value * (weight / total) for value, weight in values if weight)
             else:
                 value = values[-1][0]
@@ -256,7 +258,7 @@ class Callback(pl.Callback):  # type: ignore[misc]
 
 def _is_number(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
-        return value.numel() == 1
+        return bool(value.numel() == 1)
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._libraries import require
 
@@ -24,13 +24,10 @@ from ._counters import Counters
 from ._preferences import count_pairs, has_pairs, split_pairs
 from ._settings import Settings
 
-if TYPE_CHECKING:
-    Base = transformers.Trainer
-else:
-    Base = object
-
 __all__ = ["Callback", "Mixin", "Settings", "memfit_trainer", "training_arguments"]
 
+# The mixin stands in front of a trainer, whose methods it calls.
+_Base: Any = object
 # Label of tokens that do not count.
 _IGNORED = -100
 
@@ -203,7 +200,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]
         self._gradients = None
 
 
-class Mixin(Base):
+class Mixin(_Base):  # type: ignore[misc]
     """Trains in micro-batches that fit: `class MyTrainer(Mixin, Trainer)`. Settings are passed as
     `MyTrainer(..., memfit=Settings(...))`; the callback with the counts is `trainer.memfit`.
     """
