@@ -283,6 +283,7 @@ def test_a_batch_that_may_not_be_divided_is_refused_before_a_weight_changes(tmp_
     with pytest.raises(memfit.StepDoesNotFit, match="batch normalisation"):
         trained(with_memfit(), tmp_path, model=model, at=lambda _, rows: rows == 8)
     assert torch.equal(flat(model), before)
+    assert not any(each.grad is not None for each in model.parameters())
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         trainer, _, weights = trained(

@@ -122,6 +122,8 @@ def test_timm_and_torchvision() -> None:
     )
     assert len(losses) == 3
     timm = pytest.importorskip("timm")
+    pytest.importorskip("timm.optim")
+    pytest.importorskip("timm.loss")
     model = timm.create_model("test_vit", num_classes=3, img_size=32)
     data = torch.utils.data.TensorDataset(torch.randn(8, 3, 32, 32), torch.randint(0, 3, (8,)))
     loader = torch.utils.data.DataLoader(data, 4)

@@ -38,7 +38,7 @@ def lightning_run(
             self.net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.0), nn.Linear(8, 3))
             self.seen: list[tuple[float, float]] = []
 
-        def training_step(self, batch: Any, index: int) -> dict[str, torch.Tensor]:  # noqa: ARG002
+        def training_step(self, batch: Any, index: int) -> dict[str, torch.Tensor]:
             inputs, labels = batch
             loss = functional.cross_entropy(self.net(inputs), labels)
             self.log("loss", loss, on_step=True, on_epoch=True)

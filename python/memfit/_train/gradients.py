@@ -170,6 +170,13 @@ class Gradients(Step):
         """`True` if the gradient noise scale is measured."""
         return self._noise is not None
 
+    def close(self) -> None:
+        """Undo all settings and levers. Some trainers end without a step for the last batches."""
+        if not self._closed and self.open:
+            self._window.settle(keeps=True)
+            self._controller.abandon()
+        super().close()
+
     def update(self, step: Callable[[], None]) -> None:
         """Run the optimizer's step completely or not at all."""
         self._updates.run(step, self._meter)

@@ -75,12 +75,17 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]
             self._gradients = self._begin(model)
         gradients, trainer = self._gradients, self.trainer
         items = args[0] if args else kwargs.get("num_items_in_batch")
-        result = gradients.add(
-            inputs,
-            (forward, args, kwargs),
-            ends=trainer.accelerator.sync_gradients,
-            sums=self._is_scaled(items),
-        )
+        try:
+            result = gradients.add(
+                inputs,
+                (forward, args, kwargs),
+                ends=trainer.accelerator.sync_gradients,
+                sums=self._is_scaled(items),
+            )
+        except BaseException:
+            # The trainer calls no hook after an error.
+            self._end()
+            raise
         self.retries += result.retries
         self.micro_batches = max(self.micro_batches, result.micro_batches)
         self.changed = tuple(dict.fromkeys(self.changed + result.changed))
@@ -189,8 +194,15 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]
             logs["memfit_micro_batches"] = self.micro_batches
             logs["memfit_retries"] = self.retries
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Forget a training that ended with an error."""
+        self._end()
+
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Undo levers and hooks."""
+        self._end()
+
+    def _end(self) -> None:
         if self._gradients is None:
             return
         if self._gradients.measures_noise:
