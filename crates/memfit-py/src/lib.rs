@@ -5,6 +5,7 @@
 
 mod data;
 mod levers;
+mod noise;
 mod plan;
 mod sizes;
 mod train;
@@ -25,6 +26,8 @@ mod _core {
     use crate::data::{Batches, Image, ImageError, Recipe, Samples, TileSamples, Volume};
     #[pymodule_export]
     use crate::levers::{lever_conflict, lever_label, lever_stages};
+    #[pymodule_export]
+    use crate::noise::{NoiseScale, smaller_micro_batch};
     #[pymodule_export]
     use crate::plan::read_plan;
     #[pymodule_export]

@@ -51,6 +51,13 @@ pub fn split_by_cost(costs: &[u64], most: usize, budget: u64) -> Vec<Part> {
     parts
 }
 
+/// Next batch size to try after `failed` samples of a global batch of `total` did not fit: its largest divisor of
+/// at most half, so that gradient accumulation over whole micro-batches keeps the global batch. `None` if there is
+/// none.
+pub fn smaller_micro_batch(total: u32, failed: u32) -> Option<u32> {
+    (1..=failed / 2).rev().find(|size| total.is_multiple_of(*size))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -100,5 +107,15 @@ mod tests {
                 prop_assert!(part.len() <= most);
             }
         }
+    }
+
+    #[test]
+    fn smaller_micro_batches_divide_the_global_batch() {
+        assert_eq!(smaller_micro_batch(128, 128), Some(64));
+        assert_eq!(smaller_micro_batch(48, 48), Some(24));
+        assert_eq!(smaller_micro_batch(36, 9), Some(4));
+        assert_eq!(smaller_micro_batch(7, 7), Some(1));
+        assert_eq!(smaller_micro_batch(7, 1), None);
+        assert_eq!(smaller_micro_batch(0, 0), None);
     }
 }

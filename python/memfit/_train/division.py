@@ -64,6 +64,17 @@ class Division:
         self._pending: Undividable | None = None
         self.last: Verification | None = None
 
+    def lend(self, sums: bool, autocast: str | None) -> None:
+        """Compare another trainer's losses: with `sums`, those of micro-batches add up to that of their
+        batch;
+        `autocast` is the precision in which the trainer computes them.
+        """
+        if self._verifier is not None:
+            self._verifier.autocast = autocast
+            if self._verifier.sums != sums:
+                self._verifier.sums = sums
+                self._found.clear()
+
     def require(self, entry: Batch, size: int) -> tuple[str, ...]:
         """Check that a batch may be run in micro-batches of this size, and return what that changes. Raises
         `Undividable`.

@@ -18,10 +18,18 @@ from .caching import Cached, Embedded, backward
 from .division import Division
 from .graph import node_number
 from .losses import Losses
+from .noise import Noise
 from .precision import Precision, within
 from .tally import Tally, Weighed, read_losses, refuse_share, scalar, split_metrics
 
 Loss = Callable[[nn.Module, Any], Any]
+# Arguments: the model, the micro-batch, its batch and its first sample; the loss; the batch, the micro-batch
+# and its number of samples.
+Lent = tuple[
+    Callable[[nn.Module, Any, Batch, int], Any],
+    Callable[[torch.Tensor], None],
+    Callable[[Batch, Any, int], float],
+]
 # A loss's name, its share of the window's loss, the loss it was computed from, the divisor, and the count.
 Share = tuple[str, torch.Tensor, torch.Tensor, float, float]
 
@@ -60,8 +68,16 @@ class Runner:
         self.losses = Losses()
         # Set once the returned pair was checked not to be a loss and a metric.
         self._checked_share = False
+        # Another trainer's forward and backward pass, and the factor of a micro-batch's loss.
+        self._lent: Lent | None = None
+        # Measures the noise of gradients, if the user asked for it.
+        self.noise: Noise | None = None
         # Copy each micro-batch, because the model or the loss writes to it.
         self.own = False
+
+    def lend(self, loss: Any, backward: Any, share: Any) -> None:
+        """Run another trainer's loss and backward pass, and multiply each loss by its `share`."""
+        self._lent = loss, backward, share
 
     @property
     def caches(self) -> bool:
@@ -119,13 +135,22 @@ class Runner:
         whole = samples == entry.items
         part = self._part(entry, start, stop)
         before = None if whole or idle else node_number()
-        returned = self._forward(part)
+        if self._lent is None:
+            returned = self._forward(part)
+        else:
+            with self._around():
+                returned = self._lent[0](self._model, part, entry, start)
         if before is not None:
             tally.changed += self._division.check_path(entry, samples, before)
         loss, main = self._loss_and_count(entry, returned, part, samples, tally, opens, idle)
-        self._backward(loss * 0.0 if idle else loss)
         if idle:
+            self._backward(loss * 0.0)
             return
+        if self.noise is None:
+            self._backward(loss)
+        else:
+            with self.noise.part(main, self._unit(returned)):
+                self._backward(loss)
         self._division.raise_pending()
         self._controller.count(main)
         tally.parts += 1
@@ -135,8 +160,18 @@ class Runner:
         return self._target.prepare(part) if self._target.preparations else part
 
     def _backward(self, loss: torch.Tensor) -> None:
+        if self._lent is not None:
+            self._lent[1](loss)
+            return
         scaler = self._precision.scaler
         (loss if scaler is None else scaler.scale(loss)).backward()
+
+    def _unit(self, returned: Any) -> str | None:
+        """Return what the main count counts; `None` for several losses with counts of their own."""
+        returned, _ = split_metrics(returned)
+        if isinstance(returned, Mapping):
+            return None
+        return "samples" if isinstance(returned, torch.Tensor) and self._count is None else "counted items"
 
     def _loss_and_count(
         self, entry: Batch, returned: Any, part: Any, samples: int, tally: Tally, opens: float, idle: bool
@@ -145,7 +180,16 @@ class Runner:
         returned, metrics = split_metrics(returned)
         if metrics and not idle:
             tally.add_metrics(samples, metrics)
-        if self._count is None and isinstance(returned, torch.Tensor):
+        if self._lent is not None:
+            main, value, factor = float(samples), scalar(returned), self._lent[2](entry, part, samples)
+            loss = value if factor == 1.0 else value * factor
+            if factor == 0.0:
+                # The mean over a count of zero is NaN, and so is its gradient.
+                loss = torch.zeros_like(value).requires_grad_()
+            # Counts that add up to the divisor: the shares are added as they are.
+            shares = [("", loss, value, float(entry.items), main)]
+            main = main if self._count is None else float(self._count(part))
+        elif self._count is None and isinstance(returned, torch.Tensor):
             # The usual case: a single mean over samples.
             main, value, divisor = float(samples), scalar(returned), self._controller.divisor
             loss = value if main == divisor else value * (main / divisor)

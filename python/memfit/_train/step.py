@@ -20,6 +20,7 @@ from .differences import Verification
 from .division import Division, computes, is_batch_norm
 from .exactness import Exactness
 from .faults import StepDoesNotFit
+from .noise import Noise, NoiseScale
 from .optimizers import as_one
 from .outside import Outside
 from .parameters import Parameters
@@ -74,6 +75,7 @@ class Step:
         group: Any = None,
         timeout: float = 600.0,
         backup: bool = False,
+        noise_scale: bool = False,
     ) -> None:
         refuse_optimizer(optimizer)
         refuse_scheduler(scheduler)
@@ -186,11 +188,33 @@ class Step:
             in_backward=in_backward,
             applied=self._planned.names,
         )
+        self._noise: Noise | None = None
+        if noise_scale:
+            self._measure_noise(in_backward or embed is not None)
         self._parameters = parameters
         self._watch = Watch(self._controller, self._precision, meter)
         # User-defined optimizers may do more than clear gradients in `zero_grad`.
         self._zero_grad = type(optimizer).zero_grad is not torch.optim.Optimizer.zero_grad
         self._closed = False
+
+    def _measure_noise(self, never_divided: bool) -> None:
+        """Measure the gradient noise scale, unless no gradient of a micro-batch exists as a whole."""
+        if never_divided or self._ranks.inside:
+            self._planned.close()
+            raise ValueError(
+                "`noise_scale=True` needs the whole gradient of each micro-batch, which does not exist with "
+                "`embed=`, sharded parameters or `optimizer-in-backward`\n"
+                "hint: leave one of them out"
+            )
+        self._noise = self._runner.noise = self._window.completion.noise = Noise(self._optimizer)
+
+    def noise_scale(self) -> NoiseScale:
+        """Return the gradient noise scale measured so far, with advice on the global batch."""
+        if self._noise is None:
+            raise RuntimeError(
+                "the gradient noise scale is not measured\nhint: pass `noise_scale=True` to `memfit.Step`"
+            )
+        return self._noise.result()
 
     def _refuse_what_needs_gradients(self) -> None:
         """Refuse arguments that need all gradients at once; with the optimizer in the backward pass they
@@ -248,6 +272,12 @@ class Step:
             if not self._controller.empty:
                 self._window.roll_back()
             raise
+
+    def computes_in(self, autocast: str | None) -> None:
+        """Name the precision of the model's own autocast, such as "bfloat16": comparisons allow for its
+        rounding.
+        """
+        self._division.lend(False, autocast)
 
     def entry(self, batch: Any) -> Batch:
         """Wrap a batch with the rules for dividing it."""
@@ -398,6 +428,8 @@ class Step:
                 "the last accumulation window has no optimizer step yet: call `step.finish()` at the end of "
                 "an epoch, or run the loader with `step.over(loader)`"
             )
+        if self._noise is not None:
+            self._noise.close()
         self._precision.close()
         self._ranks.close()
         self._planned.close()

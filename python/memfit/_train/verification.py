@@ -102,6 +102,10 @@ class Verifier:
         self._embedded = embedded
         # Numbers of autograd nodes made by a forward pass: an equal number means that it took the same path.
         self.nodes: set[int] = set()
+        # Set if the losses of micro-batches add up to that of their batch.
+        self.sums = False
+        # Precision of another trainer's own autocast, which leaves float64 alone.
+        self.autocast: str | None = None
         # Constants that integers of a batch were compared with.
         self.constants: set[tuple[str, float]] = set()
 
@@ -287,6 +291,9 @@ class Verifier:
                 if not trial.is_wide and not trial.opposite and before is not None:
                     self.nodes.add((node_number() or 0) - before)
                 value, share, own_counts = self._share(returned, part, stop - start, trial.counts)
+                if trial.is_wide and value.dtype != torch.float64:
+                    # The loss function rounds in between, by more than a comparison in float64 allows.
+                    raise TypeError(f"the loss is {value.dtype}")
                 mode.forward = False
                 if value.requires_grad:
                     self._undoing.set_aside(value)
@@ -360,7 +367,7 @@ class Verifier:
         loss: torch.Tensor | None = None
         for name, (value, weight) in losses.items():
             total = own[name] if counts is None else counts.get(name, 0.0)
-            factor = weight / total if total and own[name] else 0.0
+            factor = 1.0 if self.sums else weight / total if total and own[name] else 0.0
             share = value * factor
             loss = share if loss is None else loss + share
         assert loss is not None
@@ -374,6 +381,8 @@ class Verifier:
         yield from self._parameters.all
 
     def _name(self) -> str:
+        if self.autocast:
+            return self.autocast
         if self._precision.name == "bf16":
             return "bfloat16"
         if self._precision.name == "fp16":

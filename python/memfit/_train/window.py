@@ -17,6 +17,7 @@ from memfit import _core
 from memfit._levers.saying import warn
 
 from .batches import Batch
+from .completing import Completion
 from .device import Meter, local
 from .division import Division, Undividable
 from .does_not_fit import division_error
@@ -73,7 +74,6 @@ class Window:
         self._begins_anew = False
         self._snapshot = snapshot
         self._accumulate = accumulate
-        self._clip = clip
         self._in_backward = in_backward
         self._device = meter.device
         self._batches: list[Batch] = []
@@ -100,6 +100,9 @@ class Window:
         self.inherited: dict[str, torch.Tensor] = {}
         # The divisor and the count of these gradients.
         self._before = (1.0, 0.0)
+        self.completion = Completion(
+            model, parameters, controller, ranks, precision, updates, self._given, clip
+        )
 
     def begin(self) -> None:
         """Save all state."""
@@ -109,12 +112,17 @@ class Window:
             # Now, while there is memory for it.
             self._parameters.checksum()
         self._given.take(self._parameters.all, before)
+        self._measure_noise()
         self._snapshot.keep()
         self._ranks.begin()
         self._meter.begin()
         if self._in_backward:
             self._given.refuse()
             self._updates.begin()
+
+    def _measure_noise(self) -> None:
+        if self.completion.noise is not None:
+            self.completion.noise.begin(self._parameters.all)
 
     def add(self, entry: Batch, expected: float) -> None:
         """Add a batch with its expected count."""
@@ -213,11 +221,12 @@ class Window:
             if self._batches:
                 self.roll_back()
 
-    def settle(self) -> None:
-        """End the window after the optimizer's step."""
+    def settle(self, keeps: bool = False) -> None:
+        """End the window after the optimizer's step; with `keeps`, the gradients stay for it."""
         self._snapshot.settle()
         self._forget()
-        self._drop_gradients()
+        if not keeps:
+            self._drop_gradients()
 
     def roll_back(self, keep: bool = False) -> None:
         """Restore all state from before the window; with `keep`, its batches are run again."""
@@ -245,6 +254,7 @@ class Window:
         # Modules that were interrupted get their own parameters back only now.
         self._parameters.look()
         self._drop_gradients()
+        self._measure_noise()
         self._precision.forget(self._updates.optimizer)
 
     def _forget(self) -> None:
@@ -405,7 +415,7 @@ class Window:
         fault = None
         try:
             with self._ranks.watching(inside=False):
-                return "done", self._correct(total), None
+                return "done", self.completion.run(total, self._factor, self.inherited), None
         except Exception as error:
             if self._ranks.gave_up(error):
                 self._failures.lost = str(error)
@@ -424,27 +434,3 @@ class Window:
         if fault is None:
             return self._failures.outcome_of_others(self._controller.attempt), None, None
         return self._failures.decide(max(len(self._batches) - 1, 0), self._last_size, fault), None, fault
-
-    def _correct(self, total: float) -> torch.Tensor | None:
-        if self._controller.held > 1:
-            # The user may have added parameters between two batches.
-            self._parameters.look()
-        mean = self._controller.correction(total) if self._factor is None else self._factor
-        correction = self._ranks.correction(mean)
-        if self.inherited:
-            self._parameters.add_gradients(self.inherited)
-        if correction != 1.0:
-            gradients = [parameter.grad for parameter in self._parameters.all if parameter.grad is not None]
-            if gradients:
-                # `_foreach` does not accept tensors on different meshes, but accepts their local shards.
-                torch._foreach_mul_([local(each) for each in gradients], correction)
-        if self._ranks.world > 1:
-            self._ranks.reduce(self._parameters.all, self.model.buffers())
-        if self._precision.scaler is not None:
-            # Unscaled here, where a failure can be retried, and not in the optimizer's step.
-            self._precision.scaler.unscale_(self._updates.optimizer)
-        self._given.add()
-        if self._clip is not None:
-            norm = self._ranks.clip(self._parameters.all, self._clip)
-            return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        return None

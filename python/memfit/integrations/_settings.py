@@ -1,0 +1,79 @@
+"""Settings that all integrations share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memfit import _core
+
+# Levers that a trainer's loader would have to apply, and that `memfit.Step.over` applies elsewhere.
+LOADER_LEVERS = ("length-buckets", "loader-workers", "resize-before-upload")
+# Levers that set a precision, and what trainers call it.
+PRECISIONS = {"autocast-bf16": "bf16", "autocast-fp16": "fp16"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a trainer's micro-batches; those of `memfit.Step` with the same names."""
+
+    plan: Any = None
+    levers: Mapping[str, Any] | None = None
+    micro_batch: int | None = None
+    """Largest micro-batch; without it, batches are divided only if they do not fit."""
+    allow: str | None = None
+    """`"changes-training"` divides batches even if that changes the training."""
+    count: Callable[[Any], float] | None = None
+    """The number of tokens (say) of a batch over which its loss is a mean; samples by default."""
+    batch_size: Callable[[Any], int] | None = None
+    split: Callable[[Any, int, int], Any] | None = None
+    modules: Sequence[Any] = ()
+    state: Sequence[Any] = ()
+    noise_scale: bool = False
+    """Measure the gradient noise scale."""
+
+    def for_step(self, precision: str | None) -> tuple[dict[str, Any], list[str]]:
+        """Return keyword arguments for a trainer's gradients, and the plan's settings that do not apply to
+        them.
+        `precision` is the trainer's own, which autocast levers must agree with.
+        """
+        read = read_plan(self.plan)
+        levers = {
+            each["name"]: each["value"] for each in read.get("lever", ()) if each.get("value") is not False
+        }
+        levers.update(self.levers or {})
+        left_out = [
+            f"`{name}`: it is for the loader" for name in LOADER_LEVERS if levers.pop(name, None) is not None
+        ]
+        for lever, name in PRECISIONS.items():
+            if levers.pop(lever, None) is not None and precision != name:
+                raise ValueError(
+                    f"the plan has `{lever}`, but the trainer computes in {precision or 'fp32'}\n"
+                    f"hint: set the trainer's own precision to {name}"
+                )
+        micro_batch = self.micro_batch if self.micro_batch is not None else read.get("micro_batch")
+        micro_batch = micro_batch if micro_batch is not None else levers.pop("micro-batch", None)
+        levers.pop("micro-batch", None)
+        chosen = {
+            "levers": levers,
+            "micro_batch": micro_batch,
+            "allow": self.allow,
+            "count": self.count,
+            "batch_size": self.batch_size,
+            "split": self.split,
+            "modules": self.modules,
+            "state": self.state,
+            "noise_scale": self.noise_scale,
+        }
+        return chosen, left_out
+
+
+def read_plan(plan: Any) -> Mapping[str, Any]:
+    """Read a plan file; return a mapping unchanged."""
+    if plan is None:
+        return {}
+    if isinstance(plan, Mapping):
+        return plan
+    read: Mapping[str, Any] = _core.read_plan(plan)
+    return read
