@@ -6,6 +6,7 @@
 mod data;
 mod levers;
 mod plan;
+mod recordings;
 mod sizes;
 mod train;
 
@@ -27,6 +28,8 @@ mod _core {
     use crate::levers::{lever_conflict, lever_label, lever_stages};
     #[pymodule_export]
     use crate::plan::read_plan;
+    #[pymodule_export]
+    use crate::recordings::outline;
     #[pymodule_export]
     use crate::sizes::{format_size, parse_size};
     #[pymodule_export]
