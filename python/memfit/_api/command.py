@@ -130,6 +130,7 @@ def _read_errors(lines: Sequence[str]) -> tuple[str, str | None]:
     hints = [line.removeprefix("hint:").strip() for line in lines if line.startswith("hint:")]
     said = [line.rstrip() for line in lines if not line.startswith("hint:")]
     message = "\n".join(said).removeprefix("error:").strip()
-    # The usage line of a wrong option names the command, not the function.
-    message = message.partition("\n\nUsage:")[0]
+    # What follows about the command line is of no use to a caller of a function.
+    for remark in ("\n\nUsage:", "\n\nFor more information"):
+        message = message.partition(remark)[0]
     return message, "; ".join(hints) or None

@@ -20,7 +20,10 @@ OUTSIDE = frozenset(field.name for field in dataclasses.fields(Report))
 
 
 def decode(kind: type[R], document: dict[str, Any], *, text: str = "", folder: str = "") -> R:
-    """Return a report from its JSON. Fields of a newer memfit stay in `raw`; missing optional ones are None."""
+    """Return a report from its JSON.
+
+    Fields of a newer memfit are in `raw` only; missing optional ones are None.
+    """
     expected = f"memfit.{kind.__name__.removesuffix('Report').lower()}/1"
     found = document.get("schema") if isinstance(document, dict) else None
     if found != expected:

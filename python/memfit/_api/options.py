@@ -58,5 +58,7 @@ def options(**given: Any) -> list[str]:
             arguments.append(option)
             continue
         several = value if isinstance(value, list | tuple) else [value]
-        arguments += [f"{option}={os.fspath(each) if isinstance(each, os.PathLike) else each}" for each in several]
+        arguments += [
+            f"{option}={os.fspath(each) if isinstance(each, os.PathLike) else each}" for each in several
+        ]
     return arguments

@@ -75,9 +75,10 @@ class RunQuestions(Report):
     """What a run is asked."""
 
     if TYPE_CHECKING:
-        from ..results.run import DeviceInfo, Oom, Peak, Verdict
+        from ..results.run import Coverage, DeviceInfo, Oom, Peak, Verdict
 
         verdict: Verdict
+        coverage: Coverage
         device: DeviceInfo
         peak: Peak
         oom: Oom | None
@@ -98,6 +99,13 @@ class RunQuestions(Report):
         """Memory over the run's events, from the recording, or None without one."""
         return self._outline(self.recording)
 
+    @property
+    def ran(self) -> str:
+        """What the verdict holds for, such as `3 steps` or `1 forward pass`."""
+        word = "forward pass" if self.coverage.forward_only else "step"
+        ending = "" if self.steps == 1 else "es" if self.coverage.forward_only else "s"
+        return f"{self.steps} {word}{ending}"
+
     def summary(self) -> str:
         from .._core import format_size
 
@@ -105,7 +113,7 @@ class RunQuestions(Report):
         if self.verdict == "oom" and self.oom is not None:
             return f"out of memory on {card}: {format_size(self.oom.requested)} were requested"
         if self.verdict == "fits":
-            return f"fits on {card}: at most {format_size(self.peak.device_upper)} used in {self.steps} steps"
+            return f"fits on {card} for {self.ran}: at most {format_size(self.peak.device_upper)} used"
         return f"{self.verdict} on {card}"
 
 

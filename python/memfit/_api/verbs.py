@@ -55,8 +55,8 @@ def run(
     `command` is a list such as `["python", "train.py"]`, or a text. The keywords are the options of
     `memfit run`; `cwd` and `env` are the folder and further environment variables of the command.
 
-    Out of memory is a result, and so is the verdict `unknown`. If the script fails by itself, `ScriptError` is
-    raised; if the question was wrong, `CommandError`.
+    Out of memory is a result, and so is the verdict `unknown`. If the script fails by itself, `ScriptError`
+    is raised; if the question was wrong, `CommandError`.
     """
     arguments = options(
         gpu=gpu,
@@ -244,7 +244,8 @@ def check(
         isolated=isolated,
     )
     named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    return result(CheckReport, ask("check", [*arguments, "--", *map(os.fspath, named)], cwd=cwd), cwd)
+    files = [os.fspath(path) for path in named]
+    return result(CheckReport, ask("check", [*arguments, "--", *files], cwd=cwd), cwd)
 
 
 def result(kind: type[R], reply: Reply, folder: Path | None = None) -> R:
