@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,16 @@ def ask(
     *,
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
-    progress: bool = True,
+    progress: bool | Callable[[str], object] = True,
     answers: bool = True,
 ) -> Reply:
-    """Run a verb. Its progress and remarks go to `sys.stderr`; its errors come back in the reply.
+    """Run a verb. Its errors come back in the reply.
+
+    Its progress and remarks go to `sys.stderr`, or line by line to the function `progress`.
 
     Verbs without a report have `answers=False`.
     """
+    tell = progress if callable(progress) else _to_stderr
     with tempfile.TemporaryDirectory(prefix="memfit-api-") as folder:
         document, output = Path(folder, "report.json"), Path(folder, "text")
         command = [sys.executable, "-c", START, PACKAGES, *([] if progress else ["--quiet"]), verb]
@@ -57,7 +60,7 @@ def ask(
         environment = {**os.environ, **(env or {})}
         environment.setdefault("COLUMNS", str(min(shutil.get_terminal_size((100, 24)).columns, 120)))
         with output.open("wb") as stdout:
-            status, errors = _followed(command, stdout, cwd, environment, _shows_script(arguments))
+            status, errors = _followed(command, stdout, cwd, environment, tell, _shows_script(arguments))
         text = output.read_text(encoding="utf-8", errors="replace")
         found = json.loads(document.read_text(encoding="utf-8")) if document.is_file() else None
     message, hint = _read_errors(errors)
@@ -65,6 +68,11 @@ def ask(
     if isinstance(problem, dict):
         message, hint = problem.get("message") or message, problem.get("hint") or hint
     return Reply(status, text, found, message, hint)
+
+
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(line)
+    sys.stderr.flush()
 
 
 def _shows_script(arguments: Sequence[str]) -> bool:
@@ -77,6 +85,7 @@ def _followed(
     stdout: Any,
     cwd: str | os.PathLike[str] | None,
     env: Mapping[str, str],
+    tell: Callable[[str], object],
     everything: bool,
 ) -> tuple[int, list[str]]:
     """Run a command; return its status and the lines of its error message, which are not forwarded."""
@@ -97,8 +106,7 @@ def _followed(
             if line.startswith("error:") or (held and not everything):
                 held.append(line)
             if everything or not held:
-                sys.stderr.write(line)
-                sys.stderr.flush()
+                tell(line)
         status = process.wait()
     if status not in (0, 1, 2) and not held:
         held.append(f"error: the command ended with status {status}\n")

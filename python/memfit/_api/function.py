@@ -33,9 +33,9 @@ def fits(
     """Call a function on a virtual GPU: does it fit, and what fills the memory?
 
     The function runs in a process of its own. It and its arguments are pickled, so tensors among them belong on
-    the CPU, and what it returns is dropped. A function of a module, or of the script that calls this, is found
-    by its name; as with `multiprocessing`, a script must guard what only the script itself should do by
-    `if __name__ == "__main__":`. Functions of notebooks, lambdas and closures need the package cloudpickle.
+    the CPU, and what it returns is dropped. A function of a module, or of the script that calls this, is
+    found by its name; as with `multiprocessing`, a script must guard what only the script itself should do
+    by `if __name__ == "__main__":`. Functions of notebooks, lambdas and closures need the package cloudpickle.
 
     A step is a call of an optimizer's `step`, and the run ends after three (`steps=0`: when the function
     returns). Without an optimizer, forward passes are counted, and the function runs to its end. A function
@@ -87,7 +87,7 @@ def _main() -> dict[str, str]:
 
 def _by_value(call: object, name: str) -> bytes:
     try:
-        import cloudpickle  # type: ignore[import-untyped,import-not-found,unused-ignore]
+        import cloudpickle
     except ModuleNotFoundError:
         raise MemfitError(
             f"`{name}` cannot be found by its name in another process, because it is defined in a notebook or "

@@ -23,12 +23,12 @@ SNAPSHOT_SUFFIXES = (".pickle", ".pkl")
 def record(path: Path, *, max_entries: int = 1_000_000) -> Recorder:
     """Record what PyTorch allocates within a `with` block on a real GPU, and write it to `path`.
 
-    `memfit explain`, `view`, `replay` and `convert` read the file. It is also written if an exception leaves the
-    block, an out-of-memory error above all. Of more than `max_entries` events, the last ones are kept. A path
-    that ends in `.pickle` gets PyTorch's own format.
+    `memfit explain`, `view`, `replay` and `convert` read the file. It is also written if an exception leaves
+    the block, an out-of-memory error above all. Of more than `max_entries` events, the last ones are kept. A
+    path that ends in `.pickle` gets PyTorch's own format.
 
-    A memory history that was on before stays on, with its own settings. Without a CUDA device, `MemfitError` is
-    raised: `memfit.run` needs none.
+    A memory history that was on before stays on, with its own settings. Without a CUDA device, `MemfitError`
+    is raised: `memfit.run` needs none.
     """
     return Recorder(path, max_entries)
 
@@ -92,7 +92,7 @@ class Recorder:
                 memory._record_memory_history(enabled=None)
         traces = snapshot["device_traces"]
         for device, last in enumerate(self._before):
-            # What an older history has from before the block; all of it is kept where its end has been dropped.
+            # Drop what an older history has from before the block, if it still has the end of that.
             if last is not None and last in traces[device]:
                 traces[device] = traces[device][traces[device].index(last) + 1 :]
         return snapshot
