@@ -35,7 +35,8 @@ def fits(
     The function runs in a process of its own. It and its arguments are pickled, so tensors among them belong on
     the CPU, and what it returns is dropped. A function of a module, or of the script that calls this, is
     found by its name; as with `multiprocessing`, a script must guard what only the script itself should do
-    by `if __name__ == "__main__":`. Functions of notebooks, lambdas and closures need the package cloudpickle.
+    by `if __name__ == "__main__":`. Functions of notebooks, lambdas and closures need the package
+    cloudpickle.
 
     A step is a call of an optimizer's `step`, and the run ends after three (`steps=0`: when the function
     returns). Without an optimizer, forward passes are counted, and the function runs to its end. A function

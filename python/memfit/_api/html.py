@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -67,7 +68,7 @@ def page(report: Report) -> str:
 
 def verdict(word: str, tone: str, sentence: str) -> str:
     """Return the first line: the answer as a badge, and a sentence."""
-    return f'<p><b class="verdict {tone}">{text(word)}</b>{text(sentence)}</p>'
+    return f'<p><b class="verdict {tone}">{text(word)}</b> {text(sentence)}</p>'
 
 
 def paragraph(*parts: object, tone: str = "") -> str:
@@ -78,6 +79,11 @@ def paragraph(*parts: object, tone: str = "") -> str:
 def code(value: object) -> Markup:
     """Return code within a line."""
     return Markup(f"<code>{text(value)}</code>")
+
+
+def prose(value: str) -> Markup:
+    """Return a sentence; what is between backticks becomes code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", text(value)))
 
 
 def folded(title: str, content: str) -> str:
@@ -163,7 +169,7 @@ def timeline(outline: Mapping[str, Any] | None, capacity: int | None = None) -> 
     marks = [line(event, "#8888") for event in outline["steps"]] if len(outline["steps"]) <= 60 else []
     marks += [line(event, "var(--bad)") for event in outline["failures"][:60]]
     drawing = area(2, "fragmentation", ".75") + area(1, "activations", ".85") + "".join(marks)
-    legend = [key("activations", "allocated"), key("fragmentation", "reserved")]
+    legend = [key("activations", "allocated"), "and", key("fragmentation", "reserved"), "over"]
     said = f"{events} memory events, up to {format_size(highest)}"
     said += f" of {format_size(top)}" if top == capacity else ""
     said += f"; grey lines: the ends of {len(outline['steps'])} steps" if marks and outline["steps"] else ""

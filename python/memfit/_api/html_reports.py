@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,13 +14,15 @@ from ..results.explain import ExplainReport, Fix
 from ..results.plan import PlanReport, PlanRun
 from ..results.run import RunReport
 from . import html
-from .html import Markup, bar, code, key, paragraph, share, table, verdict
+from .html import Markup, bar, code, key, paragraph, prose, share, table, verdict
 
 if TYPE_CHECKING:
     from .report import Report
 
 #: Rows of a table that is not the answer itself.
 MOST_ROWS = 8
+#: Frames of libraries, which a report names after the script's own.
+LIBRARY = re.compile(r"/(site-packages|dist-packages|lib/python3[^/]*)/")
 TONES = {
     "fits": "good",
     "fits-as-is": "good",
@@ -55,10 +58,11 @@ def _milliseconds(value: float | None) -> str:
 def _run(report: RunReport) -> str:
     parts = [_badge(report.verdict, _run_sentence(report))]
     if report.problem is not None:
-        parts.append(paragraph(report.problem.message, report.problem.hint or "", tone="bad"))
+        parts.append(paragraph(prose(report.problem.message), prose(report.problem.hint or ""), tone="bad"))
     if report.oom is not None and report.verdict == "oom":
         where = f"in {report.oom.module}, " if report.oom.module else ""
-        lines = "\n".join(f"at {line}" for line in report.oom.stack[:MOST_ROWS])
+        own = [line for line in report.oom.stack if not LIBRARY.search(line)] or report.oom.stack
+        lines = "\n".join(f"at {line}" for line in own[:MOST_ROWS])
         parts.append(paragraph(f"{where}step {report.oom.step}, {report.oom.phase}", tone="soft"))
         parts.append(html.preformatted(lines) if lines else "")
     if report.script.exception is not None:
@@ -113,7 +117,7 @@ def _fixes(fixes: Sequence[Fix]) -> str:
             fix.label,
             {True: "fits", False: "not enough"}.get(fix.fits, "") if fix.fits is not None else "",
             fix.evidence,
-            fix.how,
+            prose(fix.how),
         )
         for fix in fixes[:MOST_ROWS]
     ]
@@ -132,7 +136,7 @@ def _plan(report: PlanReport) -> str:
         )
     parts = [_badge(report.verdict, sentence)]
     if report.problem is not None:
-        parts.append(paragraph(report.problem.message, report.problem.hint or "", tone="bad"))
+        parts.append(paragraph(prose(report.problem.message), prose(report.problem.hint or ""), tone="bad"))
     if chosen is not None and chosen.levers:
         levers = [(code(lever.name), _value(lever.value), lever.label) for lever in chosen.levers]
         parts.append(table(levers, ("lever", "value", "label")))
@@ -152,7 +156,11 @@ def _plan(report: PlanReport) -> str:
     parts.append(table(rows, ("plan", "at most", "step", ""), numbers=(1, 2)) if len(rows) > 1 else "")
     rejected = "\n".join(f"{each.lever}: {each.why}" for each in report.rejected)
     return "".join(
-        [*parts, *map(paragraph, report.advice), html.folded("Levers that are not in it", rejected)]
+        [
+            *parts,
+            *(paragraph(prose(text)) for text in report.advice),
+            html.folded("Levers that are not in it", rejected),
+        ]
     )
 
 
@@ -170,12 +178,14 @@ def _explain(report: ExplainReport) -> str:
     for evidence in report.evidence[:MOST_ROWS]:
         line = evidence.stack[0] if evidence.stack else None
         place = code(f"{line.file}:{line.line}") if line is not None else ""
-        parts.append(paragraph(evidence.text, place))
+        parts.append(paragraph(prose(evidence.text), place))
     held = {holder.name: holder.bytes for holder in report.holders}
     rows = [(key(name), format_size(size), share(size, peak.reserved)) for name, size in held.items()]
     parts += [bar(held, peak.limit or peak.reserved), table(rows, numbers=(1, 2))]
     parts += [html.timeline(report.timeline, peak.limit), _fixes(report.fixes)]
-    return "".join([*parts, *(paragraph(text, tone="soft") for text in (*report.unknown, *report.problems))])
+    return "".join(
+        [*parts, *(paragraph(prose(text), tone="soft") for text in (*report.unknown, *report.problems))]
+    )
 
 
 @body.register
@@ -195,7 +205,7 @@ def _check(report: CheckReport) -> str:
                 severity,
                 code(f"{finding.file}{cell}:{finding.line}"),
                 code(finding.rule),
-                f"{finding.message} {finding.help or ''}",
+                prose(f"{finding.message} {finding.help or ''}"),
             )
         )
     parts.append(table(rows, ("", "place", "rule", "")))
@@ -213,7 +223,7 @@ def _cards(report: CardsReport) -> str:
         )
     ]
     if report.problem is not None:
-        parts.append(paragraph(report.problem.message, report.problem.hint or "", tone="bad"))
+        parts.append(paragraph(prose(report.problem.message), prose(report.problem.hint or ""), tone="bad"))
     rows = []
     for row in report.rows:
         word = WORDS.get(row.verdict, row.verdict)
@@ -233,4 +243,4 @@ def _cards(report: CardsReport) -> str:
         )
     head = ("GPU", "count", "batch", "", "at most", "of", "step", "samples/s", "price")
     parts.append(table(rows, head, numbers=(1, 2, 4, 5, 6, 7, 8)))
-    return "".join([*parts, *(paragraph(note, tone="soft") for note in report.notes)])
+    return "".join([*parts, *(paragraph(prose(note), tone="soft") for note in report.notes)])

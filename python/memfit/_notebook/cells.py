@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import difflib
 import re
 from collections.abc import Callable, Sequence
@@ -9,6 +11,7 @@ from dataclasses import dataclass
 
 #: Cell magics whose body runs in the notebook's own process.
 BODY_MAGICS = ("capture", "memit", "prun", "time", "timeit")
+VERBS = tuple(f"memfit.{verb}" for verb in ("cards", "check", "explain", "fits", "plan", "record", "run"))
 CELL_MAGIC = re.compile(r"\A\s*%%(\w+)([^\n]*)\n?")
 #: The first line of a cell that is never run along.
 SKIP = re.compile(r"\A\s*#\s*memfit:\s*skip\b")
@@ -68,6 +71,16 @@ def python(cell: Cell, transform: Callable[[str], str]) -> Source | None:
     if not code.strip():
         return None
     return Source(cell.number, cell.text, _lines(text, code), code)
+
+
+def asks_memfit(source: Source) -> str | None:
+    """Return the verb that a cell calls, such as `memfit.run`: it would start a run within the run."""
+    with contextlib.suppress(SyntaxError):
+        for node in ast.walk(ast.parse(source.code)):
+            called = node.func if isinstance(node, ast.Call) else None
+            if isinstance(called, ast.Attribute) and ast.unparse(called) in VERBS:
+                return ast.unparse(called)
+    return None
 
 
 def _lines(before: str, after: str) -> list[int]:

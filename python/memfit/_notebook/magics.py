@@ -13,7 +13,7 @@ from .._api.verbs import result
 from .._errors import CommandError, MemfitError, ScriptError
 from ..results.check import CheckReport
 from ..results.explain import ExplainReport
-from .cells import Cell, History, python
+from .cells import Cell, History, asks_memfit, python
 from .held import held_bytes, is_out_of_memory
 from .script import KINDS, CellError, check_cells, run_cells
 
@@ -51,10 +51,11 @@ class Extension:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._history = History()
+        self._told = False
         failed = getattr(shell.history_manager, "exceptions", None) or {}
         for number, text in enumerate(shell.history_manager.input_hist_raw):
             # The cell that loads the extension comes with its own event.
-            if text.strip() and number not in failed and number != shell.execution_count:
+            if text.strip() and number not in failed and number != self._number():
                 self._history.add(Cell(number, text))
 
     def after(self, result: Any) -> None:
@@ -118,29 +119,40 @@ class Extension:
         transform = self._shell.input_transformer_manager.transform_cell
         cells = self._cells(cell, alone, skipped)
         sources = [source for each in cells if (source := python(each, transform)) is not None]
+        asking = {source.number: asked for source in sources[:-1] if (asked := asks_memfit(source))}
+        sources = [source for source in sources if source.number not in asking]
         if not sources:
             raise CommandError(
                 "no cell that could be run ran before", hint="run the cells first, then this one"
             )
-        report, left_out = run_cells(verb, sources, options, self._progress())
+        space = self._shell.user_ns
+        results = {name: value for name, value in space.items() if isinstance(value, Report)}
+        report, left_out = run_cells(verb, sources, options, self._progress(), results)
+        left_out += [f"In[{number}] ({asked})" for number, asked in asking.items()]
         if left_out:
             print(f"memfit: left out, since a run has no notebook: {', '.join(left_out)}")
         return report
 
     def _cells(self, cell: str | None, alone: bool, skipped: list[int]) -> list[Cell]:
         before = [] if alone else self._history.cells(skipped)
-        return before if cell is None else [*before, Cell(self._shell.execution_count, f"\n{cell}")]
+        return before if cell is None else [*before, Cell(self._number(), f"\n{cell}")]
+
+    def _number(self) -> int:
+        """Return the number of the cell that is running; releases count it at different moments."""
+        return len(self._shell.history_manager.input_hist_raw) - 1
 
     def _progress(self) -> Any:
         """Return where progress goes: in a notebook to one line, in a terminal to the standard error."""
-        return _one_line if self._in_notebook() else True
+        return self._one_line if hasattr(self._shell, "kernel") else True
 
-    def _in_notebook(self) -> bool:
-        return hasattr(self._shell, "kernel")
+    def _one_line(self, line: str) -> None:
+        self._told = True
+        sys.stdout.write(f"\r{line.rstrip():<80.80}")
+        sys.stdout.flush()
 
     def _clear(self, all_of_it: bool) -> None:
         """Take the progress away; a cell magic's cell has printed nothing else."""
-        if not self._in_notebook():
+        if not self._told:
             return
         if all_of_it:
             from IPython.display import clear_output
@@ -148,11 +160,7 @@ class Extension:
             clear_output()
         else:
             sys.stdout.write("\r" + " " * 80 + "\r")
-
-
-def _one_line(line: str) -> None:
-    sys.stdout.write(f"\r{line.rstrip():<80.80}")
-    sys.stdout.flush()
+        self._told = False
 
 
 def _flag(words: list[str], name: str) -> tuple[bool, list[str]]:

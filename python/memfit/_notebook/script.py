@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,18 @@ FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line \d+.*\n(?:    .*\n|  \[Prev
 
 
 def run_cells(
-    verb: str, sources: Sequence[Source], options: Sequence[str], progress: Callable[[str], object] | bool
+    verb: str,
+    sources: Sequence[Source],
+    options: Sequence[str],
+    progress: Callable[[str], object] | bool,
+    results: Mapping[str, Report],
 ) -> tuple[Report, list[str]]:
-    """Run cells; return the report, and the magics and shell lines that were left out."""
+    """Run cells; return the report, and the magics and shell lines that were left out.
+
+    `results` are the variables that hold results of memfit: what made them is not run again.
+    """
     with tempfile.TemporaryDirectory(prefix="memfit-") as folder:
-        _write(sources, Path(folder))
+        _write(sources, results, Path(folder))
         own_recording = verb == "run" and not any(re.match(r"-o|--output\b", option) for option in options)
         recording = [f"--output={folder}/run.memfit"] if own_recording else []
         command = [sys.executable, str(RUNNER), folder]
@@ -48,7 +56,7 @@ def run_cells(
     return report, sorted({name for name in names if name and name not in OF_NOTEBOOKS})
 
 
-def _write(sources: Sequence[Source], folder: Path) -> None:
+def _write(sources: Sequence[Source], results: Mapping[str, Report], folder: Path) -> None:
     """Write the cells, each under the name that its lines have in reports."""
     cells = []
     for source in sources:
@@ -56,6 +64,7 @@ def _write(sources: Sequence[Source], folder: Path) -> None:
         file.write_text(source.text, encoding="utf-8")
         cells.append({"number": source.number, "file": str(file), "code": source.code, "lines": source.lines})
     given = {"path": sys.path, "cells": cells}
+    (folder / "results.pickle").write_bytes(pickle.dumps(dict(results)))
     (folder / "cells.json").write_text(json.dumps(given), encoding="utf-8")
 
 
@@ -63,9 +72,11 @@ def _read(verb: str, reply: Reply, folder: str, own_recording: bool) -> Report:
     """Return the report with cells in the place of the files that they were in."""
     outline = None
     if reply.document is not None:
-        document = json.loads(_named(json.dumps(reply.document), folder))
+        document = json.loads(json.dumps(reply.document).replace(f"{folder}/", ""))
+        if (oom := document.get("oom")) is not None:
+            oom["stack"] = [line for line in oom["stack"] if str(RUNNER) not in line]
         if (exception := (document.get("script") or {}).get("exception")) is not None:
-            exception["traceback"] = _of_cells(exception["traceback"])
+            exception["traceback"] = without_frames(exception["traceback"], lambda file: file == str(RUNNER))
         if own_recording:
             document["recording"] = None
             outline = Report(folder=folder)._outline("run.memfit")
@@ -79,12 +90,14 @@ def _read(verb: str, reply: Reply, folder: str, own_recording: bool) -> Report:
 
 
 def _named(text: str, folder: str) -> str:
-    return text.replace(f"{folder}/", "")
+    """Name cells in the place of their files, and leave out what runs them."""
+    kept = [line for line in text.splitlines(keepends=True) if f"at {RUNNER}:" not in line]
+    return "".join(kept).replace(f"{folder}/", "")
 
 
-def _of_cells(traceback: str) -> str:
-    """Return a traceback without the frames of what runs the cells."""
-    return FRAME.sub(lambda frame: "" if frame["file"] == str(RUNNER) else frame[0], traceback)
+def without_frames(traceback: str, is_dropped: Callable[[str], bool]) -> str:
+    """Return a traceback without the frames of some files."""
+    return FRAME.sub(lambda frame: "" if is_dropped(frame["file"]) else frame[0], traceback)
 
 
 def _demand_reached(report: Report, folder: Path, last: int) -> None:
@@ -116,13 +129,13 @@ def check_cells(
         file.write_text(json.dumps(document), encoding="utf-8")
         reply = ask("check", [*options, "--", str(file)], progress=progress)
         if reply.document is not None:
-            named = json.loads(_named(json.dumps(reply.document), folder))
+            named = json.loads(json.dumps(reply.document).replace(f"{folder}/", ""))
             reply = replace(reply, document=named, text=_named(reply.text, folder))
         return result(CheckReport, reply, os.getcwd())
 
 
 class CellError(ScriptError):
-    """A cell that failed; a notebook shows its own traceback."""
+    """A cell that failed; a notebook shows the frames of cells."""
 
     def _render_traceback_(self) -> list[str]:
-        return str(self).splitlines()
+        return without_frames(str(self), lambda file: not file.startswith("In[")).splitlines()

@@ -5,6 +5,7 @@ import asyncio
 import inspect
 import json
 import os
+import pickle
 import re
 import runpy
 import shlex
@@ -81,18 +82,20 @@ def run(cell: dict[str, Any], space: dict[str, Any]) -> None:
 
 def main() -> None:
     folder = sys.argv[1]
-    with open(os.path.join(folder, "cells.json"), encoding="utf-8") as file:
-        given = json.load(file)
+    with open(os.path.join(folder, "cells.json"), encoding="utf-8") as text:
+        given = json.load(text)
     entries = given["path"]
     sys.path[:] = [*entries, *(entry for entry in sys.path[1:] if entry not in entries)]
     sys.argv[:] = [""]
     space = sys.modules["__main__"].__dict__
+    with open(os.path.join(folder, "results.pickle"), "rb") as file:
+        space.update(pickle.load(file))
     shell = Shell(space, os.path.join(folder, "left-out"))
     space.update(get_ipython=lambda: shell, display=lambda *_, **__: None)
     for cell in given["cells"]:
         # The notebook is told how far it came.
-        with open(os.path.join(folder, "reached"), "w", encoding="utf-8") as file:
-            file.write(str(cell["number"]))
+        with open(os.path.join(folder, "reached"), "w", encoding="utf-8") as text:
+            text.write(str(cell["number"]))
         run(cell, space)
 
 
