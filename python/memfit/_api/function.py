@@ -32,8 +32,8 @@ def fits(
 ) -> RunReport:
     """Call a function on a virtual GPU: does it fit, and what fills the memory?
 
-    The function runs in a process of its own. It and its arguments are pickled, so tensors among them belong on
-    the CPU, and what it returns is dropped. A function of a module, or of the script that calls this, is
+    The function runs in a process of its own. It and its arguments are pickled, so tensors among them belong
+    on the CPU, and what it returns is dropped. A function of a module, or of the script that calls this, is
     found by its name; as with `multiprocessing`, a script must guard what only the script itself should do
     by `if __name__ == "__main__":`. Functions of notebooks, lambdas and closures need the package
     cloudpickle.

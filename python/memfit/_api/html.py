@@ -36,12 +36,14 @@ STYLE = f"""
 .memfit .bar i{{display:block;height:100%}}
 .memfit .key{{display:inline-block;width:.75em;height:.75em;border-radius:3px;margin-right:.5em}}
 .memfit table{{border-collapse:collapse;margin:.5em 0;font-size:inherit}}
-.memfit td,.memfit th{{padding:.15em .9em .15em 0;text-align:left;vertical-align:top;border:0;background:none}}
+.memfit td,.memfit th{{padding:.15em .9em .15em 0;text-align:left!important;vertical-align:top;border:0}}
 .memfit th{{font-weight:500;opacity:.72}}.memfit tr{{background:none!important}}
-.memfit td.n,.memfit th.n{{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}}
+.memfit td.n,.memfit th.n{{text-align:right!important;white-space:nowrap;font-variant-numeric:tabular-nums}}
 .memfit svg{{display:block;width:100%;height:110px;border-bottom:1px solid #8886}}
 .memfit code,.memfit pre{{font:12px/1.45 var(--jp-code-font-family,ui-monospace,monospace);background:none}}
-.memfit code{{color:inherit}}.memfit pre{{white-space:pre;overflow-x:auto;margin:.4em 0;color:inherit}}
+.memfit code{{color:inherit!important;background:#8882!important;padding:0 .25em}}
+.memfit td:not(:last-child) code{{white-space:nowrap}}
+.memfit pre{{white-space:pre;overflow-x:auto;margin:.4em 0;color:inherit}}
 .memfit summary{{cursor:pointer;opacity:.72}}
 """
 
@@ -128,13 +130,16 @@ def key(name: str, label: str | None = None) -> Markup:
 
 
 def table(rows: Iterable[Sequence[object]], head: Sequence[str] = (), numbers: Iterable[int] = ()) -> str:
-    """Return a table; the columns of `numbers` are aligned to the right."""
+    """Return a table without its empty columns; those of `numbers` are aligned to the right."""
+    rows = [list(cells) for cells in rows]
+    empty = {place for place in range(len(rows[0]) if rows else 0) if all(row[place] == "" for row in rows)}
     right = set(numbers)
 
     def row(cells: Sequence[object], tag: str) -> str:
         shown = (
             f"<{tag}{' class=n' if index in right else ''}>{text(cell)}</{tag}>"
             for index, cell in enumerate(cells)
+            if index not in empty
         )
         return f"<tr>{''.join(shown)}</tr>"
 

@@ -50,6 +50,11 @@ def _badge(word: str | None, sentence: str) -> str:
     return verdict(WORDS.get(word, word), TONES.get(word, "warn"), sentence)
 
 
+def count(number: int, word: str) -> str:
+    """Return a number of things."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
 def _milliseconds(value: float | None) -> str:
     return "" if value is None else f"{value:.3g} ms" if value < 1000 else f"{value / 1000:.3g} s"
 
@@ -60,10 +65,10 @@ def _run(report: RunReport) -> str:
     if report.problem is not None:
         parts.append(paragraph(prose(report.problem.message), prose(report.problem.hint or ""), tone="bad"))
     if report.oom is not None and report.verdict == "oom":
-        where = f"in {report.oom.module}, " if report.oom.module else ""
+        where = Markup(f"in {code(report.oom.module)},") if report.oom.module else ""
         own = [line for line in report.oom.stack if not LIBRARY.search(line)] or report.oom.stack
         lines = "\n".join(f"at {line}" for line in own[:MOST_ROWS])
-        parts.append(paragraph(f"{where}step {report.oom.step}, {report.oom.phase}", tone="soft"))
+        parts.append(paragraph(where, f"step {report.oom.step}, {report.oom.phase}", tone="soft"))
         parts.append(html.preformatted(lines) if lines else "")
     if report.script.exception is not None:
         parts.append(html.preformatted(report.script.exception.traceback))
@@ -191,8 +196,8 @@ def _explain(report: ExplainReport) -> str:
 @body.register
 def _check(report: CheckReport) -> str:
     tone = "bad" if report.errors else "warn" if report.findings else "good"
-    word = f"{len(report.findings)} finding{'' if len(report.findings) == 1 else 's'}"
-    parts = [verdict(word, tone, f"{len(report.errors)} errors, {report.files} files")]
+    word = count(len(report.findings), "finding")
+    parts = [verdict(word, tone, f"{count(len(report.errors), 'error')} in {count(report.files, 'file')}")]
     tones = {"error": "bad", "warning": "warn"}
     rows = []
     for finding in report.findings:
@@ -205,7 +210,7 @@ def _check(report: CheckReport) -> str:
                 severity,
                 code(f"{finding.file}{cell}:{finding.line}"),
                 code(finding.rule),
-                prose(f"{finding.message} {finding.help or ''}"),
+                prose(finding.message + (f"; {finding.help}" if finding.help else "")),
             )
         )
     parts.append(table(rows, ("", "place", "rule", "")))

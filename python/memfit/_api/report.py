@@ -177,7 +177,7 @@ class CheckQuestions(Report):
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
     def summary(self) -> str:
-        return f"{len(self.findings)} findings in {self.files} files, {len(self.errors)} of them errors"
+        return f"findings: {len(self.findings)}, of which errors: {len(self.errors)}; files: {self.files}"
 
 
 class CardsQuestions(Report):
