@@ -31,8 +31,15 @@ class CommandError(MemfitError):
 class ScriptError(CommandError):
     """The script, the function or the cell failed. `report.script` has its exit status and traceback."""
 
+    def __init__(
+        self, message: str, *, hint: str | None = None, report: Report | None = None, output: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint, report=report)
+        self.output = output
+        """What the script printed last."""
+
     def __str__(self) -> str:
         script = getattr(self.report, "script", None)
         exception = script.exception if script is not None else None
-        text = super().__str__()
-        return f"{text}\n\n{exception.traceback.rstrip()}" if exception is not None else text
+        details = exception.traceback if exception is not None else self.output
+        return "\n\n".join(part for part in (super().__str__(), details.rstrip()) if part)

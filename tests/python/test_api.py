@@ -155,8 +155,9 @@ def test_a_script_that_fails_raises_with_its_traceback(tmp_path, capfd):
     (tmp_path / "train.py").write_text("\nraise ValueError('by itself')\n")
     with pytest.raises(memfit.ScriptError) as raised:
         memfit.run([sys.executable, "train.py"], gpu="t4", cwd=tmp_path)
-    assert raised.value.report.script.exception.type == "ValueError"
-    assert 'train.py", line 2' in str(raised.value)
+    assert raised.value.report.script.exit_status == 1
+    assert 'train.py", line 2, in <module>\n    raise ValueError(' in str(raised.value)
+    assert "ValueError: by itself" in raised.value.output
     assert "the script's last words" in capfd.readouterr().err
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import Any
 
 #: Seconds that an interrupted command has to end its script.
 GRACE = 20
+#: The line before what a failed script printed last, each line of which is indented.
+LAST_WORDS = "the script's last words:"
 #: Folder of the package, so that the command is of the same installation.
 PACKAGES = str(Path(__file__).resolve().parents[2])
 #: Starts the command without the current folder on `sys.path`: a `random.py` there is none of memfit's.
@@ -32,6 +35,8 @@ class Reply:
     document: dict[str, Any] | None
     message: str
     hint: str | None
+    #: What a failed script printed last.
+    last_words: str = ""
 
 
 def ask(
@@ -50,6 +55,13 @@ def ask(
     Verbs without a report have `answers=False`.
     """
     tell = progress if callable(progress) else _to_stderr
+    words: list[str] = []
+
+    def listen(line: str) -> None:
+        if words or line.startswith(LAST_WORDS):
+            words.append(line)
+        tell(line)
+
     with tempfile.TemporaryDirectory(prefix="memfit-api-") as folder:
         document, output = Path(folder, "report.json"), Path(folder, "text")
         command = [sys.executable, "-c", START, PACKAGES, *([] if progress else ["--quiet"]), verb]
@@ -60,14 +72,14 @@ def ask(
         environment = {**os.environ, **(env or {})}
         environment.setdefault("COLUMNS", str(min(shutil.get_terminal_size((100, 24)).columns, 120)))
         with output.open("wb") as stdout:
-            status, errors = _followed(command, stdout, cwd, environment, tell, _shows_script(arguments))
+            status, errors = _followed(command, stdout, cwd, environment, listen, _shows_script(arguments))
         text = output.read_text(encoding="utf-8", errors="replace")
         found = json.loads(document.read_text(encoding="utf-8")) if document.is_file() else None
     message, hint = _read_errors(errors)
     problem = found.get("problem") if isinstance(found, dict) else None
     if isinstance(problem, dict):
         message, hint = problem.get("message") or message, problem.get("hint") or hint
-    return Reply(status, text, found, message, hint)
+    return Reply(status, text, found, message, hint, textwrap.dedent("".join(words[1:])))
 
 
 def _to_stderr(line: str) -> None:

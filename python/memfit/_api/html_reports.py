@@ -147,17 +147,11 @@ def _plan(report: PlanReport) -> str:
         parts.append(table(levers, ("lever", "value", "label")))
     if chosen is not None and chosen.at_peak is not None:
         parts.append(bar(chosen.at_peak.by_category, report.device.capacity))
-    known: list[tuple[str, PlanRun]] = [("as it is", report.baseline)] if report.baseline is not None else []
-    known += [(", ".join(lever.name for lever in run.levers), run) for run in report.pareto if run.levers]
-    rows = [
-        (
-            name,
-            format_size(run.peak.device_upper),
-            _milliseconds(run.step_ms_estimate),
-            "fits" if run.fits else "does not fit",
-        )
-        for name, run in known
-    ]
+    known = [(", ".join(lever.name for lever in run.levers), run) for run in report.pareto if run.levers]
+    rows = [_plan_row(name, run) for name, run in known]
+    if report.baseline is not None:
+        as_is = "fits" if report.verdict == "fits-as-is" else "does not fit"
+        rows.insert(0, (*_plan_row("as it is", report.baseline)[:-1], as_is))
     parts.append(table(rows, ("plan", "at most", "step", ""), numbers=(1, 2)) if len(rows) > 1 else "")
     rejected = "\n".join(f"{each.lever}: {each.why}" for each in report.rejected)
     return "".join(
@@ -169,7 +163,14 @@ def _plan(report: PlanReport) -> str:
     )
 
 
+def _plan_row(name: str, run: PlanRun) -> tuple[str, ...]:
+    tried = "fits" if run.fits else "does not fit" if run.refuted else "not run"
+    return name, format_size(run.peak.device_upper), _milliseconds(run.step_ms_estimate), tried
+
+
 def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -53,8 +53,11 @@ class Recorder:
             )
         if not os.path.isdir(os.path.dirname(self.path)):
             raise MemfitError(f"the folder of `{self.path}` does not exist")
+        # Asked before, PyTorch crashes.
+        torch.cuda.init()
         memory = torch.cuda.memory
-        self._was_on = bool(torch._C._cuda_isHistoryEnabled())
+        # The history that `memfit run` has of its own gives way.
+        self._was_on = bool(torch._C._cuda_isHistoryEnabled()) and "MEMFIT_RUN_DIR" not in os.environ
         if self._was_on:
             self._before = [trace[-1] if trace else None for trace in memory._snapshot()["device_traces"]]
         else:

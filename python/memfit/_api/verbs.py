@@ -259,7 +259,9 @@ def result(kind: type[R], reply: Reply, folder: Path | None = None) -> R:
     message = reply.message or f"memfit ended with status {reply.status} and without an answer"
     script = getattr(report, "script", None)
     failed = script is not None and any((script.exception, script.exit_status, script.signal))
-    raise (ScriptError if failed else CommandError)(message, hint=reply.hint, report=report)
+    if failed:
+        raise ScriptError(message, hint=reply.hint, report=report, output=reply.last_words)
+    raise CommandError(message, hint=reply.hint, report=report)
 
 
 def _answered(report: Any) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+from .._levers.variables import variables
 
 #: Objects that are looked at, so that a hint never takes long.
 MAX_OBJECTS = 20_000
@@ -30,19 +33,19 @@ def held_bytes(error: BaseException, space: dict[str, Any]) -> int:
 
 
 def _of_outputs(name: str) -> bool:
-    return name == "Out" or name in ("_", "__", "___") or (name[:1] == "_" and name[1:].isdigit())
+    return name in ("Out", "_oh", "_", "__", "___") or (name[:1] == "_" and name[1:].isdigit())
 
 
 def _locals(error: BaseException | None) -> Iterator[Any]:
-    """Return the local variables of an error's frames; those of a cell itself are the notebook's own."""
+    """Return the variables of an error's functions; those of a cell itself are the notebook's own."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         trace = error.__traceback__
         while trace is not None:
             frame = trace.tb_frame
-            if frame.f_locals is not frame.f_globals:
-                yield from frame.f_locals.values()
+            if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+                yield from variables(frame).values()
             trace = trace.tb_next
         error = error.__cause__ or error.__context__
 

@@ -92,7 +92,9 @@ class Extension:
         try:
             report = self._answer(verb, options, cell, alone, numbers)
         except ScriptError as error:
-            raise CellError(error.message, hint=error.hint, report=error.report) from None
+            raise CellError(
+                error.message, hint=error.hint, report=error.report, output=error.output
+            ) from None
         except MemfitError as error:
             raise _usage(str(error)) from None
         finally:

@@ -81,8 +81,11 @@ def _read(verb: str, reply: Reply, folder: str, own_recording: bool) -> Report:
             document["recording"] = None
             outline = Report(folder=folder)._outline("run.memfit")
         reply = replace(reply, document=document)
-    message = _named(reply.message, folder)
-    report = result(KINDS[verb], replace(reply, text=_named(reply.text, folder), message=message))
+    words = without_frames(_named(reply.last_words, folder), lambda file: file == str(RUNNER))
+    reply = replace(
+        reply, text=_named(reply.text, folder), message=_named(reply.message, folder), last_words=words
+    )
+    report = result(KINDS[verb], reply)
     if own_recording:
         # The recording goes with the folder.
         vars(report)["timeline"] = outline
