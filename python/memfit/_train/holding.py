@@ -126,17 +126,16 @@ def _forget_notebook() -> None:
     kept = space.get("Out")
     if isinstance(kept, dict):
         kept.clear()
-    for name in [name for name in space if name.startswith("_") and name.lstrip("_").isdigit()]:
-        del space[name]
-    for name in ("_", "__", "___"):
-        if name in space:
-            space[name] = ""
+    hidden: dict[str, Any] = getattr(shell, "user_ns_hidden", {})
+    for names in (space, hidden):
+        for name in [name for name in names if name.startswith("_") and name.lstrip("_").isdigit()]:
+            del names[name]
+        # The shell's own list of the names that it made has the last outputs as well.
+        names.update({name: "" for name in ("_", "__", "___") if name in names})
     hook = getattr(shell, "displayhook", None)
     if hook is not None:
         with contextlib.suppress(Exception):
             hook.flush()
-            # It has the last three outputs also as its own attributes.
-            hook._ = hook.__ = hook.___ = ""
 
 
 def _is_tensor(value: Any) -> bool:
