@@ -45,18 +45,18 @@ def test_a_scripts_function_is_called_without_the_script(tmp_path):
     assert (tmp_path / "imports").read_text() == "__main__\n__mp_main__\n"
 
 
-def test_a_closure_is_called_as_often_as_asked():
-    torch, width = pytest.importorskip("torch"), 256
+def test_a_closure_is_called_as_often_as_asked(tmp_path):
+    written = tmp_path / "calls"
 
-    def infer(model: torch.nn.Module) -> None:
-        with torch.no_grad():
-            model.cuda()(torch.zeros(8, width, device="cuda"))
+    def call(text: str, *, end: str) -> None:
+        with written.open("a") as file:
+            file.write(text + end)
 
-    report = memfit.fits(infer, (torch.nn.Linear(width, width),), gpu="t4", calls=4, progress=False)
-    assert (report.verdict, report.steps, report.coverage.forward_only) == ("fits", 4, True)
-    assert report.ran == "4 forward passes"
+    (tmp_path / "call.pickle").write_bytes(function._payload(call, ("a",), {"end": "b"}, 3))
+    subprocess.run([sys.executable, str(function.RUNNER), str(tmp_path / "call.pickle")], check=True)
+    assert written.read_text() == "ababab"
     with pytest.raises(ValueError, match="at least 1"):
-        memfit.fits(infer, gpu="t4", calls=0)
+        memfit.fits(call, gpu="t4", calls=0)
 
 
 def test_without_cloudpickle_a_closure_is_refused_with_the_remedy(monkeypatch):
