@@ -12,57 +12,106 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from memfit import data, integrations
+    from memfit import data, integrations, results
+    from memfit._api.function import fits
+    from memfit._api.recording import record
+    from memfit._api.verbs import cards, check, explain, plan, run
+    from memfit._errors import CommandError, MemfitError, ScriptError
     from memfit._train.batches import register_batch_type
-    from memfit._train.faults import MemfitError, StepDoesNotFit, StepInvalid
+    from memfit._train.faults import StepDoesNotFit, StepInvalid
     from memfit._train.holding import Holder, holders, release
     from memfit._train.inference import Inference, inference
     from memfit._train.result import Result
     from memfit._train.step import Step
+    from memfit.results import CardsReport, CheckReport, ExplainReport, PlanReport, RunReport
+
+_HOMES = {
+    "CardsReport": "results.cards",
+    "CheckReport": "results.check",
+    "CommandError": "_errors",
+    "ExplainReport": "results.explain",
+    "Holder": "_train.holding",
+    "Inference": "_train.inference",
+    "MemfitError": "_errors",
+    "PlanReport": "results.plan",
+    "Result": "_train.result",
+    "RunReport": "results.run",
+    "ScriptError": "_errors",
+    "Step": "_train.step",
+    "StepDoesNotFit": "_train.faults",
+    "StepInvalid": "_train.faults",
+    "cards": "_api.verbs",
+    "check": "_api.verbs",
+    "explain": "_api.verbs",
+    "fits": "_api.function",
+    "holders": "_train.holding",
+    "inference": "_train.inference",
+    "plan": "_api.verbs",
+    "record": "_api.recording",
+    "register_batch_type": "_train.batches",
+    "release": "_train.holding",
+    "run": "_api.verbs",
+}
+_MODULES = ("data", "integrations", "results")
 
 __all__ = [
+    "CardsReport",
+    "CheckReport",
+    "CommandError",
+    "ExplainReport",
     "Holder",
     "Inference",
     "MemfitError",
+    "PlanReport",
     "Result",
+    "RunReport",
+    "ScriptError",
     "Step",
     "StepDoesNotFit",
     "StepInvalid",
     "__version__",
+    "cards",
+    "check",
     "data",
+    "explain",
+    "fits",
     "holders",
     "inference",
     "integrations",
+    "plan",
+    "record",
     "register_batch_type",
     "release",
+    "results",
+    "run",
 ]
-
-_HOMES = {
-    "Holder": "holding",
-    "Inference": "inference",
-    "MemfitError": "faults",
-    "Result": "result",
-    "Step": "step",
-    "StepDoesNotFit": "faults",
-    "StepInvalid": "faults",
-    "holders": "holding",
-    "inference": "inference",
-    "register_batch_type": "batches",
-    "release": "holding",
-}
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name in ("data", "integrations"):
+    if name in _MODULES:
         return import_module(f"memfit.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'memfit' has no attribute {name!r}")
     try:
-        return getattr(import_module(f"memfit._train.{_HOMES[name]}"), name)
+        return getattr(import_module(f"memfit.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
         raise _explain_missing_torch(f"memfit.{name}", error) from None
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register the magics, for `%load_ext memfit`."""
+    from memfit._notebook.magics import load
+
+    load(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Take the extension's hook away, for `%unload_ext memfit`."""
+    from memfit._notebook.magics import unload
+
+    unload(shell)
 
 
 def _explain_missing_torch(name: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
@@ -76,4 +125,4 @@ def _explain_missing_torch(name: str, error: ModuleNotFoundError) -> ModuleNotFo
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES, "data", "integrations"])
+    return sorted([*globals(), *_HOMES, *_MODULES])

@@ -110,6 +110,7 @@ def completed(command: str, **settings: Any) -> Run:
 def hold_to_contract(report: dict[str, Any]) -> None:
     """Check the properties of every report that has a peak, whatever the verdict."""
     assert report["schema"] == "memfit.run/1"
+    hold_to_shapes(report)
     peak, at_peak, device = report["peak"], report["at_peak"], report["device"]
     assert 0 < peak["allocated"] <= peak["reserved"] <= peak["device"] <= peak["device_upper"]
     if report["verdict"] == "fits":
@@ -131,6 +132,16 @@ def hold_to_contract(report: dict[str, Any]) -> None:
     assert len(report["ranks"]) == device["count"]
     assert max(rank["device"] for rank in report["ranks"]) == peak["device"]
     assert sum(module["bytes"] for module in at_peak["modules"]) <= at_peak["allocated"]
+
+
+def hold_to_shapes(report: dict[str, Any]) -> dict[str, Any]:
+    """Check that the Python results have each field of a report, and no other; return the report."""
+    from memfit import results
+    from memfit._api.decode import decode, encode
+
+    verb = report["schema"].removeprefix("memfit.").removesuffix("/1")
+    assert encode(decode(getattr(results, f"{verb.capitalize()}Report"), report)) == report
+    return report
 
 
 def parameter_bytes(model: Any) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import WORKLOADS, memfit
+from runs import WORKLOADS, hold_to_shapes, memfit
 
 # Attention in its memory-efficient kernel, whose backward splits keys by the number of multiprocessors.
 SCRIPT = """
@@ -48,8 +48,7 @@ def cards(folder: Path, *arguments: str, status: int = 0) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == status, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+    return hold_to_shapes(json.loads(done.stdout))
 
 
 def by_name(document: dict[str, Any]) -> dict[str, dict[str, Any]]:

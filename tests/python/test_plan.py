@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from runs import completed, invoke, memfit
+from runs import completed, hold_to_shapes, invoke, memfit
 
 LOADER = """
 import torch
@@ -83,6 +83,8 @@ def planned(script: str, *options: str) -> tuple[Path, Any]:
         ],
         cwd=folder,
     )
+    if run.stdout:
+        hold_to_shapes(run.report)
     return folder, run
 
 

@@ -7,6 +7,7 @@ mod data;
 mod levers;
 mod noise;
 mod plan;
+mod recordings;
 mod sizes;
 mod train;
 
@@ -30,6 +31,8 @@ mod _core {
     use crate::noise::{NoiseScale, smaller_micro_batch};
     #[pymodule_export]
     use crate::plan::read_plan;
+    #[pymodule_export]
+    use crate::recordings::outline;
     #[pymodule_export]
     use crate::sizes::{format_size, parse_size};
     #[pymodule_export]

@@ -21,6 +21,7 @@ mod from_log;
 mod nsight;
 mod oom_text;
 mod origin;
+mod outline;
 mod pickle;
 mod snapshot;
 mod source;
@@ -35,6 +36,7 @@ pub use export::{RowFormat, Rows, write_chrome, write_perfetto, write_rows};
 pub use file::{Amendment, Limits, MAGIC, Part, RecordingReader, RecordingWriter, VERSION};
 pub use oom_text::{Advice, Amount, Figures, LogFrame, OomKind, OomText, find as find_oom_texts};
 pub use origin::{Origin, OriginKind, Recording};
+pub use outline::{Outline, OutlinePoint};
 pub use pickle::{PickleError, PickleErrorKind, PickleLimits};
 pub use snapshot::{
     Annotation, Frame, FrameId, Problem, Segment, SegmentBlock, SegmentBlockState, Snapshot, SnapshotError,

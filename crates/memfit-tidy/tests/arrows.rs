@@ -109,11 +109,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "memfit-py",
         &[
+            "memfit-allocator",
             "memfit-cli",
             "memfit-devices",
             "memfit-vocabulary",
             "memfit-loader",
             "memfit-plan",
+            "memfit-recording",
             "memfit-report",
             "memfit-train",
         ],

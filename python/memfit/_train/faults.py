@@ -11,11 +11,8 @@ import torch
 
 from memfit import _core
 
+from .._errors import MemfitError
 from .device import room
-
-
-class MemfitError(RuntimeError):
-    """Raised when `memfit.Step` cannot go on."""
 
 
 class StepDoesNotFit(MemfitError):  # noqa: N818

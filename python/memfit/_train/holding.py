@@ -82,9 +82,7 @@ def release() -> int:
     for name in ("last_value", "last_exc"):
         error = getattr(sys, name, None)
         if error is not None:
-            with contextlib.suppress(Exception):
-                traceback.clear_frames(error.__traceback__)
-                error.__traceback__ = None
+            _clear(error)
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         if hasattr(sys, name):
             delattr(sys, name)
@@ -93,6 +91,23 @@ def release() -> int:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
     return max(_free() - before, 0)
+
+
+def _clear(error: BaseException) -> None:
+    """Clear the frames of an exception and of those that led to it."""
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        with contextlib.suppress(Exception):
+            trace = following.__traceback__
+            traceback.clear_frames(trace)
+            while trace is not None:
+                # A notebook's traceback has read `f_locals`, whose copy keeps what the frame no longer has.
+                variables(trace.tb_frame)
+                trace = trace.tb_next
+            following.__traceback__ = None
+        following = following.__cause__ or following.__context__
 
 
 def _free() -> int:
@@ -111,11 +126,12 @@ def _forget_notebook() -> None:
     kept = space.get("Out")
     if isinstance(kept, dict):
         kept.clear()
-    for name in [name for name in space if name.startswith("_") and name.lstrip("_").isdigit()]:
-        del space[name]
-    for name in ("_", "__", "___"):
-        if name in space:
-            space[name] = ""
+    hidden: dict[str, Any] = getattr(shell, "user_ns_hidden", {})
+    for names in (space, hidden):
+        for name in [name for name in names if name.startswith("_") and name.lstrip("_").isdigit()]:
+            del names[name]
+        # The shell's own list of the names that it made has the last outputs as well.
+        names.update({name: "" for name in ("_", "__", "___") if name in names})
     hook = getattr(shell, "displayhook", None)
     if hook is not None:
         with contextlib.suppress(Exception):

@@ -1,0 +1,1 @@
+"""The Python interface to the command: verbs as functions, their JSON as dataclasses."""

@@ -1,0 +1,1 @@
+"""The notebook extension: `%load_ext memfit`."""

@@ -1,0 +1,111 @@
+"""The report of `memfit check`. Generated from the wire types by `scripts/docs/results.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .._api.report import CheckQuestions
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CheckReport(CheckQuestions):
+    """Findings, and what could not be read."""
+
+    schema: str
+    """`memfit.check/1`."""
+    findings: tuple[CheckFinding, ...]
+    """Findings."""
+    problems: tuple[CheckProblem, ...]
+    """Files that could not be read."""
+    files: int
+    """Number of files."""
+    fixed: int
+    """Number of fixed findings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckFinding:
+    """A finding. Lines and columns count from 1, columns in characters; in a notebook they are those of the
+    cell.
+    """
+
+    rule: str
+    """The rule's name."""
+    severity: str
+    """`error`, `warning` or `note`."""
+    file: str
+    """The path, as it was named."""
+    cell: int | None = None
+    """The cell of a notebook, from 1."""
+    line: int
+    """Start line."""
+    column: int
+    """Start column."""
+    end_line: int
+    """End line."""
+    end_column: int
+    """End column."""
+    message: str
+    """The mistake and its consequence."""
+    help: str | None = None
+    """Advice."""
+    labels: tuple[CheckLabel, ...]
+    """Other places that belong to it."""
+    fix: CheckFix | None = None
+    """The fix."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckLabel:
+    """Another place of a finding."""
+
+    line: int
+    """Line."""
+    column: int
+    """Column."""
+    message: str
+    """Description."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckFix:
+    """A fix."""
+
+    safe: bool
+    """It changes nothing that the program computes."""
+    title: str
+    """Summary."""
+    edits: tuple[CheckEdit, ...]
+    """The changes, all of which belong together. They are places in the file, for notebooks too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckEdit:
+    """A change of a file."""
+
+    line: int
+    """Start line."""
+    column: int
+    """Start column."""
+    end_line: int
+    """End line."""
+    end_column: int
+    """End column."""
+    text: str
+    """Replacement text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckProblem:
+    """Something that could not be read."""
+
+    file: str
+    """The path."""
+    line: int | None = None
+    """Line, if it is one place."""
+    column: int | None = None
+    """Column, if it is one place."""
+    message: str
+    """Description."""
+    fatal: bool
+    """Nothing of the file was checked."""
