@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from memfit import data
+    from memfit import data, shrink
     from memfit._train.batches import register_batch_type
     from memfit._train.faults import MemfitError, StepDoesNotFit, StepInvalid
     from memfit._train.holding import Holder, holders, release
@@ -34,6 +34,7 @@ __all__ = [
     "inference",
     "register_batch_type",
     "release",
+    "shrink",
 ]
 
 _HOMES = {
@@ -54,8 +55,11 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name == "data":
-        return import_module("memfit.data")
+    if name in ("data", "shrink"):
+        try:
+            return import_module(f"memfit.{name}")
+        except ModuleNotFoundError as error:
+            raise _explain_missing_torch(f"memfit.{name}", error) from None
     if name not in _HOMES:
         raise AttributeError(f"module 'memfit' has no attribute {name!r}")
     try:
@@ -75,4 +79,4 @@ def _explain_missing_torch(name: str, error: ModuleNotFoundError) -> ModuleNotFo
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES, "data"])
+    return sorted([*globals(), *_HOMES, "data", "shrink"])

@@ -34,6 +34,9 @@ pub struct Planned {
     pub levers: Vec<LeverSetup>,
     /// `true` if repeated blocks are measured.
     pub measure: bool,
+    /// `true` if the run consists of one forward pass under `inference_mode`, in the place of the first
+    /// training pass.
+    pub inference_pass: bool,
 }
 
 /// A lever with its setting.
@@ -60,6 +63,7 @@ impl Default for Planned {
             infers: false,
             levers: Vec::new(),
             measure: false,
+            inference_pass: false,
         }
     }
 }
