@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from memfit import data, shrink
     from memfit._train.batches import register_batch_type
+    from memfit._train.distillation import distill
     from memfit._train.faults import MemfitError, StepDoesNotFit, StepInvalid
     from memfit._train.holding import Holder, holders, release
     from memfit._train.inference import Inference, inference
@@ -30,6 +31,7 @@ __all__ = [
     "StepInvalid",
     "__version__",
     "data",
+    "distill",
     "holders",
     "inference",
     "register_batch_type",
@@ -45,6 +47,7 @@ _HOMES = {
     "Step": "step",
     "StepDoesNotFit": "faults",
     "StepInvalid": "faults",
+    "distill": "distillation",
     "holders": "holding",
     "inference": "inference",
     "register_batch_type": "batches",
@@ -55,11 +58,13 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name in ("data", "shrink"):
+    if name == "data":
+        return import_module("memfit.data")
+    if name == "shrink":
         try:
-            return import_module(f"memfit.{name}")
+            return import_module("memfit.shrink")
         except ModuleNotFoundError as error:
-            raise _explain_missing_torch(f"memfit.{name}", error) from None
+            raise _explain_missing_torch("memfit.shrink", error) from None
     if name not in _HOMES:
         raise AttributeError(f"module 'memfit' has no attribute {name!r}")
     try:

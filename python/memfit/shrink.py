@@ -17,7 +17,6 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from memfit import _core
 from memfit._levers import Applied, Target, apply, prepared
 from memfit._train.comparison import Comparison, Side, compare
 
@@ -124,9 +123,6 @@ def _apply(
     levers: dict[str, Any],
     example: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
 ) -> Applied:
-    conflict = _core.lever_conflict(list(levers))
-    if conflict is not None:
-        raise ValueError(conflict)
     if optimizer is None:
         optimizers: list[torch.optim.Optimizer] = []
     elif isinstance(optimizer, torch.optim.Optimizer):
