@@ -26,6 +26,7 @@ __all__ = [
     "Side",
     "bf16_weights",
     "compare",
+    "dora",
     "eight_bit_optimizer",
     "fewer_blocks",
     "lora",
@@ -33,6 +34,7 @@ __all__ = [
     "prune_masks",
     "qlora",
     "quantized_weights",
+    "torchao_weights",
     "train_only",
 ]
 
@@ -65,6 +67,11 @@ def qlora(
     )
 
 
+def dora(model: nn.Module, optimizer: Optimizers = None, *, rank: int = 16) -> Applied:
+    """Freeze the model, and train DoRA adapters of peft; `undo()` drops them."""
+    return _apply(model, optimizer, {"dora": rank})
+
+
 def train_only(model: nn.Module, part: str, optimizer: Optimizers = None) -> Applied:
     """Freeze all but a part: "head", "last-2-blocks" (any number), "biases" or "norms"."""
     return _apply(model, optimizer, {"train-only": part})
@@ -83,6 +90,11 @@ def bf16_weights(model: nn.Module, optimizer: Optimizers = None) -> Applied:
 def quantized_weights(model: nn.Module, *, bits: Literal[4, 8] = 8) -> Applied:
     """Quantize the linear layers of a trained model for inference."""
     return _apply(model, None, {"quantized-weights": f"{bits}-bit"})
+
+
+def torchao_weights(model: nn.Module, kind: Literal["int8", "fp8"] = "int8") -> Applied:
+    """Quantize the linear layers of a trained model for inference with torchao."""
+    return _apply(model, None, {"torchao-weights": kind})
 
 
 def prune_channels(

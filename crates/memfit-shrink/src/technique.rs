@@ -96,6 +96,14 @@ pub const TECHNIQUES: &[Technique] = &[
         note: "for pretrained weights; merged adapters add nothing to inference",
     },
     Technique {
+        name: "dora",
+        title: "DoRA adapters, rank 16",
+        levers: &[(Lever::Dora, Given::Count(16))],
+        affects: Affects::Both,
+        how: "memfit.shrink.dora(model, optimizer, rank=16)",
+        note: "for pretrained weights; the full weight is built in each forward pass",
+    },
+    Technique {
         name: "qlora",
         title: "LoRA on 4-bit weights (QLoRA)",
         levers: &[(Lever::Lora, Given::Count(16)), (Lever::QuantizedBase, Given::Word("4-bit"))],
@@ -206,6 +214,22 @@ pub const TECHNIQUES: &[Technique] = &[
         affects: Affects::Inference,
         how: "memfit.shrink.quantized_weights(model, bits=4)",
         note: "after training; only linear layers; dequantized where they are used",
+    },
+    Technique {
+        name: "torchao-int8",
+        title: "torchao int8 weights for inference",
+        levers: &[(Lever::TorchaoWeights, Given::Word("int8"))],
+        affects: Affects::Inference,
+        how: "memfit.shrink.torchao_weights(model, \"int8\")",
+        note: "after training; only linear layers",
+    },
+    Technique {
+        name: "torchao-fp8",
+        title: "torchao fp8 weights for inference",
+        levers: &[(Lever::TorchaoWeights, Given::Word("fp8"))],
+        affects: Affects::Inference,
+        how: "memfit.shrink.torchao_weights(model, \"fp8\")",
+        note: "after training; only linear layers; products are fast on GPUs with fp8 only",
     },
 ];
 

@@ -27,13 +27,12 @@ pub fn shrink(report: &ShrinkReport, canvas: Canvas) -> String {
     table(&mut out, report, canvas);
     out.push('\n');
     for row in &report.rows {
-        let what = match &row.note {
-            Some(note) => format!("{}; {note}", row.title),
-            None => row.title.clone(),
-        };
-        out.push_str(&canvas.wrapped(&format!("  {}: ", row.technique), BOLD, &what));
+        let _ = writeln!(out, "  {}: {}", paint(BOLD, &row.technique), row.title);
+        if let Some(note) = &row.note {
+            out.push_str(&canvas.wrapped("      ", DIM, note));
+        }
         if row.training.or(row.inference).is_some() {
-            out.push_str(&canvas.wrapped("      ", DIM, &row.how));
+            let _ = writeln!(out, "      {}", paint(ADVICE, &row.how));
         }
     }
     out.push('\n');
