@@ -4,15 +4,15 @@
   ...                                  # train as before
   applied.undo()                       # adapters are merged into the weights
 
-Each function changes the model and the optimizer in place, so that schedulers, checkpoints and other references
-stay valid, and returns an object whose `undo()` restores them. The levers of a plan do the same;
+Each function changes the model and the optimizer in place, so that schedulers, checkpoints and other
+references stay valid, and returns an object whose `undo()` restores them. The levers of a plan do the same;
 `memfit shrink --gpu NAME -- python train.py` measures all of them first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import nn
@@ -38,7 +38,7 @@ __all__ = [
     "train_only",
 ]
 
-Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
+Optimizers: TypeAlias = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
 
 
 def lora(
@@ -62,9 +62,7 @@ def qlora(
     bits: Literal[4, 8] = 4,
 ) -> Applied:
     """Train LoRA adapters on weights that are quantized to 4 or 8 bits."""
-    return _apply(
-        model, optimizer, {"quantized-base": f"{bits}-bit", "lora": _adapters(rank, alpha, None)}
-    )
+    return _apply(model, optimizer, {"quantized-base": f"{bits}-bit", "lora": _adapters(rank, alpha, None)})
 
 
 def dora(model: nn.Module, optimizer: Optimizers = None, *, rank: int = 16) -> Applied:

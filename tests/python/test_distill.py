@@ -13,7 +13,10 @@ from memfit._train import distillation
 from torch import nn
 from torch.nn import functional
 
-IMAGES, LABELS = torch.randn(6, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 0, 1, 2])
+IMAGES, LABELS = (
+    torch.randn(6, 8, generator=torch.Generator().manual_seed(1)),
+    torch.tensor([0, 1, 2, 0, 1, 2]),
+)
 
 
 def model(width: int, seed: int) -> nn.Sequential:
@@ -46,16 +49,15 @@ def test_a_step_is_the_definitions(micro_batch: int | None) -> None:
     assert float(result.loss) == pytest.approx(float(loss), rel=1e-5)
     for ours, theirs in zip(student.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs)
-    assert not teacher.training and all(each.grad is None for each in teacher.parameters())
+    assert not teacher.training
+    assert all(each.grad is None for each in teacher.parameters())
 
 
 def test_the_soft_loss_is_that_of_the_definition_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.randn(5, 7, 11, dtype=torch.float64, requires_grad=True)
     taught = torch.randn(5, 7, 11, dtype=torch.float64)
     taught[0, 0, :3] = -torch.inf
-    expected = functional.kl_div(
-        (logits / 2).log_softmax(-1), (taught / 2).softmax(-1), reduction="sum"
-    ) * 4
+    expected = functional.kl_div((logits / 2).log_softmax(-1), (taught / 2).softmax(-1), reduction="sum") * 4
     (gradient,) = torch.autograd.grad(expected, logits)
     for elements in (1, 40, 1 << 22):
         monkeypatch.setattr(distillation, "_ELEMENTS_AT_ONCE", elements)
@@ -70,7 +72,9 @@ def test_features_are_compared_and_move_the_student() -> None:
     optimizer = torch.optim.SGD(student.parameters(), lr=0.0)
     distance = (student[0](IMAGES) - teacher[0](IMAGES)).square().mean()
     plain = memfit.distill(teacher, student, optimizer)((IMAGES, LABELS)).loss
-    step = memfit.distill(teacher, student, optimizer, features={"0": "0"}, feature_weight=10.0, micro_batch=4)
+    step = memfit.distill(
+        teacher, student, optimizer, features={"0": "0"}, feature_weight=10.0, micro_batch=4
+    )
     assert float(step((IMAGES, LABELS)).loss - plain) == pytest.approx(10 * float(distance), rel=1e-4)
 
 

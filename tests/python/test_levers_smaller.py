@@ -1,8 +1,9 @@
-"""Levers that make a model smaller, or train a part of it: what is left, what learns, and what it computes."""
+"""Levers that make a model smaller, or train a part of it: what is left, what learns, what it computes."""
 
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -30,7 +31,11 @@ def moved(part: str, model: nn.Module) -> set[str]:
     assert {id(each) for each in optimizer.state} <= kept
     train(target, 1)
     assert all(each.grad is None for each in model.parameters() if not each.requires_grad)
-    return {name for name, _ in model.named_parameters() if not torch.equal(before[name], model.state_dict()[name])}
+    return {
+        name
+        for name, _ in model.named_parameters()
+        if not torch.equal(before[name], model.state_dict()[name])
+    }
 
 
 def test_a_part_learns_and_the_rest_stays() -> None:
@@ -50,7 +55,9 @@ def test_a_part_learns_and_the_rest_stays() -> None:
 def test_a_vocabulary_is_no_new_head() -> None:
     model = Language()
     _levers.apply(target_of(model), [("train-only", "norms")])
-    assert trained(model) == {f"blocks.{place}.norm.{kind}" for place in range(3) for kind in ("weight", "bias")}
+    assert trained(model) == {
+        f"blocks.{place}.norm.{kind}" for place in range(3) for kind in ("weight", "bias")
+    }
     model = Language()
     _levers.apply(target_of(model), [("train-only", "head")])
     assert trained(model) == {"head.weight"}
@@ -59,9 +66,9 @@ def test_a_vocabulary_is_no_new_head() -> None:
 def test_nothing_to_freeze_is_refused() -> None:
     with pytest.raises(CannotApply, match="nothing but its head"):
         _levers.apply(Target(nn.Linear(2, 2)), [("train-only", "head")])
+    frozen = Language().requires_grad_(False)
+    frozen.head.requires_grad_(True)
     with pytest.raises(CannotApply, match="no norms that are trained"):
-        frozen = Language().requires_grad_(False)
-        frozen.head.requires_grad_(True)
         _levers.apply(Target(frozen), [("train-only", "norms")])
     with pytest.raises(CannotApply, match="no row of blocks"):
         _levers.apply(Target(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))), [("fewer-blocks", 50)])
@@ -104,7 +111,9 @@ def test_evenly_spaced_blocks_are_kept(percent: int, kept: list[int]) -> None:
 
 def test_a_block_of_another_shape_stays() -> None:
     def row(*widths: int) -> nn.Sequential:
-        return nn.Sequential(*(nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in zip(widths, widths[1:], strict=False)))
+        return nn.Sequential(
+            *(nn.Sequential(nn.Linear(a, b), nn.ReLU()) for a, b in itertools.pairwise(widths))
+        )
 
     model = row(4, 8, 8, 8, 4)
     _levers.apply(Target(model), [("fewer-blocks", 50)])
@@ -129,13 +138,18 @@ def test_channels_are_removed_and_come_back() -> None:
     applied = shrink.prune_channels(model, example, optimizer, percent=50)
     halved = (3 * 32 * 9 + 32) + 2 * 32 + (32 * 64 * 9 + 64) + 2 * 64 + (64 * 10 + 10)
     assert sum(each.numel() for each in model.parameters()) == halved
-    assert {id(each) for each in optimizer.param_groups[0]["params"]} == {id(each) for each in model.parameters()}
+    assert {id(each) for each in optimizer.param_groups[0]["params"]} == {
+        id(each) for each in model.parameters()
+    }
     model(example).square().sum().backward()
     optimizer.step()
     assert all(each.requires_grad for each in model.parameters())
     applied.undo()
-    assert torch.equal(flat(model), before) and list(model.state_dict()) == names
-    assert {id(each) for each in optimizer.param_groups[0]["params"]} == {id(each) for each in model.parameters()}
+    assert torch.equal(flat(model), before)
+    assert list(model.state_dict()) == names
+    assert {id(each) for each in optimizer.param_groups[0]["params"]} == {
+        id(each) for each in model.parameters()
+    }
     assert model(example).shape == (2, 10)
 
 
@@ -170,5 +184,6 @@ def test_each_function_applies_its_levers() -> None:
     assert shrink.train_only(model, "head").names == ["train-only"]
     assert trained(model) == {"head.weight"}
     shrink.quantized_weights(model, bits=4)
-    assert model.blocks[0].mlp[0].weight.numel() == 0 and model(TOKENS).shape == (4, 12, CLASSES)
+    assert model.blocks[0].mlp[0].weight.numel() == 0
+    assert model(TOKENS).shape == (4, 12, CLASSES)
     assert model.embed.weight.shape == (CLASSES, WIDTH)

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +163,8 @@ def test_inference_holds_weights_and_a_forward_pass(rows: dict[str, dict[str, An
     assert saved(rows, "fewer-blocks", "inference") == pytest.approx(8 * BLOCK, rel=0.02)
     row = rows["int8-weights"]
     weights = 4 * (ALL - MATRICES) + MATRICES + 4 * (MATRICES // 256)
-    assert row["training"] is None and row["trained"] is None
+    assert row["training"] is None
+    assert row["trained"] is None
     assert (row["parameters"], row["bytes"]["weights"]) == (ALL, weights)
     # A matrix is dequantized where it is used.
     assert abs(4 * ALL - weights - saved(rows, "int8-weights", "inference")) <= 2 * MIB
@@ -177,24 +177,30 @@ def test_masks_are_said_to_save_nothing(rows: dict[str, dict[str, Any]]) -> None
     for column in ("training", "inference"):
         assert 0.9 * extra <= -saved(rows, "prune-masks", column) <= 1.3 * extra, column
         assert f"saves nothing in {column}: tensors take" in row["note"]
-    assert row["saves"]["training"] < 0 and row["saves"]["inference"] < 0
+    assert row["saves"]["training"] < 0
+    assert row["saves"]["inference"] < 0
 
 
 def test_what_cannot_be_applied_says_why(rows: dict[str, dict[str, Any]]) -> None:
     row = rows["smaller-images"]
-    assert "DataLoader" in row["note"] and row["training"] is None and row["saves"]["training"] is None
+    assert "DataLoader" in row["note"]
+    assert row["training"] is None
+    assert row["saves"]["training"] is None
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    (tmp_path / "infer.py").write_text("import torch\nprint(torch.nn.Linear(8, 8).cuda()(torch.ones(2, 8).cuda()))\n")
-    yield tmp_path
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "infer.py").write_text(
+        "import torch\nprint(torch.nn.Linear(8, 8).cuda()(torch.ones(2, 8).cuda()))\n"
+    )
+    return tmp_path
 
 
 def test_a_script_that_trains_nothing_has_no_table(folder: Path) -> None:
     document = shrink(folder, "--", sys.executable, "infer.py", status=2)
     assert document["problem"]["kind"] == "nothing-to-shrink"
-    assert document["rows"] == [] and document["baseline"] is None
+    assert document["rows"] == []
+    assert document["baseline"] is None
 
 
 def test_an_unknown_technique_is_refused(folder: Path) -> None:
@@ -205,14 +211,29 @@ def test_an_unknown_technique_is_refused(folder: Path) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 2 and "lora" in done.stderr
+    assert done.returncode == 2
+    assert "lora" in done.stderr
 
 
 def test_people_see_a_table(folder: Path) -> None:
     (folder / "train.py").write_text(SCRIPT)
     done = subprocess.run(
-        [memfit(), "shrink", "--quiet", "--gpu", "t4", "--steps", "1", "--only", "train-head", "--only", "dora"]
-        + ["--", sys.executable, "train.py"],
+        [
+            memfit(),
+            "shrink",
+            "--quiet",
+            "--gpu",
+            "t4",
+            "--steps",
+            "1",
+            "--only",
+            "train-head",
+            "--only",
+            "dora",
+            "--",
+            sys.executable,
+            "train.py",
+        ],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -223,6 +244,7 @@ def test_people_see_a_table(folder: Path) -> None:
     measured = 1 if importlib.util.find_spec("peft") is None else 2
     assert lines[0].startswith(f"MEASURED {measured} of 2 techniques  on a virtual Tesla T4")
     (row,) = [line for line in lines if "train-head  " in line]
-    assert "3.67 M" in row and "257 k" in row
+    assert "3.67 M" in row
+    assert "257 k" in row
     assert 'memfit.shrink.train_only(model, "head", optimizer)' in done.stdout
     assert ("pip install peft" in done.stdout) == (measured == 1)

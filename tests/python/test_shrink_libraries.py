@@ -82,9 +82,12 @@ def test_adapters_of_peft_begin_as_nothing_and_are_dropped() -> None:
     optimizer.step()
     assert not torch.equal(model(TOKENS), expected)
     applied.undo()
-    assert torch.equal(flat(model), before) and list(model.state_dict()) == names
+    assert torch.equal(flat(model), before)
+    assert list(model.state_dict()) == names
     assert all(each.requires_grad for each in model.parameters())
-    assert {id(each) for each in optimizer.param_groups[0]["params"]} == {id(each) for each in model.parameters()}
+    assert {id(each) for each in optimizer.param_groups[0]["params"]} == {
+        id(each) for each in model.parameters()
+    }
 
 
 @pytest.mark.parametrize(("kind", "near"), [("int8", 0.05), ("fp8", 0.3)])
@@ -94,6 +97,8 @@ def test_weights_quantized_by_torchao_come_back(kind: Any, near: float) -> None:
     before, expected = flat(model), model(TOKENS)
     applied = shrink.torchao_weights(model, kind)
     found = model(TOKENS)
-    assert not torch.equal(found, expected) and float((found - expected).detach().abs().max()) < near
+    assert not torch.equal(found, expected)
+    assert float((found - expected).detach().abs().max()) < near
     applied.undo()
-    assert torch.equal(flat(model), before) and torch.equal(model(TOKENS), expected)
+    assert torch.equal(flat(model), before)
+    assert torch.equal(model(TOKENS), expected)

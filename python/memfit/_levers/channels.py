@@ -1,7 +1,7 @@
 """`prune-channels`: channels are removed from the layers by the library torch-pruning (structured pruning).
 
 The library traces one call of the model to find the layers that share channels, and replaces their parameters
-by smaller ones. The output layers keep their width. Values decide which channels go, and sizes do not depend on
+by smaller ones. The output layers keep their width. Values decide which channels go, but no size depends on
 them: on a device that computes no values, random channels are removed.
 """
 
@@ -57,7 +57,9 @@ def apply(target: Target, value: Any, name: str) -> Undo:
         pruner.step()
     except Exception as error:
         snapshot.restore()
-        raise CannotApply(name, f"torch-pruning cannot trace the model: {type(error).__name__}: {error}") from error
+        raise CannotApply(
+            name, f"torch-pruning cannot trace the model: {type(error).__name__}: {error}"
+        ) from error
     after = dict(model.named_parameters())
     if all(each.shape == after[path].shape for path, each in before.items()):
         snapshot.restore()

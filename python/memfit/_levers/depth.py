@@ -42,7 +42,9 @@ def apply(target: Target, value: Any, name: str) -> Undo:
 def _dropped(container: nn.Module, among: set[str], share: int) -> set[str]:
     """Return the names of the blocks to remove."""
     dropped = set()
-    for _, row in itertools.groupby(container._modules.items(), key=lambda entry: _shape(*entry, among)):
+    for _, row in itertools.groupby(
+        container._modules.items(), key=lambda entry: _shape(entry[0], entry[1], among)
+    ):
         names = [name for name, _ in row if name in among]
         count = max(1, round(len(names) * share / 100))
         kept = {names[place * len(names) // count] for place in range(count)} if names else set()

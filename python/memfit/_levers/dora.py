@@ -43,7 +43,9 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     except Exception as error:
         raise CannotApply(name, f"peft refuses: {type(error).__name__}: {error}") from error
     known = {id(each) for each, _ in before}
-    instead: dict[nn.Parameter, list[nn.Parameter]] = {each: [] for each, _ in before if id(each) not in stays}
+    instead: dict[nn.Parameter, list[nn.Parameter]] = {
+        each: [] for each, _ in before if id(each) not in stays
+    }
     for path, layer in layers.items():
         adapter = model.get_submodule(path)
         adapter.train(modes[id(layer)])

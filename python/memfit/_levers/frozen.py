@@ -1,7 +1,7 @@
 """`train-only`: a part of the model is trained, and the rest is frozen.
 
-Frozen parameters have neither gradients nor optimizer state, and autograd keeps no activations in front of the
-first trained layer. They stay in the optimizer's groups, which skip parameters without a gradient.
+Frozen parameters have neither gradients nor optimizer state, and autograd keeps no activations in front of
+the first trained layer. They stay in the optimizer's groups, which skip parameters without a gradient.
 """
 
 from __future__ import annotations
@@ -77,9 +77,7 @@ def _chosen(model: nn.Module, value: Any, name: str) -> Iterator[nn.Parameter]:
             if "norm" in type(module).__name__.lower():
                 yield from module.parameters(recurse=False)
     else:
-        raise CannotApply(
-            name, f'the value is "head", "last-2-blocks", "biases" or "norms", got {value!r}'
-        )
+        raise CannotApply(name, f'the value is "head", "last-2-blocks", "biases" or "norms", got {value!r}')
     yield from behind(model, {})
 
 

@@ -42,11 +42,11 @@ def distill(
 ) -> Step:
     """Return a `Step` that trains the student on the teacher's outputs.
 
-    `call(model, batch)` returns a model's outputs; the default passes the first entry of a tuple, or a dictionary
-    without its labels. `loss(outputs, batch)` is the student's own loss, as for `Step`, with a share of
-    `1 - weight`; without it the teacher alone teaches. `features` maps modules of the student to modules of the
-    teacher whose outputs have the same shape. `offload` keeps the teacher's repeated blocks in host memory. Other
-    options are those of `Step`.
+    `call(model, batch)` returns a model's outputs; the default passes the first entry of a tuple, or a
+    dictionary without its labels. `loss(outputs, batch)` is the student's own loss, as for `Step`, with a
+    share of `1 - weight`; without it the teacher alone teaches. `features` maps modules of the student to
+    modules of the teacher whose outputs have the same shape. `offload` keeps the teacher's repeated blocks in
+    host memory. Other options are those of `Step`.
     """
     if temperature <= 0:
         raise ValueError(f"`temperature` is {temperature}, but has to be above 0")
@@ -55,7 +55,14 @@ def distill(
     if teacher is student:
         raise ValueError("the teacher and the student are the same module")
     distillation = _Distillation(
-        teacher, student, loss, call or outputs_of, temperature, weight if loss else 1.0, features or {}, feature_weight
+        teacher,
+        student,
+        loss,
+        call or outputs_of,
+        temperature,
+        weight if loss else 1.0,
+        features or {},
+        feature_weight,
     )
     if offload:
         _offload(teacher, next((each.device for each in student.parameters()), torch.device("cpu")))
@@ -132,8 +139,8 @@ def logits_of(outputs: Any) -> torch.Tensor:
 
 
 def soft_loss(logits: torch.Tensor, taught: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Return the sum over rows of the divergence from the teacher's softened distribution, times the square of
-    the temperature, which keeps gradients in proportion (Hinton et al., 2015).
+    """Return the sum over rows of the divergence from the teacher's softened distribution, times the square
+    of the temperature, which keeps gradients in proportion (Hinton et al., 2015).
     """
     total: torch.Tensor = _SoftLoss.apply(logits, taught, temperature)
     return total

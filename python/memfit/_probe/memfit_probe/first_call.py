@@ -1,5 +1,5 @@
-"""Acts before the first call of a model that trains: applies levers, and runs the inference pass of a run that
-asks for nothing else.
+"""Acts before the first call of a model that trains: applies levers, and runs the inference pass of a run
+that asks for nothing else.
 """
 
 import functools
@@ -32,8 +32,8 @@ def arm(planned):
 def infer(planned, model, call):
     """Run this call of the model once more, as inference with nothing else on the GPU, and end the run.
 
-    There are no gradients and no optimizer state yet. The original call never happens, so nothing that the pass
-    leaves in the model can disturb the training.
+    There are no gradients and no optimizer state yet. The original call never happens, so nothing that the
+    pass leaves in the model can disturb the training.
     """
     session, torch = planned.session, planned.session.torch
     if not planned.meets(model):

@@ -31,7 +31,9 @@ def _count(model):
     """Return the number of parameters; one that is quantised counts with its original shape."""
     if model is None:
         return 0
-    return sum(each.numel() for each in model.parameters()) + sum(each.shape.numel() for each in _coded(model))
+    return sum(each.numel() for each in model.parameters()) + sum(
+        each.shape.numel() for each in _coded(model)
+    )
 
 
 def _coded(model):
