@@ -68,7 +68,8 @@ def test_adapters_and_quantized_weights_are_counted(tmp_path: Path) -> None:
         weights = 4 * (ALL - quantized) + quantized
         assert weights <= row["bytes"]["weights"] <= weights + 8 * scales
         less = found["none"]["inference"]["allocated"] - row["inference"]["allocated"]
-        assert abs(3 * quantized - less) <= 2 * MIB
+        # Two matrices of 1 MiB at most are dequantized at once, and their product with the scales.
+        assert abs(3 * quantized - less) <= 3 * MIB
 
 
 def test_adapters_of_peft_begin_as_nothing_and_are_dropped() -> None:

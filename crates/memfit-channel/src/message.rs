@@ -242,9 +242,9 @@ pub struct Training {
     /// Numbers of parameters, and their bytes.
     #[serde(default)]
     pub holdings: Holdings,
-    /// Result of an inference pass, if the run consisted of one.
+    /// Peaks of a part of the run, if they were asked for.
     #[serde(default)]
-    pub inference: Option<InferencePass>,
+    pub peaks: Option<PartPeaks>,
 }
 
 /// A model's parameters, and the bytes that belong to them.
@@ -262,16 +262,14 @@ pub struct Holdings {
     pub optimizer: u64,
 }
 
-/// Peaks of one forward pass under `inference_mode`, with neither gradients nor optimizer state.
+/// Peaks of a part of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InferencePass {
+pub struct PartPeaks {
     /// Peak of allocated bytes.
     pub allocated: u64,
     /// Peak of reserved bytes.
     pub reserved: u64,
-    /// Bytes of the parameters, as they are stored.
-    pub weights: u64,
-    /// Why the pass failed; empty if it did not.
+    /// Why it failed; empty if it did not.
     pub error: String,
 }
 

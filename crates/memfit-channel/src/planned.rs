@@ -34,9 +34,18 @@ pub struct Planned {
     pub levers: Vec<LeverSetup>,
     /// `true` if repeated blocks are measured.
     pub measure: bool,
-    /// `true` if the run consists of one forward pass under `inference_mode`, in the place of the first
-    /// training pass.
-    pub inference_pass: bool,
+    /// Part of the run whose peaks are reported by themselves.
+    pub part: Option<Part>,
+}
+
+/// A part of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    /// The training from the levers on, without what loading the model and applying them took.
+    Training,
+    /// One forward pass under `inference_mode`, which takes the place of the training.
+    Inference,
 }
 
 /// A lever with its setting.
@@ -63,7 +72,7 @@ impl Default for Planned {
             infers: false,
             levers: Vec::new(),
             measure: false,
-            inference_pass: false,
+            part: None,
         }
     }
 }

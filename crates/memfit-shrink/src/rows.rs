@@ -16,11 +16,7 @@ pub trait Bench {
 
     /// Runs the training, or one inference pass of its model, with these levers. Returns `None` after an
     /// interrupt.
-    fn measure(
-        &mut self,
-        settings: &[(Lever, Value)],
-        pass: Pass,
-    ) -> Result<Option<Measured>, Self::Error>;
+    fn measure(&mut self, settings: &[(Lever, Value)], pass: Pass) -> Result<Option<Measured>, Self::Error>;
 }
 
 /// What is run.
@@ -122,10 +118,8 @@ fn row<B: Bench>(
             return Ok(Some(row));
         }
     };
-    row.levers = settings
-        .iter()
-        .map(|(lever, value)| ShrinkLever { name: *lever, value: value.clone() })
-        .collect();
+    row.levers =
+        settings.iter().map(|(lever, value)| ShrinkLever { name: *lever, value: value.clone() }).collect();
     let mut notes = Vec::new();
     if technique.affects != Affects::Inference {
         let Some(trained) = bench.measure(&settings, Pass::Training)? else { return Ok(None) };
@@ -153,7 +147,8 @@ fn row<B: Bench>(
                 row.inference = inferred.peak;
                 if technique.affects == Affects::Inference {
                     row.parameters = Some(inferred.parameters.0);
-                    row.bytes = Some(ShrinkBytes { weights: inferred.bytes.weights, ..ShrinkBytes::default() });
+                    row.bytes =
+                        Some(ShrinkBytes { weights: inferred.bytes.weights, ..ShrinkBytes::default() });
                 }
             }
         }
@@ -172,7 +167,8 @@ fn row<B: Bench>(
         ("inference", technique.affects != Affects::Training, baseline.inference, row.inference),
     ];
     for (what, is_affected, before, after) in columns {
-        notes.extend(before.zip(after).filter(|_| is_affected).and_then(|(old, new)| unsaved(what, old, new)));
+        notes
+            .extend(before.zip(after).filter(|_| is_affected).and_then(|(old, new)| unsaved(what, old, new)));
     }
     notes.extend(Some(technique.note.to_owned()).filter(|note| !note.is_empty()));
     row.note = Some(notes.join("; ")).filter(|note| !note.is_empty());
@@ -209,10 +205,8 @@ fn unsaved(what: &str, before: Peak, after: Peak) -> Option<String> {
     if after.device < before.device {
         return None;
     }
-    let (more, less) = (
-        after.allocated.saturating_sub(before.allocated),
-        before.allocated.saturating_sub(after.allocated),
-    );
+    let (more, less) =
+        (after.allocated.saturating_sub(before.allocated), before.allocated.saturating_sub(after.allocated));
     Some(if more > 0 {
         format!("saves nothing in {what}: tensors take {} more", size(more))
     } else if less > 0 {
@@ -231,7 +225,12 @@ mod tests {
 
     fn peak(mib: u64) -> Option<Peak> {
         let bytes = mib * MIB;
-        Some(Peak { allocated: bytes, reserved: bytes, device: bytes + 100 * MIB, device_upper: bytes + 150 * MIB })
+        Some(Peak {
+            allocated: bytes,
+            reserved: bytes,
+            device: bytes + 100 * MIB,
+            device_upper: bytes + 150 * MIB,
+        })
     }
 
     /// Answers with a peak for each number of levers and pass, and counts the questions.
@@ -312,7 +311,8 @@ mod tests {
             }
             _ => ran(500),
         };
-        let (table, _) = rows(&["prune-channels", "fewer-blocks", "bf16-weights", "int8-weights"], answer, 99);
+        let (table, _) =
+            rows(&["prune-channels", "fewer-blocks", "bf16-weights", "int8-weights"], answer, 99);
         let table = table.unwrap();
         let told: Vec<&str> = table.rows.iter().filter_map(|row| row.note.as_deref()).collect();
         assert!(told[0].contains("pip install torch-pruning"));
@@ -320,7 +320,10 @@ mod tests {
         assert!(told[2].starts_with("inference cannot be measured: the script fails with it: TypeError"));
         assert!(told[3].contains("TypeError"));
         for row in [0, 1, 3].map(|place| &table.rows[place]) {
-            assert_eq!((row.training, row.inference, row.step_ms_estimate, row.parameters), (None, None, None, None));
+            assert_eq!(
+                (row.training, row.inference, row.step_ms_estimate, row.parameters),
+                (None, None, None, None)
+            );
             assert_eq!((row.saves.training, row.saves.inference, row.fits), (None, None, None));
         }
         assert_eq!(table.rows[2].training, peak(500));

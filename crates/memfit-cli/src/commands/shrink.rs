@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use memfit_cards::UNLIMITED;
-use memfit_channel::{LeverSetup, Planned};
+use memfit_channel::{LeverSetup, Part, Planned};
 use memfit_report::text;
 use memfit_report::wire::{Peak, Problem, ShrinkBytes, ShrinkReport, schema};
 use memfit_run::{Card, Ended, Home, Interrupt, Progress as _, Rehearsal, Request, report};
@@ -141,21 +141,15 @@ impl Bench for Runs<'_> {
             failure_reason(&outcome.facts, report.problem.as_ref()).unwrap_or("it did not finish".to_owned())
         });
         let mut peak = report.peak;
-        let mut held = told.map(|told| told.holdings).unwrap_or_default();
-        match (pass, told.and_then(|told| told.inference.as_ref())) {
+        let held = told.map(|told| told.holdings).unwrap_or_default();
+        match told.and_then(|told| told.peaks.as_ref()) {
             _ if problem.is_some() => {}
-            (Pass::Training, _) if !facts.optimizes || report.steps == 0 => {
+            _ if pass == Pass::Training && (!facts.optimizes || report.steps == 0) => {
                 problem = Some("no step of an optimizer ran".to_owned());
             }
-            (Pass::Training, _) => {}
-            (Pass::Inference, Some(inferred)) if inferred.error.is_empty() => {
-                peak = inference_peak(peak, inferred.allocated, inferred.reserved);
-                held.weights = inferred.weights;
-            }
-            (Pass::Inference, Some(inferred)) => problem = Some(inferred.error.clone()),
-            (Pass::Inference, None) => {
-                problem = Some("the script called no model that its optimizers train".to_owned());
-            }
+            Some(part) if part.error.is_empty() => peak = within(peak, part.allocated, part.reserved),
+            Some(part) => problem = Some(part.error.clone()),
+            None => problem = Some("the script called no model that its optimizers train".to_owned()),
         }
         if settings.is_empty()
             && pass == Pass::Training
@@ -198,13 +192,17 @@ impl Runs<'_> {
             }
             card @ Card::Local(_) => card.clone(),
         };
-        let planned = Planned { levers, inference_pass: pass == Pass::Inference, ..Planned::default() };
+        let part = match pass {
+            Pass::Training => Part::Training,
+            Pass::Inference => Part::Inference,
+        };
+        let planned = Planned { levers, part: Some(part), ..Planned::default() };
         Request { card, planned: Some(planned), ..self.request.clone() }
     }
 }
 
-/// The peaks of an inference pass: what is outside the allocator is as large as in the whole run.
-fn inference_peak(run: Peak, allocated: u64, reserved: u64) -> Peak {
+/// The peaks of a part of a run: what is outside the allocator is as large as in the whole run.
+fn within(run: Peak, allocated: u64, reserved: u64) -> Peak {
     Peak {
         allocated,
         reserved,
@@ -227,9 +225,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outside_the_allocator_inference_takes_what_the_run_took() {
+    fn outside_the_allocator_a_part_takes_what_the_run_took() {
         let run = Peak { allocated: 50, reserved: 60, device: 160, device_upper: 190 };
-        let inferred = Peak { allocated: 10, reserved: 20, device: 120, device_upper: 150 };
-        assert_eq!(inference_peak(run, 10, 20), inferred);
+        let part = Peak { allocated: 10, reserved: 20, device: 120, device_upper: 150 };
+        assert_eq!(within(run, 10, 20), part);
     }
 }

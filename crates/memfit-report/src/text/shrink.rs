@@ -56,17 +56,24 @@ fn headline(out: &mut String, report: &ShrinkReport, canvas: Canvas) {
     let place = report.device.as_ref().map_or(String::new(), |device| {
         let name = device.name.strip_prefix("NVIDIA ").unwrap_or(&device.name);
         let dot = canvas.dot();
-        format!("  on a virtual {name} ({}){dot}for the {} steps that ran", size(device.capacity), report.steps)
+        format!(
+            "  on a virtual {name} ({}){dot}for the {} steps that ran",
+            size(device.capacity),
+            report.steps
+        )
     });
     let _ = writeln!(out, "{}{}", paint(style, &head), paint(DIM, &place));
 }
 
 fn table(out: &mut String, report: &ShrinkReport, canvas: Canvas) {
     let rows: Vec<&ShrinkRow> = report.baseline.iter().chain(&report.rows).collect();
-    let name = |row: &ShrinkRow| if row.levers.is_empty() && row.how.is_empty() { row.title.clone() } else { row.technique.clone() };
+    let name = |row: &ShrinkRow| {
+        if row.levers.is_empty() && row.how.is_empty() { row.title.clone() } else { row.technique.clone() }
+    };
     let width = rows.iter().map(|row| name(row).chars().count()).max().unwrap_or(9).max(9);
     let wide = canvas.columns() >= WIDE;
-    let mut header = format!("  {:<width$}  {:>10}  {:>10}  {:>10}", "technique", "parameters", "trained", "training");
+    let mut header =
+        format!("  {:<width$}  {:>10}  {:>10}  {:>10}", "technique", "parameters", "trained", "training");
     if wide {
         let _ = write!(header, "  {:>10}", "saves");
     }

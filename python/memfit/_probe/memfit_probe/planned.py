@@ -13,7 +13,7 @@ import os
 import types
 import weakref
 
-from . import channel, facts, first_call, gates, handles, inputs, measured, models, telling, trainers
+from . import channel, facts, first_call, gates, handles, inputs, measured, models, part, telling, trainers
 from .cuts import Fetched, Pieces
 from .rounds import Round, Scaling
 
@@ -43,9 +43,10 @@ class Planned:
         self.most = plan.get("most_pieces")
         self.levers = [(lever["name"], lever["value"]) for lever in plan.get("levers", ())]
         self.measures = bool(plan.get("measure"))
-        # Set if the run consists of one forward pass under `inference_mode`.
-        self.inference_pass = bool(plan.get("inference_pass"))
-        self._infers = False if self.inference_pass else True if plan.get("infers") else None
+        # The part of the run whose peaks are reported: "training" from the levers on, or "inference", one forward
+        # pass in the place of the training.
+        self.part = plan.get("part")
+        self._infers = False if self.part is not None else True if plan.get("infers") else None
         self.forget()
 
     @property
@@ -74,9 +75,9 @@ class Planned:
         self.around = None
         self.first = None
         self.arguments = None
-        # Arguments of the call that is about to begin, and the result of an inference pass.
+        # Arguments of the call that is about to begin, and the peaks of the part.
         self.example = None
-        self.inference = None
+        self.peaks = None
         self.scaling = Scaling()
         self.fetched = Fetched()
         self.round = Round(self)
@@ -408,6 +409,8 @@ class Planned:
             self.scaling.scaler = self.session.torch.amp.GradScaler("cuda")
         if self.target.preparations:
             memfit_levers.prepared(self.target)
+        if self.part == "training":
+            part.begin(self.session)
         if self.measures:
             self.blocks.measure(whole, blocks(whole), dict(self.levers))
 
@@ -437,6 +440,8 @@ class Planned:
         if self.arriving is None:
             for name in sorted(self._levers_of("DATA")):
                 self._refuse(name, NO_LOADER)
+        if self.part == "training" and self.target is not None:
+            self.peaks = part.peaks(self.session)
         optimizers = list(self.session.optimizers)
         if not optimizers and not self.seen:
             self.seen, self.largest = self.seen_idle, self.largest_idle

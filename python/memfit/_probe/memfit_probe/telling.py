@@ -47,7 +47,7 @@ def training(planned, optimizers):
         **planned.facts.tell(whole, each),
         "blocks": planned.blocks.tell(),
         "holdings": holdings.holdings(whole, optimizers),
-        "inference": planned.inference,
+        "peaks": planned.peaks,
     }
 
 
