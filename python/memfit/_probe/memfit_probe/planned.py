@@ -43,8 +43,8 @@ class Planned:
         self.most = plan.get("most_pieces")
         self.levers = [(lever["name"], lever["value"]) for lever in plan.get("levers", ())]
         self.measures = bool(plan.get("measure"))
-        # The part of the run whose peaks are reported: "training" from the levers on, or "inference", one forward
-        # pass in the place of the training.
+        # The part of the run whose peaks are reported: "training" from the levers on, or "inference", one
+        # forward pass in the place of the training.
         self.part = plan.get("part")
         self._infers = False if self.part is not None else True if plan.get("infers") else None
         self.forget()
