@@ -74,6 +74,31 @@ def test_nothing_to_freeze_is_refused() -> None:
         _levers.apply(Target(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))), [("fewer-blocks", 50)])
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("train-only", "tail", "last-2-blocks"),
+        ("train-only", "last-7-blocks", "the model has 3 repeated blocks"),
+        ("prune-masks", 100, "between 1 and 99"),
+        ("fewer-blocks", True, "between 1 and 99"),
+        ("torchao-weights", "int3", "int8"),
+        ("dora", 0, "at least 1"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(name: str, value: object, text: str) -> None:
+    with pytest.raises(CannotApply, match=text):
+        _levers.apply(target_of(Language()), [(name, value)])
+
+
+def test_attention_uses_the_weights_of_a_layer_that_it_does_not_call() -> None:
+    """A mask on such a layer would keep the graph of one product for all passes."""
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    _levers.apply(Target(layer), [("prune-masks", 50)])
+    for _ in range(2):
+        layer(torch.randn(2, 3, 16)).sum().backward()
+    assert [name for name, _ in layer.named_buffers()] == ["linear1.weight_mask", "linear2.weight_mask"]
+
+
 def test_masked_weights_are_zero_in_every_pass() -> None:
     model = Pictures()
     plain = copy.deepcopy(model)

@@ -58,8 +58,8 @@ pub struct Table {
     pub interrupted: bool,
 }
 
-/// Measures the techniques on a GPU with this much memory. Returns `None` if not even the training as it is was
-/// measured before an interrupt.
+/// Measures the techniques on a GPU with this much memory. Returns `None` if not even the training as it is
+/// was measured before an interrupt.
 pub fn table<B: Bench>(
     bench: &mut B,
     techniques: &[&Technique],

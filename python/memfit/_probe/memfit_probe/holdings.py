@@ -24,27 +24,36 @@ def weights(model):
     """Return the bytes of a model's parameters, with the codes of quantised ones."""
     if model is None:
         return 0
-    return sum(map(_nbytes, model.parameters())) + sum(each.nbytes for each in _coded(model))
+    found = [*model.parameters(), *_codes(model)]
+    return sum(each.nbytes for whole in found for each in plain(whole))
+
+
+def tensors(model):
+    """Return a model's parameters, buffers and codes."""
+    return [*model.parameters(), *model.buffers(), *_codes(model)]
+
+
+def plain(tensor):
+    """Return the tensors that a tensor wraps, or itself."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [each for name in names for each in plain(getattr(tensor, name))]
 
 
 def _count(model):
     """Return the number of parameters; one that is quantised counts with its original shape."""
     if model is None:
         return 0
-    return sum(each.numel() for each in model.parameters()) + sum(
-        each.shape.numel() for each in _coded(model)
-    )
+    own = sum(each.numel() for each in model.parameters())
+    return own + sum(each.shape.numel() for each in _coded(model))
+
+
+def _codes(model):
+    return [each for coded in _coded(model) for each in (coded.codes, coded.scales)]
 
 
 def _coded(model):
     """Return the codes that `quantized-base` and `quantized-weights` keep beside an empty parameter."""
     bases = (vars(module).get("_memfit_base") for module in model.modules())
     return [base.coded for base in bases if base is not None]
-
-
-def _nbytes(tensor):
-    """Return the bytes of a tensor, or of the tensors that it wraps."""
-    if not hasattr(tensor, "__tensor_flatten__"):
-        return tensor.nbytes
-    names, _ = tensor.__tensor_flatten__()
-    return sum(_nbytes(getattr(tensor, name)) for name in names)

@@ -1,18 +1,52 @@
 """Measures a part of a run by itself: training from the levers on, or one inference pass."""
 
 import gc
+from collections import Counter
+
+from . import holdings
+
+# Elements from which on a tensor is allocated again. Smaller ones may have values that the script reads.
+MIN_ELEMENTS = 1 << 17
 
 
-def begin(session):
-    """Begin to measure peaks: what loading the model and applying the levers took no longer counts."""
+def begin(session, model):
+    """Begin to measure peaks, as if the model had been loaded in its present form: what loading it and
+    applying the levers took no longer counts.
+    """
     cuda = session.torch.cuda
     gc.collect()
     if not cuda.is_initialized():
         return
+    if session.virtual:
+        _repack(session.torch, model)
     cuda.empty_cache()
     for device in session.devices():
         cuda.reset_peak_memory_stats(device)
     session.peaks.forget()
+
+
+def _repack(torch, model):
+    """Allocate the model's tensors again: removed and quantised ones have left gaps in the segments between
+    them. A virtual GPU computes no values, so there is nothing to copy.
+    """
+    forms = [(each, each.shape, each.stride(), each.device) for each in _own(model)]
+    for each, *_ in forms:
+        each.data = torch.empty(0, dtype=each.dtype, device=each.device)
+    torch.cuda.empty_cache()
+    for each, shape, stride, device in forms:
+        each.data = torch.empty_strided(shape, stride, dtype=each.dtype, device=device)
+
+
+def _own(model):
+    """Return the model's large tensors that share their memory with no other, each once."""
+    every = {id(each): each for whole in holdings.tensors(model) for each in holdings.plain(whole)}
+    large = [each for each in every.values() if each.is_cuda and each.numel() >= MIN_ELEMENTS]
+    uses = Counter(each.untyped_storage().data_ptr() for each in every.values() if each.is_cuda)
+    return [
+        each
+        for each in large
+        if each.untyped_storage().nbytes() == each.nbytes and uses[each.untyped_storage().data_ptr()] == 1
+    ]
 
 
 def peaks(session, error=""):
@@ -38,7 +72,7 @@ def infer(planned, model, call):
     planned.example = None
     for each in planned.target.models():
         each.eval()
-    begin(session)
+    begin(session, planned.target.model)
     error = ""
     try:
         with session.torch.inference_mode():

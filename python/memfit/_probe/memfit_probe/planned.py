@@ -410,7 +410,7 @@ class Planned:
         if self.target.preparations:
             memfit_levers.prepared(self.target)
         if self.part == "training":
-            part.begin(self.session)
+            part.begin(self.session, whole)
         if self.measures:
             self.blocks.measure(whole, blocks(whole), dict(self.levers))
 
