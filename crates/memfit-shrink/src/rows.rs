@@ -70,13 +70,11 @@ pub fn table<B: Bench>(
     let baseline = baseline(&as_is, &infers, capacity);
     let mut table = Table { baseline, rows: Vec::new(), interrupted: false };
     for technique in techniques {
-        match row(bench, technique, &as_is.training, &table.baseline, capacity)? {
-            Some(row) => table.rows.push(row),
-            None => {
-                table.interrupted = true;
-                break;
-            }
-        }
+        let Some(row) = row(bench, technique, &as_is.training, &table.baseline, capacity)? else {
+            table.interrupted = true;
+            break;
+        };
+        table.rows.push(row);
     }
     Ok(Some(table))
 }
@@ -223,14 +221,9 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn peak(mib: u64) -> Option<Peak> {
+    fn peak(mib: u64) -> Peak {
         let bytes = mib * MIB;
-        Some(Peak {
-            allocated: bytes,
-            reserved: bytes,
-            device: bytes + 100 * MIB,
-            device_upper: bytes + 150 * MIB,
-        })
+        Peak { allocated: bytes, reserved: bytes, device: bytes + 100 * MIB, device_upper: bytes + 150 * MIB }
     }
 
     /// Answers with a peak for each number of levers and pass, and counts the questions.
@@ -265,7 +258,7 @@ mod tests {
     }
 
     fn ran(mib: u64) -> Measured {
-        Measured { peak: peak(mib), parameters: (10, 4), step_ms: Some(2.0), ..Measured::default() }
+        Measured { peak: Some(peak(mib)), parameters: (10, 4), step_ms: Some(2.0), ..Measured::default() }
     }
 
     #[test]
@@ -326,7 +319,7 @@ mod tests {
             );
             assert_eq!((row.saves.training, row.saves.inference, row.fits), (None, None, None));
         }
-        assert_eq!(table.rows[2].training, peak(500));
+        assert_eq!(table.rows[2].training, Some(peak(500)));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
+use memfit_vocabulary::counted;
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::cards::milliseconds;
@@ -57,9 +58,9 @@ fn headline(out: &mut String, report: &ShrinkReport, canvas: Canvas) {
         let name = device.name.strip_prefix("NVIDIA ").unwrap_or(&device.name);
         let dot = canvas.dot();
         format!(
-            "  on a virtual {name} ({}){dot}for the {} steps that ran",
+            "  on a virtual {name} ({}){dot}for the {} that ran",
             size(device.capacity),
-            report.steps
+            counted(report.steps, "step")
         )
     });
     let _ = writeln!(out, "{}{}", paint(style, &head), paint(DIM, &place));
