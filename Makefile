@@ -9,6 +9,7 @@
 #   make differential  the replay beside PyTorch's own allocator, PROGRAMS random programs of each setting and release
 #   make libraries  the libraries that people train with, each on a virtual card; rewrites docs/libraries.md
 #   make integrations  trainers of other libraries with memfit, with the oldest and the newest supported releases
+#   make shrink     techniques of `memfit shrink` that need peft, torchao or torch-pruning
 #   make symbols  the kernels of PyTorch's releases, to which layouts are held; TORCH="2.15.0" for one (1 GB each)
 #   make dist     what is distributed, into dist/: wheel, sdist, stand-alone command, conda recipe; checked
 #   make dist-again  build the sdist once more in another folder: the wheel must have the same hash
@@ -28,7 +29,7 @@ STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
-.PHONY: help demo test test-rust test-python test-newest check bench fuzz properties differential libraries integrations matrix symbols clean \
+.PHONY: help demo test test-rust test-python test-newest check bench fuzz properties differential libraries integrations shrink matrix symbols clean \
         dist dist-again dist-matrix release-rehearsal release-check release-upload release-page
 .DELETE_ON_ERROR:
 
@@ -86,6 +87,12 @@ libraries: $(STAMPS)/memfit
 # Environments of their own: the oldest and the newest releases of the trainers.
 integrations: $(STAMPS)/memfit
 	$(BIN)/python scripts/integrations.py
+
+# Beside the environment of the tests, which the libraries for smaller models do not change.
+shrink: $(STAMPS)/test $(STAMPS)/memfit
+	$(BIN)/uv pip install --quiet --target $(VENV)-shrink --no-deps -r requirements/shrink.txt
+	PYTHONPATH="$(CURDIR)/$(VENV)-shrink" $(BIN)/python -m pytest tests/python/test_levers_smaller.py \
+	    tests/python/test_shrink_libraries.py
 
 symbols: $(STAMPS)/venv
 	$(BIN)/python scripts/kernels/symbols.py --torch "$(TORCH)"

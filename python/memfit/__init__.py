@@ -12,12 +12,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from memfit import data, integrations, results
+    from memfit import data, integrations, results, shrink
     from memfit._api.function import fits
     from memfit._api.recording import record
     from memfit._api.verbs import cards, check, explain, plan, run
     from memfit._errors import CommandError, MemfitError, ScriptError
     from memfit._train.batches import register_batch_type
+    from memfit._train.distillation import distill
     from memfit._train.faults import StepDoesNotFit, StepInvalid
     from memfit._train.holding import Holder, holders, release
     from memfit._train.inference import Inference, inference
@@ -42,6 +43,7 @@ _HOMES = {
     "StepInvalid": "_train.faults",
     "cards": "_api.verbs",
     "check": "_api.verbs",
+    "distill": "_train.distillation",
     "explain": "_api.verbs",
     "fits": "_api.function",
     "holders": "_train.holding",
@@ -52,7 +54,7 @@ _HOMES = {
     "release": "_train.holding",
     "run": "_api.verbs",
 }
-_MODULES = ("data", "integrations", "results")
+_MODULES = ("data", "integrations", "results", "shrink")
 
 __all__ = [
     "CardsReport",
@@ -73,6 +75,7 @@ __all__ = [
     "cards",
     "check",
     "data",
+    "distill",
     "explain",
     "fits",
     "holders",
@@ -84,17 +87,18 @@ __all__ = [
     "release",
     "results",
     "run",
+    "shrink",
 ]
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name in _MODULES:
-        return import_module(f"memfit.{name}")
-    if name not in _HOMES:
+    if name not in _HOMES and name not in _MODULES:
         raise AttributeError(f"module 'memfit' has no attribute {name!r}")
     try:
+        if name in _MODULES:
+            return import_module(f"memfit.{name}")
         return getattr(import_module(f"memfit.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
         raise _explain_missing_torch(f"memfit.{name}", error) from None

@@ -56,6 +56,10 @@ CASES: list[tuple[str, Any, Callable[[], nn.Module], float | None]] = [
     ("pure-bf16", True, Language, None),
     ("adafactor", True, Language, None),
     ("lora", {"rank": 2, "alpha": 4}, Language, None),
+    ("train-only", "head", Language, None),
+    ("train-only", "biases", Pictures, None),
+    ("prune-masks", 30, Pictures, None),
+    ("fewer-blocks", 50, Language, None),
 ]
 
 

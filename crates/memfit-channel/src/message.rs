@@ -239,6 +239,38 @@ pub struct Training {
     pub processes: u64,
     /// Repeated blocks, in the order of their forward passes, if they were measured.
     pub blocks: Vec<Block>,
+    /// Numbers of parameters, and their bytes.
+    #[serde(default)]
+    pub holdings: Holdings,
+    /// Peaks of a part of the run, if they were asked for.
+    #[serde(default)]
+    pub peaks: Option<PartPeaks>,
+}
+
+/// A model's parameters, and the bytes that belong to them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holdings {
+    /// Number of parameters.
+    pub parameters: u64,
+    /// Number of those that an optimizer updates.
+    pub trained: u64,
+    /// Bytes of the parameters, as they are stored.
+    pub weights: u64,
+    /// Bytes of one gradient for each trained parameter.
+    pub gradients: u64,
+    /// Bytes of the optimizer state.
+    pub optimizer: u64,
+}
+
+/// Peaks of a part of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartPeaks {
+    /// Peak of allocated bytes.
+    pub allocated: u64,
+    /// Peak of reserved bytes.
+    pub reserved: u64,
+    /// Why it failed; empty if it did not.
+    pub error: String,
 }
 
 /// Loading of a training's batches.

@@ -34,6 +34,18 @@ pub struct Planned {
     pub levers: Vec<LeverSetup>,
     /// `true` if repeated blocks are measured.
     pub measure: bool,
+    /// Part of the run whose peaks are reported by themselves.
+    pub part: Option<Part>,
+}
+
+/// A part of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    /// The training from the levers on, without what loading the model and applying them took.
+    Training,
+    /// One forward pass under `inference_mode`, which takes the place of the training.
+    Inference,
 }
 
 /// A lever with its setting.
@@ -60,6 +72,7 @@ impl Default for Planned {
             infers: false,
             levers: Vec::new(),
             measure: false,
+            part: None,
         }
     }
 }

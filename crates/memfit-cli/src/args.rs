@@ -9,6 +9,7 @@ mod data;
 mod documented;
 mod plan;
 mod replay;
+mod shrink;
 mod watch;
 
 use std::ffi::OsString;
@@ -31,6 +32,7 @@ pub(crate) use convert::{ConvertArgs, ConvertFormat, ConvertRows};
 pub(crate) use data::DataArgs;
 pub(crate) use plan::{Margin, PlanArgs, SHOWN};
 pub(crate) use replay::ReplayArgs;
+pub(crate) use shrink::ShrinkArgs;
 pub(crate) use watch::WatchArgs;
 
 use crate::printer::Colour;
@@ -71,6 +73,8 @@ pub(crate) enum Verb {
     Plan(Box<PlanArgs>),
     /// Compare GPUs for a training script: where it fits, how fast it is there, and what it costs.
     Cards(Box<CardsArgs>),
+    /// Measure techniques that make the model smaller: LoRA, quantization, pruning and others.
+    Shrink(Box<ShrinkArgs>),
     /// Explain an out-of-memory error: the cause, the line, and the changes that help.
     Explain(ExplainArgs),
     /// Replay PyTorch's caching allocator, as recorded or under other settings.

@@ -15,6 +15,7 @@ mod replay;
 mod rule;
 mod run;
 mod server;
+mod shrink;
 mod view;
 mod watch;
 
@@ -38,6 +39,7 @@ pub(crate) use replay::replay;
 pub(crate) use rule::rule;
 pub(crate) use run::run;
 pub(crate) use server::server;
+pub(crate) use shrink::shrink;
 pub(crate) use view::view;
 pub(crate) use watch::watch;
 

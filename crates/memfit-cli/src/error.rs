@@ -205,6 +205,17 @@ pub enum CliError {
         /// Advice.
         hint: String,
     },
+    /// A script without a training that could be made smaller.
+    #[error("nothing can be measured for this script: {why}")]
+    NothingToShrink {
+        /// Why.
+        why: String,
+        /// Advice.
+        hint: String,
+    },
+    /// Smaller models on the real GPU.
+    #[error("`memfit shrink` measures on a virtual GPU")]
+    ShrinkForLocal,
     /// A plan of which it cannot be told whether it fits.
     #[error("cannot tell if the plan fits: {}", .0.message)]
     PlanUnsettled(memfit_report::wire::Problem),
@@ -250,6 +261,7 @@ impl CliError {
             | Self::NothingToWatch { .. }
             | Self::PlanForLocal
             | Self::LoaderForLocal
+            | Self::ShrinkForLocal
             | Self::OutputExists { .. } => "usage",
             Self::NothingToCalibrate => "no-local-gpu",
             Self::Measuring { .. } => "measuring",
@@ -260,6 +272,7 @@ impl CliError {
             Self::Check(_) | Self::Io { .. } | Self::Output(_) | Self::Json(_) => "io",
             Self::Plan(_) => "plan",
             Self::NothingToPlan { .. } => "nothing-to-plan",
+            Self::NothingToShrink { .. } => "nothing-to-shrink",
             Self::PlanUnsettled(_) => "number-read-back",
             Self::Unopenable { .. } => "unreadable",
             Self::OnlyTexts { .. } => "only-texts",
@@ -369,11 +382,11 @@ impl Hint for CliError {
                 "`memfit run --gpu NAME --steps 0 -- python train.py` can be watched from another terminal; with `--gpu local` it trains on the real GPU".to_owned(),
             ],
             Self::Plan(error) => vec![error.hint().to_owned()],
-            Self::NothingToPlan { hint, .. } => vec![hint.clone()],
+            Self::NothingToPlan { hint, .. } | Self::NothingToShrink { hint, .. } => vec![hint.clone()],
             Self::PlanUnsettled(_) => {
                 vec!["a plan needs sizes that do not depend on computed values: `memfit run --gpu local` measures them on a real GPU".to_owned()]
             }
-            Self::PlanForLocal | Self::LoaderForLocal => {
+            Self::PlanForLocal | Self::LoaderForLocal | Self::ShrinkForLocal => {
                 vec!["name the card with `--gpu`, as `memfit gpus` has it".to_owned()]
             }
             Self::Check(_)

@@ -5,6 +5,7 @@ mod failure;
 mod patched;
 mod script;
 
+pub(crate) use failure::failure_reason;
 pub(crate) use patched::patched;
 
 use memfit_cards::{Judge, UNLIMITED, smallest_fitting};
@@ -320,7 +321,8 @@ fn lower(sentence: &str) -> String {
     letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
 }
 
-fn training(told: &memfit_channel::message::Training) -> Training {
+/// The facts about a training, from the message that has them.
+pub(crate) fn training(told: &memfit_channel::message::Training) -> Training {
     Training {
         batch: told.batch,
         names: told.names.clone(),

@@ -10,7 +10,7 @@ use memfit_plan::Plan;
 use memfit_run::{Card, LOCAL, LoneRank, Request, Sizes};
 
 use crate::CliError;
-use crate::args::{CardsArgs, Cover, DataArgs, GpuChoice, PlanArgs, RunArgs, Timeout};
+use crate::args::{CardsArgs, Cover, DataArgs, GpuChoice, PlanArgs, RunArgs, ShrinkArgs, Timeout};
 use crate::settings::Settings;
 
 /// Optimizer steps of a run without `--steps`.
@@ -143,6 +143,37 @@ pub(crate) fn to_compare(
     Ok(Request {
         steps: asked.unwrap_or(DEFAULT_STEPS),
         forward_steps: asked.unwrap_or(0),
+        synthetic: Synthetic {
+            weights: args.synthetic_weights || settings.synthetic_weights,
+            data: data.map(|samples| samples.0),
+        },
+        other_processes,
+        others,
+        ..of_a_few_steps(card, args.timeout.or(settings.timeout), args.command.clone())
+    })
+}
+
+/// The request for one of the runs of `memfit shrink`.
+pub(crate) fn to_shrink(
+    args: &ShrinkArgs,
+    settings: &Settings,
+    catalogue: &Catalogue,
+) -> Result<Request, CliError> {
+    let gpu = args.gpu.as_ref().or(settings.gpu.as_ref()).ok_or(CliError::NoGpu)?;
+    if gpu.name.eq_ignore_ascii_case(LOCAL) {
+        return Err(CliError::ShrinkForLocal);
+    }
+    let device = catalogue.find(&gpu.name)?.clone();
+    let device = match args.memory {
+        Some(memory) => device.with_memory(memory),
+        None => device,
+    };
+    let card = Card::Virtual(Box::new(device), gpu.count);
+    let data = args.synthetic_data.clone().or_else(|| settings.synthetic_data.clone());
+    let asked = args.steps.or(settings.steps.filter(|steps| *steps > 0));
+    let (other_processes, others) = other_processes(settings.other_processes, &card);
+    Ok(Request {
+        steps: asked.unwrap_or(DEFAULT_STEPS),
         synthetic: Synthetic {
             weights: args.synthetic_weights || settings.synthetic_weights,
             data: data.map(|samples| samples.0),

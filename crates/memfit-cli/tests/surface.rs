@@ -30,6 +30,7 @@ fn help() {
     insta::assert_snapshot!("help", shown(&place, &["--help"]));
     insta::assert_snapshot!("help_run", shown(&place, &["run", "-h"]));
     insta::assert_snapshot!("help_cards", shown(&place, &["cards", "-h"]));
+    insta::assert_snapshot!("help_shrink", shown(&place, &["shrink", "-h"]));
     insta::assert_snapshot!("no_arguments", shown(&place, &[]));
     insta::assert_snapshot!("version", shown(&place, &["--version"]));
 }
@@ -53,6 +54,8 @@ fn mistakes() {
         ("cards_none_left", &["cards", "--min-memory", "9TiB", "--", "true"]),
         ("cards_missing_prices", &["cards", "--prices", "prices.toml", "--", "true"]),
         ("cards_samples_and_epochs", &["cards", "--samples", "1", "--epochs", "1", "--", "true"]),
+        ("shrink_unknown_technique", &["shrink", "--gpu", "t4", "--only", "magic", "--", "true"]),
+        ("shrink_on_local", &["shrink", "--gpu", "local", "--", "true"]),
         ("missing_catalogue", &["gpus", "--catalogue", "cards.toml"]),
     ] {
         insta::assert_snapshot!(name, shown(&place, arguments));

@@ -16,6 +16,7 @@ mod plan;
 mod replay;
 mod rules;
 mod run;
+mod shrink;
 mod watch;
 
 pub use calibrate::calibration;
@@ -34,6 +35,7 @@ pub(crate) use plan::{
 pub use replay::replay;
 pub use rules::{rule, rules};
 pub use run::run;
+pub use shrink::shrink;
 pub use watch::watch;
 
 /// A size for people: binary units, with the unit, and as many decimals as matter.

@@ -15,6 +15,7 @@ mod plan;
 mod replay;
 mod rules;
 mod run;
+mod shrink;
 mod watch;
 
 pub use calibrate::{CalibrateReport, CalibrationList, Compared};
@@ -44,6 +45,7 @@ pub use run::{
     Oom, Outside, OutsidePart, Peak, PeakEnd, PeakInterval, PossibleEffect, Problem, Rank, RunReport, Script,
     Time, Verdict,
 };
+pub use shrink::{ShrinkBytes, ShrinkLever, ShrinkReport, ShrinkRow, ShrinkSaved};
 pub use watch::{WatchReport, WatchedCard, WatchedOom, WatchedProcess, WatchedRun};
 
 /// The schema versions, one for each kind of document.
@@ -54,6 +56,8 @@ pub mod schema {
     pub const PLAN: &str = "memfit.plan/1";
     /// Output of `memfit cards`.
     pub const CARDS: &str = "memfit.cards/1";
+    /// Output of `memfit shrink`.
+    pub const SHRINK: &str = "memfit.shrink/1";
     /// Output of `memfit gpus`.
     pub const GPUS: &str = "memfit.gpus/1";
     /// Output of `memfit gpus NAME`.

@@ -86,6 +86,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "memfit-vocabulary",
         ],
     ),
+    ("memfit-shrink", &["memfit-report", "memfit-vocabulary"]),
     (
         "memfit-cli",
         &[
@@ -104,6 +105,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "memfit-report",
             "memfit-run",
             "memfit-server",
+            "memfit-shrink",
         ],
     ),
     (

@@ -34,8 +34,8 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     if rank < 1:
         raise CannotApply(name, f"the rank is at least 1, got {rank}")
     layers = trained_layers(target.model, name, target, wanted.get("modules"))
-    behind = set(_behind(target.model, layers))
-    trained = [(each, each.requires_grad) for each in target.model.parameters() if each not in behind]
+    stays = set(behind(target.model, layers))
+    trained = [(each, each.requires_grad) for each in target.model.parameters() if each not in stays]
     for parameter, _ in trained:
         parameter.requires_grad_(False)
         parameter.grad = None
@@ -51,7 +51,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     for path, layer in layers.items():
         undone.append(_one(path, layer, rank, alpha / rank, name))
         instead[layer.weight] = [layer._parameters[DOWN], layer._parameters[UP]]  # type: ignore[list-item]
-    undone += _regroup(target.optimizers, instead)
+    undone += regroup(target.optimizers, instead)
     return together(undone)
 
 
@@ -83,7 +83,7 @@ def trained_layers(
     return layers
 
 
-def _behind(model: nn.Module, layers: dict[str, nn.Linear]) -> Iterator[nn.Parameter]:
+def behind(model: nn.Module, layers: dict[str, nn.Linear]) -> Iterator[nn.Parameter]:
     """Yield the parameters behind the repeated blocks and the adapted layers: a final norm, a head.
 
     The layer that computes the logits of a vocabulary is excluded: it is not new, and as large as the
@@ -176,7 +176,7 @@ def _begin_anew(layer: nn.Module, state: dict[str, Any], prefix: str, *_rest: An
         state.setdefault(f"{prefix}{name}", layer._parameters[name])
 
 
-def _regroup(
+def regroup(
     optimizers: list[torch.optim.Optimizer], instead: dict[nn.Parameter, list[nn.Parameter]]
 ) -> list[Undo]:
     """Add adapters to the optimizer groups of their layers' weights; other parameters stay."""

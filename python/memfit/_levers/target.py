@@ -68,6 +68,8 @@ class Target:
     pieces: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
     # `False` if the device computes no values, so that tensors' contents mean nothing.
     computes: bool = True
+    # Positional and keyword arguments of a call of the model, for levers that trace one.
+    example: tuple[tuple[Any, ...], dict[str, Any]] | None = None
     # `True` if levers may be undone: the previous state is then kept on the host.
     undoes: bool = True
     # Modules that a lever wraps and that no forward pass has called yet, by name, with the lever.
@@ -196,6 +198,13 @@ def table(value: Any, first: str) -> dict[str, Any]:
         number = word.removeprefix("-").isdigit()
         parts[key.strip()] = int(word) if number else known.get(word.lower(), word)
     return parts
+
+
+def percentage(value: Any, lever: str) -> int:
+    """Read a number of hundredths, more than none and fewer than all."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 100:
+        raise CannotApply(lever, f"the value is between 1 and 99 hundredths, got {value!r}")
+    return value
 
 
 def take_out(where: list[Any], what: Any) -> None:

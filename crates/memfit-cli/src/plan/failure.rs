@@ -10,7 +10,7 @@ const MAX_CHARS: usize = 200;
 const LIBRARIES: [&str; 4] = ["/site-packages/", "/dist-packages/", "/lib/python", "/memfit_"];
 
 /// The reason of a failure; `None` where it is unknown.
-pub(super) fn failure_reason(facts: &Facts, problem: Option<&Problem>) -> Option<String> {
+pub(crate) fn failure_reason(facts: &Facts, problem: Option<&Problem>) -> Option<String> {
     match (&facts.exception, problem) {
         (Some(exception), _) => Some(describe(exception)),
         (None, Some(problem)) => Some(problem.message.trim_end_matches('.').to_owned()),

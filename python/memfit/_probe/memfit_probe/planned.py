@@ -13,7 +13,7 @@ import os
 import types
 import weakref
 
-from . import channel, facts, gates, handles, inputs, measured, models, telling, trainers
+from . import channel, facts, first_call, gates, handles, inputs, measured, models, part, telling, trainers
 from .cuts import Fetched, Pieces
 from .rounds import Round, Scaling
 
@@ -43,7 +43,10 @@ class Planned:
         self.most = plan.get("most_pieces")
         self.levers = [(lever["name"], lever["value"]) for lever in plan.get("levers", ())]
         self.measures = bool(plan.get("measure"))
-        self._infers = True if plan.get("infers") else None
+        # The part of the run whose peaks are reported: "training" from the levers on, or "inference", one
+        # forward pass in the place of the training.
+        self.part = plan.get("part")
+        self._infers = False if self.part is not None else True if plan.get("infers") else None
         self.forget()
 
     @property
@@ -72,6 +75,9 @@ class Planned:
         self.around = None
         self.first = None
         self.arguments = None
+        # Arguments of the call that is about to begin, and the peaks of the part.
+        self.example = None
+        self.peaks = None
         self.scaling = Scaling()
         self.fetched = Fetched()
         self.round = Round(self)
@@ -98,30 +104,12 @@ class Planned:
         self.facts.arm()
         trainers.arm(self)
         self.arm_shards()
-        self._arm_first_call()
+        first_call.arm(self)
         if not self.serves:
             self.set_environment()
             if self.by_name:
                 self._arm_names()
         gates.arm(self)
-
-    def _arm_first_call(self):
-        """Apply levers before the first call of the model, since hooks run only after its forward is looked
-        up.
-        """
-        module, planned = self.session.torch.nn.Module, self
-        original = module.__call__
-
-        @functools.wraps(original)
-        def call(self, *args, **kwargs):
-            if planned.target is None:
-                planned.about_to_call(self)
-            # Removed before the model is compiled: the compiler would find it in each module.
-            if planned.target is not None:
-                module.__call__ = original
-            return original(self, *args, **kwargs)
-
-        module.__call__ = call
 
     def arm_shards(self):
         """Shard the model where the script would replicate it."""
@@ -321,16 +309,20 @@ class Planned:
 
     def about_to_call(self, model):
         """Apply levers before a module is called, if none are applied yet."""
-        session, torch = self.session, self.session.torch
-        if torch.compiler.is_compiling() or (session.watch is not None and session.watch.depth()):
-            return
-        # Data transforms are modules without parameters.
-        self.facts.division.meets(model)
-        if self.levers and self._is_it(model) and next(model.parameters(), None) is not None:
-            self.autocast = torch.is_autocast_enabled("cuda")
+        if self.meets(model) and self.levers:
+            self.autocast = self.session.torch.is_autocast_enabled("cuda")
             # On failure it is tried again, and reported, at the start of the forward pass.
             with contextlib.suppress(Exception):
-                self._apply_levers(model)
+                self.apply_levers(model)
+
+    def meets(self, model):
+        """Return `True` if a module that is about to be called is the model that the plan is for."""
+        session = self.session
+        if session.torch.compiler.is_compiling() or (session.watch is not None and session.watch.depth()):
+            return False
+        self.facts.division.meets(model)
+        # Data transforms are modules without parameters.
+        return self._is_it(model) and next(model.parameters(), None) is not None
 
     def _is_it(self, model):
         """Return `True` if the plan is for this model: one that trains, unlike a teacher or a frozen
@@ -353,7 +345,7 @@ class Planned:
         # Drop the reference: it may be the last one to a batch.
         arguments, self.arguments = self.arguments, None
         if self.target is None and self._is_it(model):
-            self._apply_levers(model)
+            self.apply_levers(model)
         del arguments
         if model.training and torch.is_grad_enabled():
             self.forwards += self.model is not None and self.model() is model
@@ -400,20 +392,25 @@ class Planned:
 
         return tuple(None if each is None else self.scaling.scale(each * weight) for each in gradients)
 
-    def _apply_levers(self, model):
+    def apply_levers(self, model):
         import memfit_levers
         from memfit_levers.blocks import blocks
 
         self.model = weakref.ref(model)
         optimizers = memfit_levers.innermost(list(self.session.optimizers))
         whole = models.together(self.session.torch, model, optimizers)
-        self.target = memfit_levers.Target(whole, optimizers, undoes=False, computes=not self.session.virtual)
+        self.target = memfit_levers.Target(
+            whole, optimizers, undoes=False, computes=not self.session.virtual, example=self.example
+        )
         self.equipped.update(optimizers)
         self._apply(optimizers, None)
+        self.target.example = None
         if self.target.scales and not self.autocast:
             self.scaling.scaler = self.session.torch.amp.GradScaler("cuda")
         if self.target.preparations:
             memfit_levers.prepared(self.target)
+        if self.part == "training":
+            part.begin(self.session, whole)
         if self.measures:
             self.blocks.measure(whole, blocks(whole), dict(self.levers))
 
@@ -443,6 +440,8 @@ class Planned:
         if self.arriving is None:
             for name in sorted(self._levers_of("DATA")):
                 self._refuse(name, NO_LOADER)
+        if self.part == "training" and self.target is not None:
+            self.peaks = part.peaks(self.session)
         optimizers = list(self.session.optimizers)
         if not optimizers and not self.seen:
             self.seen, self.largest = self.seen_idle, self.largest_idle

@@ -1,6 +1,6 @@
 """Collects the facts about a training for a plan, as one message at its end."""
 
-from . import facts, handles
+from . import facts, handles, holdings
 
 
 def training(planned, optimizers):
@@ -46,6 +46,8 @@ def training(planned, optimizers):
         "lengths": facts.lengths(planned.inputs.sizes_of(planned.loading)),
         **planned.facts.tell(whole, each),
         "blocks": planned.blocks.tell(),
+        "holdings": holdings.holdings(whole, optimizers),
+        "peaks": planned.peaks,
     }
 
 

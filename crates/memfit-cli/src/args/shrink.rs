@@ -1,0 +1,76 @@
+//! What a user types after `memfit shrink`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::ValueHint;
+use clap::builder::PossibleValuesParser;
+use memfit_devices::Bytes;
+use memfit_shrink::TECHNIQUES;
+
+use super::{GpuChoice, OutputArgs, Timeout};
+
+#[derive(Debug, clap::Args)]
+#[command(
+    args_override_self = true,
+    after_help = "Examples:
+  memfit shrink --gpu t4 -- python train.py
+  memfit shrink --gpu rtx-4090 --only lora --only qlora -- python finetune.py
+  memfit shrink --gpu l4 --format json -- python train.py"
+)]
+pub(crate) struct ShrinkArgs {
+    /// The GPU: a name from `memfit gpus`.
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) gpu: Option<GpuChoice>,
+
+    /// Give the GPU another amount of memory, for example `12GiB`.
+    #[arg(long, short, value_name = "SIZE")]
+    pub(crate) memory: Option<Bytes>,
+
+    /// Only this technique; may be given several times.
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(TECHNIQUES.iter().map(|technique| technique.name))
+    )]
+    pub(crate) only: Vec<String>,
+
+    /// Stop each run after so many optimizer steps [default: 3].
+    #[arg(long, short, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) steps: Option<u64>,
+
+    /// Give up on a single run after so long, for example `90s` or `20m`; 0 never [default: 10m].
+    #[arg(long, short, value_name = "TIME")]
+    pub(crate) timeout: Option<Timeout>,
+
+    /// Weights that are missing, or larger than this machine, are taken by their shapes.
+    #[arg(long)]
+    pub(crate) synthetic_weights: bool,
+
+    /// Data sets that are missing give samples made up, as for `memfit run`.
+    #[arg(long, value_name = "FIELDS", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
+    pub(crate) synthetic_data: Option<memfit_run::Samples>,
+
+    /// A TOML file with GPUs of your own.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) catalogue: Option<PathBuf>,
+
+    /// Leave the command, paths, lines, messages, and the names of functions and modules out of what can be
+    /// shared: the answer as JSON.
+    #[arg(long)]
+    pub(crate) confidential: bool,
+
+    #[command(flatten)]
+    pub(crate) out: OutputArgs,
+
+    /// The command that trains.
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND",
+        value_hint = ValueHint::CommandWithArguments
+    )]
+    pub(crate) command: Vec<OsString>,
+}

@@ -1,0 +1,96 @@
+//! `memfit.shrink/1`: techniques that make a model smaller, and what each saves.
+
+use memfit_vocabulary::{Label, Lever, Value};
+use serde::{Deserialize, Serialize};
+
+use super::run::{DeviceInfo, Peak, Problem};
+
+/// The report of a comparison of techniques.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShrinkReport {
+    /// [`schema::SHRINK`](super::schema::SHRINK).
+    pub schema: String,
+    /// The card. Each run has unlimited memory, so that peaks beyond the card's are known.
+    pub device: Option<DeviceInfo>,
+    /// The training as it is.
+    pub baseline: Option<ShrinkRow>,
+    /// One row for each technique.
+    pub rows: Vec<ShrinkRow>,
+    /// Runs of the script.
+    pub runs: u64,
+    /// Seconds from the start to the answer.
+    pub wall_s: f64,
+    /// Optimizer steps of each training run.
+    pub steps: u64,
+    /// `torch.__version__`.
+    pub torch: Option<String>,
+    /// The command.
+    pub command: Vec<String>,
+    /// Remarks.
+    pub notes: Vec<String>,
+    /// Why there is no answer.
+    pub problem: Option<Problem>,
+}
+
+/// A technique, and what was measured with it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShrinkRow {
+    /// The technique's name, as for `--only`; `none` for the baseline.
+    pub technique: String,
+    /// Its description.
+    pub title: String,
+    /// The levers that it consists of, with their settings.
+    pub levers: Vec<ShrinkLever>,
+    /// Number of the model's parameters.
+    pub parameters: Option<u64>,
+    /// Number of parameters that an optimizer updates.
+    pub trained: Option<u64>,
+    /// Bytes that belong to the parameters.
+    pub bytes: Option<ShrinkBytes>,
+    /// Peaks of training; `None` where the technique is for inference only, or could not be measured.
+    pub training: Option<Peak>,
+    /// Peaks of one forward pass under `inference_mode` with the batch of training, without gradients and
+    /// optimizer state.
+    pub inference: Option<Peak>,
+    /// Bytes that the device peaks are lower than the baseline's.
+    pub saves: ShrinkSaved,
+    /// Whether training fits on the card.
+    pub fits: Option<bool>,
+    /// Milliseconds that an optimizer step takes, as an estimate.
+    pub step_ms_estimate: Option<f64>,
+    /// Equivalence with the original training.
+    pub label: Label,
+    /// The same in the user's own code.
+    pub how: String,
+    /// Its cost, or why cells are empty.
+    pub note: Option<String>,
+}
+
+/// A lever of a technique.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ShrinkLever {
+    /// Its name.
+    pub name: Lever,
+    /// Its setting.
+    pub value: Value,
+}
+
+/// Bytes that belong to a model's parameters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShrinkBytes {
+    /// The parameters as they are stored.
+    pub weights: u64,
+    /// One gradient for each trained parameter.
+    pub gradients: u64,
+    /// Optimizer state.
+    pub optimizer: u64,
+}
+
+/// Bytes that a technique saves; negative where it takes more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShrinkSaved {
+    /// In training.
+    pub training: Option<i64>,
+    /// In inference.
+    pub inference: Option<i64>,
+}

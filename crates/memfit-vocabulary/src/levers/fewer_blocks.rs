@@ -1,0 +1,15 @@
+//! Some of the repeated blocks are removed: a shallower model.
+
+use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
+
+pub(super) const LEVER: Declaration = Declaration {
+    harm: Harm::Model,
+    excludes: &[(Lever::Shard, "blocks would be removed after they were sharded")],
+    unit: "%",
+    brief: "only some of the repeated blocks are kept",
+    docs: Docs::new(
+        "hundredths of the blocks that are kept",
+        "of each row of blocks with equal shapes, evenly spaced ones are kept and the others removed; the model has to be trained further",
+    ),
+    ..Declaration::new("fewer-blocks", Stage::Model, Label::ChangesTraining)
+};

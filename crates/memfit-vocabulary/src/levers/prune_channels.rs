@@ -1,0 +1,18 @@
+//! Whole channels are removed from the layers, which become smaller (structured pruning).
+
+use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
+
+pub(super) const LEVER: Declaration = Declaration {
+    harm: Harm::Model,
+    excludes: &[
+        (Lever::PruneMasks, "channels would be removed from under the masks"),
+        (Lever::Shard, "a shard's layers have no channels of their own"),
+    ],
+    unit: "%",
+    brief: "channels with the smallest weights removed from the layers",
+    docs: Docs::new(
+        "hundredths of the channels",
+        "structured pruning by torch-pruning, which has to be installed: layers really shrink, except the output layer; the model has to be trained further",
+    ),
+    ..Declaration::new("prune-channels", Stage::Model, Label::ChangesTraining)
+};

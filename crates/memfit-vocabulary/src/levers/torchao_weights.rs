@@ -1,0 +1,19 @@
+//! Weights of a model that is not trained, quantized by torchao.
+
+use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
+
+pub(super) const LEVER: Declaration = Declaration {
+    harm: Harm::Model,
+    excludes: &[
+        (Lever::QuantizedWeights, "a weight has one data type"),
+        (Lever::QuantizedBase, "a weight has one data type"),
+        (Lever::PruneMasks, "a mask needs the weight that it is multiplied with"),
+        (Lever::Shard, "quantized weights cannot be sharded"),
+    ],
+    brief: "linear layers' weights quantized by torchao",
+    docs: Docs::new(
+        "`\"int8\"`, `\"fp8\"`",
+        "weight-only quantization of linear layers by the library torchao, which has to be installed; for a model that is not trained",
+    ),
+    ..Declaration::new("torchao-weights", Stage::Model, Label::ChangesTraining)
+};

@@ -1,0 +1,148 @@
+"""Makes a model smaller: the techniques of `memfit shrink`, and what they cost in quality.
+
+  applied = memfit.shrink.lora(model, optimizer, rank=16)
+  ...                                  # train as before
+  applied.undo()                       # adapters are merged into the weights
+
+Each function changes the model and the optimizer in place, so that schedulers, checkpoints and other
+references stay valid, and returns an object whose `undo()` restores them. The levers of a plan do the same;
+`memfit shrink --gpu NAME -- python train.py` measures all of them first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import nn
+
+from memfit._levers import Applied, Target, apply, prepared
+from memfit._train.comparison import Comparison, Side, compare
+
+__all__ = [
+    "Applied",
+    "Comparison",
+    "Side",
+    "bf16_weights",
+    "compare",
+    "dora",
+    "eight_bit_optimizer",
+    "fewer_blocks",
+    "lora",
+    "prune_channels",
+    "prune_masks",
+    "qlora",
+    "quantized_weights",
+    "torchao_weights",
+    "train_only",
+]
+
+Optimizers: TypeAlias = torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None
+
+
+def lora(
+    model: nn.Module,
+    optimizer: Optimizers = None,
+    *,
+    rank: int = 16,
+    alpha: float | None = None,
+    modules: Sequence[str] | None = None,
+) -> Applied:
+    """Freeze the model, and train LoRA adapters on its linear layers; `undo()` merges them."""
+    return _apply(model, optimizer, {"lora": _adapters(rank, alpha, modules)})
+
+
+def qlora(
+    model: nn.Module,
+    optimizer: Optimizers = None,
+    *,
+    rank: int = 16,
+    alpha: float | None = None,
+    bits: Literal[4, 8] = 4,
+) -> Applied:
+    """Train LoRA adapters on weights that are quantized to 4 or 8 bits."""
+    return _apply(model, optimizer, {"quantized-base": f"{bits}-bit", "lora": _adapters(rank, alpha, None)})
+
+
+def dora(model: nn.Module, optimizer: Optimizers = None, *, rank: int = 16) -> Applied:
+    """Freeze the model, and train DoRA adapters of peft; `undo()` drops them."""
+    return _apply(model, optimizer, {"dora": rank})
+
+
+def train_only(model: nn.Module, part: str, optimizer: Optimizers = None) -> Applied:
+    """Freeze all but a part: "head", "last-2-blocks" (any number), "biases" or "norms"."""
+    return _apply(model, optimizer, {"train-only": part})
+
+
+def eight_bit_optimizer(model: nn.Module, optimizer: Optimizers) -> Applied:
+    """Keep the optimizer state in 8 bits between steps."""
+    return _apply(model, optimizer, {"8-bit-optimizer": True})
+
+
+def bf16_weights(model: nn.Module, optimizer: Optimizers = None) -> Applied:
+    """Keep weights, gradients and optimizer state in bf16; updates are rounded stochastically."""
+    return _apply(model, optimizer, {"pure-bf16": True})
+
+
+def quantized_weights(model: nn.Module, *, bits: Literal[4, 8] = 8) -> Applied:
+    """Quantize the linear layers of a trained model for inference."""
+    return _apply(model, None, {"quantized-weights": f"{bits}-bit"})
+
+
+def torchao_weights(model: nn.Module, kind: Literal["int8", "fp8"] = "int8") -> Applied:
+    """Quantize the linear layers of a trained model for inference with torchao."""
+    return _apply(model, None, {"torchao-weights": kind})
+
+
+def prune_channels(
+    model: nn.Module, example: Any, optimizer: Optimizers = None, *, percent: int = 50
+) -> Applied:
+    """Remove channels with torch-pruning; `example` is the model's input: a tensor, a tuple of positional
+    arguments or a dictionary of keyword arguments.
+    """
+    if isinstance(example, dict):
+        call: tuple[tuple[Any, ...], dict[str, Any]] = ((), example)
+    else:
+        call = (example if isinstance(example, tuple) else (example,), {})
+    return _apply(model, optimizer, {"prune-channels": percent}, call)
+
+
+def prune_masks(model: nn.Module, optimizer: Optimizers = None, *, percent: int = 50) -> Applied:
+    """Mask the smallest weights of each layer with `torch.nn.utils.prune`. This takes memory."""
+    return _apply(model, optimizer, {"prune-masks": percent})
+
+
+def fewer_blocks(model: nn.Module, optimizer: Optimizers = None, *, percent: int = 50) -> Applied:
+    """Keep evenly spaced blocks of each row of equal ones: `percent` of them."""
+    return _apply(model, optimizer, {"fewer-blocks": percent})
+
+
+def _adapters(rank: int, alpha: float | None, modules: Sequence[str] | None) -> dict[str, Any]:
+    given: dict[str, Any] = {"rank": rank}
+    if alpha is not None:
+        given["alpha"] = alpha
+    if modules is not None:
+        given["modules"] = list(modules)
+    return given
+
+
+def _apply(
+    model: nn.Module,
+    optimizer: Optimizers,
+    levers: dict[str, Any],
+    example: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+) -> Applied:
+    if optimizer is None:
+        optimizers: list[torch.optim.Optimizer] = []
+    elif isinstance(optimizer, torch.optim.Optimizer):
+        optimizers = [optimizer]
+    else:
+        optimizers = list(optimizer)
+    target = Target(model, optimizers, example=example)
+    applied = apply(target, levers.items())
+    # The caller may keep the model for long, and an example is as large as a batch.
+    target.example = None
+    if target.preparations:
+        applied.add("inputs", prepared(target))
+    return applied
