@@ -97,7 +97,7 @@ class Reads:
         tell(self.session)
 
 
-def tell(session):
+def report_use(session):
     """Report the line that used an unknown value other than to print it, once."""
     frames = stack(list(frames_here()))
     key = ("read-back", *frames[:1])
