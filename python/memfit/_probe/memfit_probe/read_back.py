@@ -71,7 +71,7 @@ class Reads:
             finally:
                 integers = known.reading(0) != before
                 if integers:
-                    tell(self.session)
+                    report_use(self.session)
             if not integers and known.unknown_floats() != floats:
                 return self._unknown(name, result)
             return result
@@ -94,7 +94,7 @@ class Reads:
     def decides(self):
         """Count and report that something depends on an unknown value."""
         self.known.assumed(DECIDES)
-        tell(self.session)
+        report_use(self.session)
 
 
 def report_use(session):

@@ -27,7 +27,7 @@ def arm(session):
         def wait_for_unshard(self, *args, **kwargs):
             result = original(self, *args, **kwargs)
             try:
-                tell(session, self)
+                note_parameters(session, self)
             except Exception as error:
                 session.remark("probe-label", error, what="note gathered parameters")
             return result
