@@ -185,8 +185,8 @@ def test_compiled_blocks_are_measured_from_outside(
         model(torch.randn(2, 4, requires_grad=True))
     finally:
         torch._dynamo.reset()
-    assert [block["name"] for block in blocks.tell()] == measured
-    assert all(block["kept"] > 0 and block["busy_ns"] > 0 for block in blocks.tell())
+    assert [block["name"] for block in blocks.as_fields()] == measured
+    assert all(block["kept"] > 0 and block["busy_ns"] > 0 for block in blocks.as_fields())
     assert len(seen) == graphs
 
 

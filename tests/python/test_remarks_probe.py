@@ -92,7 +92,7 @@ def largest_seen(probe: Any, session: Session) -> None:
 def probe_unarmed(probe: Any, session: Session) -> None:
     module = probe("session")
     module.channel.remark = session.remark
-    module.channel.tell_of = lambda _: None
+    module.channel.send_torch = lambda _: None
     module.begin(Broken())
 
 

@@ -139,7 +139,7 @@ def test_data_that_is_not_here_is_as_its_class_has_it(tmp_path: Path) -> None:
     assert answer.said["Own"] == "FileNotFoundError"
     assert answer.said["Broken"] == "RuntimeError"
     assert answer.said["Remote"] == answer.said["Graphs"] == "URLError"
-    assert noted(answer, "`CIFAR10`", "lacks its files", "--synthetic-data=")
+    assert noted(answer, "`CIFAR10`", "are missing (", "--synthetic-data=")
     assert noted(answer, "`Own`", "--synthetic-data=")
     assert noted(answer, "`Remote`", "--synthetic-data=")
     assert noted(answer, "`Graphs`", "graphs, which cannot be synthesised")

@@ -12,8 +12,9 @@ use std::sync::{
     },
 };
 
-const CHUNK: usize = 1024;
-const CHUNKS: usize = 1024;
+/// Slots are allocated in chunks of this many.
+const CHUNK_SLOTS: usize = 1024;
+const MAX_CHUNKS: usize = 1024;
 const INDEX_BITS: u32 = 20;
 const GENERATION_BITS: u32 = 12;
 /// The lowest four bits are zero, as in an aligned address.
@@ -22,10 +23,11 @@ const TAG_SHIFT: u32 = LOW_BITS + INDEX_BITS + GENERATION_BITS;
 /// Base of all handles: an address outside user space.
 const BASE: u64 = 0x7e00_0000_0000_0000;
 
-/// A table of `T`s, each with a handle. `T` starts at its default and consists of atomics.
+/// A table of `T`s, each with a handle. A slot's `T` is shared and reused, so `T` consists of atomics.
 pub struct Table<T: 'static> {
     tag: u64,
-    chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS],
+    chunks: [OnceLock<Box<[Slot<T>]>>; MAX_CHUNKS],
+    /// Number of slots that were ever used.
     made: AtomicU32,
     free: Mutex<Vec<u32>>,
 }
@@ -39,11 +41,11 @@ struct Slot<T> {
 
 impl<T: Default> Table<T> {
     /// Creates an empty table; `tag` distinguishes its handles from those of other tables.
-    #[allow(clippy::large_stack_arrays, reason = "only ever made for a static")]
+    #[allow(clippy::large_stack_arrays, reason = "only called for statics")]
     pub const fn new(tag: u8) -> Self {
         Self {
             tag: tag as u64,
-            chunks: [const { OnceLock::new() }; CHUNKS],
+            chunks: [const { OnceLock::new() }; MAX_CHUNKS],
             made: AtomicU32::new(0),
             free: Mutex::new(Vec::new()),
         }
@@ -59,9 +61,9 @@ impl<T: Default> Table<T> {
                 .fetch_update(Relaxed, Relaxed, |made| (made < 1 << INDEX_BITS).then_some(made + 1))
                 .ok()?,
         };
-        let chunk = self.chunks[index as usize / CHUNK]
-            .get_or_init(|| std::iter::repeat_with(Slot::default).take(CHUNK).collect());
-        let slot = &chunk[index as usize % CHUNK];
+        let chunk = self.chunks[index as usize / CHUNK_SLOTS]
+            .get_or_init(|| std::iter::repeat_with(Slot::default).take(CHUNK_SLOTS).collect());
+        let slot = &chunk[index as usize % CHUNK_SLOTS];
         set(&slot.value);
         let generation = slot.generation.fetch_add(1, AcqRel) + 1;
         Some(self.encode(index, generation))
@@ -90,7 +92,7 @@ impl<T: Default> Table<T> {
     pub fn alive(&self) -> Vec<u64> {
         let made = self.made.load(Relaxed);
         let handle = |index: u32| {
-            let slot = self.chunks[index as usize / CHUNK].get()?.get(index as usize % CHUNK)?;
+            let slot = self.chunks[index as usize / CHUNK_SLOTS].get()?.get(index as usize % CHUNK_SLOTS)?;
             let generation = slot.generation.load(Acquire);
             (generation % 2 == 1).then(|| self.encode(index, generation))
         };
@@ -103,7 +105,7 @@ impl<T: Default> Table<T> {
             return None;
         }
         let index = (handle >> LOW_BITS) as u32 & ((1 << INDEX_BITS) - 1);
-        let slot = self.chunks[index as usize / CHUNK].get()?.get(index as usize % CHUNK)?;
+        let slot = self.chunks[index as usize / CHUNK_SLOTS].get()?.get(index as usize % CHUNK_SLOTS)?;
         let generation = slot.generation.load(Acquire);
         (generation % 2 == 1 && self.encode(index, generation) == handle).then_some((index, slot))
     }
@@ -119,7 +121,7 @@ pub struct Objects<T: 'static>(Table<RwLock<Option<Arc<T>>>>);
 
 impl<T> Objects<T> {
     /// Creates an empty table; `tag` distinguishes its handles from those of other tables.
-    #[allow(clippy::large_stack_arrays, reason = "only ever made for a static")]
+    #[allow(clippy::large_stack_arrays, reason = "only called for statics")]
     pub const fn new(tag: u8) -> Self {
         Self(Table::new(tag))
     }
@@ -164,7 +166,7 @@ mod tests {
         assert!(TABLE.get(first).is_none());
         assert!(!TABLE.remove(first), "twice");
         let second = TABLE.insert(|value| value.store(8, Relaxed)).unwrap();
-        assert_ne!(first, second, "the slot is used again, the handle is not");
+        assert_ne!(first, second, "the slot is reused, the handle is not");
         assert!(TABLE.get(first).is_none());
         assert_eq!(TABLE.alive(), [second]);
     }

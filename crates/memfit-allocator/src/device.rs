@@ -86,7 +86,7 @@ pub trait Device {
 
     /// Selects one of several blocks of the same size for the coming action, when the ages of their segments
     /// are unknown. Returns its position in the list, or `None` if the device does not know.
-    fn tell_apart(&mut self, _coming: Action, _equals: &[Address]) -> Option<usize> {
+    fn choose_among_equals(&mut self, _coming: Action, _equals: &[Address]) -> Option<usize> {
         None
     }
 

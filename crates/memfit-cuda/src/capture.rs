@@ -74,11 +74,11 @@ pub(crate) fn stream_status(stream: &StreamRef) -> (CaptureStatus, u64, u64) {
 
 /// Launches a graph (`cudaGraphLaunch`).
 pub(crate) fn launch(executable: u64, stream: u64) -> Outcome {
-    let (work, acts) = graphs::work_and_effects(executable)?;
+    let (work, effects) = graphs::work_and_effects(executable)?;
     streams::launch_graph(stream, work.length.max(work.demand), work.demand, &work.parts)?;
     match streams::resolve(stream)?.capture() {
-        0 => acts.iter().for_each(graphs::Act::run),
-        capture => acts.iter().for_each(|act| graphs::add_act(capture, act.clone())),
+        0 => effects.iter().for_each(graphs::Effect::apply),
+        capture => effects.iter().for_each(|effect| graphs::add_effect(capture, effect.clone())),
     }
     Ok(())
 }

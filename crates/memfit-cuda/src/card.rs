@@ -12,7 +12,7 @@ use memfit_abi::Ptr;
 use memfit_kernels::cost::{Speeds, Work};
 
 use crate::clock::Effort;
-use crate::graphs::{self, Act};
+use crate::graphs::{self, Effect};
 use crate::memory::device;
 use crate::space::Kind;
 use crate::{beside, copies, machine, streams, thread, values, versions, watch};
@@ -94,7 +94,7 @@ pub fn record_result(address: Ptr, size: u64) {
 /// Applies a library call's effect on memory now, and at each launch of every graph that is being captured.
 fn apply_now_and_in_graphs(act: impl Fn() + Clone + Send + Sync + 'static) {
     for capture in graphs::active_captures() {
-        graphs::add_act(capture, Act::new(act.clone()));
+        graphs::add_effect(capture, Effect::new(act.clone()));
     }
     act();
 }

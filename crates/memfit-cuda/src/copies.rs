@@ -10,7 +10,7 @@ use memfit_vocabulary::Category;
 use crate::{
     beside,
     clock::{self, Effort},
-    graphs::Act,
+    graphs::Effect,
     machine,
     memory::host,
     space::{self, Block, find},
@@ -231,8 +231,8 @@ pub(crate) fn copy(target: u64, source: u64, size: u64, direction: Direction) ->
 
 /// Returns the effect of a captured copy on memory at each launch of its graph. The host memory may have been
 /// freed by then.
-pub(crate) fn replay_copy(target: u64, source: u64, size: u64) -> Act {
-    Act::new(move || match (side(target, size), side(source, size)) {
+pub(crate) fn replay_copy(target: u64, source: u64, size: u64) -> Effect {
+    Effect::new(move || match (side(target, size), side(source, size)) {
         (Ok(Side::Device), Ok(Side::Device)) => values::device_to_device(target, source, size),
         (Ok(Side::Device), _) => values::record_computed(target, size),
         _ => {}

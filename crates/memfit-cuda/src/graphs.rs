@@ -28,28 +28,29 @@ struct Capture {
     mode: i32,
     /// Set by a call that a capture forbids.
     invalid: bool,
-    /// The call that began the capture named the graph, which stays its caller's.
+    /// `true` if the capture adds to a graph that its caller made, which outlives an invalidated capture
+    /// (`cudaStreamBeginCaptureToGraph`).
     into_existing: bool,
 }
 
 /// Effect of a node on the contents of memory, applied at each launch of its graph.
 #[derive(Clone)]
-pub(crate) struct Act(Arc<dyn Fn() + Send + Sync>);
+pub(crate) struct Effect(Arc<dyn Fn() + Send + Sync>);
 
-impl Act {
-    pub(crate) fn new(act: impl Fn() + Send + Sync + 'static) -> Self {
-        Self(Arc::new(act))
+impl Effect {
+    pub(crate) fn new(effect: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(effect))
     }
 
     /// Applies the effect.
-    pub(crate) fn run(&self) {
+    pub(crate) fn apply(&self) {
         self.0();
     }
 }
 
-impl fmt::Debug for Act {
+impl fmt::Debug for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Act")
+        f.write_str("Effect")
     }
 }
 
@@ -58,16 +59,16 @@ impl fmt::Debug for Act {
 struct Graph {
     nodes: Vec<u64>,
     work: GraphWork,
-    acts: Vec<Act>,
+    effects: Vec<Effect>,
     objects: BTreeMap<u64, u32>,
 }
 
 /// Combined work of a graph's nodes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GraphWork {
-    /// Nanoseconds of its critical path.
+    /// Length of its critical path in nanoseconds.
     pub(crate) length: u64,
-    /// Nanoseconds for which its kernels occupy the device, one after the other.
+    /// Total time in nanoseconds for which its kernels occupy the device.
     pub(crate) demand: u64,
     /// Work of each kind.
     pub(crate) parts: Vec<Work>,
@@ -97,14 +98,13 @@ struct UserObject {
 struct Executable {
     objects: BTreeMap<u64, u32>,
     work: GraphWork,
-    acts: Arc<[Act]>,
+    effects: Arc<[Effect]>,
 }
 
 #[derive(Debug, Default)]
 struct Graphs {
     captures: BTreeMap<u64, Capture>,
     made: BTreeMap<u64, Graph>,
-    /// Executable graphs.
     executables: BTreeMap<u64, Executable>,
     objects: BTreeMap<u64, UserObject>,
 }
@@ -117,7 +117,7 @@ static GRAPHS: Mutex<Graphs> = Mutex::new(Graphs {
 });
 /// Number of captures in progress, so that the rest of the device skips the lock when there is none.
 static ACTIVE: AtomicU64 = AtomicU64::new(0);
-static NEXT: AtomicU64 = AtomicU64::new(1);
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// `cudaStreamCaptureStatus`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +132,7 @@ fn lock() -> MutexGuard<'static, Graphs> {
 }
 
 fn handle() -> u64 {
-    0x7e04_0000_0000_0000 | NEXT.fetch_add(1, Relaxed) << 4
+    0x7e04_0000_0000_0000 | NEXT_ID.fetch_add(1, Relaxed) << 4
 }
 
 /// Returns `true` if any stream is being captured in a mode that forbids synchronising with the device.
@@ -149,7 +149,7 @@ pub(crate) fn open_capture(origin: u64, mode: i32, into: Option<u64>) -> Outcome
     } else if !all.made.contains_key(&graph) {
         return Err(Status::INVALID_VALUE);
     }
-    let id = NEXT.fetch_add(1, Relaxed);
+    let id = NEXT_ID.fetch_add(1, Relaxed);
     all.captures.insert(id, Capture { origin, graph, mode, invalid: false, into_existing: into.is_some() });
     ACTIVE.fetch_add(1, Relaxed);
     Ok(id)
@@ -196,7 +196,8 @@ pub(crate) fn invalidate(capture: u64) -> Status {
     Status::STREAM_CAPTURE_UNSUPPORTED
 }
 
-/// Adds the work that was queued on a capturing stream.
+/// Adds a node for work that was queued on a capturing stream. It ends `end` nanoseconds after the graph's
+/// start.
 pub(crate) fn add_node(capture: u64, work: Work, end: u64) {
     if capture != 0 {
         let mut all = lock();
@@ -215,16 +216,17 @@ pub(crate) fn active_captures() -> Vec<u64> {
 }
 
 /// Adds an effect on memory to the graph that is being captured.
-pub(crate) fn add_act(capture: u64, act: Act) {
+pub(crate) fn add_effect(capture: u64, effect: Effect) {
     let mut all = lock();
     if let Some(graph) = all.captures.get(&capture).map(|capture| capture.graph)
         && let Some(graph) = all.made.get_mut(&graph)
     {
-        graph.acts.push(act);
+        graph.effects.push(effect);
     }
 }
 
-/// Adds the nodes of another graph that was launched on a capturing stream.
+/// Adds the nodes of another graph that was launched on a capturing stream. The last one ends `end`
+/// nanoseconds after the graph's start.
 pub(crate) fn add_nodes(capture: u64, parts: &[Work], end: u64) {
     for part in parts {
         add_node(capture, *part, end);
@@ -261,14 +263,14 @@ pub(crate) fn instantiate(graph: u64) -> Outcome<u64> {
     let mut all = lock();
     let made = all.made.get(&graph).ok_or(Status::INVALID_VALUE)?;
     let (objects, work) = (made.objects.clone(), made.work.clone());
-    let acts = made.acts.iter().cloned().collect();
+    let effects = made.effects.iter().cloned().collect();
     for (object, count) in &objects {
         if let Some(object) = all.objects.get_mut(object) {
             object.references += count;
         }
     }
     let executable = handle();
-    all.executables.insert(executable, Executable { objects, work, acts });
+    all.executables.insert(executable, Executable { objects, work, effects });
     Ok(executable)
 }
 
@@ -278,10 +280,10 @@ pub(crate) fn check_executable(executable: u64) -> Outcome {
 }
 
 /// Work of an executable graph and its effects on memory.
-pub(crate) fn work_and_effects(executable: u64) -> Outcome<(GraphWork, Arc<[Act]>)> {
+pub(crate) fn work_and_effects(executable: u64) -> Outcome<(GraphWork, Arc<[Effect]>)> {
     let all = lock();
     let found = all.executables.get(&executable).ok_or(Status::INVALID_VALUE)?;
-    Ok((found.work.clone(), Arc::clone(&found.acts)))
+    Ok((found.work.clone(), Arc::clone(&found.effects)))
 }
 
 /// Destroys an executable graph (`cudaGraphExecDestroy`).

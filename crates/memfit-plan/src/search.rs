@@ -168,7 +168,7 @@ impl<'a, T: Trial> Search<'a, T> {
         let training = own.training.clone().unwrap_or_default();
         // Faster or smaller plans are reported but not used, since no change was requested.
         let mut candidate = Candidate::as_is();
-        for (entry, value) in self.levers(Turn::First, Harm::Digits, &training, &own.peak) {
+        for (entry, value) in self.levers(Turn::Always, Harm::Digits, &training, &own.peak) {
             let Ok(with) = entry.add_to(&candidate, value) else { continue };
             if let Some(outcome) = self.run(&with, Room::Budget)?
                 && outcome.fits
@@ -240,11 +240,11 @@ impl<'a, T: Trial> Search<'a, T> {
             other => other,
         };
         if let Some(best) = &best {
-            self.tell_of_offload(&best.clone());
-            self.tell_of_harmful(&training)?;
+            self.report_offload(&best.clone());
+            self.report_harmful(&training)?;
             advice.extend(of_harm(&best.candidate));
         }
-        self.tell_of_considered(best.as_ref());
+        self.report_considered(best.as_ref());
         let limit = match &best {
             Some(best) => self.limit(&best.clone(), &training)?,
             None => None,

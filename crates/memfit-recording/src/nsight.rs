@@ -39,7 +39,7 @@ struct Usage {
     device: u8,
     address: u64,
     bytes: u64,
-    gives: bool,
+    is_free: bool,
 }
 
 struct Range {
@@ -50,7 +50,7 @@ struct Range {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
+enum EventKind {
     End(usize),
     Begin(usize),
     Memory(usize),
@@ -94,7 +94,7 @@ fn usages(database: &Database<'_>, malformed: &mut u64, errors: &mut Vec<SqliteE
         if number(5).is_some_and(|kind| !DEVICE_MEMORY.contains(&kind)) {
             return;
         }
-        let gives = match number(6) {
+        let is_free = match number(6) {
             Some(ALLOCATION) => false,
             Some(DEALLOCATION) => true,
             _ => {
@@ -112,7 +112,7 @@ fn usages(database: &Database<'_>, malformed: &mut u64, errors: &mut Vec<SqliteE
             device: number(2).and_then(|device| u8::try_from(device).ok()).unwrap_or(0),
             address: address.cast_unsigned(),
             bytes: bytes.unsigned_abs(),
-            gives,
+            is_free,
         });
     });
     match found {
@@ -155,18 +155,18 @@ fn nvtx(database: &Database<'_>, errors: &mut Vec<SqliteError>) -> Vec<Range> {
 
 fn origin(database: &Database<'_>, errors: &mut Vec<SqliteError>) -> Origin {
     let mut origin = Origin { kind: OriginKind::NsightSystems, ..Origin::default() };
-    let cards = database.rows("TARGET_INFO_GPU", &["name", "totalMemory"], 64, |row| {
+    let gpus = database.rows("TARGET_INFO_GPU", &["name", "totalMemory"], 64, |row| {
         if let (None, Cell::Text(name)) = (&origin.device, &row[0]) {
             origin.device = Some(String::from_utf8_lossy(name).into_owned());
             origin.capacity = row[1].as_i64().and_then(|memory| u64::try_from(memory).ok());
         }
     });
-    errors.extend(cards.err());
+    errors.extend(gpus.err());
     origin
 }
 
-/// Builds a track for each process. A CUDA allocation stands for both a block and its segment, since the
-/// caching allocator's blocks are not recorded.
+/// Builds a track for each process. Each CUDA allocation becomes a block that fills its segment, since the
+/// export does not contain the caching allocator's blocks.
 fn recording(origin: Origin, mut usages: Vec<Usage>, ranges: &[Range]) -> Recording {
     usages.sort_by_key(|usage| usage.time_ns);
     let mut processes: Vec<i64> = usages.iter().map(|usage| usage.process).collect();
@@ -184,13 +184,13 @@ const fn pid(global: i64) -> u32 {
 
 fn track(process: i64, usages: &[Usage], ranges: &[Range]) -> Track {
     let mut track = Track { pid: pid(process), ..Track::default() };
-    let mut order: Vec<(i64, What)> = Vec::new();
+    let mut order: Vec<(i64, EventKind)> = Vec::new();
     for (index, _) in usages.iter().enumerate().filter(|(_, usage)| usage.process == process) {
-        order.push((usages[index].time_ns, What::Memory(index)));
+        order.push((usages[index].time_ns, EventKind::Memory(index)));
     }
     for (index, range) in ranges.iter().enumerate().filter(|(_, range)| pid(range.thread) == pid(process)) {
-        order.push((range.begin_ns, What::Begin(index)));
-        order.push((range.end_ns, What::End(index)));
+        order.push((range.begin_ns, EventKind::Begin(index)));
+        order.push((range.end_ns, EventKind::End(index)));
     }
     order.sort_unstable();
     let mut live: HashMap<(u8, u64), u32> = HashMap::new();
@@ -201,12 +201,12 @@ fn track(process: i64, usages: &[Usage], ranges: &[Range]) -> Track {
         let time_us =
             u64::try_from(time / 1000).ok().filter(|time| *time != 0 && *time < i64::MAX as u64 / 1000);
         match what {
-            What::Begin(index) => {
+            EventKind::Begin(index) => {
                 let name = track.texts.intern(&ranges[index].name);
                 let thread = (ranges[index].thread & 0xff_ffff) as u32;
                 open.insert(index, track.begin_range(name, RangeSource::Nvtx, thread, time_us));
             }
-            What::End(index) => {
+            EventKind::End(index) => {
                 let Some(range) = open.remove(&index).filter(|_| ranges[index].end_ns != i64::MAX) else {
                     continue;
                 };
@@ -217,10 +217,10 @@ fn track(process: i64, usages: &[Usage], ranges: &[Range]) -> Track {
                     track.add_moment(MomentKind::Step(steps), 0, StackId::NONE, at);
                 }
             }
-            What::Memory(index) => {
-                let Usage { device, address, bytes, gives, .. } = usages[index];
+            EventKind::Memory(index) => {
+                let Usage { device, address, bytes, is_free, .. } = usages[index];
                 let total = held.entry(device).or_default();
-                if !gives {
+                if !is_free {
                     *total = total.saturating_add(bytes);
                     let totals = Totals { allocated: *total, reserved: *total, time_us };
                     if let Some(before) = live.remove(&(device, address)) {

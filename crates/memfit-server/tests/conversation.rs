@@ -16,7 +16,7 @@ struct Editor {
 }
 
 impl Editor {
-    fn tell(&self, method: &str, params: Value) {
+    fn notify(&self, method: &str, params: Value) {
         let message = Message::Notification(Notification::new(method.to_owned(), params));
         self.connection.sender.send(message).unwrap();
     }
@@ -66,16 +66,16 @@ fn converse_with(capabilities: &Value, talk: impl FnOnce(&mut Editor)) {
     let mut editor = Editor { connection: client, next: 0 };
     let answer = editor.ask("initialize", json!({"capabilities": capabilities}));
     assert_eq!(answer["serverInfo"]["name"], "memfit");
-    editor.tell("initialized", json!({}));
+    editor.notify("initialized", json!({}));
     talk(&mut editor);
     editor.ask("shutdown", Value::Null);
-    editor.tell("exit", Value::Null);
+    editor.notify("exit", Value::Null);
     thread.join().unwrap().unwrap();
 }
 
 fn open(editor: &Editor, text: &str) -> Value {
     let document = json!({"uri": URI, "languageId": "python", "version": 1, "text": text});
-    editor.tell("textDocument/didOpen", json!({"textDocument": document}));
+    editor.notify("textDocument/didOpen", json!({"textDocument": document}));
     editor.diagnostics()
 }
 
@@ -129,9 +129,9 @@ fn a_change_is_looked_at_and_a_closed_document_is_forgotten() {
     converse(|editor| {
         open(editor, TEXT);
         let changed = json!({"textDocument": {"uri": URI, "version": 2}, "contentChanges": [{"text": "import torch\n"}]});
-        editor.tell("textDocument/didChange", changed);
+        editor.notify("textDocument/didChange", changed);
         assert_eq!(editor.diagnostics()["diagnostics"], json!([]));
-        editor.tell("textDocument/didClose", json!({"textDocument": {"uri": URI}}));
+        editor.notify("textDocument/didClose", json!({"textDocument": {"uri": URI}}));
         assert_eq!(editor.diagnostics()["diagnostics"], json!([]));
         let answer = editor.ask(
             "textDocument/hover",
@@ -145,7 +145,7 @@ fn a_change_is_looked_at_and_a_closed_document_is_forgotten() {
 fn an_editor_may_ask_for_what_is_found() {
     converse_with(&json!({"textDocument": {"diagnostic": {}}}), |editor| {
         let document = json!({"uri": URI, "languageId": "python", "version": 1, "text": TEXT});
-        editor.tell("textDocument/didOpen", json!({"textDocument": document}));
+        editor.notify("textDocument/didOpen", json!({"textDocument": document}));
         let asked = json!({"textDocument": {"uri": URI}});
         // No diagnostics are pushed: the first message is the answer.
         let answer = editor.ask("textDocument/diagnostic", asked.clone());
@@ -153,7 +153,7 @@ fn an_editor_may_ask_for_what_is_found() {
             (&answer["kind"], &answer["items"][0]["code"]),
             (&json!("full"), &json!("no-grad-not-called"))
         );
-        editor.tell("textDocument/didClose", asked.clone());
+        editor.notify("textDocument/didClose", asked.clone());
         assert_eq!(editor.ask("textDocument/diagnostic", asked)["items"], json!([]));
     });
 }
@@ -163,7 +163,7 @@ fn settings_of_the_editor_are_taken_and_what_cannot_be_meant_is_not() {
     converse(|editor| {
         open(editor, TEXT);
         let set = |editor: &Editor, memfit: Value| {
-            editor.tell("workspace/didChangeConfiguration", json!({"settings": {"memfit": memfit}}));
+            editor.notify("workspace/didChangeConfiguration", json!({"settings": {"memfit": memfit}}));
         };
         set(editor, json!({"severity": {"no-grad-not-called": "note"}}));
         let told = editor.diagnostics();
@@ -205,8 +205,8 @@ fn what_stands_behind_other_scripts_is_found_there() {
 #[test]
 fn nonsense_is_answered_and_survived() {
     converse(|editor| {
-        editor.tell("textDocument/didOpen", json!({"textDocument": 3}));
-        editor.tell("textDocument/didChange", Value::Null);
+        editor.notify("textDocument/didOpen", json!({"textDocument": 3}));
+        editor.notify("textDocument/didChange", Value::Null);
         let answer = editor.ask("textDocument/unheardOf", json!({}));
         assert!(answer["error"].as_str().unwrap().contains("unheardOf"));
         let answer = editor.ask("textDocument/codeAction", json!({"textDocument": {"uri": "x"}}));
@@ -221,7 +221,7 @@ fn settings_are_those_of_the_file() {
         let text = "import torch\nx = torch.nn.DataParallel(\"y\")\n";
         let open = |uri: &str| {
             let document = json!({"uri": uri, "languageId": "python", "version": 1, "text": text});
-            editor.tell("textDocument/didOpen", json!({"textDocument": document}));
+            editor.notify("textDocument/didOpen", json!({"textDocument": document}));
             editor.diagnostics()
         };
         let severity = |told: &Value| told["diagnostics"][0]["severity"].clone();
@@ -255,7 +255,7 @@ fn a_notebook_is_checked_as_one_program() {
     converse(|editor| {
         let texts = [cell("a", "import torch as t\n"), cell("b", "# 𝄞 \"x\"\nwith t.no_grad:\n    pass\n")];
         let notebook = json!({"uri": NOTEBOOK, "notebookType": "jupyter-notebook", "version": 1, "cells": [listed("a"), listed("b")]});
-        editor.tell(
+        editor.notify(
             "notebookDocument/didOpen",
             json!({"notebookDocument": notebook, "cellTextDocuments": texts}),
         );
@@ -295,7 +295,7 @@ fn cells_change_and_go() {
     converse(|editor| {
         let texts = [cell("a", "import torch\n"), cell("b", "with torch.no_grad():\n    pass\n")];
         let notebook = json!({"uri": NOTEBOOK, "notebookType": "jupyter-notebook", "version": 1, "cells": [listed("a"), listed("b")]});
-        editor.tell(
+        editor.notify(
             "notebookDocument/didOpen",
             json!({"notebookDocument": notebook, "cellTextDocuments": texts}),
         );
@@ -304,7 +304,7 @@ fn cells_change_and_go() {
         let change = |change: Value| {
             let params =
                 json!({"notebookDocument": {"uri": NOTEBOOK, "version": 2}, "change": {"cells": change}});
-            editor.tell("notebookDocument/didChange", params);
+            editor.notify("notebookDocument/didChange", params);
         };
         // As an editor sends typing: the parentheses are removed.
         let range = json!({"start": {"line": 0, "character": 18}, "end": {"line": 0, "character": 20}});
@@ -321,7 +321,7 @@ fn cells_change_and_go() {
         let gone = editor.diagnostics();
         assert_eq!((&gone["uri"], &gone["diagnostics"]), (&texts[1]["uri"], &json!([])));
         assert_eq!(editor.diagnostics()["uri"], texts[0]["uri"]);
-        editor.tell(
+        editor.notify(
             "notebookDocument/didClose",
             json!({"notebookDocument": {"uri": NOTEBOOK}, "cellTextDocuments": []}),
         );

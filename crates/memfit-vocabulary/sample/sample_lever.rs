@@ -11,7 +11,7 @@ pub(super) const LEVER: Declaration = Declaration {
     excludes: &[(Lever::Compile, "a compiler forgets nothing")],
     brief: "every other tensor is forgotten",
     sentence: Sentence::With(|moved| format!("{} tensors are forgotten", moved.value)),
-    search: Some(Search::new(Turn::WhereShort, 999, sense)),
+    search: Some(Search::new(Turn::IfMemoryShort, 999, sense)),
     script: Script::Model(&[ModelChange::Each { statement: "{model}.forget()", imports: &["torch"] }]),
     docs: Docs::new("tensors", "so many tensors are forgotten"),
     ..Declaration::new("sample-lever", Stage::Model, Label::ChangesTraining)

@@ -90,7 +90,7 @@ pub enum Turn {
     /// Always: it costs little where it helps.
     First,
     /// Only where memory is short after those: it pays for memory with time, or with another training.
-    WhereShort,
+    IfMemoryShort,
 }
 
 /// How the search for a plan tries a lever.

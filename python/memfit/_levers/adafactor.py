@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .pieces import noting, taken_over
+from .pieces import step_for_scheduler, taken_over
 from .registry import Stage, lever
 from .target import CannotApply, Target, Undo
 from .wrapping import all_or_none
@@ -54,7 +54,7 @@ def _one(optimizer: torch.optim.Optimizer, name: str) -> Undo:
             del group[key]
         group.update({key: value for key, value in new.items() if key != "params"})
     if in_front is not None:
-        optimizer.step = noting(optimizer)  # type: ignore[method-assign]
+        optimizer.step = step_for_scheduler(optimizer)  # type: ignore[method-assign]
 
     def undo() -> None:
         optimizer.__dict__.pop("step", None)

@@ -64,10 +64,10 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 def _one(optimizer: torch.optim.Optimizer, name: str) -> Iterator[Undo]:
     pieces, undo = take_over(optimizer, name)
     yield undo
-    updates = pieces.turns = _Updates(pieces)
+    updates = pieces.between_steps = _Updates(pieces)
 
     def back() -> None:
-        pieces.turns = None
+        pieces.between_steps = None
 
     yield back
     for parameter in _parameters(optimizer):
@@ -77,8 +77,8 @@ def _one(optimizer: torch.optim.Optimizer, name: str) -> Iterator[Undo]:
 def begin(optimizer: torch.optim.Optimizer) -> None:
     """Begin a step where the last one ended, after the updates of a failed backward pass were undone."""
     pieces = taken_over(optimizer)
-    if pieces is not None and pieces.turns is not None:
-        pieces.turns.begin()
+    if pieces is not None and pieces.between_steps is not None:
+        pieces.between_steps.begin()
 
 
 class _Updates:

@@ -21,7 +21,7 @@ from .held import Held, Packing, flattened, is_flat
 from .target import CannotApply, Undo
 
 _NAME = "_memfit_pieces"
-# Attribute with a function that intercepts an optimizer's step, if it may only run at certain calls.
+# Attribute of an optimizer with a function that is called instead of its step and decides whether to run it.
 GATE = "_memfit_gate"
 # Number of elements that are updated at once, and above which one parameter is split.
 MAX_ELEMENTS = 1 << 24
@@ -41,15 +41,15 @@ ELEMENTWISE = (
 )
 
 
-class Turns(Protocol):
-    """Performs updates between steps, and is told when a step ends."""
+class UpdatesBetweenSteps(Protocol):
+    """Updates parameters before the optimizer's step is called; receives the start and end of each step."""
 
     def begin(self) -> None:
-        """Start a step: nothing is updated yet, or all updates were undone."""
+        """Start a step, for which no parameter is updated yet."""
         ...
 
     def end(self) -> None:
-        """End a step: all updates since the last one belong to it."""
+        """End a step, to which all updates since the last one belong."""
         ...
 
 
@@ -75,12 +75,12 @@ class Pieces:
         self.packing: Packing | None = None
         # If set, bf16 weights are updated in fp32 and rounded with this function.
         self.rounding: Callable[[torch.Tensor], torch.Tensor] | None = None
-        # If set, parameters are updated between steps.
-        self.turns: Turns | None = None
+        # Updates parameters between steps, if a lever does so.
+        self.between_steps: UpdatesBetweenSteps | None = None
         self._counters: dict[tuple[nn.Parameter, str], torch.Tensor] = {}
-        # The original class.
+        # Class of the optimizer before its step was replaced.
         self.kind = type(optimizer)
-        # Hooks run once around all pieces, not around each.
+        # The step without the optimizer's hooks, which run once around all pieces.
         self.plain = plain_step(type(optimizer))
         self.elementwise = of_torch(type(optimizer)) in ELEMENTWISE
         # Autograd has a thread per device, but the groups are shared.
@@ -94,8 +94,8 @@ class Pieces:
     def _run(self, parameters: Iterable[nn.Parameter]) -> None:
         batch: list[_Unit] = []
         count = 0
-        # Parameters without state: each of their pieces starts with the optimizer's initial state, not with
-        # the state that the previous piece left.
+        # Parameters without state before this step. Each of their pieces starts with the optimizer's initial
+        # state, although the first piece has left a state by the time the next one runs.
         new: set[nn.Parameter] = set()
         for parameter in parameters:
             if parameter.grad is None:
@@ -113,7 +113,7 @@ class Pieces:
             self._update(batch, new)
 
     def _refuse(self, parameter: nn.Parameter) -> None:
-        """Refuse cases in which updates would silently be lost."""
+        """Raise an error in cases in which updates would silently be lost."""
         if self.packing is None and self.rounding is None:
             return
         if parameter.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -123,8 +123,8 @@ class Pieces:
             )
         if self.rounding is not None and type(parameter) not in (torch.Tensor, nn.Parameter):
             raise RuntimeError(
-                f"no stochastic rounding for a parameter of type {type(parameter).__name__}; in bf16 most of "
-                "its updates would be lost\n"
+                f"`pure-bf16` cannot round a parameter of type {type(parameter).__name__} stochastically, and "
+                "without that most of its updates would be lost\n"
                 "hint: leave `pure-bf16` out"
             )
 
@@ -156,7 +156,7 @@ class Pieces:
                 for key, value in (now or {}).items():
                     kept[unit.parameter][key] = self._packed(key, value, unit, kept[unit.parameter].get(key))
         finally:
-            # Also after an error: no piece keeps a state of its own, and each parameter has its state again.
+            # After an error, too, the groups and the state must be those of whole parameters.
             for group, parameters in groups:
                 group["params"] = parameters
             for unit in units:
@@ -166,9 +166,7 @@ class Pieces:
                     state[parameter] = entries
 
     def _piece(self, parameter: nn.Parameter, start: int, stop: int) -> nn.Parameter:
-        """Return the tensor that is updated for a parameter: itself, a piece in its memory, or an fp32 copy
-        of that.
-        """
+        """Return the tensor that the optimizer updates: the parameter, a view of a piece, or an fp32 copy."""
         narrow = parameter if stop - start == parameter.numel() else _piece(parameter, start, stop)
         if not self._widens(parameter):
             return narrow
@@ -193,7 +191,7 @@ class Pieces:
         """Return a state tensor unpacked for the update of a unit."""
         full = self._in_part(key, value, unit)
         if self._widens(unit.parameter) and isinstance(full, torch.Tensor) and full.dtype == torch.bfloat16:
-            # Left by updates before there was an fp32 copy.
+            # State of updates before `pure-bf16` was applied.
             return full.float()
         return full
 
@@ -209,7 +207,7 @@ class Pieces:
             alike = value.shape == unit.parameter.shape and value.stride() == unit.parameter.stride()
             if alike:
                 return flattened(value)[unit.start : unit.stop]
-            # All pieces of one step start from the same count, though the first has incremented it already.
+            # All pieces of one step start from the same count; the first increments it.
             if unit.start == 0:
                 self._counters[unit.parameter, key] = value.clone()
             return self._counters.get((unit.parameter, key), value).clone()
@@ -229,7 +227,7 @@ class Pieces:
         return before
 
     def _is_piece(self, value: Any, unit: _Unit) -> bool:
-        """Return `True` if a value is state of a piece, which is packed whatever its size."""
+        """Return `True` if a value is state of a piece; such state is always packed."""
         return (
             isinstance(value, torch.Tensor) and value.is_floating_point() and value.shape == unit.tensor.shape
         )
@@ -244,7 +242,7 @@ class Pieces:
             and self.packing.packs(key, value)
         )
 
-    # ---------------------------------------------------------------------------------------- all at once
+    # ---------------------------------------------------------------------------------------- all state
 
     def pack_all(self) -> None:
         """Pack all optimizer state."""
@@ -260,9 +258,7 @@ class Pieces:
                     known[key] = Held(value.shape, value.stride(), value.dtype, parts)
 
     def loaded(self, saved: dict[str, Any]) -> None:
-        """Restore the saved data type of loaded state that PyTorch cast to that of bf16 parameters, then pack
-        it.
-        """
+        """Undo PyTorch's cast of loaded state to the type of bf16 parameters, then pack the state."""
         numbers = chain.from_iterable(group["params"] for group in saved["param_groups"])
         parameters = chain.from_iterable(group["params"] for group in self.optimizer.param_groups)
         for number, parameter in zip(numbers, parameters, strict=False):
@@ -310,16 +306,16 @@ def take_over(optimizer: torch.optim.Optimizer, lever: str) -> tuple[Pieces, Und
             with torch.enable_grad():
                 loss = closure()
         pieces.run(parameter for group in self.param_groups for parameter in group["params"])
-        if pieces.turns is not None:
-            pieces.turns.end()
+        if pieces.between_steps is not None:
+            pieces.between_steps.end()
         return loss
 
     optimizer.__class__ = type(plain.__name__, (plain,), {"step": step, "__module__": plain.__module__})
     optimizer._patch_step_function()
-    # A scheduler has put its own step in front, bound to the original class.
-    in_front = optimizer.__dict__.pop("step", None)
-    if in_front is not None:
-        optimizer.step = noting(optimizer)  # type: ignore[method-assign]
+    # A scheduler has wrapped the step of the original class.
+    scheduled_step = optimizer.__dict__.pop("step", None)
+    if scheduled_step is not None:
+        optimizer.step = step_for_scheduler(optimizer)  # type: ignore[method-assign]
     coming: list[dict[str, Any]] = []
 
     def loads(_optimizer: Any, saved: dict[str, Any]) -> None:
@@ -329,7 +325,7 @@ def take_over(optimizer: torch.optim.Optimizer, lever: str) -> tuple[Pieces, Und
         pieces.loaded(coming.pop())
 
     hooks = [
-        optimizer.register_state_dict_post_hook(_as_ordinary),
+        optimizer.register_state_dict_post_hook(_unpacked_state_dict),
         optimizer.register_load_state_dict_pre_hook(loads),
         optimizer.register_load_state_dict_post_hook(loaded),
     ]
@@ -342,8 +338,8 @@ def take_over(optimizer: torch.optim.Optimizer, lever: str) -> tuple[Pieces, Und
         del optimizer.__dict__[_NAME]
         optimizer.__dict__.pop("step", None)
         optimizer.__class__ = plain
-        if in_front is not None:
-            optimizer.step = in_front  # type: ignore[method-assign]
+        if scheduled_step is not None:
+            optimizer.step = scheduled_step  # type: ignore[method-assign]
 
     return pieces, undo
 
@@ -353,9 +349,9 @@ def taken_over(optimizer: torch.optim.Optimizer) -> Pieces | None:
     return optimizer.__dict__.get(_NAME)
 
 
-def noting(optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
-    """Return a step that informs the scheduler of the call, as the scheduler's own wrapper does, and leaves
-    running it to the gate, if there is one.
+def step_for_scheduler(optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
+    """Return a step that marks the optimizer as called, as a scheduler's wrapper does, and runs through the
+    gate, if there is one.
     """
 
     def step(*args: Any, **kwargs: Any) -> Any:
@@ -367,8 +363,8 @@ def noting(optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
     return step
 
 
-def _as_ordinary(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-    """Save the state unpacked, as the optimizer would without levers, on the host."""
+def _unpacked_state_dict(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    """Return the state dict as the optimizer would without levers: unpacked, in host memory."""
     pieces: Pieces = optimizer.__dict__[_NAME]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()

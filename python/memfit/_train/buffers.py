@@ -15,10 +15,10 @@ from .faults import is_memory
 # Above this total size, the copies are kept in host memory.
 _MAX_DEVICE_BYTES = 64 << 20
 # Number of windows after which the model's modules are listed again.
-_WALK_INTERVAL = 64
+_LIST_INTERVAL = 64
 
 
-class _Place(NamedTuple):
+class _Slot(NamedTuple):
     """A buffer's location: its full path, its module's table of buffers, and its name in that table."""
 
     path: str
@@ -42,125 +42,133 @@ class Buffers:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._windows = 0
-        self._places: list[_Place] = []
+        self._slots: list[_Slot] = []
         # Modules that have buffers, and the training flag of each.
         self._owners: list[nn.Module] = []
         self._training: list[bool] = []
-        # Compare all copies at the end of the window.
-        self._learns = True
+        # `True` if all buffers are copied, and compared at the end of the window to find those that change.
+        self._copies_all = True
         self._changing: set[str] = set()
-        # The buffers that are copied: location, identity before the window, shape and type, and the copy.
-        self._moving: list[_Place] = []
-        self._known: list[torch.Tensor | None] = []
-        self._like: list[tuple[torch.Size, torch.dtype]] = []
+        # Parallel lists of the buffers that are copied: location, buffer, shape and type, copy.
+        self._copied: list[_Slot] = []
+        self._copied_buffers: list[torch.Tensor | None] = []
+        self._copied_formats: list[tuple[torch.Size, torch.dtype]] = []
         self._copies: list[torch.Tensor | None] = []
         # The same copies as pairs of lists, one for each type and device.
         self._groups: list[tuple[list[int], list[torch.Tensor]]] = []
-        # Buffers that never changed so far, and their version counters before the window.
-        self._steady: list[_Place] = []
-        self._still: list[torch.Tensor | None] = []
-        self._versions: list[int] = []
+        # Buffers that never changed so far, and their version counters before the window: a new version shows
+        # that a buffer was written to.
+        self._watched: list[_Slot] = []
+        self._watched_buffers: list[torch.Tensor | None] = []
+        self._watched_versions: list[int] = []
         self._warned = False
 
     def keep(self) -> None:
-        """Save the current buffers."""
+        """Save the buffers at the start of a window."""
         # Listing all modules takes longer than the rest of a window's bookkeeping, so it is repeated only
         # every few windows.
-        if self._windows < 2 or self._windows % _WALK_INTERVAL == 0:
-            self._walk()
+        if self._windows < 2 or self._windows % _LIST_INTERVAL == 0:
+            self._list_buffers()
         self._windows += 1
-        if not self._places:
+        if not self._slots:
             return
         training = [module.training for module in self._owners]
         if training != self._training:
             self._training = training
-            self._learns = True
-            self._choose()
-        if self._moving:
-            now = [table.get(name) for _, table, name in self._moving]
-            if self._are_known(now):
+            self._copies_all = True
+            self._choose_copied()
+        if self._copied:
+            now = [table.get(name) for _, table, name in self._copied]
+            if self._are_unchanged(now):
                 self._copy(now)
             else:
-                self._make(now)
-        if self._steady:
-            self._still = [table.get(name) for _, table, name in self._steady]
-            self._versions = [_version(buffer) for buffer in self._still]
+                self._allocate_copies(now)
+        if self._watched:
+            self._watched_buffers = [table.get(name) for _, table, name in self._watched]
+            self._watched_versions = [_version(buffer) for buffer in self._watched_buffers]
 
     def restore(self) -> None:
         """Restore the saved buffers."""
         with torch.no_grad():
-            for place, buffer, copy in zip(self._moving, self._known, self._copies, strict=False):
+            for place, buffer, copy in zip(self._copied, self._copied_buffers, self._copies, strict=False):
                 place.set(buffer)
                 if buffer is not None and copy is not None:
                     buffer.copy_(copy)
         lost = []
-        for place, buffer, version in zip(self._steady, self._still, self._versions, strict=False):
+        for place, buffer, version in zip(
+            self._watched, self._watched_buffers, self._watched_versions, strict=False
+        ):
             place.set(buffer)
-            if not self._learns and _version(buffer) != version:
+            if not self._copies_all and _version(buffer) != version:
                 lost.append(place.path)
         if lost and not self._warned:
             self._warned = True
             warn(
-                f"a failed window wrote to `{lost[0]}` for the first time, so it could not be restored; from "
-                "the next window on it will be"
+                f"a failed window wrote to the buffer `{lost[0]}`, which had never changed before and was not "
+                "saved, so it keeps the new value; later windows save it"
             )
         self._changing.update(lost)
 
     def settle(self) -> set[str]:
         """End the window and return the names of all buffers that ever changed."""
         before = len(self._changing)
-        if self._steady:
-            now = [table.get(name) for _, table, name in self._steady]
+        if self._watched:
+            now = [table.get(name) for _, table, name in self._watched]
             versions = [_version(buffer) for buffer in now]
-            if versions != self._versions or not all(map(is_, now, self._still)):
+            if versions != self._watched_versions or not all(map(is_, now, self._watched_buffers)):
                 self._changing |= {
                     place.path
                     for place, old, new, version, later in zip(
-                        self._steady, self._still, now, self._versions, versions, strict=True
+                        self._watched,
+                        self._watched_buffers,
+                        now,
+                        self._watched_versions,
+                        versions,
+                        strict=True,
                     )
                     if old is not new or version != later
                 }
-        if self._learns and self._places:
+        if self._copies_all and self._slots:
             # Batch normalisation updates its statistics without a new version, so all buffers are compared
             # once.
             self._changing |= {
                 path
-                for (path, table, name), copy in zip(self._moving, self._copies, strict=True)
-                if not _same(copy, table.get(name))
+                for (path, table, name), copy in zip(self._copied, self._copies, strict=True)
+                if not _is_same(copy, table.get(name))
             }
-        if self._learns or len(self._changing) > before:
-            self._learns = False
-            self._choose()
+        if self._copies_all or len(self._changing) > before:
+            self._copies_all = False
+            self._choose_copied()
         return self._changing
 
-    def _walk(self) -> None:
+    def _list_buffers(self) -> None:
         """List all buffers of the model."""
         modules = [(path, module) for path, module in self._model.named_modules() if module._buffers]
         self._owners = [module for _, module in modules]
         places = [
-            _Place(f"{path}.{name}" if path else name, module._buffers, name)
+            _Slot(f"{path}.{name}" if path else name, module._buffers, name)
             for path, module in modules
             for name in module._buffers
         ]
-        if [place.path for place in places] != [place.path for place in self._places]:
-            self._learns = True
+        if [place.path for place in places] != [place.path for place in self._slots]:
+            self._copies_all = True
             self._training = [module.training for module in self._owners]
-        self._places = places
-        self._choose()
+        self._slots = places
+        self._choose_copied()
 
-    def _choose(self) -> None:
+    def _choose_copied(self) -> None:
         """Decide which buffers are copied and which only have their version checked."""
-        self._moving = [place for place in self._places if self._learns or place.path in self._changing]
-        self._steady = [place for place in self._places if place.path not in self._changing]
-        self._known, self._copies, self._groups = [], [], []
-        self._still, self._versions = [], []
+        self._copied = [place for place in self._slots if self._copies_all or place.path in self._changing]
+        self._watched = [place for place in self._slots if place.path not in self._changing]
+        self._copied_buffers, self._copies, self._groups = [], [], []
+        self._watched_buffers, self._watched_versions = [], []
 
-    def _are_known(self, now: list[torch.Tensor | None]) -> bool:
+    def _are_unchanged(self, now: list[torch.Tensor | None]) -> bool:
         """Return `True` if these are the buffers of the previous window, with the same shapes and types."""
         return (
-            len(now) == len(self._known)
-            and all(map(is_, now, self._known))
-            and [(each.shape, each.dtype) for each in now if each is not None] == self._like
+            len(now) == len(self._copied_buffers)
+            and all(map(is_, now, self._copied_buffers))
+            and [(each.shape, each.dtype) for each in now if each is not None] == self._copied_formats
         )
 
     def _copy(self, now: list[torch.Tensor | None]) -> None:
@@ -168,11 +176,11 @@ class Buffers:
             for indices, copies in self._groups:
                 torch._foreach_copy_(copies, [now[index] for index in indices])
 
-    def _make(self, now: list[torch.Tensor | None]) -> None:
+    def _allocate_copies(self, now: list[torch.Tensor | None]) -> None:
         """Allocate the copies and fill them."""
         there = [each for each in now if each is not None]
-        self._known, self._copies, self._groups = now, [], []
-        self._like = [(each.shape, each.dtype) for each in there]
+        self._copied_buffers, self._copies, self._groups = now, [], []
+        self._copied_formats = [(each.shape, each.dtype) for each in there]
         with torch.no_grad():
             try:
                 if sum(each.nbytes for each in there) > _MAX_DEVICE_BYTES:
@@ -186,7 +194,7 @@ class Buffers:
         groups: dict[Any, tuple[list[int], list[torch.Tensor]]] = {}
         for index, (each, copy) in enumerate(zip(now, self._copies, strict=True)):
             if each is not None and copy is not None:
-                # Grouped by type and device, so that one kernel copies a group.
+                # One kernel copies all buffers of the same type and device.
                 indices, copies = groups.setdefault((each.dtype, each.device, copy.device), ([], []))
                 indices.append(index)
                 copies.append(copy)
@@ -197,7 +205,7 @@ def _version(buffer: torch.Tensor | None) -> int:
     return -1 if buffer is None else buffer._version
 
 
-def _same(copy: torch.Tensor | None, now: torch.Tensor | None) -> bool:
+def _is_same(copy: torch.Tensor | None, now: torch.Tensor | None) -> bool:
     if copy is None or now is None:
         return copy is now
     try:
@@ -205,7 +213,7 @@ def _same(copy: torch.Tensor | None, now: torch.Tensor | None) -> bool:
     except RuntimeError as error:
         if not is_memory(error, now.device):
             raise
-        # The step is done and the comparison does not fit into memory: assume that the buffer changed.
+        # There is too little memory for the comparison: assume that the buffer changed.
         return False
 
 

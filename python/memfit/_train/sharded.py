@@ -26,6 +26,8 @@ from .stuck import PeerFailed
 
 
 class _NoMesh:
+    """Mesh of a parameter that is not distributed."""
+
     def size(self) -> int:
         return 1
 
@@ -89,7 +91,7 @@ class _AnnouncedCollective:
 def _exchange(
     comm: Any, output: torch.Tensor, inputs: torch.Tensor, group: Any, keywords: dict[str, Any]
 ) -> Any:
-    """Run a collective."""
+    """Run a collective with FSDP2's own method, or on the CPU with an interruptible one."""
     if inputs.device.type != "cpu" or "op" not in keywords:
         return comm(output_tensor=output, input_tensor=inputs, group=group, **keywords)
     # gloo implements reduce-scatter as an all-reduce, but waiting for it cannot be interrupted.
@@ -133,7 +135,7 @@ class Sharded(ReplicatedRanks):
             self._running = False
         if not super()._run_another(controller, turn, shape):
             return False
-        # FSDP2's collectives depend on parameters, those within a layer also on samples.
+        # FSDP2's collectives have the shapes of parameters; those within a layer depend on samples, too.
         shapes = tuple(self._shapes) if self.alike else ()
         self._kind = (*(bool(one.is_unsharded) for one in self._groups), *shapes)
         self._expected_order = self._known.get(self._kind)
@@ -166,8 +168,8 @@ class Sharded(ReplicatedRanks):
             return
         self._running = False
         self._reset()
-        # The others are told before their next micro-batch, or, if the order is not known, before their next
-        # collective.
+        # The others learn of the failure before their next micro-batch, or, if the order is not known, before
+        # their next collective.
         try:
             for collective in (self._expected_order or ())[len(self._seen) :]:
                 collective.take_part()
@@ -181,7 +183,7 @@ class Sharded(ReplicatedRanks):
         self._reset()
 
     def correction(self, factor: float) -> float:
-        # The exchange averages over the ranks.
+        # FSDP2 averages gradients over the ranks.
         return factor * self.world
 
     def reduce(self, parameters: Iterable[torch.Tensor], buffers: Iterable[torch.Tensor]) -> None:
@@ -191,7 +193,7 @@ class Sharded(ReplicatedRanks):
         gradients = [parameter.grad for parameter in whole if parameter.grad is not None]
         if gradients:
             torch._foreach_mul_(gradients, 1.0 / self.world)
-        # The ranks exchanged in `agree` if any of them misses a gradient.
+        # `agree` has already found out if any rank lacks a gradient.
         super().reduce(whole, buffers)
 
     def clip(self, parameters: Iterable[torch.Tensor], most: float) -> torch.Tensor:
@@ -221,23 +223,27 @@ def sharded(model: nn.Module, group: Any, timeout: float) -> Sharded:
     groups = [one for module in model.modules() if _is_sharded(module) for one in _groups(module)]
     if not all(_comms(one) is not None for one in groups):
         raise TypeError(
-            "this PyTorch version does not allow FSDP2's collectives to be tracked, so a rank that runs out "
-            "of memory would leave the others hanging\n"
-            "hint: PyTorch 2.9 or later does"
+            "FSDP2's collectives cannot be tracked in this version of PyTorch, so a rank that runs out of "
+            "memory would leave the others hanging\n"
+            "hint: use PyTorch 2.9 or later"
         )
     world = dist.get_world_size(group)
     meshes = {one.mesh_info.mesh.size() for one in groups}
     largest = max(parallel.largest_mesh(model), *meshes, 1)
-    covered = {id(one.sharded_param) for some in groups for one in some.fsdp_params}
-    loose = [
+    sharded_ids = {id(one.sharded_param) for some in groups for one in some.fsdp_params}
+    undistributed = [
         name
         for name, each in model.named_parameters()
-        if id(each) not in covered and 1 < getattr(each, "device_mesh", _NO_MESH).size() < world
+        if id(each) not in sharded_ids and 1 < getattr(each, "device_mesh", _NO_MESH).size() < world
     ]
-    if largest != world or len(meshes) > 1 or any(world % size for size in meshes) or loose:
+    if largest != world or len(meshes) > 1 or any(world % size for size in meshes) or undistributed:
         raise TypeError(
-            f"the model is distributed over {largest} ranks, but {world} take part"
-            + (f"; nothing exchanges the gradients of `{loose[0]}` between its copies" if loose else "")
+            f"the model is distributed over {largest} ranks, but the process group has {world}"
+            + (
+                f"; nothing exchanges the gradients of `{undistributed[0]}` between its copies"
+                if undistributed
+                else ""
+            )
             + ": `memfit.Step` supports FSDP2 over all ranks (also with replicas), tensor parallelism over "
             "all ranks, and a mesh of both\n"
             "hint: `group=` names the ranks that share this model; `fully_shard` the whole model over the "

@@ -83,7 +83,7 @@ impl<D: Device> Allocator<D> {
         }
         let addresses: Vec<Address> =
             possible.iter().map(|place| Address(self.blocks[equals[*place]].address)).collect();
-        let Some(told) = self.device.tell_apart(coming, &addresses) else {
+        let Some(told) = self.device.choose_among_equals(coming, &addresses) else {
             return possible.first().copied().unwrap_or_default();
         };
         let changed = self.ages.learn(segments, possible[told], end);

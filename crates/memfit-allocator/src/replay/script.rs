@@ -243,7 +243,7 @@ impl Device for Script<'_> {
         false
     }
 
-    fn tell_apart(&mut self, coming: Action, equals: &[Address]) -> Option<usize> {
+    fn choose_among_equals(&mut self, coming: Action, equals: &[Address]) -> Option<usize> {
         if self.quiet || self.diverged {
             return None;
         }

@@ -39,7 +39,7 @@ pub(crate) fn check(args: &CheckArgs, settings: &Settings, printer: &Printer) ->
     if args.fix {
         fixed = fix(&mut report, args, &config, printer)?;
     }
-    tell(&report, fixed, args, settings, printer)?;
+    print_findings(&report, fixed, args, settings, printer)?;
     Ok(exit(&report, args, settings))
 }
 
@@ -122,7 +122,7 @@ fn diff(report: &Report, args: &CheckArgs, config: &Config) -> Result<String, Cl
     Ok(text)
 }
 
-fn tell(
+fn print_findings(
     report: &Report,
     fixed: usize,
     args: &CheckArgs,

@@ -203,7 +203,7 @@ fn find(
         _ => None,
     };
     tries.done();
-    tell(&found, &tries, report);
+    fill_report(&found, &tries, report);
     if let Some(problem) = unsettled {
         report.verdict = None;
         return Err(CliError::PlanUnsettled(problem));
@@ -393,7 +393,7 @@ fn change(
     Ok(())
 }
 
-fn tell(found: &Answer, tries: &Tries<'_>, report: &mut PlanReport) {
+fn fill_report(found: &Answer, tries: &Tries<'_>, report: &mut PlanReport) {
     report.verdict = Some(match found.verdict {
         Verdict::FitsAsIs => PlanVerdict::FitsAsIs,
         Verdict::FitsWithPlan => PlanVerdict::FitsWithPlan,

@@ -47,11 +47,11 @@ pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Pri
     });
     let told = match outcome {
         Ok(report) => {
-            tell(&report, confidential, &out, settings, printer).map(|()| Exit::from(report.verdict))
+            print_report(&report, confidential, &out, settings, printer).map(|()| Exit::from(report.verdict))
         }
         Err(error) => {
             let failure = failure(problem(&error), device, command);
-            tell_failure(&failure, confidential, &out, settings, printer).map(|()| printer.error(&error))
+            print_failure(&failure, confidential, &out, settings, printer).map(|()| printer.error(&error))
         }
     };
     told.unwrap_or_else(|error| printer.error(&error))
@@ -85,7 +85,7 @@ fn here(report: &RunReport, plan: &Plan) -> Here {
     }
 }
 
-fn tell(
+fn print_report(
     report: &RunReport,
     confidential: bool,
     out: &OutputArgs,
@@ -97,7 +97,7 @@ fn tell(
 }
 
 /// For people an error is enough; programs get a document in any case.
-fn tell_failure(
+fn print_failure(
     report: &RunReport,
     confidential: bool,
     out: &OutputArgs,

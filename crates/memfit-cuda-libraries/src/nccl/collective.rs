@@ -1,9 +1,9 @@
 //! Effects of a communicator's operations on memory.
 //!
 //! Contents that are small and known on all ranks involved are really exchanged (see [`super::meeting`]).
-//! Otherwise the data a rank would receive is modelled by the data it sends itself. The memory of a training
-//! step depends on ranks that do the same, and for these, exchanged shapes and lengths stay true. Reductions
-//! then leave their input's values.
+//! Otherwise a rank is modelled as receiving the data that it sends itself, as if all ranks sent the same;
+//! a reduction then returns its input. Shapes and lengths that ranks exchange stay correct where all ranks do
+//! the same work.
 
 use std::cell::RefCell;
 use std::sync::PoisonError;
@@ -17,12 +17,13 @@ use crate::cost::collective::{self, Collective};
 use crate::entry::{Handle, Ptr};
 use memfit_cuda::card;
 
-/// Maximum ranks that each get a copy.
+/// Maximum number of ranks for which a gather fills every rank's part.
 const MAX_COPIES: i32 = 64;
-/// Maximum bytes of an operation that waits for every rank: barriers, and flags that steer a script.
+/// Maximum bytes of an all-reduce or all-gather that waits for every rank even if its own data is unknown:
+/// barriers, and flags on which a script branches.
 const MAX_BARRIER_BYTES: usize = 64;
 
-/// Kind of operation, with its `ncclRedOp_t`, its root or its peer.
+/// Kind of operation with its `ncclRedOp_t`, root or peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     AllReduce(i32),
@@ -93,10 +94,10 @@ pub(super) fn run(operation: Operation) -> i32 {
     let ranks = usize::try_from(known.position.size).unwrap_or(1);
     let length = arithmetic::element_size(operation.kind)
         .and_then(|size| operation.count.checked_mul(size)?.checked_mul(ranks));
-    let (Some(whole), true) = (length, operation.names_ranks(known.position.size)) else {
+    let (Some(whole), true) = (length, operation.has_valid_rank(known.position.size)) else {
         return status::INVALID_ARGUMENT;
     };
-    if !operation.shape.needs(known.position).into_iter().all(|need| known.buffers.connect(need)) {
+    if !operation.shape.connections(known.position).into_iter().all(|each| known.buffers.connect(each)) {
         return status::UNHANDLED_CUDA_ERROR;
     }
     let begun = operation.begin(&known, whole / ranks);
@@ -115,7 +116,7 @@ pub(super) fn run(operation: Operation) -> i32 {
 
 impl Shape {
     /// Connections that the operation needs.
-    fn needs(self, position: RankPosition) -> Vec<Use> {
+    fn connections(self, position: RankPosition) -> Vec<Use> {
         match self {
             Self::AllReduce(_) => vec![Use::Ring, Use::Tree],
             // A rank's own part does not leave its device.
@@ -152,7 +153,8 @@ impl Shape {
 }
 
 impl Operation {
-    fn names_ranks(&self, size: i32) -> bool {
+    /// Returns `true` if the root or peer, if there is one, is a rank of the communicator.
+    fn has_valid_rank(&self, size: i32) -> bool {
         match self.shape {
             Shape::Reduce(_, rank)
             | Shape::Broadcast(rank)
@@ -201,7 +203,7 @@ impl Begun {
     /// Applies the operation's effect to memory.
     fn complete(&self, group: &[Self]) {
         let Some(known) = self.operation.communicator.get() else { return };
-        self.take_time(&known, !group.is_empty());
+        self.queue_time(&known, !group.is_empty());
         self.model(&known, group);
         let Some((number, meeting)) = self.number.zip(known.meeting.as_ref()) else { return };
         let mut meeting = meeting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -211,9 +213,9 @@ impl Begun {
         meeting.complete(self.operation.lane(known.position.rank), number);
     }
 
-    /// Queues the operation's time on the stream. In a group, a rank sends and receives at once over a
-    /// bidirectional link, so only the data it sends takes time.
-    fn take_time(&self, known: &Communicator, in_group: bool) {
+    /// Queues the operation's time on the stream. In a group, sends and receives overlap on a bidirectional
+    /// link, so only sends take time.
+    fn queue_time(&self, known: &Communicator, in_group: bool) {
         let (size, rank) = (known.position.size.unsigned_abs(), known.position.rank);
         let (part, whole) = (self.length as u64, self.length as u64 * u64::from(size));
         let (what, bytes) = match self.operation.shape {
@@ -232,7 +234,7 @@ impl Begun {
         });
     }
 
-    /// Collects the data that the ranks really contributed for this one, each with its part of the target.
+    /// Returns the known data that this rank receives, with the index of the target's part that it goes to.
     fn exchange(&self, known: &Communicator, number: u64, meeting: &mut Meeting) -> Vec<(i32, Part)> {
         let (size, rank) = (known.position.size, known.position.rank);
         let Operation { shape, kind, .. } = self.operation;
@@ -242,7 +244,7 @@ impl Begun {
             return Vec::new();
         }
         let lane = self.operation.lane(rank);
-        let mut of =
+        let mut part_of =
             |other: i32| if other == rank { self.mine.clone() } else { meeting.wait(lane, number, other) };
         let cut = |part: Option<Part>| {
             let (bytes, answered) = part?;
@@ -252,25 +254,25 @@ impl Begun {
         let one = |part: Option<Part>| part.map(|part| (0, part)).into_iter().collect();
         match shape {
             Shape::AllReduce(operation) => {
-                let parts: Vec<_> = (0..size).map(of).collect();
+                let parts: Vec<_> = (0..size).map(part_of).collect();
                 one(reduced(&parts, kind, operation))
             }
             Shape::Reduce(operation, root) if root == rank => {
-                let parts: Vec<_> = (0..size).map(of).collect();
+                let parts: Vec<_> = (0..size).map(part_of).collect();
                 one(reduced(&parts, kind, operation))
             }
             Shape::ReduceScatter(operation) => {
-                let parts: Vec<_> = (0..size).map(|other| cut(of(other))).collect();
+                let parts: Vec<_> = (0..size).map(|other| cut(part_of(other))).collect();
                 one(reduced(&parts, kind, operation))
             }
-            Shape::AllGather => (0..size).filter_map(|other| Some((other, of(other)?))).collect(),
+            Shape::AllGather => (0..size).filter_map(|other| Some((other, part_of(other)?))).collect(),
             Shape::Gather(root) if root == rank => {
-                (0..size).filter_map(|other| Some((other, of(other)?))).collect()
+                (0..size).filter_map(|other| Some((other, part_of(other)?))).collect()
             }
-            Shape::AllToAll => (0..size).filter_map(|other| Some((other, cut(of(other))?))).collect(),
-            Shape::Broadcast(root) if root != rank => one(of(root)),
-            Shape::Scatter(root) if root != rank => one(cut(of(root))),
-            Shape::Receive(peer) => one(of(peer)),
+            Shape::AllToAll => (0..size).filter_map(|other| Some((other, cut(part_of(other))?))).collect(),
+            Shape::Broadcast(root) if root != rank => one(part_of(root)),
+            Shape::Scatter(root) if root != rank => one(cut(part_of(root))),
+            Shape::Receive(peer) => one(part_of(peer)),
             _ => Vec::new(),
         }
     }
@@ -291,8 +293,7 @@ impl Begun {
                 }
             }
             Shape::Receive(peer) => {
-                // For a receive from this same rank, the data it sends itself; from another rank, the data
-                // sent to it in the same group, as in an all-to-all exchange.
+                // Modelled by this rank's send to the same peer in the group, as in an all-to-all exchange.
                 let before = group.iter().take_while(|other| !std::ptr::eq(*other, self));
                 let nth =
                     before.filter(|other| self.is_with(other) && other.operation.shape == shape).count();
@@ -333,7 +334,7 @@ fn copy(to: Ptr, from: Ptr, length: usize) {
     }
 }
 
-/// Address `count` lengths after another.
+/// Returns the address `count * length` bytes after `start`.
 fn offset_address(start: Ptr, count: i32, length: usize) -> Ptr {
     start.wrapping_byte_add(usize::try_from(count).unwrap_or(0).wrapping_mul(length))
 }

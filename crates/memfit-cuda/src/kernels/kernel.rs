@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     beside,
-    graphs::Act,
+    graphs::Effect,
     machine::Card,
     status::{Outcome, Status},
     thread, values,
@@ -152,14 +152,14 @@ impl Kernel {
         card: &'static Card,
         arguments: Arguments,
         grid: Grid,
-    ) -> Option<Act> {
+    ) -> Option<Effect> {
         let descriptor = self.descriptor();
         if descriptor.is_inert() {
             return None;
         }
         let Some(params) = self.params(card) else {
             // The sizes of the arguments are unknown, so the memory that the kernel writes is unknown, too.
-            return Some(Act::new(|| values::memory().forget(0, u64::MAX)));
+            return Some(Effect::new(|| values::memory().forget(0, u64::MAX)));
         };
         let values: Option<Vec<Vec<u8>>> = params
             .iter()
@@ -168,7 +168,7 @@ impl Kernel {
             .collect();
         let values = values?;
         let kernel = self.on_card(card);
-        Some(Act::new(move || {
+        Some(Effect::new(move || {
             let addresses: Vec<Ptr> = values.iter().map(|value| value.as_ptr().cast_mut().cast()).collect();
             // SAFETY: the addresses and the values behind them, each as large as its parameter, outlive the
             // launch.

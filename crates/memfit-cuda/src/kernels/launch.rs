@@ -104,7 +104,7 @@ fn launch(kernel: &'static Kernel, launch: Launch, arguments: In<Ptr>, effort: E
         capture => {
             // A captured kernel runs when the graph is launched, with the arguments of the capture.
             if let Some(act) = kernel.captured_effect(card, arguments, grid) {
-                graphs::add_act(capture, act);
+                graphs::add_effect(capture, act);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Registry of all kernels and variables of the process, with their look-up.
 //!
-//! A compiled program registers each of its fat binaries when it is loaded: for every kernel the address of a
-//! host function that stands for it, and its mangled name. Launches name kernels by that address (CUDA 12) or
+//! A compiled program registers each of its fat binaries when it is loaded: for every kernel, the address of its
+//! host stub and its mangled name. Launches name kernels by that address (CUDA 12) or
 //! by a handle obtained for it (CUDA 13); both lead here. Registered objects are never freed: a program
 //! registers some tens of thousands at start-up, and handles must stay valid.
 
@@ -45,7 +45,7 @@ static GENERATION: AtomicU32 = AtomicU32::new(1);
 
 const CACHE_ENTRIES: usize = 1024;
 
-/// A thread's cache of its latest launches.
+/// A thread's cache of the kernels that it launched last, by address.
 struct Recent {
     generation: Cell<u32>,
     entries: [Cell<(usize, Option<&'static Kernel>)>; CACHE_ENTRIES],
@@ -110,7 +110,7 @@ pub(crate) fn add_kernel(host: usize, kernel: &'static Kernel) {
         host != 0 && registry.kernels.insert(host, kernel).is_some()
     });
     if replaced {
-        // Another library was loaded where one was unloaded.
+        // The address belonged to a library that was unloaded.
         GENERATION.fetch_add(1, Release);
     }
 }
@@ -159,7 +159,7 @@ fn write<T>(use_registry: impl FnOnce(&mut Registry) -> T) -> T {
 #[derive(Clone, Copy)]
 pub(crate) struct Name(*const c_char);
 
-// SAFETY: the pointer leads to bytes that nothing writes.
+// SAFETY: the bytes behind the pointer are never written.
 unsafe impl Send for Name {}
 // SAFETY: as above.
 unsafe impl Sync for Name {}
@@ -171,7 +171,7 @@ impl Name {
         Self(name)
     }
 
-    /// Creates an owned name, which lives for ever.
+    /// Creates an owned name, which is never freed.
     pub(super) fn owned(name: &str) -> Self {
         let bytes: Vec<u8> = name.bytes().filter(|byte| *byte != 0).chain([0]).collect();
         Self(bytes.leak().as_ptr().cast())

@@ -21,7 +21,7 @@ fn copy_on_stream(target: u64, source: u64, size: u64, direction: i32, stream: u
     copies::run_on_stream(stream, || copies::copy(target, source, size, direction))?;
     match streams::resolve(stream)?.capture() {
         0 => {}
-        capture => graphs::add_act(capture, copies::replay_copy(target, source, size)),
+        capture => graphs::add_effect(capture, copies::replay_copy(target, source, size)),
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! A container is a header of 16 bytes and a list of entries. Each entry is an image (machine code as an ELF
 //! file, or PTX as text) after a header with its architecture and compression. There is no public
 //! description; this reads the fields that `cuobjdump` shows and nothing more. Anything that does not parse
-//! is skipped, never guessed.
+//! is skipped.
 
 use std::io::Read;
 
@@ -19,7 +19,7 @@ pub const HEADER: usize = 16;
 /// rejected.
 const MAX_IMAGE_BYTES: usize = 256 << 20;
 /// Bytes of an entry's header that are read; newer compilers append more.
-const ENTRY_HEADER: usize = 64;
+const ENTRY_HEADER_BYTES: usize = 64;
 
 /// Kind of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,20 +61,20 @@ pub enum UnpackError {
     Damaged,
 }
 
-/// Total size of the container that starts with `header`; `None` if it is no container.
+/// Total size of the container that starts with `header`; `None` if it is not a container.
 pub fn container_size(header: &[u8]) -> Option<usize> {
     let size = u64_at(header, 8)?;
-    let own = usize::from(u16_at(header, 6)?);
-    (u32_at(header, 0)? == MAGIC && own >= HEADER).then_some(())?;
-    usize::try_from(size).ok()?.checked_add(own)
+    let header_bytes = usize::from(u16_at(header, 6)?);
+    (u32_at(header, 0)? == MAGIC && header_bytes >= HEADER).then_some(())?;
+    usize::try_from(size).ok()?.checked_add(header_bytes)
 }
 
 /// Images of a container, in order. Stops at the first inconsistent entry.
 pub fn images(container: &[u8]) -> Vec<Image<'_>> {
     let mut images = Vec::new();
     let Some(size) = container_size(container) else { return images };
-    let own = usize::from(u16_at(container, 6).unwrap_or(0));
-    let Some(mut rest) = container.get(own..size.min(container.len())) else { return images };
+    let header_bytes = usize::from(u16_at(container, 6).unwrap_or(0));
+    let Some(mut rest) = container.get(header_bytes..size.min(container.len())) else { return images };
     while let Some((length, image)) = entry(rest) {
         images.extend(image);
         rest = &rest[length..];
@@ -94,7 +94,7 @@ fn entry(bytes: &[u8]) -> Option<(usize, Option<Image<'_>>)> {
 }
 
 fn image<'a>(header: &[u8], payload: &'a [u8]) -> Option<Image<'a>> {
-    if header.len() < ENTRY_HEADER {
+    if header.len() < ENTRY_HEADER_BYTES {
         return None;
     }
     let kind = match u16_at(header, 0)? {
@@ -131,11 +131,11 @@ impl Image<'_> {
             Packing::Lz4 => {
                 lz4_flex::block::decompress(self.stored, self.unpacked).map_err(|_| UnpackError::Damaged)
             }
-            Packing::Zstd => self.unzstd(),
+            Packing::Zstd => self.unpack_zstd(),
         }
     }
 
-    fn unzstd(&self) -> Result<Vec<u8>, UnpackError> {
+    fn unpack_zstd(&self) -> Result<Vec<u8>, UnpackError> {
         let decoder =
             ruzstd::decoding::StreamingDecoder::new(self.stored).map_err(|_| UnpackError::Damaged)?;
         // Grows with the data: a header alone must not make this process allocate hundreds of megabytes.

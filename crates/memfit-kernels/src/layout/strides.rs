@@ -10,7 +10,7 @@ const DIVIDER_BYTES: usize = 12;
 /// Byte offsets of the elements of several tensors that are iterated together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Strides {
-    /// Extent of each dimension, and each tensor's stride in it; the first runs fastest.
+    /// Extent of each dimension and each tensor's stride in it, innermost dimension first.
     dimensions: Vec<(u32, Vec<u32>)>,
     tensors: usize,
 }
@@ -40,9 +40,10 @@ impl Strides {
         Some(Self { dimensions, tensors })
     }
 
-    /// Bytes moved by iterating over one tensor, read from the calculator at the start of a launch's second
-    /// argument: each element once, and for scattered ones the gap to the next, up to a memory sector.
-    pub(crate) fn touched(arguments: Arguments, tensors: usize, tensor: usize, size: f64) -> Option<f64> {
+    /// Bytes of memory traffic of iterating over one tensor. Each element counts once, with its own size or,
+    /// if the elements are apart, the distance between neighbours, up to a memory sector. The calculator is
+    /// read from the start of a launch's second argument.
+    pub(crate) fn bytes_moved(arguments: Arguments, tensors: usize, tensor: usize, size: f64) -> Option<f64> {
         const SECTOR: f64 = 32.0;
         let word = |offset: usize| arguments.get_at::<u32>(1, offset);
         let count = word(0)? as usize;
@@ -59,17 +60,17 @@ impl Strides {
                 nearest = nearest.min(stride);
             }
         }
-        let apart = if elements > 1.0 { nearest.max(size) } else { size };
-        Some(elements * apart)
+        let bytes_per_element = if elements > 1.0 { nearest.max(size) } else { size };
+        Some(elements * bytes_per_element)
     }
 
-    /// Creates contiguous tensors with elements of these sizes.
+    /// Creates the calculator of contiguous tensors whose elements have these sizes.
     pub(crate) fn dense(elements: usize, sizes: &[usize]) -> Self {
         let strides = sizes.iter().map(|size| *size as u32).collect();
         Self { dimensions: vec![(elements as u32, strides)], tensors: sizes.len() }
     }
 
-    /// Computes each tensor's offset of one element.
+    /// Computes the byte offset of an element in each tensor.
     pub(crate) fn offsets(&self, element: usize, offsets: &mut Vec<u64>) {
         offsets.clear();
         offsets.resize(self.tensors, 0);
@@ -93,8 +94,8 @@ impl Strides {
         last + size as u64
     }
 
-    /// Returns `true` if two tensors are iterated in the same way.
-    pub(crate) fn alike(&self, a: usize, b: usize) -> bool {
+    /// Returns `true` if two tensors have the same strides.
+    pub(crate) fn same_strides(&self, a: usize, b: usize) -> bool {
         self.dimensions.iter().all(|(extent, strides)| *extent == 1 || strides[a] == strides[b])
     }
 
@@ -128,7 +129,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_transposed_tensor_is_walked_in_its_order() {
+    fn offsets_follow_the_strides_of_a_transposed_tensor() {
         // 4 × 8 floats written densely, read from an 8 × 4 tensor's transpose.
         let bytes = calculator(&[(4, &[4, 32]), (8, &[16, 4])], 2);
         let strides = Strides::read(&bytes, 2).unwrap();
@@ -140,9 +141,9 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn malformed_calculators_are_refused() {
         assert_eq!(Strides::read(&[0; 3], 1), None);
-        assert_eq!(Strides::read(&calculator(&[(0, &[4])], 1), 1), None, "an extent of nothing");
+        assert_eq!(Strides::read(&calculator(&[(0, &[4])], 1), 1), None, "an extent of zero");
         let mut bytes = calculator(&[], 1);
         assert!(Strides::read(&bytes, 1).unwrap().is_dense(0, 4), "a single element");
         bytes[0] = 26;

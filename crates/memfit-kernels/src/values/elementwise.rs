@@ -131,7 +131,7 @@ impl Elementwise {
         Some(match self.form {
             Form::Strided { .. } => (0..all)
                 .map(|tensor| {
-                    Strides::touched(arguments, all, tensor, size(tensor)).unwrap_or(size(tensor) * count)
+                    Strides::bytes_moved(arguments, all, tensor, size(tensor)).unwrap_or(size(tensor) * count)
                 })
                 .sum(),
             _ => (0..all).map(|tensor| size(tensor) * count).sum(),
@@ -314,7 +314,7 @@ fn assume(functor: &Functor, tensors: &Tensors, work: &Work, memory: &dyn Memory
     let same = inputs.len() == 2
         && tensors.addresses[1] == tensors.addresses[2]
         && inputs[0] == inputs[1]
-        && work.strides.alike(1, 2);
+        && work.strides.same_strides(1, 2);
     let truths = inputs.iter().all(|kind| *kind == Type::Bool) && functor.takes_elements();
     let supposed = |tensor: usize| match memory.flags(tensors.addresses[tensor]) {
         Some(Ones::OfMask(mask)) => mask.supposed,

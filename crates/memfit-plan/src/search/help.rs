@@ -70,7 +70,7 @@ impl<T: Trial> Search<'_, T> {
     }
 
     /// Explains why nothing is offloaded, if a plan recomputes blocks.
-    pub(super) fn tell_of_offload(&mut self, best: &Tried) {
+    pub(super) fn report_offload(&mut self, best: &Tried) {
         let Some(training) = self.training_of(best) else { return };
         let name = Lever::ActivationOffload.name();
         let settings = &best.candidate.settings;
@@ -176,7 +176,7 @@ impl<T: Trial> Search<'_, T> {
         let whole = self.tried.iter().find(|tried| !tried.on_card).map(|tried| tried.outcome.peak);
         let peak = whole.unwrap_or_default();
         let situation = self.limits.situation(training, &peak);
-        let acts = |entry: &&Entry| entry.search.turn == Turn::WhereShort && entry.acts_on(&plain, training);
+        let acts = |entry: &&Entry| entry.search.turn == Turn::IfMemoryShort && entry.acts_on(&plain, training);
         for entry in entries().iter().filter(acts) {
             if let Sense::Try(value) = entry.sense(&situation) {
                 rows.extend(entry.add_to(&plain, value));

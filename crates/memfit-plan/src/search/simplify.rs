@@ -43,7 +43,7 @@ impl<T: Trial> Search<'_, T> {
             let Some(outcome) = self.run(&tried.candidate, Room::Budget)? else { break };
             if outcome.fits && outcome.refused.is_empty() && milliseconds(&outcome) <= enough {
                 let simple = Tried { candidate: tried.candidate, outcome, on_card: true };
-                self.tell_of_dropped(&best, &simple);
+                self.report_dropped(&best, &simple);
                 return Ok(simple);
             }
         }
@@ -51,7 +51,7 @@ impl<T: Trial> Search<'_, T> {
     }
 
     /// Reports the levers of the fastest candidate that the simplest one omits.
-    fn tell_of_dropped(&mut self, fastest: &Tried, simple: &Tried) {
+    fn report_dropped(&mut self, fastest: &Tried, simple: &Tried) {
         let mut dropped: Vec<Lever> =
             fastest.candidate.settings.iter().map(|setting| setting.lever).collect();
         dropped.retain(|lever| simple.candidate.value(*lever).is_none());

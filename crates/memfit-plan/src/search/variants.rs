@@ -58,7 +58,7 @@ impl<T: Trial> Search<'_, T> {
         first: Outcome,
         training: &Training,
     ) -> Result<Vec<Variant>, T::Error> {
-        let levers = self.levers(Turn::First, Harm::Digits, training, &first.peak);
+        let levers = self.levers(Turn::Always, Harm::Digits, training, &first.peak);
         let mut variants = vec![(start, first)];
         for (entry, value) in levers {
             variants = few(self.grown(entry, &value, variants)?);
@@ -146,7 +146,7 @@ impl<T: Trial> Search<'_, T> {
         let (mut more, mut late) = (Vec::new(), Vec::new());
         let Some(mut paying) = self.paying.clone() else { return Ok((more, late)) };
         let (base, without) = (paying.base.clone(), paying.without.clone());
-        for (entry, value) in self.levers(Turn::WhereShort, harm, training, &without.peak) {
+        for (entry, value) in self.levers(Turn::IfMemoryShort, harm, training, &without.peak) {
             if !entry.acts_on(&base, training) {
                 continue;
             }
@@ -220,14 +220,14 @@ impl<T: Trial> Search<'_, T> {
     }
 
     /// Reports the results of levers that would do more harm to the training results than the plan does.
-    pub(super) fn tell_of_harmful(&mut self, training: &Training) -> Result<(), T::Error> {
+    pub(super) fn report_harmful(&mut self, training: &Training) -> Result<(), T::Error> {
         let Some(Paying { base, without, .. }) = self.paying.clone() else { return Ok(()) };
         if without.peak.device_upper <= self.limits.budget {
             return Ok(());
         }
         let taken = self.harm;
         for harm in Harm::ALL.into_iter().filter(|harm| *harm > taken) {
-            for (entry, value) in self.levers(Turn::WhereShort, harm, training, &without.peak) {
+            for (entry, value) in self.levers(Turn::IfMemoryShort, harm, training, &without.peak) {
                 let why = format!("it {}, and a plan that changes the training less fits", harm.what());
                 let Some((_, with)) = self.run_with_lever(entry, &value, &base)? else { continue };
                 self.reject(
@@ -240,7 +240,7 @@ impl<T: Trial> Search<'_, T> {
     }
 
     /// Reports memory-saving levers that are not in the plan.
-    pub(super) fn tell_of_considered(&mut self, best: Option<&Tried>) {
+    pub(super) fn report_considered(&mut self, best: Option<&Tried>) {
         let taken = |lever: Lever| {
             best.is_some_and(|best| best.candidate.settings.iter().any(|setting| setting.lever == lever))
         };

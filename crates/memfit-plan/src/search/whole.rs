@@ -58,7 +58,7 @@ impl<T: Trial> Search<'_, T> {
             fastest = self.with_shares(fastest, &base, &on_card, pieces, &rise, training)?;
         }
         if best.candidate.value(Lever::Compile) != Some(&whole()) && fastest.candidate == best.candidate {
-            self.tell_of_whole(&best);
+            self.report_whole_model_compile(&best);
         }
         Ok(fastest)
     }
@@ -171,7 +171,7 @@ impl<T: Trial> Search<'_, T> {
     }
 
     /// Reports the result of compiling the whole model, if the plan does not contain it.
-    fn tell_of_whole(&mut self, best: &Tried) {
+    fn report_whole_model_compile(&mut self, best: &Tried) {
         let is_whole =
             |tried: &&Tried| tried.outcome.fits && tried.candidate.value(Lever::Compile) == Some(&whole());
         let on_the_card = |tried: &Tried| (!tried.fits(), milliseconds(&tried.outcome));

@@ -35,7 +35,7 @@ pub(crate) fn find_counting(mut text: impl BufRead) -> io::Result<(Vec<OomText>,
         search.number += 1;
         // Progress bars separate their updates by carriage returns within one line.
         for part in plain.split('\r').filter(|part| !part.trim().is_empty()) {
-            search.line(part.trim_end());
+            search.process_line(part.trim_end());
         }
         if plain.trim().is_empty() {
             search.end_message();
@@ -107,7 +107,7 @@ struct Open {
 }
 
 impl Search {
-    fn line(&mut self, line: &str) {
+    fn process_line(&mut self, line: &str) {
         let (rank, line) = rank_of(line);
         // Some loggers draw a box around tracebacks.
         let line =
@@ -130,7 +130,7 @@ impl Search {
             open.message.push(' ');
             open.message.push_str(line.trim_start());
         } else {
-            self.traceback(rank, line);
+            self.process_traceback(rank, line);
             return;
         }
         if self.open.as_ref().is_some_and(|open| message::is_whole(open.kind, &open.message)) {
@@ -151,7 +151,6 @@ impl Search {
             }
             return;
         }
-        // The library, PyTorch and the launcher may each report the same failure.
         if self.found.len() < MAX_MESSAGES {
             let figures = message::figures(kind, &message);
             let advice = message::advice(&message);
@@ -159,7 +158,7 @@ impl Search {
         }
     }
 
-    fn traceback(&mut self, rank: Option<u32>, line: &str) {
+    fn process_traceback(&mut self, rank: Option<u32>, line: &str) {
         if line.starts_with("Traceback (most recent call last)") {
             self.tracebacks.remove(&rank);
         } else if let Some(number) = arrow(line) {
@@ -180,8 +179,8 @@ impl Search {
     }
 }
 
-/// Returns the start of a message for a reader: at the error's class name if the found text is in the middle
-/// of a library's message.
+/// Returns where a message starts that was recognised at `at`. A library's message may start earlier: after
+/// the error's class name.
 fn message_start(kind: OomKind, line: &str, at: usize) -> usize {
     if matches!(kind, OomKind::CachingAllocator | OomKind::FractionExceeded | OomKind::Absurd) {
         return at;
@@ -256,7 +255,7 @@ fn frame(line: &str) -> Option<LogFrame> {
             function: function.split('(').next().unwrap_or("").to_owned(),
         });
     }
-    // Older IPythons: `<ipython-input-3-abc> in step(x)`, `~/train.py in forward(self, x)`.
+    // Older versions of IPython: `<ipython-input-3-abc> in step(x)`, `~/train.py in forward(self, x)`.
     let (file, function) = line.split_once(" in ")?;
     let is_file = std::path::Path::new(file).extension().is_some_and(|extension| extension == "py");
     if is_file && !file.contains(' ') || file.starts_with("<ipython-input-") {
@@ -266,7 +265,7 @@ fn frame(line: &str) -> Option<LogFrame> {
     None
 }
 
-/// Parses the number of the line that IPython marks with an arrow.
+/// Parses the line number that IPython marks with an arrow (`----> 7 loss.backward()`).
 fn arrow(line: &str) -> Option<u32> {
     let rest = line.trim_start().trim_start_matches('-').strip_prefix('>')?.trim_start();
     let digits = rest.find(|character: char| !character.is_ascii_digit()).unwrap_or(rest.len());

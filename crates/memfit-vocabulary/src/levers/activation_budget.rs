@@ -12,7 +12,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "compiled graphs save at most this share of their activations and recompute the rest",
     sentence: Sentence::With(sentence),
     unit: "%",
-    search: Some(Search { of_compiled: true, ..Search::new(Turn::WhereShort, 120, sense) }),
+    search: Some(Search { of_compiled: true, ..Search::new(Turn::IfMemoryShort, 120, sense) }),
     script: Script::Model(&[ModelChange::Share {
         statement: "torch._functorch.config.activation_memory_budget = {share}",
         imports: &["torch._functorch.config"],

@@ -18,7 +18,7 @@ pub(super) const LEVER: Declaration = Declaration {
     sentence: Sentence::Brief,
     search: Some(Search {
         instead_of: &[Lever::FusedOptimizer, Lever::ForeachOff],
-        ..Search::new(Turn::WhereShort, 170, sense)
+        ..Search::new(Turn::IfMemoryShort, 170, sense)
     }),
     keywords: &[Keyword::new(Framework::Transformers, "optim", "\"adafactor\"")],
     docs: Docs::new("", "replaces the optimizer by Adafactor, in the same object"),

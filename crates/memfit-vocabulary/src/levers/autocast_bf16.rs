@@ -12,7 +12,7 @@ pub(super) const LEVER: Declaration = Declaration {
     ],
     brief: "most operations in bf16",
     sentence: Sentence::Words("most operations in bf16 (autocast)"),
-    search: Some(Search::new(Turn::First, 40, sense)),
+    search: Some(Search::new(Turn::Always, 40, sense)),
     script: Script::Autocast { dtype: "bfloat16", scaled: false },
     keywords: &[
         Keyword::new(Framework::Transformers, "bf16", "True"),

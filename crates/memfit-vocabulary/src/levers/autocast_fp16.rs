@@ -9,7 +9,7 @@ pub(super) const LEVER: Declaration = Declaration {
     excludes: &[(Lever::PureBf16, "an operation runs in one data type")],
     brief: "most operations in fp16, with loss scaling",
     sentence: Sentence::Words("most operations in fp16 (autocast) with loss scaling"),
-    search: Some(Search::new(Turn::First, 50, sense)),
+    search: Some(Search::new(Turn::Always, 50, sense)),
     script: Script::Autocast { dtype: "float16", scaled: true },
     keywords: &[
         Keyword::new(Framework::Transformers, "fp16", "True"),

@@ -8,7 +8,7 @@ pub(super) const LEVER: Declaration = Declaration {
     sentence: Sentence::Words("optimizer state in bf16"),
     search: Some(Search {
         instead_of: &[Lever::FusedOptimizer, Lever::ForeachOff],
-        ..Search::new(Turn::WhereShort, 150, sense)
+        ..Search::new(Turn::IfMemoryShort, 150, sense)
     }),
     docs: Docs::new(
         "",

@@ -5,7 +5,7 @@ use crate::{Declaration, Docs, Label, ModelChange, Script, Search, Sense, Senten
 pub(super) const LEVER: Declaration = Declaration {
     brief: "`channels_last` memory format",
     sentence: Sentence::Brief,
-    search: Some(Search::new(Turn::First, 70, sense)),
+    search: Some(Search::new(Turn::Always, 70, sense)),
     script: Script::Model(&[ModelChange::Each {
         statement: "{model}.to(memory_format=torch.channels_last)",
         imports: &["torch"],

@@ -8,7 +8,7 @@ const MANY_CLASSES: u64 = 4096;
 pub(super) const LEVER: Declaration = Declaration {
     brief: "chunked cross-entropy: the full logits are never materialised",
     sentence: Sentence::Words("chunked cross-entropy: the full logits are never materialised"),
-    search: Some(Search::new(Turn::First, 80, sense)),
+    search: Some(Search::new(Turn::Always, 80, sense)),
     docs: Docs::new(
         "tokens, or `head=NAME,tokens=N`",
         "`cross_entropy` computes the last layer's logits and their gradients chunk by chunk (in fp16, once more in the backward pass); other uses of the logits still get them in full",

@@ -14,7 +14,7 @@ const COMPILE_EACH: &str = r#"def compile_each(model, names):
 pub(super) const LEVER: Declaration = Declaration {
     brief: "kernels fused by `torch.compile`",
     sentence: Sentence::With(sentence),
-    search: Some(Search::new(Turn::First, 90, sense)),
+    search: Some(Search::new(Turn::Always, 90, sense)),
     script: Script::Model(&[
         ModelChange::Each { statement: "{model}.compile()", imports: &[] },
         ModelChange::Modules {

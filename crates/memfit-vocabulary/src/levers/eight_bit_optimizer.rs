@@ -13,7 +13,7 @@ pub(super) const LEVER: Declaration = Declaration {
     sentence: Sentence::Words("optimizer state in 8 bits"),
     search: Some(Search {
         instead_of: &[Lever::FusedOptimizer, Lever::ForeachOff],
-        ..Search::new(Turn::WhereShort, 160, sense)
+        ..Search::new(Turn::IfMemoryShort, 160, sense)
     }),
     keywords: &[Keyword::new(Framework::Transformers, "optim", "\"adamw_bnb_8bit\"")],
     saves: Some(|held| held.states / 100 * 74),

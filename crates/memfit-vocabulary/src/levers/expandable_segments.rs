@@ -9,7 +9,7 @@ pub(super) const LEVER: Declaration = Declaration {
     excludes: &[(Lever::AllocatorSettings, "`allocator-settings` sets the whole variable")],
     brief: "expandable segments: less fragmentation",
     sentence: Sentence::Words("PYTORCH_ALLOC_CONF=expandable_segments:True: less fragmentation"),
-    search: Some(Search::new(Turn::First, 110, sense)),
+    search: Some(Search::new(Turn::Always, 110, sense)),
     script: Script::Environment { name: "PYTORCH_CUDA_ALLOC_CONF", value: "expandable_segments:True" },
     docs: Docs::new("", "`expandable_segments:True` in the environment; a warning where CUDA runs already"),
     ..Declaration::new("expandable-segments", Stage::Environment, Label::Exact)

@@ -5,7 +5,7 @@ use crate::{Declaration, Docs, Label, Script, Search, Sense, Sentence, Situation
 pub(super) const LEVER: Declaration = Declaration {
     brief: "parameters are updated one at a time (`foreach=False`)",
     sentence: Sentence::Words("the optimizer updates one parameter at a time (`foreach=False`)"),
-    search: Some(Search::new(Turn::First, 20, sense)),
+    search: Some(Search::new(Turn::Always, 20, sense)),
     script: Script::OptimizerKeyword { keyword: "foreach=False", name: "foreach", instead_of: "fused" },
     docs: Docs {
         value: "",

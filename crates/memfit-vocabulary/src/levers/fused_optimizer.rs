@@ -9,7 +9,7 @@ pub(super) const LEVER: Declaration = Declaration {
     excludes: &[(Lever::ForeachOff, "one kernel for all, or one parameter at a time")],
     brief: "fused optimizer kernel, without temporaries",
     sentence: Sentence::Words("fused optimizer kernel, which needs no temporaries"),
-    search: Some(Search { instead_of: &[Lever::ForeachOff], ..Search::new(Turn::First, 10, sense) }),
+    search: Some(Search { instead_of: &[Lever::ForeachOff], ..Search::new(Turn::Always, 10, sense) }),
     script: Script::OptimizerKeyword { keyword: "fused=True", name: "fused", instead_of: "foreach" },
     keywords: &[Keyword::new(Framework::Transformers, "optim", "\"adamw_torch_fused\"")],
     docs: Docs::new("", "the optimizer's `fused=True` kernel, which needs no temporaries"),

@@ -7,7 +7,7 @@ pub(super) const LEVER: Declaration = Declaration {
     sentence: Sentence::Words(
         "gradients are views of DDP's buckets (`gradient_as_bucket_view=True`), so they are stored once",
     ),
-    search: Some(Search::new(Turn::First, 100, sense)),
+    search: Some(Search::new(Turn::Always, 100, sense)),
     docs: Docs::new("", "gradients are views of DistributedDataParallel's buckets"),
     ..Declaration::new("gradient-as-bucket-view", Stage::Model, Label::Exact)
 };

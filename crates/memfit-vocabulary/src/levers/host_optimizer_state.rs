@@ -7,7 +7,7 @@ pub(super) const LEVER: Declaration = Declaration {
     sentence: Sentence::Words("optimizer state offloaded to host memory"),
     search: Some(Search {
         instead_of: &[Lever::FusedOptimizer, Lever::ForeachOff],
-        ..Search::new(Turn::WhereShort, 140, sense)
+        ..Search::new(Turn::IfMemoryShort, 140, sense)
     }),
     saves: Some(|held| held.states),
     docs: Docs::new(

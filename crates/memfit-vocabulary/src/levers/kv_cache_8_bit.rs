@@ -5,7 +5,7 @@ use crate::{Declaration, Docs, Label, Search, Sense, Sentence, Situation, Stage,
 pub(super) const LEVER: Declaration = Declaration {
     brief: "8-bit KV cache",
     sentence: Sentence::Brief,
-    search: Some(Search::new(Turn::WhereShort, 230, sense)),
+    search: Some(Search::new(Turn::IfMemoryShort, 230, sense)),
     docs: Docs::new("", "the KV cache of transformers' models in 8 bits"),
     ..Declaration::new("kv-cache-8-bit", Stage::Model, Label::ChangesTraining)
 };

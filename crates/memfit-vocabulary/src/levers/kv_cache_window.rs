@@ -10,7 +10,7 @@ pub(super) const LEVER: Declaration = Declaration {
     excludes: &[(Lever::KvCache8Bit, "a layer's cache is of one kind")],
     brief: "KV cache of the last N tokens only",
     sentence: Sentence::With(|moved| format!("KV cache of the last {} tokens only", moved.value)),
-    search: Some(Search::new(Turn::WhereShort, 240, sense)),
+    search: Some(Search::new(Turn::IfMemoryShort, 240, sense)),
     docs: Docs::new("tokens", "the KV cache of transformers' models keeps only the last tokens"),
     ..Declaration::new("kv-cache-window", Stage::Model, Label::ChangesTraining)
 };

@@ -13,7 +13,7 @@ pub(super) const LEVER: Declaration = Declaration {
     ],
     brief: "LoRA adapters on frozen weights",
     sentence: Sentence::Words("LoRA adapters on frozen weights"),
-    search: Some(Search::new(Turn::WhereShort, 200, sense)),
+    search: Some(Search::new(Turn::IfMemoryShort, 200, sense)),
     saves: Some(|held| (held.states + held.trained) / 10 * 9),
     docs: Docs::new("rank", "LoRA adapters on frozen weights, merged on `close()`"),
     ..Declaration::new("lora", Stage::Model, Label::ChangesTraining)

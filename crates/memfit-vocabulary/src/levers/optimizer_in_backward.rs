@@ -15,7 +15,7 @@ pub(super) const LEVER: Declaration = Declaration {
     ),
     search: Some(Search {
         instead_of: &[Lever::FusedOptimizer, Lever::ForeachOff],
-        ..Search::new(Turn::WhereShort, 130, sense)
+        ..Search::new(Turn::IfMemoryShort, 130, sense)
     }),
     docs: Docs::new(
         "",

@@ -13,7 +13,7 @@ pub(super) const LEVER: Declaration = Declaration {
     sentence: Sentence::Words("weights, gradients and optimizer state in bf16"),
     search: Some(Search {
         instead_of: &[Lever::AutocastBf16, Lever::AutocastFp16],
-        ..Search::new(Turn::WhereShort, 180, sense)
+        ..Search::new(Turn::IfMemoryShort, 180, sense)
     }),
     keywords: &[Keyword::new(Framework::Lightning, "precision", "\"bf16-true\"")],
     saves: Some(|held| (held.parameters + held.states + held.trained) / 2),

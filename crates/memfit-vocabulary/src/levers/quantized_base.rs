@@ -15,7 +15,7 @@ pub(super) const LEVER: Declaration = Declaration {
     sentence: Sentence::Words("frozen weights quantized to 4 bits (QLoRA)"),
     search: Some(Search {
         with: &[(Lever::Lora, Value::Count(lora::RANK))],
-        ..Search::new(Turn::WhereShort, 210, sense)
+        ..Search::new(Turn::IfMemoryShort, 210, sense)
     }),
     docs: Docs::new("`\"8-bit\"`, `\"4-bit\"`", "the frozen weights under `lora`, quantized"),
     ..Declaration::new("quantized-base", Stage::Model, Label::ChangesTraining)

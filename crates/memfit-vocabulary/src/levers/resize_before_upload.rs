@@ -11,7 +11,7 @@ pub(super) const LEVER: Declaration = Declaration {
     harm: Harm::Samples,
     brief: "images are resized before they are copied to the GPU",
     sentence: Sentence::With(|moved| format!("images resized to {} pixels on the shorter side", moved.value)),
-    search: Some(Search::new(Turn::WhereShort, 250, sense)),
+    search: Some(Search::new(Turn::IfMemoryShort, 250, sense)),
     docs: Docs::new(
         "length",
         "images are resized on the host until their shorter side has that length, through `step.over(loader)`",

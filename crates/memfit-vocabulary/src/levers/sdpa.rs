@@ -7,7 +7,7 @@ pub(super) const LEVER: Declaration = Declaration {
     sentence: Sentence::Words(
         "memory-efficient attention (SDPA): the attention matrix is never materialised",
     ),
-    search: Some(Search::new(Turn::First, 30, sense)),
+    search: Some(Search::new(Turn::Always, 30, sense)),
     docs: Docs::new(
         "",
         "sets `attn_implementation` of Hugging Face models; attention written out by hand is recognised by its operations and replaced by `scaled_dot_product_attention`",

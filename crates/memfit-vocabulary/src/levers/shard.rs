@@ -13,7 +13,7 @@ pub(super) const LEVER: Declaration = Declaration {
     sentence: Sentence::Words("parameters, gradients and optimizer state sharded over the GPUs (FSDP2)"),
     search: Some(Search {
         instead_of: &[Lever::GradientAsBucketView],
-        ..Search::new(Turn::WhereShort, 190, sense)
+        ..Search::new(Turn::IfMemoryShort, 190, sense)
     }),
     docs: Docs::new("", "FSDP2 over all ranks"),
     ..Declaration::new("shard", Stage::Model, Label::Rounding)

@@ -92,8 +92,8 @@ fn a_search_has_an_order_and_does_not_contradict_itself() {
         }
     }
     let turns: Vec<(u16, Turn)> = searched().map(|(_, search)| (search.place, search.turn)).collect();
-    let last = turns.iter().filter(|(_, turn)| *turn == Turn::First).map(|(place, _)| *place).max();
-    assert!(turns.iter().all(|(place, turn)| *turn == Turn::First || Some(*place) > last));
+    let last = turns.iter().filter(|(_, turn)| *turn == Turn::Always).map(|(place, _)| *place).max();
+    assert!(turns.iter().all(|(place, turn)| *turn == Turn::Always || Some(*place) > last));
 }
 
 #[test]

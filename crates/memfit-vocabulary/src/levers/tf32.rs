@@ -7,7 +7,7 @@ use crate::{
 pub(super) const LEVER: Declaration = Declaration {
     brief: "TF32 for fp32 matrix products",
     sentence: Sentence::Brief,
-    search: Some(Search::new(Turn::First, 60, sense)),
+    search: Some(Search::new(Turn::Always, 60, sense)),
     script: Script::Statements(&[
         "torch.backends.cuda.matmul.allow_tf32 = True",
         "torch.backends.cudnn.allow_tf32 = True",

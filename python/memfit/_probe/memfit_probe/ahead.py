@@ -67,7 +67,7 @@ class Ahead:
         """Record the modules at the fork; later ones are new."""
         self.known = frozenset(sys.modules)
 
-    def tell(self):
+    def write_new_modules(self):
         """Report the new modules at the end of a try."""
         new = [name for name in list(sys.modules) if name not in self.known]
         if not new:

@@ -24,7 +24,7 @@ def send(kind, **fields):
         os.close(descriptor)
 
 
-def tell_of(torch):
+def send_torch(torch):
     """Send the version of torch and the current allocator settings of the environment."""
     settings = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
     send("torch", version=str(torch.__version__), cuda=torch.version.cuda, alloc_conf=settings)

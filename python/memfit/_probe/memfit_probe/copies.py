@@ -31,7 +31,7 @@ def note(notes, roots):
         elif type(held) in (dict, OrderedDict):
             for names in by_name:
                 copies.extend(_by_name(notes, held, names))
-    notes.tell(
+    notes.note_owners(
         codes.PARAMETERS,
         [pair for pair in copies if not own.intersection(notes.addresses(pair[0]))],
     )

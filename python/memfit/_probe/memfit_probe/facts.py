@@ -152,7 +152,7 @@ class Facts:
         if trains:
             self.division.given(batch, self.ignores)
 
-    def tell(self, model, each):
+    def collect(self, model, each):
         """Return the facts as fields of the message; a model may consist of several that are called
         separately.
         """

@@ -102,7 +102,7 @@ class Feeding:
         if self.asked and self.kept is None and known is not None:
             self.kept = known()
 
-    def tell(self):
+    def describe(self):
         """Return the facts about the loaders that train, as a field of the last message."""
         try:
             return self._known()

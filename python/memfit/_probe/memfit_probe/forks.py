@@ -103,7 +103,7 @@ def _serve(session):
     with contextlib.suppress(Exception):
         session.planned.inputs.survey()
     session.ahead = ahead.Ahead(session, channel.run_dir())
-    _tell_asked()
+    _write_facts_read()
     _answer("ready")
     with open(requests, encoding="utf-8") as lines:
         while True:
@@ -114,7 +114,7 @@ def _serve(session):
             run_dir = line.rstrip("\n")
             with contextlib.suppress(Exception):
                 session.ahead.catch_up()
-            _tell_asked()
+            _write_facts_read()
             middle = os.fork()
             if middle:
                 os.waitpid(middle, 0)
@@ -126,9 +126,9 @@ def _serve(session):
     _become(session, run_dir)
 
 
-def _tell_asked():
-    """Which facts of the card the script was told before it needed it: a run on a card where they differ
-    cannot be forked from here.
+def _write_facts_read():
+    """Write which facts about the GPU the script has read so far: a run on a GPU where they differ cannot be
+    forked from here.
     """
     path = os.path.join(channel.run_dir(), "asked")
     with open(path + ".new", "w", encoding="utf-8") as file:

@@ -67,7 +67,7 @@ class Trials:
     def run(self, batches):
         """Measure the loader and send each result."""
         with random_numbers_kept():
-            self._tell_of_loader(batches)
+            self._send_loader(batches)
             for workers in self._numbers():
                 channel.send("loader_trial", workers=workers, **self._tried(workers))
 
@@ -80,7 +80,7 @@ class Trials:
             doubling *= 2
         return sorted(numbers)
 
-    def _tell_of_loader(self, batches):
+    def _send_loader(self, batches):
         loader = self.loader
         try:
             items = len(loader.dataset)

@@ -69,7 +69,7 @@ class Blocks:
 
         return _call_impl
 
-    def tell(self):
+    def as_fields(self):
         """Return the results as a field of the message."""
         return [
             {"name": name, "kept": max(0, kept), "busy_ns": busy, "output": output}

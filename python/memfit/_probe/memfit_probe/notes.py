@@ -48,7 +48,7 @@ class Notes:
             # Tensors without memory (fake tensors, wrappers of transforms) raise an error.
             return ()
 
-    def tell(self, category, owned):
+    def note_owners(self, category, owned):
         """Note pairs of a tensor and the number of its owner's name."""
         found, owners = [], []
         for tensor, owner in owned:
@@ -86,9 +86,9 @@ class Notes:
             buffers.extend(
                 (buffer, owner) for buffer in getattr(module, "_buffers", {}).values() if buffer is not None
             )
-        self.tell(codes.PARAMETERS, parameters)
-        self.tell(codes.BUFFERS, buffers)
-        self.tell(codes.GRADIENTS, gradients)
+        self.note_owners(codes.PARAMETERS, parameters)
+        self.note_owners(codes.BUFFERS, buffers)
+        self.note_owners(codes.GRADIENTS, gradients)
         if not self.sharded and any(hasattr(parameter, "_local_tensor") for parameter, _ in parameters):
             self.sharded = True
 
@@ -107,7 +107,7 @@ class Notes:
             owner = self.session.modules.number_of(module)
             own = [(parameter, owner) for parameter in module._parameters.values() if parameter is not None]
             if own:
-                self.tell(codes.PARAMETERS, own)
+                self.note_owners(codes.PARAMETERS, own)
         except Exception as error:
             self.session.remark("probe-label", error, what="note a module")
 
@@ -125,14 +125,14 @@ class Notes:
                 waiting.extend(value)
             elif isinstance(value, dict):
                 waiting.extend(value.values())
-        self.tell(codes.INPUTS, found)
+        self.note_owners(codes.INPUTS, found)
 
     # Optimizers
 
     def gradients(self, optimizer):
         """Note the gradients that an optimizer is about to use."""
         owner_of = self._owner_of
-        self.tell(
+        self.note_owners(
             codes.GRADIENTS,
             [
                 (parameter.grad, owner_of.get(id(parameter), 0))
@@ -153,7 +153,7 @@ class Notes:
             owner = owner_of.get(id(parameter), 0)
             values = state.values() if isinstance(state, dict) else (state,)
             owned.extend((value, owner) for value in values if isinstance(value, tensor))
-        self.tell(codes.OPTIMIZER_STATE, owned)
+        self.note_owners(codes.OPTIMIZER_STATE, owned)
 
     # Everything
 
@@ -170,6 +170,6 @@ class Notes:
                 for group in optimizer.param_groups
                 for parameter in group["params"]
             ]
-            self.tell(codes.PARAMETERS, parameters)
+            self.note_owners(codes.PARAMETERS, parameters)
             self.gradients(optimizer)
             self.optimizer_state(optimizer, always=True)

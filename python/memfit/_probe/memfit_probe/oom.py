@@ -107,7 +107,7 @@ class OutOfMemory:
         except Exception as error:
             session.remark("probe-failed", error, where="where memory ran out")
 
-    def tell_uncaught(self):
+    def report_uncaught(self):
         """Report the uncaught exception at exit."""
         exception = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if exception is None or isinstance(exception, SystemExit):

@@ -435,7 +435,7 @@ class Planned:
 
     # Facts
 
-    def tell(self):
+    def send_facts(self):
         """Send the facts about the training at the end."""
         if self.arriving is None:
             for name in sorted(self._levers_of("DATA")):

@@ -71,7 +71,7 @@ class Reads:
             finally:
                 integers = known.reading(0) != before
                 if integers:
-                    tell(self.session)
+                    report_use(self.session)
             if not integers and known.unknown_floats() != floats:
                 return self._unknown(name, result)
             return result
@@ -94,10 +94,10 @@ class Reads:
     def decides(self):
         """Count and report that something depends on an unknown value."""
         self.known.assumed(DECIDES)
-        tell(self.session)
+        report_use(self.session)
 
 
-def tell(session):
+def report_use(session):
     """Report the line that used an unknown value other than to print it, once."""
     frames = stack(list(frames_here()))
     key = ("read-back", *frames[:1])

@@ -45,7 +45,7 @@ _session = None
 def begin(torch):
     """Start to watch, after torch was imported."""
     global _session
-    channel.tell_of(torch)
+    channel.send_torch(torch)
     try:
         _session = Session(torch)
         _session.arm()
@@ -182,7 +182,7 @@ class Session:
             rank=None,
             world_size=None,
         )
-        channel.tell_of(self.torch)
+        channel.send_torch(self.torch)
 
     # Messages
 
@@ -342,11 +342,11 @@ class Session:
     def _completed(self, complete):
         if complete > self.reported:
             self.reported = complete
-            self._tell_step(complete)
+            self._send_step(complete)
         if self.steps.enough and not self.loaders.has_more_to_cover():
             self.finish("steps")
 
-    def _tell_step(self, complete):
+    def _send_step(self, complete):
         allocated = peak = 0
         clock = None
         if self.watch is not None:
@@ -397,8 +397,8 @@ class Session:
     @guarded
     def _at_exit(self):
         if not self.ended and self.pid == os.getpid():
-            self.oom.tell_uncaught()
-            self._tell_done("exit")
+            self.oom.report_uncaught()
+            self._send_done("exit")
             if self.had_backward:
                 # The autograd threads release Python objects after `backward` has returned. If one needs the
                 # GIL during shutdown, the process ends by a signal: give them time now.
@@ -416,23 +416,23 @@ class Session:
             # A closed or replaced stream has nothing to flush.
             with contextlib.suppress(Exception):
                 stream.flush()
-        self._tell_done(reason)
+        self._send_done(reason)
         channel.finished()
         while True:
             time.sleep(3600)
 
-    def _tell_done(self, reason):
+    def _send_done(self, reason):
         self.ended = True
         self._measure_loader()
         if self.watch is not None:
             self.notes.everything()
             self.sizes.read()
         if self.planned is not None:
-            self._tell_training()
+            self._send_training()
         if self.ahead is not None:
-            self._tell_imports()
+            self._write_imports()
         if self.host is not None:
-            self.host.tell()
+            self.host.send_result()
         last_words.send(self, reason)
 
     @guarded
@@ -441,9 +441,9 @@ class Session:
         self.loaders.feeding.measure()
 
     @guarded
-    def _tell_training(self):
-        self.planned.tell()
+    def _send_training(self):
+        self.planned.send_facts()
 
     @guarded
-    def _tell_imports(self):
-        self.ahead.tell()
+    def _write_imports(self):
+        self.ahead.write_new_modules()

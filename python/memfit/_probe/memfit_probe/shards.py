@@ -27,7 +27,7 @@ def arm(session):
         def wait_for_unshard(self, *args, **kwargs):
             result = original(self, *args, **kwargs)
             try:
-                tell(session, self)
+                note_parameters(session, self)
             except Exception as error:
                 session.remark("probe-label", error, what="note gathered parameters")
             return result
@@ -38,7 +38,8 @@ def arm(session):
         imports.after(home, gathers)
 
 
-def tell(session, group):
+def note_parameters(session, group):
+    """Note the full parameters of a group that FSDP2 has gathered."""
     number_of = session.modules.number_of
     # The buffer of the all-gather, and the parameter that is a view or a copy of it.
     owned = [
@@ -47,4 +48,4 @@ def tell(session, group):
         for tensor in (*getattr(each, "all_gather_outputs", ()), getattr(each, "_unsharded_param", None))
         if tensor is not None and tensor.untyped_storage().size()
     ]
-    session.notes.tell(codes.PARAMETERS, owned)
+    session.notes.note_owners(codes.PARAMETERS, owned)

@@ -94,7 +94,7 @@ class Sizes:
                 addresses = [entry["addr"] for entry in handed_out]
                 watch.requested(device, first, addresses, [entry["size"] for entry in handed_out])
             if self.traces is not None and first > 0:
-                self.traces.tell(device, first, trace)
+                self.traces.send(device, first, trace)
         live = {}
         for segment in snapshot["segments"]:
             address = segment["address"]

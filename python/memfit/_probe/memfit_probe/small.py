@@ -269,9 +269,9 @@ class Small:
         if expected is not None and not self._tell(result, expected):
             # The result on the GPU has another shape, so any use of it is a guess.
             known.assumed(b"unknown-integer")
-            read_back.tell(self.session)
+            read_back.report_use(self.session)
         elif known.reading(0) != before:
-            read_back.tell(self.session)
+            read_back.report_use(self.session)
         return result
 
     # On the host

@@ -1,7 +1,5 @@
-"""Replaces missing data sets by samples of the stated shapes and types, or of known torchvision data sets.
-
-Only data sets whose files are missing are replaced. The script's own transforms run, on an image like the
-data set's own.
+"""Replaces data sets whose files are missing: by samples as described on the command line, or, for known
+torchvision data sets, by images of their size. The script's own transforms run on these images.
 """
 
 import functools
@@ -13,11 +11,12 @@ from . import imports
 # Errors of missing files: torchvision raises a RuntimeError, or fails to read a missing file for lack of
 # another package.
 ABSENT = (FileNotFoundError, NotADirectoryError, ConnectionError, TimeoutError, URLError, RuntimeError)
-# Libraries whose data sets contain graphs, which fields cannot describe.
-OF_GRAPHS = ("torch_geometric", "dgl", "ogb")
+# Libraries of graphs; the option cannot describe their samples.
+GRAPH_LIBRARIES = ("torch_geometric", "dgl", "ogb")
 # Number of samples of a data set of unknown size.
-SAMPLES = 10_000
-# Mode, width, height, classes and size of torchvision's data sets; photographs have a typical size.
+DEFAULT_SAMPLES = 10_000
+# Mode, width, height, classes and number of samples of torchvision's data sets. For photographs of different
+# sizes, the size is a typical one.
 KNOWN = {
     "CIFAR10": ("RGB", 32, 32, 10, 50_000),
     "CIFAR100": ("RGB", 32, 32, 100, 50_000),
@@ -67,7 +66,7 @@ class SyntheticData:
 
         def init_subclass(cls, **kwargs):
             original(cls, **kwargs)
-            # Those of libraries are handled by name, or need no files.
+            # torchvision's data sets are replaced by name; those of torch need no files.
             if cls.__module__.split(".")[0] not in ("torch", "torchvision"):
                 synthetic._wrap(cls, synthetic._sample)
 
@@ -84,30 +83,30 @@ class SyntheticData:
             init = cls.__init__
 
             @functools.wraps(init)
-            def made(self, *args, **kwargs):
+            def replaced_init(self, *args, **kwargs):
                 try:
                     init(self, *args, **kwargs)
                 except (*ABSENT, OSError, ImportError) as error:
-                    known = isinstance(error, (*ABSENT, ImportError)) or is_of_a_network(error)
+                    known = isinstance(error, (*ABSENT, ImportError)) or is_network_error(error)
                     if not known or type(self) is not cls or not synthetic.can_replace(sample, self, error):
                         raise
                     synthetic.replaced(self, sample, args, kwargs, error)
 
-            cls.__init__ = made
+            cls.__init__ = replaced_init
         if "__len__" in own:
             length = cls.__len__
 
             @functools.wraps(length)
-            def counted(self):
+            def replaced_len(self):
                 count = vars(self).get("_memfit_length")
                 return length(self) if count is None else count
 
-            cls.__len__ = counted
+            cls.__len__ = replaced_len
         if "__getitem__" in own:
             getitem = cls.__getitem__
 
             @functools.wraps(getitem)
-            def item(self, index):
+            def replaced_getitem(self, index):
                 if "_memfit_length" in vars(self):
                     if isinstance(index, int) and not -len(self) <= index < len(self):
                         raise IndexError(index)
@@ -120,16 +119,16 @@ class SyntheticData:
                     synthetic._note(synthetic.describe_replacement(self, error))
                     return sample(self, index)
 
-            cls.__getitem__ = item
+            cls.__getitem__ = replaced_getitem
 
     def can_replace(self, sample, dataset, error):
-        """Return `True` if the samples can be made; otherwise the report says what to do."""
+        """Return `True` if samples can be synthesised; otherwise add a remark that says what to do."""
         if sample != self._sample:
             return True
-        # In a script's own code, these errors may mean anything.
+        # In a script's own code, a RuntimeError need not mean a missing file.
         absent = isinstance(error, OSError)
         name = type(dataset).__name__
-        if absent and any(kind.__module__.split(".")[0] in OF_GRAPHS for kind in type(dataset).__mro__):
+        if absent and any(kind.__module__.split(".")[0] in GRAPH_LIBRARIES for kind in type(dataset).__mro__):
             self._note(
                 f"the files of `{name}` are missing ({type(error).__name__}), and its samples are graphs, "
                 "which cannot be synthesised: put the files where it looks for them"
@@ -145,15 +144,14 @@ class SyntheticData:
         return False
 
     def describe_replacement(self, dataset, error):
-        # Without fields it is a known data set.
         stated = "--synthetic-data=image:3x224x224:float32,label:int64<1000"
-        known = f"samples as this data set has them (`{stated}` states others)"
+        known = f"samples of its usual size; `{stated}` sets another"
         what = self.described() if self.fields else known
-        return f"`{type(dataset).__name__}` lacks its files ({type(error).__name__}), and gives {what}"
+        return f"the files of `{type(dataset).__name__}` are missing ({type(error).__name__}); replaced by {what}"
 
     def replaced(self, dataset, sample, args, kwargs, error):
         known = KNOWN.get(type(dataset).__name__)
-        dataset._memfit_length = self.length or (known[4] if known else SAMPLES)
+        dataset._memfit_length = self.length or (known[4] if known else DEFAULT_SAMPLES)
         if known is not None:
             classes = (
                 known[3]
@@ -173,7 +171,7 @@ class SyntheticData:
                 dataset,
                 **contents(self.session.torch, type(dataset).__name__, dataset._memfit_length, classes),
             )
-        self._note(f"{self.describe_replacement(dataset, error)}, {dataset._memfit_length} of them")
+        self._note(f"{self.describe_replacement(dataset, error)} ({dataset._memfit_length} samples)")
 
     # torchvision
 
@@ -182,7 +180,7 @@ class SyntheticData:
             cls = getattr(module, name, None)
             if cls is None or known is None:
                 continue
-            # Inherited methods become the class's own, so that each is wrapped with its own size.
+            # Define inherited methods on the class itself, so that wrapping them affects no other class.
             for method in ("__init__", "__len__", "__getitem__"):
                 if method not in vars(cls):
                     setattr(cls, method, forwarding(cls, method))
@@ -222,9 +220,10 @@ class SyntheticData:
                         "`--synthetic-data=text:str,label:int64<2`"
                     )
                     raise
-                rows = synthetic.length or SAMPLES
+                rows = synthetic.length or DEFAULT_SAMPLES
                 synthetic._note(
-                    f"`{path}` is not here ({type(error).__name__}), and gives {synthetic.described()}, {rows} rows"
+                    f"`{path}` is not on this machine ({type(error).__name__}); replaced by {rows} rows of "
+                    f"{synthetic.described()}"
                 )
                 table = {
                     field["name"]: [synthetic._plain(field, i) for i in range(rows)]
@@ -272,7 +271,7 @@ class SyntheticData:
 
             return Image.new("RGB", (shape[-1], shape[-2]))
         if not shape and field["below"] is not None:
-            # A label, as data sets return it.
+            # Data sets return a label as an `int`.
             return index % field["below"]
         filled = 0 if field["below"] is None else index % field["below"]
         return torch.full(shape, filled, dtype=getattr(torch, dtype))
@@ -282,13 +281,13 @@ class SyntheticData:
         return value.tolist() if hasattr(value, "tolist") else value
 
 
-def is_of_a_network(error):
+def is_network_error(error):
     """Return `True` for a network library's own subclass of `OSError`, as in `requests` and `aiohttp`."""
     return isinstance(error, OSError) and type(error).__module__ != "builtins"
 
 
 def contents(torch, name, length, classes):
-    """Return the arrays of all samples that data sets of this class have as attributes: zeros, which take no
+    """Return the attributes of a data set that hold all samples or labels. Samples are zeros, which take no
     memory until they are copied.
     """
     labels = Cycle(length, classes)

@@ -44,8 +44,8 @@ def training(planned, optimizers):
         "framework": planned.framework,
         "whole": planned.whole_steps,
         "lengths": facts.lengths(planned.inputs.sizes_of(planned.loading)),
-        **planned.facts.tell(whole, each),
-        "blocks": planned.blocks.tell(),
+        **planned.facts.collect(whole, each),
+        "blocks": planned.blocks.as_fields(),
         "holdings": holdings.holdings(whole, optimizers),
         "peaks": planned.peaks,
     }

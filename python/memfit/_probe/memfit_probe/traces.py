@@ -22,7 +22,7 @@ class Traces:
         self.frames.clear()
         self.stacks.clear()
 
-    def tell(self, device, first, trace):
+    def send(self, device, first, trace):
         """Report a device's history; its allocations are numbered from `first` on."""
         watch, number, seen = self.session.watch, first - 1, {}
         stacks, streams, times = [], [], []

@@ -7,16 +7,16 @@ use super::*;
 /// Builds an entry as the compiler writes it, with a header of today's length.
 fn entry(kind: u16, version: u32, flags: u64, stored: &[u8], unpacked: usize) -> Vec<u8> {
     let payload = stored.len().next_multiple_of(8);
-    let mut bytes = vec![0; ENTRY_HEADER];
+    let mut bytes = vec![0; ENTRY_HEADER_BYTES];
     bytes[0..2].copy_from_slice(&kind.to_le_bytes());
-    bytes[4..8].copy_from_slice(&(ENTRY_HEADER as u32).to_le_bytes());
+    bytes[4..8].copy_from_slice(&(ENTRY_HEADER_BYTES as u32).to_le_bytes());
     bytes[8..16].copy_from_slice(&(payload as u64).to_le_bytes());
     bytes[16..20].copy_from_slice(&(stored.len() as u32).to_le_bytes());
     bytes[28..32].copy_from_slice(&version.to_le_bytes());
     bytes[40..48].copy_from_slice(&flags.to_le_bytes());
     bytes[56..64].copy_from_slice(&(unpacked as u64).to_le_bytes());
     bytes.extend_from_slice(stored);
-    bytes.resize(ENTRY_HEADER + payload, 0);
+    bytes.resize(ENTRY_HEADER_BYTES + payload, 0);
     bytes
 }
 
@@ -111,7 +111,7 @@ fn no_container_no_size() {
 #[test]
 fn entries_that_reach_past_the_end_stop_the_walk() {
     let mut bytes = container(&[entry(2, 80, PLAIN, b"12345678", 0), entry(2, 86, PLAIN, b"12345678", 0)]);
-    let second = HEADER + ENTRY_HEADER + 8;
+    let second = HEADER + ENTRY_HEADER_BYTES + 8;
     bytes[second + 8..second + 16].copy_from_slice(&9u64.to_le_bytes());
     assert_eq!(images(&bytes).len(), 1);
 }

@@ -101,7 +101,7 @@ class HostRun:
                 if each.grad is not None and not each.grad.is_sparse:
                     each.grad.detach().copy_(gradient)
 
-    def tell(self):
+    def send_result(self):
         """Send the result at the end of the run."""
         if self.part == "first":
             self.printed.keep()
