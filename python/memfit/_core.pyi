@@ -7,6 +7,7 @@ __all__ = [
     "Controller",
     "Image",
     "ImageError",
+    "NoiseScale",
     "Recipe",
     "Samples",
     "TileSamples",
@@ -20,6 +21,7 @@ __all__ = [
     "main",
     "parse_size",
     "read_plan",
+    "smaller_micro_batch",
 ]
 
 __version__: str

@@ -3,6 +3,9 @@
 use memfit_train::NoiseSample;
 use pyo3::prelude::*;
 
+/// Value, lower and upper end of the interval, and mean count of a step.
+type Estimate = (Option<f64>, Option<f64>, Option<f64>, f64);
+
 /// Moving averages of a training's gradient noise; see `memfit.Step.noise_scale`.
 #[pyclass(module = "memfit._core", name = "NoiseScale")]
 pub(crate) struct NoiseScale {
@@ -35,7 +38,7 @@ impl NoiseScale {
     }
 
     /// Value, lower and upper end of the interval, and mean count of a step; None before the first estimate.
-    fn estimate(&self) -> Option<(Option<f64>, Option<f64>, Option<f64>, f64)> {
+    fn estimate(&self) -> Option<Estimate> {
         self.inner.estimate().map(|found| (found.value, found.low, found.high, found.batch))
     }
 

@@ -40,8 +40,9 @@ fn text(path: &Path, here: &Here) -> PyResult<String> {
         ("accelerate", Framework::Accelerate),
     ] {
         let settings = framework_settings(framework, &plan).into_iter();
-        value["settings"][name] =
-            settings.map(|(keyword, value, lever)| serde_json::json!([keyword, value, lever.name()])).collect();
+        value["settings"][name] = settings
+            .map(|(keyword, value, lever)| serde_json::json!([keyword, value, lever.name()]))
+            .collect();
     }
     Ok(value.to_string())
 }
