@@ -19,8 +19,8 @@ impl NoiseScale {
         Self { inner: memfit_train::NoiseScale::default() }
     }
 
-    /// Adds an optimizer step: the count of each micro-batch with the squared norm of its gradient sum, and the
-    /// squared norm of the step's gradient sum. Returns false if it gives no estimate.
+    /// Adds an optimizer step: the count of each micro-batch with the squared norm of its gradient sum, and
+    /// the squared norm of the step's gradient sum. Returns false if it gives no estimate.
     fn step(&mut self, parts: Vec<(f64, f64)>, whole: f64) -> bool {
         self.inner.step(&NoiseSample { parts, whole })
     }
