@@ -7,6 +7,7 @@ __all__ = [
     "Controller",
     "Image",
     "ImageError",
+    "NoiseScale",
     "Recipe",
     "Samples",
     "TileSamples",
@@ -21,6 +22,7 @@ __all__ = [
     "outline",
     "parse_size",
     "read_plan",
+    "smaller_micro_batch",
 ]
 
 __version__: str

@@ -3,6 +3,9 @@
 use memfit_train::NoiseSample;
 use pyo3::prelude::*;
 
+/// Value, lower and upper end of the interval, and mean count of a step.
+type Estimate = (Option<f64>, Option<f64>, Option<f64>, f64);
+
 /// Moving averages of a training's gradient noise; see `memfit.Step.noise_scale`.
 #[pyclass(module = "memfit._core", name = "NoiseScale")]
 pub(crate) struct NoiseScale {
@@ -16,8 +19,8 @@ impl NoiseScale {
         Self { inner: memfit_train::NoiseScale::default() }
     }
 
-    /// Adds an optimizer step: the count of each micro-batch with the squared norm of its gradient sum, and the
-    /// squared norm of the step's gradient sum. Returns false if it gives no estimate.
+    /// Adds an optimizer step: the count of each micro-batch with the squared norm of its gradient sum, and
+    /// the squared norm of the step's gradient sum. Returns false if it gives no estimate.
     fn step(&mut self, parts: Vec<(f64, f64)>, whole: f64) -> bool {
         self.inner.step(&NoiseSample { parts, whole })
     }
@@ -35,7 +38,7 @@ impl NoiseScale {
     }
 
     /// Value, lower and upper end of the interval, and mean count of a step; None before the first estimate.
-    fn estimate(&self) -> Option<(Option<f64>, Option<f64>, Option<f64>, f64)> {
+    fn estimate(&self) -> Option<Estimate> {
         self.inner.estimate().map(|found| (found.value, found.low, found.high, found.batch))
     }
 

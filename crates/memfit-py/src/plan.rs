@@ -12,8 +12,8 @@ use pyo3::{
 /// Reads a plan file: a dict with `micro_batch` and `micro_batches_per_step` (if the plan has them),
 /// `accumulate`, `lever` (a list of dicts with `name`, `value` and `label`), `made_for`, `expected`, and
 /// `warnings`: differences between this environment and the one that the plan was made for, as far as the
-/// arguments describe it; and `settings`, the plan as settings of training libraries: for each library a list of
-/// keyword, value as Python source, and lever.
+/// arguments describe it; and `settings`, the plan as settings of training libraries: for each library a
+/// list of keyword, value as Python source, and lever.
 #[pyfunction]
 #[pyo3(signature = (path, *, torch = None, gpu = None, capacity = None))]
 #[expect(clippy::needless_pass_by_value, reason = "arguments from Python are owned")]
@@ -40,8 +40,9 @@ fn text(path: &Path, here: &Here) -> PyResult<String> {
         ("accelerate", Framework::Accelerate),
     ] {
         let settings = framework_settings(framework, &plan).into_iter();
-        value["settings"][name] =
-            settings.map(|(keyword, value, lever)| serde_json::json!([keyword, value, lever.name()])).collect();
+        value["settings"][name] = settings
+            .map(|(keyword, value, lever)| serde_json::json!([keyword, value, lever.name()]))
+            .collect();
     }
     Ok(value.to_string())
 }

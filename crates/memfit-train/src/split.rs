@@ -51,9 +51,9 @@ pub fn split_by_cost(costs: &[u64], most: usize, budget: u64) -> Vec<Part> {
     parts
 }
 
-/// Next batch size to try after `failed` samples of a global batch of `total` did not fit: its largest divisor of
-/// at most half, so that gradient accumulation over whole micro-batches keeps the global batch. `None` if there is
-/// none.
+/// Next batch size to try after `failed` samples of a global batch of `total` did not fit: its largest
+/// divisor of at most half, so that gradient accumulation over whole micro-batches keeps the global batch.
+/// `None` if there is none.
 pub fn smaller_micro_batch(total: u32, failed: u32) -> Option<u32> {
     (1..=failed / 2).rev().find(|size| total.is_multiple_of(*size))
 }
