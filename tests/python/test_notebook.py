@@ -153,7 +153,7 @@ def test_a_run_that_ended_in_an_earlier_cell_is_no_answer(monkeypatch):
     class Fits:
         fits = True
 
-    def ask(verb, arguments, **_):
+    def ask(_verb, arguments, **_):
         Path(arguments[-1], "reached").write_text("3")
 
     monkeypatch.setattr(script, "ask", ask)
