@@ -12,37 +12,40 @@ import pytest
 from memfit._api import function
 from support import on_device
 
-#: A script whose function is found by its name, and that must not be run again as a script.
+#: A script whose function is found by its name, and that must not be run again as a script. The guide's test
+#: calls such a function on a virtual GPU.
 SCRIPT = """
 import pathlib
 import sys
-import torch
-import memfit
+from memfit._api import function
 
-SIZES = [1024]
+SIZES = [3]
 pathlib.Path("imports").open("a").write(__name__ + "\\n")
 
-def train(width, batch, *, rate):
-    model = torch.nn.Linear(width, width).cuda()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
-    for _ in range(9):
-        model(batch.cuda()).sum().backward()
-        optimizer.step()
+def train(width, *, rate):
+    pathlib.Path("called").write_text(f"{width} {rate} {SIZES} {sys.argv[1:]}")
 
 if __name__ == "__main__":
-    report = memfit.fits(train, (SIZES[0], torch.zeros(8, 1024)), {"rate": 0.1}, gpu="t4", progress=False)
-    print(report.verdict, report.steps, report.at_peak.by_category["optimizer"], sys.argv[1:])
+    pathlib.Path("call.pickle").write_bytes(function._payload(train, (SIZES.pop(),), {"rate": 0.1}, 1))
 """
 
 
 def test_a_scripts_function_is_called_without_the_script(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, "train.py", "--flag"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    # Two moments of a weight and a bias, and two counts of steps on the host.
-    assert done.stdout == f"fits 3 {2 * 4 * (1024 * 1024 + 1024)} ['--flag']\n", done.stderr
+    subprocess.run([sys.executable, "train.py", "--flag"], cwd=tmp_path, check=True)
+    subprocess.run([sys.executable, str(function.RUNNER), str(tmp_path / "call.pickle")], check=True)
+    # The script was imported anew: its list is as at first.
+    assert (tmp_path / "called").read_text() == "3 0.1 [3] ['--flag']"
     assert (tmp_path / "imports").read_text() == "__main__\n__mp_main__\n"
+
+
+def test_a_function_under_the_guard_is_refused_with_the_reason(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT.replace("def train", "if __name__ == '__main__':\n  def train"))
+    subprocess.run([sys.executable, "train.py"], cwd=tmp_path, check=True)
+    command = [sys.executable, str(function.RUNNER), str(tmp_path / "call.pickle")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "must be defined outside of `if __name__ == '__main__':`" in done.stderr
 
 
 def test_a_closure_is_called_as_often_as_asked(tmp_path):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import memfit
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from memfit._notebook import held, magics, script
-from memfit._notebook.cells import Cell, History, asks_memfit, python
+from memfit._notebook.cells import Cell, History, Source, asks_memfit, python
 from support import on_device
 
 
@@ -147,17 +149,35 @@ def test_a_cell_that_asks_memfit_is_not_run_within_a_run(shell):
     assert asks_memfit(python(Cell(1, "runner.run(memfit)"), transform)) is None
 
 
-def test_a_run_that_ended_in_an_earlier_cell_is_no_answer(tmp_path):
+def test_a_run_that_ended_in_an_earlier_cell_is_no_answer(monkeypatch):
     class Fits:
         fits = True
 
-    (tmp_path / "reached").write_text("3")
-    script._demand_reached(Fits(), tmp_path, 3)
+    def ask(_verb, arguments, **_):
+        Path(arguments[-1], "reached").write_text("3")
+
+    monkeypatch.setattr(script, "ask", ask)
+    monkeypatch.setattr(script, "_read", lambda *_: Fits())
+    sources = [Source(number, "x = 1", [1], "x = 1") for number in (3, 7)]
+    assert script.run_cells("run", sources[:1], [], False, {})[1] == []
     with pytest.raises(
         memfit.CommandError, match=r"all steps ran in In\[3\], before In\[7\] began"
     ) as raised:
-        script._demand_reached(Fits(), tmp_path, 7)
+        script.run_cells("run", sources, [], False, {})
     assert "--skip 3" in raised.value.hint
+
+
+def test_in_a_notebook_progress_is_one_line_that_goes(shell, capsys):
+    cell(shell, "%load_ext memfit")
+    shell.kernel = object()
+    extension = getattr(shell, magics.ATTRIBUTE)
+    tell = extension._progress()
+    tell("starting, 0 s\n")
+    tell("torch, 4 s\n")
+    extension._clear(False)
+    extension._clear(False)
+    blank = " " * 80
+    assert capsys.readouterr().out == f"\r{'starting, 0 s':<80}\r{'torch, 4 s':<80}\r{blank}\r"
 
 
 def test_loading_twice_registers_once_and_unloading_takes_all_away(shell):
