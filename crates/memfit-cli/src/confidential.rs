@@ -12,7 +12,7 @@ const LEFT_OUT: &str = "(confidential)";
 fn is_nobodys(within: &str, key: &str) -> bool {
     match key {
         "schema" | "verdict" | "kind" | "phase" | "category" | "cause" | "label" | "lever" | "id"
-        | "evidence" | "torch" | "allow" | "severity" | "rule" => true,
+        | "evidence" | "torch" | "allow" | "severity" | "rule" | "technique" => true,
         "name" => matches!(within, "device" | "levers" | "smallest_card"),
         "call" => within == "unmodelled",
         _ => false,

@@ -9,4 +9,4 @@ mod rows;
 mod technique;
 
 pub use rows::{Bench, Measured, Pass, Table, table};
-pub use technique::{Given, TECHNIQUES, Technique, find};
+pub use technique::{Affects, Given, TECHNIQUES, Technique, find};

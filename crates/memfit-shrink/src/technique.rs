@@ -1,6 +1,6 @@
 //! The techniques: levers with their settings, and the call that does the same in a script.
 
-use memfit_vocabulary::{Label, Lever, Training, Value};
+use memfit_vocabulary::{Harm, Label, Lever, Training, Value};
 
 /// Sides of resized images are multiples of this, as most models of images require.
 const SIDE_MULTIPLE: u64 = 32;
@@ -71,6 +71,11 @@ impl Given {
 impl Technique {
     /// The levers' settings for a training, or the reason why it cannot be applied to it.
     pub fn settings(&self, training: &Training) -> Result<Vec<(Lever, Value)>, String> {
+        // DDP waits for the gradients of all parameters with which it was created.
+        if training.replicated && self.levers.iter().any(|(lever, _)| lever.harm() == Harm::Model) {
+            let why = "the model is in DistributedDataParallel already: apply it before the model is wrapped";
+            return Err(why.to_owned());
+        }
         self.levers.iter().map(|(lever, given)| Ok((*lever, given.value(training)?))).collect()
     }
 
@@ -254,6 +259,20 @@ mod tests {
             let levers: Vec<Lever> = technique.levers.iter().map(|(lever, _)| *lever).collect();
             assert_eq!(Lever::conflict(&levers), None, "{}", technique.name);
             assert_eq!(technique.label(), Label::ChangesTraining, "{}", technique.name);
+        }
+    }
+
+    #[test]
+    fn a_wrapped_model_keeps_its_parameters() {
+        let settings = |name: &str, replicated| {
+            let training = Training { replicated, ..Training::default() };
+            find(name).is_some_and(|technique| technique.settings(&training).is_ok())
+        };
+        for name in ["lora", "train-head", "fewer-blocks"] {
+            assert!(settings(name, false) && !settings(name, true), "{name}");
+        }
+        for name in ["8-bit-optimizer", "bf16-weights"] {
+            assert!(settings(name, true), "{name}");
         }
     }
 
