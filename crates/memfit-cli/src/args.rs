@@ -3,6 +3,7 @@
 mod calibrate;
 mod cards;
 mod check;
+mod ci;
 mod convert;
 mod data;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use serde::Deserialize;
 pub(crate) use calibrate::CalibrateArgs;
 pub(crate) use cards::CardsArgs;
 pub(crate) use check::{CheckArgs, FailOn, FindingsFormat, RuleArgs};
+pub(crate) use ci::{CiArgs, CiFormat};
 pub(crate) use convert::{ConvertArgs, ConvertFormat, ConvertRows};
 pub(crate) use data::DataArgs;
 pub(crate) use plan::{Margin, PlanArgs, SHOWN};
@@ -72,6 +74,8 @@ pub(crate) enum Verb {
     Plan(Box<PlanArgs>),
     /// Compare GPUs for a training script: where it fits, how fast it is there, and what it costs.
     Cards(Box<CardsArgs>),
+    /// Compare the peaks of a project's scripts with committed baselines, or with another commit.
+    Ci(Box<CiArgs>),
     /// Explain an out-of-memory error: the cause, the line, and the changes that help.
     Explain(ExplainArgs),
     /// Replay PyTorch's caching allocator, as recorded or under other settings.

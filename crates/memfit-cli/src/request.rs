@@ -5,12 +5,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use memfit_channel::{ClockMode, HostTime, LeverSetup, Planned, Synthetic};
+use memfit_ci::Script;
 use memfit_devices::{Bytes, Catalogue, Origin};
 use memfit_plan::Plan;
 use memfit_run::{Card, LOCAL, LoneRank, Request, Sizes};
 
 use crate::CliError;
-use crate::args::{CardsArgs, Cover, DataArgs, GpuChoice, PlanArgs, RunArgs, ScriptArgs, Timeout};
+use crate::args::{CardsArgs, CiArgs, Cover, DataArgs, GpuChoice, PlanArgs, RunArgs, ScriptArgs, Timeout};
 use crate::settings::Settings;
 
 /// Optimizer steps of a run without `--steps`.
@@ -139,6 +140,38 @@ pub(crate) fn to_compare(
         other_processes,
         others,
         ..of_a_few_steps(card, args.timeout.or(settings.timeout), args.command.words.clone())
+    })
+}
+
+/// The request for a run of one of the scripts of `memfit ci`.
+pub(crate) fn to_track(
+    script: &Script,
+    args: &CiArgs,
+    settings: &Settings,
+    catalogue: &Catalogue,
+) -> Result<Request, CliError> {
+    let choice = script.gpu.parse::<GpuChoice>().map_err(|why| CliError::CiSettings {
+        file: settings.folder.join("pyproject.toml"),
+        why: format!("the GPU `{}` of `{}`: {why}", script.gpu, script.name),
+    })?;
+    if choice.name.eq_ignore_ascii_case(LOCAL) {
+        return Err(CliError::CiForLocal);
+    }
+    let card = Card::Virtual(Box::new(catalogue.find(&choice.name)?.clone()), choice.count);
+    let (other_processes, others) = other_processes(settings.other_processes, &card);
+    let asked = script.steps.or(settings.steps.filter(|steps| *steps > 0));
+    Ok(Request {
+        steps: asked.unwrap_or(DEFAULT_STEPS),
+        forward_steps: asked.unwrap_or(0),
+        synthetic: synthetic(&args.script, settings),
+        other_processes,
+        others,
+        show_output: settings.show_output,
+        ..of_a_few_steps(
+            card,
+            args.timeout.or(settings.timeout),
+            script.command.iter().map(OsString::from).collect(),
+        )
     })
 }
 

@@ -86,11 +86,13 @@ const ARROWS: &[(&str, &[&str])] = &[
             "memfit-vocabulary",
         ],
     ),
+    ("memfit-ci", &["memfit-devices", "memfit-explain", "memfit-recording", "memfit-report"]),
     (
         "memfit-cli",
         &[
             "memfit-allocator",
             "memfit-cards",
+            "memfit-ci",
             "memfit-view",
             "memfit-devices",
             "memfit-vocabulary",
