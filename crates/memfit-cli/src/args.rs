@@ -528,7 +528,7 @@ mod tests {
         ])
         .unwrap();
         let Verb::Run(run) = args.verb else { panic!("not a run") };
-        assert_eq!(run.command, ["python", "train.py", "--gpu", "0", "--steps", "7"]);
+        assert_eq!(run.command.words, ["python", "train.py", "--gpu", "0", "--steps", "7"]);
         assert_eq!(run.steps, None);
     }
 }

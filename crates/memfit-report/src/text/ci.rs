@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
+use memfit_vocabulary::Category;
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{cards::milliseconds, signed_size, size};
@@ -40,14 +41,17 @@ pub fn ci(report: &CiReport, canvas: Canvas) -> String {
         row_line(&mut out, report, row, &widths, canvas);
         details(&mut out, row, canvas);
     }
-    out.push('\n');
+    let next = next(report);
+    if !report.notes.is_empty() || next.is_some() {
+        out.push('\n');
+    }
     for note in &report.notes {
         out.push_str(&canvas.wrapped("note: ", DIM, note));
     }
     for file in &report.accepted {
         out.push_str(&canvas.wrapped("wrote: ", DIM, file));
     }
-    if let Some(next) = next(report) {
+    if let Some(next) = next {
         out.push_str(&canvas.wrapped("next: ", ADVICE, &next));
     }
     out
@@ -176,9 +180,10 @@ pub(crate) fn explaining(row: &CiRow) -> (Vec<&CiLine>, Vec<&CiModule>) {
 
 /// What a line holds, in words.
 pub(crate) fn holds(line: &CiLine) -> String {
+    let what = if line.category == Category::Unknown.name() { "tensors" } else { &line.category };
     match &line.module {
-        Some(module) => format!("{} of {module}", line.category),
-        None => line.category.clone(),
+        Some(module) => format!("{what} of {module}"),
+        None => what.to_owned(),
     }
 }
 
@@ -186,7 +191,7 @@ fn details(out: &mut String, row: &CiRow, canvas: Canvas) {
     let (lines, modules) = explaining(row);
     for line in &lines {
         let place = format!("{}:{} in {}", line.file, line.line, line.function);
-        let text = format!("{}  {place}, {}", plus(line.growth), holds(line));
+        let text = format!("{} {place}: {}", plus(line.growth), holds(line));
         out.push_str(&canvas.wrapped("    ", Style::new(), &text));
         if let Some(text) = &line.text {
             let room = canvas.columns().saturating_sub(8);
