@@ -26,8 +26,9 @@ pub fn compare(question: Question<'_>, base: Option<&Measurement>, head: &Measur
     row.base = Some(side(base));
     row.growth = Some(growth);
     row.permitted = Some(permitted);
-    row.lines = changed_lines(&base.lines, &head.lines);
-    row.modules = changed_modules(&base.modules, &head.modules);
+    let floor = base.floor().max(head.floor());
+    row.lines = changed_lines(&base.lines, &head.lines, floor);
+    row.modules = changed_modules(&base.modules, &head.modules, floor);
     row.categories = categories(base, head);
     row.verdict = if growth > permitted as i64 || base.fits && !head.fits {
         CiVerdict::Grew

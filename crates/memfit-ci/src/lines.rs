@@ -11,10 +11,14 @@ const MIN_SIMILARITY: f64 = 0.5;
 /// Maximum lines and modules of a row.
 const MAX_LISTED: usize = 20;
 
-/// Changes of all lines, the largest first.
-pub(crate) fn changed_lines(base: &[MeasuredLine], head: &[MeasuredLine]) -> Vec<CiLine> {
+/// Changes of all lines, the largest first. A line that only one side lists changed by an unknown amount up
+/// to the other side's `floor`, below which nothing is listed; so it counts only above that.
+pub(crate) fn changed_lines(base: &[MeasuredLine], head: &[MeasuredLine], floor: u64) -> Vec<CiLine> {
     let mut changes: Vec<CiLine> = matched(base, head)
         .into_iter()
+        .filter(|(before, now)| {
+            before.is_some() && now.is_some() || now.or(*before).is_some_and(|line| line.bytes() > floor)
+        })
         .filter_map(|(before, now)| change(before, now))
         .filter(|line| line.growth != 0)
         .collect();
@@ -23,8 +27,8 @@ pub(crate) fn changed_lines(base: &[MeasuredLine], head: &[MeasuredLine]) -> Vec
     changes
 }
 
-/// Changes of all modules, the largest first.
-pub(crate) fn changed_modules(base: &[MeasuredModule], head: &[MeasuredModule]) -> Vec<CiModule> {
+/// Changes of all modules, the largest first; `floor` as for lines.
+pub(crate) fn changed_modules(base: &[MeasuredModule], head: &[MeasuredModule], floor: u64) -> Vec<CiModule> {
     let mut sides: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for module in base {
         sides.entry(&module.name).or_default().0 += module.bytes;
@@ -34,7 +38,7 @@ pub(crate) fn changed_modules(base: &[MeasuredModule], head: &[MeasuredModule]) 
     }
     let mut changes: Vec<CiModule> = sides
         .into_iter()
-        .filter(|(_, (before, now))| before != now)
+        .filter(|(_, (before, now))| before != now && (*before > 0 && *now > 0 || before.max(now) > &floor))
         .map(|(name, (before, now))| CiModule {
             name: name.to_owned(),
             base: before,
@@ -148,7 +152,7 @@ mod tests {
 
     fn told(base: &[MeasuredLine], head: &[MeasuredLine]) -> Vec<String> {
         let one = |line: &CiLine| format!("{}:{} {:+}", line.file, line.line, line.growth);
-        changed_lines(base, head).iter().map(one).collect()
+        changed_lines(base, head, 0).iter().map(one).collect()
     }
 
     #[test]
@@ -195,7 +199,8 @@ mod tests {
             )]),
             ..line("a.py", 1, "model.cuda()", 0)
         };
-        let found = changed_lines(&[of(&[("big", 900), ("head", 10)])], &[of(&[("big", 900), ("head", 40)])]);
+        let found =
+            changed_lines(&[of(&[("big", 900), ("head", 10)])], &[of(&[("big", 900), ("head", 40)])], 0);
         assert_eq!(found[0].module.as_deref(), Some("head"));
         assert_eq!((found[0].category.as_str(), found[0].growth), ("parameters", 30));
     }
@@ -204,8 +209,19 @@ mod tests {
     fn modules_are_compared_by_name() {
         let of = |name: &str, bytes| MeasuredModule { name: name.to_owned(), bytes };
         let found =
-            changed_modules(&[of("a", 5), of("b", 9), of("c", 1)], &[of("a", 5), of("b", 2), of("d", 3)]);
+            changed_modules(&[of("a", 5), of("b", 9), of("c", 1)], &[of("a", 5), of("b", 2), of("d", 3)], 0);
         let told: Vec<_> = found.iter().map(|module| (module.name.as_str(), module.growth)).collect();
         assert_eq!(told, [("b", -7), ("d", 3), ("c", -1)]);
+    }
+
+    #[test]
+    fn what_one_side_may_have_left_out_is_no_change() {
+        let base = [line("a.py", 1, "x = f()", 100), line("a.py", 2, "other", 30)];
+        let head = [line("a.py", 1, "x = f()", 110)];
+        assert_eq!(changed_lines(&base, &head, 30).len(), 1);
+        assert_eq!(changed_lines(&base, &head, 29).len(), 2);
+        let of = |name: &str, bytes| MeasuredModule { name: name.to_owned(), bytes };
+        assert_eq!(changed_modules(&[of("a", 9)], &[of("b", 30)], 30).len(), 0);
+        assert_eq!(changed_modules(&[of("a", 9), of("c", 2)], &[of("b", 31), of("c", 1)], 30).len(), 2);
     }
 }

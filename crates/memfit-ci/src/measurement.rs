@@ -124,7 +124,7 @@ impl Measurement {
         let lines = fullest.map(|(track, device)| lines_at_peak(track, device)).unwrap_or_default();
         let composition = fullest.and_then(|(track, device)| at_peak(track, device));
         let modules = composition.as_ref().map(|found| found.modules.as_slice()).unwrap_or_default();
-        let floor = report.peak.allocated / SHARE_DIVISOR;
+        let floor = floor(report.peak);
         Self {
             command: report.script.command.clone(),
             steps: report.steps,
@@ -148,11 +148,23 @@ impl Measurement {
         }
     }
 
+    /// Bytes up to which lines and modules may have been left out.
+    pub(crate) fn floor(&self) -> u64 {
+        let cut = |full: bool, last: Option<u64>| last.filter(|_| full).unwrap_or(0);
+        let lines = cut(self.lines.len() >= MAX_LINES, self.lines.last().map(MeasuredLine::bytes));
+        let modules = cut(self.modules.len() >= MAX_LINES, self.modules.last().map(|module| module.bytes));
+        floor(self.peak).max(lines).max(modules)
+    }
+
     /// A file of the user's working tree that ran where another checkout was meant to.
     pub fn foreign_file(recording: &Recording, roots: &Roots) -> Option<String> {
         let lines = fullest(recording).map(|(track, device)| lines_at_peak(track, device));
         lines.into_iter().flatten().map(|line| line.file).find(|file| roots.is_of_other(file))
     }
+}
+
+fn floor(peak: Peak) -> u64 {
+    peak.allocated / SHARE_DIVISOR
 }
 
 /// The track and device with the most reserved memory.

@@ -67,13 +67,13 @@ impl Measurer<'_> {
     ) -> Result<Measurement, Unmeasured> {
         let _there = Inside::enter(&folder.join(&script.folder))?;
         let request = request::to_track(script, self.args, self.settings, self.catalogue)?;
-        let (mut report, mut recording) = self.run(&request)?;
+        let Ran { mut report, mut recording, mut last_output } = self.run(&request)?;
         let fits = report.verdict == Verdict::Fits;
         if report.verdict == Verdict::Oom {
-            (report, recording) = self.run(&unlimited(&request))?;
+            Ran { report, recording, last_output } = self.run(&unlimited(&request))?;
         }
         if report.verdict != Verdict::Fits {
-            return Err(Unmeasured::Problem(no_answer(&report)));
+            return Err(Unmeasured::Problem(no_answer(&report, &last_output)));
         }
         if let Some(file) = Measurement::foreign_file(&recording, roots) {
             return Err(Unmeasured::Error(CliError::ForeignSource { file: file.into() }));
@@ -90,8 +90,7 @@ impl Measurer<'_> {
         })
     }
 
-    /// The report of a run, and its recording.
-    fn run(&self, request: &Request) -> Result<(RunReport, Recording), Unmeasured> {
+    fn run(&self, request: &Request) -> Result<Ran, Unmeasured> {
         let folder = tempfile::tempdir().map_err(CliError::io("make a folder in", std::env::temp_dir()))?;
         let file = folder.path().join("run.memfit");
         let request = Request { output: Some(file.clone()), ..request.clone() };
@@ -102,7 +101,7 @@ impl Measurer<'_> {
             // A script that failed before it used the GPU leaves nothing.
             _ => Recording::default(),
         };
-        Ok((report, recording))
+        Ok(Ran { report, recording, last_output: outcome.facts.last_output })
     }
 
     /// The largest batch with which the command fits.
@@ -119,7 +118,7 @@ impl Measurer<'_> {
                 Verdict::Fits => Ok(true),
                 Verdict::Oom => Ok(false),
                 Verdict::Unknown | Verdict::Error => {
-                    let mut problem = no_answer(&report);
+                    let mut problem = no_answer(&report, &outcome.facts.last_output);
                     problem.message = format!("with a batch of {batch}: {}", problem.message);
                     Err(Unmeasured::Problem(problem))
                 }
@@ -139,12 +138,27 @@ fn unlimited(request: &Request) -> Request {
     Request { card, ..request.clone() }
 }
 
-fn no_answer(report: &RunReport) -> Problem {
-    report.problem.clone().unwrap_or_else(|| Problem {
+/// A run's report, recording and last output.
+struct Ran {
+    report: RunReport,
+    recording: Recording,
+    last_output: String,
+}
+
+/// Why a run gave no answer, with the last line of the script's output if it failed by itself.
+fn no_answer(report: &RunReport, last_output: &str) -> Problem {
+    let mut problem = report.problem.clone().unwrap_or_else(|| Problem {
         kind: "out-of-memory".to_owned(),
-        message: "it runs out of memory even without a limit".to_owned(),
+        message: "It runs out of memory even without a limit.".to_owned(),
         hint: None,
-    })
+    });
+    let last = last_output.lines().rev().map(str::trim).find(|line| !line.is_empty());
+    if let Some(last) =
+        last.filter(|last| report.script.exit_status.is_some() && !problem.message.contains(last))
+    {
+        problem.message = format!("{} Its last line: {last}", problem.message);
+    }
+    problem
 }
 
 /// The current directory, until dropped.
