@@ -15,8 +15,8 @@ use super::{ScriptArgs, Timeout};
   memfit ci --base origin/main
   memfit ci --base origin/main --format markdown > comment.md
 The scripts, GPUs and the permitted growth are under [tool.memfit.ci] in pyproject.toml.
-Exit status: 1 if a peak grew by more than is permitted, even if another script failed; 2 if a script has no
-answer; 0 otherwise, and for new scripts."
+Exit status: 1 if a peak grew by more than is permitted, even if another script failed;
+2 if a script has no answer; 0 otherwise, and for new scripts."
 )]
 pub(crate) struct CiArgs {
     /// Compare with this commit, which runs anew in a temporary checkout, instead of the committed baselines.

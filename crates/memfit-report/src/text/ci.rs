@@ -152,6 +152,7 @@ pub(crate) fn growth(report: &CiReport, row: &CiRow) -> String {
             };
             format!("{} ({share:+.1} %{limit})", plus(bytes))
         }
+        (CiVerdict::New, ..) if report.base.is_some() => "new: the base has no such script".to_owned(),
         (CiVerdict::New, ..) => "new: there is no baseline".to_owned(),
         _ => "no answer".to_owned(),
     }
