@@ -1,8 +1,8 @@
 """Post a report as a comment of a pull or merge request: `python -m memfit.comment report.md`.
 
-In a job of GitHub Actions or GitLab CI, the environment names the request. The report's first line is a hidden
-marker (`<!-- … -->`): an earlier comment that begins with it is replaced. Without the right to comment, the
-report goes to the job's summary on GitHub; GitLab keeps it as an artifact.
+In a job of GitHub Actions or GitLab CI, the environment names the request. The report's first line is a
+hidden marker (`<!-- … -->`): an earlier comment that begins with it is replaced. Without the right to
+comment, the report goes to the job's summary on GitHub; GitLab keeps it as an artifact.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CommentError(Exception):
     """The report could not be posted."""
 
 
-class Denied(CommentError):
+class DeniedError(CommentError):
     """The token lacks the right."""
 
 
@@ -54,7 +54,7 @@ class Service:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             said = error.read(500).decode(errors="replace")
-            kind = Denied if error.code in DENIED else CommentError
+            kind = DeniedError if error.code in DENIED else CommentError
             raise kind(f"{method} {url}: {error.code} {error.reason}: {said}") from None
         except (OSError, ValueError) as error:
             raise CommentError(f"{method} {url}: {error}") from error
@@ -75,7 +75,7 @@ class Service:
         for comment in self.earlier(marker):
             try:
                 self.request(self.update, f"{self.comment}/{comment}", body)
-            except Denied:
+            except DeniedError:
                 continue  # Somebody else's: anybody can write the marker.
             return "updated"
         self.request("POST", self.comments, body)
@@ -121,7 +121,7 @@ def publish(report: str, env: Mapping[str, str]) -> str:
     if service is not None:
         try:
             return f"the comment was {service.post(body)}"
-        except Denied as error:
+        except DeniedError as error:
             why = str(error)
     summary = env.get("GITHUB_STEP_SUMMARY")
     if not summary:

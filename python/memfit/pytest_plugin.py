@@ -176,7 +176,9 @@ def memfit_report(request: pytest.FixtureRequest) -> Callable[[Callable[..., obj
             question.ask()
         said, beside = ran[question.nodeid]
         if said is None:
-            pytest.fail(f"{question.nodeid} could not be run on a virtual GPU\n{beside.strip()}", pytrace=False)
+            pytest.fail(
+                f"{question.nodeid} could not be run on a virtual GPU\n{beside.strip()}", pytrace=False
+            )
         # Each caller may change its own copy.
         return copy.deepcopy(said)
 
@@ -186,22 +188,23 @@ def memfit_report(request: pytest.FixtureRequest) -> Callable[[Callable[..., obj
 def find_question(nodeid: str, config: pytest.Config, test: Callable[..., object] | str) -> Question:
     """Find the marked test that a function or a name stands for, seen from the test `nodeid`."""
     here = nodeid.partition("::")[0]
+    collected: dict[str, Question] = config.stash.get(MARKED, {})
     if isinstance(test, str):
         wanted = test if "::" in test and not test.startswith("Test") else f"{here}::{test}"
     else:
         name = test.__qualname__.replace(".", "::")
-        known = [one for one in config.stash.get(MARKED, {}) if one.endswith(f"::{name}")]
+        known = [one for one in collected if one.endswith(f"::{name}")]
         wanted = next((one for one in known if one.startswith(f"{here}::")), f"{here}::{name}")
         own = getattr(sys.modules.get(test.__module__), "__file__", None)
         elsewhere = [one for one in known if own and (config.rootpath / one.partition("::")[0]) == Path(own)]
         wanted = next(iter(elsewhere), wanted)
-    if question := config.stash.get(MARKED, {}).get(wanted):
+    if question := collected.get(wanted):
         return question
     # Only this test was collected; the mark is on the function.
     marks = [] if isinstance(test, str) else getattr(test, "pytestmark", [])
     if mark := next((mark for mark in marks if mark.name == "memfit"), None):
         return Question(wanted, config, mark)
-    marked = ", ".join(config.stash.get(MARKED, {})) or "none"
+    marked = ", ".join(collected) or "none"
     raise pytest.UsageError(
         f"{nodeid}: memfit_report: `{wanted}` is no collected test with the mark memfit; there are: {marked}"
     )

@@ -81,7 +81,10 @@ def write(results: dict[bool, list[str | None]], seconds: float, torch: str) -> 
         "| project | runs | right | wrong |",
         "|---|--:|--:|--:|",
     ]
-    for grown, name in ((False, "unchanged: `same`, 0 bytes, no line"), (True, "300 MiB added: its line and bytes")):
+    for grown, name in (
+        (False, "unchanged: `same`, 0 bytes, no line"),
+        (True, "300 MiB added: its line and bytes"),
+    ):
         bad = [one for one in results[grown] if one]
         lines.append(f"| {name} | {len(results[grown])} | {len(results[grown]) - len(bad)} | {len(bad)} |")
     lines += ["", *(f"- {one}" for one in (*results[False], *results[True]) if one)]

@@ -52,7 +52,9 @@ GROWN_LINE = 10
 
 def git(folder: Path, *arguments: str) -> str:
     person = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    done = subprocess.run(["git", *person, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["git", *person, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
     return done.stdout
 
 

@@ -47,7 +47,7 @@ class Service:
                 self.end_headers()
                 self.wfile.write(data)
 
-            do_GET = do_POST = do_PATCH = do_PUT = answer
+            do_GET = do_POST = do_PATCH = do_PUT = answer  # noqa: N815
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -227,7 +227,12 @@ def test_the_actions_step_comments_and_ends_as_memfit_did(
         check=False,
     )
     assert done.returncode == status, done.stderr
-    assert told.read_text().splitlines() == ["ci", "--format", "markdown", *(["--base", base] if base else [])]
+    assert told.read_text().splitlines() == [
+        "ci",
+        "--format",
+        "markdown",
+        *(["--base", base] if base else []),
+    ]
     assert [one["body"] for one in service.comments.values()] == ["<!-- memfit ci -->\nthe report\n"]
     assert "the report" in done.stdout
 
@@ -252,6 +257,11 @@ def test_gitlabs_job_comments_and_ends_as_memfit_did(
         check=False,
     )
     assert done.returncode == status, done.stderr
-    assert told.read_text().splitlines() == ["ci", "--format", "markdown", *(["--base", base] if base else [])]
+    assert told.read_text().splitlines() == [
+        "ci",
+        "--format",
+        "markdown",
+        *(["--base", base] if base else []),
+    ]
     assert [one["body"] for one in service.comments.values()] == ["<!-- memfit ci -->\nthe report\n"]
     assert (tmp_path / "memfit-ci.md").read_text().endswith("the report\n")
