@@ -1,16 +1,19 @@
 """`@pytest.mark.memfit(gpu="t4", max_device="14 GiB")`: a memory regression test that needs no GPU.
 
 A marked test runs in a process of its own, under `memfit run`, on the virtual GPU that its mark names. It
-fails if memory runs out there, or if a peak is above the mark's limit.
+fails if memory runs out there, or if a peak is above the mark's limit. The fixture `memfit_report` gives
+other tests the report of a marked one.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,12 @@ MARK = (
     "memfit(gpu, *, memory=None, timeout=None, max_device=None, max_device_upper=None, max_allocated=None, "
     "max_reserved=None): run this test on a virtual GPU, and fail it if its memory exceeds a limit."
 )
+
+
+#: The marked tests that were collected, by node id.
+MARKED: pytest.StashKey[dict[str, Question]] = pytest.StashKey()
+#: memfit's report and error output of those that ran.
+RAN: pytest.StashKey[dict[str, tuple[dict[str, Any] | None, str]]] = pytest.StashKey()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,13 +59,14 @@ class Reporter:
 class Question:
     """The settings of a test's mark."""
 
-    def __init__(self, item: pytest.Item, mark: pytest.Mark) -> None:
+    def __init__(self, nodeid: str, config: pytest.Config, mark: pytest.Mark) -> None:
         asked = dict(zip(["gpu"], mark.args, strict=False)) | dict(mark.kwargs)
         if unknown := sorted(set(asked) - OPTIONS) or list(mark.args[1:]):
             raise pytest.UsageError(
-                f"{item.nodeid}: the mark memfit accepts {', '.join(sorted(OPTIONS))}, not {unknown[0]!r}"
+                f"{nodeid}: the mark memfit accepts {', '.join(sorted(OPTIONS))}, not {unknown[0]!r}"
             )
-        self.item = item
+        self.nodeid = nodeid
+        self.config = config
         self.options: list[str] = []
         for name in ("gpu", "memory", "timeout"):
             if asked.get(name) is not None:
@@ -67,16 +77,16 @@ class Question:
                 try:
                     self.limits[peak] = parse_size(str(limit))
                 except ValueError as error:
-                    raise pytest.UsageError(f"{item.nodeid}: max_{peak}: {error}") from None
+                    raise pytest.UsageError(f"{nodeid}: max_{peak}: {error}") from None
 
     def plugin(self) -> str:
         """Return the name under which this plugin is registered: an entry point's, or its module's."""
-        return self.item.config.pluginmanager.get_name(sys.modules[__name__]) or __name__
+        return self.config.pluginmanager.get_name(sys.modules[__name__]) or __name__
 
     def ask(self) -> tuple[list[pytest.TestReport], dict[str, Any] | None, str]:
         """Run the test; return its reports, memfit's report of the run, and the error output."""
-        config = self.item.config
-        path, _, name = self.item.nodeid.partition("::")
+        config = self.config
+        path, _, name = self.nodeid.partition("::")
         arguments = [
             f"{config.rootpath / path}::{name}",
             f"--rootdir={config.rootpath}",
@@ -117,14 +127,17 @@ class Question:
         read = config.hook.pytest_report_from_serializable
         found = [read(config=config, data=with_tuples(json.loads(line))) for line in lines]
         said = json.loads(done.stdout) if done.stdout.strip() else None
+        config.stash.setdefault(RAN, {})[self.nodeid] = (said, done.stderr)
         return found, said, done.stderr
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Report invalid marks before anything runs.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # Report invalid marks before anything runs. Also remember tests that `-k` and the like take away.
+    marked = config.stash.setdefault(MARKED, {})
     for item in items:
         if mark := item.get_closest_marker("memfit"):
-            Question(item, mark)
+            marked[item.nodeid] = Question(item.nodeid, config, mark)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -133,17 +146,76 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     # Inside of a run, the test runs normally.
     if mark is None or os.environ.get("MEMFIT_RUN_DIR"):
         return None
-    question = Question(item, mark)
+    question = Question(item.nodeid, item.config, mark)
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports, said, beside = question.ask()
-    for report in judged(question, reports, said, beside):
+    for report in judged(item, question, reports, said, beside):
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
 
 
+@pytest.fixture
+def memfit_report(request: pytest.FixtureRequest) -> Callable[[Callable[..., object] | str], dict[str, Any]]:
+    """Return a function that gives the report of a test with the mark `memfit`.
+
+    It takes the test function, or its name; the report is the document of `memfit run --format json`. A test
+    that has not run yet, or was not selected, runs now; no test runs twice.
+    """
+    if request.node.get_closest_marker("memfit"):
+        raise pytest.UsageError(
+            f"{request.node.nodeid}: memfit_report belongs in another test; the report of this one is "
+            "complete only after it ended"
+        )
+
+    def report(test: Callable[..., object] | str) -> dict[str, Any]:
+        config = request.config
+        question = find_question(request.node.nodeid, config, test)
+        ran = config.stash.setdefault(RAN, {})
+        if question.nodeid not in ran:
+            question.ask()
+        said, beside = ran[question.nodeid]
+        if said is None:
+            pytest.fail(
+                f"{question.nodeid} could not be run on a virtual GPU\n{beside.strip()}", pytrace=False
+            )
+        # Each caller may change its own copy.
+        return copy.deepcopy(said)
+
+    return report
+
+
+def find_question(nodeid: str, config: pytest.Config, test: Callable[..., object] | str) -> Question:
+    """Find the marked test that a function or a name stands for, seen from the test `nodeid`."""
+    here = nodeid.partition("::")[0]
+    collected: dict[str, Question] = config.stash.get(MARKED, {})
+    if isinstance(test, str):
+        wanted = test if "::" in test and not test.startswith("Test") else f"{here}::{test}"
+    else:
+        name = test.__qualname__.replace(".", "::")
+        known = [one for one in collected if one.endswith(f"::{name}")]
+        wanted = next((one for one in known if one.startswith(f"{here}::")), f"{here}::{name}")
+        own = getattr(sys.modules.get(test.__module__), "__file__", None)
+        elsewhere = [one for one in known if own and (config.rootpath / one.partition("::")[0]) == Path(own)]
+        wanted = next(iter(elsewhere), wanted)
+    if question := collected.get(wanted):
+        return question
+    # Only this test was collected; the mark is on the function.
+    marks = [] if isinstance(test, str) else getattr(test, "pytestmark", [])
+    if mark := next((mark for mark in marks if mark.name == "memfit"), None):
+        return Question(wanted, config, mark)
+    marked = ", ".join(collected) or "none"
+    raise pytest.UsageError(
+        f"{nodeid}: memfit_report: `{wanted}` is no collected test with the mark memfit; there are: {marked}"
+    )
+
+
 def judged(
-    question: Question, reports: list[pytest.TestReport], said: dict[str, Any] | None, beside: str
+    item: pytest.Item,
+    question: Question,
+    reports: list[pytest.TestReport],
+    said: dict[str, Any] | None,
+    beside: str,
 ) -> list[pytest.TestReport]:
     """Return the reports of a test, with the result of its memory limits."""
     call = next((report for report in reports if report.when == "call"), None)
@@ -158,7 +230,7 @@ def judged(
     elif call.outcome == "passed":
         problem = over(question.limits, said)
     if call is None:
-        call = blank(question.item)
+        call = blank(item)
         reports = [*reports, call]
     # Some report formats take a test's properties from its last report, others from the call's.
     for report in reports:

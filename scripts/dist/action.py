@@ -45,6 +45,17 @@ def checkout(folder: Path) -> Path:
     return folder
 
 
+def wanted(condition: str, inputs: dict[str, str]) -> bool:
+    """Whether a step's `if` holds: comparisons of inputs with texts, joined by `&&`."""
+    for part in filter(None, condition.split("&&")):
+        found = re.fullmatch(r"\s*inputs\.([\w-]+) (==|!=) '([^']*)'\s*", part)
+        if not found:
+            raise ActionError(f"the condition is of no known form: {condition}")
+        if (inputs[found[1]] == found[3]) != (found[2] == "=="):
+            return False
+    return True
+
+
 def carry_out(
     file: Path, given: dict[str, str], folder: Path, leave_out: tuple[str, ...] = ()
 ) -> dict[str, tuple[int, str]]:
@@ -56,7 +67,7 @@ def carry_out(
     work = folder / "checkout"
     ended = {}
     for step in action["runs"]["steps"]:
-        if step["name"] in leave_out:
+        if step["name"] in leave_out or not wanted(step.get("if", ""), inputs):
             continue
         environment = {
             key: re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda name: inputs[name[1]], value)

@@ -134,3 +134,60 @@ def test_a_card_that_is_not_known_fails_the_test_with_its_reason(tmp_path):
     assert done.returncode == 1
     assert "gtx-9" in done.stdout
     assert "memfit gpus" in done.stdout
+
+
+REPORTED = """
+import pytest
+import torch
+
+
+@pytest.mark.memfit(gpu="t4")
+@pytest.mark.parametrize("mebibytes", [64, 128])
+def test_marked(mebibytes):
+    with open("ran", "a") as file:
+        file.write("x")
+    torch.zeros(mebibytes, 1024, 1024, dtype=torch.uint8, device="cuda")
+
+
+@pytest.mark.memfit(gpu="t4")
+def test_alone():
+    torch.zeros(32, 1024, 1024, dtype=torch.uint8, device="cuda")
+
+
+def test_by_name(memfit_report):
+    report = memfit_report("test_marked[128]")
+    assert report["schema"] == "memfit.run/1"
+    assert report["peak"]["allocated"] == 128 << 20
+    report["peak"].clear()
+    assert memfit_report("test_marked[128]")["peak"]["allocated"] == 128 << 20
+
+
+def test_by_function(memfit_report):
+    assert memfit_report(test_alone)["peak"]["allocated"] == 32 << 20
+
+
+def test_of_none(memfit_report):
+    memfit_report("test_by_name")
+
+
+@pytest.mark.memfit(gpu="t4")
+def test_of_itself(memfit_report): ...
+"""
+
+
+def test_another_test_gets_the_report_of_a_marked_one(tmp_path):
+    (tmp_path / "test_reported.py").write_text(REPORTED)
+    # The marked tests are not selected, except that one of them ran before.
+    done = carried_out(tmp_path, "-k", "128 or by_name or of_none or by_function or itself")
+    assert "test_by_name PASSED" in done.stdout, done.stdout
+    assert "test_by_function PASSED" in done.stdout
+    assert "test_of_none FAILED" in done.stdout
+    assert "`test_reported.py::test_by_name` is no collected test with the mark memfit" in done.stdout
+    assert "memfit_report belongs in another test" in done.stdout
+    assert (tmp_path / "ran").read_text() == "x", "a marked test ran twice"
+
+
+def test_a_marked_test_that_was_not_collected_runs_for_its_report(tmp_path):
+    (tmp_path / "test_reported.py").write_text(REPORTED)
+    done = carried_out(tmp_path, "test_reported.py::test_by_function")
+    assert "1 passed" in done.stdout, done.stdout

@@ -3,16 +3,17 @@
 mod calibrate;
 mod cards;
 mod check;
+mod ci;
 mod convert;
 mod data;
 #[cfg(test)]
 mod documented;
 mod plan;
 mod replay;
+mod script;
 mod shrink;
 mod watch;
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -21,17 +22,19 @@ use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use memfit_allocator::Release;
 use memfit_channel::{ClockMode, HostTime};
 use memfit_devices::Bytes;
-use memfit_run::{Samples, Sizes};
+use memfit_run::Sizes;
 use memfit_vocabulary::Cause;
 use serde::Deserialize;
 
 pub(crate) use calibrate::CalibrateArgs;
 pub(crate) use cards::CardsArgs;
 pub(crate) use check::{CheckArgs, FailOn, FindingsFormat, RuleArgs};
+pub(crate) use ci::{CiArgs, CiFormat};
 pub(crate) use convert::{ConvertArgs, ConvertFormat, ConvertRows};
 pub(crate) use data::DataArgs;
 pub(crate) use plan::{Margin, PlanArgs, SHOWN};
 pub(crate) use replay::ReplayArgs;
+pub(crate) use script::{CommandArgs, ScriptArgs};
 pub(crate) use shrink::ShrinkArgs;
 pub(crate) use watch::WatchArgs;
 
@@ -75,6 +78,8 @@ pub(crate) enum Verb {
     Cards(Box<CardsArgs>),
     /// Measure techniques that make the model smaller: LoRA, quantization, pruning and others.
     Shrink(Box<ShrinkArgs>),
+    /// Compare the peaks of a project's scripts with committed baselines, or with another commit.
+    Ci(Box<CiArgs>),
     /// Explain an out-of-memory error: the cause, the line, and the changes that help.
     Explain(ExplainArgs),
     /// Replay PyTorch's caching allocator, as recorded or under other settings.
@@ -171,21 +176,6 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "WHERE")]
     pub(crate) sizes: Option<Sizes>,
 
-    /// Replace weights that are missing, or larger than this machine's memory, by zeros of their shapes.
-    #[arg(long)]
-    pub(crate) synthetic_weights: bool,
-
-    /// Replace missing data sets by made-up samples, of the data set's class or as stated:
-    /// `image:3x224x224:uint8,label:int64<1000`.
-    #[arg(
-        long,
-        value_name = "FIELDS",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "auto"
-    )]
-    pub(crate) synthetic_data: Option<Samples>,
-
     /// GPU memory held by other programs.
     #[arg(long, value_name = "SIZE")]
     pub(crate) other_processes: Option<Bytes>,
@@ -220,31 +210,18 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) keep: bool,
 
-    /// A TOML file with GPUs of your own.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) catalogue: Option<PathBuf>,
-
     /// A calibration written by `memfit calibrate --output`, here or on another machine.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) calibration: Option<PathBuf>,
 
-    /// Leave the command, paths, lines, messages, and names of functions and modules out of shareable
-    /// output: the recording, and the answer as JSON.
-    #[arg(long)]
-    pub(crate) confidential: bool,
+    #[command(flatten)]
+    pub(crate) script: ScriptArgs,
 
     #[command(flatten)]
     pub(crate) out: OutputArgs,
 
-    /// The command that trains.
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "COMMAND",
-        value_hint = ValueHint::CommandWithArguments
-    )]
-    pub(crate) command: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) command: CommandArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -555,7 +532,7 @@ mod tests {
         ])
         .unwrap();
         let Verb::Run(run) = args.verb else { panic!("not a run") };
-        assert_eq!(run.command, ["python", "train.py", "--gpu", "0", "--steps", "7"]);
+        assert_eq!(run.command.words, ["python", "train.py", "--gpu", "0", "--steps", "7"]);
         assert_eq!(run.steps, None);
     }
 }

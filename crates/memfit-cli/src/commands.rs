@@ -3,6 +3,7 @@
 mod calibrate;
 mod cards;
 mod check;
+mod ci;
 mod completions;
 mod convert;
 mod data;
@@ -27,6 +28,7 @@ use serde::Serialize;
 pub(crate) use calibrate::calibrate;
 pub(crate) use cards::cards;
 pub(crate) use check::check;
+pub(crate) use ci::ci;
 pub(crate) use completions::completions;
 pub(crate) use convert::convert;
 pub(crate) use data::data;

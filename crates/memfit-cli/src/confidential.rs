@@ -12,7 +12,10 @@ const LEFT_OUT: &str = "(confidential)";
 fn is_nobodys(within: &str, key: &str) -> bool {
     match key {
         "schema" | "verdict" | "kind" | "phase" | "category" | "cause" | "label" | "lever" | "id"
-        | "evidence" | "torch" | "allow" | "severity" | "rule" | "technique" => true,
+        | "evidence" | "torch" | "allow" | "severity" | "rule" | "technique" | "memfit" | "max_growth" => {
+            true
+        }
+        "peak" => within.is_empty(),
         "name" => matches!(within, "device" | "levers" | "smallest_card"),
         "call" => within == "unmodelled",
         _ => false,

@@ -222,6 +222,37 @@ pub enum CliError {
     /// A plan for the real GPU.
     #[error("`memfit plan` tries plans on a virtual GPU")]
     PlanForLocal,
+    /// There are no settings for `memfit ci`.
+    #[error("no pyproject.toml from here upwards has a [tool.memfit.ci]")]
+    NoCiSettings,
+    /// Settings of `memfit ci` that name nothing to run.
+    #[error("[tool.memfit.ci] in `{}`: {why}", file.display())]
+    CiSettings {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// Baselines are of virtual GPUs.
+    #[error("`memfit ci` measures on virtual GPUs, which are the same on every machine")]
+    CiForLocal,
+    /// A commit could not be checked out.
+    #[error(transparent)]
+    Checkout(#[from] memfit_run::CheckoutError),
+    /// A file that holds no baseline.
+    #[error("the baseline `{}` cannot be read", file.display())]
+    Baseline {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        source: memfit_ci::BaselineError,
+    },
+    /// The base ran source of the working tree.
+    #[error("it imported `{}`, which is the working tree's and not the commit's", file.display())]
+    ForeignSource {
+        /// The file.
+        file: PathBuf,
+    },
     /// A loader is measured beside a virtual card.
     #[error("`memfit data --loader` runs a few steps on a virtual GPU, not on this machine's")]
     LoaderForLocal,
@@ -263,6 +294,11 @@ impl CliError {
             | Self::LoaderForLocal
             | Self::ShrinkForLocal
             | Self::OutputExists { .. } => "usage",
+            Self::NoCiSettings | Self::CiSettings { .. } => "settings",
+            Self::CiForLocal => "usage",
+            Self::Checkout(_) => "checkout",
+            Self::Baseline { .. } => "baseline",
+            Self::ForeignSource { .. } => "foreign-source",
             Self::NothingToCalibrate => "no-local-gpu",
             Self::Measuring { .. } => "measuring",
             Self::NotCalibrated { .. } => "not-calibrated",
@@ -386,6 +422,15 @@ impl Hint for CliError {
             Self::PlanUnsettled(_) => {
                 vec!["a plan needs sizes that do not depend on computed values: `memfit run --gpu local` measures them on a real GPU".to_owned()]
             }
+            Self::NoCiSettings | Self::CiSettings { .. } => vec![
+                "list them: `[tool.memfit.ci]`, `gpus = [\"t4\"]`, `scripts = [\"python train.py\"]`; `docs/ci.md` shows all settings".to_owned(),
+            ],
+            Self::CiForLocal => vec!["name a card of `memfit gpus`".to_owned()],
+            Self::Checkout(error) => error.hint().into_iter().collect(),
+            Self::Baseline { .. } => vec!["`memfit ci --accept` writes it anew".to_owned()],
+            Self::ForeignSource { .. } => vec![
+                "a package that is installed in editable mode is found there; let both sides import their own with a relative path: `PYTHONPATH=src memfit ci --base …`".to_owned(),
+            ],
             Self::PlanForLocal | Self::LoaderForLocal | Self::ShrinkForLocal => {
                 vec!["name the card with `--gpu`, as `memfit gpus` has it".to_owned()]
             }

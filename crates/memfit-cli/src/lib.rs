@@ -87,6 +87,7 @@ fn answer(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit {
         Verb::Plan(args) => return commands::plan(*args, &settings, home, &printer),
         Verb::Cards(args) => return commands::cards(&args, &settings, home, &printer),
         Verb::Shrink(args) => return commands::shrink(&args, &settings, home, &printer),
+        Verb::Ci(args) => return commands::ci(&args, &settings, home, &printer),
         Verb::Explain(args) => commands::explain(&args, &settings, &printer),
         Verb::Replay(args) => commands::replay(&args, &settings, &printer),
         Verb::Check(args) => commands::check(&args, &settings, &printer),

@@ -5,12 +5,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use memfit_channel::{ClockMode, HostTime, LeverSetup, Planned, Synthetic};
+use memfit_ci::Script;
 use memfit_devices::{Bytes, Catalogue, Origin};
 use memfit_plan::Plan;
 use memfit_run::{Card, LOCAL, LoneRank, Request, Sizes};
 
 use crate::CliError;
-use crate::args::{CardsArgs, Cover, DataArgs, GpuChoice, PlanArgs, RunArgs, ShrinkArgs, Timeout};
+use crate::args::{
+    CardsArgs, CiArgs, Cover, DataArgs, GpuChoice, PlanArgs, RunArgs, ScriptArgs, ShrinkArgs, Timeout,
+};
 use crate::settings::Settings;
 
 /// Optimizer steps of a run without `--steps`.
@@ -54,21 +57,18 @@ pub(crate) fn to_run(args: RunArgs, settings: &Settings, catalogue: &Catalogue) 
         host_time: args.host_time.or(settings.host_time).unwrap_or_default().into(),
         timeout,
         sizes: args.sizes.or(settings.sizes).unwrap_or_default(),
-        synthetic: Synthetic {
-            weights: args.synthetic_weights || settings.synthetic_weights,
-            data: args.synthetic_data.or_else(|| settings.synthetic_data.clone()).map(|samples| samples.0),
-        },
+        synthetic: synthetic(&args.script, settings),
         other_processes,
         others,
         planned: args.plan.as_deref().map(Plan::read).transpose()?.map(|plan| planned(&plan, steps)),
         output: args.output,
         show_output: args.show_output || settings.show_output,
-        confidential: args.confidential,
+        confidential: args.script.confidential,
         keep: args.keep,
         prove: !args.no_prove,
         measure_loader: None,
         beside: Vec::new(),
-        command: args.command,
+        command: args.command.words,
     })
 }
 
@@ -115,17 +115,13 @@ pub(crate) fn to_plan(
         Some(memory) => device.with_memory(memory),
         None => device,
     };
-    let data = args.synthetic_data.or_else(|| settings.synthetic_data.clone());
     let card = Card::Virtual(Box::new(device), gpu.count);
     let (other_processes, others) = other_processes(settings.other_processes, &card);
     Ok(Request {
-        synthetic: Synthetic {
-            weights: args.synthetic_weights || settings.synthetic_weights,
-            data: data.map(|samples| samples.0),
-        },
+        synthetic: synthetic(&args.script, settings),
         other_processes,
         others,
-        ..of_a_few_steps(card, args.timeout.or(settings.timeout), args.command)
+        ..of_a_few_steps(card, args.timeout.or(settings.timeout), args.command.words)
     })
 }
 
@@ -137,19 +133,47 @@ pub(crate) fn to_compare(
 ) -> Result<Request, CliError> {
     let any = catalogue.devices().first().ok_or(CliError::NoCardLeft)?.clone();
     let card = Card::Virtual(Box::new(any), 1);
-    let data = args.synthetic_data.clone().or_else(|| settings.synthetic_data.clone());
     let asked = args.steps.or(settings.steps.filter(|steps| *steps > 0));
     let (other_processes, others) = other_processes(settings.other_processes, &card);
     Ok(Request {
         steps: asked.unwrap_or(DEFAULT_STEPS),
         forward_steps: asked.unwrap_or(0),
-        synthetic: Synthetic {
-            weights: args.synthetic_weights || settings.synthetic_weights,
-            data: data.map(|samples| samples.0),
-        },
+        synthetic: synthetic(&args.script, settings),
         other_processes,
         others,
-        ..of_a_few_steps(card, args.timeout.or(settings.timeout), args.command.clone())
+        ..of_a_few_steps(card, args.timeout.or(settings.timeout), args.command.words.clone())
+    })
+}
+
+/// The request for a run of one of the scripts of `memfit ci`.
+pub(crate) fn to_track(
+    script: &Script,
+    args: &CiArgs,
+    settings: &Settings,
+    catalogue: &Catalogue,
+) -> Result<Request, CliError> {
+    let choice = script.gpu.parse::<GpuChoice>().map_err(|why| CliError::CiSettings {
+        file: settings.folder.join("pyproject.toml"),
+        why: format!("the GPU `{}` of `{}`: {why}", script.gpu, script.name),
+    })?;
+    if choice.name.eq_ignore_ascii_case(LOCAL) {
+        return Err(CliError::CiForLocal);
+    }
+    let card = Card::Virtual(Box::new(catalogue.find(&choice.name)?.clone()), choice.count);
+    let (other_processes, others) = other_processes(settings.other_processes, &card);
+    let asked = script.steps.or(settings.steps.filter(|steps| *steps > 0));
+    Ok(Request {
+        steps: asked.unwrap_or(DEFAULT_STEPS),
+        forward_steps: asked.unwrap_or(0),
+        synthetic: synthetic(&args.script, settings),
+        other_processes,
+        others,
+        show_output: settings.show_output,
+        ..of_a_few_steps(
+            card,
+            args.timeout.or(settings.timeout),
+            script.command.iter().map(OsString::from).collect(),
+        )
     })
 }
 
@@ -169,18 +193,14 @@ pub(crate) fn to_shrink(
         None => device,
     };
     let card = Card::Virtual(Box::new(device), gpu.count);
-    let data = args.synthetic_data.clone().or_else(|| settings.synthetic_data.clone());
     let asked = args.steps.or(settings.steps.filter(|steps| *steps > 0));
     let (other_processes, others) = other_processes(settings.other_processes, &card);
     Ok(Request {
         steps: asked.unwrap_or(DEFAULT_STEPS),
-        synthetic: Synthetic {
-            weights: args.synthetic_weights || settings.synthetic_weights,
-            data: data.map(|samples| samples.0),
-        },
+        synthetic: synthetic(&args.script, settings),
         other_processes,
         others,
-        ..of_a_few_steps(card, args.timeout.or(settings.timeout), args.command.clone())
+        ..of_a_few_steps(card, args.timeout.or(settings.timeout), args.command.words.clone())
     })
 }
 
@@ -208,6 +228,18 @@ fn of_a_few_steps(card: Card, timeout: Option<Timeout>, command: Vec<OsString>) 
         measure_loader: None,
         beside: Vec::new(),
         command,
+    }
+}
+
+/// Replacements for weights and data that this machine lacks.
+fn synthetic(args: &ScriptArgs, settings: &Settings) -> Synthetic {
+    Synthetic {
+        weights: args.synthetic_weights || settings.synthetic_weights,
+        data: args
+            .synthetic_data
+            .clone()
+            .or_else(|| settings.synthetic_data.clone())
+            .map(|samples| samples.0),
     }
 }
 

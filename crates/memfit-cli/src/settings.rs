@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use memfit_ci::CiSettings;
 use memfit_devices::Bytes;
 use memfit_run::{Samples, Sizes};
 use serde::Deserialize;
@@ -62,6 +63,8 @@ pub(crate) struct Settings {
     pub(crate) isolated: bool,
     /// `--show-output`
     pub(crate) show_output: bool,
+    /// `memfit ci`
+    pub(crate) ci: Option<CiSettings>,
 }
 
 /// The names of all settings.
@@ -87,6 +90,7 @@ pub(crate) const KEYS: &[&str] = &[
     "catalogue",
     "calibration",
     "show-output",
+    "ci",
 ];
 
 /// As much of a pyproject.toml as matters here.

@@ -31,6 +31,7 @@ fn help() {
     insta::assert_snapshot!("help_run", shown(&place, &["run", "-h"]));
     insta::assert_snapshot!("help_cards", shown(&place, &["cards", "-h"]));
     insta::assert_snapshot!("help_shrink", shown(&place, &["shrink", "-h"]));
+    insta::assert_snapshot!("help_ci", shown(&place, &["ci", "-h"]));
     insta::assert_snapshot!("no_arguments", shown(&place, &[]));
     insta::assert_snapshot!("version", shown(&place, &["--version"]));
 }
@@ -56,9 +57,26 @@ fn mistakes() {
         ("cards_samples_and_epochs", &["cards", "--samples", "1", "--epochs", "1", "--", "true"]),
         ("shrink_unknown_technique", &["shrink", "--gpu", "t4", "--only", "magic", "--", "true"]),
         ("shrink_on_local", &["shrink", "--gpu", "local", "--", "true"]),
+        ("ci_without_settings", &["ci"]),
+        ("ci_accepts_no_base", &["ci", "--accept", "--base", "main"]),
         ("missing_catalogue", &["gpus", "--catalogue", "cards.toml"]),
     ] {
         insta::assert_snapshot!(name, shown(&place, arguments));
+    }
+}
+
+#[test]
+fn settings_of_ci_that_name_nothing_to_run() {
+    for (name, settings) in [
+        ("ci_no_scripts", "gpus = ['t4']"),
+        ("ci_no_gpu", "scripts = ['python train.py']"),
+        ("ci_local", "gpus = ['local']\nscripts = ['python train.py']"),
+        ("ci_wrong_setting", "gpu = ['t4']"),
+    ] {
+        let place = Place::new();
+        let text = format!("[tool.memfit.ci]\n{settings}\n");
+        std::fs::write(place.folder.path().join("pyproject.toml"), text).unwrap();
+        insta::assert_snapshot!(name, shown(&place, &["ci"]));
     }
 }
 

@@ -28,6 +28,7 @@ mod leaks;
 mod origins;
 mod others;
 mod out_of_memory;
+mod peak_lines;
 mod recorded;
 mod timeline;
 mod weigh;
@@ -44,5 +45,6 @@ pub use explanation::{
 pub use holders::Holder;
 pub use memfit_patch::Change as SourceChange;
 pub use out_of_memory::{OutOfMemory, out_of_memory};
+pub use peak_lines::{LineBytes, lines_at_peak};
 pub use recorded::{ExplainError, ExplainOverrides, explain_recording, explain_source};
 pub use timeline::categories;

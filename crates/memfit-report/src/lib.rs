@@ -6,6 +6,7 @@
 //! It must not know how results are computed, nor where its text goes: no terminal, no file, no clock.
 
 mod cards_page;
+mod ci_comment;
 pub mod findings;
 mod lever_table;
 mod plan_page;
@@ -14,5 +15,6 @@ pub mod text;
 pub mod wire;
 
 pub use cards_page::cards_page;
+pub use ci_comment::{CI_MARKER, ci_comment};
 pub use lever_table::lever_table;
 pub use plan_page::plan_page;

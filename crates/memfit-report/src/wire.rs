@@ -6,6 +6,7 @@
 mod calibrate;
 mod cards;
 mod check;
+mod ci;
 mod data;
 mod data_loader;
 mod doctor;
@@ -21,6 +22,7 @@ mod watch;
 pub use calibrate::{CalibrateReport, CalibrationList, Compared};
 pub use cards::{CardEvidence, CardPrice, CardRow, CardSort, CardVerdict, CardsReport, PricedWork};
 pub use check::{CheckEdit, CheckFinding, CheckFix, CheckLabel, CheckProblem, CheckReport, Region};
+pub use ci::{CiCommit, CiLine, CiModule, CiReport, CiRow, CiSide, CiVerdict};
 pub use data::{
     DataBroken, DataClass, DataFile, DataFormat, DataLoaderHere, DataLoaderThere, DataReport, DataSpread,
 };
@@ -58,6 +60,8 @@ pub mod schema {
     pub const CARDS: &str = "memfit.cards/1";
     /// Output of `memfit shrink`.
     pub const SHRINK: &str = "memfit.shrink/1";
+    /// Output of `memfit ci`.
+    pub const CI: &str = "memfit.ci/1";
     /// Output of `memfit gpus`.
     pub const GPUS: &str = "memfit.gpus/1";
     /// Output of `memfit gpus NAME`.

@@ -51,6 +51,20 @@ fn comparisons_of_cards() {
 }
 
 #[test]
+fn comparisons_of_commits() {
+    for (name, report) in support::reviewed::each() {
+        for (width, unicode) in [(80, true), (60, false)] {
+            let text = text::ci(&report, Canvas { width, unicode });
+            let text = anstream::adapter::strip_str(&text).to_string();
+            insta::assert_snapshot!(format!("ci_{name}_at_{width}_columns"), text);
+        }
+        let comment = memfit_report::ci_comment(&report);
+        assert!(comment.starts_with(memfit_report::CI_MARKER), "it cannot be found again");
+        insta::assert_snapshot!(format!("ci_{name}_comment"), comment);
+    }
+}
+
+#[test]
 fn a_page_of_cards_has_its_rows_and_lets_none_of_them_out() {
     for report in support::compared::each() {
         let page = memfit_report::cards_page(&report);

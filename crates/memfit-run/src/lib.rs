@@ -11,6 +11,7 @@
 //! [`report`](fn@report) puts all of it into the wire type.
 
 mod blame;
+mod checkout;
 mod console;
 mod elsewhere;
 pub mod environment;
@@ -55,6 +56,7 @@ use std::time::Instant;
 use memfit_channel::ValuePolicy;
 use memfit_explain::{ExplainOverrides, Explanation};
 
+pub use checkout::{Checkout, CheckoutError, repository};
 pub use console::{Console, Progress};
 pub use elsewhere::{OutsideBytes, RanOut, Replayed};
 pub use error::RunError;

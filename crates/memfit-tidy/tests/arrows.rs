@@ -87,11 +87,13 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("memfit-shrink", &["memfit-report", "memfit-vocabulary"]),
+    ("memfit-ci", &["memfit-devices", "memfit-explain", "memfit-recording", "memfit-report"]),
     (
         "memfit-cli",
         &[
             "memfit-allocator",
             "memfit-cards",
+            "memfit-ci",
             "memfit-view",
             "memfit-devices",
             "memfit-vocabulary",

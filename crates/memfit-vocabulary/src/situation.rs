@@ -88,7 +88,7 @@ impl Sense {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
     /// Always: it costs little where it helps.
-    First,
+    Always,
     /// Only where memory is short after those: it pays for memory with time, or with another training.
     IfMemoryShort,
 }

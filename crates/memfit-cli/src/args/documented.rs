@@ -44,9 +44,13 @@ fn guide(name: &str) -> PathBuf {
 
 #[test]
 fn guides_list_every_option() {
-    for (verb, name) in
-        [("run", "run.md"), ("calibrate", "calibrate.md"), ("cards", "cards.md"), ("shrink", "shrink.md")]
-    {
+    for (verb, name) in [
+        ("run", "run.md"),
+        ("calibrate", "calibrate.md"),
+        ("cards", "cards.md"),
+        ("shrink", "shrink.md"),
+        ("ci", "ci.md"),
+    ] {
         let (begin, end) = (format!("<!-- options of {verb} -->\n\n"), "\n<!-- end of options -->");
         let path = guide(name);
         let text = std::fs::read_to_string(&path).unwrap();

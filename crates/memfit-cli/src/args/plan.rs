@@ -1,6 +1,5 @@
 //! Arguments of `memfit plan`.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -9,7 +8,7 @@ use memfit_devices::Bytes;
 use memfit_plan::movable;
 use memfit_vocabulary::{Label, Lever};
 
-use super::{GpuChoice, OutputArgs, Timeout};
+use super::{CommandArgs, GpuChoice, OutputArgs, ScriptArgs, Timeout};
 
 /// The file that stands for showing the change.
 pub(crate) const SHOWN: &str = "-";
@@ -56,14 +55,6 @@ pub(crate) struct PlanArgs {
     #[arg(long, short, value_name = "TIME")]
     pub(crate) timeout: Option<Timeout>,
 
-    /// Replace weights that are missing, or larger than this machine's memory, by zeros of their shapes.
-    #[arg(long)]
-    pub(crate) synthetic_weights: bool,
-
-    /// Replace missing data sets by made-up samples, as in `memfit run`.
-    #[arg(long, value_name = "FIELDS", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
-    pub(crate) synthetic_data: Option<memfit_run::Samples>,
-
     /// Write the plan to this file.
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
@@ -77,27 +68,14 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = SHOWN, value_hint = ValueHint::FilePath)]
     pub(crate) diff: Option<PathBuf>,
 
-    /// A TOML file with GPUs of your own.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) catalogue: Option<PathBuf>,
-
-    /// Leave the command, paths, lines, messages, and names of functions and modules out of shareable
-    /// output: the answer as JSON.
-    #[arg(long)]
-    pub(crate) confidential: bool,
+    #[command(flatten)]
+    pub(crate) script: ScriptArgs,
 
     #[command(flatten)]
     pub(crate) out: OutputArgs,
 
-    /// The command that trains.
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "COMMAND",
-        value_hint = ValueHint::CommandWithArguments
-    )]
-    pub(crate) command: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) command: CommandArgs,
 }
 
 /// The largest allowed change to the training.

@@ -1,14 +1,10 @@
 //! What a user types after `memfit shrink`.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
-
-use clap::ValueHint;
 use clap::builder::PossibleValuesParser;
 use memfit_devices::Bytes;
 use memfit_shrink::TECHNIQUES;
 
-use super::{GpuChoice, OutputArgs, Timeout};
+use super::{CommandArgs, GpuChoice, OutputArgs, ScriptArgs, Timeout};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -44,33 +40,12 @@ pub(crate) struct ShrinkArgs {
     #[arg(long, short, value_name = "TIME")]
     pub(crate) timeout: Option<Timeout>,
 
-    /// Weights that are missing, or larger than this machine, are taken by their shapes.
-    #[arg(long)]
-    pub(crate) synthetic_weights: bool,
-
-    /// Data sets that are missing give samples made up, as for `memfit run`.
-    #[arg(long, value_name = "FIELDS", num_args = 0..=1, require_equals = true, default_missing_value = "auto")]
-    pub(crate) synthetic_data: Option<memfit_run::Samples>,
-
-    /// A TOML file with GPUs of your own.
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) catalogue: Option<PathBuf>,
-
-    /// Leave the command, paths, lines, messages, and the names of functions and modules out of what can be
-    /// shared: the answer as JSON.
-    #[arg(long)]
-    pub(crate) confidential: bool,
+    #[command(flatten)]
+    pub(crate) script: ScriptArgs,
 
     #[command(flatten)]
     pub(crate) out: OutputArgs,
 
-    /// The command that trains.
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "COMMAND",
-        value_hint = ValueHint::CommandWithArguments
-    )]
-    pub(crate) command: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) command: CommandArgs,
 }

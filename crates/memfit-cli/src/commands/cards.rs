@@ -21,7 +21,7 @@ const DEFAULT_SAMPLES: u64 = 1_000_000;
 /// Compares the cards of the catalogue for a command.
 pub(crate) fn cards(args: &CardsArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
     let started = Instant::now();
-    let (out, confidential, page) = (args.out.clone(), args.confidential, args.output.clone());
+    let (out, confidential, page) = (args.out.clone(), args.script.confidential, args.output.clone());
     let mut report = blank(args);
     let mut found = compare(args, settings, home, printer, &mut report);
     report.wall_s = (started.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
@@ -74,9 +74,7 @@ fn blank(args: &CardsArgs) -> CardsReport {
         wall_s: 0.0,
         steps: 0,
         torch: None,
-        command: memfit_run::without_secrets(
-            args.command.iter().map(|word| word.to_string_lossy().into_owned()),
-        ),
+        command: memfit_run::without_secrets(args.command.text()),
         notes: Vec::new(),
         problem: None,
     }
@@ -89,7 +87,7 @@ fn compare(
     printer: &Printer,
     report: &mut CardsReport,
 ) -> Result<(), CliError> {
-    let catalogue = catalogue(args.catalogue.as_deref(), settings)?;
+    let catalogue = catalogue(args.script.catalogue.as_deref(), settings)?;
     let prices = args.prices.as_deref().map(|path| Prices::read(path, &catalogue)).transpose()?;
     let question = Question {
         devices: chosen(args, &catalogue)?,

@@ -18,7 +18,7 @@ use memfit_run::{Card, Home, Machine, Rehearsal, RunError};
 use memfit_vocabulary::{Framework, Label, Lever, Value};
 
 use super::{answer_shared, catalogue};
-use crate::args::{CardsArgs, GpuChoice, Margin, PlanArgs, SHOWN};
+use crate::args::{CardsArgs, CommandArgs, GpuChoice, Margin, PlanArgs, SHOWN};
 use crate::plan::{Tries, patched, smallest_card};
 use crate::request;
 use crate::settings::Settings;
@@ -30,7 +30,7 @@ const MAX_RUNS: u64 = 80;
 /// Searches for the fastest plan that fits.
 pub(crate) fn plan(args: PlanArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
     let started = Instant::now();
-    let (out, confidential) = (args.out.clone(), args.confidential);
+    let (out, confidential) = (args.out.clone(), args.script.confidential);
     let page = args.html.clone();
     let mut report = blank(&args);
     let mut found = find(args, settings, home, printer, &mut report, true);
@@ -83,15 +83,12 @@ pub(super) fn plan_for(
         compile: false,
         margin: Margin::DEFAULT,
         timeout: args.timeout,
-        synthetic_weights: args.synthetic_weights,
-        synthetic_data: args.synthetic_data.clone(),
         output: None,
         html: None,
         diff: None,
-        catalogue: args.catalogue.clone(),
-        confidential: args.confidential,
+        script: args.script.clone(),
         out: args.out.clone(),
-        command,
+        command: CommandArgs { words: command },
     };
     let mut report = blank(&args);
     find(args, settings, home, printer, &mut report, false)?;
@@ -124,9 +121,7 @@ fn blank(args: &PlanArgs) -> PlanReport {
         interrupted: false,
         notes: Vec::new(),
         torch: None,
-        command: memfit_run::without_secrets(
-            args.command.iter().map(|word| word.to_string_lossy().into_owned()),
-        ),
+        command: memfit_run::without_secrets(args.command.text()),
         plan: None,
         patch: None,
         problem: None,
@@ -141,7 +136,7 @@ fn find(
     report: &mut PlanReport,
     asks_for_smallest: bool,
 ) -> Result<(), CliError> {
-    let catalogue = catalogue(args.catalogue.as_deref(), settings)?;
+    let catalogue = catalogue(args.script.catalogue.as_deref(), settings)?;
     let (allow, margin, global_batch) = (Label::from(args.allow), args.margin.0, args.global_batch);
     let output = args.output.clone();
     let (diff, compiles, without) = (args.diff.clone(), args.compile, args.without.clone());

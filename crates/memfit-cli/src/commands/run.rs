@@ -20,8 +20,8 @@ const LAST_LINES: usize = 30;
 
 /// Runs a command on a card, and says whether it fits.
 pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
-    let (out, confidential) = (args.out.clone(), args.confidential);
-    let command: Vec<String> = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let (out, confidential) = (args.out.clone(), args.script.confidential);
+    let command = args.command.text();
     let mut device = DeviceInfo {
         name: args.gpu.as_ref().map(|gpu| gpu.name.clone()).unwrap_or_default(),
         capacity: 0,
@@ -58,7 +58,8 @@ pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Pri
 }
 
 fn request(args: RunArgs, settings: &Settings) -> Result<Request, CliError> {
-    let catalogue = calibrated_catalogue(args.catalogue.as_deref(), args.calibration.as_deref(), settings)?;
+    let catalogue =
+        calibrated_catalogue(args.script.catalogue.as_deref(), args.calibration.as_deref(), settings)?;
     request::to_run(args, settings, &catalogue)
 }
 

@@ -37,10 +37,10 @@ pub(crate) fn shrink(args: &ShrinkArgs, settings: &Settings, home: &Home, printe
     let told = match &found {
         // For people an error is enough; programs get a document in any case.
         Err(_) if text_alone && out.json.is_none() => Ok(()),
-        Err(_) => answer_shared(&report, args.confidential, String::new, out, settings, printer),
+        Err(_) => answer_shared(&report, args.script.confidential, String::new, out, settings, printer),
         Ok(()) => {
             let shown = || text::shrink(&report, canvas);
-            answer_shared(&report, args.confidential, shown, out, settings, printer)
+            answer_shared(&report, args.script.confidential, shown, out, settings, printer)
         }
     };
     match (told, found) {
@@ -59,9 +59,7 @@ fn blank(args: &ShrinkArgs) -> ShrinkReport {
         wall_s: 0.0,
         steps: 0,
         torch: None,
-        command: memfit_run::without_secrets(
-            args.command.iter().map(|word| word.to_string_lossy().into_owned()),
-        ),
+        command: memfit_run::without_secrets(args.command.text()),
         notes: Vec::new(),
         problem: None,
     }
@@ -74,7 +72,7 @@ fn measure(
     printer: &Printer,
     report: &mut ShrinkReport,
 ) -> Result<(), CliError> {
-    let catalogue = catalogue(args.catalogue.as_deref(), settings)?;
+    let catalogue = catalogue(args.script.catalogue.as_deref(), settings)?;
     let request = request::to_shrink(args, settings, &catalogue)?;
     let device = request.card.info();
     report.steps = request.steps;

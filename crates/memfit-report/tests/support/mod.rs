@@ -5,6 +5,7 @@
 pub(crate) mod compared;
 pub(crate) mod explained;
 pub(crate) mod replayed;
+pub(crate) mod reviewed;
 
 use memfit_devices::Origin;
 use memfit_report::remarks::Note;

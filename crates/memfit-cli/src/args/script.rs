@@ -1,0 +1,57 @@
+//! Options that the verbs which run a script share: `run`, `plan`, `cards` and `ci`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::ValueHint;
+use memfit_run::Samples;
+
+/// Replacements for files that are not here, GPUs of the user's own, and what leaves the machine.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct ScriptArgs {
+    /// Replace weights that are missing, or larger than this machine's memory, by zeros of their shapes.
+    #[arg(long)]
+    pub(crate) synthetic_weights: bool,
+
+    /// Replace missing data sets by made-up samples, of the data set's class or as stated:
+    /// `image:3x224x224:uint8,label:int64<1000`.
+    #[arg(
+        long,
+        value_name = "FIELDS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "auto"
+    )]
+    pub(crate) synthetic_data: Option<Samples>,
+
+    /// A TOML file with GPUs of your own.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) catalogue: Option<PathBuf>,
+
+    /// Leave the command, paths, lines, messages, and names of functions and modules out of shareable
+    /// output: recordings, and the answer as JSON.
+    #[arg(long)]
+    pub(crate) confidential: bool,
+}
+
+/// The command that trains, after `--`.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct CommandArgs {
+    /// The command that trains.
+    #[arg(
+        id = "command",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND",
+        value_hint = ValueHint::CommandWithArguments
+    )]
+    pub(crate) words: Vec<OsString>,
+}
+
+impl CommandArgs {
+    /// The words as text.
+    pub(crate) fn text(&self) -> Vec<String> {
+        self.words.iter().map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+}
