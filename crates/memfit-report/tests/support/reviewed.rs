@@ -102,7 +102,8 @@ pub(crate) fn each() -> Vec<(&'static str, CiReport)> {
         head.step_ms_estimate = Some(14.0);
     }
     let mut shrank = row("train", 1200, 900, CiVerdict::Shrank);
-    shrank.lines = vec![line("train.py", 9, -300, None, "temporary"), line("train.py", 8, 20, None, "inputs")];
+    shrank.lines =
+        vec![line("train.py", 9, -300, None, "temporary"), line("train.py", 8, 20, None, "inputs")];
     let same = || row("eval", 800, 800, CiVerdict::Same);
     let base = CiCommit { reference: "origin/main".to_owned(), commit: "0123456789abcdef".to_owned() };
     vec![
@@ -119,6 +120,9 @@ pub(crate) fn each() -> Vec<(&'static str, CiReport)> {
             },
         ),
         ("failed", report(vec![failed(), same()])),
-        ("none", CiReport { problem: Some(problem("the repository has no commit `x`")), ..report(Vec::new()) }),
+        (
+            "none",
+            CiReport { problem: Some(problem("the repository has no commit `x`")), ..report(Vec::new()) },
+        ),
     ]
 }
