@@ -97,9 +97,7 @@ def uses(steps: Steps, memfit: str, torch: str | None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dist", type=Path, nargs="?", default=ROOT / "dist")
-    parser.add_argument(
-        "--torch", type=os.path.abspath, help="an interpreter with PyTorch, to run the example with"
-    )
+    parser.add_argument("--torch", type=os.path.abspath, help="an interpreter with PyTorch, to run the example with")
     arguments = parser.parse_args()
     dist = arguments.dist.resolve()
     torch = arguments.torch

@@ -1,7 +1,7 @@
 //! `[tool.memfit.ci]` in pyproject.toml.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use memfit_devices::Bytes;
@@ -112,7 +112,9 @@ impl CiSettings {
 
 /// The stem of the file that a command runs, or its module.
 fn default_name(command: &[String]) -> String {
-    let file = command.iter().find(|word| word.ends_with(".py"));
+    let is_python =
+        |word: &&String| Path::new(word.as_str()).extension().is_some_and(|ending| ending == "py");
+    let file = command.iter().find(is_python);
     let module = || command.iter().skip_while(|word| *word != "-m").nth(1);
     let name = file.map(|word| {
         let name = word.rsplit('/').next().unwrap_or(word);
@@ -250,13 +252,12 @@ fn split(text: &str) -> Result<Vec<String>, String> {
         match (quote, letter) {
             (Some(open), _) if letter == open => quote = None,
             (Some('"') | None, '\\') => word.get_or_insert_default().extend(letters.next()),
-            (Some(_), _) => word.get_or_insert_default().push(letter),
             (None, '\'' | '"') => {
                 quote = Some(letter);
                 word.get_or_insert_default();
             }
             (None, _) if letter.is_whitespace() => words.extend(word.take()),
-            (None, _) => word.get_or_insert_default().push(letter),
+            _ => word.get_or_insert_default().push(letter),
         }
     }
     words.extend(word);

@@ -141,7 +141,6 @@ pub(crate) enum Format {
   memfit run --gpu h100:8 --rank 11 --world-size 512 -- python train.py
   memfit run --gpu t4 --memory 12GiB --format json -- python -m package.train"
 )]
-#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 pub(crate) struct RunArgs {
     /// The GPU: a name from `memfit gpus`, with `:N` for N of them; or `local` for the real one.
     #[arg(long, short, value_name = "NAME[:N]")]

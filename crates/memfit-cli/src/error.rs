@@ -293,9 +293,8 @@ impl CliError {
             | Self::PlanForLocal
             | Self::LoaderForLocal
             | Self::ShrinkForLocal
+            | Self::CiForLocal
             | Self::OutputExists { .. } => "usage",
-            Self::NoCiSettings | Self::CiSettings { .. } => "settings",
-            Self::CiForLocal => "usage",
             Self::Checkout(_) => "checkout",
             Self::Baseline { .. } => "baseline",
             Self::ForeignSource { .. } => "foreign-source",
@@ -304,7 +303,10 @@ impl CliError {
             Self::NotCalibrated { .. } => "not-calibrated",
             Self::BrokenCalibration { .. } => "calibration",
             Self::NoHome => "no-home",
-            Self::Settings { .. } | Self::UnknownSetting { .. } => "settings",
+            Self::Settings { .. }
+            | Self::UnknownSetting { .. }
+            | Self::NoCiSettings
+            | Self::CiSettings { .. } => "settings",
             Self::Check(_) | Self::Io { .. } | Self::Output(_) | Self::Json(_) => "io",
             Self::Plan(_) => "plan",
             Self::NothingToPlan { .. } => "nothing-to-plan",

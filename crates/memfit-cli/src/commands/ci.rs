@@ -234,7 +234,9 @@ fn stale(scripts: &[Script], folder: &Path, ci: &CiSettings) -> Option<String> {
     let files = std::fs::read_dir(folder.join(ci.baselines())).ok()?;
     let mut left: Vec<String> = files
         .filter_map(|file| file.ok()?.file_name().into_string().ok())
-        .filter(|name| name.ends_with(".toml") && !known.contains(name))
+        .filter(|name| {
+            Path::new(name).extension().is_some_and(|ending| ending == "toml") && !known.contains(name)
+        })
         .collect();
     left.sort();
     let one = left.len() == 1;

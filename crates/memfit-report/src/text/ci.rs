@@ -166,9 +166,8 @@ pub(crate) fn plus(bytes: i64) -> String {
 
 /// The lines and modules that explain a row's growth: those that changed in its direction.
 pub(crate) fn explaining(row: &CiRow) -> (Vec<&CiLine>, Vec<&CiModule>) {
-    let growth = match (row.verdict, row.growth) {
-        (CiVerdict::Grew | CiVerdict::Shrank, Some(growth)) => growth,
-        _ => return (Vec::new(), Vec::new()),
+    let (CiVerdict::Grew | CiVerdict::Shrank, Some(growth)) = (row.verdict, row.growth) else {
+        return (Vec::new(), Vec::new());
     };
     let counts = |change: i64| {
         change.signum() == growth.signum() && change.unsigned_abs() >= growth.unsigned_abs() / SHARE_DIVISOR
