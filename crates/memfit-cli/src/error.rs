@@ -66,13 +66,13 @@ pub enum CliError {
     #[error("there is no NVIDIA GPU with a working driver here to measure")]
     NothingToCalibrate,
     /// The measuring process failed.
-    #[error("measuring the card failed: {said}")]
+    #[error("measuring the GPU failed: {said}")]
     Measuring {
         /// Its last output.
         said: String,
     },
     /// A real card that the catalogue does not have.
-    #[error("the catalogue does not know the card `{name}`")]
+    #[error("the GPU `{name}` is not in the catalogue")]
     UnknownCard {
         /// The driver's name for it.
         name: String,
@@ -309,16 +309,16 @@ impl Hint for CliError {
             Self::Catalogue(error) => vec![error.hint()],
             Self::MemoryOfLocal => vec!["name a virtual GPU with `--gpu`, or leave `--memory` out".to_owned()],
             Self::NothingToCalibrate => vec![
-                "run it on the machine with the card, with `--output FILE`, and give that file to `memfit run --calibration` here".to_owned(),
-                "`memfit run --gpu t4 --steps 0 -- memfit calibrate --output FILE` rehearses it on a virtual card".to_owned(),
+                "run `memfit calibrate --output FILE` on a machine with the GPU, and pass that file to `memfit run --calibration` here".to_owned(),
+                "`memfit run --gpu t4 --steps 0 -- memfit calibrate --output FILE` rehearses it on a virtual GPU".to_owned(),
             ],
             Self::Measuring { .. } => vec![
                 "does `python -c \"import torch; torch.ones(1, device='cuda')\"` work? `--python` names another interpreter".to_owned(),
             ],
             Self::UnknownCard { .. } => vec![
-                "describe it in a TOML file (`based_on` the nearest card, with this `name`), and give that with `--catalogue`".to_owned(),
+                "describe it in a TOML file (with this `name`, `based_on` the most similar GPU), and give that with `--catalogue`".to_owned(),
             ],
-            Self::NotCalibrated { .. } => vec!["`memfit calibrate` measures the card that is here".to_owned()],
+            Self::NotCalibrated { .. } => vec!["`memfit calibrate` measures the GPU of this machine".to_owned()],
             Self::BrokenCalibration { .. } => {
                 vec!["`memfit calibrate --forget` removes what is kept; `memfit calibrate` measures again".to_owned()]
             }
@@ -374,7 +374,7 @@ impl Hint for CliError {
                 vec!["a plan needs sizes that do not depend on computed values: `memfit run --gpu local` measures them on a real GPU".to_owned()]
             }
             Self::PlanForLocal | Self::LoaderForLocal => {
-                vec!["name the card with `--gpu`, as `memfit gpus` has it".to_owned()]
+                vec!["choose the GPU with `--gpu` and a name from `memfit gpus`".to_owned()]
             }
             Self::Check(_)
             | Self::Server(_)

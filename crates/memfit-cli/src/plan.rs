@@ -117,7 +117,7 @@ impl<'a> Tries<'a> {
         if !self.last(candidate, true).is_some_and(|seen| seen.hangs_on_numbers) {
             return Ok(None);
         }
-        self.progress.draw("running again, with other numbers for values that only a GPU can compute");
+        self.progress.draw("running again with other values where only a GPU can compute them");
         let request = self.request(candidate, self.card(Room::Budget));
         let settled = self.run_settled(&request);
         self.progress.clear();

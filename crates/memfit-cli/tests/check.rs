@@ -1,6 +1,6 @@
 //! `memfit check` from the outside: what it prints, what it changes, how it ends.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -1,6 +1,6 @@
 //! Remarks in reports of runs that went wrong, with a stand-in for the script that causes them.
 
-#![allow(clippy::unwrap_used, clippy::exit, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::exit, reason = "a panic fails the test")]
 
 mod support;
 

@@ -1,7 +1,7 @@
 //! `memfit run`, with a stand-in for the script: verdicts, exit statuses, and that no process is ever left
 //! behind.
 
-#![allow(clippy::unwrap_used, clippy::exit, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::exit, reason = "a panic fails the test")]
 #![allow(clippy::print_stderr, reason = "the stand-in speaks as scripts do")]
 
 mod support;

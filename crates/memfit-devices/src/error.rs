@@ -52,10 +52,10 @@ impl CatalogueError {
         match self {
             Self::UnknownDevice { suggestions, .. } if !suggestions.is_empty() => {
                 let quoted: Vec<_> = suggestions.iter().map(|id| format!("`{id}`")).collect();
-                format!("did you mean {}? `memfit gpus` lists all cards", quoted.join(" or "))
+                format!("did you mean {}? `memfit gpus` lists all GPUs", quoted.join(" or "))
             }
             Self::UnknownDevice { .. } => {
-                "`memfit gpus` lists all cards; a card of your own can be given in a TOML file".to_owned()
+                "`memfit gpus` lists all GPUs; `--catalogue FILE` adds your own from a TOML file".to_owned()
             }
             Self::Unreadable { .. } => "check the path and its permissions".to_owned(),
             Self::Syntax { .. } | Self::InvalidCard { .. } => {

@@ -1,6 +1,6 @@
 //! The list of rules in the documentation matches the code. `MEMFIT_UPDATE_DOCS=1` rewrites it.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Runs the specifications in `specs/`, one for each rule: a line with `# error: [rule]` has that finding,
 //! and no other line has it.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,6 @@
 //! The texts of reports, as people see them.
 
-#![allow(clippy::unwrap_used, clippy::exit, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::exit, reason = "a panic fails the test")]
 
 mod support;
 

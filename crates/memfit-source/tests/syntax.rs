@@ -1,6 +1,6 @@
 //! Python syntax up to 3.15: the constructs of each release are parsed and analysed.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::sync::Arc;
 

@@ -120,7 +120,7 @@ fn show_failure(request: &Request, outcome: &Outcome, printer: &Printer) {
     }
     let lines: Vec<&str> = facts.last_output.trim_end().lines().collect();
     let shown = &lines[lines.len().saturating_sub(LAST_LINES)..];
-    printer.remark("the script's last words:");
+    printer.remark("the script's last output:");
     for line in shown {
         printer.remark(&format!("  {line}"));
     }

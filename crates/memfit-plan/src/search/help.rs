@@ -176,7 +176,8 @@ impl<T: Trial> Search<'_, T> {
         let whole = self.tried.iter().find(|tried| !tried.on_card).map(|tried| tried.outcome.peak);
         let peak = whole.unwrap_or_default();
         let situation = self.limits.situation(training, &peak);
-        let acts = |entry: &&Entry| entry.search.turn == Turn::IfMemoryShort && entry.acts_on(&plain, training);
+        let acts =
+            |entry: &&Entry| entry.search.turn == Turn::IfMemoryShort && entry.acts_on(&plain, training);
         for entry in entries().iter().filter(acts) {
             if let Sense::Try(value) = entry.sense(&situation) {
                 rows.extend(entry.add_to(&plain, value));

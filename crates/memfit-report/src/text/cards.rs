@@ -34,7 +34,7 @@ pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
     }
     let replayed = report.rows.iter().filter(|row| row.evidence == CardEvidence::Replayed).count();
     let tried = format!(
-        "{} runs of the script in {:.1} s; {replayed} of {} verdicts are replays of a run on a card of the same architecture",
+        "{} runs of the script in {:.1} s; {replayed} of {} verdicts are replays of a run on a GPU of the same architecture",
         report.runs,
         report.wall_s,
         report.rows.len()
