@@ -1,4 +1,4 @@
-//! The price file: offers of cards, with the names that their vendors give them.
+//! The price file: offers of GPUs, with the names that their vendors give them.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub struct Prices {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Offer {
-    /// The card's name.
+    /// The GPU's name.
     pub gpu: String,
     /// Cards in the machine.
     #[serde(default = "one")]
@@ -60,7 +60,7 @@ pub enum PricesError {
 }
 
 impl Prices {
-    /// Reads a price file; its cards' names become those of the catalogue.
+    /// Reads a price file; its GPUs' names become those of the catalogue.
     pub fn read(path: &Path, catalogue: &Catalogue) -> Result<Self, PricesError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| PricesError::Unreadable { path: path.to_owned(), source })?;
@@ -81,7 +81,7 @@ impl Prices {
         Ok(prices)
     }
 
-    /// The cheapest machine with at least so many of these cards: all that it has are paid for.
+    /// The cheapest machine with at least so many of these GPUs: all that it has are paid for.
     pub fn cheapest(&self, gpu: &str, count: u32) -> Option<&Offer> {
         let enough = |offer: &&Offer| offer.gpu == gpu && offer.cards >= count;
         self.offers.iter().filter(enough).min_by(|a, b| a.per_hour.total_cmp(&b.per_hour))

@@ -94,7 +94,7 @@ pub struct ClockMark {
     pub end: u64,
     /// Nanoseconds of work queued so far, by kind.
     pub busy: Vec<u64>,
-    /// When each of the cards that are timed beside it would be done; empty where that is not known.
+    /// When each of the GPUs that are timed beside it would be done; empty where that is not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<u64>,
 }

@@ -41,13 +41,13 @@ pub enum CliError {
     /// The answer could not be written to standard output.
     #[error("the answer could not be written to standard output")]
     Output(#[source] std::io::Error),
-    /// A script could not be run on the cards.
+    /// A script could not be run on the GPUs.
     #[error(transparent)]
     Arguments(#[from] memfit_cards::ArgumentsError),
     /// The price file cannot be used.
     #[error(transparent)]
     Prices(#[from] memfit_cards::PricesError),
-    /// No card of the catalogue is as was asked.
+    /// No GPU of the catalogue is as was asked.
     #[error("no GPU of the catalogue is of that kind and size")]
     NoCardLeft,
     /// Epochs were asked for, and their length is not known.
@@ -56,13 +56,13 @@ pub enum CliError {
     /// No GPU was named.
     #[error("no GPU was named")]
     NoGpu,
-    /// The catalogue has no such card, or is broken.
+    /// The catalogue has no such GPU, or is broken.
     #[error(transparent)]
     Catalogue(#[from] CatalogueError),
     /// A real GPU cannot be given another amount of memory.
     #[error("`--memory` is for virtual GPUs; a real one has what it has")]
     MemoryOfLocal,
-    /// There is no card to measure.
+    /// There is no GPU to measure.
     #[error("there is no NVIDIA GPU with a working driver here to measure")]
     NothingToCalibrate,
     /// The measuring process failed.
@@ -71,16 +71,16 @@ pub enum CliError {
         /// Its last output.
         said: String,
     },
-    /// A real card that the catalogue does not have.
+    /// A real GPU that the catalogue does not have.
     #[error("the GPU `{name}` is not in the catalogue")]
     UnknownCard {
         /// The driver's name for it.
         name: String,
     },
-    /// A card that was never measured here.
+    /// A GPU that was never measured here.
     #[error("nothing was measured on this machine{}", name.as_ref().map_or(String::new(), |name| format!(" of `{name}`")))]
     NotCalibrated {
-        /// The card that was asked for.
+        /// The GPU that was asked for.
         name: Option<String>,
     },
     /// A file that holds no calibration.
@@ -197,7 +197,7 @@ pub enum CliError {
     /// A plan could not be read or written.
     #[error(transparent)]
     Plan(#[from] memfit_plan::PlanError),
-    /// A script that fails whatever the card.
+    /// A script that fails whatever the GPU.
     #[error("no plan can be made for this script: {why}")]
     NothingToPlan {
         /// Why.
@@ -211,7 +211,7 @@ pub enum CliError {
     /// A plan for the real GPU.
     #[error("`memfit plan` tries plans on a virtual GPU")]
     PlanForLocal,
-    /// A loader is measured beside a virtual card.
+    /// A loader is measured beside a virtual GPU.
     #[error("`memfit data --loader` runs a few steps on a virtual GPU, not on this machine's")]
     LoaderForLocal,
     /// An answer could not be written as JSON.

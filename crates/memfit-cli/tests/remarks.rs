@@ -155,7 +155,7 @@ fn a_plan_for_another_card() {
     );
 }
 
-/// A machine with a card, as the driver's library shows it.
+/// A machine with a GPU, as the driver's library shows it.
 const DRIVER: &str = r#"
 #include <string.h>
 struct memory { unsigned long long total, free, used; };

@@ -140,7 +140,7 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
     explanation
 }
 
-/// Facts about the card in a message.
+/// Facts about the GPU in a message.
 pub(crate) fn card_from_text(text: &OomText) -> Card {
     let figures = &text.figures;
     let held = figures.total_reserved().map(memfit_recording::Amount::bytes);

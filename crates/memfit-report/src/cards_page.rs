@@ -1,4 +1,4 @@
-//! The cards for a script as a page: price against time with the Pareto front, filters, and the command of
+//! The GPUs for a script as a page: price against time with the Pareto front, filters, and the command of
 //! each point.
 //!
 //! One file that fetches nothing. The report's rows are embedded as JSON, and a short script draws those that

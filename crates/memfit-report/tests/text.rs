@@ -233,7 +233,7 @@ fn no_text_is_wider_than_it_may_be() {
     }
 }
 
-/// The bars stand for what the numbers say: together with the headroom they fill the card.
+/// The bars stand for what the numbers say: together with the headroom they fill the GPU.
 #[test]
 fn bars_begin_where_the_one_above_ends() {
     let text = plain(&fits(), 120, false);

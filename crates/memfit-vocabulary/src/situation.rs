@@ -89,7 +89,7 @@ impl Sense {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
     /// Tried always, and first: it costs little.
-    First,
+    Always,
     /// Tried only if the script does not fit with those: it saves memory, but takes time or changes the
     /// training.
     IfMemoryShort,

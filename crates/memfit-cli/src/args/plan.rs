@@ -134,7 +134,7 @@ fn lever(name: &str) -> Result<Lever, String> {
     })
 }
 
-/// A share of the card's memory.
+/// A share of the GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Margin(pub(crate) f64);
 

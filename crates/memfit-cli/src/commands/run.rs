@@ -18,7 +18,7 @@ use crate::{CliError, Exit, Hint as _, Printer};
 /// Lines of what a failed script printed that are shown.
 const LAST_LINES: usize = 30;
 
-/// Runs a command on a card, and says whether it fits.
+/// Runs a command on a GPU, and says whether it fits.
 pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
     let (out, confidential) = (args.out.clone(), args.confidential);
     let command: Vec<String> = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();

@@ -4,9 +4,9 @@
 //! Notes `nn.DataParallel`.
 //!
 //! ## Why
-//! One process copies the model to every card in every step, and gathers all outputs on the first card, whose
+//! One process copies the model to every GPU in every step, and gathers all outputs on the first GPU, whose
 //! memory is therefore exhausted before that of the others. `DistributedDataParallel` uses one process for
-//! each card and gathers nothing.
+//! each GPU and gathers nothing.
 //!
 //! ## Example
 //! ```python

@@ -220,7 +220,7 @@ fn is_made_here(of: &Expression, done: &[&str]) -> bool {
     of.any(&is_call) && !of.any(&is_cut)
 }
 
-/// Returns `true` if one of these names occurs in an expression with its graph, or on the card.
+/// Returns `true` if one of these names occurs in an expression with its graph, or on the GPU.
 fn holds(of: &Expression, names: &[&str], done: &[&str]) -> bool {
     match &of.kind {
         Kind::Name(name) => names.contains(&name.as_str()),

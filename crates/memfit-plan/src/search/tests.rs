@@ -421,7 +421,7 @@ fn where_nothing_fits_it_says_what_would() {
 
 #[test]
 fn what_pays_for_memory_is_tried_where_it_is_short_and_its_price_is_told() {
-    // The weights' gradients and the optimizer state alone exceed the card.
+    // The weights' gradients and the optimizer state alone exceed the GPU.
     let short = Pretended { state: 4 * GIB, trained: 2 * GIB, budget: 6 * GIB, ..pretended() };
     let mut trial = short.clone();
     let asked = Limits { link: Some(1e10), ..limits(trial.budget, Label::Exact) };
@@ -445,7 +445,7 @@ fn what_pays_for_memory_is_tried_where_it_is_short_and_its_price_is_told() {
             .iter()
             .any(|rejected| rejected.lever == "8-bit-optimizer" && rejected.why.contains("not allowed"))
     );
-    // If the card has enough memory, they are not tried.
+    // If the GPU has enough memory, they are not tried.
     let mut roomy = Pretended { budget: 40 * GIB, ..short };
     let asked = Limits { link: Some(1e10), ..limits(roomy.budget, Label::Exact) };
     let answer = search(&mut roomy, &asked).unwrap().unwrap();

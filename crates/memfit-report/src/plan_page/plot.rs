@@ -1,4 +1,4 @@
-//! Memory against time as a plot: the front as a staircase, the card as a line across it.
+//! Memory against time as a plot: the front as a staircase, the GPU as a line across it.
 
 use std::fmt::Write as _;
 

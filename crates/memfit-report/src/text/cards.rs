@@ -1,4 +1,4 @@
-//! The cards on which a script fits, for people.
+//! The GPUs on which a script fits, for people.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use crate::wire::{CardEvidence, CardRow, CardSort, CardVerdict, CardsReport};
 const MAX_FITTING: usize = 24;
 const MAX_REFUSED: usize = 6;
 
-/// The report of a comparison of cards.
+/// The report of a comparison of GPUs.
 pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
     let mut out = String::new();
     headline(&mut out, report, canvas);

@@ -10,7 +10,7 @@ use crate::wire::{LoaderReport, LoaderSettings, LoaderVerdict};
 
 const LABEL: usize = 18;
 
-/// A `DataLoader` as measured on this host, and settings that would feed the card.
+/// A `DataLoader` as measured on this host, and settings that would feed the GPU.
 pub fn data_loader(report: &LoaderReport, canvas: Canvas) -> String {
     let mut out = String::new();
     let (style, said) = headline(report);

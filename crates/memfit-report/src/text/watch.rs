@@ -8,7 +8,7 @@ use crate::wire::{CardKind, WatchReport, WatchedCard, WatchedProcess, WatchedRun
 
 /// Processes of a run that are listed, at the most.
 const MAX_PROCESSES: usize = 16;
-/// Looks that the small curve beside a card goes back.
+/// Looks that the small curve beside a GPU goes back.
 const CURVE: usize = 24;
 
 /// The runs, one below the other.
