@@ -74,7 +74,7 @@ impl Prices {
                 return Err(format!("`per_hour = {}` of `{}` is no price", offer.per_hour, offer.gpu));
             }
             if offer.cards == 0 {
-                return Err(format!("an offer of `{}` has no cards", offer.gpu));
+                return Err(format!("an offer of `{}` has no GPUs", offer.gpu));
             }
             offer.gpu = catalogue.find(&offer.gpu).map_err(|error| error.to_string())?.id.clone();
         }
@@ -119,7 +119,7 @@ mod tests {
             ("", "currency"),
             ("currency = 'EUR'\n[[offer]]\ngpu = 'rtx-9999'\nper_hour = 1", "rtx-9999"),
             ("currency = 'EUR'\n[[offer]]\ngpu = 't4'\nper_hour = -1", "per_hour"),
-            ("currency = 'EUR'\n[[offer]]\ngpu = 't4'\nper_hour = 1\ncards = 0", "no cards"),
+            ("currency = 'EUR'\n[[offer]]\ngpu = 't4'\nper_hour = 1\ncards = 0", "no GPUs"),
             ("currency = 'EUR'\n[[offer]]\ngpu = 't4'\nper_hour = 1\nprice = 1", "price"),
         ] {
             let why = parse(text).unwrap_err();

@@ -63,7 +63,7 @@ fn note(report: &RunReport, capability: ComputeCapability) -> Option<String> {
         let torch =
             report.torch.as_deref().map_or("this PyTorch".to_owned(), |torch| format!("PyTorch {torch}"));
         return Some(format!(
-            "{torch}, or an extension of it, has no kernels for compute capability {capability}: a real card would fail in the same way"
+            "{torch}, or an extension of it, has no kernels for compute capability {capability}: a real GPU would fail in the same way"
         ));
     }
     Some(problem.message.trim_end_matches('.').to_owned())

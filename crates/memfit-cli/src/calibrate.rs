@@ -58,8 +58,8 @@ pub(crate) fn perform(
             seen.gaps.push(Gap { what: "communicators".to_owned(), why: error.to_string() });
         }
     } else {
-        let why = "it takes two cards".to_owned();
-        seen.gaps.push(Gap { what: "communicators, links between cards".to_owned(), why });
+        let why = "it takes two GPUs".to_owned();
+        seen.gaps.push(Gap { what: "communicators, links between GPUs".to_owned(), why });
     }
     seen.driver = LocalGpu::driver();
     let card = seen.card()?;

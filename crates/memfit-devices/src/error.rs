@@ -15,7 +15,7 @@ pub enum CatalogueError {
         suggestions: Vec<String>,
     },
     /// The user's file could not be read.
-    #[error("the file of cards `{}` cannot be read", file.display())]
+    #[error("the file of GPUs `{}` cannot be read", file.display())]
     Unreadable {
         /// Path of the file.
         file: PathBuf,
@@ -23,7 +23,7 @@ pub enum CatalogueError {
         source: std::io::Error,
     },
     /// A file of devices is not TOML of the expected form.
-    #[error("the file of cards `{file}` cannot be understood")]
+    #[error("the file of GPUs `{file}` cannot be parsed")]
     Syntax {
         /// Name of the file.
         file: String,
@@ -31,7 +31,7 @@ pub enum CatalogueError {
         source: Box<toml::de::Error>,
     },
     /// An entry is incomplete or inconsistent.
-    #[error("card `{card}` in `{file}` is not valid: {problem}")]
+    #[error("GPU `{card}` in `{file}` is not valid: {problem}")]
     InvalidCard {
         /// Name of the file.
         file: String,
@@ -59,7 +59,7 @@ impl CatalogueError {
             }
             Self::Unreadable { .. } => "check the path and its permissions".to_owned(),
             Self::Syntax { .. } | Self::InvalidCard { .. } => {
-                "a card needs all fields, or `based_on = \"rtx-4090\"` and those that differ".to_owned()
+                "a GPU needs all fields, or `based_on = \"rtx-4090\"` and those that differ".to_owned()
             }
         }
     }

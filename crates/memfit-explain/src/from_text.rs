@@ -238,7 +238,7 @@ fn fixes(cause: Cause, unused: u64, others: u64, requested: u64, text: &OomText)
         Cause::OtherProcesses => fixes.push(fix(
             Lever::EndOtherProcess,
             others,
-            "end the other processes (`nvidia-smi` shows them), or use another card (CUDA_VISIBLE_DEVICES)",
+            "end the other processes (`nvidia-smi` shows them), or use another GPU (CUDA_VISIBLE_DEVICES)",
             Some(true),
             Apply::ByHand(None),
         )),

@@ -195,8 +195,8 @@ fn calibration() -> Calibration {
         peer_link: None,
         launch_ns: spread(2_350.0),
         not_measured: vec![Gap {
-            what: "communicators, links between cards".to_owned(),
-            why: "it takes two cards".to_owned(),
+            what: "communicators, links between GPUs".to_owned(),
+            why: "it takes two GPUs".to_owned(),
         }],
     }
 }

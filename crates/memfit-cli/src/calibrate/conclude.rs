@@ -179,7 +179,7 @@ impl Seen {
             other_processes: at("before").map(Bytes::new),
         };
         if found.context.is_none() {
-            let why = "the driver does not say how much of the card is in use".to_owned();
+            let why = "the driver does not report how much GPU memory is in use".to_owned();
             self.gaps.push(Gap { what: "context and libraries".to_owned(), why });
             return CalibratedOutside { context: None, libraries: None, ..found };
         }

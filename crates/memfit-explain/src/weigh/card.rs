@@ -16,7 +16,8 @@ const OFF_THE_CARD: &str = "keep CUDA out of helper processes: leave the tensors
 /// Advice for GPUs that another process of the same script, or an unrelated one, uses.
 const WAIT: &str =
     "let the script's other process exit, or free its GPU memory, before the training needs it";
-const END: &str = "end the other processes first (`nvidia-smi` shows them), or train on another card (CUDA_VISIBLE_DEVICES)";
+const END: &str =
+    "end the other processes first (`nvidia-smi` shows them), or train on another GPU (CUDA_VISIBLE_DEVICES)";
 
 /// Divisor of the capacity: other processes that use less than a tenth of the GPU are no cause.
 const MIN_SHARE_DIVISOR: u64 = 10;
@@ -39,14 +40,14 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     let contexts = total.saturating_sub(tensors);
     let of_contexts = contexts > tensors;
     let most = others.iter().max_by_key(|other| other.bytes);
-    let mut text = format!("{} other processes held {} of the card", others.len(), size(total));
+    let mut text = format!("{} other processes held {} of the GPU", others.len(), size(total));
     if let Some(most) = most {
         let _ = write!(text, ", {} alone {}", most.describe(), size(most.bytes));
     }
     if of_contexts {
         let _ = write!(
             text,
-            "; {} of it are CUDA contexts and libraries, which every process on the card needs",
+            "; {} of it are CUDA contexts and libraries, which every process on the GPU needs",
             size(contexts)
         );
     }

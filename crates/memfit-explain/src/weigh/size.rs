@@ -94,7 +94,7 @@ pub(super) fn too_big(analysis: &Analysis<'_>) -> Finding {
     let of_state = state(analysis);
     let text = match analysis.limit {
         Some(limit) => format!(
-            "{} in tensors and {} more requested make {}, and the allocator could get {}: {} grow with the batch, {} are parameters, gradients and optimizer state",
+            "{} in tensors and the requested {} make {}, and the allocator could get {}: {} grow with the batch, {} are parameters, gradients and optimizer state",
             size(trouble.allocated),
             size(requested),
             size(trouble.allocated + requested),

@@ -34,9 +34,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             findings
                 .report(
                     call.span,
-                    "the outputs of all cards are gathered on the first, which fills before the others",
+                    "the outputs of all GPUs are gathered on the first, which fills before the others",
                 )
-                .help("use `DistributedDataParallel`, one process a card");
+                .help("use `DistributedDataParallel`, one process per GPU");
         }
     }
 }

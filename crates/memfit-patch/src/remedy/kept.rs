@@ -257,7 +257,7 @@ fn cut(scene: &Scene<'_>, kept: &Store<'_>, off_the_card: bool) -> Result<Vec<Ed
     }
     let uses = prove(scene, kept)?;
     if off_the_card && !kept.adds && uses.is_mixed {
-        return Err(format!("`{text}` is computed with later, where it has to be on the card"));
+        return Err(format!("`{text}` is computed with later, where it has to be on the GPU"));
     }
     let to_host = off_the_card && !kept.adds;
     let edits = kept.values.iter().flat_map(|value| {

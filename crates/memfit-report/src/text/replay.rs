@@ -32,7 +32,7 @@ pub fn replay(report: &ReplayReport, canvas: Canvas) -> String {
     if report.before > 0 {
         fact(
             "from before",
-            &format!("{} in blocks that were there when the recording began", size(report.before)),
+            &format!("{} in blocks that existed when the recording began", size(report.before)),
         );
     }
     if report.uncertain > 0 {
@@ -45,19 +45,19 @@ pub fn replay(report: &ReplayReport, canvas: Canvas) -> String {
     if report.told > 0 {
         let events = if report.told == 1 { "event" } else { "events" };
         let told = count(report.told);
-        fact(
-            "was told",
-            &format!("{told} {events} that depend on what was before the recording; not predicted"),
-        );
+        fact("not predicted", &format!("{told} {events} that depend on allocations before the recording"));
     }
     if report.ranks.len() > 1 {
         let all: Vec<String> = report.ranks.iter().map(u32::to_string).collect();
         let own = report.rank.map_or_else(|| "one".to_owned(), |rank| rank.to_string());
-        fact("ranks", &format!("{}; `--rank N` replays another than {own}", all.join(", ")));
+        fact("ranks", &format!("{}; `--rank N` replays another rank than {own}", all.join(", ")));
     }
     if report.devices.len() > 1 {
         let all: Vec<String> = report.devices.iter().map(u32::to_string).collect();
-        fact("devices", &format!("{}; `--device N` replays another than {}", all.join(", "), report.device));
+        fact(
+            "devices",
+            &format!("{}; `--device N` replays another device than {}", all.join(", "), report.device),
+        );
     }
     for mismatch in report.mismatches.iter().take(3) {
         fact("diverged", mismatch);

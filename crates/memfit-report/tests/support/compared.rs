@@ -69,7 +69,7 @@ pub(crate) fn each() -> Vec<CardsReport> {
         CardRow {
         peak: None,
         headroom: None,
-        note: Some("PyTorch 2.15.0+cu132, or an extension of it, has no kernels for compute capability 7.0: a real card would fail in the same way".to_owned()),
+        note: Some("PyTorch 2.15.0+cu132, or an extension of it, has no kernels for compute capability 7.0: a real GPU would fail in the same way".to_owned()),
         evidence: CardEvidence::Run,
         ..row(gpu, 16, Unknown)
     }
