@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn torch_says_which_cuda_it_is_for() {
+    fn the_cuda_version_is_read_from_torchs_version() {
         assert_eq!(cuda_major("2.15.0+cu132"), Some(13));
         assert_eq!(cuda_major("2.6.0+cu118"), Some(11));
         assert_eq!(cuda_major("2.6.0+cpu"), None);

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_as_long_as_the_steady_ones() {
+    fn step_time_is_taken_from_steady_steps() {
         assert_eq!(typical(&[]), None);
         assert_eq!(typical(&[100]), None, "the first step warms up");
         assert_eq!(typical(&[900, 1_000]), Some(100.0));

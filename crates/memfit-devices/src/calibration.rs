@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_that_cannot_be_this_cards_is_passed_over() {
+    fn implausible_measurements_are_ignored() {
         let mut strange = calibration();
         strange.memory_bandwidth = spread(90_000_000_000_000);
         assert_eq!(card().calibrated(&strange).achieved.memory, card().achieved.memory);

@@ -31,7 +31,7 @@ fn index() -> String {
 }
 
 #[test]
-fn the_index_is_fresh() {
+fn the_index_page_is_up_to_date() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/rules.md");
     if std::env::var_os("MEMFIT_UPDATE_DOCS").is_some() {
         std::fs::write(&file, index()).unwrap();

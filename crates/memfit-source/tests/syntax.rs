@@ -53,7 +53,7 @@ fn every_construct_is_read_and_what_stands_in_it_is_seen() {
 }
 
 #[test]
-fn what_is_imported_lazily_is_imported() {
+fn lazy_imports_count_as_imports() {
     let found = read(
         "lazy import torch as t\nlazy from torch import nn as layers\nmodel = layers.Linear(2, 2)\nt.save(model, 'x')\n",
     );

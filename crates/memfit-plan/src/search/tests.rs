@@ -399,7 +399,7 @@ fn a_script_that_helps_itself_is_planned_for_and_kept_where_nothing_is_faster() 
 }
 
 #[test]
-fn what_the_model_did_not_know_is_learnt() {
+fn the_search_learns_from_runs_that_contradict_the_model() {
     let mut trial = Pretended { surprise: GIB, couples_samples: true, ..pretended() };
     let budget = trial.budget;
     let answer = search(&mut trial, &limits(budget, Label::Rounding)).unwrap().unwrap();
@@ -505,7 +505,7 @@ fn where_no_time_is_known_what_fits_is_found_all_the_same() {
 }
 
 #[test]
-fn a_levers_error_is_told() {
+fn a_levers_error_is_reported() {
     struct Fails(Pretended);
     impl Trial for Fails {
         type Error = ();
