@@ -83,7 +83,7 @@ def test_a_virtual_card_is_found_as_it_is_in_the_catalogue(gpu: str) -> None:
 
     gaps = [gap["what"] for gap in calibration["not_measured"]]
     if not count:
-        assert gaps == ["communicators, links between cards"]
+        assert gaps == ["communicators, links between GPUs"]
         assert calibration["peer_link"] is None
         return
     assert gaps == []
@@ -141,7 +141,7 @@ def test_what_is_kept_is_taken_and_named(tmp_path: Path) -> None:
 def test_a_calibration_from_elsewhere_is_taken_where_it_is_named(tmp_path: Path) -> None:
     target = tmp_path / "t4.json"
     target.write_text(json.dumps(rehearsed("t4")))
-    assert "calibrated on a virtual card" in invoke(["gpus", "t4", "--calibration", str(target)]).stdout
+    assert "calibrated on a virtual GPU" in invoke(["gpus", "t4", "--calibration", str(target)]).stdout
     target.write_text('{"schema": "memfit.calibrate/2"}')
     broken = invoke(["gpus", "t4", "--calibration", str(target)])
     assert broken.status == 2

@@ -130,7 +130,7 @@ def test_the_text_names_the_settings(tmp_path: Path) -> None:
     done = invoke(words, cwd=tmp_path, env=here)
     assert "would wait for data" in done.stdout
     assert "DataLoader(…, num_workers=" in done.stdout
-    assert "card waits" in done.stdout
+    assert "GPU waits" in done.stdout
 
 
 @pytest.mark.parametrize("workers", [0, 1])

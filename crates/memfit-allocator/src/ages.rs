@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_comes_out_whole() {
+    fn comparisons_of_pairs_determine_the_whole_order() {
         // Compares two segments at a time; the answers follow a hidden order.
         let hidden = [4_u32, 1, 6, 3, 2, 5];
         let rank = |segment: u32| hidden.iter().position(|other| *other == segment).unwrap_or_default();
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_always_room_to_move_to() {
+    fn repeated_moves_to_one_end_succeed() {
         // Each time the last is learnt to be the oldest, so that moves go to one end of the chain.
         let all: Vec<u32> = (1..=100).collect();
         let mut ages = ages(100);

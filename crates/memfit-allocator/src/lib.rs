@@ -1,7 +1,7 @@
 //! Reimplementation of PyTorch's CUDA caching allocator, for replays of recorded calls.
 //!
 //! The allocator decides where each tensor is placed and how much memory is reserved. Repeating its decisions
-//! shows the effect of other settings, another card or a changed program on the same calls. [`Allocator`]
+//! shows the effect of other settings, another GPU or a changed program on the same calls. [`Allocator`]
 //! implements the policy, [`Settings`] and [`Release`] the differences between runs and between releases of
 //! PyTorch, and [`Device`] the layer below: addresses, available memory, completion of work. The allocator is
 //! deterministic and never reads memory: addresses are numbers.

@@ -136,7 +136,7 @@ fn a_lower_segment_may_be_younger() {
 
 #[test]
 fn a_trace_may_begin_in_the_middle_of_a_call() {
-    // The card is full. The free of a block that waits for another stream completes during a request, its
+    // The GPU is full. The free of a block that waits for another stream completes during a request, its
     // whole pages and those of another stream are unmapped, and the request is served from the remainder of
     // the page before them, although the remainder of the page after them fits better.
     let conf = "expandable_segments:True";

@@ -160,7 +160,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
     #[test]
-    fn books_balance_and_blocks_never_overlap(
+    fn statistics_match_blocks_and_blocks_never_overlap(
         settings in settings(),
         release in release(),
         steps in prop::collection::vec(step(), 1..120),

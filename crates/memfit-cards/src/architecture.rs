@@ -2,36 +2,36 @@
 
 use memfit_devices::{Bytes, ComputeCapability, Device};
 
-/// Memory of a card without a limit.
+/// Memory of a GPU without a limit.
 pub const UNLIMITED: Bytes = Bytes::from_gib(1 << 10);
 
-/// The cards of one compute capability.
+/// The GPUs of one compute capability.
 ///
 /// PyTorch and its libraries choose kernels, and with them workspaces, by the compute capability. The number
 /// of multiprocessors also enters the size of a few workspaces; the representative has the most of them, so
-/// that its requests are the largest, and [`crate::Judge`] runs the cards that such a difference could
+/// that its requests are the largest, and [`crate::Judge`] runs the GPUs that such a difference could
 /// decide.
 #[derive(Clone, Debug)]
 pub struct Architecture {
     /// The compute capability.
     pub capability: ComputeCapability,
-    /// The cards, the representative first.
+    /// The GPUs, the representative first.
     pub cards: Vec<Device>,
 }
 
 impl Architecture {
-    /// The card that is run for all of them.
+    /// The GPU that is run for all of them.
     pub fn representative(&self) -> &Device {
         &self.cards[0]
     }
 
-    /// A card's place among them.
+    /// A GPU's place among them.
     pub fn place(&self, device: &Device) -> Option<usize> {
         self.cards.iter().position(|card| card.id == device.id)
     }
 }
 
-/// The architectures of these cards, in the order in which they first appear.
+/// The architectures of these GPUs, in the order in which they first appear.
 pub fn architectures(devices: &[Device]) -> Vec<Architecture> {
     let mut found: Vec<Architecture> = Vec::new();
     for device in devices {

@@ -1,12 +1,12 @@
-//! Verdicts on many cards from few runs.
+//! Verdicts on many GPUs from few runs.
 //!
 //! Each architecture's representative runs once, with unlimited memory. What its allocator was asked for is
-//! then replayed with the memory of every other card. A card is run itself where a replay could be wrong:
+//! then replayed with the memory of every other GPU. A GPU is run itself where a replay could be wrong:
 //!
 //! * the verdict would turn with a little more or less memory ([`edge`]), or within the difference that the
 //!   number of multiprocessors makes, which a second run of the architecture measures where it matters;
 //! * it fits only because the allocator gives cached memory back;
-//! * the script asks how large its card is, or has caught an out-of-memory error;
+//! * the script asks how large its GPU is, or has caught an out-of-memory error;
 //! * nobody has seen yet whether it catches one in that part of the training.
 
 use memfit_devices::{ComputeCapability, Device};
@@ -19,17 +19,17 @@ use memfit_run::{
 use crate::architecture::{Architecture, UNLIMITED, architectures};
 use crate::replay::{Replay, Site};
 
-/// A replay is believed where this share of the card more or less changes nothing, and no fewer bytes.
+/// A replay is believed where this share of the GPU more or less changes nothing, and no fewer bytes.
 const EDGE_SHARE: u64 = 100;
 const MIN_EDGE: u64 = 128 << 20;
 /// Some kernels' workspaces grow with the number of multiprocessors. Where even a part of the peak (one in so
 /// many) more or less changes nothing, it is not measured how much that is.
 const UNMEASURED_SPREAD: u64 = 4;
 
-/// The verdict on one card.
+/// The verdict on one GPU.
 #[derive(Clone, Debug)]
 pub struct Judged {
-    /// The card.
+    /// The GPU.
     pub device: Device,
     /// The report of a run on it, or as a run on it would have had it.
     pub report: RunReport,
@@ -39,7 +39,7 @@ pub struct Judged {
     pub evidence: CardEvidence,
 }
 
-/// The recorded runs of one architecture: the representative's, and where it was needed, the run of the card
+/// The recorded runs of one architecture: the representative's, and where it was needed, the run of the GPU
 /// with the fewest multiprocessors.
 #[derive(Debug)]
 struct Recorded {
@@ -51,21 +51,21 @@ struct Recorded {
 #[derive(Debug)]
 struct Sample {
     sm_count: u32,
-    /// The cards that were timed beside it, its own first.
+    /// The GPUs that were timed beside it, its own first.
     cards: Vec<Device>,
     outcome: Outcome,
     report: RunReport,
-    /// The repeatable calls; `None` where every card has to be run.
+    /// The repeatable calls; `None` where every GPU has to be run.
     replay: Option<Replay>,
 }
 
-/// Judges cards for one command, whose [`Rehearsal`] each question is handed.
+/// Judges GPUs for one command, whose [`Rehearsal`] each question is handed.
 #[derive(Debug)]
 pub struct Judge {
     request: Request,
     architectures: Vec<Architecture>,
     recorded: Vec<Recorded>,
-    /// Whether every card is run.
+    /// Whether every GPU is run.
     proves_all: bool,
     /// Whether the script was seen to catch an out-of-memory error.
     catches: bool,
@@ -79,7 +79,7 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Judges these cards; the request's own card is not read. `proves_all` runs the script on each of them.
+    /// Judges these GPUs; the request's own GPU is not read. `proves_all` runs the script on each of them.
     pub fn new(request: &Request, devices: &[Device], proves_all: bool, console: &dyn Console) -> Self {
         Self {
             request: request.clone(),
@@ -99,7 +99,7 @@ impl Judge {
         self.runs
     }
 
-    /// The verdict on a card.
+    /// The verdict on a GPU.
     pub fn judge(&mut self, rehearsal: &mut Rehearsal<'_>, device: &Device) -> Result<Judged, RunError> {
         let index = self.recorded(rehearsal, device)?;
         let first = &self.recorded[index].samples[0];
@@ -115,12 +115,12 @@ impl Judge {
         Ok(Judged { device: device.clone(), report, needed, evidence })
     }
 
-    /// Whether a run on a card is seen to fit.
+    /// Whether a run on a GPU is seen to fit.
     pub fn proves(&mut self, rehearsal: &mut Rehearsal<'_>, device: &Device) -> Result<bool, RunError> {
         Ok(self.run(rehearsal, device)?.verdict == Verdict::Fits)
     }
 
-    /// The verdict on a card where the representative's run had none.
+    /// The verdict on a GPU where the representative's run had none.
     fn failed(&self, device: &Device, outcome: &Outcome) -> Judged {
         let request = self.request_on(device.clone());
         let stands_for_itself =
@@ -129,7 +129,7 @@ impl Judge {
         Judged { device: device.clone(), report: report(&request, outcome), needed: None, evidence }
     }
 
-    /// The report on a card by a replay; `None` where the card has to be run.
+    /// The report on a GPU by a replay; `None` where the GPU has to be run.
     fn replayed(
         &mut self,
         rehearsal: &mut Rehearsal<'_>,
@@ -184,13 +184,13 @@ impl Judge {
         report(&request, &sample.outcome.moved(&request, replayed, place))
     }
 
-    /// The run that stands for a card: one with as many multiprocessors, else the representative's.
+    /// The run that stands for a GPU: one with as many multiprocessors, else the representative's.
     fn sample(&self, index: usize, device: &Device) -> &Sample {
         let samples = &self.recorded[index].samples;
         samples.iter().find(|sample| sample.sm_count == device.sm_count).unwrap_or(&samples[0])
     }
 
-    /// Bytes by which the peaks of the card with the fewest multiprocessors differ from the representative's,
+    /// Bytes by which the peaks of the GPU with the fewest multiprocessors differ from the representative's,
     /// as a run shows; `None` where they cannot be compared.
     fn spread(&mut self, rehearsal: &mut Rehearsal<'_>, index: usize) -> Result<Option<u64>, RunError> {
         if self.recorded[index].samples.len() < 2 {
@@ -212,7 +212,7 @@ impl Judge {
         Ok(comparable.then_some(spread))
     }
 
-    /// Runs the script on a card.
+    /// Runs the script on a GPU.
     fn run(&mut self, rehearsal: &mut Rehearsal<'_>, device: &Device) -> Result<RunReport, RunError> {
         let request = self.request_on(device.clone());
         let (mut outcome, tracks) = self.perform(rehearsal, &request, &device.name)?;
@@ -229,7 +229,7 @@ impl Judge {
         Ok(report)
     }
 
-    /// The part of the training in which a replay runs out of memory on a card where a run did.
+    /// The part of the training in which a replay runs out of memory on a GPU where a run did.
     fn site_of(&self, device: &Device, outcome: &Outcome, tracks: &[Track]) -> Option<Site> {
         outcome.lone_track(tracks)?;
         let index = self.recorded.iter().position(|known| known.capability == device.compute_capability)?;
@@ -238,7 +238,7 @@ impl Judge {
         sample.replay.as_ref()?.within(limit).1
     }
 
-    /// The place of the runs that stand for a card; the representative's is made where it was not yet.
+    /// The place of the runs that stand for a GPU; the representative's is made where it was not yet.
     fn recorded(&mut self, rehearsal: &mut Rehearsal<'_>, device: &Device) -> Result<usize, RunError> {
         let capability = device.compute_capability;
         if let Some(found) = self.recorded.iter().position(|known| known.capability == capability) {
@@ -255,7 +255,7 @@ impl Judge {
         Ok(self.recorded.len() - 1)
     }
 
-    /// Runs the script on a card with unlimited memory; those of its architecture that are `timed` have their
+    /// Runs the script on a GPU with unlimited memory; those of its architecture that are `timed` have their
     /// clocks beside it.
     fn sampled(
         &mut self,
@@ -305,7 +305,7 @@ impl Judge {
         Ok((outcome, tracks))
     }
 
-    /// Finds out once for all cards whether numbers that only a GPU computes decide anything.
+    /// Finds out once for all GPUs whether numbers that only a GPU computes decide anything.
     fn settle(
         &mut self,
         rehearsal: &mut Rehearsal<'_>,
@@ -335,14 +335,14 @@ impl Judge {
     }
 }
 
-/// The peaks that a sampled run's script would have on another card with unlimited memory.
+/// The peaks that a sampled run's script would have on another GPU with unlimited memory.
 fn needed(sample: &Sample, device: &Device) -> Peak {
     let outside = sample.outcome.outside_on(device);
     let Peak { allocated, reserved, .. } = sample.report.peak;
     Peak { allocated, reserved, device: reserved + outside.typical, device_upper: reserved + outside.upper }
 }
 
-/// Bytes by which a card's memory may be off without the verdict of a replay being believed less.
+/// Bytes by which a GPU's memory may be off without the verdict of a replay being believed less.
 fn edge(capacity: u64) -> u64 {
     (capacity / EDGE_SHARE).max(MIN_EDGE)
 }

@@ -1,9 +1,9 @@
-//! Which card a script needs, how many, and what training there costs.
+//! Which GPU a script needs, how many, and what training there costs.
 //!
-//! Owns the verdicts on the cards of a catalogue from as few runs as possible ([`Judge`]: one run for each
-//! architecture, replays for its other cards, and a run wherever a replay could be wrong), the price file and
+//! Owns the verdicts on the GPUs of a catalogue from as few runs as possible ([`Judge`]: one run for each
+//! architecture, replays for its other GPUs, and a run wherever a replay could be wrong), the price file and
 //! the price of a training ([`Prices`]), the order of rows and their Pareto front, and what N replicas of a
-//! script of one process would take. The smallest card on which a script fits ([`smallest_fitting`]) is asked
+//! script of one process would take. The smallest GPU on which a script fits ([`smallest_fitting`]) is asked
 //! of it by `memfit plan`.
 //!
 //! It must not know command lines, terminals, nor how a script is run or a plan is searched for.

@@ -60,12 +60,12 @@ fn last_unknown(a: Option<f64>, b: Option<f64>) -> Ordering {
     }
 }
 
-/// Samples a second; where samples are not known, steps a second of all cards.
+/// Samples a second; where samples are not known, steps a second of all GPUs.
 fn speed(row: &CardRow) -> Option<f64> {
     row.samples_per_s.or_else(|| Some(f64::from(row.count) * 1e3 / row.step_ms_estimate?))
 }
 
-/// Memory of all cards.
+/// Memory of all GPUs.
 fn memory(row: &CardRow) -> u64 {
     row.capacity * u64::from(row.count)
 }

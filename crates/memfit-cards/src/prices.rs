@@ -1,4 +1,4 @@
-//! The price file: offers of cards, with the names that their vendors give them.
+//! The price file: offers of GPUs, with the names that their vendors give them.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub struct Prices {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Offer {
-    /// The card's name.
+    /// The GPU's name.
     pub gpu: String,
     /// Cards in the machine.
     #[serde(default = "one")]
@@ -60,7 +60,7 @@ pub enum PricesError {
 }
 
 impl Prices {
-    /// Reads a price file; its cards' names become those of the catalogue.
+    /// Reads a price file; its GPUs' names become those of the catalogue.
     pub fn read(path: &Path, catalogue: &Catalogue) -> Result<Self, PricesError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| PricesError::Unreadable { path: path.to_owned(), source })?;
@@ -74,14 +74,14 @@ impl Prices {
                 return Err(format!("`per_hour = {}` of `{}` is no price", offer.per_hour, offer.gpu));
             }
             if offer.cards == 0 {
-                return Err(format!("an offer of `{}` has no cards", offer.gpu));
+                return Err(format!("an offer of `{}` has no GPUs", offer.gpu));
             }
             offer.gpu = catalogue.find(&offer.gpu).map_err(|error| error.to_string())?.id.clone();
         }
         Ok(prices)
     }
 
-    /// The cheapest machine with at least so many of these cards: all that it has are paid for.
+    /// The cheapest machine with at least so many of these GPUs: all that it has are paid for.
     pub fn cheapest(&self, gpu: &str, count: u32) -> Option<&Offer> {
         let enough = |offer: &&Offer| offer.gpu == gpu && offer.cards >= count;
         self.offers.iter().filter(enough).min_by(|a, b| a.per_hour.total_cmp(&b.per_hour))
@@ -119,7 +119,7 @@ mod tests {
             ("", "currency"),
             ("currency = 'EUR'\n[[offer]]\ngpu = 'rtx-9999'\nper_hour = 1", "rtx-9999"),
             ("currency = 'EUR'\n[[offer]]\ngpu = 't4'\nper_hour = -1", "per_hour"),
-            ("currency = 'EUR'\n[[offer]]\ngpu = 't4'\nper_hour = 1\ncards = 0", "no cards"),
+            ("currency = 'EUR'\n[[offer]]\ngpu = 't4'\nper_hour = 1\ncards = 0", "no GPUs"),
             ("currency = 'EUR'\n[[offer]]\ngpu = 't4'\nper_hour = 1\nprice = 1", "price"),
         ] {
             let why = parse(text).unwrap_err();

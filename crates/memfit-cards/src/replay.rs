@@ -1,4 +1,4 @@
-//! The allocator's calls of one run, repeated on cards with less memory.
+//! The allocator's calls of one run, repeated on GPUs with less memory.
 
 use memfit_allocator::{Edit, Program, ReplayConditions};
 use memfit_explain::Conditions;

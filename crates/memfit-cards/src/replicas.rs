@@ -10,7 +10,7 @@ use crate::workload::Workload;
 /// The share of a step that is assumed to hide communication: the backward pass.
 const OVERLAP: f64 = 0.5;
 
-/// A row for `count` cards, of the row for one card of the kind. DDP keeps the gradients once more in
+/// A row for `count` GPUs, of the row for one GPU of the kind. DDP keeps the gradients once more in
 /// buckets, and a communicator's buffers; its all-reduces run beside the backward pass.
 ///
 /// Nothing ran: the verdict is `fits` only where it fits with all of that at its upper bound, and

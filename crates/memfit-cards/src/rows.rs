@@ -8,10 +8,10 @@ use crate::prices::Prices;
 use crate::workload::Workload;
 
 const MS_PER_HOUR: f64 = 3_600_000.0;
-/// The kind of failure that is the card's and not the script's.
+/// The kind of failure that is the GPU's and not the script's.
 pub(crate) const NO_KERNELS: &str = "no-kernels-for-card";
 
-/// The row of a judged card, `count` of which run the command's processes.
+/// The row of a judged GPU, `count` of which run the command's processes.
 pub fn row(judged: &Judged, count: u32, workload: &Workload, command: &[String]) -> CardRow {
     let Judged { device, report, needed, evidence } = judged;
     let verdict = match report.verdict {
@@ -63,13 +63,13 @@ fn note(report: &RunReport, capability: ComputeCapability) -> Option<String> {
         let torch =
             report.torch.as_deref().map_or("this PyTorch".to_owned(), |torch| format!("PyTorch {torch}"));
         return Some(format!(
-            "{torch}, or an extension of it, has no kernels for compute capability {capability}: a real card would fail in the same way"
+            "{torch}, or an extension of it, has no kernels for compute capability {capability}: a real GPU would fail in the same way"
         ));
     }
     Some(problem.message.trim_end_matches('.').to_owned())
 }
 
-/// The same `memfit run` command for `count` of these cards.
+/// The same `memfit run` command for `count` of these GPUs.
 pub(crate) fn command_for(command: &[String], gpu: &str, count: u32) -> Vec<String> {
     let mut command = command.to_vec();
     if let Some(place) = command.iter().position(|word| word == "--gpu")

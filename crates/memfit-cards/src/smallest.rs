@@ -1,4 +1,4 @@
-//! The smallest card on which a script fits as it is.
+//! The smallest GPU on which a script fits as it is.
 
 use memfit_devices::Device;
 use memfit_report::wire::{CardEvidence, SmallestCard, Verdict};
@@ -9,7 +9,7 @@ use crate::judge::Judge;
 /// Cards that are judged at most: each architecture among them costs a run.
 const MAX_JUDGED: usize = 24;
 
-/// The card with the least memory, and more than `above` bytes, on which a run of the script is seen to fit.
+/// The GPU with the least memory, and more than `above` bytes, on which a run of the script is seen to fit.
 pub fn smallest_fitting(
     judge: &mut Judge,
     rehearsal: &mut Rehearsal<'_>,

@@ -1,4 +1,4 @@
-//! All rows of a table: every card, count and batch that was asked for.
+//! All rows of a table: every GPU, count and batch that was asked for.
 
 use std::ffi::OsString;
 use std::time::Instant;
@@ -22,15 +22,15 @@ const UNKNOWN_CUDA: u32 = 12;
 /// What is asked.
 #[derive(Debug)]
 pub struct Question {
-    /// The request for a run of the command; its card is not read.
+    /// The request for a run of the command; its GPU is not read.
     pub request: Request,
-    /// The cards.
+    /// The GPUs.
     pub devices: Vec<Device>,
     /// How many of them; empty for as many as the command starts processes.
     pub counts: Vec<u32>,
     /// Batch sizes; empty for the command's own.
     pub batches: Vec<u64>,
-    /// Whether every card is run.
+    /// Whether every GPU is run.
     pub proves_all: bool,
 }
 
@@ -49,7 +49,7 @@ pub struct Found {
     pub torch: Option<String>,
     /// Remarks.
     pub notes: Vec<String>,
-    /// Why the script fails on every card.
+    /// Why the script fails on every GPU.
     pub problem: Option<Problem>,
 }
 
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn torch_says_which_cuda_it_is_for() {
+    fn the_cuda_version_is_read_from_torchs_version() {
         assert_eq!(cuda_major("2.15.0+cu132"), Some(13));
         assert_eq!(cuda_major("2.6.0+cu118"), Some(11));
         assert_eq!(cuda_major("2.6.0+cpu"), None);

@@ -20,7 +20,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Asks the training itself, by a run on this card with unlimited memory.
+    /// Asks the training itself, by a run on this GPU with unlimited memory.
     pub fn survey(
         rehearsal: &mut Rehearsal<'_>,
         request: &Request,

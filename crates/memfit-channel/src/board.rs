@@ -152,7 +152,7 @@ mod tests {
 
         /// With any interleaving of writers and torn notes, every reader gets all whole notes, in order.
         #[test]
-        fn readers_get_what_is_whole_in_order(
+        fn readers_get_complete_messages_in_order(
             steps in proptest::collection::vec((0..3usize, proptest::collection::vec(any::<u8>(), 0..200), any::<bool>()), 1..40),
         ) {
             let folder = Folder::new("whole");

@@ -94,7 +94,7 @@ pub struct ClockMark {
     pub end: u64,
     /// Nanoseconds of work queued so far, by kind.
     pub busy: Vec<u64>,
-    /// When each of the cards that are timed beside it would be done; empty where that is not known.
+    /// When each of the GPUs that are timed beside it would be done; empty where that is not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<u64>,
 }
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_as_long_as_the_steady_ones() {
+    fn step_time_is_taken_from_steady_steps() {
         assert_eq!(typical(&[]), None);
         assert_eq!(typical(&[100]), None, "the first step warms up");
         assert_eq!(typical(&[900, 1_000]), Some(100.0));

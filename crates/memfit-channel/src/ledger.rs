@@ -58,7 +58,7 @@ impl Outside {
 #[non_exhaustive]
 pub enum Refused {
     /// The device has not enough memory.
-    #[error("the card has {free} bytes left, and {asked} were asked for")]
+    #[error("the GPU has {free} bytes left, but {asked} were requested")]
     Full {
         /// Bytes requested.
         asked: u64,
@@ -66,13 +66,13 @@ pub enum Refused {
         free: u64,
     },
     /// There is no such device.
-    #[error("there is no card {card}")]
+    #[error("there is no GPU {card}")]
     NoCard {
         /// Requested index.
         card: usize,
     },
     /// More processes use the run's devices at once than the ledger has slots.
-    #[error("more than {MAX_PROCESSES} processes use the cards at one time")]
+    #[error("more than {MAX_PROCESSES} processes use the GPUs at one time")]
     TooManyProcesses,
 }
 

@@ -180,7 +180,7 @@ fn a_killed_process_gives_back_what_it_held() {
 }
 
 #[test]
-fn many_processes_at_once_keep_the_books() {
+fn concurrent_processes_keep_the_ledger_consistent() {
     let run = Run::new("churn", 100 * MIB);
     let ledger = run.open();
     let mut peers: Vec<Peer> = (0..4).map(|_| run.child("churn")).collect();

@@ -179,13 +179,13 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE")]
     pub(crate) other_processes: Option<Bytes>,
 
-    /// When work on the card is done: after its estimated time, at once, or only when the script waits for
-    /// it. The last two bound what the estimate can change in the peaks.
+    /// When GPU work is done: after its estimated time, at once, or only when the script waits for it. The
+    /// last two give bounds of the peaks.
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) clock: Option<Clock>,
 
-    /// Effect of the script's own computing on that clock: a fixed time per call, equal on every machine, or
-    /// also the CPU time that it takes here.
+    /// How the script's CPU time advances this clock: by a fixed time per call, the same on every machine, or
+    /// also by the CPU time measured here.
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) host_time: Option<HostClock>,
 
@@ -232,7 +232,7 @@ pub(crate) struct RunArgs {
   memfit explain snapshot.pickle --capacity 24GiB"
 )]
 pub(crate) struct ExplainArgs {
-    /// A memory snapshot of PyTorch's, a recording of memfit's, or `-` for standard input.
+    /// A PyTorch memory snapshot, a memfit recording, or `-` for standard input.
     #[arg(value_hint = ValueHint::FilePath, required_unless_present = "cause")]
     pub(crate) file: Option<PathBuf>,
 
@@ -244,11 +244,11 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "SIZE")]
     pub(crate) capacity: Option<Bytes>,
 
-    /// Explain this device [default: the one that ran out, else the fullest].
+    /// Explain this device [default: the one that ran out of memory, else the fullest].
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u32>,
 
-    /// Follow the rules of this release of PyTorch, for example 2.9; snapshots do not name theirs.
+    /// Follow the rules of this release of PyTorch, for example 2.9; snapshots do not contain it.
     #[arg(long, value_name = "RELEASE")]
     pub(crate) torch: Option<Release>,
 
@@ -267,7 +267,7 @@ pub(crate) struct ExplainArgs {
   memfit view run.memfit -o report.html
   memfit view before.memfit --compare after.memfit -o report.html")]
 pub(crate) struct ViewArgs {
-    /// A recording of `memfit run -o`, or a memory snapshot of PyTorch's.
+    /// A recording of `memfit run -o`, or a PyTorch memory snapshot.
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
 
@@ -353,16 +353,16 @@ pub(crate) enum Cover {
     Full,
 }
 
-/// Clock of the virtual card.
+/// Clock of the virtual GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Clock {
-    /// Work takes as long as it is estimated to take on the card.
+    /// After its estimated time on the GPU.
     #[default]
     Estimate,
-    /// Work is done at once.
+    /// At once.
     Instant,
-    /// Work is done when the script waits for it.
+    /// When the script waits for it.
     Never,
 }
 
@@ -380,10 +380,10 @@ impl From<Clock> for ClockMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum HostClock {
-    /// By a fixed time for each call.
+    /// By a fixed time per call.
     #[default]
     Modelled,
-    /// Also by the processor time between the calls.
+    /// Also by the CPU time between calls.
     Measured,
 }
 

@@ -1,5 +1,5 @@
-//! One calibration: starts the interpreter that has torch, looks at the card from outside at each of its
-//! stages, and makes of both what a card of this machine has and does.
+//! One calibration: starts the interpreter that has torch, looks at the GPU from outside at each of its
+//! stages, and makes of both what a GPU of this machine has and does.
 //!
 //! [`child`] talks to the measuring process, [`conclude`] makes figures of what it said, [`store`] keeps them
 //! for this machine.
@@ -16,19 +16,19 @@ use self::child::Measuring;
 use self::conclude::Seen;
 use crate::{CliError, Printer};
 
-/// More cards than these talk over links that the first ones share.
+/// More GPUs than these talk over links that the first ones share.
 const MAX_RANKS: u32 = 8;
 
-/// A card that was measured.
+/// A GPU that was measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
     /// The result.
     pub(crate) calibration: Calibration,
-    /// The catalogue's figures for the card.
+    /// The catalogue's figures for the GPU.
     pub(crate) known: Device,
 }
 
-/// Measures the card that this process sees.
+/// Measures the GPU that this process sees.
 pub(crate) fn perform(
     python: Option<&std::path::Path>,
     catalogue: &Catalogue,
@@ -42,7 +42,7 @@ pub(crate) fn perform(
     let interpreter = preflight::interpreter(&command.program)?;
     preflight::torch(&interpreter)?;
 
-    // Within a run of memfit's the card may be one of its own.
+    // Within a run of memfit's the GPU may be one of its own.
     let run = RunDir::from_env().and_then(|run_dir| Setup::read(&run_dir).ok());
     let mut seen = Seen::nothing(run.is_some_and(|setup| !setup.cards.is_empty()));
     printer.remark("measuring the GPU; nothing else should run on it (one to two minutes)");
@@ -58,8 +58,8 @@ pub(crate) fn perform(
             seen.gaps.push(Gap { what: "communicators".to_owned(), why: error.to_string() });
         }
     } else {
-        let why = "it takes two cards".to_owned();
-        seen.gaps.push(Gap { what: "communicators, links between cards".to_owned(), why });
+        let why = "it takes two GPUs".to_owned();
+        seen.gaps.push(Gap { what: "communicators, links between GPUs".to_owned(), why });
     }
     seen.driver = LocalGpu::driver();
     let card = seen.card()?;

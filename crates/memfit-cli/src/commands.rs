@@ -51,7 +51,7 @@ use crate::calibrate::store;
 use crate::printer::{Printer, to_json};
 use crate::settings::Settings;
 
-/// The catalogue with the user's own cards, and with what was measured on this machine.
+/// The catalogue with the user's own GPUs, and with what was measured on this machine.
 fn catalogue(named: Option<&Path>, settings: &Settings) -> Result<Catalogue, CliError> {
     calibrated_catalogue(named, None, settings)
 }
@@ -68,7 +68,7 @@ fn calibrated_catalogue(
     Ok(catalogue)
 }
 
-/// The catalogue as it is written, with the user's own cards where there are any.
+/// The catalogue as it is written, with the user's own GPUs where there are any.
 fn plain_catalogue(named: Option<&Path>, settings: &Settings) -> Result<Catalogue, CliError> {
     let file = named.or(settings.catalogue.as_deref());
     Ok(match file {

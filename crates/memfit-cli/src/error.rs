@@ -41,13 +41,13 @@ pub enum CliError {
     /// The answer could not be written to standard output.
     #[error("the answer could not be written to standard output")]
     Output(#[source] std::io::Error),
-    /// A script could not be run on the cards.
+    /// A script could not be run on the GPUs.
     #[error(transparent)]
     Arguments(#[from] memfit_cards::ArgumentsError),
     /// The price file cannot be used.
     #[error(transparent)]
     Prices(#[from] memfit_cards::PricesError),
-    /// No card of the catalogue is as was asked.
+    /// No GPU of the catalogue is as was asked.
     #[error("no GPU of the catalogue is of that kind and size")]
     NoCardLeft,
     /// Epochs were asked for, and their length is not known.
@@ -56,31 +56,31 @@ pub enum CliError {
     /// No GPU was named.
     #[error("no GPU was named")]
     NoGpu,
-    /// The catalogue has no such card, or is broken.
+    /// The catalogue has no such GPU, or is broken.
     #[error(transparent)]
     Catalogue(#[from] CatalogueError),
     /// A real GPU cannot be given another amount of memory.
     #[error("`--memory` is for virtual GPUs; a real one has what it has")]
     MemoryOfLocal,
-    /// There is no card to measure.
+    /// There is no GPU to measure.
     #[error("there is no NVIDIA GPU with a working driver here to measure")]
     NothingToCalibrate,
     /// The measuring process failed.
-    #[error("measuring the card failed: {said}")]
+    #[error("measuring the GPU failed: {said}")]
     Measuring {
         /// Its last output.
         said: String,
     },
-    /// A real card that the catalogue does not have.
-    #[error("the catalogue does not know the card `{name}`")]
+    /// A real GPU that the catalogue does not have.
+    #[error("the GPU `{name}` is not in the catalogue")]
     UnknownCard {
         /// The driver's name for it.
         name: String,
     },
-    /// A card that was never measured here.
+    /// A GPU that was never measured here.
     #[error("nothing was measured on this machine{}", name.as_ref().map_or(String::new(), |name| format!(" of `{name}`")))]
     NotCalibrated {
-        /// The card that was asked for.
+        /// The GPU that was asked for.
         name: Option<String>,
     },
     /// A file that holds no calibration.
@@ -197,7 +197,7 @@ pub enum CliError {
     /// A plan could not be read or written.
     #[error(transparent)]
     Plan(#[from] memfit_plan::PlanError),
-    /// A script that fails whatever the card.
+    /// A script that fails whatever the GPU.
     #[error("no plan can be made for this script: {why}")]
     NothingToPlan {
         /// Why.
@@ -253,7 +253,7 @@ pub enum CliError {
         /// The file.
         file: PathBuf,
     },
-    /// A loader is measured beside a virtual card.
+    /// A loader is measured beside a virtual GPU.
     #[error("`memfit data --loader` runs a few steps on a virtual GPU, not on this machine's")]
     LoaderForLocal,
     /// An answer could not be written as JSON.
@@ -360,16 +360,16 @@ impl Hint for CliError {
             Self::Catalogue(error) => vec![error.hint()],
             Self::MemoryOfLocal => vec!["name a virtual GPU with `--gpu`, or leave `--memory` out".to_owned()],
             Self::NothingToCalibrate => vec![
-                "run it on the machine with the card, with `--output FILE`, and give that file to `memfit run --calibration` here".to_owned(),
-                "`memfit run --gpu t4 --steps 0 -- memfit calibrate --output FILE` rehearses it on a virtual card".to_owned(),
+                "run `memfit calibrate --output FILE` on a machine with the GPU, and pass that file to `memfit run --calibration` here".to_owned(),
+                "`memfit run --gpu t4 --steps 0 -- memfit calibrate --output FILE` rehearses it on a virtual GPU".to_owned(),
             ],
             Self::Measuring { .. } => vec![
                 "does `python -c \"import torch; torch.ones(1, device='cuda')\"` work? `--python` names another interpreter".to_owned(),
             ],
             Self::UnknownCard { .. } => vec![
-                "describe it in a TOML file (`based_on` the nearest card, with this `name`), and give that with `--catalogue`".to_owned(),
+                "describe it in a TOML file (with this `name`, `based_on` the most similar GPU), and give that with `--catalogue`".to_owned(),
             ],
-            Self::NotCalibrated { .. } => vec!["`memfit calibrate` measures the card that is here".to_owned()],
+            Self::NotCalibrated { .. } => vec!["`memfit calibrate` measures the GPU of this machine".to_owned()],
             Self::BrokenCalibration { .. } => {
                 vec!["`memfit calibrate --forget` removes what is kept; `memfit calibrate` measures again".to_owned()]
             }
@@ -427,14 +427,14 @@ impl Hint for CliError {
             Self::NoCiSettings | Self::CiSettings { .. } => vec![
                 "list them: `[tool.memfit.ci]`, `gpus = [\"t4\"]`, `scripts = [\"python train.py\"]`; `docs/ci.md` shows all settings".to_owned(),
             ],
-            Self::CiForLocal => vec!["name a card of `memfit gpus`".to_owned()],
+            Self::CiForLocal => vec!["name a GPU of `memfit gpus`".to_owned()],
             Self::Checkout(error) => error.hint().into_iter().collect(),
             Self::Baseline { .. } => vec!["`memfit ci --accept` writes it anew".to_owned()],
             Self::ForeignSource { .. } => vec![
                 "a package that is installed in editable mode is found there; let both sides import their own with a relative path: `PYTHONPATH=src memfit ci --base …`".to_owned(),
             ],
             Self::PlanForLocal | Self::LoaderForLocal | Self::ShrinkForLocal => {
-                vec!["name the card with `--gpu`, as `memfit gpus` has it".to_owned()]
+                vec!["choose the GPU with `--gpu` and a name from `memfit gpus`".to_owned()]
             }
             Self::Check(_)
             | Self::Server(_)

@@ -1,4 +1,4 @@
-//! Runs the candidates of a search on the virtual card, from a prepared script.
+//! Runs the candidates of a search on the virtual GPU, from a prepared script.
 
 mod compared;
 mod failure;
@@ -93,7 +93,7 @@ impl<'a> Tries<'a> {
         self.known.clear();
     }
 
-    /// Outcome of a candidate on the card with all processes.
+    /// Outcome of a candidate on the GPU with all processes.
     pub(crate) fn with_all(&mut self, candidate: &Candidate) -> Result<Option<Outcome>, CliError> {
         self.tried(candidate, Room::Budget, true)
     }
@@ -112,13 +112,13 @@ impl<'a> Tries<'a> {
         self.seen.iter().rev().find(|seen| seen.candidate == *candidate && seen.on_card == on_card)
     }
 
-    /// Why it cannot be told whether a candidate fits that went through on the card, if so: what it allocates
+    /// Why it cannot be told whether a candidate fits that went through on the GPU, if so: what it allocates
     /// depends on numbers that nobody computed. It is run again only where it read some.
     pub(crate) fn unsettled(&mut self, candidate: &Candidate) -> Result<Option<Problem>, CliError> {
         if !self.last(candidate, true).is_some_and(|seen| seen.hangs_on_numbers) {
             return Ok(None);
         }
-        self.progress.draw("running again, with other numbers for values that only a GPU can compute");
+        self.progress.draw("running again with other values where only a GPU can compute them");
         let request = self.request(candidate, self.card(Room::Budget));
         let settled = self.run_settled(&request);
         self.progress.clear();
@@ -158,7 +158,7 @@ impl<'a> Tries<'a> {
         Request { card, planned: Some(planned), steps: STEPS, ..self.request.clone() }
     }
 
-    /// The request for a run of a changed script, on a card with what a plan may take.
+    /// The request for a run of a changed script, on a GPU with what a plan may take.
     fn of_change(&self) -> Request {
         Request { card: self.card(Room::Budget), planned: None, ..self.request.clone() }
     }
@@ -303,7 +303,7 @@ impl Tries<'_> {
     }
 }
 
-/// Why a run that went through on the card does not count: with so little to spare, its verdict would be that
+/// Why a run that went through on the GPU does not count: with so little to spare, its verdict would be that
 /// it cannot be told.
 fn doubt(room: Room, report: &RunReport) -> Option<String> {
     let problem =
@@ -392,7 +392,7 @@ fn unplannable(report: &RunReport) -> CliError {
     }
 }
 
-/// The smallest card of the catalogue on which the script fits as it is: seen by running it there.
+/// The smallest GPU of the catalogue on which the script fits as it is: seen by running it there.
 pub(crate) fn smallest_card(
     tries: &mut Tries<'_>,
     found: &Answer,

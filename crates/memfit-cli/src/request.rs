@@ -125,7 +125,7 @@ pub(crate) fn to_plan(
     })
 }
 
-/// The request for one of the runs of `memfit cards`; its card is to be replaced.
+/// The request for one of the runs of `memfit cards`; its GPU is to be replaced.
 pub(crate) fn to_compare(
     args: &CardsArgs,
     settings: &Settings,
@@ -243,7 +243,7 @@ fn synthetic(args: &ScriptArgs, settings: &Settings) -> Synthetic {
     }
 }
 
-/// Memory of other programs on a card: as stated, or as measured at calibration.
+/// Memory of other programs on a GPU: as stated, or as measured at calibration.
 fn other_processes(stated: Option<Bytes>, card: &Card) -> (u64, Origin) {
     let calibrated = match card {
         Card::Virtual(device, _) => device.outside.as_ref().and_then(|seen| seen.parts.other_processes),
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!((from_settings.steps, from_settings.forward_steps), (7, 7));
         assert_eq!(request("--steps 1", &settings).unwrap().steps, 1);
         assert_eq!(capacity("--memory 8GiB", &settings), 8 << 30);
-        // The settings' size is the settings' card's.
+        // The settings' size is the settings' GPU's.
         assert_eq!(capacity("--gpu l4", &settings), capacity("--gpu l4", &Settings::default()));
         let size_alone = Settings { memory: Some(Bytes::from_gib(12)), ..Settings::default() };
         assert_eq!(capacity("--gpu l4", &size_alone), 12 << 30);

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_says_nothing_about_memfit_is_passed_over() {
+    fn files_without_memfit_settings_are_skipped() {
         assert!(parse("[tool.ruff]\nline-length = 100").unwrap().is_none());
         assert!(parse("[project]\ndependencies = ['memfit']").unwrap().is_none());
     }

@@ -1,6 +1,6 @@
 //! `memfit check` from the outside: what it prints, what it changes, how it ends.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -107,7 +107,7 @@ fn notebooks_and_markdown_are_read_and_mended_in_place() {
 }
 
 #[test]
-fn the_exit_status_says_how_it_went() {
+fn the_exit_status_depends_on_findings_and_errors() {
     let warning = "import torch\ntorch.autograd.set_detect_anomaly(True)\n";
     let folder =
         place(&[("warning.py", warning), ("broken.ipynb", "{ torch"), ("half.py", "import torch\nx = (\n")]);

@@ -1,6 +1,6 @@
 //! Remarks in reports of runs that went wrong, with a stand-in for the script that causes them.
 
-#![allow(clippy::unwrap_used, clippy::exit, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::exit, reason = "a panic fails the test")]
 
 mod support;
 
@@ -155,7 +155,7 @@ fn a_plan_for_another_card() {
     );
 }
 
-/// A machine with a card, as the driver's library shows it.
+/// A machine with a GPU, as the driver's library shows it.
 const DRIVER: &str = r#"
 #include <string.h>
 struct memory { unsigned long long total, free, used; };

@@ -1,7 +1,7 @@
 //! `memfit run`, with a stand-in for the script: verdicts, exit statuses, and that no process is ever left
 //! behind.
 
-#![allow(clippy::unwrap_used, clippy::exit, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::exit, reason = "a panic fails the test")]
 #![allow(clippy::print_stderr, reason = "the stand-in speaks as scripts do")]
 
 mod support;
@@ -338,7 +338,7 @@ fn the_recording_is_saved_where_it_was_asked_for() {
 }
 
 #[test]
-fn the_json_file_holds_what_standard_output_says() {
+fn the_json_file_equals_json_on_standard_output() {
     let place = Place::new();
     let (_, report) = place.report("trains", &["--json", "report.json"]);
     let file = std::fs::read(place.folder.path().join("report.json")).unwrap();

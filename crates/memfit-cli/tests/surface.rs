@@ -1,6 +1,6 @@
 //! The command's surface: help, lists, errors with hints, exit statuses.
 
-#![allow(clippy::unwrap_used, clippy::exit, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::exit, reason = "a panic fails the test")]
 
 mod support;
 

@@ -1,8 +1,8 @@
-//! Clocks of other cards that run beside the run's own: how long its work would take there.
+//! Clocks of other GPUs that run beside the run's own: how long its work would take there.
 //!
-//! A run may name cards of the same architecture ([`memfit_channel::Setup::beside`]). Each has a host's time
+//! A run may name GPUs of the same architecture ([`memfit_channel::Setup::beside`]). Each has a host's time
 //! and the end of one queue: all streams are taken for one, and waiting for any work is waiting for all of
-//! it. The first card named is the run's own, so that the difference between its clock here and the real one
+//! it. The first GPU named is the run's own, so that the difference between its clock here and the real one
 //! shows how much that simplification costs.
 
 use std::cell::RefCell;
@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use memfit_devices::Device;
 use memfit_kernels::cost::{Speeds, Work};
 
-/// One card's clock.
+/// One GPU's clock.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clock {
     /// The host's time, in nanoseconds.
@@ -21,22 +21,22 @@ struct Clock {
     end: u64,
 }
 
-/// The cards, and their clocks.
+/// The GPUs, and their clocks.
 struct Beside {
     speeds: Vec<Speeds>,
     clocks: Mutex<Vec<Clock>>,
-    /// Whether work was queued whose length on the other cards is not known: that of a graph's nodes.
+    /// Whether work was queued whose length on the other GPUs is not known: that of a graph's nodes.
     inexact: AtomicBool,
 }
 
 static BESIDE: OnceLock<Beside> = OnceLock::new();
 
 thread_local! {
-    /// The lengths of the work that this thread is about to queue, one for each card.
+    /// The lengths of the work that this thread is about to queue, one for each GPU.
     static LENGTHS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps a clock for each of these cards.
+/// Keeps a clock for each of these GPUs.
 pub(crate) fn keep(devices: &[Device]) {
     if !devices.is_empty() {
         let speeds: Vec<Speeds> = devices.iter().map(Speeds::from_device).collect();
@@ -45,7 +45,7 @@ pub(crate) fn keep(devices: &[Device]) {
     }
 }
 
-/// Measures the work that this thread queues next on each of the other cards.
+/// Measures the work that this thread queues next on each of the other GPUs.
 #[inline]
 pub(crate) fn measure(mut work: impl FnMut(&Speeds) -> Work) {
     let Some(beside) = BESIDE.get() else { return };
@@ -54,7 +54,7 @@ pub(crate) fn measure(mut work: impl FnMut(&Speeds) -> Work) {
     LENGTHS.set(lengths);
 }
 
-/// Queues what was measured, or work that is as long on every card.
+/// Queues what was measured, or work that is as long on every GPU.
 #[inline]
 pub(crate) fn queue(length: u64, host: u64) {
     let Some(beside) = BESIDE.get() else { return };
@@ -88,7 +88,7 @@ pub(crate) fn spend(nanoseconds: u64) {
     }
 }
 
-/// The host waits for the card.
+/// The host waits for the GPU.
 #[inline]
 pub(crate) fn wait() {
     if let Some(beside) = BESIDE.get() {
@@ -96,7 +96,7 @@ pub(crate) fn wait() {
     }
 }
 
-/// When each card is done with what is queued; nothing where that is not known.
+/// When each GPU is done with what is queued; nothing where that is not known.
 pub(crate) fn ends() -> Vec<u64> {
     match BESIDE.get() {
         Some(beside) if !beside.inexact.load(Relaxed) => {

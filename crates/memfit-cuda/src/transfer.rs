@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_copies_at_half_its_bandwidth() {
+    fn device_copies_run_at_half_the_memory_bandwidth() {
         let speeds = card_speeds("a100-80gb");
         let ratio = within(GIB, &speeds).length as f64 / fill(GIB, &speeds).length as f64;
         assert!((1.8..2.1).contains(&ratio), "{ratio}");

@@ -163,7 +163,7 @@ impl Calibration {
     pub fn source(&self) -> String {
         let CalibratedWith { machine, date, driver, torch, .. } = &self.with;
         let driver = driver.as_ref().map(|driver| format!("driver {driver}, ")).unwrap_or_default();
-        let what = if self.card.is_virtual { "calibrated on a virtual card" } else { "calibrated on" };
+        let what = if self.card.is_virtual { "calibrated on a virtual GPU" } else { "calibrated on" };
         let place = if self.card.is_virtual { String::new() } else { format!(" {machine}") };
         format!("{what}{place}, {date} ({driver}torch {torch})")
     }
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_that_cannot_be_this_cards_is_passed_over() {
+    fn implausible_measurements_are_ignored() {
         let mut strange = calibration();
         strange.memory_bandwidth = spread(90_000_000_000_000);
         assert_eq!(card().calibrated(&strange).achieved.memory, card().achieved.memory);

@@ -116,7 +116,7 @@ impl Catalogue {
         };
         if let Some(base) = table.remove("based_on") {
             let base =
-                base.as_str().ok_or_else(|| invalid("based_on is not the name of a card".to_owned()))?;
+                base.as_str().ok_or_else(|| invalid("based_on is not the name of a GPU".to_owned()))?;
             let base = self.find(base)?.id.clone();
             table = derive(&self.written[&base], table, file);
         }

@@ -108,13 +108,13 @@ pub(crate) fn source_key(field: &str) -> Option<&'static str> {
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Class {
-    /// GeForce and TITAN desktop cards.
+    /// GeForce and TITAN desktop GPUs.
     Desktop,
     /// Laptop GPUs, whose clocks depend on the power limit that the maker sets.
     Laptop,
-    /// RTX and Quadro workstation cards.
+    /// RTX and Quadro workstation GPUs.
     Workstation,
-    /// Server cards and modules.
+    /// Server GPUs and modules.
     DataCenter,
 }
 

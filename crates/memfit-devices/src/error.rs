@@ -15,7 +15,7 @@ pub enum CatalogueError {
         suggestions: Vec<String>,
     },
     /// The user's file could not be read.
-    #[error("the file of cards `{}` cannot be read", file.display())]
+    #[error("the file of GPUs `{}` cannot be read", file.display())]
     Unreadable {
         /// Path of the file.
         file: PathBuf,
@@ -23,7 +23,7 @@ pub enum CatalogueError {
         source: std::io::Error,
     },
     /// A file of devices is not TOML of the expected form.
-    #[error("the file of cards `{file}` cannot be understood")]
+    #[error("the file of GPUs `{file}` cannot be parsed")]
     Syntax {
         /// Name of the file.
         file: String,
@@ -31,7 +31,7 @@ pub enum CatalogueError {
         source: Box<toml::de::Error>,
     },
     /// An entry is incomplete or inconsistent.
-    #[error("card `{card}` in `{file}` is not valid: {problem}")]
+    #[error("GPU `{card}` in `{file}` is not valid: {problem}")]
     InvalidCard {
         /// Name of the file.
         file: String,
@@ -52,14 +52,14 @@ impl CatalogueError {
         match self {
             Self::UnknownDevice { suggestions, .. } if !suggestions.is_empty() => {
                 let quoted: Vec<_> = suggestions.iter().map(|id| format!("`{id}`")).collect();
-                format!("did you mean {}? `memfit gpus` lists all cards", quoted.join(" or "))
+                format!("did you mean {}? `memfit gpus` lists all GPUs", quoted.join(" or "))
             }
             Self::UnknownDevice { .. } => {
-                "`memfit gpus` lists all cards; a card of your own can be given in a TOML file".to_owned()
+                "`memfit gpus` lists all GPUs; `--catalogue FILE` adds your own from a TOML file".to_owned()
             }
             Self::Unreadable { .. } => "check the path and its permissions".to_owned(),
             Self::Syntax { .. } | Self::InvalidCard { .. } => {
-                "a card needs all fields, or `based_on = \"rtx-4090\"` and those that differ".to_owned()
+                "a GPU needs all fields, or `based_on = \"rtx-4090\"` and those that differ".to_owned()
             }
         }
     }

@@ -9,11 +9,11 @@
 //! use memfit_devices::{Catalogue, parse_size};
 //!
 //! let catalogue = Catalogue::builtin()?;
-//! let card = catalogue.find("NVIDIA GeForce RTX 4090")?;
-//! assert_eq!(card.id, "rtx-4090");
-//! assert!(card.memory < card.box_memory);
+//! let GPU = catalogue.find("NVIDIA GeForce RTX 4090")?;
+//! assert_eq!(GPU.id, "rtx-4090");
+//! assert!(GPU.memory < GPU.box_memory);
 //!
-//! let small = card.clone().with_memory(parse_size("14 GiB")?);
+//! let small = GPU.clone().with_memory(parse_size("14 GiB")?);
 //! assert!(small.overhead(13).total().high < small.memory);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -395,7 +395,7 @@ fn a_name_close_to_a_known_one_gets_a_suggestion() {
     let error = catalogue().find("Voodoo 2").unwrap_err();
     assert_eq!(
         error.hint(),
-        "`memfit gpus` lists all cards; a card of your own can be given in a TOML file",
+        "`memfit gpus` lists all GPUs; `--catalogue FILE` adds your own from a TOML file",
         "nothing is like it"
     );
     assert!(catalogue().find("").is_err());

@@ -52,7 +52,7 @@ impl<'case> Analysis<'case> {
         self.missing.and_then(|missing| u64::try_from(missing).ok()).filter(|missing| *missing > 0)
     }
 
-    /// Returns `true` if the card was full: bytes were missing, or so few were left that fragmentation is no
+    /// Returns `true` if the GPU was full: bytes were missing, or so few were left that fragmentation is no
     /// cause.
     pub(crate) fn full(&self) -> bool {
         let left = self.limit.map(|limit| {

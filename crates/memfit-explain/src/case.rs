@@ -1,4 +1,4 @@
-//! Input of an explanation: a track, and the known facts about the card.
+//! Input of an explanation: a track, and the known facts about the GPU.
 
 use memfit_allocator::ReplayConditions;
 use memfit_recording::Track;
@@ -11,7 +11,7 @@ pub struct Case<'given> {
     pub track: &'given Track,
     /// Device to explain.
     pub device: u8,
-    /// Known facts about the card.
+    /// Known facts about the GPU.
     pub card: Card,
     /// Allocator settings, and the PyTorch release that they apply to.
     pub given: ReplayConditions,
@@ -21,7 +21,7 @@ pub struct Case<'given> {
     pub source: &'given dyn Fn(&str) -> Option<String>,
 }
 
-/// Known facts about a card.
+/// Known facts about a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Card {
     /// Name.
@@ -74,7 +74,7 @@ pub enum Kin {
     LoaderWorker,
 }
 
-/// Another process on the card.
+/// Another process on the GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtherProcess {
     /// Process id.

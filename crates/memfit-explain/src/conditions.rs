@@ -1,4 +1,4 @@
-//! Conditions of a recording: card, PyTorch release and allocator settings.
+//! Conditions of a recording: GPU, PyTorch release and allocator settings.
 
 use memfit_allocator::{Release, ReplayConditions, Settings};
 use memfit_recording::{Origin, Track, find_oom_texts};
@@ -6,7 +6,7 @@ use memfit_recording::{Origin, Track, find_oom_texts};
 use crate::case::Card;
 use crate::from_text::{card_from_text, training_refusal, worker_number};
 
-/// Capacity assumed for an unknown card: more than any card has.
+/// Capacity assumed for an unknown GPU: more than any GPU has.
 const UNKNOWN_CAPACITY: u64 = 256 << 30;
 
 /// Conditions under which a track was recorded.
@@ -16,7 +16,7 @@ pub struct Conditions {
     pub given: ReplayConditions,
     /// Allocator settings as a text.
     pub alloc_conf: String,
-    /// Facts about the card from PyTorch's own message: free memory and other processes.
+    /// Facts about the GPU from PyTorch's own message: free memory and other processes.
     pub card: Card,
 }
 

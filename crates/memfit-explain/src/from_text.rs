@@ -140,7 +140,7 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
     explanation
 }
 
-/// Facts about the card in a message.
+/// Facts about the GPU in a message.
 pub(crate) fn card_from_text(text: &OomText) -> Card {
     let figures = &text.figures;
     let held = figures.total_reserved().map(memfit_recording::Amount::bytes);
@@ -238,7 +238,7 @@ fn fixes(cause: Cause, unused: u64, others: u64, requested: u64, text: &OomText)
         Cause::OtherProcesses => fixes.push(fix(
             Lever::EndOtherProcess,
             others,
-            "end the other processes (`nvidia-smi` shows them), or use another card (CUDA_VISIBLE_DEVICES)",
+            "end the other processes (`nvidia-smi` shows them), or use another GPU (CUDA_VISIBLE_DEVICES)",
             Some(true),
             Apply::ByHand(None),
         )),

@@ -1,4 +1,4 @@
-//! Description of a recorded process as another process on the same card.
+//! Description of a recorded process as another process on the same GPU.
 
 use memfit_recording::{NEVER, Track};
 

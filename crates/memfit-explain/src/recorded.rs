@@ -1,4 +1,4 @@
-//! Explanation of recordings: builds the case from the file's or the run's facts about the card.
+//! Explanation of recordings: builds the case from the file's or the run's facts about the GPU.
 
 use memfit_allocator::{Release, ReplayConditions, RestoreError, recording};
 use memfit_recording::{MomentKind, Recording, Snapshot, Source, Track};

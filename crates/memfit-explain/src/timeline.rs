@@ -11,7 +11,7 @@ use crate::category::{Lives, category_with};
 use crate::origins::{Origins, Role, Site};
 use crate::peak_moment;
 
-/// Upper bound for sizes of blocks and cards, so that sums of untrusted values do not overflow.
+/// Upper bound for sizes of blocks and GPUs, so that sums of untrusted values do not overflow.
 pub(crate) const MAX_BYTES: u64 = 1 << 44;
 
 /// Explained moment: the failed request, or else the peak.

@@ -3,7 +3,7 @@
 //!
 //! `MEMFIT_TEST_SNAPSHOTS` names the folder.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::path::Path;
 

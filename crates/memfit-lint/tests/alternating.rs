@@ -1,6 +1,6 @@
 //! Training with several optimizers: detection of which of them accumulates gradients.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! The list of rules in the documentation matches the code. `MEMFIT_UPDATE_DOCS=1` rewrites it.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -31,7 +31,7 @@ fn index() -> String {
 }
 
 #[test]
-fn the_index_is_fresh() {
+fn the_index_page_is_up_to_date() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/rules.md");
     if std::env::var_os("MEMFIT_UPDATE_DOCS").is_some() {
         std::fs::write(&file, index()).unwrap();

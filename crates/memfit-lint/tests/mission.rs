@@ -1,7 +1,7 @@
-//! The articles that the project is based on, if they are available: `MEMFIT_TEST_MISSION` names their
+//! Findings in the articles that the project is based on. Skipped unless `MEMFIT_TEST_MISSION` names their
 //! folder.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use memfit_lint::{Config, check_paths, check_source};
 /// Block numbers with the rules that report them.
 type Blocks = &'static [(usize, &'static [&'static str])];
 
-/// Code blocks of each article with findings, counted from the first.
+/// The code blocks with findings, numbered from 1, by the prefix of the article's file name.
 const TABLE: &[(&str, Blocks)] = &[
     ("000_", &[(2, &["partial-window-dropped", "zero-grad-inside-window"])]),
     (
@@ -76,7 +76,7 @@ fn blocks(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn corrected_samples_have_none() {
+fn corrected_samples_have_no_findings() {
     let Some(folder) = folder() else { return };
     for (prefix, corrections) in CORRECTIONS {
         let mut entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
@@ -97,15 +97,13 @@ fn corrected_samples_have_none() {
     }
 }
 
-/// Every sample with a finding is corrected.
 #[test]
 fn each_sample_with_a_finding_is_corrected() {
-    let numbers = |of: &[usize]| of.to_vec();
     for ((prefix, found), (corrected, corrections)) in TABLE.iter().zip(CORRECTIONS) {
         assert_eq!(prefix, corrected);
         let found: Vec<usize> = found.iter().map(|(block, _)| *block).collect();
         let corrected: Vec<usize> = corrections.iter().map(|(block, _)| *block).collect();
-        assert_eq!(numbers(&found), numbers(&corrected), "{prefix}");
+        assert_eq!(found, corrected, "{prefix}");
     }
 }
 
@@ -228,7 +226,7 @@ const CORRECTIONS: &[(&str, &[(usize, Changes)])] = &[
     ),
 ];
 
-/// An out-of-memory error that is caught with others and only printed.
+/// Correction of a handler that catches and prints all errors, including out-of-memory errors.
 const SWALLOWED: (&str, &str) = (
     "except RuntimeError as e:\n    print(f\"Error: {e}\")",
     "except torch.OutOfMemoryError as e:\n    raise SystemExit(f\"it does not fit: {e}\")",

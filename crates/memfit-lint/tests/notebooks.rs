@@ -1,6 +1,6 @@
 //! Fixes in notebooks change the code as in a Python file, and nothing else.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::path::Path;
 

@@ -1,6 +1,6 @@
 //! Facts are shared between the files of a project, but not between projects.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::path::Path;
 

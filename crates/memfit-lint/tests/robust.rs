@@ -4,7 +4,7 @@
     clippy::unwrap_used,
     clippy::format_push_string,
     clippy::format_collect,
-    reason = "a test may fail where it stands"
+    reason = "a panic fails the test"
 )]
 
 use std::path::Path;

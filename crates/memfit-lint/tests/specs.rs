@@ -1,7 +1,7 @@
 //! Runs the specifications in `specs/`, one for each rule: a line with `# error: [rule]` has that finding,
 //! and no other line has it.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::path::{Path, PathBuf};
 
@@ -113,7 +113,7 @@ fn every_rule_does_what_its_specification_says() {
 /// Fixing a rule's findings yields text that parses, with fewer findings of the rule and no more of any
 /// other.
 #[test]
-fn what_is_fixed_is_gone_and_nothing_new_is_there() {
+fn a_fix_removes_its_finding_and_adds_none() {
     let config = Config { select: vec!["all".to_owned()], ..Config::default() };
     let mut fixed = 0;
     for rule in rules() {

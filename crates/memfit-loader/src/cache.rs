@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_is_had_until_it_is_damaged() {
+    fn cached_entries_are_returned_unless_damaged() {
         let folder = tempfile::tempdir().expect("a folder");
         let cache = Cache::open(folder.path(), 64, 1 << 20).expect("a cache");
         assert_eq!(cache.get(key("a")), None);

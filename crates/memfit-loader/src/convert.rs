@@ -239,7 +239,7 @@ mod tests {
 
     /// The expected values are Pillow's: `Image.new(mode, (1, 1), pixel).convert(other).getpixel((0, 0))`.
     #[test]
-    fn bands_are_turned_as_pillow_turns_them() {
+    fn band_conversion_equals_pillows() {
         check(Bands::Rgb, &[255, 0, 0], Bands::Grey, &[76]);
         check(Bands::Rgb, &[0, 255, 0], Bands::Grey, &[150]);
         check(Bands::Rgb, &[0, 0, 255], Bands::Grey, &[29]);

@@ -42,7 +42,7 @@ impl Backend {
     pub fn name(self) -> &'static str {
         match self {
             Self::Turbo if cfg!(turbo_simd) => "libjpeg-turbo with SIMD",
-            Self::Turbo => "libjpeg-turbo without SIMD, zune-jpeg for what is decoded in full",
+            Self::Turbo => "libjpeg-turbo without SIMD; zune-jpeg for full-size decoding",
             Self::Rust => "zune-jpeg",
         }
     }

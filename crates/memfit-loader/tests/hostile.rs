@@ -152,7 +152,7 @@ fn an_image_that_ends_early_is_named_as_damaged() {
 
 /// A header that claims 65,500 x 65,500 pixels is compared with the file size before memory is allocated.
 #[test]
-fn a_header_that_lies_costs_what_it_says_and_not_more() {
+fn a_false_header_takes_no_more_memory_than_it_declares() {
     let mut bytes = jpeg(97, 61, false);
     let frame = bytes.windows(2).position(|pair| pair == [0xff, 0xc0]).expect("there is a frame");
     bytes[frame + 5..frame + 9].copy_from_slice(&[0xff, 0xdc, 0xff, 0xdc]);

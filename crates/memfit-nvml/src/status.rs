@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_that_is_answered_has_its_own_text() {
+    fn every_returned_status_has_its_own_text() {
         let answered = [
             Status::UNINITIALIZED,
             Status::INVALID_ARGUMENT,

@@ -25,7 +25,7 @@ fn library() -> PathBuf {
 }
 
 #[test]
-fn exports_are_the_list() {
+fn exported_names_equal_the_list() {
     let mut exported = dynamic_symbols(&library(), true);
     exported.retain(|name| !name.starts_with("memfit_"));
     let listed: BTreeSet<String> =

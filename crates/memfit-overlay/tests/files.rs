@@ -213,7 +213,7 @@ fn an_open_file_is_led_aside_when_a_checkpoint_is_written_to_it() {
 }
 
 #[test]
-fn without_a_run_nothing_is_led_aside() {
+fn without_a_run_no_file_is_redirected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.pt");
     if env::var_os(RUN_DIR).is_none() {

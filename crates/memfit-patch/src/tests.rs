@@ -19,7 +19,7 @@ loader = DataLoader(data, batch_size=48)
 loss_fn = nn.CrossEntropyLoss()
 for epoch in range(3):
     for step, (inputs, labels) in enumerate(loader):
-        # To the card.
+        # To the GPU.
         inputs, labels = inputs.cuda(), labels.cuda()
         loss = loss_fn(model(inputs), labels)
         optimizer.zero_grad()

@@ -24,12 +24,12 @@ pub struct Tried {
     pub candidate: Candidate,
     /// Outcome.
     pub outcome: Outcome,
-    /// `true` if it was run within the card's memory, `false` if only without a limit.
+    /// `true` if it was run within the GPU's memory, `false` if only without a limit.
     pub on_card: bool,
 }
 
 impl Tried {
-    /// Returns `true` if it ran within the card's memory and fitted.
+    /// Returns `true` if it ran within the GPU's memory and fitted.
     pub fn fits(&self) -> bool {
         self.on_card && self.outcome.fits
     }
@@ -58,7 +58,7 @@ pub struct Limit {
 pub struct Answer {
     /// Verdict.
     pub verdict: Verdict,
-    /// The unchanged script: on the card if it fits there, otherwise without a memory limit.
+    /// The unchanged script: on the GPU if it fits there, otherwise without a memory limit.
     pub baseline: Tried,
     /// Fastest plan that fits.
     pub chosen: Option<Tried>,
@@ -86,7 +86,7 @@ impl Answer {
 
     /// Pareto front of the candidates in memory and time, the fastest first.
     pub fn front(&self) -> Vec<&Tried> {
-        // A run within the card's memory and one without a limit count as the same.
+        // A run within the GPU's memory and one without a limit count as the same.
         let mut known: Vec<&Tried> = Vec::new();
         for tried in &self.tried {
             let completed = tried.outcome.fits && tried.outcome.peak.step_ms.is_some();

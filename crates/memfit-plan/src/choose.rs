@@ -26,7 +26,7 @@ pub struct Block {
 /// Offloading of a block to host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offload {
-    /// Bytes that remain on the card.
+    /// Bytes that remain on the GPU.
     pub residue: u64,
     /// Nanoseconds of its transfers that do not overlap with computation.
     pub exposed_ns: u64,

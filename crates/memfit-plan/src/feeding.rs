@@ -1,4 +1,4 @@
-//! `memfit data --loader`: selects settings of a script's own `DataLoader` that keep up with the card, from
+//! `memfit data --loader`: selects settings of a script's own `DataLoader` that keep up with the GPU, from
 //! measurements on this host.
 
 use crate::Host;
@@ -23,16 +23,16 @@ pub struct Batches {
     pub bytes: u64,
     /// Milliseconds of the slowest batch in one process.
     pub slowest_ms: f64,
-    /// `true` if they are on the card already.
+    /// `true` if they are on the GPU already.
     pub on_card: bool,
 }
 
-/// Expected supply of a card.
+/// Expected supply of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fed {
     /// Milliseconds from one batch to the next.
     pub period_ms: f64,
-    /// Share of that time in which the card waits.
+    /// Share of that time in which the GPU waits.
     pub waits: f64,
 }
 
@@ -47,13 +47,13 @@ pub struct Proposal {
     pub pinned: bool,
     /// `persistent_workers`.
     pub persistent: bool,
-    /// `true` if the card would not wait; `None` if its time is not known.
+    /// `true` if the GPU would not wait; `None` if its time is not known.
     pub keeps_up: Option<bool>,
     /// Reason in one sentence.
     pub why: String,
 }
 
-/// Factor by which a loader must be faster than the card, as a reserve for uneven batches.
+/// Factor by which a loader must be faster than the GPU, as a reserve for uneven batches.
 const MIN_SPEED_FACTOR: f64 = 1.1;
 /// Factor below which two rates count as equal.
 const EQUAL_RATE_FACTOR: f64 = 1.05;
@@ -64,13 +64,13 @@ const LIMIT_DIVISOR: u64 = 2;
 /// PyTorch's default `prefetch_factor`, and the maximum that is proposed.
 const PREFETCH_RANGE: (u64, u64) = (2, 8);
 
-/// Supply of a card that takes `card_ms` for a batch; without workers, loading runs between the steps.
+/// Supply of a GPU that takes `card_ms` for a batch; without workers, loading runs between the steps.
 pub fn expected(given: &Given, card_ms: f64) -> Fed {
     let period_ms = if given.workers == 0 { given.batch_ms + card_ms } else { given.batch_ms.max(card_ms) };
     Fed { period_ms, waits: 1.0 - card_ms / period_ms }
 }
 
-/// Proposes settings for a card that takes `card_ms` for a batch, if known. Returns `None` without
+/// Proposes settings for a GPU that takes `card_ms` for a batch, if known. Returns `None` without
 /// measurements.
 pub fn propose(given: &[Given], batches: &Batches, card_ms: Option<f64>, host: &Host) -> Option<Proposal> {
     let usable: Vec<&Given> =

@@ -12,9 +12,9 @@ use crate::plan::MadeFor;
 pub struct Here {
     /// `torch.__version__`.
     pub torch: Option<String>,
-    /// Name of the card.
+    /// Name of the GPU.
     pub gpu: Option<String>,
-    /// Memory of the card in bytes.
+    /// Memory of the GPU in bytes.
     pub capacity: Option<u64>,
     /// The SHA-256 of the script's text.
     pub script_sha256: Option<String>,
@@ -31,7 +31,7 @@ pub enum Difference {
         /// Version here.
         here: String,
     },
-    /// Another card.
+    /// Another GPU.
     Gpu {
         /// Card of the plan.
         made_for: String,

@@ -7,19 +7,19 @@ use memfit_vocabulary::{Label, Lever};
 pub struct Limits {
     /// Maximum effect on the training results.
     pub allow: Label,
-    /// Bytes of the card that the plan may use.
+    /// Bytes of the GPU that the plan may use.
     pub budget: u64,
     /// Samples in one optimizer step; `None` keeps the script's own number.
     pub global_batch: Option<u64>,
-    /// `true` if bf16 is fast on the card; otherwise fp16 is used.
+    /// `true` if bf16 is fast on the GPU; otherwise fp16 is used.
     pub has_bf16: bool,
-    /// `true` if the card's tensor cores support TF32.
+    /// `true` if the GPU's tensor cores support TF32.
     pub has_tf32: bool,
-    /// Number of cards.
+    /// Number of GPUs.
     pub cards: u32,
     /// `true` if `torch.compile` may be tried, which takes long.
     pub compiles: bool,
-    /// Bandwidth between host and card in bytes a second; `None` forbids offloading.
+    /// Bandwidth between host and GPU in bytes a second; `None` forbids offloading.
     pub link: Option<f64>,
     /// Levers that must not be used.
     pub without: Vec<Lever>,

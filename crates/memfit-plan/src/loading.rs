@@ -1,4 +1,4 @@
-//! `loader-workers`: enough workers to keep up with the card, within the host's memory and `/dev/shm`.
+//! `loader-workers`: enough workers to keep up with the GPU, within the host's memory and `/dev/shm`.
 //!
 //! Device memory does not depend on it, so it is no candidate of the search: it follows from the time of an
 //! item of the script's data set and of the plan's step.

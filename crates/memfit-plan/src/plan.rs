@@ -38,11 +38,11 @@ pub struct MadeFor {
     /// `torch.__version__`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub torch: Option<String>,
-    /// Name of the card.
+    /// Name of the GPU.
     pub gpu: String,
-    /// Memory of the card in bytes, as PyTorch reports it.
+    /// Memory of the GPU in bytes, as PyTorch reports it.
     pub capacity: u64,
-    /// Number of cards.
+    /// Number of GPUs.
     pub count: u64,
     /// Command line.
     pub command: Vec<String>,
@@ -69,7 +69,7 @@ pub struct MadeFor {
     pub script_sha256: Option<String>,
 }
 
-/// Result of running a plan on the virtual card.
+/// Result of running a plan on the virtual GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expected {
@@ -77,9 +77,9 @@ pub struct Expected {
     pub allocated: u64,
     /// Peak reserved bytes.
     pub reserved: u64,
-    /// Best estimate of the peak bytes on the card.
+    /// Best estimate of the peak bytes on the GPU.
     pub device: u64,
-    /// Upper bound of the peak bytes on the card, due to memory outside of the allocator.
+    /// Upper bound of the peak bytes on the GPU, due to memory outside of the allocator.
     pub device_upper: u64,
     /// Estimated milliseconds of an optimizer step.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,7 +3,7 @@
 //! The script is run unchanged; if it does not fit, it is run without a memory limit to measure its need.
 //! Levers without cost are tried one after the other and kept if they save memory without costing time. Then
 //! the batch is divided and blocks are recomputed as a model of memory and time from two runs predicts; the
-//! best candidate is run on the card, the result corrects the model, and so on until no candidate is expected
+//! best candidate is run on the GPU, the result corrects the model, and so on until no candidate is expected
 //! to beat the best plan. A model compiled block by block is then tried as a whole. Finally, the plan's
 //! micro-batch is raised until one more sample does not fit.
 
@@ -294,7 +294,7 @@ impl<'a, T: Trial> Search<'a, T> {
         1
     }
 
-    /// After an interrupt: the fastest candidate that was seen to need no more memory than the card has.
+    /// After an interrupt: the fastest candidate that was seen to need no more memory than the GPU has.
     fn best_so_far(&self, training: &Training) -> Option<Tried> {
         let allowed = |tried: &&Tried| {
             let divided = tried.candidate.micro_batch.map_or(Label::Exact, |_| training.label_of_dividing());
@@ -337,7 +337,7 @@ impl<'a, T: Trial> Search<'a, T> {
             Some(_) => Verdict::FitsWithPlan,
             None => Verdict::DoesNotFit,
         };
-        // An unchanged script is reported as it ran on the card.
+        // An unchanged script is reported as it ran on the GPU.
         let as_it_is = chosen.clone().filter(|_| verdict == Verdict::FitsAsIs);
         let boundless = Tried { candidate: Candidate::as_is(), outcome: full, on_card: false };
         Answer {

@@ -74,7 +74,7 @@ impl Candidate {
 pub enum Room {
     /// The memory that a plan may use.
     Budget,
-    /// The same card without a memory limit, to measure the need.
+    /// The same GPU without a memory limit, to measure the need.
     Boundless,
 }
 

@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn results_tell_what_a_refusal_returns() {
+    fn the_return_type_decides_what_a_refusal_returns() {
         let entry = one("refused cuFileRead(ptr, size) -> i64=-1").unwrap();
         assert_eq!((entry.result, entry.answer.as_deref()), (Kind::I64, Some("-1")));
         let entry = one("refused cudaGetErrorString(int) -> cstr").unwrap();

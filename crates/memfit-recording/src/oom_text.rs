@@ -58,7 +58,7 @@ pub enum OomKind {
     Nccl,
     /// Another library of NVIDIA's: cuSOLVER, cuSPARSE, cuFFT.
     OtherLibrary,
-    /// The host's memory ran out, not the card's.
+    /// The host's memory ran out, not the GPU's.
     Host,
 }
 

@@ -1,7 +1,7 @@
 //! PyTorch's snapshots, with the counts that Python's own pickle finds in them.
 //!
 //! `tests/programs` has one of each allocator setting, made by `scripts/replay/random_programs.py` on a
-//! virtual card. `MEMFIT_TEST_SNAPSHOTS` names another folder; `scripts/replay/manifest.py` writes its
+//! virtual GPU. `MEMFIT_TEST_SNAPSHOTS` names another folder; `scripts/replay/manifest.py` writes its
 //! `manifest.json`.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! The cards for a script as a page: price against time with the Pareto front, filters, and the command of
+//! The GPUs for a script as a page: price against time with the Pareto front, filters, and the command of
 //! each point.
 //!
 //! One file that fetches nothing. The report's rows are embedded as JSON, and a short script draws those that
@@ -28,12 +28,12 @@ pub fn cards_page(report: &CardsReport) -> String {
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\
          <title>memfit cards</title>\n<style>\n{STYLE}{OWN_STYLE}</style>\n\
          <header><span class=\"badge {class}\">{badge}</span>\n<h1>It fits on {fits} of {total} configurations</h1>\n\
-         <p class=\"soft\">{refused} do not fit, {unknown} unknown · up to {most} a card · {steps} steps ran · {runs} runs in {wall:.0} s · \
+         <p class=\"soft\">{refused} do not fit, {unknown} unknown · up to {most} per GPU · {steps} steps ran · {runs} runs in {wall:.0} s · \
          <code>{command}</code></p></header>\n\
          <noscript><section>The plot and the table are drawn by this page's own script, which the browser does not run.</section></noscript>\n\
          <section id=\"filters\" aria-label=\"Filters\"></section>\n\
          <section><h2 id=\"plot-title\"></h2><div id=\"plot\"></div><p class=\"key\" id=\"key\"></p><div id=\"selected\" aria-live=\"polite\"></div></section>\n\
-         <section><h2>All cards</h2><div class=\"scroll\"><table id=\"rows\"></table></div></section>\n\
+         <section><h2>All GPUs</h2><div class=\"scroll\"><table id=\"rows\"></table></div></section>\n\
          <script type=\"application/json\" id=\"report\">{json}</script>\n<script>\n{SCRIPT}</script>\n</html>\n",
         total = report.rows.len(),
         most = size(most),

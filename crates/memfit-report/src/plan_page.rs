@@ -51,7 +51,7 @@ pub fn plan_page(report: &PlanReport) -> String {
     }
     let mut said: Vec<String> = report.advice.iter().chain(&report.notes).cloned().collect();
     said.extend(report.smallest_card.as_ref().map(|card| {
-        format!("The smallest card on which it fits as it is: {} ({}).", card.name, size(card.capacity))
+        format!("The smallest GPU on which it fits as it is: {} ({}).", card.name, size(card.capacity))
     }));
     if !said.is_empty() {
         out.push_str("<section><h2>Beside it</h2>\n<ul>\n");
@@ -87,9 +87,9 @@ fn against_time(out: &mut String, report: &PlanReport) {
     plot::plot(out, report);
     out.push_str(
         "<p class=\"key\"><span><span class=\"dot fits\"></span>seen to fit</span><span><span class=\"dot big\"></span>too big</span>\
-         <span><span class=\"dot open\"></span>not run on the card itself</span><span>ringed: the plan</span></p>\n\
+         <span><span class=\"dot open\"></span>not run at this GPU's capacity</span><span>ringed: the plan</span></p>\n\
          <div class=\"scroll\"><table>\n<tr><th class=\"number\"><th class=\"number\">a step<th class=\"number\">between\
-         <th class=\"number\">on the card<th class=\"number\">allocated<th>with\n",
+         <th class=\"number\">on the GPU<th class=\"number\">allocated<th>with\n",
     );
     for (number, run) in shown(report) {
         let row = if is_chosen(run, report) {

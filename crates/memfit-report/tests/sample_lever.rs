@@ -47,7 +47,7 @@ fn reports_and_patches_have_words_for_it() {
 }
 
 #[test]
-fn the_documentation_has_its_row() {
+fn the_documentation_lists_the_sample_lever() {
     let row = "| `sample-lever` | tensors | so many tensors are forgotten | changes-training |";
     assert!(lever_table().lines().any(|line| line == row), "{}", lever_table());
 }

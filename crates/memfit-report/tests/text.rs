@@ -1,6 +1,6 @@
 //! The texts of reports, as people see them.
 
-#![allow(clippy::unwrap_used, clippy::exit, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::exit, reason = "a panic fails the test")]
 
 mod support;
 
@@ -209,8 +209,8 @@ fn calibration() -> Calibration {
         peer_link: None,
         launch_ns: spread(2_350.0),
         not_measured: vec![Gap {
-            what: "communicators, links between cards".to_owned(),
-            why: "it takes two cards".to_owned(),
+            what: "communicators, links between GPUs".to_owned(),
+            why: "it takes two GPUs".to_owned(),
         }],
     }
 }
@@ -247,7 +247,7 @@ fn no_text_is_wider_than_it_may_be() {
     }
 }
 
-/// The bars stand for what the numbers say: together with the headroom they fill the card.
+/// The bars stand for what the numbers say: together with the headroom they fill the GPU.
 #[test]
 fn bars_begin_where_the_one_above_ends() {
     let text = plain(&fits(), 120, false);

@@ -1,8 +1,8 @@
-//! What a run on one card says of another card of the same architecture.
+//! What a run on one GPU says of another GPU of the same architecture.
 //!
-//! The calls of the allocator are the recorded ones; their outcome on the other card is somebody else's to
+//! The calls of the allocator are the recorded ones; their outcome on the other GPU is somebody else's to
 //! find out (a replay), and is handed in. This adds what lies outside the allocator there and the clock that
-//! ran beside the run's own, so that the other card gets a report and a verdict as if it had been run.
+//! ran beside the run's own, so that the other GPU gets a report and a verdict as if it had been run.
 
 use memfit_channel::ClockMark;
 use memfit_channel::message::Oom as OomMessage;
@@ -12,11 +12,11 @@ use memfit_recording::{Recording, Track};
 use crate::facts::{OomFacts, RankFacts};
 use crate::{Card, Outcome, Request, recording};
 
-/// By how much the clock of the run's own card beside it may differ from the real one, for the other clocks
+/// By how much the clock of the run's own GPU beside it may differ from the real one, for the other clocks
 /// beside it to be used.
 const CLOCK_TOLERANCE: f64 = 0.1;
 
-/// The outcome of the recorded calls on another card.
+/// The outcome of the recorded calls on another GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replayed {
     /// The most bytes in blocks.
@@ -36,7 +36,7 @@ pub struct RanOut {
     pub step: u64,
 }
 
-/// Bytes on a card outside PyTorch's allocator, at the run's peak.
+/// Bytes on a GPU outside PyTorch's allocator, at the run's peak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutsideBytes {
     /// As booked.
@@ -51,7 +51,7 @@ impl Outcome {
         recording::build(request, &self.facts, tracks)
     }
 
-    /// The only rank's process on one card; `None` where several processes or cards took part, of which a
+    /// The only rank's process on one GPU; `None` where several processes or GPUs took part, of which a
     /// replay of one says too little.
     pub fn lone_track<'tracks>(&self, tracks: &'tracks [Track]) -> Option<(&'tracks Track, u8)> {
         let ([_], [track]) = (self.facts.ranks.as_slice(), tracks) else { return None };
@@ -66,7 +66,7 @@ impl Outcome {
         self.facts.ranks.iter().map(|rank| rank.pending).max().unwrap_or(0)
     }
 
-    /// Whether the script asked how large the card is.
+    /// Whether the script asked how large the GPU is.
     pub fn asks_size(&self) -> bool {
         self.facts.ranks.iter().filter_map(|rank| rank.done.as_ref()).any(|done| done.asks_size)
     }
@@ -76,7 +76,7 @@ impl Outcome {
         self.facts.oom.as_ref().is_some_and(|oom| !oom.uncaught)
     }
 
-    /// What would lie outside the allocator on another card, of what lay there in this run.
+    /// What would lie outside the allocator on another GPU, of what lay there in this run.
     pub fn outside_on(&self, device: &Device) -> OutsideBytes {
         let (Some(own), Some(rank)) = (&self.facts.overhead, self.facts.fullest()) else {
             return OutsideBytes { typical: 0, upper: 0 };
@@ -90,7 +90,7 @@ impl Outcome {
         let booked: u64 = parts.iter().map(|(booked, ..)| *booked).sum();
         let upper_here: u64 =
             parts.iter().map(|(booked, own, _)| scaled(*booked, *own, own.high.get()).max(*booked)).sum();
-        // Memory from `cudaMalloc` itself, other processes, and what else the card's ledger had.
+        // Memory from `cudaMalloc` itself, other processes, and what else the GPU's ledger had.
         let others = rank.peak.device.saturating_sub(rank.peak.reserved + booked);
         let bound = rank.peak.device_upper.saturating_sub(rank.peak.reserved + upper_here).max(others);
         let sum = |end: fn(&Interval) -> u64| -> u64 {
@@ -102,7 +102,7 @@ impl Outcome {
         }
     }
 
-    /// This run as it would have been on the request's card, which is the one at `place` of the cards that
+    /// This run as it would have been on the request's GPU, which is the one at `place` of the GPUs that
     /// were timed beside it.
     #[must_use]
     pub fn moved(&self, request: &Request, replayed: Replayed, place: usize) -> Self {
@@ -150,8 +150,8 @@ fn scaled(booked: u64, own: Interval, there: u64) -> u64 {
     }
 }
 
-/// The marks of the card at `place` of those that were timed beside a run; none where its clock cannot stand
-/// for that card's. The kinds of work share its time as they share the run's own.
+/// The marks of the GPU at `place` of those that were timed beside a run; none where its clock cannot stand
+/// for that GPU's. The kinds of work share its time as they share the run's own.
 fn marks_beside(rank: &RankFacts, place: usize) -> Vec<ClockMark> {
     let (Some(first), Some(last)) = (rank.marks.first(), rank.marks.last()) else { return Vec::new() };
     let passed = |end: fn(&ClockMark, usize) -> Option<u64>, place: usize| {
@@ -163,7 +163,7 @@ fn marks_beside(rank: &RankFacts, place: usize) -> Vec<ClockMark> {
     if real <= 0.0 || own <= 0.0 || (own / real - 1.0).abs() > CLOCK_TOLERANCE {
         return Vec::new();
     }
-    // One queue in the place of several streams is as far off on the other card as on this one.
+    // One queue in the place of several streams is as far off on the other GPU as on this one.
     let correction = real / own;
     let moved = |mark: &ClockMark| {
         let end = (*mark.beside.get(place)? as f64 * correction) as u64;

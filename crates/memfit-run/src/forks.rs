@@ -34,13 +34,13 @@ pub(crate) struct Server {
     child: Running,
     stage: Stage,
     requests: File,
-    /// The card whose facts the script was told before it needed one.
+    /// The GPU whose facts the script was told before it needed one.
     device: Option<Device>,
     _keeper: Keeper,
 }
 
 impl Server {
-    /// `true` if a run on another card can continue from here: every fact of the card that the script was
+    /// `true` if a run on another GPU can continue from here: every fact of the GPU that the script was
     /// told so far holds for that one as well.
     pub(crate) fn stands_for(&self, device: &Device) -> bool {
         let Some(own) = &self.device else { return true };
@@ -119,7 +119,7 @@ impl Drop for Server {
     }
 }
 
-/// `true` if a fact of the card, as the probe names it, is the same on both.
+/// `true` if a fact of the GPU, as the probe names it, is the same on both.
 fn is_shared(fact: &str, one: &Device, other: &Device) -> bool {
     let has_bf16 = |device: &Device| device.compute_capability.major >= 8;
     match fact {

@@ -57,7 +57,7 @@ pub(crate) struct Speaker {
     pub(crate) notes: Vec<Note>,
     /// The uncaught exception, and whether it was an out-of-memory error.
     pub(crate) exception: Option<(Exception, bool)>,
-    /// `true` if no value can have caused that exception.
+    /// `true` if the exception is a mistake in the program, which no assumed value can have caused.
     pub(crate) mistake: bool,
     /// Levers that could not be applied, with reasons.
     pub(crate) refused: Vec<(String, String)>,
@@ -67,7 +67,7 @@ pub(crate) struct Speaker {
     pub(crate) on_host: Option<HostCompared>,
     /// Measurement of its own loader, if requested.
     pub(crate) loader: Option<Loader>,
-    /// The same with each number of workers.
+    /// The same measurement with other numbers of workers.
     pub(crate) trials: Vec<LoaderTrial>,
     /// Its last message.
     pub(crate) done: Option<Done>,
@@ -79,7 +79,7 @@ impl Speaker {
         self.done.as_ref().is_some_and(|done| done.reason == "steps")
     }
 
-    /// Steps, or forward passes of a script without an optimizer.
+    /// Number of steps, or of forward passes if the script has no optimizer.
     pub(crate) fn all_steps(&self) -> u64 {
         self.done.as_ref().map_or(self.steps, |done| done.steps.max(self.steps))
     }
@@ -98,7 +98,7 @@ impl Speaker {
             }
             Message::Step { step, allocated, peak_allocated, clock } => {
                 if self.steps == 0 {
-                    // Marks before the first step came from forward passes of something else.
+                    // Forward passes before the first step are not part of the training.
                     self.marks.clear();
                 }
                 self.marks.extend(clock);
@@ -139,7 +139,7 @@ impl Inbox {
     pub(crate) fn poll(&mut self, run_dir: &RunDir) {
         for pid in run_dir.message_pids().unwrap_or_default() {
             let tail = self.tails.entry(pid).or_default();
-            let Some(new) = tail.read_on(&run_dir.messages(pid)) else { continue };
+            let Some(new) = tail.read_new_lines(&run_dir.messages(pid)) else { continue };
             for line in new.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
                 match serde_json::from_slice(line) {
                     Ok(message) => {
@@ -186,7 +186,7 @@ impl Speaker {
 
 impl Tail {
     /// Returns the complete lines that were not read before.
-    fn read_on(&mut self, path: &std::path::Path) -> Option<Vec<u8>> {
+    fn read_new_lines(&mut self, path: &std::path::Path) -> Option<Vec<u8>> {
         let mut file = File::open(path).ok()?;
         if file.metadata().ok()?.len() <= self.read {
             return None;
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_read_as_they_come_and_half_lines_wait() {
+    fn incomplete_lines_are_read_when_they_are_complete() {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path());
         let mut file = File::create(run_dir.messages(7)).unwrap();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_remembers_the_steps_before_it() {
+    fn an_out_of_memory_error_has_the_number_of_steps_before_it() {
         let mut speaker = Speaker::default();
         speaker.receive(Message::Step { step: 2, allocated: 0, peak_allocated: 0, clock: None });
         let oom = Oom {

@@ -31,7 +31,7 @@ fn without_kernels(card: &Card, torch: Option<&str>, exception: &Exception) -> O
             "{torch}, or an extension of it, has no kernels for {card}: it would fail in the same way on the real one."
         ),
         hint: Some(
-            "`torch.cuda.get_arch_list()` lists the cards it was built for; a build for an older CUDA release has older cards, and `TORCH_CUDA_ARCH_LIST` chooses those of an extension that you build"
+            "`torch.cuda.get_arch_list()` lists the architectures that it was built for; a build for an older CUDA release supports older GPUs, and `TORCH_CUDA_ARCH_LIST` chooses those of an extension that you build"
                 .to_owned(),
         ),
     })

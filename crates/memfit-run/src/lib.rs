@@ -206,14 +206,14 @@ impl Runner<'_> {
         changes: &Changes,
         zeros: &Facts,
     ) -> Result<Numbers, RunError> {
-        self.console.remark("running again, with other numbers for values that only a GPU can compute");
+        self.console.remark("running again with other values where only a GPU can compute them");
         let trial = verdict::repeat_request(request, zeros);
         let seeded = |other_numbers| Changes { other_numbers, seeded: true, ..changes.clone() };
         let others = self.once(&trial, values, &seeded(true))?.facts;
         if Numbers::compare(zeros, &others) == Numbers::Harmless {
             return Ok(Numbers::Harmless);
         }
-        self.console.remark("and again, with the same random numbers");
+        self.console.remark("running once more with the same random numbers");
         Ok(Numbers::compare(&self.once(&trial, values, &seeded(false))?.facts, &others))
     }
 

@@ -30,12 +30,12 @@ pub(crate) fn at_peak(facts: &Facts, seen: OutsideView, peak: &Peak) -> Outside 
 pub(crate) fn parts(request: &Request, facts: &Facts, outside: &Outside) -> Vec<OutsidePart> {
     if facts.real.is_some() {
         return vec![
-            exact("context", outside.context, Origin::Counted, "the card's use beyond PyTorch's segments"),
+            exact("context", outside.context, Origin::Counted, "the GPU's use beyond PyTorch's segments"),
             exact(
                 "other_processes",
                 outside.other_processes,
                 Origin::Counted,
-                "the card's use before the run",
+                "the GPU's use before the run",
             ),
         ];
     }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::RunError;
 use crate::releases::{OLDEST_CUDA, OLDEST_PYTHON, release};
 
-/// Name of this system; an error if there are no CUDA builds of PyTorch for it.
+/// Returns the name of this system, or an error if PyTorch has no CUDA builds for it.
 pub fn system() -> Result<String, RunError> {
     let system = format!("{} on {}", std::env::consts::OS, std::env::consts::ARCH);
     if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
@@ -27,18 +27,18 @@ pub struct Interpreter {
     pub version: String,
     /// `true` if it is linked with musl, for which there are no CUDA builds of PyTorch.
     musl: bool,
-    /// Folder of torch, if it has one.
+    /// Folder of the installed torch.
     torch: Option<PathBuf>,
 }
 
 impl Interpreter {
-    /// Returns `true` if an import of torch would find something.
+    /// Returns `true` if a package named torch is installed.
     pub fn has_torch(&self) -> bool {
         self.torch.is_some()
     }
 }
 
-/// A torch built with CUDA.
+/// A CUDA build of PyTorch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Torch {
     /// `torch.__version__`.
@@ -54,9 +54,9 @@ impl Torch {
     }
 }
 
-/// Program that asks an interpreter for its torch. It finds packages as an import would, without importing
-/// them. It has to run on versions of Python that are too old for memfit, too.
-const QUESTION: &str = "\
+/// Program that reports an interpreter's version and the folder of its torch, which it finds without
+/// importing it. It must also run on versions of Python that memfit does not support.
+const INSPECTION_PROGRAM: &str = "\
 import json, os, platform, sys
 folder = None
 if sys.version_info >= (3, 4):
@@ -72,7 +72,7 @@ print(json.dumps({'executable': sys.executable, 'version': platform.python_versi
 pub fn interpreter(python: &Path) -> Result<Interpreter, RunError> {
     let broken = |said: String| RunError::BrokenPython { python: python.to_owned(), said };
     let output = Command::new(python)
-        .args(["-c", QUESTION])
+        .args(["-c", INSPECTION_PROGRAM])
         .stdin(Stdio::null())
         .output()
         .map_err(|source| RunError::Start { program: python.to_owned(), source })?;
@@ -88,7 +88,7 @@ pub fn interpreter(python: &Path) -> Result<Interpreter, RunError> {
     serde_json::from_str(&answer).map_err(|_| broken(answer))
 }
 
-/// Refuses interpreters that memfit cannot watch, whatever they have installed.
+/// Returns an error for interpreters that the probe does not support.
 pub fn supported(interpreter: &Interpreter) -> Result<(), RunError> {
     let (python, version) = (interpreter.executable.clone(), interpreter.version.clone());
     if release(&version).is_some_and(|version| version < OLDEST_PYTHON) {
@@ -100,13 +100,13 @@ pub fn supported(interpreter: &Interpreter) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Inspects the interpreter's torch; an error if it was built without CUDA.
+/// Inspects the interpreter's torch. Returns an error if it is missing, too old, or built without CUDA.
 pub fn torch(interpreter: &Interpreter) -> Result<Torch, RunError> {
     supported(interpreter)?;
     let python = &interpreter.executable;
     let Some(folder) = &interpreter.torch else { return Err(RunError::NoTorch { python: python.clone() }) };
     let file = folder.join("version.py");
-    // A folder named torch need not be PyTorch.
+    // Any folder named `torch` counts as a package for Python.
     let Ok(text) = std::fs::read_to_string(&file) else {
         return Err(RunError::NoTorch { python: python.clone() });
     };
@@ -127,7 +127,8 @@ pub fn torch(interpreter: &Interpreter) -> Result<Torch, RunError> {
     }
 }
 
-/// Text that a line such as `cuda: Optional[str] = '13.2'` assigns to `name`; `None` if it assigns `None`.
+/// Returns the text that a line such as `cuda: Optional[str] = '13.2'` assigns to `name`, or `None` if it
+/// assigns `None`.
 fn assigned(text: &str, name: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let rest = line.strip_prefix(name)?;
@@ -174,12 +175,12 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_only_called_torch_is_no_torch() {
+    fn a_folder_named_torch_without_a_version_file_is_not_pytorch() {
         assert!(matches!(torch_with(None), Err(RunError::NoTorch { .. })));
     }
 
     #[test]
-    fn an_interpreter_that_cannot_be_watched_is_refused_before_its_torch_is_looked_for() {
+    fn unsupported_interpreters_are_refused_before_torch_is_searched() {
         let interpreter = |version: &str, musl| Interpreter {
             executable: "/p".into(),
             version: version.into(),
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_name_itself_is_read() {
+    fn an_assignment_is_read_only_for_the_exact_name() {
         assert_eq!(assigned("cuda_home = 'x'\ncuda = '12.8'", "cuda").as_deref(), Some("12.8"));
         assert_eq!(assigned("cuda = None", "cuda"), None);
         assert_eq!(assigned("", "cuda"), None);

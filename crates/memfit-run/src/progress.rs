@@ -58,7 +58,7 @@ mod tests {
     use crate::inbox::Speaker;
 
     #[test]
-    fn the_line_says_what_is_known() {
+    fn the_progress_line_shows_only_known_facts() {
         let mut inbox = Inbox::default();
         assert_eq!(text(&inbox, None, Duration::from_secs(1), 3), "starting, 1 s");
         inbox.processes.insert(7, Speaker { torch: Some("2.15.0".into()), ..Speaker::default() });

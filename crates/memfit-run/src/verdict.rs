@@ -237,8 +237,8 @@ fn out_of_memory(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     if !(bounded || unbounded) || evidence.told || evidence.lower_fails == Some(true) {
         return (Verdict::Oom, None);
     }
-    let message = "It ran out of memory, but some tensor sizes depend on values that only a GPU can compute. With these sizes at their upper bound it does not fit; with the real ones it may.";
-    let hint = "`--sizes 0.3` asks about sizes at 0.3 of their bound; `--gpu local` measures on the card";
+    let message = "It ran out of memory, but some tensor sizes depend on values that only a GPU can compute. It does not fit with these sizes at their upper bound, but may fit with the real ones.";
+    let hint = "`--sizes 0.3` assumes sizes of 0.3 times their bound; `--gpu local` measures on a real GPU";
     (Verdict::Unknown, problem("size-read-back", message, Some(hint)))
 }
 
@@ -261,33 +261,35 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         }
     }
     if evidence.sizes.unbounded && !evidence.told {
-        let message = "It fits with what was assumed, but some tensor sizes depend on values that only a GPU can compute, and have no known bound: see `assumed`.";
+        let message = "It fits with the assumed sizes, but some tensor sizes depend on values that only a GPU can compute, and have no known bound: see `assumed`.";
         let hint =
-            "with `--sizes 1` the verdict is about what was assumed; `--gpu local` measures on the card";
+            "`--sizes 1` gives the verdict for the assumed values; `--gpu local` measures on a real GPU";
         return (Verdict::Unknown, problem("size-unbounded", message, Some(hint)));
     }
     let depends = match evidence.numbers {
-        Numbers::Decisive => Some("but what it allocates depends on them."),
-        Numbers::Fatal => Some("but with another number it fails, so its memory then is unknown."),
+        Numbers::Decisive => Some("but with other values it allocates different amounts."),
+        Numbers::Fatal => {
+            Some("but with other values the script fails, so its memory use with them is unknown.")
+        }
         Numbers::Untried | Numbers::Harmless => None,
     };
     if let Some(depends) = depends.filter(|_| !evidence.told) {
         let message =
-            format!("It fits with what was assumed for values that only a GPU can compute, {depends}");
+            format!("It fits with the values that were assumed where only a GPU can compute them, {depends}");
         let hint =
-            "with `--sizes 1` the verdict is about what was assumed; `--gpu local` measures on the card";
+            "`--sizes 1` gives the verdict for the assumed values; `--gpu local` measures on a real GPU";
         return (Verdict::Unknown, problem("number-read-back", &message, Some(hint)));
     }
     if evidence.is_tight() && evidence.sizes.bounded && !evidence.told {
-        let message = "It fits with little to spare, but the script reads values that only a GPU can compute, and may need more with the real ones.";
-        let hint = "with a tenth of the GPU's memory left the verdict would be certain";
+        let message = "It fits with little to spare, but the script reads values that only a GPU can compute and may need more memory with the real ones.";
+        let hint = "the verdict would be certain if a tenth of the GPU's memory stayed free";
         return (Verdict::Unknown, problem("size-read-back", message, Some(hint)));
     }
     if let Some(call) = evidence.refused.as_ref().filter(|_| evidence.is_tight()) {
         let message = format!(
             "It fits with little to spare, but the script called `{call}`, which the virtual device does not model."
         );
-        let hint = "with a tenth of the GPU's memory left the verdict would be certain";
+        let hint = "the verdict would be certain if a tenth of the GPU's memory stayed free";
         return (Verdict::Unknown, problem("unmodelled-call", &message, Some(hint)));
     }
     (Verdict::Fits, None)

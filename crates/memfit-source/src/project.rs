@@ -1,7 +1,7 @@
 //! Imports from other modules of the project, resolved by the caller, who knows the files.
 //!
-//! A module is first asked for its definitions ([`Index`]), which needs no walk; a function is walked only
-//! when it is called.
+//! A module's definitions ([`Index`]) are listed without walking its functions; a function is walked when it
+//! is called.
 
 mod summary;
 
@@ -48,7 +48,7 @@ impl Index {
     }
 }
 
-/// Finds modules of the project by the names that a text imports them by; relative names begin with dots.
+/// Finds modules of the project by the names in import statements; relative names begin with dots.
 /// Third-party modules are not found.
 pub trait Modules {
     /// Summary of a function or a method (`Trainer.step`).
@@ -58,7 +58,7 @@ pub trait Modules {
     fn class(&self, module: &str, name: &str) -> Option<ImportedClass>;
 }
 
-/// Implementation for a single text: finds nothing.
+/// Implementation for a file without a project: finds nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoModules;
 

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statements_stand_in_statements() {
+    fn nested_statements_are_found() {
         let text = "\"\"\"Doc.\"\"\"\nimport torch\nfor x in y:\n    if x:\n        a = 1\n    else:\n        b = 2\n    c()\n";
         let found = statements(text, Dialect::Python).unwrap();
         let kinds: Vec<StatementKind> = found.iter().map(|statement| statement.kind).collect();

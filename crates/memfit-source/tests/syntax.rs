@@ -1,6 +1,6 @@
 //! Python syntax up to 3.15: the constructs of each release are parsed and analysed.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ fn every_construct_is_read_and_what_stands_in_it_is_seen() {
 }
 
 #[test]
-fn what_is_imported_lazily_is_imported() {
+fn lazy_imports_count_as_imports() {
     let found = read(
         "lazy import torch as t\nlazy from torch import nn as layers\nmodel = layers.Linear(2, 2)\nt.save(model, 'x')\n",
     );

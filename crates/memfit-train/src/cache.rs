@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cached_counts_as_lost() {
+    fn cached_memory_reduces_the_space() {
         let space = Space { room: 100, cached: 30 };
         assert!(!space.is_tight(70));
         assert!(space.is_tight(71));

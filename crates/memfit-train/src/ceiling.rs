@@ -1,6 +1,6 @@
 //! Largest micro-batch to try for one shape: failures lower it, and windows without a failure raise it again.
 //!
-//! A failed size may fit later, since the cause may have been temporary (another process on the card,
+//! A failed size may fit later, since the cause may have been temporary (another process on the GPU,
 //! fragmentation). It is tried again after a number of clean windows, which doubles with each further
 //! failure. A size that never fits is therefore tried ever more rarely, and one that fits again is found.
 

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_grow_steadily_is_none() {
+    fn irregular_growth_is_not_reported() {
         for (name, live) in [
             ("flat", vec![100 << 20; 20]),
             ("too early", (0..7).map(|step| step << 20).collect()),

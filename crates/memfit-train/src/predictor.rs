@@ -167,7 +167,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn predictions_never_fall_and_never_undercut(
+        fn predictions_are_monotonic_and_never_below_observations(
             seen in prop::collection::btree_map(1u32..64, 0u64..1 << 40, 1..8), room in 0u64..1 << 41,
         ) {
             let mut predictor = Predictor::default();

@@ -23,7 +23,7 @@ fn listed(lists: &[Library]) -> BTreeSet<String> {
 }
 
 #[test]
-fn exports_are_the_list() {
+fn exported_names_equal_the_list() {
     let mut exported = dynamic_symbols(&library_path(), true);
     exported.retain(|name| !name.starts_with(OWN_PREFIX));
     let listed = listed(&lists());

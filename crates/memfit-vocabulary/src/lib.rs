@@ -133,7 +133,7 @@ vocabulary! {
     Cause {
         /// It did not, and nothing says that it will.
         None = 0, "none";
-        /// Tensors that are all needed exceed the card.
+        /// Tensors that are all needed exceed the GPU.
         TooBig = 1, "too-big";
         /// There was room, in pieces that were too small.
         Fragmented = 2, "fragmented";
@@ -149,7 +149,7 @@ vocabulary! {
         FirstStepSurprise = 7, "first-step-surprise";
         /// One request, or a few of its kind, is out of proportion.
         GiantRequest = 8, "giant-request";
-        /// Other programs hold the card.
+        /// Other programs hold the GPU.
         OtherProcesses = 9, "other-processes";
         /// Memory outside the allocator takes the space: contexts, libraries, communication.
         Outside = 10, "outside";

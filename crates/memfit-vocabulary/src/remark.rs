@@ -9,9 +9,9 @@ use strum::{EnumString, IntoStaticStr, VariantArray};
 pub enum Remark {
     /// `cudnnFind…` measures nothing.
     CudnnFind,
-    /// cuDNN before 9.8 cannot be asked about a card that is not there.
+    /// cuDNN before 9.8 cannot be asked about a GPU that is not there.
     CudnnLayout,
-    /// cuDNN refuses the card's description.
+    /// cuDNN refuses the GPU's description.
     CudnnCard,
     /// Work areas of cuFFT.
     CufftAreas,
@@ -89,9 +89,9 @@ pub enum Remark {
     Stalled,
     /// A part of what was to be covered was not seen.
     NotCovered,
-    /// A real card is read at intervals.
+    /// A real GPU is read at intervals.
     Sampled,
-    /// Only the first of several real cards was read.
+    /// Only the first of several real GPUs was read.
     FirstCard,
     /// Freed memory that waited for another stream.
     Pending,
@@ -103,11 +103,11 @@ pub enum Remark {
     Outside,
     /// It was seen with other releases of CUDA.
     OutsideStack,
-    /// The card was calibrated on a real one.
+    /// The GPU was calibrated on a real one.
     Calibrated,
     /// Memory of other processes.
     OtherProcesses,
-    /// The card would wait for data.
+    /// The GPU would wait for data.
     WaitsForData,
 }
 

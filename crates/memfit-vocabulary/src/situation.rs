@@ -1,39 +1,40 @@
-//! The question whether a lever is worth a try: what is known of a training and a card, and the answer.
+//! When the search for a plan tries a lever: the known facts about a training and a GPU, and a
+//! lever's decision.
 
 use crate::{Lever, Training, Value};
 
-/// Savings below 1/20 of all memory on the device are not worth a run.
-const MIN_PART: u64 = 20;
+/// Savings below 1/20 of the device peak are not worth a run.
+const MIN_SAVING_DIVISOR: u64 = 20;
 
-/// The facts by which a lever decides if it makes sense.
+/// Facts from which a lever decides if it is worth a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
     /// The training.
     pub training: &'a Training,
     /// Peak bytes of tensors without the lever.
     pub allocated: u64,
-    /// Peak bytes that the allocator holds.
+    /// Peak bytes reserved by the allocator.
     pub reserved: u64,
-    /// Peak bytes that the card sees, at most.
+    /// Upper bound of the device peak in bytes.
     pub device_upper: u64,
-    /// Bytes of the card that a plan may take.
+    /// Bytes of GPU memory that a plan may use.
     pub budget: u64,
-    /// Cards.
+    /// Number of GPUs.
     pub cards: u32,
     /// `true` if the GPU computes fast in bf16; fp16 is the alternative.
     pub has_bf16: bool,
     /// `true` if its tensor cores support TF32.
     pub has_tf32: bool,
-    /// Bytes a second between the host and the card. `None`: nothing is to be sent there.
+    /// Bytes per second between host and GPU; `None` if nothing may be offloaded.
     pub link: Option<f64>,
     /// `true` if the search tries `torch.compile`.
     pub compiles: bool,
-    /// Samples in one optimizer step, where another number than the script's was asked for.
+    /// Requested samples in one optimizer step; `None` for the script's own.
     pub global_batch: Option<u64>,
 }
 
 impl<'a> Situation<'a> {
-    /// A training on a card of which nothing is known.
+    /// Creates a situation without facts about the GPU and the peaks.
     pub const fn new(training: &'a Training) -> Self {
         Self {
             training,
@@ -50,84 +51,85 @@ impl<'a> Situation<'a> {
         }
     }
 
-    /// `true` if a saving of this size is worth a lever.
+    /// Returns `true` if a saving of this size is worth a run.
     pub(crate) const fn is_worth(&self, bytes: u64) -> bool {
-        bytes > 0 && bytes.saturating_mul(MIN_PART) >= self.device_upper
+        bytes > 0 && bytes.saturating_mul(MIN_SAVING_DIVISOR) >= self.device_upper
     }
 
-    /// `true` if the optimizer's state is large enough for a lever.
+    /// Returns `true` if the optimizer's state is large enough for a lever on it.
     pub(crate) const fn has_state(&self) -> bool {
         self.training.optimizes && self.is_worth(self.training.state)
     }
 }
 
-/// Answer of a lever to a situation.
+/// A lever's decision in a situation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sense {
-    /// It is worth a run, moved so far.
+    /// Worth a run with this value.
     Try(Value),
-    /// There is something that it would act on, and a reason against it.
+    /// The lever would have an effect, but there is a reason against it.
     Against(String),
-    /// There is nothing that it could act on.
+    /// The lever would have no effect.
     Nothing,
 }
 
 impl Sense {
-    /// Worth a run under a condition.
+    /// Returns `Try` if the condition holds, else `Nothing`.
     pub(crate) fn when(condition: bool) -> Self {
         if condition { Self::Try(Value::default()) } else { Self::Nothing }
     }
 
-    /// A reason against it.
+    /// Returns `Against` with a reason.
     pub(crate) fn against(why: &str) -> Self {
         Self::Against(why.to_owned())
     }
 }
 
-/// When a lever is tried.
+/// The part of the search in which a lever is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
-    /// Always: it costs little where it helps.
+    /// Tried always, and first: it costs little.
     Always,
-    /// Only where memory is short after those: it pays for memory with time, or with another training.
+    /// Tried only if the script does not fit with those: it saves memory, but takes time or changes the
+    /// training.
     IfMemoryShort,
 }
 
 /// How the search for a plan tries a lever.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
-    /// When it is tried.
+    /// The part of the search in which it is tried.
     pub turn: Turn,
-    /// Its place among the levers of a turn, the lowest first; no two have the same.
+    /// Unique position among the levers of a turn; the lowest is tried first.
     pub place: u16,
-    /// Decides if it makes sense.
+    /// Decides if it is worth a run.
     pub sense: fn(&Situation<'_>) -> Sense,
-    /// Levers that are dropped when this one is taken.
+    /// Levers that this one replaces.
     pub instead_of: &'static [Lever],
-    /// Levers that are taken together with it.
+    /// Levers that are applied together with it.
     pub with: &'static [(Lever, Value)],
-    /// `true` if it acts on compiled code only.
+    /// `true` if it has an effect only on compiled code.
     pub of_compiled: bool,
 }
 
 impl Search {
-    /// A lever that neither replaces others nor brings them along.
+    /// Creates the search entry of a lever that neither replaces other levers nor needs them.
     pub(crate) const fn new(turn: Turn, place: u16, sense: fn(&Situation<'_>) -> Sense) -> Self {
         Self { turn, place, sense, instead_of: &[], with: &[], of_compiled: false }
     }
 }
 
-/// Bytes on the device when a sample did not fit.
+/// Bytes on the device when a single sample did not fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Of parameters.
+    /// Parameters.
     pub parameters: u64,
-    /// Of parameters that are trained; their gradients take as much at the end of the backward pass.
+    /// Trained parameters; at the end of the backward pass, their gradients take the same size.
     pub trained: u64,
-    /// Of the optimizer's states.
+    /// Optimizer state.
     pub states: u64,
-    /// Of what the sample had by then.
+    /// Activations and inputs of the sample at that time.
     pub sample: u64,
-    /// Bytes that were asked for then, and were not there.
+    /// The requested bytes that could not be allocated.
     pub missing: u64,
 }

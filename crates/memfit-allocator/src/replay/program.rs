@@ -1,5 +1,5 @@
 //! Recorded calls without the addresses of their blocks. They can be replayed with other settings, on another
-//! card, or with some blocks dropped, resized or freed earlier.
+//! GPU, or with some blocks dropped, resized or freed earlier.
 
 use memfit_recording::{Moment, MomentKind, NEVER, Track};
 

@@ -37,7 +37,7 @@ fn alloc(address: u64, bytes: u64) -> Event {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_events_are_read_back() {
     let scratch = Scratch::new();
     let writer = Writer::create(&scratch.0, 42, DEFAULT_CAP).unwrap();
     writer.push_text(4, "layer3.5.conv2".repeat(9).as_bytes());

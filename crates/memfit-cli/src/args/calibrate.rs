@@ -15,7 +15,7 @@ use super::OutputArgs;
   memfit calibrate --forget t4
   memfit run --gpu t4 --steps 0 -- memfit calibrate --output rehearsal.json   (without a GPU)")]
 pub(crate) struct CalibrateArgs {
-    /// The interpreter with PyTorch that measures [default: as for `python` behind `memfit run`].
+    /// The Python interpreter, with PyTorch, that measures [default: as in `memfit run -- python`].
     #[arg(long, value_name = "PATH", value_hint = ValueHint::ExecutablePath)]
     pub(crate) python: Option<PathBuf>,
 
@@ -23,11 +23,11 @@ pub(crate) struct CalibrateArgs {
     #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
 
-    /// Show this machine's stored calibrations, of all cards or one; measure nothing.
+    /// Show this machine's stored calibrations, of all GPUs or one; measure nothing.
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["output", "python", "forget"])]
     pub(crate) show: Option<String>,
 
-    /// Remove this machine's stored calibrations, of all cards or one; measure nothing.
+    /// Remove this machine's stored calibrations, of all GPUs or one; measure nothing.
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["output", "python"])]
     pub(crate) forget: Option<String>,
 

@@ -28,48 +28,48 @@ pub(crate) struct CardsArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) architecture: Vec<String>,
 
-    /// Only GPUs with at least so much memory.
+    /// Only GPUs with at least this much memory.
     #[arg(long, value_name = "SIZE")]
     pub(crate) min_memory: Option<Bytes>,
 
-    /// Only GPUs with at most so much memory.
+    /// Only GPUs with at most this much memory.
     #[arg(long, value_name = "SIZE")]
     pub(crate) max_memory: Option<Bytes>,
 
-    /// How many GPUs train together [default: as many as the command starts processes].
+    /// How many GPUs train together [default: one for each process that the command starts].
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) count: Vec<u32>,
 
-    /// Batch sizes to try, in the place of the command's own: that of an argument such as `--batch-size 8`,
-    /// or of `{batch}` in the command.
+    /// Batch sizes to try instead of the command's own, which is an argument such as `--batch-size 8` or
+    /// `{batch}`.
     #[arg(long, value_name = "SAMPLES,…", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) batch: Vec<u64>,
 
-    /// A TOML file with what GPUs cost.
+    /// A TOML file with prices of GPUs.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) prices: Option<PathBuf>,
 
-    /// Price training on so many samples [default: one epoch where its length is known, else a million].
+    /// Compute prices for this many samples [default: one epoch if its length is known, else a million].
     #[arg(long, value_name = "N", conflicts_with = "epochs", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) samples: Option<u64>,
 
-    /// Price so many epochs.
+    /// Compute prices for this many epochs.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) epochs: Option<u64>,
 
-    /// The order of the table [default: price where there are prices, else memory].
+    /// Order of the table [default: price if prices are known, else memory].
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) sort: Option<Sort>,
 
-    /// Also search for a plan for the first N GPUs, in that order, on which it does not fit as it is.
+    /// Also search for a plan for GPUs on which the script does not fit as it is: the first N of the table.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub(crate) plan: usize,
 
-    /// How far such a plan may change the training.
+    /// The largest change to the training that such a plan may make.
     #[arg(long, value_enum, value_name = "LABEL", default_value_t)]
     pub(crate) allow: Allow,
 
-    /// Run the script on every GPU, and replay nothing.
+    /// Run the script on every GPU instead of replaying one run.
     #[arg(long)]
     pub(crate) prove: bool,
 

@@ -31,11 +31,11 @@ pub(crate) struct CheckArgs {
     #[arg(long)]
     pub(crate) diff: bool,
 
-    /// Run these rules only; `all` is every one.
+    /// Run only these rules; `all` selects every rule.
     #[arg(long, value_name = "RULE", value_delimiter = ',')]
     pub(crate) select: Vec<String>,
 
-    /// Run these rules too.
+    /// Also run these rules.
     #[arg(long, value_name = "RULE", value_delimiter = ',')]
     pub(crate) extend_select: Vec<String>,
 
@@ -43,11 +43,11 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_name = "RULE", value_delimiter = ',')]
     pub(crate) ignore: Vec<String>,
 
-    /// Skip these files of the folders, as in a `.gitignore`.
+    /// Skip files that match, with the syntax of `.gitignore`.
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     pub(crate) exclude: Vec<String>,
 
-    /// The least severity that makes the exit status 1 [default: error].
+    /// The lowest severity with which the exit status is 1 [default: error].
     #[arg(long, value_enum, value_name = "SEVERITY")]
     pub(crate) fail_on: Option<FailOn>,
 
@@ -86,7 +86,7 @@ pub(crate) enum FailOn {
     /// Errors.
     #[default]
     Error,
-    /// Warnings too.
+    /// Errors and warnings.
     Warning,
     /// Any finding.
     Note,

@@ -7,7 +7,7 @@ use memfit_allocator::Release;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ConvertArgs {
-    /// A recording of `memfit run -o`, a memory snapshot of PyTorch's, a profiler trace, or an export of
+    /// A recording of `memfit run -o`, a PyTorch memory snapshot, a profiler trace, or an export of
     /// Nsight Systems.
     #[arg(value_name = "IN", value_hint = ValueHint::FilePath)]
     pub(crate) input: PathBuf,
@@ -16,7 +16,7 @@ pub(crate) struct ConvertArgs {
     #[arg(value_name = "OUT", value_hint = ValueHint::FilePath)]
     pub(crate) output: PathBuf,
 
-    /// The format, whatever the extension.
+    /// The format, instead of the extension's.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) to: Option<ConvertFormat>,
 
@@ -24,11 +24,11 @@ pub(crate) struct ConvertArgs {
     #[arg(long, value_enum, default_value_t, value_name = "ROWS")]
     pub(crate) rows: ConvertRows,
 
-    /// Of several processes, this rank's: a snapshot is of one process.
+    /// Convert this rank's part; a snapshot contains only one process.
     #[arg(long, value_name = "N")]
     pub(crate) rank: Option<u32>,
 
-    /// The release of PyTorch that wrote the snapshot, where it is known.
+    /// The release of PyTorch that wrote the snapshot, if you know it.
     #[arg(long, value_name = "VERSION")]
     pub(crate) torch: Option<Release>,
 
@@ -44,13 +44,13 @@ pub(crate) struct ConvertArgs {
 /// Target formats of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ConvertFormat {
-    /// memfit's own: `.memfit`.
+    /// memfit recording: `.memfit`.
     Memfit,
-    /// A memory snapshot of PyTorch's, for memory_viz: `.pickle`, `.pkl`.
+    /// A PyTorch memory snapshot, for memory_viz: `.pickle`, `.pkl`.
     Pickle,
-    /// Perfetto's: `.perfetto-trace`, `.pftrace`.
+    /// Perfetto trace: `.perfetto-trace`, `.pftrace`.
     Perfetto,
-    /// Chrome's trace events: `.json`.
+    /// Chrome trace events: `.json`.
     Chrome,
     /// Comma-separated rows: `.csv`.
     Csv,

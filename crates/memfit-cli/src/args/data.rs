@@ -19,8 +19,8 @@ pub(crate) struct DataArgs {
     #[arg(required_unless_present = "loader", conflicts_with = "loader", value_hint = ValueHint::AnyPath)]
     pub(crate) path: Vec<PathBuf>,
 
-    /// Measure the `DataLoader` of this script, or command, instead, with all that follows as its arguments:
-    /// which settings feed the card? Stands last.
+    /// Measure the `DataLoader` of this script or command instead, and find settings that keep the GPU busy.
+    /// Must come last: all that follows are its arguments.
     #[arg(
         long,
         value_name = "COMMAND",
@@ -34,7 +34,7 @@ pub(crate) struct DataArgs {
     #[arg(long, short, value_name = "NAME")]
     pub(crate) gpu: Option<GpuChoice>,
 
-    /// With `--loader`: give up after so long, for example `90s` or `20m`; 0 never [default: 10m].
+    /// With `--loader`: time limit, for example `90s` or `20m`; 0 for none [default: 10m].
     #[arg(long, short, value_name = "TIME")]
     pub(crate) timeout: Option<Timeout>,
 
@@ -50,15 +50,15 @@ pub(crate) struct DataArgs {
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u64).range(0..4096))]
     pub(crate) workers: u64,
 
-    /// Its `prefetch_factor`.
+    /// `prefetch_factor` of the compared DataLoader.
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u64).range(1..4096))]
     pub(crate) prefetch_factor: u64,
 
-    /// The compared DataLoader does not pin memory.
+    /// Compare with a DataLoader that does not pin memory.
     #[arg(long)]
     pub(crate) no_pin_memory: bool,
 
-    /// Memory budget of the loader, for images that do not fit.
+    /// Memory budget of memfit's loader.
     #[arg(long, default_value = "2GiB", value_name = "SIZE")]
     pub(crate) memory: Bytes,
 
@@ -66,7 +66,7 @@ pub(crate) struct DataArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..1024))]
     pub(crate) threads: Option<u64>,
 
-    /// Time to measure the speed, with `--loader` for each number of workers; 0 measures nothing.
+    /// Duration of the speed measurement, with `--loader` for each number of workers; 0 for none.
     #[arg(long, default_value = "3s", value_name = "TIME")]
     pub(crate) measure: Timeout,
 

@@ -112,7 +112,7 @@ fn lever(name: &str) -> Result<Lever, String> {
     })
 }
 
-/// A share of the card's memory.
+/// A share of the GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Margin(pub(crate) f64);
 
@@ -128,7 +128,10 @@ impl FromStr for Margin {
         let number = text.strip_suffix('%').unwrap_or(text).trim();
         match number.parse::<f64>() {
             Ok(percent) if (0.0..90.0).contains(&percent) => Ok(Self(percent / 100.0)),
-            _ => Err("a share of the card in percent, such as `3%`, at least 0 and below 90".to_owned()),
+            _ => {
+                Err("a share of the GPU's memory in percent, such as `3%`, at least 0 and below 90"
+                    .to_owned())
+            }
         }
     }
 }

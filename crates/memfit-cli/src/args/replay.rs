@@ -23,11 +23,11 @@ Examples:
   memfit replay run.memfit --scale activations=0.5 --without optimizer"
 )]
 pub(crate) struct ReplayArgs {
-    /// A memory snapshot of PyTorch's, a recording of memfit's, or `-` for standard input.
+    /// A PyTorch memory snapshot, a memfit recording, or `-` for standard input.
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
 
-    /// Replay under these settings, as in PYTORCH_ALLOC_CONF; an empty text means the defaults.
+    /// Replay under these settings, as in PYTORCH_ALLOC_CONF; an empty string means the defaults.
     #[arg(long, value_name = "SETTINGS")]
     pub(crate) alloc_conf: Option<String>,
 
@@ -35,11 +35,11 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "SIZE")]
     pub(crate) capacity: Option<Bytes>,
 
-    /// The card's memory, where the file does not say: settings may be shares of it.
+    /// Memory of the GPU, if the file does not contain it; some settings are shares of it.
     #[arg(long, value_name = "SIZE")]
     pub(crate) card_memory: Option<Bytes>,
 
-    /// Replay without the calls for this.
+    /// Replay without the blocks of this.
     #[arg(long, value_name = "WHAT")]
     without: Vec<Selector>,
 
@@ -51,15 +51,15 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "WHAT")]
     each_step: Vec<Selector>,
 
-    /// Replay this rank of several [default: the one that ran out, else the fullest].
+    /// Replay this rank [default: the one that ran out of memory, else the fullest].
     #[arg(long, value_name = "N")]
     pub(crate) rank: Option<u32>,
 
-    /// Replay this device [default: of a snapshot the one with most events, of a recording the fullest].
+    /// Replay this device [default: the one with the most events, in a recording the fullest].
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u32>,
 
-    /// Follow the rules of this release of PyTorch, for example 2.9; snapshots do not name theirs.
+    /// Follow the rules of this release of PyTorch, for example 2.9; snapshots do not contain it.
     #[arg(long, value_name = "RELEASE")]
     pub(crate) torch: Option<Release>,
 

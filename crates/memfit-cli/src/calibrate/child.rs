@@ -1,5 +1,5 @@
-//! The process that measures: torch in the user's interpreter, with a script that is brought along. It says
-//! facts, one line each, and stops at stages until it is told to go on.
+//! The measuring process: an embedded script in the user's interpreter. It prints one fact per line as JSON,
+//! and waits at each stage for a line on standard input.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
@@ -12,45 +12,45 @@ use crate::CliError;
 
 /// The script that runs in the user's interpreter.
 const SCRIPT: &str = include_str!("../../../../python/memfit/_measure/card.py");
-/// A longer line is none of the script's.
+/// Maximum length of a line; the script's are shorter.
 const MAX_LINE_BYTES: u64 = 1 << 20;
-/// The port at which ranks meet.
+/// `MASTER_PORT` of the ranks.
 const PORT: &str = "29511";
 
-/// One thing that the process says.
+/// A line of the process's output.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(super) enum Fact {
-    /// It waits to be looked at.
+    /// The process waits while memfit reads the GPU's memory use.
     Stage {
         /// Name of the stage.
         name: String,
         /// Bytes that PyTorch's allocator has reserved.
         reserved: u64,
     },
-    /// The card.
+    /// The GPU.
     Card(CardFact),
     /// Repeated timings of one kind of work.
     Sample(Sample),
-    /// Something that failed.
+    /// A quantity that could not be measured.
     Gap {
         /// The quantity to be measured.
         what: String,
-        /// Why it was not.
+        /// The reason.
         why: String,
     },
-    /// Everything was measured.
+    /// The last line: all measurements are done.
     End,
 }
 
-/// PyTorch's description of the card.
+/// PyTorch's description of the GPU.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub(super) struct CardFact {
-    /// The driver's name for it.
+    /// The name reported by the driver.
     pub(super) name: String,
     /// Total memory.
     pub(super) memory: u64,
-    /// Number of cards.
+    /// Number of GPUs.
     pub(super) count: u32,
     /// `torch.__version__`.
     pub(super) torch: String,
@@ -69,22 +69,22 @@ pub(super) struct Sample {
     pub(super) nanoseconds: Vec<f64>,
 }
 
-/// A process that measures.
+/// A measuring process.
 #[derive(Debug)]
 pub(super) struct Measuring {
     child: Child,
-    said: BufReader<ChildStdout>,
-    told: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    stdin: Option<ChildStdin>,
     errors: tempfile::NamedTempFile,
 }
 
 impl Measuring {
-    /// One that measures a card alone.
+    /// Starts a process that measures a single GPU.
     pub(super) fn one_card(python: &Path) -> Result<Self, CliError> {
         Self::start(python, |command| command)
     }
 
-    /// One rank of several.
+    /// Starts one of several ranks.
     pub(super) fn rank(python: &Path, rank: u32, of: u32) -> Result<Self, CliError> {
         Self::start(python, |command| {
             command
@@ -103,20 +103,20 @@ impl Measuring {
         let stderr = errors.reopen().map_err(CliError::io("open", errors.path()))?;
         let mut command = Command::new(python);
         command.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr);
-        // NVML counts cards as they sit in the machine.
+        // NVML numbers GPUs in this order.
         command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
         let failed = |source| RunError::Start { program: python.to_owned(), source };
         let mut child = with(&mut command).spawn().map_err(failed)?;
         let broken = || CliError::Measuring { said: "its pipes are missing".to_owned() };
-        let (said, told) = (child.stdout.take().ok_or_else(broken)?, child.stdin.take());
-        Ok(Self { child, said: BufReader::new(said), told, errors })
+        let (stdout, stdin) = (child.stdout.take().ok_or_else(broken)?, child.stdin.take());
+        Ok(Self { child, stdout: BufReader::new(stdout), stdin, errors })
     }
 
-    /// The next fact; `None` at the end. Other output is skipped.
+    /// Returns the next fact, or `None` at the end. Skips other output.
     pub(super) fn next(&mut self) -> Result<Option<Fact>, CliError> {
         loop {
             let mut line = String::new();
-            let read = (&mut self.said).take(MAX_LINE_BYTES).read_line(&mut line);
+            let read = (&mut self.stdout).take(MAX_LINE_BYTES).read_line(&mut line);
             if !matches!(read, Ok(bytes) if bytes > 0) {
                 return self.end().map(|()| None);
             }
@@ -126,10 +126,10 @@ impl Measuring {
         }
     }
 
-    /// Lets it go on after a stage.
+    /// Lets the process continue after a stage.
     pub(super) fn go_on(&mut self) {
-        // One that is gone says so when it is listened to.
-        let _gone = self.told.as_mut().map(|told| told.write_all(b"\n").and_then(|()| told.flush()));
+        // If the process has ended, `next` returns its error.
+        let _ended = self.stdin.as_mut().map(|stdin| stdin.write_all(b"\n").and_then(|()| stdin.flush()));
     }
 
     fn end(&mut self) -> Result<(), CliError> {
@@ -146,7 +146,7 @@ impl Measuring {
 
 impl Drop for Measuring {
     fn drop(&mut self) {
-        // It may still run, or wait at a stage for someone who has given up.
+        // After an error here, the process may still run or wait at a stage.
         let _gone = self.child.kill();
         let _status = self.child.wait();
     }
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scripts_lines_are_understood() {
+    fn lines_are_parsed_as_facts() {
         for (line, fact) in [
             (
                 r#"{"kind": "stage", "name": "context", "reserved": 2097152}"#,
@@ -178,20 +178,20 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_fails_says_why() {
+    fn the_error_is_the_last_line_on_stderr() {
         let mut measuring = Measuring::one_card(Path::new("/bin/false")).unwrap();
         assert!(matches!(measuring.next(), Err(CliError::Measuring { .. })));
     }
 
     #[test]
-    fn a_process_that_is_given_up_is_ended() {
+    fn a_dropped_process_is_killed() {
         let started = std::time::Instant::now();
         let mut command = Command::new("sleep");
         command.arg("1000").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let (said, told) = (child.stdout.take().unwrap(), child.stdin.take());
+        let (stdout, stdin) = (child.stdout.take().unwrap(), child.stdin.take());
         let errors = tempfile::NamedTempFile::new().unwrap();
-        drop(Measuring { child, said: BufReader::new(said), told, errors });
+        drop(Measuring { child, stdout: BufReader::new(stdout), stdin, errors });
         assert!(started.elapsed().as_secs() < 500);
     }
 }

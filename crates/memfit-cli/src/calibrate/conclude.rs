@@ -1,4 +1,4 @@
-//! From what a measuring process said, and what the card showed meanwhile, to a calibration.
+//! From what a measuring process said, and what the GPU showed meanwhile, to a calibration.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,7 +20,7 @@ const DRIVER_GRANULARITY: u64 = 2 << 20;
 /// Everything that was said and seen.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    /// `true` if the card is a virtual one.
+    /// `true` if the GPU is a virtual one.
     is_virtual: bool,
     /// The driver's version.
     pub(super) driver: Option<String>,
@@ -28,19 +28,19 @@ pub(super) struct Seen {
     pub(super) gaps: Vec<Gap>,
     card: CardFact,
     samples: Vec<Sample>,
-    /// By stage, what the card showed beyond the allocator's own.
+    /// By stage, what the GPU showed beyond the allocator's own.
     outside: BTreeMap<String, u64>,
     /// Bytes in use at the end beyond those at the start.
     drift: u64,
 }
 
 impl Seen {
-    /// Nothing yet, of one of memfit's own cards or of a real one.
+    /// Nothing yet, of one of memfit's own GPUs or of a real one.
     pub(super) fn nothing(is_virtual: bool) -> Self {
         Self { is_virtual, ..Self::default() }
     }
 
-    /// Listens to processes until all are done. At each stage, when all have come to it, the card is looked
+    /// Listens to processes until all are done. At each stage, when all have come to it, the GPU is looked
     /// at.
     pub(super) fn follow(&mut self, all: &mut [Measuring], gpu: &LocalGpu) -> Result<(), CliError> {
         let together = all.len() > 1;
@@ -49,7 +49,7 @@ impl Seen {
         while !ended {
             let mut stage = None;
             for (rank, measuring) in all.iter_mut().enumerate() {
-                // Of several ranks the first one's card is looked at, and the first one's word taken.
+                // Of several ranks the first one's GPU is looked at, and the first one's word taken.
                 let reached = self.listen(measuring, rank == 0)?;
                 if rank == 0 {
                     stage = reached;
@@ -83,12 +83,12 @@ impl Seen {
         Ok(None)
     }
 
-    /// Number of cards.
+    /// Number of GPUs.
     pub(super) fn cards(&self) -> u32 {
         self.card.count
     }
 
-    /// The card, if the process said which.
+    /// The GPU, if the process said which.
     pub(super) fn card(&self) -> Result<&CardFact, CliError> {
         let nothing = || CliError::Measuring { said: "it reported nothing about the GPU".to_owned() };
         (!self.card.name.is_empty()).then_some(&self.card).ok_or_else(nothing)
@@ -132,7 +132,7 @@ impl Seen {
         })
     }
 
-    /// Rate of one kind of work. The fastest of several sizes shows the card's limit; all of them show how
+    /// Rate of one kind of work. The fastest of several sizes shows the GPU's limit; all of them show how
     /// much it varies.
     fn speed(&self, name: &str) -> Option<Spread> {
         let sizes: Vec<Spread> = self
@@ -179,7 +179,7 @@ impl Seen {
             other_processes: at("before").map(Bytes::new),
         };
         if found.context.is_none() {
-            let why = "the driver does not say how much of the card is in use".to_owned();
+            let why = "the driver does not report how much GPU memory is in use".to_owned();
             self.gaps.push(Gap { what: "context and libraries".to_owned(), why });
             return CalibratedOutside { context: None, libraries: None, ..found };
         }

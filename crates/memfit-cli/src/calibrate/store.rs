@@ -1,4 +1,4 @@
-//! The store of calibrations: one file per card, in a folder named for this machine, since home
+//! The store of calibrations: one file per GPU, in a folder named for this machine, since home
 //! directories are shared between machines.
 
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(crate) fn folder() -> Option<PathBuf> {
     Some(config.join("memfit").join("calibration").join(machine().replace('/', "-")))
 }
 
-/// Keeps a calibration, in the place of an earlier one of the same card.
+/// Keeps a calibration, in the place of an earlier one of the same GPU.
 pub(crate) fn keep(calibration: &Calibration) -> Result<PathBuf, CliError> {
     let folder = folder().ok_or(CliError::NoHome)?;
     std::fs::create_dir_all(&folder).map_err(CliError::io("make the folder", &folder))?;

@@ -18,7 +18,7 @@ use crate::{CliError, Exit, Hint as _, Printer};
 /// Samples that are priced where neither samples nor epochs are given and the data set's length is unknown.
 const DEFAULT_SAMPLES: u64 = 1_000_000;
 
-/// Compares the cards of the catalogue for a command.
+/// Compares the GPUs of the catalogue for a command.
 pub(crate) fn cards(args: &CardsArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
     let started = Instant::now();
     let (out, confidential, page) = (args.out.clone(), args.script.confidential, args.output.clone());
@@ -122,7 +122,7 @@ fn compare(
     Ok(())
 }
 
-/// The cards that were asked for.
+/// The GPUs that were asked for.
 fn chosen(args: &CardsArgs, catalogue: &Catalogue) -> Result<Vec<Device>, CliError> {
     let mut devices: Vec<Device> = Vec::new();
     for name in &args.gpu {
@@ -171,7 +171,7 @@ fn priced_work(
     Ok(PricedWork { samples, epochs, currency: prices.currency.clone() })
 }
 
-/// Searches for plans on the first cards that the script does not fit on as it is.
+/// Searches for plans on the first GPUs that the script does not fit on as it is.
 fn plan_some(
     args: &CardsArgs,
     settings: &Settings,

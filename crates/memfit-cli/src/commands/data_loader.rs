@@ -1,5 +1,5 @@
 //! `memfit data --loader train.py`: what a script's own `DataLoader` takes and gives on this host, and which
-//! settings would feed the card.
+//! settings would feed the GPU.
 
 use memfit_channel::message::{Loader, LoaderTrial};
 use memfit_loader::DataLoader;
@@ -148,10 +148,10 @@ fn report(ran: RunReport, loader: &Loader, trials: &[LoaderTrial]) -> LoaderRepo
     report
 }
 
-/// The share of the time for which a card may wait and still counts as fed.
+/// The share of the time for which a GPU may wait and still counts as fed.
 const BORNE: f64 = 0.05;
 
-/// Facts of a loader beside a card.
+/// Facts of a loader beside a GPU.
 struct Fed<'a> {
     loader: &'a Loader,
     given: &'a [Given],

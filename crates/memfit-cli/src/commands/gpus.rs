@@ -8,7 +8,7 @@ use crate::args::GpusArgs;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
-/// Lists the cards, or shows one.
+/// Lists the GPUs, or shows one.
 pub(crate) fn gpus(args: &GpusArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
     let catalogue = calibrated_catalogue(args.catalogue.as_deref(), args.calibration.as_deref(), settings)?;
     let canvas = printer.canvas();

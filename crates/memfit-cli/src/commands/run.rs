@@ -18,7 +18,7 @@ use crate::{CliError, Exit, Hint as _, Printer};
 /// Lines of what a failed script printed that are shown.
 const LAST_LINES: usize = 30;
 
-/// Runs a command on a card, and says whether it fits.
+/// Runs a command on a GPU, and says whether it fits.
 pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
     let (out, confidential) = (args.out.clone(), args.script.confidential);
     let command = args.command.text();
@@ -121,7 +121,7 @@ fn show_failure(request: &Request, outcome: &Outcome, printer: &Printer) {
     }
     let lines: Vec<&str> = facts.last_output.trim_end().lines().collect();
     let shown = &lines[lines.len().saturating_sub(LAST_LINES)..];
-    printer.remark("the script's last words:");
+    printer.remark("the script's last output:");
     for line in shown {
         printer.remark(&format!("  {line}"));
     }

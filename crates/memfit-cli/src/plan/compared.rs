@@ -36,7 +36,7 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    /// Compares a changed script with the script itself. `peak` is what the changed script takes on the card.
+    /// Compares a changed script with the script itself. `peak` is what the changed script takes on the GPU.
     pub(super) fn compare(
         &mut self,
         tries: &mut Tries<'_>,

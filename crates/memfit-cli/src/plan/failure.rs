@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_with_the_scripts_own_line() {
+    fn an_error_names_the_scripts_own_line() {
         let deep = "Traceback (most recent call last):\n  File \"/home/me/train.py\", line 31, in <module>\n    main()\n  \
                     File \"/home/me/train.py\", line 12, in main\n    model(x)\n  \
                     File \"/usr/lib/python3.13/site-packages/torch/nn/modules/module.py\", line 1775, in _call\n    f()\n\

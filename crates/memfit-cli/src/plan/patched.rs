@@ -23,7 +23,7 @@ struct Attempt {
     failure: Option<String>,
 }
 
-/// Writes a plan into the script, and runs what comes of it on the card with what a plan may take. A change
+/// Writes a plan into the script, and runs what comes of it on the GPU with what a plan may take. A change
 /// with which the script fails otherwise than by its memory, or trains otherwise than the plan says, is never
 /// given: a lever that the script's own libraries refuse is left out of it. `divides_alike` says whether the
 /// plan promises that a divided batch trains as the whole one does.

@@ -145,7 +145,7 @@ impl Script {
         self.messages.write_all(b"{\"kind\": \"no such thing\"}\n\xff\xfe\n").unwrap();
     }
 
-    /// A context, libraries and `bytes` of the card's memory.
+    /// A context, libraries and `bytes` of the GPU's memory.
     pub(crate) fn allocate(&mut self, bytes: u64) {
         let overhead = &self.setup.cards[0].overhead;
         self.ledger.book(0, Outside::Context, overhead.context).unwrap();

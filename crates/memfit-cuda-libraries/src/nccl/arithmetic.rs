@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_computed_is_not_guessed() {
+    fn unsupported_reductions_return_none() {
         let part = [0; 8];
         assert_eq!(reduce(&[&part, &part], 4, 5), None, "an operation of the program's own");
         assert_eq!(reduce(&[&part, &part], 5, operation::MAX), None, "the order of unsigned numbers");

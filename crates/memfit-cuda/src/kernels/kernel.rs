@@ -184,7 +184,7 @@ impl Kernel {
         thread::with_prepared(|prepared| {
             let launch = launch::Launch { grid: launch.grid(), arguments, memory: values::memory() };
             let function = || self.function(card.device.compute_capability.sm_version()).unwrap_or_default();
-            // What is prepared is used once, by the card's own work.
+            // What is prepared is used once, by the GPU's own work.
             beside::measure(|speeds| descriptor.work(launch, &prepared.copied(), speeds, function));
             descriptor.work(launch, prepared, &card.speeds, function)
         })

@@ -204,7 +204,7 @@ fn the_peak_is_its_first_moment() {
 proptest! {
     /// For any log, the categories sum to the reserved bytes.
     #[test]
-    fn the_sum_is_what_was_reserved(
+    fn categories_sum_to_reserved_memory(
         events in proptest::collection::vec((0..4_u8, 0..8_u64, 0..4000_u64, any::<u32>(), any::<u32>(), 0..12_u8), 1..120),
         phase in 0..4_u8,
     ) {

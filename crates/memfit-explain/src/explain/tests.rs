@@ -203,7 +203,7 @@ fn a_few_steps_are_not_taken_for_growth() {
 }
 
 #[test]
-fn a_worker_that_got_no_context_is_what_ran_out() {
+fn a_worker_without_room_for_a_context_is_the_cause() {
     let line = crate::Line { file: "train.py".to_owned(), line: 7, function: "train".to_owned(), text: None };
     let refused = Refused { worker: Some(3), lines: vec![line], ..Refused::default() };
     let card = Card { refused: Some(refused), ..Card::default() };

@@ -1,4 +1,4 @@
-//! Memory on the card outside of the allocator: other processes, contexts.
+//! Memory on the GPU outside of the allocator: other processes, contexts.
 
 use std::fmt::Write as _;
 
@@ -13,12 +13,13 @@ use crate::explanation::{Apply, Fact, Fix, Line};
 /// Advice for contexts of helper processes.
 const OFF_THE_CARD: &str = "keep CUDA out of helper processes: leave the tensors of DataLoader workers on the CPU, and move them in the training process";
 
-/// Advice for cards that another process of the same script, or an unrelated one, uses.
+/// Advice for GPUs that another process of the same script, or an unrelated one, uses.
 const WAIT: &str =
     "let the script's other process exit, or free its GPU memory, before the training needs it";
-const END: &str = "end the other processes first (`nvidia-smi` shows them), or train on another card (CUDA_VISIBLE_DEVICES)";
+const END: &str =
+    "end the other processes first (`nvidia-smi` shows them), or train on another GPU (CUDA_VISIBLE_DEVICES)";
 
-/// Divisor of the capacity: other processes that use less than a tenth of the card are no cause.
+/// Divisor of the capacity: other processes that use less than a tenth of the GPU are no cause.
 const MIN_SHARE_DIVISOR: u64 = 10;
 
 pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
@@ -39,14 +40,14 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     let contexts = total.saturating_sub(tensors);
     let of_contexts = contexts > tensors;
     let most = others.iter().max_by_key(|other| other.bytes);
-    let mut text = format!("{} other processes held {} of the card", others.len(), size(total));
+    let mut text = format!("{} other processes held {} of the GPU", others.len(), size(total));
     if let Some(most) = most {
         let _ = write!(text, ", {} alone {}", most.describe(), size(most.bytes));
     }
     if of_contexts {
         let _ = write!(
             text,
-            "; {} of it are CUDA contexts and libraries, which every process on the card needs",
+            "; {} of it are CUDA contexts and libraries, which every process on the GPU needs",
             size(contexts)
         );
     }
@@ -57,7 +58,7 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     vec![Finding {
         cause,
         bytes: total,
-        // Without them, the card has one large free range, so the fragmentation of the remaining memory does
+        // Without them, the GPU has one large free range, so the fragmentation of the remaining memory does
         // not matter.
         enough: analysis.enough(total) == Some(true)
             && analysis.limit.is_some_and(|limit| total.saturating_mul(MIN_SHARE_DIVISOR) >= limit),
@@ -66,10 +67,10 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     }]
 }
 
-/// Remedy that removes other processes from the card, if one of them holds most of their memory.
+/// Remedy that removes other processes from the GPU, if one of them holds most of their memory.
 fn free_the_card(analysis: &Analysis<'_>, most: Option<&OtherProcess>, total: u64, of_contexts: bool) -> Fix {
     let kin = most.map(|most| most.kin).unwrap_or_default();
-    // Without workers, neither their contexts nor their tensors are on the card.
+    // Without workers, neither their contexts nor their tensors are on the GPU.
     let change = |lever| analysis.change(lever, &[], RecordedFacts::Nothing);
     let (lever, how, apply) = match kin {
         _ if of_contexts => (Lever::WorkersOffTheCard, OFF_THE_CARD, change(Lever::WorkersOffTheCard)),
@@ -87,7 +88,7 @@ fn largest_allocation(analysis: &Analysis<'_>, most: &OtherProcess) -> Option<Fa
     (!lines.is_empty()).then_some(Fact { text, bytes: most.reserved, lines })
 }
 
-/// Finding for processes of the same script that filled the card before the training process had created its
+/// Finding for processes of the same script that filled the GPU before the training process had created its
 /// context.
 fn taken_before_training(analysis: &Analysis<'_>, refused: &Refused) -> Finding {
     let others = &analysis.case.card.others;

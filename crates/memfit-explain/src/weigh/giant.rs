@@ -9,7 +9,7 @@ use crate::explanation::{Apply, Fix};
 use crate::origins::{Role, Site};
 use crate::timeline::Life;
 
-/// Divisor of the limit: a request of at least an eighth of the card is large.
+/// Divisor of the limit: a request of at least an eighth of the GPU is large.
 const CARD_SHARE_DIVISOR: u64 = 8;
 const MEDIAN_FACTOR: u64 = 6;
 /// Maximum number of similar blocks. More of them are typical of the model.

@@ -138,7 +138,7 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
         fix
     });
     let enough = match timeline.trouble.requested {
-        // The leak must fill the card, and not be a minor addition to another cause.
+        // The leak must fill the GPU, and not be a minor addition to another cause.
         Some(_) => {
             analysis.enough(old) == Some(true) && old * 4 >= timeline.trouble.allocated && old >= unused
         }

@@ -38,7 +38,7 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
         findings.push(Finding {
             cause: Cause::Fragmented,
             bytes: held,
-            // If almost nothing is unused, fragmentation is not the cause: the card was nearly full.
+            // If almost nothing is unused, fragmentation is not the cause: the GPU was nearly full.
             enough: there_was_room && unused >= requested && unused >= limit / SMALL_SHARE_DIVISOR,
             facts: vec![analysis.fact(text, held, Some(trouble.stack))],
             fixes,

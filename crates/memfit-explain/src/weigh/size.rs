@@ -1,4 +1,4 @@
-//! All live memory is needed: model and batch are too large for the card.
+//! All live memory is needed: model and batch are too large for the GPU.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ fn state(analysis: &Analysis<'_>) -> u64 {
     })
 }
 
-/// Checks whether the model's own state exceeds the card.
+/// Checks whether the model's own state exceeds the GPU.
 pub(super) fn does_not_fit(analysis: &Analysis<'_>) -> Option<Finding> {
     let timeline = &analysis.timeline;
     let requested = timeline.trouble.requested?;
@@ -66,7 +66,7 @@ pub(super) fn does_not_fit(analysis: &Analysis<'_>) -> Option<Finding> {
     })
 }
 
-/// Memory sizes of existing cards in GiB.
+/// Memory sizes of existing GPUs in GiB.
 const CARD_SIZES_GIB: &[u64] = &[8, 10, 11, 12, 16, 20, 24, 32, 40, 48, 80, 96, 141, 180, 192, 288];
 
 fn larger_card(analysis: &Analysis<'_>, room: u64) -> Fix {
@@ -94,7 +94,7 @@ pub(super) fn too_big(analysis: &Analysis<'_>) -> Finding {
     let of_state = state(analysis);
     let text = match analysis.limit {
         Some(limit) => format!(
-            "{} in tensors and {} more requested make {}, and the allocator could get {}: {} grow with the batch, {} are parameters, gradients and optimizer state",
+            "{} in tensors and the requested {} make {}, and the allocator could get {}: {} grow with the batch, {} are parameters, gradients and optimizer state",
             size(trouble.allocated),
             size(requested),
             size(trouble.allocated + requested),

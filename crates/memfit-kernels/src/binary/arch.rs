@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_special_code_is_preferred() {
+    fn the_most_specific_architecture_is_preferred() {
         assert!(Target::new(90, EXACT).preference() > Target::new(90, 0).preference());
         assert!(Target::new(90, 0).preference() > Target::new(80, EXACT).preference());
     }

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn conversions_are_c_s() {
+    fn conversions_follow_c_rules() {
         for (kind, value, expected) in [
             (Type::Bool, Value::Real(0.5), Value::Int(1)),
             (Type::Bool, Value::Real(-0.0), Value::Int(0)),

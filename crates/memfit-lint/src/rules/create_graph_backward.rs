@@ -6,7 +6,7 @@
 //! ## Why
 //! The gradients become part of a graph that refers to the parameters, which refer to their gradients: a
 //! reference cycle that only the garbage collector frees. PyTorch itself warns about it. Measured on a model
-//! of 4 MiB: after model and loss are deleted, 8 MiB stay on the card until the collector runs; after a plain
+//! of 4 MiB: after model and loss are deleted, 8 MiB stay on the GPU until the collector runs; after a plain
 //! `backward()`, none. `torch.autograd.grad` returns the same gradients without storing them in the
 //! parameters.
 //!

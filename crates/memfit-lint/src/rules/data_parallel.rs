@@ -4,9 +4,9 @@
 //! Notes `nn.DataParallel`.
 //!
 //! ## Why
-//! One process copies the model to every card in every step, and gathers all outputs on the first card, whose
+//! One process copies the model to every GPU in every step, and gathers all outputs on the first GPU, whose
 //! memory is therefore exhausted before that of the others. `DistributedDataParallel` uses one process for
-//! each card and gathers nothing.
+//! each GPU and gathers nothing.
 //!
 //! ## Example
 //! ```python
@@ -34,9 +34,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             findings
                 .report(
                     call.span,
-                    "the outputs of all cards are gathered on the first, which fills before the others",
+                    "the outputs of all GPUs are gathered on the first, which fills before the others",
                 )
-                .help("use `DistributedDataParallel`, one process a card");
+                .help("use `DistributedDataParallel`, one process per GPU");
         }
     }
 }

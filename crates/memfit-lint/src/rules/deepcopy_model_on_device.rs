@@ -4,7 +4,7 @@
 //! Finds models that are copied while they are on the GPU, and lists of such copies.
 //!
 //! ## Why
-//! `copy.deepcopy` of a model on the card allocates all of its parameters and buffers there a second time.
+//! `copy.deepcopy` of a model on the GPU allocates all of its parameters and buffers there a second time.
 //! Measured: a model of 4 MiB takes 4 MiB more; its weights on the host take none. (Gradients are not
 //! copied.)
 //!
@@ -45,7 +45,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(first) = call.arguments.first() else { continue };
         let model =
             first.value.is_module() && first.value.device == Device::Cuda && !first.value.is(Flags::BY_NAME);
-        // Copied weights of a model on the card are on the card as well.
+        // Copied weights of a model on the GPU are on the GPU as well.
         let weights = matches!(first.value.kind, Kind::StateDict) && first.value.device == Device::Cuda;
         if weights && call.site.looped.is_some() {
             findings

@@ -6,7 +6,7 @@
 //!
 //! ## Why
 //! `detach()` cuts the graph but keeps the storage: the result has the same `data_ptr()`. Each iteration
-//! leaves its output on the card, so that device memory grows by the output's size with every batch of the
+//! leaves its output on the GPU, so that device memory grows by the output's size with every batch of the
 //! data set. Measured: five outputs of 8 MiB hold 40 MiB; moved to the host, none.
 //!
 //! ## Example
@@ -81,7 +81,7 @@ fn joined_on_device(context: &Context<'_>, target: &str) -> bool {
 }
 
 /// Finds outputs that the steps of a Lightning module collect in an attribute; the framework detaches them
-/// and keeps them on the card.
+/// and keeps them on the GPU.
 fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for store in facts.stores.iter().filter(|store| store.kind == StoreKind::Append) {
@@ -107,7 +107,7 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Returns `true` if a value is not a scalar and is on the card, as far as the source shows.
+/// Returns `true` if a value is not a scalar and is on the GPU, as far as the source shows.
 fn is_output(store: &Store) -> bool {
     let is_one = |value: &Value| match value.kind {
         Kind::Tensor => (value.is(Flags::OUTPUT) || value.graph.is_known()) && value.device != Device::Cpu,
@@ -138,7 +138,7 @@ fn is_let_go(context: &Context<'_>, store: &Store, class: memfit_source::ClassId
     bound || emptied || facts.text.contains(&format!("del {}", store.target))
 }
 
-/// Finds evaluations by a Hugging Face trainer that keep all logits on the card until they end.
+/// Finds evaluations by a Hugging Face trainer that keep all logits on the GPU until they end.
 fn of_trainers(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     let mut settings = facts.calls.iter().filter(|call| call.is("transformers.TrainingArguments"));

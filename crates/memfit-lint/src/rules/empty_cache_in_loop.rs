@@ -21,7 +21,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! Unsafe: another process on the same card may need the memory that is returned.
+//! Unsafe: another process on the same GPU may need the memory that is returned.
 //!
 //! ## References
 //! - [Memory management](https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management)

@@ -7,7 +7,7 @@
 //! conversion, and float32 does not change.
 //!
 //! ## Why
-//! A uint8 image has a quarter of the bytes: with the conversion on the card, only a quarter is pinned and
+//! A uint8 image has a quarter of the bytes: with the conversion on the GPU, only a quarter is pinned and
 //! copied (measured in bytes).
 //!
 //! ## Example

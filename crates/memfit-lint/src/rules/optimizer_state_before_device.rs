@@ -5,7 +5,7 @@
 //!
 //! ## Why
 //! `load_state_dict` places the state on the current device of each parameter. A later `model.to(device)`
-//! moves the parameters but not the state: the moments are on the host, the gradients on the card, and the
+//! moves the parameters but not the state: the moments are on the host, the gradients on the GPU, and the
 //! first step raises an error. Measured with Adam: 2 MiB of moments stay on the host.
 //!
 //! ## Example

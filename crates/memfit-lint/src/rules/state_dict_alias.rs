@@ -6,7 +6,7 @@
 //! ## Why
 //! `state_dict()` returns the weights themselves, not a copy: the next step changes the kept values, and the
 //! 'best' weights are the last ones. Measured: 2 of 2 tensors that were kept change with the model.
-//! `copy.deepcopy` copies on the card: 4 MiB for a model of 4 MiB; a copy on the host needs no device memory.
+//! `copy.deepcopy` copies on the GPU: 4 MiB for a model of 4 MiB; a copy on the host needs no device memory.
 //!
 //! ## Example
 //! ```python

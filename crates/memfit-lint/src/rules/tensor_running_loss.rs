@@ -5,7 +5,7 @@
 //!
 //! ## Why
 //! After `backward()` no activation is kept (measured: 0 bytes), so this is no leak. The sum keeps a chain of
-//! graph nodes that grows by one in each iteration, and a block of 512 B on the card. `.detach()` keeps the
+//! graph nodes that grows by one in each iteration, and a block of 512 B on the GPU. `.detach()` keeps the
 //! sum on the device without the chain. In a list, each loss keeps the nodes of its own iteration.
 //!
 //! ## Example

@@ -60,7 +60,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if !facts.calls.iter().any(counts) {
             continue;
         }
-        // A model is evaluated on it on the card, and nothing is trained.
+        // A model is evaluated on it on the GPU, and nothing is trained.
         let evaluates = |id: memfit_source::LoopId| {
             let forward = facts.ops_in(id).any(|op| op.kind == OpKind::Forward);
             let on_card = facts.calls.iter().any(|call| {

@@ -31,7 +31,7 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
             continue;
         }
         if marker == 0xd9 || marker == 0xda {
-            return Err(damaged("no frame comes before its first scan"));
+            return Err(damaged("it has no frame header before its first scan"));
         }
         let length = usize::from(u16::from_be_bytes(read_array(reader)?))
             .checked_sub(2)
@@ -68,10 +68,10 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
     let block = if frame.sampling.len() == 1 { (8, 8) } else { (8 * widest, 8 * tallest) };
     let unusual = match (frame.marker, frame.precision) {
         (0xc3 | 0xc7 | 0xcb | 0xcf, _) => Some("it is lossless"),
-        (0xc9..=0xcf, _) => Some("it is in arithmetic code"),
+        (0xc9..=0xcf, _) => Some("it is arithmetic-coded"),
         (0xc5..=0xc7, _) => Some("it is hierarchical"),
         (_, 8) => None,
-        _ => Some("it has other than 8 bits a sample"),
+        _ => Some("it does not have 8 bits per sample"),
     };
     Ok(Header {
         format: Format::Jpeg,
@@ -121,7 +121,7 @@ fn frame(reader: &mut impl Read, marker: u8, length: usize) -> Result<Frame, Loa
     let sampling: Vec<(u32, u32)> =
         components.iter().map(|part| (u32::from(part[1] >> 4), u32::from(part[1] & 15))).collect();
     if sampling.iter().any(|(across, down)| !(1..=4).contains(across) || !(1..=4).contains(down)) {
-        return Err(damaged("its components are sampled in a way that cannot be"));
+        return Err(damaged("its sampling factors are invalid"));
     }
     Ok(Frame {
         marker,

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_its_header_is_refused() {
+    fn data_that_contradicts_its_header_is_refused() {
         let coded = lossless(&[9; 35], LAYOUT, 16);
         for other in [
             SliceLayout { width: 8, ..LAYOUT },

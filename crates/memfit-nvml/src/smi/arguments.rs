@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_a_usage_error() {
+    fn invalid_arguments_are_a_usage_error() {
         for line in ["--query-gpu=name", "-i", "-l 0", "dmon", "-pl 300"] {
             assert_eq!(parse(line).unwrap_err().status, 2, "{line}");
         }

@@ -110,7 +110,7 @@ pub(super) struct Hazard {
 /// Summary of a value's harmless uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Uses {
-    /// `true` if it is combined with other values, which may be on the card.
+    /// `true` if it is combined with other values, which may be on the GPU.
     pub(super) is_mixed: bool,
 }
 
@@ -426,7 +426,7 @@ fn called_by_name(callee: &Expression) -> bool {
     matches!(callee.last_name(), Some("getattr" | "setattr" | "attrgetter"))
 }
 
-/// Returns `true` if an expression looks like a number, which is on no card.
+/// Returns `true` if an expression looks like a number, which is on no GPU.
 pub(super) fn is_number(of: &Expression) -> bool {
     match &of.kind {
         Kind::Number | Kind::Text(_) | Kind::Constant(_) => true,

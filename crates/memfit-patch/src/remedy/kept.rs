@@ -220,7 +220,7 @@ fn is_made_here(of: &Expression, done: &[&str]) -> bool {
     of.any(&is_call) && !of.any(&is_cut)
 }
 
-/// Returns `true` if one of these names occurs in an expression with its graph, or on the card.
+/// Returns `true` if one of these names occurs in an expression with its graph, or on the GPU.
 fn holds(of: &Expression, names: &[&str], done: &[&str]) -> bool {
     match &of.kind {
         Kind::Name(name) => names.contains(&name.as_str()),
@@ -257,7 +257,7 @@ fn cut(scene: &Scene<'_>, kept: &Store<'_>, off_the_card: bool) -> Result<Vec<Ed
     }
     let uses = prove(scene, kept)?;
     if off_the_card && !kept.adds && uses.is_mixed {
-        return Err(format!("`{text}` is computed with later, where it has to be on the card"));
+        return Err(format!("`{text}` is computed with later, where it has to be on the GPU"));
     }
     let to_host = off_the_card && !kept.adds;
     let edits = kept.values.iter().flat_map(|value| {

@@ -1,4 +1,4 @@
-//! Moves resizing of images before their copy to the card.
+//! Moves resizing of images before their copy to the GPU.
 
 use memfit_source::{Edit, Expression, ExpressionKind as Kind, Statement, StatementKind};
 

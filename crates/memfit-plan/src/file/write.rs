@@ -20,9 +20,7 @@ impl Plan {
 
     fn head(&self, text: &mut String) {
         text.push_str("# A memfit plan: the changes with which this training fits.\n");
-        text.push_str(
-            "#   memfit run --plan FILE -- COMMAND     runs the script with it on a virtual card\n",
-        );
+        text.push_str("#   memfit run --plan FILE -- COMMAND     runs the script with it on a virtual GPU\n");
         text.push_str("#   memfit.Step(..., plan=\"FILE\")         trains with it\n");
         let _ = write!(text, "version = {VERSION}\n\n");
         if let Some(micro_batch) = self.micro_batch {
@@ -92,7 +90,7 @@ impl Plan {
 }
 
 fn expectation(text: &mut String, expected: &Expected) {
-    text.push_str("\n[expected]  # peaks in bytes, as the virtual card saw them\n");
+    text.push_str("\n[expected]  # peaks in bytes, on the virtual GPU\n");
     for (key, bytes) in [
         ("allocated", expected.allocated),
         ("reserved", expected.reserved),

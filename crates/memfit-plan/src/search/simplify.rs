@@ -7,7 +7,7 @@ use super::{Search, milliseconds};
 use crate::answer::Tried;
 use crate::trial::{Candidate, Room, Trial};
 
-/// Maximum number of candidates that are run on the card.
+/// Maximum number of candidates that are run on the GPU.
 const MAX_RUNS: usize = 2;
 
 /// Extent of a candidate's changes: effect on the training results, then number of levers.

@@ -399,7 +399,7 @@ fn a_script_that_helps_itself_is_planned_for_and_kept_where_nothing_is_faster() 
 }
 
 #[test]
-fn what_the_model_did_not_know_is_learnt() {
+fn the_search_learns_from_runs_that_contradict_the_model() {
     let mut trial = Pretended { surprise: GIB, couples_samples: true, ..pretended() };
     let budget = trial.budget;
     let answer = search(&mut trial, &limits(budget, Label::Rounding)).unwrap().unwrap();
@@ -421,7 +421,7 @@ fn where_nothing_fits_it_says_what_would() {
 
 #[test]
 fn what_pays_for_memory_is_tried_where_it_is_short_and_its_price_is_told() {
-    // The weights' gradients and the optimizer state alone exceed the card.
+    // The weights' gradients and the optimizer state alone exceed the GPU.
     let short = Pretended { state: 4 * GIB, trained: 2 * GIB, budget: 6 * GIB, ..pretended() };
     let mut trial = short.clone();
     let asked = Limits { link: Some(1e10), ..limits(trial.budget, Label::Exact) };
@@ -445,7 +445,7 @@ fn what_pays_for_memory_is_tried_where_it_is_short_and_its_price_is_told() {
             .iter()
             .any(|rejected| rejected.lever == "8-bit-optimizer" && rejected.why.contains("not allowed"))
     );
-    // If the card has enough memory, they are not tried.
+    // If the GPU has enough memory, they are not tried.
     let mut roomy = Pretended { budget: 40 * GIB, ..short };
     let asked = Limits { link: Some(1e10), ..limits(roomy.budget, Label::Exact) };
     let answer = search(&mut roomy, &asked).unwrap().unwrap();
@@ -505,7 +505,7 @@ fn where_no_time_is_known_what_fits_is_found_all_the_same() {
 }
 
 #[test]
-fn a_levers_error_is_told() {
+fn a_levers_error_is_reported() {
     struct Fails(Pretended);
     impl Trial for Fails {
         type Error = ();

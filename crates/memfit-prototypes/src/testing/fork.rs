@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_tells_how_it_ended() {
+    fn a_childs_result_reports_how_it_ended() {
         assert_eq!(in_child(|| Ok(())), Ok(()));
         assert_eq!(in_child(|| Err("this is wrong".to_owned())), Err("this is wrong".to_owned()));
         assert_eq!(in_child(|| panic!("out of hand")), Err("out of hand".to_owned()));

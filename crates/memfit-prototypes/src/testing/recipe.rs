@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_remembered_by_name() {
+    fn a_result_is_bound_to_a_name() {
         let call = parse_call("fat = register(list(0x1466243b1, 0))").unwrap();
         assert_eq!((call.binds.as_deref(), call.name.as_str()), (Some("fat"), "register"));
     }

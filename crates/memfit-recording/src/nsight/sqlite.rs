@@ -353,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_named_by_what_made_the_table() {
+    fn column_names_are_read_from_the_create_statement() {
         let sql = "CREATE TABLE \"T\" (start INTEGER NOT NULL, \"end\" INTEGER, id INTEGER NOT NULL PRIMARY KEY, n DECIMAL(1,2) DEFAULT (3), UNIQUE (id), CHECK (n > 1))";
         let (names, key) = column_names(sql);
         assert_eq!(names, ["start", "end", "id", "n"]);

@@ -279,7 +279,7 @@ fn mixed_ranks_keep_their_own_tracebacks() {
 }
 
 #[test]
-fn tracebacks_of_notebooks_are_understood() {
+fn notebook_tracebacks_are_parsed() {
     let frames = |text: &str| -> Vec<(String, u32, String)> {
         let text = format!(
             "{text}\nOutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.\n"

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_lies_takes_no_memory() {
+    fn a_false_length_allocates_no_memory() {
         let mut input = Input::new(&[0_u8; 10][..]);
         assert!(matches!(input.bytes(1 << 40), Err(PickleErrorKind::CutOff)));
         assert!(input.buffer.len() <= 2 * BUFFER_BYTES);

@@ -231,7 +231,7 @@ mod tests {
         }
 
         #[test]
-        fn times_and_sparse_columns_hold_what_is_put(values: Vec<u64>) {
+        fn times_and_sparse_columns_return_the_stored_values(values: Vec<u64>) {
             let (mut times, mut sparse) = (Times::default(), Sparse::default());
             for (row, value) in values.iter().enumerate() {
                 times.set(row, *value);

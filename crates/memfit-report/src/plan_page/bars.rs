@@ -24,7 +24,7 @@ pub(super) fn bars(out: &mut String, report: &PlanReport) {
     if rows.is_empty() {
         return;
     }
-    out.push_str("<section><h2>What fills the card</h2>\n");
+    out.push_str("<section><h2>What fills the GPU</h2>\n");
     drawn(out, report, &rows);
     table(out, &rows);
     out.push_str("</section>\n");
@@ -37,7 +37,7 @@ fn drawn(out: &mut String, report: &PlanReport, rows: &[(&str, &PlanRun)]) {
     let height = TOP + rows.len() as f64 * (BAR + GAP);
     let _ = writeln!(
         out,
-        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"What fills the card\">"
+        "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"What fills the GPU\">"
     );
     for (index, (name, run)) in rows.iter().enumerate() {
         let y = TOP + index as f64 * (BAR + GAP) + GAP / 2.0;
@@ -93,7 +93,7 @@ fn table(out: &mut String, rows: &[(&str, &PlanRun)]) {
         out.push('\n');
     };
     line("", "a step", &|run| run.step_ms_estimate.map_or("?".to_owned(), |ms| format!("{ms:.1} ms")));
-    line("", "on the card", &|run| size(run.peak.device_upper));
+    line("", "on the GPU", &|run| size(run.peak.device_upper));
     let mut categories: Vec<&'static str> = Vec::new();
     for name in rows.iter().flat_map(|(_, run)| parts(run)).map(|(name, _)| name) {
         if name != "outside" && !categories.contains(&name) {

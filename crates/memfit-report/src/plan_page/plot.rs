@@ -1,4 +1,4 @@
-//! Memory against time as a plot: the front as a staircase, the card as a line across it.
+//! Memory against time as a plot: the front as a staircase, the GPU as a line across it.
 
 use std::fmt::Write as _;
 
@@ -164,7 +164,7 @@ fn budget(out: &mut String, report: &PlanReport, memory: &Axis) {
         out,
         "<rect class=\"beyond\" x=\"{LEFT}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{:.1}\"/>\
          <line class=\"budget\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
-         <text class=\"limit\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">the card: {} may be taken</text>",
+         <text class=\"limit\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{} usable</text>",
         WIDTH - RIGHT - LEFT,
         (y - TOP).max(0.0),
         WIDTH - RIGHT,

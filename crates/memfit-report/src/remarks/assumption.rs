@@ -45,12 +45,16 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
         Assumption::Ranking => ("indices of `topk` or `sort`, taken in ascending order", Stake::Number),
         Assumption::Random => ("random numbers that the GPU generates", Stake::Value),
         Assumption::UnknownTruth => ("a condition on computed values, taken as false", Stake::Value),
-        Assumption::UnknownNumber => ("a computed number that the script reads, taken as 0", Stake::Value),
+        Assumption::UnknownNumber => {
+            ("a value that only a GPU can compute, read by the script and taken as 0", Stake::Value)
+        }
         Assumption::DecidingNumber => (
-            "a computed number that the script compares, rounds or copies to the host, taken as 0",
+            "a value that only a GPU can compute, compared, rounded or copied to the host, taken as 0",
             Stake::Number,
         ),
-        Assumption::UnknownInteger => ("a computed integer that the script reads, taken as 0", Stake::Number),
+        Assumption::UnknownInteger => {
+            ("an integer that only a GPU can compute, read by the script and taken as 0", Stake::Number)
+        }
         Assumption::Elsewhere => {
             ("values that another process took from the virtual device", Stake::Unbounded)
         }

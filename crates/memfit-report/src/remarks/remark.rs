@@ -52,7 +52,7 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
     match remark {
         Remark::CudnnFind => (Booked, "`cudnnFindConvolution`: ranked by heuristics, not by timing"),
         Remark::CudnnLayout => (Booked, "cuDNN before 9.8: workspace sizes assume the layout of 9.8"),
-        Remark::CudnnCard => (Unbounded, "cuDNN: no heuristics for this card"),
+        Remark::CudnnCard => (Unbounded, "cuDNN: no heuristics for this GPU"),
         Remark::CufftAreas => (Booked, "cuFFT: work area sizes from the formula in its documentation"),
         Remark::Cupti => (None, "CUPTI: the profiler records no GPU activity"),
         Remark::CusparseBuffers => (Booked, "cuSPARSE: buffer sizes from formulas"),

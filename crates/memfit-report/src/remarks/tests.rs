@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn texts_tell_remarks_apart() {
+fn every_remark_has_its_own_text() {
     let mut texts: Vec<&str> = Remark::ALL.iter().map(|remark| RemarkText::of(*remark).text).collect();
     texts.sort_unstable();
     assert!(texts.windows(2).all(|pair| pair[0] != pair[1]));

@@ -37,9 +37,10 @@ pub fn calibration(report: &CalibrateReport, canvas: Canvas) -> String {
     }
     out.push('\n');
     let kept = match &report.stored {
-        Some(path) => format!("in {path}; `memfit run --gpu {}` takes it from there", calibration.card.id),
+        Some(path) => format!("in {path}; `memfit run --gpu {}` uses it", calibration.card.id),
         None => {
-            "not kept: a virtual card is no card of this machine (`--output` writes it to a file)".to_owned()
+            "not stored, since a virtual GPU is not one of this machine's; `--output` writes it to a file"
+                .to_owned()
         }
     };
     out.push_str(&canvas.wrapped("  kept  ", DIM, &kept));

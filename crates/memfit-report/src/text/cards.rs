@@ -1,4 +1,4 @@
-//! The cards on which a script fits, for people.
+//! The GPUs on which a script fits, for people.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use crate::wire::{CardEvidence, CardRow, CardSort, CardVerdict, CardsReport};
 const MAX_FITTING: usize = 24;
 const MAX_REFUSED: usize = 6;
 
-/// The report of a comparison of cards.
+/// The report of a comparison of GPUs.
 pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
     let mut out = String::new();
     headline(&mut out, report, canvas);
@@ -34,7 +34,7 @@ pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
     }
     let replayed = report.rows.iter().filter(|row| row.evidence == CardEvidence::Replayed).count();
     let tried = format!(
-        "{} runs of the script in {:.1} s; {replayed} of {} verdicts are replays of a run on a card of the same architecture",
+        "{} runs of the script in {:.1} s; {replayed} of {} verdicts are replays of a run on a GPU of the same architecture",
         report.runs,
         report.wall_s,
         report.rows.len()

@@ -155,13 +155,13 @@ fn summary(report: &Report, fixed: usize) -> String {
     match (fixes(true), fixes(false)) {
         (0, 0) => {}
         (safe, 0) => {
-            let _ = writeln!(text, "`--fix` mends {safe} of them.");
+            let _ = writeln!(text, "`--fix` fixes {safe} of them.");
         }
         (0, more) => {
-            let _ = writeln!(text, "`--fix --unsafe-fixes` mends {more} of them.");
+            let _ = writeln!(text, "`--fix --unsafe-fixes` fixes {more} of them.");
         }
         (safe, more) => {
-            let _ = writeln!(text, "`--fix` mends {safe} of them, `--unsafe-fixes` {more} more.");
+            let _ = writeln!(text, "`--fix` fixes {safe} of them, `--unsafe-fixes` {more} more.");
         }
     }
     text

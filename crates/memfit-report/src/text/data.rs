@@ -105,8 +105,8 @@ fn loader(report: &DataReport, canvas: Canvas, out: &mut String) {
         None => field("speed", "no image could be decoded"),
     }
     field("decoding one", &spread(&here.decoding, size));
-    field("decoded small", &share(here.scaled, report.images));
-    field("JPEG by", here.jpeg);
+    field("reduced decode", &share(here.scaled, report.images));
+    field("JPEG decoder", here.jpeg);
 }
 
 fn dataloader(report: &DataReport, canvas: Canvas, out: &mut String) {

@@ -10,7 +10,7 @@ use crate::wire::{LoaderReport, LoaderSettings, LoaderVerdict};
 
 const LABEL: usize = 18;
 
-/// A `DataLoader` as measured on this host, and settings that would feed the card.
+/// A `DataLoader` as measured on this host, and settings that would feed the GPU.
 pub fn data_loader(report: &LoaderReport, canvas: Canvas) -> String {
     let mut out = String::new();
     let (style, said) = headline(report);
@@ -72,7 +72,7 @@ fn parts(report: &LoaderReport, canvas: Canvas, out: &mut String) {
     let items = report.dataset.items.map_or_else(String::new, |items| format!(", {} items", count(items)));
     field("data set", &format!("{}{items}", report.dataset.class));
     let batch = &report.batch;
-    let lies = if batch.on_card { ", on the card already" } else { "" };
+    let lies = if batch.on_card { ", already on the GPU" } else { "" };
     field("a batch", &format!("{} samples, {}{lies}", count(batch.samples), size(batch.bytes)));
     if let Some(sample) = &report.sample {
         field(
@@ -98,7 +98,7 @@ fn parts(report: &LoaderReport, canvas: Canvas, out: &mut String) {
         field(
             "a step",
             &format!(
-                "{} ms on the card, estimated{batches}: up to {} samples a second",
+                "{} ms on the GPU, estimated{batches}: up to {} samples a second",
                 figure(step),
                 count(rate as u64)
             ),
@@ -119,7 +119,7 @@ fn parts(report: &LoaderReport, canvas: Canvas, out: &mut String) {
 /// A line for each number of workers.
 fn table(report: &LoaderReport, own: &LoaderSettings, canvas: Canvas, out: &mut String) {
     let _ = writeln!(out, "\n{}", paint(BOLD, "Measured on this host"));
-    let head = ["workers", "samples/s", "ms a batch", "first after", "workers' memory", "card waits"];
+    let head = ["workers", "samples/s", "ms a batch", "first after", "workers' memory", "GPU waits"];
     let widths = [7, 10, 10, 11, 15, 10];
     let line = |cells: [String; 6]| {
         let cells: Vec<String> =
@@ -151,7 +151,7 @@ fn outcome(report: &LoaderReport, proposed: &LoaderSettings) -> String {
     if let (Some(rate), Some(waits)) = (proposed.expected_samples_per_s, proposed.card_waits) {
         let _ = write!(
             text,
-            ": {} samples a second expected, the card waits {:.0} % of the time",
+            ": {} samples a second expected, the GPU waits {:.0} % of the time",
             count(rate.round() as u64),
             100.0 * waits
         );

@@ -6,7 +6,7 @@ use memfit_devices::{Bytes, Device, Interval};
 
 use super::canvas::{BOLD, Canvas, DIM, paint};
 
-/// All cards, one a line.
+/// All GPUs, one a line.
 pub fn gpus(devices: &[&Device], canvas: Canvas) -> String {
     let wide = canvas.width >= 100;
     let mut out = String::new();
@@ -37,7 +37,7 @@ pub fn gpus(devices: &[&Device], canvas: Canvas) -> String {
     out
 }
 
-/// One card, with the source of each figure.
+/// One GPU, with the source of each figure.
 pub fn gpu(device: &Device, canvas: Canvas) -> String {
     let mut out = String::new();
     let dot = canvas.dot();

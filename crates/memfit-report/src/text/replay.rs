@@ -22,7 +22,7 @@ pub fn replay(report: &ReplayReport, canvas: Canvas) -> String {
     fact("addresses", &predicted(report.addresses));
     fact("segments", &predicted(report.segments));
     if report.blocks.predicted > 0 {
-        fact("at the end", &format!("{} among the blocks that are left", predicted(report.blocks)));
+        fact("at the end", &format!("{} of the blocks still allocated", predicted(report.blocks)));
     }
     if report.recorded.is_none() {
         fact("peaks", &peaks(&report.peak, canvas));
@@ -32,7 +32,7 @@ pub fn replay(report: &ReplayReport, canvas: Canvas) -> String {
     if report.before > 0 {
         fact(
             "from before",
-            &format!("{} in blocks that were there when the recording began", size(report.before)),
+            &format!("{} in blocks that existed when the recording began", size(report.before)),
         );
     }
     if report.uncertain > 0 {
@@ -45,22 +45,22 @@ pub fn replay(report: &ReplayReport, canvas: Canvas) -> String {
     if report.told > 0 {
         let events = if report.told == 1 { "event" } else { "events" };
         let told = count(report.told);
-        fact(
-            "was told",
-            &format!("{told} {events} that depend on what was before the recording; not predicted"),
-        );
+        fact("not predicted", &format!("{told} {events} that depend on allocations before the recording"));
     }
     if report.ranks.len() > 1 {
         let all: Vec<String> = report.ranks.iter().map(u32::to_string).collect();
         let own = report.rank.map_or_else(|| "one".to_owned(), |rank| rank.to_string());
-        fact("ranks", &format!("{}; `--rank N` replays another than {own}", all.join(", ")));
+        fact("ranks", &format!("{}; `--rank N` replays another rank than {own}", all.join(", ")));
     }
     if report.devices.len() > 1 {
         let all: Vec<String> = report.devices.iter().map(u32::to_string).collect();
-        fact("devices", &format!("{}; `--device N` replays another than {}", all.join(", "), report.device));
+        fact(
+            "devices",
+            &format!("{}; `--device N` replays another device than {}", all.join(", "), report.device),
+        );
     }
     for mismatch in report.mismatches.iter().take(3) {
-        fact("parted", mismatch);
+        fact("diverged", mismatch);
     }
     for problem in &report.problems {
         fact("problem", problem);
@@ -92,7 +92,7 @@ fn headline(out: &mut String, report: &ReplayReport, canvas: Canvas) {
             format!("in {events}: it holds a state, and no trace of how it came about"),
         )
     } else if right {
-        (GOOD, "AS RECORDED", format!("{events}: every address and every segment came out as PyTorch had it"))
+        (GOOD, "AS RECORDED", format!("{events}: every address and every segment equals PyTorch's"))
     } else {
         (
             DOUBT,
@@ -163,7 +163,7 @@ fn changed(change: &BlockChange) -> String {
 
 /// The recorded figures beside the replayed ones.
 fn comparison(out: &mut String, report: &ReplayReport, recorded: &Recorded, canvas: Canvas) {
-    let _ = writeln!(out, "  {}", paint(BOLD, "The same calls under other circumstances"));
+    let _ = writeln!(out, "  {}", paint(BOLD, "The same calls under other conditions"));
     out.push_str(&canvas.wrapped(
         &format!("  {:<LABEL$}", "recorded"),
         DIM,
@@ -207,9 +207,9 @@ fn comparison(out: &mut String, report: &ReplayReport, recorded: &Recorded, canv
     }
     let was = ran_out(recorded.oom.as_ref());
     let is = ran_out(report.oom.as_ref());
-    out.push_str(&canvas.wrapped(&format!("  {:<LABEL$}", "ran out then"), DIM, &was));
+    out.push_str(&canvas.wrapped(&format!("  {:<LABEL$}", "recorded OOM"), DIM, &was));
     let style = if report.oom.is_some() { BAD } else { GOOD };
-    out.push_str(&canvas.wrapped(&format!("  {:<LABEL$}", "and now"), style, &is));
+    out.push_str(&canvas.wrapped(&format!("  {:<LABEL$}", "replayed OOM"), style, &is));
     if report.oom.is_some() {
         let hint = "the replay ends where memory ran out: the peaks are those until then";
         out.push_str(&canvas.wrapped("note: ", ADVICE, hint));

@@ -1,4 +1,4 @@
-//! The report of a run, for people: the verdict, what filled the card, what was looked at, what to do next.
+//! The report of a run, for people: the verdict, what filled the GPU, what was looked at, what to do next.
 
 use std::fmt::Write as _;
 
@@ -153,7 +153,7 @@ fn place_of(oom: &Oom) -> String {
     format!("in step {}, {}{module}", oom.step, phase(oom.phase))
 }
 
-/// Bars that together fill the card: each begins where the one above ends.
+/// Bars that together fill the GPU: each begins where the one above ends.
 fn card(out: &mut String, report: &RunReport, canvas: Canvas) {
     let capacity = report.device.capacity;
     let cells = (canvas.columns() - 2 - LABEL - SIZE - 2 - 6).min(72);
@@ -174,7 +174,7 @@ fn card(out: &mut String, report: &RunReport, canvas: Canvas) {
         }
         shown = peak.by_category.total();
     }
-    // The card may have been fullest at another instant than the tensors were.
+    // The GPU may have been fullest at another instant than the tensors were.
     match report.peak.reserved.saturating_sub(shown) {
         0 => {}
         rest if shown == 0 => row("reserved", rest, AnsiColor::Blue.on_default()),

@@ -8,7 +8,7 @@ use crate::wire::{CardKind, WatchReport, WatchedCard, WatchedProcess, WatchedRun
 
 /// Processes of a run that are listed, at the most.
 const MAX_PROCESSES: usize = 16;
-/// Looks that the small curve beside a card goes back.
+/// Looks that the small curve beside a GPU goes back.
 const CURVE: usize = 24;
 
 /// The runs, one below the other.
@@ -74,7 +74,7 @@ fn card_lines(index: usize, run: &WatchedRun, card: &WatchedCard, canvas: Canvas
     };
     let numbered = if run.cards.len() > 1 { format!("{index}  ") } else { String::new() };
     let mut out = format!(
-        "  {numbered}{} {}  {} of {}{}the most {}\n",
+        "  {numbered}{} {}  {} of {}{}peak {}\n",
         card.name,
         paint(DIM, &format!("({kind})")),
         paint(BOLD, &size(card.used)),
@@ -113,7 +113,7 @@ fn processes(run: &WatchedRun) -> String {
     let first = if ranked { "rank  " } else { "" };
     let header = format!(
         "  {first}{:>8}  {:>8}  {:>11}  {:>11}  {:>11}  {:>11}",
-        "process", "step", "in blocks", "at most", "on the card", "on the host"
+        "process", "step", "allocated", "peak", "on the GPU", "on the host"
     );
     let _ = writeln!(out, "{}", paint(DIM, &header));
     for process in run.processes.iter().take(MAX_PROCESSES) {

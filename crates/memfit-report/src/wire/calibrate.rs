@@ -1,4 +1,4 @@
-//! `memfit.calibrate/1` and `memfit.calibrations/1`: what was measured on a card.
+//! `memfit.calibrate/1` and `memfit.calibrations/1`: measurements of a GPU.
 
 use memfit_devices::{Calibration, Device, Spread};
 use serde::Serialize;
@@ -8,12 +8,12 @@ use super::schema;
 /// Measurements of a GPU beside the catalogue's figures.
 #[derive(Clone, Debug, Serialize)]
 pub struct CalibrateReport {
-    /// The calibration: what a file of it holds, with the schema's version.
+    /// The contents of the calibration file, with the schema version.
     #[serde(flatten)]
     pub calibration: Calibration,
     /// Each measurement beside the catalogue's figure.
     pub compared: Vec<Compared>,
-    /// The file that it is kept in.
+    /// The file in which the calibration is stored.
     pub stored: Option<String>,
 }
 
@@ -24,14 +24,14 @@ pub struct Compared {
     pub name: String,
     /// Unit of both figures: `bytes`, `operations/s`, `bytes/s` or `ns`.
     pub unit: &'static str,
-    /// The middle measurement.
+    /// The median measurement.
     pub measured: u64,
     /// The catalogue's figure.
     pub catalogue: u64,
 }
 
 impl CalibrateReport {
-    /// The report on a calibration of a card that the catalogue knows.
+    /// Compares a calibration with the catalogue's entry for the same GPU.
     pub fn new(calibration: Calibration, known: &Device, stored: Option<String>) -> Self {
         Self { compared: compared(&calibration, known), calibration, stored }
     }
@@ -46,7 +46,7 @@ fn compared(calibration: &Calibration, known: &Device) -> Vec<Compared> {
     };
     row("memory", "bytes", Some(calibration.card.memory.get()), Some(known.memory.get()));
     let major = calibration.with.cuda.split('.').next().and_then(|major| major.parse().ok());
-    // What a newest build has is the best guess where the calibration does not say.
+    // Without a version, assume the newest build.
     let overhead = known.overhead(major.unwrap_or(13));
     let outside = &calibration.outside;
     for (name, measured, catalogue) in [
@@ -94,7 +94,7 @@ pub struct CalibrationList {
     pub schema: &'static str,
     /// Stored calibrations.
     pub calibrations: Vec<CalibrateReport>,
-    /// The files that are gone now.
+    /// The removed files.
     pub forgotten: Vec<String>,
 }
 

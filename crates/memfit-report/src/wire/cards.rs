@@ -1,16 +1,16 @@
-//! `memfit.cards/1`: the cards on which a script fits, and what training on each would take and cost.
+//! `memfit.cards/1`: the GPUs on which a script fits, and what training on each would take and cost.
 
 use serde::{Deserialize, Serialize};
 
 use super::plan::PlanRun;
 use super::run::{Peak, Problem};
 
-/// The report of a comparison of cards.
+/// The report of a comparison of GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CardsReport {
     /// [`schema::CARDS`](super::schema::CARDS).
     pub schema: String,
-    /// One row for each card, count and batch: those that fit first, each group in the order of `sort`.
+    /// One row for each GPU, count and batch: those that fit first, each group in the order of `sort`.
     pub rows: Vec<CardRow>,
     /// The order of the rows.
     pub sort: CardSort,
@@ -34,16 +34,16 @@ pub struct CardsReport {
     pub problem: Option<Problem>,
 }
 
-/// A number of cards of one kind.
+/// A number of GPUs of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CardRow {
-    /// The card's name in the catalogue.
+    /// The GPU's name in the catalogue.
     pub gpu: String,
     /// The driver's name for it.
     pub name: String,
     /// The generation's name.
     pub architecture: String,
-    /// Memory of one card in bytes.
+    /// Memory of one GPU in bytes.
     pub capacity: u64,
     /// How many of them train together.
     pub count: u32,
@@ -51,7 +51,7 @@ pub struct CardRow {
     pub batch: Option<u64>,
     /// The answer.
     pub verdict: CardVerdict,
-    /// The peaks of the fullest card. Where the script does not fit, those of a card with unlimited memory.
+    /// The peaks of the fullest GPU. Where the script does not fit, those of a GPU with unlimited memory.
     pub peak: Option<Peak>,
     /// Bytes that the peak leaves free, at its upper bound; negative where they are missing.
     pub headroom: Option<i64>,
@@ -63,9 +63,9 @@ pub struct CardRow {
     pub step_ms_low: Option<f64>,
     /// No more than this.
     pub step_ms_high: Option<f64>,
-    /// Samples a second of all cards together.
+    /// Samples a second of all GPUs together.
     pub samples_per_s: Option<f64>,
-    /// The cheapest offer for this many of these cards; `None` without an offer, or without a speed.
+    /// The cheapest offer for this many of these GPUs; `None` without an offer, or without a speed.
     pub price: Option<CardPrice>,
     /// Whether no other row that fits is both cheaper (without prices: on less memory) and faster.
     pub pareto: bool,
@@ -77,7 +77,7 @@ pub struct CardRow {
     pub note: Option<String>,
 }
 
-/// The answer for a card.
+/// The answer for a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CardVerdict {
@@ -112,9 +112,9 @@ impl CardVerdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CardEvidence {
-    /// The script ran on this card.
+    /// The script ran on this GPU.
     Run,
-    /// The allocator's calls of a run on a card of the same architecture were repeated with this card's
+    /// The allocator's calls of a run on a GPU of the same architecture were repeated with this GPU's
     /// memory.
     Replayed,
 }

@@ -1,5 +1,5 @@
 //! `memfit.data-loader/1`: what a script's own `DataLoader` takes and gives on this host, and which settings
-//! would feed the card.
+//! would feed the GPU.
 
 use serde::Serialize;
 
@@ -10,19 +10,19 @@ use super::{DeviceInfo, Problem, Script};
 pub struct LoaderReport {
     /// [`super::schema::DATA_LOADER`].
     pub schema: &'static str,
-    /// The answer: does the card wait for data?
+    /// The answer: does the GPU wait for data?
     pub verdict: LoaderVerdict,
-    /// The card.
+    /// The GPU.
     pub device: DeviceInfo,
     /// The command.
     pub script: Script,
     /// Optimizer steps that ran.
     pub steps: u64,
-    /// Milliseconds that the card takes for a step, estimated.
+    /// Milliseconds that the GPU takes for a step, estimated.
     pub step_ms_estimate: Option<f64>,
     /// Batches of the loader in a step.
     pub batches_per_step: Option<f64>,
-    /// Samples that the card takes up in a second, at most.
+    /// Samples that the GPU takes up in a second, at most.
     pub card_samples_per_s: Option<f64>,
     /// The data set.
     pub dataset: LoaderDataset,
@@ -34,7 +34,7 @@ pub struct LoaderReport {
     pub own: Option<LoaderSettings>,
     /// By number of workers, as measured.
     pub measured: Vec<LoaderMeasured>,
-    /// Settings that would feed the card.
+    /// Settings that would feed the GPU.
     pub proposed: Option<LoaderSettings>,
     /// The reason.
     pub why: String,
@@ -46,7 +46,7 @@ pub struct LoaderReport {
     pub problem: Option<Problem>,
 }
 
-/// The answers to: would the card wait for its data?
+/// The answers to: would the GPU wait for its data?
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoaderVerdict {
@@ -56,7 +56,7 @@ pub enum LoaderVerdict {
     KeepsUpAsProposed,
     /// It would in any case that was measured.
     Waits,
-    /// Not known, as what the card takes, or what the loader gives, is not.
+    /// Not known, as what the GPU takes, or what the loader gives, is not.
     Unknown,
 }
 
@@ -76,7 +76,7 @@ pub struct LoaderBatch {
     pub samples: u64,
     /// Bytes.
     pub bytes: u64,
-    /// Some part of it lies on the card already.
+    /// Some part of it lies on the GPU already.
     pub on_card: bool,
     /// Milliseconds in which it is put together of its items.
     pub collate_ms: Option<f64>,
@@ -108,9 +108,9 @@ pub struct LoaderSettings {
     pub persistent_workers: bool,
     /// Samples that the loader gives in a second, measured.
     pub samples_per_s: Option<f64>,
-    /// Samples in a second with the card.
+    /// Samples in a second with the GPU.
     pub expected_samples_per_s: Option<f64>,
-    /// The share of the time in which the card waits for data.
+    /// The share of the time in which the GPU waits for data.
     pub card_waits: Option<f64>,
     /// Bytes of the host's memory: the workers' own, measured, and batches on their way, at most.
     pub host_memory: u64,
@@ -137,7 +137,7 @@ pub struct LoaderMeasured {
     pub memory: u64,
     /// Batches that count.
     pub batches: u64,
-    /// The share of the time in which the card would wait.
+    /// The share of the time in which the GPU would wait.
     pub card_waits: Option<f64>,
     /// The error, where something went wrong.
     pub error: Option<String>,

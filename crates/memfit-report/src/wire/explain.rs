@@ -114,7 +114,7 @@ pub struct Fix {
     pub environment: Option<Environment>,
     /// A change of a source file.
     pub edit: Option<Edit>,
-    /// A card on which the allocator can get so much.
+    /// A GPU on which the allocator can get so much.
     pub card: Option<u64>,
     /// Result of a run with it, where there was one.
     #[serde(default)]

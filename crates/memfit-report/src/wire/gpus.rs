@@ -5,28 +5,28 @@ use serde::Serialize;
 
 use super::schema;
 
-/// All cards.
+/// All GPUs.
 #[derive(Debug, Serialize)]
 pub struct GpuList<'a> {
     /// [`schema::GPUS`].
     pub schema: &'static str,
-    /// The cards, in the catalogue's order.
+    /// The GPUs, in the catalogue's order.
     pub gpus: Vec<&'a Device>,
 }
 
 impl<'a> GpuList<'a> {
-    /// A list of cards.
+    /// A list of GPUs.
     pub fn new(gpus: impl IntoIterator<Item = &'a Device>) -> Self {
         Self { schema: schema::GPUS, gpus: gpus.into_iter().collect() }
     }
 }
 
-/// One card with what lies outside PyTorch's allocator on it.
+/// One GPU with what lies outside PyTorch's allocator on it.
 #[derive(Debug, Serialize)]
 pub struct GpuReport<'a> {
     /// [`schema::GPU`].
     pub schema: &'static str,
-    /// The card.
+    /// The GPU.
     pub gpu: &'a Device,
     /// Memory outside PyTorch's allocator, with builds of torch for CUDA 12 and 13.
     pub outside: OutsideByCuda,
@@ -42,7 +42,7 @@ pub struct OutsideByCuda {
 }
 
 impl<'a> GpuReport<'a> {
-    /// The report on a card.
+    /// The report on a GPU.
     pub fn new(gpu: &'a Device) -> Self {
         let outside = OutsideByCuda { cuda_12: gpu.overhead(12), cuda_13: gpu.overhead(13) };
         Self { schema: schema::GPU, gpu, outside }

@@ -13,7 +13,7 @@ pub struct PlanReport {
     pub schema: String,
     /// The answer; nothing where the question could not be answered.
     pub verdict: Option<PlanVerdict>,
-    /// The card that the question was about.
+    /// The GPU that the question was about.
     pub device: DeviceInfo,
     /// Bytes of it that a plan may take.
     pub budget: u64,
@@ -21,7 +21,7 @@ pub struct PlanReport {
     pub margin: f64,
     /// The largest change to the training that was allowed.
     pub allow: Label,
-    /// The script as it is; where it does not fit, as it would be on a card with memory without end.
+    /// The script as it is; where it does not fit, as it would be on a GPU with memory without end.
     pub baseline: Option<PlanRun>,
     /// The fastest plan that fits.
     pub chosen: Option<PlanRun>,
@@ -33,7 +33,7 @@ pub struct PlanReport {
     pub rejected: Vec<RejectedLever>,
     /// Further steps, or changes to allow.
     pub advice: Vec<String>,
-    /// The smallest card of the catalogue on which the script was seen to fit as it is.
+    /// The smallest GPU of the catalogue on which the script was seen to fit as it is.
     pub smallest_card: Option<SmallestCard>,
     /// Runs of the script.
     pub evaluations: u64,
@@ -144,15 +144,15 @@ pub struct PlanRun {
     pub accumulate: u64,
     /// The peaks.
     pub peak: Peak,
-    /// Milliseconds that an optimizer step takes on the card, as an estimate.
+    /// Milliseconds that an optimizer step takes on the GPU, as an estimate.
     pub step_ms_estimate: Option<f64>,
     /// No less than this, as far as the model goes.
     pub step_ms_low: Option<f64>,
     /// No more than this.
     pub step_ms_high: Option<f64>,
-    /// `true` if a run on the card fitted.
+    /// `true` if a run on the GPU fitted.
     pub fits: bool,
-    /// `true` if it was run on the card and did not fit.
+    /// `true` if it was run on the GPU and did not fit.
     #[serde(default)]
     pub refuted: bool,
     /// Memory at the peak by category.
@@ -192,7 +192,7 @@ pub struct RejectedLever {
     pub why: String,
 }
 
-/// A card on which the script fits as it is.
+/// A GPU on which the script fits as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SmallestCard {
     /// Its name.

@@ -15,7 +15,7 @@ pub struct RunReport {
     pub schema: String,
     /// The answer.
     pub verdict: Verdict,
-    /// The card that the question was about.
+    /// The GPU that the question was about.
     pub device: DeviceInfo,
     /// The peaks of the rank with the highest device peak.
     pub peak: Peak,
@@ -77,7 +77,7 @@ pub enum Verdict {
     Error,
 }
 
-/// A virtual card, or a real one.
+/// A virtual GPU, or a real one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CardKind {
@@ -87,14 +87,14 @@ pub enum CardKind {
     Real,
 }
 
-/// The card that the question was about.
+/// The GPU that the question was about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceInfo {
     /// The name that the driver reports.
     pub name: String,
     /// Total memory in bytes, as PyTorch sees it.
     pub capacity: u64,
-    /// Number of cards.
+    /// Number of GPUs.
     pub count: u32,
     /// Virtual or real.
     pub kind: CardKind,
@@ -303,7 +303,7 @@ pub struct Oom {
 pub struct Rank {
     /// Number of the rank.
     pub rank: u32,
-    /// The card that it used most.
+    /// The GPU that it used most.
     pub card: u32,
     /// Its peaks.
     #[serde(flatten)]
@@ -315,7 +315,7 @@ pub struct Rank {
 pub struct Time {
     /// Seconds from the start of the script to the verdict.
     pub wall_s: f64,
-    /// Milliseconds that a step would take on the card, or a pass of a script that only infers; absent where
+    /// Milliseconds that a step would take on the GPU, or a pass of a script that only infers; absent where
     /// there is no estimate.
     pub step_ms_estimate: Option<f64>,
     /// It is no less than this, as far as the model goes.
@@ -327,7 +327,7 @@ pub struct Time {
     /// Milliseconds of GPU work in a step by kind; concurrent work counts for each kind.
     #[serde(default)]
     pub busy_ms: BTreeMap<String, f64>,
-    /// Clock of the run: `estimate`, `instant` or `never`; absent on a real card.
+    /// Clock of the run: `estimate`, `instant` or `never`; absent on a real GPU.
     #[serde(default)]
     pub clock: Option<String>,
 }

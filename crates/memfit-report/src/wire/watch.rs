@@ -30,9 +30,9 @@ pub struct WatchedRun {
     pub steps_wanted: Option<u64>,
     /// `torch.__version__`, once it is imported.
     pub torch: Option<String>,
-    /// Virtual or real cards.
+    /// Virtual or real GPUs.
     pub kind: CardKind,
-    /// Its cards.
+    /// Its GPUs.
     pub cards: Vec<WatchedCard>,
     /// Its processes that have said or booked anything.
     pub processes: Vec<WatchedProcess>,
@@ -57,7 +57,7 @@ pub struct WatchedOom {
     pub line: Option<String>,
 }
 
-/// One card of a run.
+/// One GPU of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WatchedCard {
     /// Its name.
@@ -88,7 +88,7 @@ pub struct WatchedProcess {
     pub allocated: u64,
     /// The most bytes in blocks in any step.
     pub peak_allocated: u64,
-    /// Its bytes on the cards now; absent on a real card, whose driver does not report them by process.
+    /// Its bytes on the GPUs now; absent on a real GPU, whose driver does not report them by process.
     pub used: Option<u64>,
     /// Its resident memory on the host.
     pub resident: u64,

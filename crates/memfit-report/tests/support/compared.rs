@@ -1,4 +1,4 @@
-//! Comparisons of cards as reports have them.
+//! Comparisons of GPUs as reports have them.
 
 use memfit_report::wire::{
     CardEvidence, CardPrice, CardRow, CardSort, CardVerdict, CardsReport, Peak, PricedWork, Problem, schema,
@@ -51,7 +51,7 @@ fn report(rows: Vec<CardRow>, priced: Option<PricedWork>) -> CardsReport {
     }
 }
 
-/// One with prices, one of two cards each with a plan, one where it fits nowhere, and one without an answer.
+/// One with prices, one of two GPUs each with a plan, one where it fits nowhere, and one without an answer.
 pub(crate) fn each() -> Vec<CardsReport> {
     use CardVerdict::{DoesNotFit, FitsAsIs, FitsWithPlan, Unknown};
     let price = |amount: f64| CardPrice {
@@ -69,7 +69,7 @@ pub(crate) fn each() -> Vec<CardsReport> {
         CardRow {
         peak: None,
         headroom: None,
-        note: Some("PyTorch 2.15.0+cu132, or an extension of it, has no kernels for compute capability 7.0: a real card would fail in the same way".to_owned()),
+        note: Some("PyTorch 2.15.0+cu132, or an extension of it, has no kernels for compute capability 7.0: a real GPU would fail in the same way".to_owned()),
         evidence: CardEvidence::Run,
         ..row(gpu, 16, Unknown)
     }

@@ -69,7 +69,7 @@ fn parted() -> ReplayReport {
     }
 }
 
-/// A recording of one rank of two, with something different about its blocks, on a smaller card.
+/// A recording of one rank of two, with something different about its blocks, on a smaller GPU.
 fn changed() -> ReplayReport {
     let change = |of: &str, effect: &str, factor| BlockChange {
         of: of.to_owned(),

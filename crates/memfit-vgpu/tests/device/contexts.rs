@@ -53,7 +53,7 @@ fn contexts_are_a_stack() {
 }
 
 #[test]
-fn limits_are_kept() {
+fn limits_are_stored_and_returned() {
     enter();
     for limit in 0..7 {
         assert_eq!(cudaDeviceSetLimit(limit, 4096), 0);

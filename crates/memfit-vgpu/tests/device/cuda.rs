@@ -228,7 +228,7 @@ pub(crate) fn malloc(size: u64) -> u64 {
     out(|address| cudaMalloc(address, size))
 }
 
-/// Free and total bytes of the current card.
+/// Free and total bytes of the current GPU.
 #[track_caller]
 pub(crate) fn info() -> (u64, u64) {
     let mut total = 0;

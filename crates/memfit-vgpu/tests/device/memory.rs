@@ -115,7 +115,7 @@ fn an_address_leads_to_its_block() {
 }
 
 #[test]
-fn cards_are_apart() {
+fn gpus_have_separate_memory() {
     let _alone = alone();
     let here = info().0;
     assert_eq!(cudaSetDevice(1), 0);

@@ -66,7 +66,7 @@ fn a_pool_keeps_memory_until_the_card_is_waited_for() {
 }
 
 #[test]
-fn pools_have_limits_and_share_the_card() {
+fn pools_have_limits_and_share_the_gpus_memory() {
     let _alone = alone();
     malloc(0);
     let before = info().0;

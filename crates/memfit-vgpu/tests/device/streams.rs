@@ -9,7 +9,7 @@ use std::{
 use crate::{cuda::*, machine::enter};
 
 #[test]
-fn streams_keep_what_they_were_made_with() {
+fn streams_return_the_flags_and_priority_they_were_created_with() {
     enter();
     for (flags, asked, priority) in [(0, 0, 0), (1, -3, -3), (1, -99, -5), (0, 99, 0)] {
         let stream = out(|stream| cudaStreamCreateWithPriority(stream, flags, asked));
@@ -105,7 +105,7 @@ fn an_event_belongs_to_a_card() {
 }
 
 #[test]
-fn host_functions_run() {
+fn host_functions_run_when_the_stream_reaches_them() {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     extern "C" fn function(data: *mut c_void) {
         RUNS.fetch_add(data as usize as u32, Relaxed);

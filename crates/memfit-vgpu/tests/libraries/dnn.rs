@@ -250,7 +250,7 @@ fn a_recurrent_network_asks_for_its_spaces() {
 }
 
 #[test]
-fn algorithms_that_are_found_fit_the_workspace() {
+fn found_algorithms_fit_into_the_workspace() {
     if !real::loaded() {
         return;
     }

@@ -48,7 +48,7 @@ mod tests {
     use crate::Training;
 
     #[test]
-    fn a_budget_is_for_what_is_compiled_and_draws_no_random_numbers() {
+    fn activation_budget_needs_compiled_code_without_random_numbers() {
         let of = |compiled: bool, compiles: bool, draws: bool| {
             let training = Training { optimizes: true, compiled, draws, ..Training::default() };
             sense(&Situation { compiles, ..Situation::new(&training) })

@@ -1,4 +1,4 @@
-//! A card with more memory.
+//! A GPU with more memory.
 
 use crate::{Declaration, Label};
 

@@ -1,4 +1,4 @@
-//! Images are made small before they go to the card.
+//! Images are made small before they go to the GPU.
 
 use crate::{Declaration, Docs, Harm, Label, Search, Sense, Sentence, Situation, Stage, Turn, Value};
 

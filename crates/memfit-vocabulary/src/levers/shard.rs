@@ -1,4 +1,4 @@
-//! Parameters, gradients and optimizer state are sharded over the cards (FSDP2).
+//! Parameters, gradients and optimizer state are sharded over the GPUs (FSDP2).
 
 use crate::{Declaration, Docs, Label, Lever, Search, Sense, Sentence, Situation, Stage, Turn};
 

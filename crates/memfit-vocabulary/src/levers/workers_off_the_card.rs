@@ -1,4 +1,4 @@
-//! Loader workers stay off the card.
+//! Loader workers stay off the GPU.
 
 use crate::{Declaration, Label};
 

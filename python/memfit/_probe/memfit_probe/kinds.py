@@ -10,7 +10,7 @@ import sys
 
 # The facts that were told so: "name", "capability", "memory", "bf16".
 ASKED = set()
-# Functions that tell how large a card is.
+# Functions that tell how large a GPU is.
 SIZES = ("mem_get_info", "get_device_properties")
 # Whether the script, or a library beside PyTorch, has called one of them.
 asks_size = False

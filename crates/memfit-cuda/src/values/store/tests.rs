@@ -95,7 +95,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_unknown_is_left_as_it_was() {
+fn reading_leaves_unknown_bytes_unchanged() {
     let mut store = Store::default();
     store.write(BASE + 4, &[1, 2], Origin::True, &());
     let mut out = [9; 8];

@@ -77,7 +77,7 @@ fn launch_blocks(blocks: u32, memory: &Bytes, mangled: &str, arguments: &[Vec<u8
 }
 
 #[test]
-fn a_kernel_of_which_nothing_is_known_may_write_wherever_its_arguments_lead() {
+fn an_unknown_kernel_may_write_to_everything_its_arguments_point_to() {
     let numba = "_ZN6cudapy8__main__4workB2v1B8c_2ctypeE5ArrayIfLi1E1C7mutable7alignedE";
     let structure = [vec![0; 8], addresses(&[OUT]), vec![0; 24]].concat();
     for (name, arguments) in [
@@ -257,7 +257,7 @@ fn a_comparison_broadcasts() {
 }
 
 #[test]
-fn what_follows_from_the_unknown_is_unknown() {
+fn values_computed_from_unknown_values_are_unknown() {
     let memory = memory();
     know(&memory, OUT, &floats(&[1.0, 2.0]));
     let arguments =

@@ -16,7 +16,7 @@ fn names_are_recognised() {
 }
 
 #[test]
-fn stand_ins_tell_their_size() {
+fn placeholders_report_their_size() {
     assert_eq!(opaque("at::native::OpaqueType<(unsigned int)8>"), Some(8));
     assert_eq!(opaque("at::native::OpaqueType<2>"), Some(2));
     assert_eq!(opaque("float"), Some(4));

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_open_pixels_are_mixed() {
+    fn translucent_pixels_are_blended() {
         let layout = Layout { bands: Bands::Rgba, sample: Sample::U8 };
         for (below, above, wanted) in [
             ([10, 20, 30, 255], [250, 0, 90, 0], [10, 20, 30, 255]),

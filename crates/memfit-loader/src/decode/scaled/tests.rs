@@ -1,6 +1,6 @@
 //! The scaled decoder yields the library's pixels, and returns for any input.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
 use proptest::prelude::*;
@@ -87,7 +87,7 @@ fn a_region_is_that_part_of_the_whole() {
 }
 
 #[test]
-fn a_file_that_ends_early_is_left_to_the_library() {
+fn truncated_files_are_passed_to_the_library() {
     let bytes = jpeg((120, 90), SamplingFactor::F_2_2, 90, 4, ColorType::Rgb);
     assert!(ours(&bytes, 8, None).is_some());
     for cut in (0..bytes.len() - 8).step_by(7) {

@@ -159,7 +159,7 @@ fn blocks_stay_compiled_by_themselves_where_the_whole_is_slower_and_it_is_told()
     let found = answer(&mut trial);
     assert!(matches!(compiled(&found).0, Some(Value::Names(_))));
     assert!(why_not(&found).contains("with the plan"), "{}", why_not(&found));
-    // One look was enough: on the card, and its need without a limit.
+    // One look was enough: on the GPU, and its need without a limit.
     let whole = |candidate: &&Candidate| candidate.value(Lever::Compile) == Some(&Value::default());
     assert!(trial.tried.iter().filter(whole).count() <= 2);
 }
