@@ -383,7 +383,7 @@ def test_the_error_has_a_class():
 def test_a_state_dict_is_the_weights(measured):
     figures = measured["state-dict-alias"]
     assert figures["alias"] == 0
-    says("state-dict-alias", f"card: {size(figures['copied'])} for a model of {size(figures['parameters'])}")
+    says("state-dict-alias", f"GPU: {size(figures['copied'])} for a model of {size(figures['parameters'])}")
     model = net()
     kept, copied = model.state_dict(), copy.deepcopy(model.state_dict())
     with torch.no_grad():

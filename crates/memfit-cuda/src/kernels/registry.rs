@@ -1,9 +1,9 @@
 //! Registry of all kernels and variables of the process, with their look-up.
 //!
 //! A compiled program registers each of its fat binaries when it is loaded: for every kernel, the address of
-//! its host stub and its mangled name. Launches name kernels by that address (CUDA 12) or by a handle obtained
-//! for it (CUDA 13); both lead here. Registered objects are never freed: a program
-//! registers some tens of thousands at start-up, and handles must stay valid.
+//! its host stub and its mangled name. Launches name kernels by that address (CUDA 12) or by a handle
+//! obtained for it (CUDA 13); both lead here. Registered objects are never freed: a program registers some
+//! tens of thousands at start-up, and handles must stay valid.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
