@@ -79,6 +79,23 @@ def test_what_cannot_fit_is_told_with_the_smallest_card():
     assert run.report["smallest_card"] is not None
 
 
+def test_a_backward_pass_on_the_host_before_the_first_use_of_the_gpu():
+    script = """
+import torch
+for _ in range(3):
+    (torch.ones(3, requires_grad=True) * 2).sum().backward()
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    optimizer.zero_grad()
+    model(torch.randn(8, 64).cuda()).sum().backward()
+    optimizer.step()
+"""
+    _, run = planned(script)
+    assert run.status == 0, run.stderr
+    assert run.report["verdict"] == "fits-as-is"
+
+
 def test_a_script_that_fails_by_itself_has_no_plan():
     _, run = planned("import torch\ntorch.zeros(1, device='cuda')\nraise ValueError('my own')\n")
     assert run.status == 2

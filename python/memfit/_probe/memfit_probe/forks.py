@@ -52,11 +52,29 @@ def arm(session):
         return init()
 
     torch._C._cuda_init = begin
+    _serve_before_backward(torch.autograd, lambda: torch._C._cuda_init is begin, serve)
     if alone:
         # Threads of a process group do not survive a fork either.
         imports.after(
             "torch.distributed.distributed_c10d", functools.partial(_before_groups, torch, begin, serve)
         )
+
+
+def _serve_before_backward(autograd, waits, serve):
+    """Serve before a backward pass on the host: the autograd engine then starts threads and counts the GPUs,
+    neither of which a forked child could use.
+    """
+    original = autograd._engine_run_backward
+
+    @functools.wraps(original)
+    def run(*args, **kwargs):
+        if autograd._engine_run_backward is run:
+            autograd._engine_run_backward = original
+        if waits():
+            serve()
+        return original(*args, **kwargs)
+
+    autograd._engine_run_backward = run
 
 
 def _before_groups(torch, begin, serve, c10d):
