@@ -97,7 +97,7 @@ def under(session: Any, folder: Path, case: dict[str, Any]) -> Any:
     # A script that has read its arguments calls it where it would use a card for the first time.
     sys.modules["__main__"].__dict__["first_use"] = planned.retune
     answer = learnt(case["planned"])
-    planned.tell()
+    planned.send_facts()
     messages = folder.glob(f"messages-{os.getpid()}*")
     lines = [json.loads(line) for file in messages for line in file.read_text().splitlines()]
     return answer, [line for line in lines if line["kind"] in ("note", "refused", "training")]

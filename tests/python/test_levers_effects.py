@@ -360,6 +360,10 @@ EFFECTS: dict[str, Callable[[], None] | str] = {
     "autocast-fp16": autocast("autocast-fp16", torch.float16),
     "tf32": tf32,
     "micro-batch": micro_batch,
+    **dict.fromkeys(
+        ("train-only", "dora", "prune-masks", "prune-channels", "fewer-blocks", "torchao-weights"),
+        "test_levers_smaller.py",
+    ),
 }
 
 

@@ -52,6 +52,9 @@ for epoch in range(3):
 BY_NAME = (
     LOADER.replace("loader = DataLoader(data, batch_size=48)", "batch_size = 48")
     .replace("    for inputs, labels in loader:", "    for _ in range(20):")
+    # Wide enough for an optimizer's temporaries to matter.
+    .replace("128", "512")
+    .replace("nn.Linear(512, 250)", "nn.Linear(512, 1000)")
     .replace(
         "scheduler = ",
         "if optimizer.defaults['fused']:\n    raise RuntimeError('no fused kernel here')\nscheduler = ",
@@ -63,8 +66,8 @@ BY_NAME = (
     )
     .replace(
         "        loss = ",
-        "        inputs = torch.randn(batch_size, 1024, 64)\n"
-        "        labels = torch.randint(250, (batch_size, 1024))\n"
+        "        inputs = torch.randn(batch_size, 256, 64)\n"
+        "        labels = torch.randint(1000, (batch_size, 256))\n"
         "        model[0].register_forward_hook(whole_numbers)\n"
         "        loss = ",
     )

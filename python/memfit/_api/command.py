@@ -19,7 +19,7 @@ from typing import Any
 #: Seconds that an interrupted command has to end its script.
 GRACE = 20
 #: The line before what a failed script printed last, each line of which is indented.
-LAST_WORDS = "the script's last words:"
+LAST_WORDS = "the script's last output:"
 #: Folder of the package, so that the command is of the same installation.
 PACKAGES = str(Path(__file__).resolve().parents[2])
 #: Starts the command without the current folder on `sys.path`: a `random.py` there is none of memfit's.

@@ -103,7 +103,7 @@ def _clear(error: BaseException) -> None:
             trace = following.__traceback__
             traceback.clear_frames(trace)
             while trace is not None:
-                # A notebook's traceback has read `f_locals`, whose copy keeps what the frame no longer has.
+                # A notebook's traceback has read the frame's variables, and that copy keeps what it no longer has.
                 variables(trace.tb_frame)
                 trace = trace.tb_next
             following.__traceback__ = None

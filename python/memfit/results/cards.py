@@ -18,12 +18,12 @@ CardSort = Literal["price", "time", "memory"]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CardsReport(CardsQuestions):
-    """The report of a comparison of cards."""
+    """The report of a comparison of GPUs."""
 
     schema: str
     """The name and version of this schema."""
     rows: tuple[CardRow, ...]
-    """One row for each card, count and batch: those that fit first, each group in the order of `sort`."""
+    """One row for each GPU, count and batch: those that fit first, each group in the order of `sort`."""
     sort: CardSort
     """The order of the rows."""
     priced: PricedWork | None = None
@@ -48,16 +48,16 @@ class CardsReport(CardsQuestions):
 
 @dataclass(frozen=True, kw_only=True)
 class CardRow:
-    """A number of cards of one kind."""
+    """A number of GPUs of one kind."""
 
     gpu: str
-    """The card's name in the catalogue."""
+    """The GPU's name in the catalogue."""
     name: str
     """The driver's name for it."""
     architecture: str
     """The generation's name."""
     capacity: int
-    """Memory of one card in bytes."""
+    """Memory of one GPU in bytes."""
     count: int
     """How many of them train together."""
     batch: int | None = None
@@ -65,7 +65,7 @@ class CardRow:
     verdict: CardVerdict
     """The answer."""
     peak: Peak | None = None
-    """The peaks of the fullest card. Where the script does not fit, those of a card with unlimited memory."""
+    """The peaks of the fullest GPU. Where the script does not fit, those of a GPU with unlimited memory."""
     headroom: int | None = None
     """Bytes that the peak leaves free, at its upper bound; negative where they are missing."""
     chosen: PlanRun | None = None
@@ -77,9 +77,9 @@ class CardRow:
     step_ms_high: float | None = None
     """No more than this."""
     samples_per_s: float | None = None
-    """Samples a second of all cards together."""
+    """Samples a second of all GPUs together."""
     price: CardPrice | None = None
-    """The cheapest offer for this many of these cards; None without an offer, or without a speed."""
+    """The cheapest offer for this many of these GPUs; None without an offer, or without a speed."""
     pareto: bool
     """Whether no other row that fits is both cheaper (without prices: on less memory) and faster."""
     evidence: CardEvidence

@@ -124,7 +124,7 @@ class Fix:
     edit: Edit | None = None
     """A change of a source file."""
     card: int | None = None
-    """A card on which the allocator can get so much."""
+    """A GPU on which the allocator can get so much."""
     proof: FixProof | None = None
     """Result of a run with it, where there was one."""
 

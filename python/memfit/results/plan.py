@@ -23,7 +23,7 @@ class PlanReport(PlanQuestions):
     verdict: PlanVerdict | None = None
     """The answer; nothing where the question could not be answered."""
     device: DeviceInfo
-    """The card that the question was about."""
+    """The GPU that the question was about."""
     budget: int
     """Bytes of it that a plan may take."""
     margin: float
@@ -31,7 +31,7 @@ class PlanReport(PlanQuestions):
     allow: str
     """The largest change to the training that was allowed."""
     baseline: PlanRun | None = None
-    """The script as it is; where it does not fit, as it would be on a card with memory without end."""
+    """The script as it is; where it does not fit, as it would be on a GPU with memory without end."""
     chosen: PlanRun | None = None
     """The fastest plan that fits."""
     limit: PlanLimit | None = None
@@ -43,7 +43,7 @@ class PlanReport(PlanQuestions):
     advice: tuple[str, ...]
     """Further steps, or changes to allow."""
     smallest_card: SmallestCard | None = None
-    """The smallest card of the catalogue on which the script was seen to fit as it is."""
+    """The smallest GPU of the catalogue on which the script was seen to fit as it is."""
     evaluations: int
     """Runs of the script."""
     wall_s: float
@@ -125,15 +125,15 @@ class PlanRun:
     peak: Peak
     """The peaks."""
     step_ms_estimate: float | None = None
-    """Milliseconds that an optimizer step takes on the card, as an estimate."""
+    """Milliseconds that an optimizer step takes on the GPU, as an estimate."""
     step_ms_low: float | None = None
     """No less than this, as far as the model goes."""
     step_ms_high: float | None = None
     """No more than this."""
     fits: bool
-    """True if a run on the card fitted."""
+    """True if a run on the GPU fitted."""
     refuted: bool = False
-    """True if it was run on the card and did not fit."""
+    """True if it was run on the GPU and did not fit."""
     at_peak: AtPeak | None = None
     """Memory at the peak by category."""
 
@@ -174,7 +174,7 @@ class RejectedLever:
 
 @dataclass(frozen=True, kw_only=True)
 class SmallestCard:
-    """A card on which the script fits as it is."""
+    """A GPU on which the script fits as it is."""
 
     name: str
     """Its name."""

@@ -37,7 +37,7 @@ class RunReport(RunQuestions):
     verdict: Verdict
     """The answer."""
     device: DeviceInfo
-    """The card that the question was about."""
+    """The GPU that the question was about."""
     peak: Peak
     """The peaks of the rank with the highest device peak."""
     peak_interval: PeakInterval | None = None
@@ -84,14 +84,14 @@ class RunReport(RunQuestions):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceInfo:
-    """The card that the question was about."""
+    """The GPU that the question was about."""
 
     name: str
     """The name that the driver reports."""
     capacity: int
     """Total memory in bytes, as PyTorch sees it."""
     count: int
-    """Number of cards."""
+    """Number of GPUs."""
     kind: CardKind
     """Virtual or real."""
 
@@ -235,7 +235,7 @@ class Rank(Peak):
     rank: int
     """Number of the rank."""
     card: int
-    """The card that it used most."""
+    """The GPU that it used most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +245,7 @@ class Time:
     wall_s: float
     """Seconds from the start of the script to the verdict."""
     step_ms_estimate: float | None = None
-    """Milliseconds that a step would take on the card, or a pass of a script that only infers; absent where
+    """Milliseconds that a step would take on the GPU, or a pass of a script that only infers; absent where
     there is no estimate.
     """
     step_ms_low: float | None = None
@@ -255,7 +255,7 @@ class Time:
     busy_ms: dict[str, float] = field(default_factory=dict)
     """Milliseconds of GPU work in a step by kind; concurrent work counts for each kind."""
     clock: str | None = None
-    """Clock of the run: `estimate`, `instant` or `never`; absent on a real card."""
+    """Clock of the run: `estimate`, `instant` or `never`; absent on a real GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
