@@ -158,7 +158,7 @@ def test_a_script_that_fails_raises_with_its_traceback(tmp_path, capfd):
     assert raised.value.report.script.exit_status == 1
     assert 'train.py", line 2, in <module>\n    raise ValueError(' in str(raised.value)
     assert "ValueError: by itself" in raised.value.output
-    assert "the script's last words" in capfd.readouterr().err
+    assert "the script's last output" in capfd.readouterr().err
 
 
 def test_nothing_imports_torch():
