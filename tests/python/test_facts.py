@@ -54,7 +54,7 @@ def fresh():
     model, other = nn.Linear(3, 3), nn.Linear(3, 1)
 """
 END = """
-backwards = planned.facts.tell(model, [model])["backwards"]
+backwards = planned.facts.collect(model, [model])["backwards"]
 print(json.dumps({name: {"backwards": backwards, "refused": said}}))
 """
 
