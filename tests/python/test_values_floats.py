@@ -117,7 +117,9 @@ def test_a_script_that_reads_no_sizes_is_not_said_to(reads: bool, tmp_path: Path
     report = invoke(["run", "--gpu", "t4", "--format", "json", *command]).report
     assert report["verdict"] == "fits", report["problem"]
     said = [value["call"] for value in report["fidelity"]["values"]]
-    assert said == (["a value that only a GPU can compute, read by the script and taken as 0"] if reads else [])
+    assert said == (
+        ["a value that only a GPU can compute, read by the script and taken as 0"] if reads else []
+    )
     # So little is left that what was read would matter.
     tight = f"{int(report['peak']['device_upper'] * 1.05)}B"
     planned = invoke(["plan", "--gpu", "t4", "--memory", tight, "--format", "json", *command])

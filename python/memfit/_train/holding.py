@@ -103,7 +103,7 @@ def _clear(error: BaseException) -> None:
             trace = following.__traceback__
             traceback.clear_frames(trace)
             while trace is not None:
-                # A notebook's traceback has read the frame's variables, and that copy keeps what it no longer has.
+                # A notebook's traceback read the frame's variables; that copy keeps what the frame dropped.
                 variables(trace.tb_frame)
                 trace = trace.tb_next
             following.__traceback__ = None
