@@ -17,6 +17,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -175,6 +176,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="end each crate after this time")
     parser.add_argument("--table", action="store_true", help="only write the table again")
     chosen = parser.parse_args()
+    if shutil.which("cargo-mutants") is None:
+        raise SystemExit("there is no cargo-mutants: `cargo install cargo-mutants --locked` brings it")
     check_out()
     results = json.loads(STORE.read_text()) if STORE.exists() else {}
     for crate in [] if chosen.table else chosen.crates or CRATES:
