@@ -21,8 +21,10 @@ mod view;
 mod watch;
 
 use std::path::Path;
+use std::time::Instant;
 
 use memfit_devices::Catalogue;
+use memfit_report::wire::Problem;
 use serde::Serialize;
 
 pub(crate) use calibrate::calibrate;
@@ -45,11 +47,11 @@ pub(crate) use shrink::shrink;
 pub(crate) use view::view;
 pub(crate) use watch::watch;
 
-use crate::CliError;
 use crate::args::{Format, OutputArgs};
 use crate::calibrate::store;
 use crate::printer::{Printer, to_json};
 use crate::settings::Settings;
+use crate::{CliError, Hint as _};
 
 /// The catalogue with the user's own GPUs, and with what was measured on this machine.
 fn catalogue(named: Option<&Path>, settings: &Settings) -> Result<Catalogue, CliError> {
@@ -75,6 +77,53 @@ fn plain_catalogue(named: Option<&Path>, settings: &Settings) -> Result<Catalogu
         Some(file) => Catalogue::with_user_file(file)?,
         None => Catalogue::builtin()?,
     })
+}
+
+/// Seconds since `started`, to the millisecond.
+fn seconds_since(started: Instant) -> f64 {
+    (started.elapsed().as_secs_f64() * 1000.0).round() / 1000.0
+}
+
+/// The error with its causes, as a report has it.
+fn problem(error: &CliError) -> Problem {
+    let mut message = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        message = format!("{message}: {error}");
+        cause = error.source();
+    }
+    Problem { message, ..brief_problem(error) }
+}
+
+/// The error without its causes, as a report has it.
+fn brief_problem(error: &CliError) -> Problem {
+    let hints = error.hints();
+    Problem {
+        kind: error.kind().to_owned(),
+        message: error.to_string(),
+        hint: (!hints.is_empty()).then(|| hints.join("; ")),
+    }
+}
+
+/// Ends a verb: gives its report, and returns the error for which there is none, or with which it could not
+/// be given.
+fn conclude(
+    found: Result<(), CliError>,
+    report: &impl Serialize,
+    confidential: bool,
+    text: impl FnOnce() -> String,
+    out: &OutputArgs,
+    settings: &Settings,
+    printer: &Printer,
+) -> Result<(), CliError> {
+    let text_alone = out.format.or(settings.format).unwrap_or_default() == Format::Text;
+    match &found {
+        // For people an error is enough; programs get a document in any case.
+        Err(_) if text_alone && out.json.is_none() => {}
+        Err(_) => answer_shared(report, confidential, String::new, out, settings, printer)?,
+        Ok(()) => answer_shared(report, confidential, text, out, settings, printer)?,
+    }
+    found
 }
 
 /// Gives the answer in the form that was asked for; `confidential` leaves the user's names out of what a

@@ -168,12 +168,7 @@ impl<'a> Tries<'a> {
             Room::Budget => Bytes::new(self.budget),
             Room::Boundless => UNLIMITED,
         };
-        match &self.request.card {
-            Card::Virtual(device, count) => {
-                Card::Virtual(Box::new((**device).clone().with_memory(memory)), *count)
-            }
-            card @ Card::Local(_) => card.clone(),
-        }
+        self.request.card.with_memory(memory)
     }
 }
 

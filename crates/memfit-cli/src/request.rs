@@ -33,13 +33,7 @@ pub(crate) fn to_run(args: RunArgs, settings: &Settings, catalogue: &Catalogue) 
         }
         Card::Local(gpu.count)
     } else {
-        let GpuChoice { name, count } = &gpu;
-        let device = catalogue.find(name)?.clone();
-        let device = match memory {
-            Some(memory) => device.with_memory(memory),
-            None => device,
-        };
-        Card::Virtual(Box::new(device), *count)
+        virtual_card(&gpu, memory, catalogue)?
     };
     let (other_processes, others) = other_processes(args.other_processes.or(settings.other_processes), &card);
     let lone_rank = LoneRank::new(args.rank, args.world_size, &card)?;
@@ -82,7 +76,7 @@ pub(crate) fn to_measure(
     if gpu.name.eq_ignore_ascii_case(LOCAL) {
         return Err(CliError::LoaderForLocal);
     }
-    let device = catalogue.find(&gpu.name)?.clone();
+    let card = virtual_card(&gpu, None, catalogue)?;
     let mut command = args.loader;
     if command.first().is_some_and(|first| Path::new(first).extension().is_some_and(|ending| ending == "py"))
     {
@@ -92,11 +86,7 @@ pub(crate) fn to_measure(
         synthetic: Synthetic { weights: settings.synthetic_weights, data: None },
         show_output: settings.show_output,
         measure_loader: args.measure.0,
-        ..of_a_few_steps(
-            Card::Virtual(Box::new(device), gpu.count),
-            args.timeout.or(settings.timeout),
-            command,
-        )
+        ..of_a_few_steps(card, args.timeout.or(settings.timeout), command)
     })
 }
 
@@ -110,12 +100,7 @@ pub(crate) fn to_plan(
     if gpu.name.eq_ignore_ascii_case(LOCAL) {
         return Err(CliError::PlanForLocal);
     }
-    let device = catalogue.find(&gpu.name)?.clone();
-    let device = match args.memory {
-        Some(memory) => device.with_memory(memory),
-        None => device,
-    };
-    let card = Card::Virtual(Box::new(device), gpu.count);
+    let card = virtual_card(&gpu, args.memory, catalogue)?;
     let (other_processes, others) = other_processes(settings.other_processes, &card);
     Ok(Request {
         synthetic: synthetic(&args.script, settings),
@@ -159,7 +144,7 @@ pub(crate) fn to_track(
     if choice.name.eq_ignore_ascii_case(LOCAL) {
         return Err(CliError::CiForLocal);
     }
-    let card = Card::Virtual(Box::new(catalogue.find(&choice.name)?.clone()), choice.count);
+    let card = virtual_card(&choice, None, catalogue)?;
     let (other_processes, others) = other_processes(settings.other_processes, &card);
     let asked = script.steps.or(settings.steps.filter(|steps| *steps > 0));
     Ok(Request {
@@ -187,12 +172,7 @@ pub(crate) fn to_shrink(
     if gpu.name.eq_ignore_ascii_case(LOCAL) {
         return Err(CliError::ShrinkForLocal);
     }
-    let device = catalogue.find(&gpu.name)?.clone();
-    let device = match args.memory {
-        Some(memory) => device.with_memory(memory),
-        None => device,
-    };
-    let card = Card::Virtual(Box::new(device), gpu.count);
+    let card = virtual_card(gpu, args.memory, catalogue)?;
     let asked = args.steps.or(settings.steps.filter(|steps| *steps > 0));
     let (other_processes, others) = other_processes(settings.other_processes, &card);
     Ok(Request {
@@ -201,6 +181,15 @@ pub(crate) fn to_shrink(
         other_processes,
         others,
         ..of_a_few_steps(card, args.timeout.or(settings.timeout), args.command.words.clone())
+    })
+}
+
+/// The GPU of the catalogue that was named, with another amount of memory if that was given.
+fn virtual_card(gpu: &GpuChoice, memory: Option<Bytes>, catalogue: &Catalogue) -> Result<Card, CliError> {
+    let card = Card::Virtual(Box::new(catalogue.find(&gpu.name)?.clone()), gpu.count);
+    Ok(match memory {
+        Some(memory) => card.with_memory(memory),
+        None => card,
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use memfit_channel::env::LONE_RANK;
 use memfit_channel::{ClockMode, HostTime, Planned, Synthetic};
-use memfit_devices::{Device, Origin};
+use memfit_devices::{Bytes, Device, Origin};
 use memfit_report::wire::{CardKind, DeviceInfo};
 
 use crate::{RunError, Sizes};
@@ -27,6 +27,17 @@ impl Card {
     /// Returns `true` if the devices are real.
     pub fn is_local(&self) -> bool {
         matches!(self, Self::Local(_))
+    }
+
+    /// The same virtual devices with another amount of memory; real ones as they are.
+    #[must_use]
+    pub fn with_memory(&self, memory: Bytes) -> Self {
+        match self {
+            Self::Virtual(device, count) => {
+                Self::Virtual(Box::new((**device).clone().with_memory(memory)), *count)
+            }
+            Self::Local(count) => Self::Local(*count),
+        }
     }
 
     /// Description of the device for the report.

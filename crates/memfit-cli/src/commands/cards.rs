@@ -4,16 +4,16 @@ use std::time::Instant;
 
 use memfit_cards::{Found, Prices, Question, arrange, price_rows, sweep};
 use memfit_devices::{Catalogue, Device};
-use memfit_report::wire::{CardRow, CardSort, CardVerdict, CardsReport, PricedWork, Problem, schema};
+use memfit_report::wire::{CardRow, CardSort, CardVerdict, CardsReport, PricedWork, schema};
 use memfit_report::{cards_page, text};
 use memfit_run::Home;
 
 use super::plan::plan_for;
-use super::{answer_shared, catalogue};
-use crate::args::{CardsArgs, Format};
+use super::{brief_problem, catalogue, conclude, seconds_since};
+use crate::args::CardsArgs;
 use crate::request;
 use crate::settings::Settings;
-use crate::{CliError, Exit, Hint as _, Printer};
+use crate::{CliError, Exit, Printer};
 
 /// Samples that are priced where neither samples nor epochs are given and the data set's length is unknown.
 const DEFAULT_SAMPLES: u64 = 1_000_000;
@@ -24,30 +24,17 @@ pub(crate) fn cards(args: &CardsArgs, settings: &Settings, home: &Home, printer:
     let (out, confidential, page) = (args.out.clone(), args.script.confidential, args.output.clone());
     let mut report = blank(args);
     let mut found = compare(args, settings, home, printer, &mut report);
-    report.wall_s = (started.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
+    report.wall_s = seconds_since(started);
     if let (Ok(()), Some(page)) = (&found, &page) {
         found = std::fs::write(page, cards_page(&report)).map_err(CliError::io("write", page));
     }
     if let Err(error) = &found {
-        report.problem = Some(Problem {
-            kind: error.kind().to_owned(),
-            message: error.to_string(),
-            hint: Some(error.hints().join("; ")).filter(|hint| !hint.is_empty()),
-        });
+        report.problem = Some(brief_problem(error));
     }
-    let text_alone = out.format.or(settings.format).unwrap_or_default() == Format::Text;
-    let canvas = printer.canvas();
-    let told = match &found {
-        // For people an error is enough; programs get a document in any case.
-        Err(_) if text_alone && out.json.is_none() => Ok(()),
-        Err(_) => answer_shared(&report, confidential, String::new, &out, settings, printer),
-        Ok(()) => {
-            answer_shared(&report, confidential, || text::cards(&report, canvas), &out, settings, printer)
-        }
-    };
-    match (told, found) {
-        (Err(error), _) | (Ok(()), Err(error)) => printer.error(&error),
-        (Ok(()), Ok(())) => exit(&report.rows),
+    let shown = || text::cards(&report, printer.canvas());
+    match conclude(found, &report, confidential, shown, &out, settings, printer) {
+        Err(error) => printer.error(&error),
+        Ok(()) => exit(&report.rows),
     }
 }
 

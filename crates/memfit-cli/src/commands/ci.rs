@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use memfit_ci::{CiSettings, Measurement, Question, Roots, Script, compare, failed, file_name};
-use memfit_report::wire::{CiCommit, CiReport, CiVerdict, Problem, schema};
+use memfit_report::wire::{CiCommit, CiReport, CiVerdict, schema};
 use memfit_report::{ci_comment, text};
 use memfit_run::{Checkout, Home, Interrupt, RunError, repository, without_secrets};
 
 use self::measure::{Measurer, Unmeasured};
-use super::catalogue;
+use super::{catalogue, problem, seconds_since};
 use crate::args::{CiArgs, CiFormat, Format};
 use crate::printer::to_json;
 use crate::settings::Settings;
-use crate::{CliError, Exit, Hint as _, Printer};
+use crate::{CliError, Exit, Printer};
 
 /// Compares the peaks of the project's scripts with their baselines, or with those of a commit.
 pub(crate) fn ci(args: &CiArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
@@ -32,7 +32,7 @@ pub(crate) fn ci(args: &CiArgs, settings: &Settings, home: &Home, printer: &Prin
         problem: None,
     };
     let found = judge(args, settings, home, printer, &mut report);
-    report.wall_s = (started.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
+    report.wall_s = seconds_since(started);
     if let Err(error) = &found {
         report.problem = Some(problem(error));
     }
@@ -202,17 +202,6 @@ fn no_answer(
     };
     problem.message = format!("{of}{}", problem.message);
     Ok(failed(question, problem))
-}
-
-fn problem(error: &CliError) -> Problem {
-    let mut message = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        message = format!("{message}: {error}");
-        cause = error.source();
-    }
-    let hints = error.hints();
-    Problem { kind: error.kind().to_owned(), message, hint: (!hints.is_empty()).then(|| hints.join("; ")) }
 }
 
 /// Writes the baselines of all measured scripts.

@@ -10,19 +10,18 @@ use memfit_plan::{
     padding, search, search_carried, sha256,
 };
 use memfit_report::wire::{
-    CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanReport, PlanRun, PlanVerdict, Problem,
-    RejectedLever, schema,
+    CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanReport, PlanRun, PlanVerdict, RejectedLever, schema,
 };
 use memfit_report::{plan_page, text};
 use memfit_run::{Card, Home, Machine, Rehearsal, RunError};
 use memfit_vocabulary::{Framework, Label, Lever, Value};
 
-use super::{answer_shared, catalogue};
+use super::{brief_problem, catalogue, conclude, seconds_since};
 use crate::args::{CardsArgs, CommandArgs, GpuChoice, Margin, PlanArgs, SHOWN};
 use crate::plan::{Tries, patched, smallest_card};
 use crate::request;
 use crate::settings::Settings;
-use crate::{CliError, Exit, Hint as _, Printer};
+use crate::{CliError, Exit, Printer};
 
 /// Runs of the script, at most.
 const MAX_RUNS: u64 = 80;
@@ -34,29 +33,17 @@ pub(crate) fn plan(args: PlanArgs, settings: &Settings, home: &Home, printer: &P
     let page = args.html.clone();
     let mut report = blank(&args);
     let mut found = find(args, settings, home, printer, &mut report, true);
-    report.wall_s = (started.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
+    report.wall_s = seconds_since(started);
     if let (Ok(()), Some(page)) = (&found, &page) {
         found = std::fs::write(page, plan_page(&report)).map_err(CliError::io("write", page));
     }
-    let failed = found.as_ref().err();
-    if let Some(error) = failed {
-        report.problem = Some(Problem {
-            kind: error.kind().to_owned(),
-            message: error.to_string(),
-            hint: Some(error.hints().join("; ")).filter(|hint| !hint.is_empty()),
-        });
+    if let Err(error) = &found {
+        report.problem = Some(brief_problem(error));
     }
-    let text_alone = out.format.or(settings.format).unwrap_or_default() == crate::args::Format::Text;
-    let canvas = printer.canvas();
-    let told = match failed {
-        // For people an error is enough; programs get a document in any case.
-        Some(_) if text_alone && out.json.is_none() => Ok(()),
-        Some(_) => answer_shared(&report, confidential, String::new, &out, settings, printer),
-        None => answer_shared(&report, confidential, || text::plan(&report, canvas), &out, settings, printer),
-    };
-    match (told, found) {
-        (Err(error), _) | (Ok(()), Err(error)) => printer.error(&error),
-        (Ok(()), Ok(())) => match report.verdict {
+    let shown = || text::plan(&report, printer.canvas());
+    match conclude(found, &report, confidential, shown, &out, settings, printer) {
+        Err(error) => printer.error(&error),
+        Ok(()) => match report.verdict {
             Some(PlanVerdict::FitsAsIs | PlanVerdict::FitsWithPlan) => Exit::Good,
             Some(PlanVerdict::DoesNotFit) if !report.interrupted => Exit::BadNews,
             _ => Exit::NoAnswer,

@@ -1,19 +1,17 @@
 //! `memfit run`.
 
-use std::fmt::Write as _;
-
 use memfit_plan::{Here, Plan, sha256};
 use memfit_report::remarks::Note;
 use memfit_report::text;
-use memfit_report::wire::{CardKind, DeviceInfo, Problem, RunReport, Verdict};
+use memfit_report::wire::{CardKind, DeviceInfo, RunReport, Verdict};
 use memfit_run::{Home, Outcome, Request, failure};
 use memfit_vocabulary::Remark;
 
-use super::{answer_shared, calibrated_catalogue};
+use super::{answer_shared, calibrated_catalogue, problem};
 use crate::args::{Format, OutputArgs, RunArgs};
 use crate::request;
 use crate::settings::Settings;
-use crate::{CliError, Exit, Hint as _, Printer};
+use crate::{CliError, Exit, Printer};
 
 /// Lines of what a failed script printed that are shown.
 const LAST_LINES: usize = 30;
@@ -61,18 +59,6 @@ fn request(args: RunArgs, settings: &Settings) -> Result<Request, CliError> {
     let catalogue =
         calibrated_catalogue(args.script.catalogue.as_deref(), args.calibration.as_deref(), settings)?;
     request::to_run(args, settings, &catalogue)
-}
-
-/// The error with its causes, as the report has it.
-fn problem(error: &CliError) -> Problem {
-    let hints = error.hints();
-    let mut message = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        let _ = write!(message, ": {error}");
-        cause = error.source();
-    }
-    Problem { kind: error.kind().to_owned(), message, hint: (!hints.is_empty()).then(|| hints.join("; ")) }
 }
 
 /// The circumstances in which a plan was just used.

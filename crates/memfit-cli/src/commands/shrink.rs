@@ -5,47 +5,31 @@ use std::time::Instant;
 use memfit_cards::UNLIMITED;
 use memfit_channel::{LeverSetup, Part, Planned};
 use memfit_report::text;
-use memfit_report::wire::{Peak, Problem, ShrinkBytes, ShrinkReport, schema};
-use memfit_run::{Card, Ended, Home, Interrupt, Progress as _, Rehearsal, Request, report};
+use memfit_report::wire::{Peak, ShrinkBytes, ShrinkReport, schema};
+use memfit_run::{Ended, Home, Interrupt, Progress as _, Rehearsal, Request, report};
 use memfit_shrink::{Bench, Measured, Pass, TECHNIQUES, Technique, find, table};
 use memfit_vocabulary::{Lever, Value};
 
-use super::{answer_shared, catalogue};
-use crate::args::{Format, ShrinkArgs};
+use super::{brief_problem, catalogue, conclude, seconds_since};
+use crate::args::ShrinkArgs;
 use crate::plan::{failure_reason, training};
 use crate::printer::ProgressLine;
 use crate::request;
 use crate::settings::Settings;
-use crate::{CliError, Exit, Hint as _, Printer};
+use crate::{CliError, Exit, Printer};
 
 /// Measures techniques that make the model of a command smaller.
 pub(crate) fn shrink(args: &ShrinkArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
     let started = Instant::now();
     let mut report = blank(args);
     let found = measure(args, settings, home, printer, &mut report);
-    report.wall_s = (started.elapsed().as_secs_f64() * 1000.0).round() / 1000.0;
-    if let Err(error) = &found {
-        report.problem = Some(Problem {
-            kind: error.kind().to_owned(),
-            message: error.to_string(),
-            hint: Some(error.hints().join("; ")).filter(|hint| !hint.is_empty()),
-        });
-    }
-    let out = &args.out;
-    let text_alone = out.format.or(settings.format).unwrap_or_default() == Format::Text;
-    let canvas = printer.canvas();
-    let told = match &found {
-        // For people an error is enough; programs get a document in any case.
-        Err(_) if text_alone && out.json.is_none() => Ok(()),
-        Err(_) => answer_shared(&report, args.script.confidential, String::new, out, settings, printer),
-        Ok(()) => {
-            let shown = || text::shrink(&report, canvas);
-            answer_shared(&report, args.script.confidential, shown, out, settings, printer)
-        }
-    };
-    match (told, found) {
-        (Err(error), _) | (Ok(()), Err(error)) => printer.error(&error),
-        (Ok(()), Ok(())) => Exit::Good,
+    report.wall_s = seconds_since(started);
+    report.problem = found.as_ref().err().map(brief_problem);
+    let shown = || text::shrink(&report, printer.canvas());
+    let confidential = args.script.confidential;
+    match conclude(found, &report, confidential, shown, &args.out, settings, printer) {
+        Err(error) => printer.error(&error),
+        Ok(()) => Exit::Good,
     }
 }
 
@@ -184,12 +168,7 @@ impl Runs<'_> {
                 value: serde_json::to_value(value).unwrap_or_default(),
             })
             .collect();
-        let card = match &self.request.card {
-            Card::Virtual(device, count) => {
-                Card::Virtual(Box::new((**device).clone().with_memory(UNLIMITED)), *count)
-            }
-            card @ Card::Local(_) => card.clone(),
-        };
+        let card = self.request.card.with_memory(UNLIMITED);
         let part = match pass {
             Pass::Training => Part::Training,
             Pass::Inference => Part::Inference,

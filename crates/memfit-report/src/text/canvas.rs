@@ -3,6 +3,8 @@
 use anstyle::{AnsiColor, Style};
 use memfit_vocabulary::one_line;
 
+use crate::wire::Problem;
+
 /// The medium that a text is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Canvas {
@@ -60,6 +62,15 @@ impl Canvas {
             bar.push_str(&"#".repeat(length.div_ceil(8)));
         }
         bar
+    }
+
+    /// Why there is no answer, with its hint.
+    pub(super) fn problem(self, problem: &Problem) -> String {
+        let mut out = self.wrapped("  ", Style::new(), &problem.message);
+        if let Some(hint) = &problem.hint {
+            out.push_str(&self.wrapped("hint: ", ADVICE, hint));
+        }
+        out
     }
 
     /// `text` in lines that begin with `first`, then with as many spaces.

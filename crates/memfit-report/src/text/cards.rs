@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 
-use anstyle::Style;
-
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{count as grouped, size};
 use crate::wire::{CardEvidence, CardRow, CardSort, CardVerdict, CardsReport};
@@ -17,10 +15,7 @@ pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
     let mut out = String::new();
     headline(&mut out, report, canvas);
     if let Some(problem) = &report.problem {
-        out.push_str(&canvas.wrapped("  ", Style::new(), &problem.message));
-        if let Some(hint) = &problem.hint {
-            out.push_str(&canvas.wrapped("hint: ", ADVICE, hint));
-        }
+        out.push_str(&canvas.problem(problem));
         return out;
     }
     out.push('\n');

@@ -19,10 +19,7 @@ pub fn ci(report: &CiReport, canvas: Canvas) -> String {
     let mut out = String::new();
     headline(&mut out, report, canvas);
     if let Some(problem) = &report.problem {
-        out.push_str(&canvas.wrapped("  ", Style::new(), &problem.message));
-        if let Some(hint) = &problem.hint {
-            out.push_str(&canvas.wrapped("hint: ", ADVICE, hint));
-        }
+        out.push_str(&canvas.problem(problem));
         return out;
     }
     out.push('\n');

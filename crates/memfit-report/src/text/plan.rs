@@ -19,10 +19,7 @@ pub fn plan(report: &PlanReport, canvas: Canvas) -> String {
     let mut out = String::new();
     headline(&mut out, report, canvas);
     if let Some(problem) = &report.problem {
-        out.push_str(&canvas.wrapped("  ", Style::new(), &problem.message));
-        if let Some(hint) = &problem.hint {
-            out.push_str(&canvas.wrapped("hint: ", ADVICE, hint));
-        }
+        out.push_str(&canvas.problem(problem));
     }
     if let (Some(chosen), Some(PlanVerdict::FitsWithPlan)) = (&report.chosen, report.verdict) {
         the_plan(&mut out, report, chosen, canvas);

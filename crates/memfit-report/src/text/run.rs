@@ -109,10 +109,7 @@ fn headline(out: &mut String, report: &RunReport, canvas: Canvas) {
     out.push_str(&canvas.wrapped(&format!("{badge}  "), style, &sentence));
     if let Some(problem) = &report.problem {
         out.push('\n');
-        out.push_str(&canvas.wrapped("  ", Style::new(), &problem.message));
-        if let Some(hint) = &problem.hint {
-            out.push_str(&canvas.wrapped("hint: ", ADVICE, hint));
-        }
+        out.push_str(&canvas.problem(problem));
     }
 }
 

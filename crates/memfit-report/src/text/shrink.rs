@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use anstyle::Style;
 use memfit_vocabulary::counted;
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
@@ -18,10 +17,7 @@ pub fn shrink(report: &ShrinkReport, canvas: Canvas) -> String {
     let mut out = String::new();
     headline(&mut out, report, canvas);
     if let Some(problem) = &report.problem {
-        out.push_str(&canvas.wrapped("  ", Style::new(), &problem.message));
-        if let Some(hint) = &problem.hint {
-            out.push_str(&canvas.wrapped("hint: ", ADVICE, hint));
-        }
+        out.push_str(&canvas.problem(problem));
         return out;
     }
     out.push('\n');

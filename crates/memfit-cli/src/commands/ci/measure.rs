@@ -8,7 +8,7 @@ use memfit_ci::{Measurement, Roots, Script, largest_batch};
 use memfit_devices::Catalogue;
 use memfit_recording::{Recording, Source};
 use memfit_report::wire::{Problem, RunReport, Verdict};
-use memfit_run::{Card, Home, Interrupt, Request, RunError, read_source, without_secrets};
+use memfit_run::{Home, Interrupt, Request, RunError, read_source, without_secrets};
 
 use crate::args::CiArgs;
 use crate::settings::Settings;
@@ -70,7 +70,8 @@ impl Measurer<'_> {
         let Ran { mut report, mut recording, mut last_output } = self.run(&request)?;
         let fits = report.verdict == Verdict::Fits;
         if report.verdict == Verdict::Oom {
-            Ran { report, recording, last_output } = self.run(&unlimited(&request))?;
+            Ran { report, recording, last_output } =
+                self.run(&Request { card: request.card.with_memory(UNLIMITED), ..request.clone() })?;
         }
         if report.verdict != Verdict::Fits {
             return Err(Unmeasured::Problem(no_answer(&report, &last_output)));
@@ -125,17 +126,6 @@ impl Measurer<'_> {
             }
         })
     }
-}
-
-/// The request on a GPU with memory without a limit.
-fn unlimited(request: &Request) -> Request {
-    let card = match &request.card {
-        Card::Virtual(device, count) => {
-            Card::Virtual(Box::new((**device).clone().with_memory(UNLIMITED)), *count)
-        }
-        Card::Local(count) => Card::Local(*count),
-    };
-    Request { card, ..request.clone() }
 }
 
 /// A run's report, recording and last output.
