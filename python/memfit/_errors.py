@@ -5,7 +5,18 @@ from __future__ import annotations
 # Defined as in `typing`, which takes longer to import than this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ._api.report import Report
+
+
+def chained(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that led to it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 class MemfitError(RuntimeError):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import memfit
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+from memfit._api import html
 from memfit._notebook import held, magics, script
 from memfit._notebook.cells import Cell, History, Source, asks_memfit, python
 from support import on_device
@@ -230,3 +232,15 @@ def test_errors_of_memory_are_told_apart():
     assert held.is_out_of_memory(type("OutOfMemoryError", (RuntimeError,), {})())
     assert held.is_out_of_memory(RuntimeError("CUDA out of memory. Tried to allocate"))
     assert not held.is_out_of_memory(MemoryError())
+
+
+def test_categories_have_the_colours_of_the_viewer() -> None:
+    style = Path(__file__).parents[2] / "crates/memfit-view/assets/style.css"
+    light, dark, *_ = re.findall(r"^ *(--parameters: .*)$", style.read_text(), re.M)
+    for here, viewer in ((html.LIGHT, light), (html.DARK, dark)):
+        own = dict(re.findall(r"--([a-z]+):(#\w+)", here))
+        theirs = dict(re.findall(r"--([a-z]+): (#\w+)", viewer))
+        # A notebook's page has another background, on which the viewer's fragmentation cannot be seen.
+        del theirs["fragmentation"]
+        assert len(theirs) == 10
+        assert {name: own[name] for name in theirs} == theirs

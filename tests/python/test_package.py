@@ -44,6 +44,11 @@ def test_importing_it_imports_neither_torch_nor_anything_slow() -> None:
     assert not modules & slow
 
 
+@pytest.mark.parametrize("module", ["memfit._api.verbs", "memfit._notebook.magics"])
+def test_asking_from_python_or_a_notebook_imports_no_torch(module: str) -> None:
+    assert "torch" not in imported_by(f"import {module}")
+
+
 @pytest.mark.parametrize("arguments", [["--version"], ["gpus"], ["doctor"]])
 def test_a_verb_that_runs_no_script_imports_no_torch(arguments: list[str]) -> None:
     code = f"import sys; sys.argv = ['memfit', *{arguments}]; import memfit._cli; memfit._cli.main()"

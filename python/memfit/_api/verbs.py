@@ -82,8 +82,7 @@ def run(
         confidential=confidential,
         isolated=isolated,
     )
-    reply = ask("run", [*arguments, "--", *words(command)], cwd=cwd, env=env, progress=progress)
-    return result(RunReport, reply, cwd)
+    return _of_script(RunReport, "run", arguments, command, cwd, env, progress)
 
 
 def plan(
@@ -131,8 +130,7 @@ def plan(
         confidential=confidential,
         isolated=isolated,
     )
-    reply = ask("plan", [*arguments, "--", *words(command)], cwd=cwd, env=env, progress=progress)
-    return result(PlanReport, reply, cwd)
+    return _of_script(PlanReport, "plan", arguments, command, cwd, env, progress)
 
 
 def cards(
@@ -190,8 +188,7 @@ def cards(
         confidential=confidential,
         isolated=isolated,
     )
-    reply = ask("cards", [*arguments, "--", *words(command)], cwd=cwd, env=env, progress=progress)
-    return result(CardsReport, reply, cwd)
+    return _of_script(CardsReport, "cards", arguments, command, cwd, env, progress)
 
 
 def explain(
@@ -246,6 +243,20 @@ def check(
     named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     files = [os.fspath(path) for path in named]
     return result(CheckReport, ask("check", [*arguments, "--", *files], cwd=cwd), cwd)
+
+
+def _of_script(
+    kind: type[R],
+    verb: str,
+    arguments: Sequence[str],
+    command: Command,
+    cwd: Path | None,
+    env: Mapping[str, str] | None,
+    progress: bool,
+) -> R:
+    """Ask a verb about a training command."""
+    reply = ask(verb, [*arguments, "--", *words(command)], cwd=cwd, env=env, progress=progress)
+    return result(kind, reply, cwd)
 
 
 def result(kind: type[R], reply: Reply, folder: Path | None = None) -> R:

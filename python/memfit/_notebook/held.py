@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .._levers.variables import variables
+from .._errors import chained
 
 #: Objects that are looked at, so that a hint never takes long.
 MAX_OBJECTS = 20_000
@@ -38,16 +38,16 @@ def _of_outputs(name: str) -> bool:
 
 def _locals(error: BaseException | None) -> Iterator[Any]:
     """Return the variables of an error's functions; those of a cell itself are the notebook's own."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        trace = error.__traceback__
+    # The levers' package imports torch.
+    from .._levers.variables import variables
+
+    for each in chained(error):
+        trace = each.__traceback__
         while trace is not None:
             frame = trace.tb_frame
             if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
                 yield from variables(frame).values()
             trace = trace.tb_next
-        error = error.__cause__ or error.__context__
 
 
 def _storages(values: Iterable[Any]) -> dict[int, int]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .._errors import chained
 from .._levers.variables import variables
 
 
@@ -95,10 +96,7 @@ def release() -> int:
 
 def _clear(error: BaseException) -> None:
     """Clear the frames of an exception and of those that led to it."""
-    seen: set[int] = set()
-    following: BaseException | None = error
-    while following is not None and id(following) not in seen:
-        seen.add(id(following))
+    for following in chained(error):
         with contextlib.suppress(Exception):
             trace = following.__traceback__
             traceback.clear_frames(trace)
@@ -107,7 +105,6 @@ def _clear(error: BaseException) -> None:
                 variables(trace.tb_frame)
                 trace = trace.tb_next
             following.__traceback__ = None
-        following = following.__cause__ or following.__context__
 
 
 def _free() -> int:

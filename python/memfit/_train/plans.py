@@ -14,8 +14,8 @@ from memfit._levers.saying import warn
 
 from .optimizers import members
 
-# Levers that set the step's precision.
-_PRECISIONS = {"autocast-bf16": "bf16", "autocast-fp16": "fp16"}
+# Levers that set a precision, with its name.
+PRECISION_LEVERS = {"autocast-bf16": "bf16", "autocast-fp16": "fp16"}
 
 Plan = "str | os.PathLike[str] | Mapping[str, Any]"
 
@@ -34,14 +34,13 @@ class Planned:
         precision: str | None,
     ) -> None:
         read = _read(plan, target.place()) if plan is not None else {}
-        chosen = {
-            each["name"]: each["value"] for each in read.get("lever", ()) if each.get("value") is not False
-        }
-        chosen.update(levers or {})
+        chosen = levers_of(read, levers)
         chosen = {name: value for name, value in chosen.items() if value is not False and value is not None}
-        of_plan = [_PRECISIONS[name] for name in list(chosen) if name in _PRECISIONS]
+        of_plan = [PRECISION_LEVERS[name] for name in list(chosen) if name in PRECISION_LEVERS]
         if precision is not None:
-            chosen = {name: value for name, value in chosen.items() if name not in (*_PRECISIONS, "tf32")}
+            chosen = {
+                name: value for name, value in chosen.items() if name not in (*PRECISION_LEVERS, "tf32")
+            }
             of_plan = []
         conflict = _core.lever_conflict(list(chosen))
         if conflict is not None:
@@ -59,7 +58,7 @@ class Planned:
                 "`gradient-as-bucket-view` is not needed: `memfit.Step` frees its all-reduce buckets after "
                 "the exchange"
             )
-        here = [(name, value) for name, value in chosen.items() if name not in _PRECISIONS]
+        here = [(name, value) for name, value in chosen.items() if name not in PRECISION_LEVERS]
         try:
             self._applied = apply(target, here)
         except CannotApply as error:
@@ -80,6 +79,12 @@ class Planned:
     def close(self) -> None:
         """Undo all levers."""
         self._applied.undo()
+
+
+def levers_of(plan: Mapping[str, Any], levers: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the levers of a plan that was read, and the given ones, which take precedence."""
+    chosen = {each["name"]: each["value"] for each in plan.get("lever", ()) if each.get("value") is not False}
+    return {**chosen, **(levers or {})}
 
 
 def _read(plan: Any, place: torch.device) -> Mapping[str, Any]:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from memfit import _core
+from memfit._train.plans import PRECISION_LEVERS, levers_of
 
 # Levers that a trainer's loader would have to apply, and that `memfit.Step.over` applies elsewhere.
 LOADER_LEVERS = ("length-buckets", "loader-workers", "resize-before-upload")
-# Levers that set a precision, and what trainers call it.
-PRECISIONS = {"autocast-bf16": "bf16", "autocast-fp16": "fp16"}
 
 
 @dataclass(frozen=True)
@@ -39,14 +38,11 @@ class Settings:
         `precision` is the trainer's own, which autocast levers must agree with.
         """
         read = read_plan(self.plan)
-        levers = {
-            each["name"]: each["value"] for each in read.get("lever", ()) if each.get("value") is not False
-        }
-        levers.update(self.levers or {})
+        levers = levers_of(read, self.levers)
         left_out = [
             f"`{name}`: it is for the loader" for name in LOADER_LEVERS if levers.pop(name, None) is not None
         ]
-        for lever, name in PRECISIONS.items():
+        for lever, name in PRECISION_LEVERS.items():
             if levers.pop(lever, None) is not None and precision != name:
                 raise ValueError(
                     f"the plan has `{lever}`, but the trainer computes in {precision or 'fp32'}\n"

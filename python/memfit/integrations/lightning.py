@@ -23,9 +23,9 @@ from torch import nn
 
 from memfit._levers.saying import warn
 from memfit._train.gradients import Gradients
-from memfit._train.noise import NoiseScale
 
 from ._counters import Counters
+from ._progress import Progress, joined
 from ._settings import Settings
 
 __all__ = ["Callback", "Settings"]
@@ -42,22 +42,15 @@ class _Logged(NamedTuple):
     keywords: dict[str, Any]
 
 
-class Callback(pl.Callback):  # type: ignore[misc]
+class Callback(Progress, pl.Callback):  # type: ignore[misc]
     """Runs training steps in micro-batches that fit: `Trainer(callbacks=[Callback()])`.
 
     It takes over the strategy's `training_step` and `backward` while the trainer fits.
     """
 
     def __init__(self, settings: Settings | None = None) -> None:
+        super().__init__()
         self.settings = settings or Settings()
-        self.retries = 0
-        """Number of attempts that ran out of memory."""
-        self.micro_batches = 0
-        """Largest number of micro-batches that a batch was run in."""
-        self.changed: tuple[str, ...] = ()
-        """Differences from the training without memfit."""
-        self._gradients: Gradients | None = None
-        self._noise: NoiseScale | None = None
         self._trainer: Any = None
         self._undo: list[Callable[[], None]] = []
         self._forward: Callable[..., Any] = lambda: None
@@ -66,15 +59,6 @@ class Callback(pl.Callback):  # type: ignore[misc]
         self._output: Any = None
         # Gradients of the batch that just ran, until the trainer asks for its backward pass.
         self._ready: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def noise_scale(self) -> NoiseScale:
-        """Return the gradient noise scale of the running training, or of the last one."""
-        found = self._gradients.noise_scale() if self._gradients is not None else self._noise
-        if found is None:
-            raise RuntimeError(
-                "no gradient noise scale was measured\nhint: pass `Settings(noise_scale=True)`, and train"
-            )
-        return found
 
     # ---------------------------------------------------------------------------------------- a training
 
@@ -158,8 +142,7 @@ class Callback(pl.Callback):  # type: ignore[misc]
     def _end(self) -> None:
         if self._gradients is None:
             return
-        if self._gradients.measures_noise:
-            self._noise = self._gradients.noise_scale()
+        self._keep_noise()
         while self._undo:
             self._undo.pop()()
         self._gradients.close()
@@ -180,17 +163,10 @@ class Callback(pl.Callback):  # type: ignore[misc]
                 parameter.grad = None
         ends = not trainer.fit_loop._should_accumulate()
         result = gradients.add(batch, (args, kwargs), ends=ends)
-        self.retries += result.retries
-        self.micro_batches = max(self.micro_batches, result.micro_batches)
-        self.changed = tuple(dict.fromkeys(self.changed + result.changed))
+        self._add_result(result)
         self._ready = [(each, each.grad) for each in gradients.parameters if each.grad is not None]
         self._log([logged for _, logged in gradients.notes], gradients.factors)
-        shares = [
-            output if factor == 1.0 else output * factor
-            for (output, _), factor in zip(gradients.notes, gradients.factors, strict=True)
-            if factor
-        ]
-        loss = sum(shares[1:], shares[0]) if shares else torch.zeros((), device=gradients.device)
+        loss = joined(gradients, [output for output, _ in gradients.notes])
         # The trainer needs a loss with a gradient, but its backward pass has run.
         loss = loss.detach().requires_grad_()
         return {**result.metrics, "loss": loss} if result.metrics else loss

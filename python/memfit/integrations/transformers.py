@@ -17,11 +17,11 @@ from torch import nn
 
 from memfit._levers.saying import warn
 from memfit._train.gradients import Gradients
-from memfit._train.noise import NoiseScale
 
 from ._arguments import training_arguments
 from ._counters import Counters
 from ._preferences import count_pairs, has_pairs, split_pairs
+from ._progress import Progress, joined
 from ._settings import Settings
 
 __all__ = ["Callback", "Mixin", "Settings", "memfit_trainer", "training_arguments"]
@@ -32,7 +32,7 @@ _Base: Any = object
 _IGNORED = -100
 
 
-class Callback(transformers.TrainerCallback):  # type: ignore[misc]
+class Callback(Progress, transformers.TrainerCallback):  # type: ignore[misc]
     """Runs the steps of a trainer in micro-batches that fit. For a trainer whose class is not yours:
     `trainer.add_callback(Callback(trainer))`.
 
@@ -40,30 +40,14 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(self, trainer: transformers.Trainer, settings: Settings | None = None) -> None:
+        super().__init__()
         self.trainer = trainer
         self.settings = settings or getattr(trainer.args, "memfit_settings", None) or Settings()
-        self.retries = 0
-        """Number of attempts that ran out of memory."""
-        self.micro_batches = 0
-        """Largest number of micro-batches that a batch was run in."""
-        self.changed: tuple[str, ...] = ()
-        """Differences from the training without memfit."""
-        self._gradients: Gradients | None = None
-        self._noise: NoiseScale | None = None
         self._captured: tuple[torch.Tensor, dict[str, Any]] | None = None
         self._returned: torch.Tensor | None = None
         self._undo: Callable[[], None] = lambda: None
         if not isinstance(trainer, Mixin):
             trainer.training_step = functools.partial(self.training_step, trainer.training_step)
-
-    def noise_scale(self) -> NoiseScale:
-        """Return the gradient noise scale of the running training, or of the last one."""
-        found = self._gradients.noise_scale() if self._gradients is not None else self._noise
-        if found is None:
-            raise RuntimeError(
-                "no gradient noise scale was measured\nhint: pass `Settings(noise_scale=True)`, and train"
-            )
-        return found
 
     # ------------------------------------------------------------------------------------------- a batch
 
@@ -86,15 +70,8 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]
             # The trainer calls no hook after an error.
             self._end()
             raise
-        self.retries += result.retries
-        self.micro_batches = max(self.micro_batches, result.micro_batches)
-        self.changed = tuple(dict.fromkeys(self.changed + result.changed))
-        shares = [
-            loss if factor == 1.0 else loss * factor
-            for loss, factor in zip(gradients.notes, gradients.factors, strict=True)
-            if factor
-        ]
-        return sum(shares[1:], shares[0]) if shares else torch.zeros((), device=gradients.device)
+        self._add_result(result)
+        return joined(gradients, gradients.notes)
 
     def _is_scaled(self, items: Any) -> bool:
         """Return `True` if losses are sums over tokens, divided by the whole window's number of tokens."""
@@ -205,8 +182,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]
     def _end(self) -> None:
         if self._gradients is None:
             return
-        if self._gradients.measures_noise:
-            self._noise = self._gradients.noise_scale()
+        self._keep_noise()
         self._gradients.close()
         self._undo()
         self._gradients = None
