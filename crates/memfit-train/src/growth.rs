@@ -87,6 +87,26 @@ mod tests {
         assert_eq!((leak.per_step, leak.steps_left), (1 << 20, Some(100)));
     }
 
+    /// Live memory after steps that changed it by these MiB.
+    fn changes(mib: &[i64]) -> impl Iterator<Item = u64> {
+        mib.iter().scan(1_000i64 << 20, |live, change| {
+            *live += change << 20;
+            Some(live.cast_unsigned())
+        })
+    }
+
+    #[test]
+    fn uneven_growth_is_a_leak_of_the_median_step() {
+        let leak = after(changes(&[0, 9, 1, 8, 2, 7, 3, 6, 4, 5])).leak(None).expect("it grows");
+        assert_eq!(leak.per_step, 5 << 20);
+    }
+
+    #[test]
+    fn a_step_may_release_twice_the_growth_of_a_step() {
+        assert!(after(changes(&[0, 1, 1, 1, 1, -2, 1, 1, 1, 1, 1])).leak(None).is_some());
+        assert!(after(changes(&[0, 1, 1, 1, 1, -3, 1, 1, 1, 1, 1])).leak(None).is_none());
+    }
+
     #[test]
     fn growth_is_suspected_before_it_is_told() {
         assert!(!after((0..3).map(|step| step << 20)).suspects());

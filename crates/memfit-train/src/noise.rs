@@ -264,6 +264,46 @@ mod tests {
         scale
     }
 
+    /// A step of two samples that estimates exactly this `|G|²` and `tr Σ`.
+    fn exact(gradient: f64, noise: f64) -> NoiseSample {
+        let norm = gradient + noise;
+        NoiseSample { parts: vec![(1.0, norm), (1.0, norm)], whole: 4.0 * gradient + 2.0 * noise }
+    }
+
+    #[test]
+    fn an_interval_is_the_mean_with_its_standard_error() {
+        let noises: Vec<f64> = (0..12).map(|step| f64::from(step * step % 7)).collect();
+        let mut scale = NoiseScale::default();
+        noises.iter().for_each(|&noise| assert!(scale.step(&exact(1.0, noise))));
+        // Newer estimates weigh more. The gradient does not vary, so that the noise alone makes the interval.
+        let weights: Vec<f64> = (0..12).rev().map(|age| 0.99f64.powi(age)).collect();
+        let total: f64 = weights.iter().sum();
+        let mean = weights.iter().zip(&noises).map(|(weight, noise)| weight * noise).sum::<f64>() / total;
+        let spread = weights.iter().zip(&noises).map(|(weight, noise)| weight * (noise - mean).powi(2));
+        let variance = spread.sum::<f64>() / total;
+        let effective = total * total / weights.iter().map(|weight| weight * weight).sum::<f64>();
+        let half = 1.96 * (variance / (effective - 1.0)).sqrt();
+        let found = scale.estimate().expect("steps");
+        for (is, should) in [
+            (found.low, mean - half),
+            (found.value, mean),
+            (found.high, mean + half),
+            (Some(found.batch), 2.0),
+        ] {
+            assert!((is.expect("bounded") - should).abs() < 1e-9, "{found:?} instead of {mean} ± {half}");
+        }
+    }
+
+    #[test]
+    fn advice_has_the_costs_of_half_and_twice_the_batch() {
+        // With the noise scale B and the batch N, a step count is in proportion to 1 + B/N, samples to N + B.
+        let mut scale = NoiseScale::default();
+        (0..10).for_each(|_| assert!(scale.step(&exact(1.0, 3.0))));
+        let advice = scale.advice("SGD", "samples");
+        let costs = "half of it takes 1.60 times the steps and 0.80 times the samples, twice of it 0.70 and 1.40 times";
+        assert!(advice.contains(costs), "{advice}");
+    }
+
     #[test]
     fn converges_to_the_true_scale_for_even_and_uneven_parts() {
         for sizes in [&[4, 4, 4, 4][..], &[3, 13], &[7, 3, 5, 1], &[8, 8]] {
@@ -312,6 +352,9 @@ mod tests {
         let before = scale.estimate();
         assert!(!scale.step(&NoiseSample { parts: vec![(4.0, f64::INFINITY), (4.0, 1.0)], whole: f64::NAN }));
         assert_eq!(scale.estimate(), before);
+        let mut none = NoiseScale::default();
+        assert!(!none.step(&NoiseSample { parts: vec![(4.0, f64::NAN), (4.0, 1.0)], whole: 1.0 }));
+        assert!(none.advice("SGD", "samples").contains("not finite"));
     }
 
     #[test]

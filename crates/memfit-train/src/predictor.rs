@@ -114,10 +114,9 @@ fn kind_of(shape: &str) -> String {
 fn above(needs: &BTreeMap<u32, u64>) -> Option<(f64, f64)> {
     let count = needs.len() as f64;
     let points = || needs.iter().map(|(&size, &need)| (f64::from(size), need as f64));
-    let (sum_x, sum_y) = points().fold((0.0, 0.0), |(x, y), point| (x + point.0, y + point.1));
-    let (mean_x, mean_y) = (sum_x / count, sum_y / count);
+    let mean = points().map(|(x, _)| x).sum::<f64>() / count;
     let (covariance, variance) = points().fold((0.0, 0.0), |(covariance, variance), (x, y)| {
-        (covariance + (x - mean_x) * (y - mean_y), variance + (x - mean_x).powi(2))
+        (covariance + (x - mean) * y, variance + (x - mean).powi(2))
     });
     if variance <= 0.0 || variance.is_nan() {
         return None;

@@ -75,6 +75,17 @@ fn gradients_are_no_part_of_what_grows() {
 }
 
 #[test]
+fn in_pairs_no_sample_is_left_alone() {
+    let pairs = Settings { micro_batch: Some(8), pairs: true, ..Settings::default() };
+    let mut device = Device::new(1 << 20);
+    assert_eq!(device.step(&mut controller(pairs.clone()), 9, true), Ok(vec![7, 2]));
+    // After an out-of-memory error, parts are even.
+    device.capacity = 150;
+    assert_eq!(device.step(&mut controller(pairs), 9, true), Ok(vec![3, 3, 3]));
+    assert_eq!(device.failures, 1);
+}
+
+#[test]
 fn a_room_that_differs_by_little_changes_no_size() {
     let mut controller = controller(Settings { careful: true, ..Settings::default() });
     let mut device = Device::new(400);
