@@ -136,7 +136,7 @@ def test_keywords_are_the_options_of_the_verb(verb):
             "no GPU of the catalogue",
             "memfit gpus",
         ),
-        (lambda: memfit.explain("nothing.memfit"), "`nothing.memfit` cannot be opened", None),
+        (lambda: memfit.explain("nothing.memfit"), "`nothing.memfit` cannot be read", None),
         (lambda: memfit.check("nothing.py"), "nothing.py", None),
     ],
 )

@@ -1,10 +1,11 @@
 //! Errors before there is an answer, with hints for the user.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use memfit_allocator::{RestoreError, SettingsError};
 use memfit_devices::CatalogueError;
 use memfit_explain::{ExplainError, NoMatchingBlocks};
+use memfit_recording::OpenError;
 use memfit_run::RunError;
 
 /// Advice that goes with an error.
@@ -143,12 +144,12 @@ pub enum CliError {
     #[error(transparent)]
     NoMatchingBlocks(#[from] NoMatchingBlocks),
     /// A file that is none of those that memfit knows, or a damaged one.
-    #[error("`{}` cannot be opened", path.display())]
+    #[error("`{}` cannot be read", path.display())]
     Unopenable {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: Box<memfit_recording::OpenError>,
+        source: Box<OpenError>,
     },
     /// A recording in which nothing happened.
     #[error("`{}` has no memory events{}", path.display(), device.map_or(String::new(), |device| format!(" of device {device}")))]
@@ -403,7 +404,7 @@ impl Hint for CliError {
                 vec![format!("it has blocks of {}", known.join(", "))]
             }
             Self::Explain(_) => vec!["a snapshot that was cut off or changed by hand may be like this; `memfit explain` says what it can of it".to_owned()],
-            Self::Unopenable { source, .. } => source.hint().map(str::to_owned).into_iter().collect(),
+            Self::Unopenable { path, source } => unreadable(path, source),
             Self::NothingToShow { device: Some(_), .. } => vec!["leave `--device` out to see them all".to_owned()],
             Self::NothingToShow { device: None, .. } => {
                 vec!["call `torch.cuda.memory._record_memory_history()` before the allocations that you want to see".to_owned()]
@@ -442,5 +443,20 @@ impl Hint for CliError {
             | Self::Output(_)
             | Self::Json(_) => Vec::new(),
         }
+    }
+}
+
+/// Advice on a file that is no recording, snapshot, trace or log.
+fn unreadable(path: &Path, error: &OpenError) -> Vec<String> {
+    let no_memory = matches!(error, OpenError::NoError { .. } | OpenError::Unknown | OpenError::Empty);
+    match path.extension().and_then(std::ffi::OsStr::to_str) {
+        Some("py") if no_memory => vec![
+            format!("`memfit run --gpu NAME -- python {}` runs the script on a virtual GPU", path.display()),
+            "memfit reads recordings of memfit, PyTorch's memory snapshots, profiler traces and logs".to_owned(),
+        ],
+        Some("ipynb") if no_memory => {
+            vec!["in a notebook, `%load_ext memfit` brings `%%memfit run --gpu NAME`".to_owned()]
+        }
+        _ => error.hint().map(str::to_owned).into_iter().collect(),
     }
 }

@@ -39,6 +39,9 @@ fn help() {
 #[test]
 fn mistakes() {
     let place = Place::new();
+    for file in ["a_script.py", "a_notebook.ipynb", "a.log"] {
+        std::fs::write(place.folder.path().join(file), "epoch = 1\nloss = 2.3\n").unwrap();
+    }
     for (name, arguments) in [
         ("unknown_verb", &["fly"][..]),
         ("unknown_option", &["gpus", "--colour"]),
@@ -58,6 +61,10 @@ fn mistakes() {
         ("shrink_unknown_technique", &["shrink", "--gpu", "t4", "--only", "magic", "--", "true"]),
         ("shrink_on_local", &["shrink", "--gpu", "local", "--", "true"]),
         ("ci_without_settings", &["ci"]),
+        ("explain_missing_file", &["explain", "nothing.memfit"]),
+        ("explain_a_script", &["explain", "a_script.py"]),
+        ("explain_a_notebook", &["view", "a_notebook.ipynb", "-o", "page.html"]),
+        ("explain_a_log_without_an_error", &["explain", "a.log"]),
         ("ci_accepts_no_base", &["ci", "--accept", "--base", "main"]),
         ("missing_catalogue", &["gpus", "--catalogue", "cards.toml"]),
     ] {

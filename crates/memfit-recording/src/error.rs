@@ -79,7 +79,7 @@ impl RecordingError {
 #[non_exhaustive]
 pub enum OpenError {
     /// Reading the file failed.
-    #[error("the file cannot be read: {0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
     /// The file is empty.
     #[error("the file is empty")]

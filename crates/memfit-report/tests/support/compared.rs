@@ -51,7 +51,8 @@ fn report(rows: Vec<CardRow>, priced: Option<PricedWork>) -> CardsReport {
     }
 }
 
-/// One with prices, one of two GPUs each with a plan, one where it fits nowhere, and one without an answer.
+/// One with prices, one of two GPUs each with a plan, one where it fits nowhere, one without an answer, and
+/// one where no GPU has a verdict.
 pub(crate) fn each() -> Vec<CardsReport> {
     use CardVerdict::{DoesNotFit, FitsAsIs, FitsWithPlan, Unknown};
     let price = |amount: f64| CardPrice {
@@ -93,5 +94,6 @@ pub(crate) fn each() -> Vec<CardsReport> {
         }),
         ..report(vec![unknown("t4")], None)
     };
-    vec![report(mixed, Some(work)), report(two, None), report(none, None), failed]
+    let unclear = report(vec![unknown("v100-16gb"), unknown("titan-v")], None);
+    vec![report(mixed, Some(work)), report(two, None), report(none, None), failed, unclear]
 }
