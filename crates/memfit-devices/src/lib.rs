@@ -23,12 +23,14 @@ mod calibration;
 mod catalogue;
 mod device;
 mod error;
+mod link;
 mod outside;
 mod overhead;
 mod raw;
 mod speed;
 
 pub use bytes::{Bytes, SizeError, parse_size};
+pub use link::{Cluster, Link, LinkError, LinkOwner, LinkPlace, LinkSpeed, find_link, links};
 pub use calibration::{CalibratedCard, CalibratedLink, CalibratedWith, Calibration, Gap, Spread};
 pub use catalogue::Catalogue;
 pub use device::{
