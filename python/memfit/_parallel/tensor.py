@@ -36,7 +36,9 @@ class Region:
     @property
     def plan(self) -> dict[str, Any]:
         """The styles of `parallelize_module`. An input that is no DTensor is whole on each rank."""
-        column = {name: ColwiseParallel(input_layouts=Replicate(), use_local_output=False) for name in self.columns}
+        column = {
+            name: ColwiseParallel(input_layouts=Replicate(), use_local_output=False) for name in self.columns
+        }
         row = {
             name: RowwiseParallel(
                 input_layouts=Replicate(), output_layouts=Replicate(), use_local_output=False
@@ -122,9 +124,7 @@ def _from_plan(
     return region, None
 
 
-def _refusal(
-    module: nn.Module, region: Region, linears: Mapping[str, nn.Linear], degree: int
-) -> str | None:
+def _refusal(module: nn.Module, region: Region, linears: Mapping[str, nn.Linear], degree: int) -> str | None:
     """Return why the matrices of a region cannot be divided evenly."""
     for name, dimension in [(name, 0) for name in region.columns] + [(name, 1) for name in region.rows]:
         size = linears[name].weight.shape[dimension]
@@ -187,7 +187,7 @@ def _treat_tensors_as_replicated() -> None:
 
 
 def _use_math_attention(module: nn.Module) -> None:
-    """Compute attention from single operations: DTensor knows the fused kernels of GPUs, but not the CPU's."""
+    """Compute attention from single operations: DTensor knows the GPUs' fused kernels, but not the CPU's."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     inner = module.forward
@@ -205,7 +205,11 @@ def _enter(mesh: DeviceMesh) -> Any:
 
     def enter(_module: nn.Module, args: Any, kwargs: Any) -> Any:
         def convert(value: Any) -> Any:
-            if isinstance(value, torch.Tensor) and not isinstance(value, DTensor) and value.is_floating_point():
+            if (
+                isinstance(value, torch.Tensor)
+                and not isinstance(value, DTensor)
+                and value.is_floating_point()
+            ):
                 return DTensor.from_local(value, mesh, replicated, run_check=False)
             return value
 
