@@ -120,7 +120,9 @@ class Share:
             torch.set_rng_state(outside)
 
     def combine(self, tally: Tally) -> None:
-        """Make a tally's losses those of the global batch."""
+        """Make a tally's losses those of the global batch, once all ranks have run it. A rank that runs out of
+        memory meanwhile runs its part again, and then joins.
+        """
         sums = tally.sums()
         if not sums:
             return

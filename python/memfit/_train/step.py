@@ -280,8 +280,7 @@ class Step:
             changed = self._planned.changed + tally.changed
             if self._shared is not None:
                 changed += self._shared.changed
-                with self._ranks.watching(inside=False):
-                    self._shared.combine(tally)
+                self._shared.combine(tally)
             changed = tuple(dict.fromkeys(changed))
             skipped = self._finish_window() if whole else False
         return Result(tally, retries, changed, whole, skipped, norm)
