@@ -11,9 +11,9 @@ copied into an interpreter without memfit, as `memfit_parallel` beside `memfit_l
 
 from __future__ import annotations
 
-from .applying import apply, units
+from .applying import APPLIED, apply, units
 from .degrees import Parallel, ParallelError
 from .mesh import build_mesh
 from .world import is_launched, start
 
-__all__ = ["Parallel", "ParallelError", "apply", "build_mesh", "is_launched", "start", "units"]
+__all__ = ["APPLIED", "Parallel", "ParallelError", "apply", "build_mesh", "is_launched", "start", "units"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from importlib import import_module
 from typing import Any
 
@@ -43,7 +43,7 @@ def apply(
     """
     optimizers = list(optimizers)
     place = device or next((each.device for each in model.parameters()), torch.device("cpu"))
-    start(place.type)
+    start(place)
     _refuse(model, parallel, optimizers)
     check_world(parallel)
     mesh = build_mesh(parallel, place.type)
@@ -147,7 +147,9 @@ def _shard(model: nn.Module, parallel: Parallel, mesh: Any, names: list[str] | N
 
     settings = {
         "mesh": mesh["replicate", "shard"] if "replicate" in mesh.mesh_dim_names else mesh["shard"],
-        "offload_policy": CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if parallel.offload else OffloadPolicy(),
+        "offload_policy": CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
+        if parallel.offload
+        else OffloadPolicy(),
     }
     known = dict(model.named_modules())
     chosen = units(model) if names is None else names
@@ -165,7 +167,7 @@ def _shard(model: nn.Module, parallel: Parallel, mesh: Any, names: list[str] | N
     fully_shard(model, reshard_after_forward=None if parallel.reshard_after_forward else False, **settings)
 
 
-def _of_other_types(module: nn.Module, without: set[int] = frozenset()) -> list[nn.Module]:
+def _of_other_types(module: nn.Module, without: Set[int] = frozenset()) -> list[nn.Module]:
     """Return the layers whose parameters have another type than most of a module's: FSDP2 gathers parameters
     of one type together.
     """

@@ -30,7 +30,7 @@ class Parallel:
     replicate: int = 1
     """Copies of the model, each with its share of the batch (DDP; with `shard`, HSDP)."""
     shard: int = 1
-    """Ranks that share parameters, gradients and optimizer state, each with its share of the batch (FSDP2)."""
+    """Ranks that share parameters, gradients and optimizer state, each with a share of the batch (FSDP2)."""
     tensor: int = 1
     """Ranks that share the matrices of each layer, and see the same samples (DTensor)."""
     context: int = 1

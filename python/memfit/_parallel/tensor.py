@@ -36,7 +36,9 @@ class Region:
     @property
     def plan(self) -> dict[str, Any]:
         """The styles of `parallelize_module`. An input that is no DTensor is whole on each rank."""
-        column = {name: ColwiseParallel(input_layouts=Replicate(), use_local_output=False) for name in self.columns}
+        column = {
+            name: ColwiseParallel(input_layouts=Replicate(), use_local_output=False) for name in self.columns
+        }
         row = {
             name: RowwiseParallel(
                 input_layouts=Replicate(), output_layouts=Replicate(), use_local_output=False
@@ -83,27 +85,45 @@ def _holders(block: str, module: nn.Module) -> Iterator[tuple[str, dict[str, nn.
 
 
 def _from_shapes(holder: str, linears: Mapping[str, nn.Linear]) -> tuple[Region, str | None]:
-    """Derive a pair from shapes. The last layer goes back to the width that the first ones came from, and
-    takes as many values as at least one of them gives.
+    """Derive pairs from shapes: layers that take the width of the residual stream, and the layer after them
+    that goes back to it.
     """
     region = Region(holder)
-    if len(linears) < 2:
-        return region, "it has one linear layer, and a pair needs two"
-    *first, last = linears
-    width = linears[last].out_features
-    columns = [name for name in first if linears[name].in_features == width]
-    if len(columns) < len(first):
-        odd = next(name for name in first if name not in columns)
-        return region, (
-            f"`{odd}` takes {linears[odd].in_features} values, but `{last}` returns {width}, so they are no pair"
-        )
-    if not any(linears[name].out_features == linears[last].in_features for name in columns):
-        return region, (
-            f"`{last}` takes {linears[last].in_features} values, and no layer before it returns as many "
-            "(query, key and value in one layer cannot be divided by heads)"
-        )
-    region.columns, region.rows = columns, [last]
-    return region, None
+    why = "it has one linear layer, and a pair needs two"
+    for names in _segments(linears):
+        *first, last = names
+        width = linears[names[0]].in_features
+        odd = next((name for name in first if linears[name].in_features != width), None)
+        if not first:
+            continue
+        if odd is not None:
+            why = f"`{odd}` takes {linears[odd].in_features} values and `{first[0]}` {width}, so they are no pair"
+        elif linears[last].out_features != width:
+            why = f"`{last}` returns {linears[last].out_features} values, and `{first[0]}` takes {width}"
+        elif all(linears[name].out_features != linears[last].in_features for name in first):
+            why = (
+                f"`{last}` takes {linears[last].in_features} values, and no layer before it returns as many "
+                "(query, key and value in one matrix cannot be divided by heads)"
+            )
+        else:
+            region.columns += first
+            region.rows.append(last)
+    return region, None if region.rows else why
+
+
+def _segments(linears: Mapping[str, nn.Linear]) -> Iterator[list[str]]:
+    """Divide a module's layers where one returns the width that the first one of its segment took, unless the
+    next one does so as well (as query, key and value do).
+    """
+    names = list(linears)
+    segment: list[str] = []
+    for name, after in zip(names, [*names[1:], None], strict=True):
+        segment.append(name)
+        width = linears[segment[0]].in_features
+        ends = linears[name].out_features == width and len(segment) > 1
+        if after is None or (ends and linears[after].out_features != width):
+            yield segment
+            segment = []
 
 
 def _from_plan(
@@ -122,9 +142,7 @@ def _from_plan(
     return region, None
 
 
-def _refusal(
-    module: nn.Module, region: Region, linears: Mapping[str, nn.Linear], degree: int
-) -> str | None:
+def _refusal(module: nn.Module, region: Region, linears: Mapping[str, nn.Linear], degree: int) -> str | None:
     """Return why the matrices of a region cannot be divided evenly."""
     for name, dimension in [(name, 0) for name in region.columns] + [(name, 1) for name in region.rows]:
         size = linears[name].weight.shape[dimension]
@@ -157,8 +175,14 @@ def divide(model: nn.Module, regions: list[Region], mesh: DeviceMesh) -> None:
                 f"tensor parallelism cannot be applied: `{region.name}.{tied}` is shared with another layer"
             )
     for region in regions:
+        parallelize_module(known[region.name], mesh, region.plan)
+    names = {region.name for region in regions}
+    for region in regions:
+        parts = region.name.split(".")
+        if any(".".join(parts[:length]) in names for length in range(len(parts))):
+            # It lies in another region.
+            continue
         module = known[region.name]
-        parallelize_module(module, mesh, region.plan)
         # What is not divided is the same on all ranks, and takes part in DTensor's operations.
         distribute_module(module, mesh)
         for parameter in module.parameters():
@@ -187,7 +211,7 @@ def _treat_tensors_as_replicated() -> None:
 
 
 def _use_math_attention(module: nn.Module) -> None:
-    """Compute attention from single operations: DTensor knows the fused kernels of GPUs, but not the CPU's."""
+    """Compute attention from single operations: DTensor knows the GPUs' fused kernels, but not the CPU's."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     inner = module.forward
@@ -205,7 +229,11 @@ def _enter(mesh: DeviceMesh) -> Any:
 
     def enter(_module: nn.Module, args: Any, kwargs: Any) -> Any:
         def convert(value: Any) -> Any:
-            if isinstance(value, torch.Tensor) and not isinstance(value, DTensor) and value.is_floating_point():
+            if (
+                isinstance(value, torch.Tensor)
+                and not isinstance(value, DTensor)
+                and value.is_floating_point()
+            ):
                 return DTensor.from_local(value, mesh, replicated, run_check=False)
             return value
 

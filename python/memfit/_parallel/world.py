@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,16 +18,15 @@ def is_launched() -> bool:
     return (dist.is_available() and dist.is_initialized()) or all(name in os.environ for name in _VARIABLES)
 
 
-def start(device_type: str) -> None:
-    """Start the process group from torchrun's variables, unless the script did.
+def start(place: torch.device) -> None:
+    """Start the process group of a model on this device from torchrun's variables, unless the script did.
 
-    The group has gloo for the host's tensors beside NCCL for those on GPUs, and each process takes the GPU of
-    its local rank.
+    With a model on a GPU, the group has gloo for the host's tensors beside NCCL.
     """
     if not dist.is_available():
         raise ParallelError("this build of PyTorch has no torch.distributed")
-    if device_type == "cuda" and torch.cuda.device_count() > 1 and "LOCAL_RANK" in os.environ:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    if place.type == "cuda":
+        _take_device(place)
     if dist.is_initialized():
         return
     missing = [name for name in _VARIABLES if name not in os.environ]
@@ -37,10 +35,24 @@ def start(device_type: str) -> None:
             f"this plan is for several processes, but this one was started alone: {missing[0]} is not set",
             "start it with `memfit launch PLAN --run -- python train.py`, or with torchrun",
         )
-    device: dict[str, Any] = {}
-    if device_type == "cuda":
-        device = {"device_id": torch.device("cuda", torch.cuda.current_device())}
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo", **device)
+    if place.type != "cuda":
+        dist.init_process_group("gloo")
+        return
+    device = torch.device("cuda", torch.cuda.current_device())
+    dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
+
+
+def _take_device(place: torch.device) -> None:
+    """Make the model's GPU the current one. Refuse a GPU that the other local ranks have as well."""
+    index = torch.cuda.current_device() if place.index is None else place.index
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if local != index and torch.cuda.device_count() > 1:
+        raise ParallelError(
+            f"the model of local rank {local} is on cuda:{index}, which is another rank's GPU",
+            "start torchrun with `--virtual-local-rank`, as `memfit launch` does: each process then sees its "
+            "own GPU as cuda:0",
+        )
+    torch.cuda.set_device(index)
 
 
 def check_world(parallel: Parallel) -> None:

@@ -32,6 +32,7 @@ from .randomness import RandomState
 from .ranks import ranks_of
 from .refusals import refuse_embedding, refuse_optimizer, refuse_scheduler
 from .result import Result
+from .shares import Share
 from .snapshot import Snapshot
 from .updates import Updates
 from .verification import Verifier
@@ -101,9 +102,14 @@ class Step:
             accumulate=accumulate,
             precision=precision,
         )
+        self._shared: Share | None = None
         if "shard" in self._planned.names:
             # Sharding adds collectives to the forward and backward passes.
-            self.model, self._ranks = ranks_of(self.model, group, timeout)
+            self.model, self._ranks = ranks_of(self._planned.model, group, timeout)
+        if self._planned.parallel is not None:
+            self._shared = Share(
+                self._planned.parallel, self.model, self.device, allow or self._planned.allow
+            )
         self._target = self._planned.target
         self._accumulate = self._planned.accumulate
         self._precision = Precision(self._planned.precision, self.device, scaler)
@@ -241,12 +247,24 @@ class Step:
         """Run a batch, and step the optimizer if it completes an accumulation window."""
         if self._closed:
             raise RuntimeError("this `memfit.Step` is closed")
+        if self._shared is None:
+            return self._run(batch)
+        with self._shared.drawing(self._controller.windows, self._controller.empty):
+            return self._run(batch)
+
+    def _run(self, batch: Any) -> Result:
         if self._target.arrivals:
             batch = self._target.arrive(batch)
         entry = self.entry(batch)
-        expected = float(entry.items)
-        if self._count is not None:
-            counted = self._count(batch)
+        if self._shared is not None:
+            batch_of_all, entry = entry, self._shared.take(entry, self._controller.empty)
+            self._ranks.batches_seen = self._shared.checksum
+            if entry.items < batch_of_all.items and not self._ranks.inside:
+                # Dividing a batch over ranks changes the same as dividing it into micro-batches.
+                entry.divided = self._division.require(batch_of_all, batch_of_all.items - 1)
+        expected = 0.0 if entry.void else float(entry.items)
+        if self._count is not None and not entry.void:
+            counted = self._count(entry.value)
             if isinstance(counted, Mapping):
                 entry.counts = {name: float(n) for name, n in counted.items()}
                 # A loss with count zero is no estimate for the others.
@@ -259,7 +277,11 @@ class Step:
         whole = self._controller.whole
         with self._dropping():
             tally, retries, norm, _ = self._window.run(newest=True, whole=whole)
-            changed = tuple(dict.fromkeys(self._planned.changed + tally.changed))
+            changed = self._planned.changed + tally.changed
+            if self._shared is not None:
+                changed += self._shared.changed
+                self._shared.combine(tally)
+            changed = tuple(dict.fromkeys(changed))
             skipped = self._finish_window() if whole else False
         return Result(tally, retries, changed, whole, skipped, norm)
 

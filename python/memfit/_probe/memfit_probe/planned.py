@@ -114,7 +114,7 @@ class Planned:
     def arm_shards(self):
         """Shard the model where the script would replicate it."""
         if any(name == "shard" for name, _ in self.levers):
-            from memfit_levers.shard import instead_of_replicas
+            from memfit_parallel.replicas import instead_of_replicas
 
             instead_of_replicas(lambda: list(self.session.optimizers))
 
