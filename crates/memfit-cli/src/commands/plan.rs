@@ -175,6 +175,11 @@ fn find(
             hint: "allow more time with `--timeout`".to_owned(),
         });
     };
+    let is_spread = found.chosen.as_ref().is_some_and(|chosen| chosen.candidate.parallel.is_some());
+    if is_spread && diff.is_some() {
+        report.notes.push("no change of the script is shown: parallelism is applied by `memfit.Step(plan=…)`, which `memfit launch` starts on all GPUs".to_owned());
+    }
+    let diff = diff.filter(|_| !is_spread);
     let found = match &script {
         Some(script) if diff.is_some() && found.verdict == Verdict::FitsWithPlan => {
             writable(found, &mut tries, &limits, script, report)?
@@ -182,7 +187,7 @@ fn find(
         _ => found,
     };
     // Where each run starts anew it is only looked for if nothing else helps.
-    let cheap = tries.forks() && found.verdict == Verdict::FitsWithPlan;
+    let cheap = tries.forks() && found.verdict == Verdict::FitsWithPlan && !is_spread;
     if asks_for_smallest && (found.verdict == Verdict::DoesNotFit || cheap) && !found.interrupted {
         report.smallest_card = smallest_card(&mut tries, &found, &catalogue, printer)?;
     }
