@@ -42,6 +42,8 @@ PLAIN = {
     "Phase": "str",
     "Proof": "str",
     "CategoryBytes": "dict[str, int]",
+    "Bound": "str",
+    "Parallel": "dict[str, Any]",
     "Value": "bool | int | str | tuple[str, ...]",
 }
 

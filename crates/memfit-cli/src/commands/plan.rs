@@ -23,8 +23,9 @@ use crate::request;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
-/// Runs of the script, at most.
+/// Runs of the script, at most: on one GPU, and in all ways to spread it over several.
 const MAX_RUNS: u64 = 80;
+const MAX_SPREAD_RUNS: u64 = 240;
 
 /// Searches for the fastest plan that fits.
 pub(crate) fn plan(args: PlanArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
@@ -240,7 +241,12 @@ fn search_all(
     if tries.run(&Candidate::as_is(), Room::Budget)?.is_none() {
         return Ok(None);
     }
-    if tries.is_plain() { search_spread(tries, limits, machines) } else { search(tries, limits) }
+    if tries.is_plain() {
+        let limits = Limits { most_runs: MAX_SPREAD_RUNS, ..limits.clone() };
+        search_spread(tries, &limits, machines)
+    } else {
+        search(tries, limits)
+    }
 }
 
 /// The best plan that a change of the script carries whole, with advice on the better one that it does not;

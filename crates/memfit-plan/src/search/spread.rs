@@ -6,7 +6,7 @@
 //! no time: no further lever could make the others win. The plan is run as the first and the last rank, whose
 //! shards differ.
 
-use memfit_vocabulary::{Label, Lever, Parallel, Training, Turn};
+use memfit_vocabulary::{Bound, Label, Lever, Parallel, Training, Turn};
 
 use super::divide::MIN_REL_GAIN;
 use super::{forbidden, gib, milliseconds, search};
@@ -90,6 +90,14 @@ struct Way {
     outcome: Outcome,
 }
 
+impl Way {
+    /// Returns `true` if communication takes most of a step.
+    fn waits_for_others(&self) -> bool {
+        let step_ms = self.outcome.peak.step_ms;
+        step_ms.and_then(|step_ms| self.outcome.busy.bound(step_ms)) == Some(Bound::Communication)
+    }
+}
+
 impl<T: Trial> Spread<'_, T> {
     /// Reason why the script cannot be spread by memfit; `None` if it can.
     fn why_not(&self) -> Option<String> {
@@ -171,8 +179,12 @@ impl<T: Trial> Spread<'_, T> {
         for parallel in data {
             ways.extend(self.measure(parallel)?);
         }
-        // Tensor parallelism exchanges activations in each layer: it is for what does not fit otherwise.
-        if !ways.iter().any(|way| self.within_budget(&way.outcome)) {
+        // Tensor parallelism exchanges activations in each layer: it is for what does not fit otherwise, or
+        // waits for the exchange of gradients.
+        let fitting = ways.iter().filter(|way| self.within_budget(&way.outcome));
+        let fastest =
+            fitting.min_by(|a, b| milliseconds(&a.outcome).total_cmp(&milliseconds(&b.outcome)));
+        if fastest.is_none_or(Way::waits_for_others) {
             for parallel in tensor {
                 if tensor_refused {
                     break;
@@ -345,7 +357,7 @@ impl<T: Trial> Spread<'_, T> {
                 None => self.interrupted = true,
             }
         }
-        let mut advice = Vec::new();
+        let mut advice: Vec<String> = self.slower_than_one(&chosen).into_iter().collect();
         let fewest = if fits { self.fewest(&chosen, &mut advice)? } else { None };
         if !fits {
             self.reject(format!("{}: it fits on the first rank, but not on the last", chosen.candidate.describe()));
@@ -362,6 +374,18 @@ impl<T: Trial> Spread<'_, T> {
         );
         let chosen = fits.then_some(chosen);
         Ok(Answer { ranks, fewest, advice, ..self.finish(chosen) })
+    }
+
+    /// Describes a plan for all GPUs that is slower than the unchanged script on one.
+    fn slower_than_one(&self, chosen: &Tried) -> Option<String> {
+        let one = self.tried.first().filter(|tried| tried.fits())?;
+        let (one_ms, all_ms) = (milliseconds(&one.outcome), milliseconds(&chosen.outcome));
+        (one_ms <= all_ms).then(|| {
+            format!(
+                "one of these GPUs is faster: the unchanged script fits there and takes {one_ms:.1} ms a step, and {all_ms:.1} ms with {} GPUs, which exchange more than they compute; a larger batch uses them better",
+                self.machines.world()
+            )
+        })
     }
 
     /// The fewest GPUs on which the plan fits, halving their number: with all of the state sharded, and as many
@@ -393,9 +417,9 @@ impl<T: Trial> Spread<'_, T> {
             next /= 2;
         }
         if fewest < world {
-            let (gpus, fit) = if fewest == 1 { ("GPU", "is") } else { ("GPUs", "are") };
+            let are = if fewest == 1 { "is" } else { "are" };
             advice.push(format!(
-                "{fewest} of these {gpus} {fit} enough for the same batch, with {samples} samples at once: more make a step faster"
+                "{fewest} of these GPUs {are} enough for the same batch, with {samples} samples at once on each"
             ));
         }
         Ok(Some(fewest))

@@ -421,6 +421,9 @@ class Planned:
         if self.spread is not None and self.target.model is not whole:
             redirect(whole, self.target.model, self.round.ends)
             self.target.model = whole
+        if self.spread is not None and self.session.notes is not None:
+            # The shards have other memory than the parameters that were noted.
+            self.session.notes.all_of(whole)
         self.target.example = None
         if self.target.scales and not self.autocast:
             self.scaling.scaler = self.session.torch.amp.GradScaler("cuda")
