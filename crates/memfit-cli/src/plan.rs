@@ -321,8 +321,10 @@ impl Tries<'_> {
             refused.push((Lever::MicroBatch.name().to_owned(), why));
         }
         let share = candidate.parallel.zip(self.batch);
-        if share.is_some_and(|(parallel, batch)| seen > batch.div_ceil(u64::from(parallel.batches()).max(1))) {
-            let why = "the script's batches were not divided over the ranks: they come from no loader of torch's";
+        if share.is_some_and(|(parallel, batch)| seen > batch.div_ceil(u64::from(parallel.batches()).max(1)))
+        {
+            let why =
+                "the script's batches were not divided over the ranks: they come from no loader of torch's";
             refused.push((Lever::Shard.name().to_owned(), why.to_owned()));
         }
         let peak = report.peak;

@@ -275,17 +275,14 @@ pub(crate) fn shard_setup(parallel: &Parallel) -> LeverSetup {
 pub(crate) fn planned(plan: &Plan, steps: u64) -> Planned {
     let own = plan.made_for.own_accumulation.max(1);
     let pieces = match (plan.made_for.batch, plan.micro_batch) {
-        (Some(batch), Some(micro_batch)) => {
-            (batch / plan.parallel.map_or(1, |parallel| u64::from(parallel.batches())).max(1))
-                .div_ceil(micro_batch.max(1))
-        }
+        (Some(batch), Some(micro_batch)) => (batch
+            / plan.parallel.map_or(1, |parallel| u64::from(parallel.batches())).max(1))
+        .div_ceil(micro_batch.max(1)),
         _ => 1,
     };
     let parallel = plan.parallel.filter(|parallel| parallel.world() > 1);
     let planned = Planned {
-        parallel: parallel.map(|parallel| {
-            parallel_setup(&parallel, 0, plan.made_for.count as u32)
-        }),
+        parallel: parallel.map(|parallel| parallel_setup(&parallel, 0, plan.made_for.count as u32)),
         pieces,
         own_accumulation: own,
         micro_batch: plan.micro_batch,

@@ -30,13 +30,13 @@ mod raw;
 mod speed;
 
 pub use bytes::{Bytes, SizeError, parse_size};
-pub use link::{Cluster, Link, LinkError, LinkOwner, LinkPlace, LinkSpeed, find_link, links};
 pub use calibration::{CalibratedCard, CalibratedLink, CalibratedWith, Calibration, Gap, Spread};
 pub use catalogue::Catalogue;
 pub use device::{
     Class, ComputeCapability, Device, HostLink, HostLinkKind, PeerLink, Range, Rates, SmLimits,
 };
 pub use error::CatalogueError;
+pub use link::{Cluster, Link, LinkError, LinkOwner, LinkPlace, LinkSpeed, find_link, links};
 pub use outside::{CalibratedOutside, Interval, MeasuredOutside};
 pub use overhead::{Origin, Overhead};
 pub use speed::{Achieved, Measured, Share};

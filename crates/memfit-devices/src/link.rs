@@ -188,15 +188,14 @@ impl Device {
 
     fn cluster_of(&self, per_machine: u32) -> Cluster {
         let achieved = &self.achieved;
-        let (name, rate) = match self.peer_link {
-            Some(link) => ("nvlink", link.bandwidth as f64 * achieved.peer_link.factor()),
-            None => {
-                let share = match self.host_link.kind {
-                    HostLinkKind::Pcie { .. } => known("pcie").map_or(1.0, |link| link.achieved.factor()),
-                    HostLinkKind::NvlinkC2c => achieved.host_link.factor(),
-                };
-                ("pcie", self.host_link.bandwidth as f64 * share)
-            }
+        let (name, rate) = if let Some(link) = self.peer_link {
+            ("nvlink", link.bandwidth as f64 * achieved.peer_link.factor())
+        } else {
+            let share = match self.host_link.kind {
+                HostLinkKind::Pcie { .. } => known("pcie").map_or(1.0, |link| link.achieved.factor()),
+                HostLinkKind::NvlinkC2c => achieved.host_link.factor(),
+            };
+            ("pcie", self.host_link.bandwidth as f64 * share)
         };
         let speed = |name: &str, bandwidth: f64| {
             let (hop_ns, tree_ns) = known(name).map_or(([0; 3], [0; 2]), |link| (link.hop_ns, link.tree_ns));

@@ -179,8 +179,8 @@ fn script(command: &[String]) -> Result<Training, LaunchError> {
         return Ok(Training { torchrun, rest: command.to_vec() });
     }
     let digits = name.strip_prefix("python").map(|version| version.trim_end_matches('t'));
-    let is_python = digits
-        .is_some_and(|version| version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'));
+    let is_python =
+        digits.is_some_and(|version| version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'));
     // torchrun itself starts Python with `-u`.
     let rest = match rest.split_first() {
         Some((first, rest)) if is_python && first == "-u" => rest,
@@ -276,7 +276,8 @@ mod tests {
 
     #[test]
     fn words_reach_the_script_as_they_are() {
-        let words: Vec<String> = ["python", "train.py", "--name", "it's a $RUN", ""].map(str::to_owned).into();
+        let words: Vec<String> =
+            ["python", "train.py", "--name", "it's a $RUN", ""].map(str::to_owned).into();
         let text = Launch::new(&plan(2, 2, None), Launcher::Torchrun, &words).unwrap().to_text();
         assert!(text.ends_with(r"train.py --name 'it'\''s a $RUN' ''"), "{text}");
     }

@@ -169,9 +169,8 @@ mod tests {
 
     #[test]
     fn what_takes_longest_bounds_a_step() {
-        let bound = |compute, memory, communication, step| {
-            Busy { compute, memory, communication }.bound(step)
-        };
+        let bound =
+            |compute, memory, communication, step| Busy { compute, memory, communication }.bound(step);
         assert_eq!(bound(8.0, 3.0, 5.0, 11.0), Some(Bound::Compute), "all of it overlaps");
         assert_eq!(bound(2.0, 3.0, 9.0, 12.0), Some(Bound::Communication));
         assert_eq!(bound(2.0, 3.0, 9.0, 7.0), Some(Bound::Memory), "2 ms are exposed");

@@ -78,10 +78,8 @@ impl Status {
 /// where nothing is exchanged, has run its batches again by itself.
 pub fn agree(statuses: &[Status], own: usize) -> Result<Verdict, TrainError> {
     if let Some(mine) = statuses.get(own)
-        && let Some((rank, other)) = statuses
-            .iter()
-            .enumerate()
-            .find(|(_, other)| other.window != mine.window)
+        && let Some((rank, other)) =
+            statuses.iter().enumerate().find(|(_, other)| other.window != mine.window)
     {
         return Err(TrainError::Diverged {
             rank,

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use memfit_plan::{Launch, Plan};
@@ -36,10 +37,11 @@ pub(crate) fn launch(args: &LaunchArgs, home: &Home, printer: &Printer) -> Resul
     if let Some(variable) = missing {
         return Err(CliError::LaunchNeeds { variable });
     }
-    let status = Command::new("sh")
-        .args(["-c", &text])
-        .status()
-        .map_err(|source| CliError::Io { what: "start", path: "sh".into(), source })?;
+    let status = Command::new("sh").args(["-c", &text]).status().map_err(|source| CliError::Io {
+        what: "start",
+        path: "sh".into(),
+        source,
+    })?;
     let code = status.code().unwrap_or_else(|| SIGNALLED + status.signal().unwrap_or_default());
     Ok(Exit::Command(u8::try_from(code).unwrap_or(u8::MAX)))
 }
@@ -55,7 +57,7 @@ fn with_interpreter(
         && resolved.python.as_ref() == Some(&resolved.program)
     {
         let program = resolved.program.display().to_string();
-        if first.ends_with(".py") {
+        if Path::new(first.as_str()).extension().is_some_and(|extension| extension == "py") {
             words.insert(0, program);
         } else {
             *first = program;

@@ -104,7 +104,10 @@ impl<T: Trial> Spread<'_, T> {
         let training = &self.training;
         let world = self.machines.world();
         if !training.optimizes {
-            return Some("the script does not train: start one process per GPU, each with its share of the data".to_owned());
+            return Some(
+                "the script does not train: start one process per GPU, each with its share of the data"
+                    .to_owned(),
+            );
         }
         if let Some(framework) = training.framework {
             return Some(format!(
@@ -166,9 +169,9 @@ impl<T: Trial> Spread<'_, T> {
 
     /// Bytes that each rank has at least: its share of the parameters and gradients in 16 bits.
     fn floor(&self, way: &Parallel) -> u64 {
-        (self.training.parameters.max(self.training.trained) + self.training.trained)
-            / 2
-            / u64::from(way.shard * way.tensor).max(1)
+        let (parameters, gradients) =
+            (self.training.parameters.max(self.training.trained), self.training.trained);
+        (parameters / 2 + gradients / 2) / u64::from(way.shard * way.tensor).max(1)
     }
 
     fn search(&mut self) -> Result<Option<Tried>, T::Error> {
@@ -182,8 +185,7 @@ impl<T: Trial> Spread<'_, T> {
         // Tensor parallelism exchanges activations in each layer: it is for what does not fit otherwise, or
         // waits for the exchange of gradients.
         let fitting = ways.iter().filter(|way| self.within_budget(&way.outcome));
-        let fastest =
-            fitting.min_by(|a, b| milliseconds(&a.outcome).total_cmp(&milliseconds(&b.outcome)));
+        let fastest = fitting.min_by(|a, b| milliseconds(&a.outcome).total_cmp(&milliseconds(&b.outcome)));
         if fastest.is_none_or(Way::waits_for_others) {
             for parallel in tensor {
                 if tensor_refused {
@@ -282,9 +284,8 @@ impl<T: Trial> Spread<'_, T> {
                 continue;
             }
             let found = self.levers_of(&way)?;
-            let faster = |found: &Tried, best: &Tried| {
-                milliseconds(&found.outcome) < milliseconds(&best.outcome)
-            };
+            let faster =
+                |found: &Tried, best: &Tried| milliseconds(&found.outcome) < milliseconds(&best.outcome);
             if let Some(found) = found
                 && best.as_ref().is_none_or(|best| faster(&found, best))
             {
@@ -360,10 +361,12 @@ impl<T: Trial> Spread<'_, T> {
         let mut advice: Vec<String> = self.slower_than_one(&chosen).into_iter().collect();
         let fewest = if fits { self.fewest(&chosen, &mut advice)? } else { None };
         if !fits {
-            self.reject(format!("{}: it fits on the first rank, but not on the last", chosen.candidate.describe()));
+            self.reject(format!(
+                "{}: it fits on the first rank, but not on the last",
+                chosen.candidate.describe()
+            ));
         }
-        let taken: Vec<&str> =
-            chosen.candidate.settings.iter().map(|setting| setting.lever.name()).collect();
+        let taken: Vec<&str> = chosen.candidate.settings.iter().map(|setting| setting.lever.name()).collect();
         self.rejected.retain(|rejected| !taken.contains(&rejected.lever.as_str()));
         if chosen.candidate.micro_batch.is_some() {
             self.rejected.retain(|rejected| rejected.lever != Lever::MicroBatch.name());
@@ -373,7 +376,7 @@ impl<T: Trial> Spread<'_, T> {
                 .to_owned(),
         );
         let chosen = fits.then_some(chosen);
-        Ok(Answer { ranks, fewest, advice, ..self.finish(chosen) })
+        Ok(Answer { advice, ranks, fewest, ..self.finish(chosen) })
     }
 
     /// Describes a plan for all GPUs that is slower than the unchanged script on one.
@@ -491,10 +494,8 @@ impl<T: Trial> Trial for Each<'_, T> {
 
 /// Levers that do not work with a way to spread the training, with reasons.
 fn unsuited(parallel: &Parallel) -> Vec<(Lever, String)> {
-    let in_backward = (
-        Lever::OptimizerInBackward,
-        "gradients are not reduced yet when autograd produces them".to_owned(),
-    );
+    let in_backward =
+        (Lever::OptimizerInBackward, "gradients are not reduced yet when autograd produces them".to_owned());
     let sharding = parallel.shard > 1 || parallel.tensor > 1;
     let excluded = Lever::ALL.iter().filter(|_| sharding).filter_map(|lever| {
         let why = lever.excludes(Lever::Shard).or_else(|| Lever::Shard.excludes(*lever))?;

@@ -192,7 +192,10 @@ fn spread_in_words(parallel: &Parallel) -> String {
         )),
     }
     if parallel.tensor > 1 {
-        parts.push(format!("the matrices of each layer divided over {} GPUs (tensor parallelism)", parallel.tensor));
+        parts.push(format!(
+            "the matrices of each layer divided over {} GPUs (tensor parallelism)",
+            parallel.tensor
+        ));
     }
     if parallel.shard > 1 && !parallel.reshard_after_forward {
         parts.push("gathered parameters kept until the backward pass".to_owned());
@@ -240,14 +243,11 @@ fn front(out: &mut String, report: &PlanReport, canvas: Canvas) {
     }
     out.push_str("\nTime against memory: the best trade-offs found\n");
     for run in report.pareto.iter().take(MAX_ROWS) {
-        let chosen = report
-            .chosen
-            .as_ref()
-            .is_some_and(|chosen| {
-                chosen.levers == run.levers
-                    && chosen.accumulate == run.accumulate
-                    && chosen.parallel == run.parallel
-            });
+        let chosen = report.chosen.as_ref().is_some_and(|chosen| {
+            chosen.levers == run.levers
+                && chosen.accumulate == run.accumulate
+                && chosen.parallel == run.parallel
+        });
         let mark = if chosen { ">" } else { " " };
         let figures = format!(
             "{mark} {:>10} {:>11}  {:<7}  ",

@@ -61,8 +61,11 @@ impl World {
             _ => 0,
         };
         let divided = u64::from(parallel.shard * parallel.tensor);
-        let gathered =
-            if parallel.shard > 1 && parallel.reshard_after_forward { self.model / self.blocks } else { self.model };
+        let gathered = if parallel.shard > 1 && parallel.reshard_after_forward {
+            self.model / self.blocks
+        } else {
+            self.model
+        };
         let states = if divided > 1 { 4 * self.model / divided + gathered } else { 4 * self.model };
         let kept = self.kept * samples / if half { 2 } else { 1 };
         let activations = kept * (self.blocks - again) + again * kept / 10 + if again > 0 { kept } else { 0 };
@@ -95,9 +98,8 @@ impl World {
         let share = self.batch / u64::from(parallel.batches());
         let kept = self.kept * candidate.micro_batch.unwrap_or(share).min(share)
             / if candidate.value(Lever::AutocastBf16).is_some() { 2 } else { 1 };
-        let refused = (parallel.tensor > 1 && !self.tensor).then(|| {
-            ("shard".to_owned(), "the model has no two linear layers in one module".to_owned())
-        });
+        let refused = (parallel.tensor > 1 && !self.tensor)
+            .then(|| ("shard".to_owned(), "the model has no two linear layers in one module".to_owned()));
         Outcome {
             fits: room == Room::Boundless || peak <= self.budget,
             peak: Expected { device_upper: peak, step_ms: Some(time), ..Expected::default() },
