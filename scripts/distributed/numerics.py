@@ -26,7 +26,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ACCUMULATE, STEPS, CLIP = 2, 3, 0.1
-# The largest difference of parameters and of gradients, whose norm is about one.
+# The largest difference of parameters, of gradients beside their norm, and of losses.
 LIMITS = {"float64": 1e-12, "float32": 2e-5}
 
 
@@ -147,6 +147,11 @@ def furthest(one: dict[str, Any], other: dict[str, Any]) -> float:
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
+def norm(tensors: dict[str, Any]) -> float:
+    """Return the norm of all tensors together."""
+    return float(sum(each.square().sum() for each in tensors.values()) ** 0.5)
+
+
 def run_rank(arguments: argparse.Namespace) -> None:
     """Run all cases as one rank; rank 0 prints a line of JSON for each."""
     import torch
@@ -175,7 +180,10 @@ def run_rank(arguments: argparse.Namespace) -> None:
                     calls = calls or found["calls"]
                     told = torch.tensor([float(found["raised"]), float(found["retries"])])
                     dist.all_reduce(told)
-                    gradients = [furthest(a, b) for a, b in zip(found["gradients"], expected["gradients"], strict=True)]
+                    gradients = [
+                        furthest(a, b) / norm(b)
+                        for a, b in zip(found["gradients"], expected["gradients"], strict=True)
+                    ]
                     losses = [abs(a - b) for a, b in zip(found["losses"], expected["losses"], strict=True)]
                     mine = [
                         max(gradients),
@@ -303,8 +311,8 @@ def heading(rows: list[dict[str, Any]], seconds: float) -> list[str]:
         "token models are sums over labels that are not ignored, of which samples have different numbers. In a run "
         "with a fault, one rank gets an out-of-memory error at a random place of a forward or backward pass, and all "
         "ranks run the window again. The models are in `scripts/distributed/numerics_models.py`. Numbers are the "
-        "largest absolute differences, over all ranks, from one process that trains on the whole batches without "
-        "memfit: of gradients before clipping, of parameters after three steps of AdamW, and of losses.",
+        "largest differences, over all ranks, from one process that trains on the whole batches without memfit: of a "
+        "gradient before clipping beside the norm of all, of a parameter after three steps of AdamW, and of a loss.",
         "",
     ]
 

@@ -395,6 +395,11 @@ class Step:
         return self._division.last
 
     @property
+    def has_open_window(self) -> bool:
+        """`True` between the batches of an accumulation window."""
+        return not self._controller.empty
+
+    @property
     def retries(self) -> int:
         """Number of failed attempts so far that a later attempt recovered from."""
         return self._controller.survived
