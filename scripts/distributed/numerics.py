@@ -98,12 +98,16 @@ def one_process(kind: Any, dtype: Any) -> dict[str, Any]:
         sums = []
         for batch in batches[start : start + ACCUMULATE]:
             returned = kind.loss(model, batch)
-            total, count = returned if isinstance(returned, tuple) else (returned * len(batch[0]), len(batch[0]))
+            total, count = (
+                returned if isinstance(returned, tuple) else (returned * len(batch[0]), len(batch[0]))
+            )
             sums.append((total, float(count)))
             found["losses"].append(float(total) / float(count))
         optimizer.zero_grad()
         (sum(total for total, _ in sums) / sum(count for _, count in sums)).backward()
-        found["gradients"].append({n: whole(p.grad) for n, p in model.named_parameters() if p.grad is not None})
+        found["gradients"].append(
+            {n: whole(p.grad) for n, p in model.named_parameters() if p.grad is not None}
+        )
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
     found["parameters"] = {name: whole(each) for name, each in model.state_dict().items()}
@@ -128,7 +132,9 @@ def under_plan(
     clip = step._ranks.clip
 
     def noting(parameters: Any, most: float) -> Any:
-        found["gradients"].append({n: whole(p.grad) for n, p in model.named_parameters() if p.grad is not None})
+        found["gradients"].append(
+            {n: whole(p.grad) for n, p in model.named_parameters() if p.grad is not None}
+        )
         return clip(parameters, most)
 
     step._ranks.clip = noting
@@ -169,13 +175,16 @@ def run_rank(arguments: argparse.Namespace) -> None:
         for dtype in arguments.types:
             expected = one_process(kind, getattr(torch, dtype))
             for engine, plan in degrees(world).items():
-                if ("tensor" in plan and not kind.tensor) or (arguments.engines and engine not in arguments.engines):
+                if ("tensor" in plan and not kind.tensor) or (
+                    arguments.engines and engine not in arguments.engines
+                ):
                     continue
                 calls = 0
                 for run in range(1 + arguments.faults):
                     victim, backward = chance.randrange(world), chance.random() < 0.5
                     part = chance.random()
-                    at = 1 + int(part * calls) if run and rank == victim else None
+                    # The first calls belong to the comparison of the divided batch with the whole one.
+                    at = 1 + int((0.5 + part / 2) * calls) if run and rank == victim else None
                     found = under_plan(kind, getattr(torch, dtype), plan, rank, at, backward)
                     calls = calls or found["calls"]
                     told = torch.tensor([float(found["raised"]), float(found["retries"])])
@@ -288,8 +297,14 @@ def main() -> None:
     rows = [row for world in arguments.world for row in launch(world, arguments)]
     if arguments.out:
         arguments.out.write_text("\n".join([*heading(rows, time.monotonic() - began), *table(rows), ""]))
-    bad = [row for row in rows if max(row["gradients"], row["parameters"], row["losses"]) > LIMITS[row["type"]]]
-    print(json.dumps({"runs": len(rows), "above the limit": bad, "retried": sum(row["retried"] for row in rows)}))
+    bad = [
+        row for row in rows if max(row["gradients"], row["parameters"], row["losses"]) > LIMITS[row["type"]]
+    ]
+    print(
+        json.dumps(
+            {"runs": len(rows), "above the limit": bad, "retried": sum(row["retried"] for row in rows)}
+        )
+    )
     raise SystemExit(1 if bad else 0)
 
 

@@ -9,9 +9,7 @@ from .degrees import DEGREES, Parallel
 
 
 def build_mesh(parallel: Parallel, device_type: str) -> DeviceMesh:
-    """Return the mesh of all ranks, with a dimension for each degree above one.
-
-    """
+    """Return the mesh of all ranks, with a dimension for each degree above one."""
     names = [name for name in DEGREES if getattr(parallel, name) > 1] or ["replicate"]
     return init_device_mesh(
         device_type, tuple(getattr(parallel, name) for name in names), mesh_dim_names=tuple(names)

@@ -23,7 +23,9 @@ from memfit._parallel import Parallel, ParallelError
 from memfit._parallel.mesh import batch_share
 
 from .batches import Batch, visit
-from .division import is_batch_norm
+from .division import Division, Undividable, is_batch_norm
+from .does_not_fit import division_error
+from .ranks import SingleRank
 from .tally import Tally
 
 # Number of values of each tensor that enter a batch's checksum.
@@ -57,10 +59,21 @@ class Share:
             self.changed = (_BATCH_NORM,)
         self._seed = _share_generators()
 
-    def take(self, entry: Batch, opens: bool) -> Batch:
-        """Return this rank's part of a global batch. A rank for which no sample is left gets one that counts
-        nothing, so that it takes part in what all ranks do.
+    def take(self, entry: Batch, opens: bool, division: Division, ranks: SingleRank) -> Batch:
+        """Return this rank's part of a global batch, once the ranks' parts are known to add up to it. A rank
+        for which no sample is left gets one that counts nothing, so that it takes part in what all ranks do.
         """
+        taken = self._part(entry, opens)
+        ranks.batches_seen = float(self._checksum)
+        if taken.items < entry.items and not ranks.inside:
+            # Dividing a batch over ranks changes the same as dividing it into micro-batches.
+            try:
+                taken.divided = division.require(entry, entry.items - 1)
+            except Undividable as error:
+                raise division_error(str(error), asked=True) from None
+        return taken
+
+    def _part(self, entry: Batch, opens: bool) -> Batch:
         self._checksum = zlib.crc32(self._describe(entry), 0 if opens else self._checksum)
         self._batches += 1
         if self.parts == 1:
@@ -72,11 +85,6 @@ class Share:
             taken.void = True
             return taken
         return entry.same_rules(entry.part(start, stop, None), stop - start)
-
-    @property
-    def checksum(self) -> float:
-        """A checksum of the window's global batches."""
-        return float(self._checksum)
 
     def _describe(self, entry: Batch) -> bytes:
         found: list[bytes] = [str(entry.items).encode()]
