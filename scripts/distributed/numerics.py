@@ -1,17 +1,16 @@
 """Trains under parallel plans on gloo, and compares with one process that sees the whole batches.
 
-  python scripts/distributed/numerics.py [--world 2 4 8] [--faults 2] [--models decoder llama …] [--out FILE.md]
+  python scripts/distributed/numerics.py [--world 2 4 8] [--faults 2] [--models NAME…] [--out FILE.md]
 
 Each case is three optimizer steps of two batches each, with clipping and a ragged last batch, under
-`memfit.Step(plan=…)`; with a fault, one rank gets an out-of-memory error at a place of a forward or a backward
-pass, drawn anew for each run. Compared are the gradients of each step before clipping, all parameters at the
+`memfit.Step(plan=…)`; with a fault, one rank gets an out-of-memory error at a random place of a forward or
+backward pass. Compared are the gradients of each step before clipping, all parameters at the
 end, and the losses. The command fails if a difference is above the limit.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import os
 import random
@@ -214,7 +213,7 @@ def run_rank(arguments: argparse.Namespace) -> None:
 # -------------------------------------------------------------------------------------------- the command
 
 
-def launch(world: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def launch(world: int) -> list[dict[str, Any]]:
     """Run all cases on a number of ranks."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -229,30 +228,29 @@ def launch(world: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         "TORCH_LOGS": "-all",
     }
     command = [sys.executable, __file__, "--rank", *sys.argv[1:]]
-    with tempfile.TemporaryFile("w+") as errors:
+    with tempfile.TemporaryFile("w+") as errors, tempfile.TemporaryFile("w+") as output:
         ranks = [
             subprocess.Popen(
                 command,
                 env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+                stdout=output if rank == 0 else subprocess.DEVNULL,
                 stderr=errors,
                 text=True,
             )
             for rank in range(world)
         ]
         try:
-            assert ranks[0].stdout is not None
-            lines = []
-            for line in ranks[0].stdout:
-                lines.append(json.loads(line))
-                print(line, end="", file=sys.stderr)
-            if any(rank.wait(120) for rank in ranks):
-                errors.seek(0)
-                raise SystemExit(errors.read()[-8000:])
+            # The others would wait for a rank that ended.
+            while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
+                time.sleep(0.2)
         finally:
             for rank in ranks:
                 rank.kill()
-    return lines
+        if any(rank.wait() for rank in ranks):
+            errors.seek(0)
+            raise SystemExit(errors.read()[-8000:])
+        output.seek(0)
+        return [json.loads(line) for line in output]
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
@@ -288,13 +286,16 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=2, help="runs with a fault for each case")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--json", type=Path, help="write all rows here")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank:
         run_rank(arguments)
         return
     began = time.monotonic()
-    rows = [row for world in arguments.world for row in launch(world, arguments)]
+    rows = [row for world in arguments.world for row in launch(world)]
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows))
     if arguments.out:
         arguments.out.write_text("\n".join([*heading(rows, time.monotonic() - began), *table(rows), ""]))
     bad = [

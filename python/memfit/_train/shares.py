@@ -19,12 +19,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from memfit._parallel import Parallel, ParallelError
+from memfit._parallel import ParallelError
 from memfit._parallel.mesh import batch_share
 
 from .batches import Batch, visit
 from .division import Division, Undividable, is_batch_norm
 from .does_not_fit import division_error
+from .plans import Planned
 from .ranks import SingleRank
 from .tally import Tally
 
@@ -41,22 +42,22 @@ _BATCH_NORM = (
 class Share:
     """The samples of each batch that this rank trains on."""
 
-    def __init__(self, parallel: Parallel, model: nn.Module, device: torch.device, allow: str | None) -> None:
-        self.index, self.parts = batch_share(parallel)
+    def __init__(self, plan: Planned, model: nn.Module, device: torch.device, allow: str | None) -> None:
+        assert plan.parallel is not None
+        self.index, self.parts = batch_share(plan.parallel)
         self._device = device
         self._batches = 0
         self._checksum = 0
-        self.changed: tuple[str, ...] = ()
         # The host's generator between the calls of a window, if the model draws from it.
         self._host: torch.Tensor | None = None
         if self.parts > 1 and any(is_batch_norm(each) for each in model.modules()):
-            if allow != "changes-training":
+            if (allow or plan.allow) != "changes-training":
                 raise ParallelError(
                     f"{_BATCH_NORM}: this changes the training",
                     "convert the model with `nn.SyncBatchNorm.convert_sync_batchnorm` (on GPUs), use "
                     'GroupNorm, or permit it with `allow="changes-training"`',
                 )
-            self.changed = (_BATCH_NORM,)
+            plan.changed += (_BATCH_NORM,)
         self._seed = _share_generators()
 
     def take(self, entry: Batch, opens: bool, division: Division, ranks: SingleRank) -> Batch:
@@ -128,8 +129,8 @@ class Share:
             torch.set_rng_state(outside)
 
     def combine(self, tally: Tally) -> None:
-        """Make a tally's losses those of the global batch, once all ranks have run it. A rank that runs out of
-        memory meanwhile runs its part again, and then joins.
+        """Make a tally's losses those of the global batch, once all ranks have run it. A rank that runs out
+        of memory meanwhile runs its part again, and then joins.
         """
         sums = tally.sums()
         if not sums:

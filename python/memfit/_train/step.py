@@ -114,9 +114,7 @@ class Step:
             # Sharding adds collectives to the forward and backward passes.
             self.model, self._ranks = ranks_of(self._planned.model, group, timeout)
         if self._planned.parallel is not None:
-            self._shared = Share(
-                self._planned.parallel, self.model, self.device, allow or self._planned.allow
-            )
+            self._shared = Share(self._planned, self.model, self.device, allow)
         self._target = self._planned.target
         self._accumulate = self._planned.accumulate
         self._precision = Precision(self._planned.precision, self.device, scaler)
@@ -257,11 +255,9 @@ class Step:
         whole = self._controller.whole
         with self._dropping():
             tally, retries, norm, _ = self._window.run(newest=True, whole=whole)
-            changed = self._planned.changed + tally.changed
             if self._shared is not None:
-                changed += self._shared.changed
                 self._shared.combine(tally)
-            changed = tuple(dict.fromkeys(changed))
+            changed = tuple(dict.fromkeys(self._planned.changed + tally.changed))
             skipped = self._finish_window() if whole else False
         return Result(tally, retries, changed, whole, skipped, norm)
 
