@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import memfit
@@ -119,11 +120,35 @@ def checkpoint(folder: str) -> list[float]:
     return kept.tolist()
 
 
+def numerics(rank: int) -> dict[str, float]:
+    """Run the script's cases of two engines, with a fault on one of the ranks."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "distributed"))
+    from numerics import furthest, norm, one_process, under_plan
+    from numerics_models import KINDS
+
+    kind = KINDS["decoder"]
+    expected = one_process(kind, torch.float64)
+    worst = dict.fromkeys(("gradients", "parameters", "losses", "retried"), 0.0)
+    for plan, at, backward in (({"shard": 2}, 20, True), ({"tensor": 2}, 45, False)):
+        found = under_plan(kind, torch.float64, plan, rank, at if rank else None, backward)
+        steps = zip(found["gradients"], expected["gradients"], strict=True)
+        pairs = zip(found["losses"], expected["losses"], strict=True)
+        differences = {
+            "gradients": max(furthest(one, other) / norm(other) for one, other in steps),
+            "parameters": furthest(found["parameters"], expected["parameters"]),
+            "losses": max(abs(one - other) for one, other in pairs),
+        }
+        worst["retried"] += found["retries"]
+        for name, difference in differences.items():
+            worst[name] = max(worst[name], difference)
+    return worst
+
+
 def main() -> None:
     """Prints a line of JSON."""
     warnings.simplefilter("ignore")
     rank = int(os.environ["RANK"])
-    answer: dict[str, Any] = {"different": [], "orders": [None, None]}
+    answer: dict[str, Any] = {"different": [], "orders": [None, None], **numerics(rank)}
     for plan in ({"replicate": 2}, {"shard": 2}):
         answer["different"].append(different_batches(rank, plan))
     answer["world"] = error_of(lambda: step_of(Perceptron(), {"shard": 4}))
