@@ -13,7 +13,7 @@ from torch import nn
 
 from . import tensor
 from .degrees import Parallel, ParallelError
-from .mesh import build_mesh
+from .mesh import build_mesh, data_mesh
 from .world import check_world, start
 
 # Beside an interpreter without memfit, the levers have a name of their own.
@@ -145,8 +145,11 @@ def _shard(model: nn.Module, parallel: Parallel, mesh: Any, names: list[str] | N
     """Shard a model over the mesh's data dimensions: unit by unit, and the rest with the root."""
     from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
+    # DistributedDataParallel does not take the parameters that tensor parallelism divides. Their copies are
+    # kept as shards that are gathered once in each step.
+    reshard = parallel.reshard_after_forward and parallel.shard > 1
     settings = {
-        "mesh": mesh["replicate", "shard"] if "replicate" in mesh.mesh_dim_names else mesh["shard"],
+        "mesh": data_mesh(mesh),
         "offload_policy": CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
         if parallel.offload
         else OffloadPolicy(),
@@ -158,13 +161,13 @@ def _shard(model: nn.Module, parallel: Parallel, mesh: Any, names: list[str] | N
         raise ParallelError(f"the model has no module `{missing[0]}` to shard")
     for name in chosen:
         for each in _of_other_types(known[name]):
-            fully_shard(each, reshard_after_forward=parallel.reshard_after_forward, **settings)
-        fully_shard(known[name], reshard_after_forward=parallel.reshard_after_forward, **settings)
+            fully_shard(each, reshard_after_forward=reshard, **settings)
+        fully_shard(known[name], reshard_after_forward=reshard, **settings)
     inside = {id(each) for name in chosen for each in known[name].modules()}
     for each in _of_other_types(model, inside):
-        fully_shard(each, reshard_after_forward=parallel.reshard_after_forward, **settings)
+        fully_shard(each, reshard_after_forward=reshard, **settings)
     # PyTorch keeps the root's own parameters, which the backward pass needs first, unless told otherwise.
-    fully_shard(model, reshard_after_forward=None if parallel.reshard_after_forward else False, **settings)
+    fully_shard(model, reshard_after_forward=None if reshard else False, **settings)
 
 
 def _of_other_types(module: nn.Module, without: Set[int] = frozenset()) -> list[nn.Module]:

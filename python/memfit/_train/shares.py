@@ -19,11 +19,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from memfit._parallel import Parallel, ParallelError
+from memfit._parallel import ParallelError
 from memfit._parallel.mesh import batch_share
 
 from .batches import Batch, visit
-from .division import is_batch_norm
+from .division import Division, Undividable, is_batch_norm
+from .does_not_fit import division_error
+from .plans import Planned
+from .ranks import SingleRank
 from .tally import Tally
 
 # Number of values of each tensor that enter a batch's checksum.
@@ -39,28 +42,39 @@ _BATCH_NORM = (
 class Share:
     """The samples of each batch that this rank trains on."""
 
-    def __init__(self, parallel: Parallel, model: nn.Module, device: torch.device, allow: str | None) -> None:
-        self.index, self.parts = batch_share(parallel)
+    def __init__(self, plan: Planned, model: nn.Module, device: torch.device, allow: str | None) -> None:
+        assert plan.parallel is not None
+        self.index, self.parts = batch_share(plan.parallel)
         self._device = device
         self._batches = 0
         self._checksum = 0
-        self.changed: tuple[str, ...] = ()
         # The host's generator between the calls of a window, if the model draws from it.
         self._host: torch.Tensor | None = None
         if self.parts > 1 and any(is_batch_norm(each) for each in model.modules()):
-            if allow != "changes-training":
+            if (allow or plan.allow) != "changes-training":
                 raise ParallelError(
                     f"{_BATCH_NORM}: this changes the training",
                     "convert the model with `nn.SyncBatchNorm.convert_sync_batchnorm` (on GPUs), use "
                     'GroupNorm, or permit it with `allow="changes-training"`',
                 )
-            self.changed = (_BATCH_NORM,)
+            plan.changed += (_BATCH_NORM,)
         self._seed = _share_generators()
 
-    def take(self, entry: Batch, opens: bool) -> Batch:
-        """Return this rank's part of a global batch. A rank for which no sample is left gets one that counts
-        nothing, so that it takes part in what all ranks do.
+    def take(self, entry: Batch, opens: bool, division: Division, ranks: SingleRank) -> Batch:
+        """Return this rank's part of a global batch, once the ranks' parts are known to add up to it. A rank
+        for which no sample is left gets one that counts nothing, so that it takes part in what all ranks do.
         """
+        taken = self._part(entry, opens)
+        ranks.batches_seen = float(self._checksum)
+        if taken.items < entry.items and not ranks.inside:
+            # Dividing a batch over ranks changes the same as dividing it into micro-batches.
+            try:
+                taken.divided = division.require(entry, entry.items - 1)
+            except Undividable as error:
+                raise division_error(str(error), asked=True) from None
+        return taken
+
+    def _part(self, entry: Batch, opens: bool) -> Batch:
         self._checksum = zlib.crc32(self._describe(entry), 0 if opens else self._checksum)
         self._batches += 1
         if self.parts == 1:
@@ -72,11 +86,6 @@ class Share:
             taken.void = True
             return taken
         return entry.same_rules(entry.part(start, stop, None), stop - start)
-
-    @property
-    def checksum(self) -> float:
-        """A checksum of the window's global batches."""
-        return float(self._checksum)
 
     def _describe(self, entry: Batch) -> bytes:
         found: list[bytes] = [str(entry.items).encode()]
@@ -120,8 +129,8 @@ class Share:
             torch.set_rng_state(outside)
 
     def combine(self, tally: Tally) -> None:
-        """Make a tally's losses those of the global batch, once all ranks have run it. A rank that runs out of
-        memory meanwhile runs its part again, and then joins.
+        """Make a tally's losses those of the global batch, once all ranks have run it. A rank that runs out
+        of memory meanwhile runs its part again, and then joins.
         """
         sums = tally.sums()
         if not sums:
