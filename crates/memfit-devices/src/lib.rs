@@ -21,6 +21,7 @@
 mod bytes;
 mod calibration;
 mod catalogue;
+mod cluster;
 mod device;
 mod error;
 mod link;
