@@ -32,9 +32,9 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) nodes: u32,
 
-    /// The link between GPUs: `nvlink` or `pcie` within a machine [default: the GPU's own], `ib-200`, `ib-400`,
-    /// `ib-800`, `ethernet-10`, `ethernet-25` or `ethernet-100` between machines [default: ib-400]; may be
-    /// given for both.
+    /// The link between GPUs: `nvlink` or `pcie` within a machine [default: the GPU's own]; `ib-200`,
+    /// `ib-400`, `ib-800`, `ethernet-10`, `ethernet-25` or `ethernet-100` between machines [default:
+    /// ib-400]; may be given for both.
     #[arg(long, value_name = "NAME")]
     pub(crate) link: Vec<String>,
 

@@ -16,7 +16,7 @@ import weakref
 from . import channel, facts, first_call, gates, handles, inputs, measured, models, part, telling, trainers
 from .cuts import Fetched, Pieces
 from .rounds import Round, Scaling
-from .spread import Spread, redirect
+from .spread import Spread
 
 NO_LOADER = "no batch came from a PyTorch DataLoader"
 
@@ -111,7 +111,7 @@ class Planned:
         if not self.serves:
             self.set_environment()
             if self.by_name:
-                self._arm_names()
+                handles.arm(self)
         gates.arm(self)
 
     def arm_shards(self):
@@ -121,20 +121,6 @@ class Planned:
             from memfit_parallel.replicas import instead_of_replicas
 
             instead_of_replicas(lambda: list(self.session.optimizers))
-
-    def _arm_names(self):
-        """Set the batch size at the first use of the GPU: arguments are read by then, but no batch
-        is made.
-        """
-        core = self.session.torch._C
-        init = core._cuda_init
-
-        def begin():
-            core._cuda_init = init
-            self.retune()
-            return init()
-
-        core._cuda_init = begin
 
     def set_environment(self):
         """Set environment variables of levers that are read when the GPU is first used."""
@@ -415,15 +401,10 @@ class Planned:
             whole, optimizers, undoes=False, computes=not self.session.virtual, example=self.example
         )
         self.equipped.update(optimizers)
-        if self.spread is not None:
-            self.spread.arm()
-        self._apply(optimizers, None)
-        if self.spread is not None and self.target.model is not whole:
-            redirect(whole, self.target.model, self.round.ends)
-            self.target.model = whole
-        if self.spread is not None and self.session.notes is not None:
-            # The shards have other memory than the parameters that were noted.
-            self.session.notes.all_of(whole)
+        if self.spread is None:
+            self._apply(optimizers, None)
+        else:
+            self.spread.apply(self, whole, optimizers)
         self.target.example = None
         if self.target.scales and not self.autocast:
             self.scaling.scaler = self.session.torch.amp.GradScaler("cuda")

@@ -44,6 +44,18 @@ class Spread:
 
         lone.stand_in(self.rank, self.world, c10d, self.per_machine)
 
+    def apply(self, planned, model, optimizers):
+        """Apply the plan's levers, the spread among them."""
+        self.arm()
+        planned._apply(optimizers, None)
+        target, notes = planned.target, planned.session.notes
+        if target.model is not model:
+            redirect(model, target.model, planned.round.ends)
+            target.model = model
+        if notes is not None:
+            # The shards have other memory than the parameters that were noted.
+            notes.all_of(model)
+
     def bounds(self, samples):
         """Return the start and end of this rank's share of a batch."""
         start = samples * self.part // self.batches
