@@ -391,8 +391,8 @@ impl<T: Trial> Spread<'_, T> {
         })
     }
 
-    /// The fewest GPUs on which the plan fits, halving their number: with all of the state sharded, and as many
-    /// samples at once.
+    /// The fewest GPUs on which the plan fits, halving their number: with all of the state sharded, and as
+    /// many samples at once.
     fn fewest(&mut self, chosen: &Tried, advice: &mut Vec<String>) -> Result<Option<u32>, T::Error> {
         let world = self.machines.world();
         let parallel = chosen.candidate.parallel.unwrap_or_default();
