@@ -7,6 +7,7 @@
 #   make bench    how fast it is, beside what PyTorch has for the purpose
 #   make fuzz     feed the parsers with garbage, FUZZ_SECONDS for each
 #   make properties  all properties with a hundred seeds, where `make test` has one
+#   make parallel  parallel plans on 2, 4 and 8 gloo processes beside one process, with faults; takes an hour
 #   make mutants  mutants of the deciding crates that no test notices; takes cargo-mutants, and hours
 #   make differential  the replay beside PyTorch's own allocator, PROGRAMS random programs of each setting and release
 #   make libraries  the libraries that people train with, each on a virtual card; rewrites docs/libraries.md
@@ -31,7 +32,7 @@ STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
-.PHONY: help demo test test-rust test-python test-exhaustive test-newest check bench fuzz properties mutants differential libraries integrations shrink matrix symbols clean \
+.PHONY: help demo test test-rust test-python test-exhaustive test-newest check bench fuzz properties parallel mutants differential libraries integrations shrink matrix symbols clean \
         dist dist-again dist-matrix release-rehearsal release-check release-upload release-page
 .DELETE_ON_ERROR:
 
@@ -78,6 +79,9 @@ fuzz:
 
 properties:
 	$(PYTHON) scripts/properties.py
+
+parallel: $(STAMPS)/test $(STAMPS)/memfit
+	$(BIN)/python scripts/distributed/numerics.py --out measurements/parallel.md
 
 mutants: $(STAMPS)/venv
 	$(BIN)/python scripts/mutants.py

@@ -8,8 +8,8 @@ fn main() -> io::Result<()> {
     let package =
         PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("../../python/memfit");
     let mut list = String::from("&[");
-    // The levers need only torch, so they are embedded under a name of their own.
-    for (folder, name) in [("_probe", ""), ("_levers", "memfit_levers")] {
+    // The levers and the parallel plans need only torch, so they are embedded under names of their own.
+    for (folder, name) in [("_probe", ""), ("_levers", "memfit_levers"), ("_parallel", "memfit_parallel")] {
         let root = package.join(folder);
         println!("cargo::rerun-if-changed={}", root.display());
         let mut files = Vec::new();

@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from memfit import data, integrations, results, shrink
+    from memfit import checkpoints, data, integrations, results, shrink
     from memfit._api.function import fits
     from memfit._api.recording import record
     from memfit._api.verbs import cards, check, explain, plan, run
@@ -54,7 +54,7 @@ _HOMES = {
     "release": "_train.holding",
     "run": "_api.verbs",
 }
-_MODULES = ("data", "integrations", "results", "shrink")
+_MODULES = ("checkpoints", "data", "integrations", "results", "shrink")
 
 __all__ = [
     "CardsReport",
@@ -74,6 +74,7 @@ __all__ = [
     "__version__",
     "cards",
     "check",
+    "checkpoints",
     "data",
     "distill",
     "explain",

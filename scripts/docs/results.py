@@ -42,6 +42,8 @@ PLAIN = {
     "Phase": "str",
     "Proof": "str",
     "CategoryBytes": "dict[str, int]",
+    "Bound": "str",
+    "Parallel": "dict[str, Any]",
     "Value": "bool | int | str | tuple[str, ...]",
 }
 
@@ -210,7 +212,8 @@ def module(verb: str, shapes: dict[str, list[Shape]]) -> str:
     for home in sorted({known[name].home for name in used - own}):
         names = sorted(name for name in used - own if known[name].home == home)
         others.append(f"    from .{home} import {', '.join(names)}")
-    typing = [name for name, needed in (("TYPE_CHECKING", others), ("Literal", "Literal[" in text)) if needed]
+    wanted = (("TYPE_CHECKING", others), ("Any", "Any]" in text), ("Literal", "Literal[" in text))
+    typing = [name for name, needed in wanted if needed]
     imports = ["from dataclasses import dataclass" + (", field" if "field(" in text else "")]
     imports += [f"from typing import {', '.join(typing)}"] if typing else []
     imports += ["", f"from .._api.report import {REPORTS[f'{verb.capitalize()}Report']}"]

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from memfit import _levers
 from memfit._levers import Target
-from memfit._levers.shard import instead_of_replicas
+from memfit._parallel.replicas import instead_of_replicas
 from rank_training import spread
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -95,8 +95,10 @@ def main() -> None:
     step.close()
     answer["retries"], answer["can_retry"] = step.retries, step._ranks.can_retry
     answer["parameters"] = sum(parameter.numel() for parameter in sharded.parameters())
-    answer["shard"] = float((flat(sharded) - expected).abs().max())
-    answer["apart"] = spread(flat(sharded), world)
+    # The model stays sharded when the step is closed.
+    whole_again = torch.cat([each.full_tensor().detach().flatten().double() for each in sharded.parameters()])
+    answer["shard"] = float((whole_again - expected).abs().max())
+    answer["apart"] = spread(whole_again, world)
 
     # The wrapper's own exchange of gradients, in buckets that they lie in: a mean over ranks that count
     # alike.

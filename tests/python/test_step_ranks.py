@@ -18,7 +18,7 @@ from tiers import exhaustive
 HERE = Path(__file__).parent
 
 
-def ranks(world: int, runs: int, script: str = "rank_training.py", limit: int = 600) -> dict[str, Any]:
+def ranks(world: int, runs: int | str, script: str = "rank_training.py", limit: int = 600) -> dict[str, Any]:
     """Run a script on several ranks; return the output of rank 0."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

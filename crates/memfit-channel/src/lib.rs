@@ -32,7 +32,7 @@ pub use clock::{ClockMark, ClockMode, HostTime, WorkKind};
 pub use hash::hash;
 pub use ledger::{Ledger, LedgerView, Outside, ProcessId, TallyKind};
 pub use message::Message;
-pub use planned::{LeverSetup, Part, Planned};
+pub use planned::{LeverSetup, ParallelSetup, Part, Planned};
 pub use run_dir::{RunDir, made_mark};
 pub use setup::{
     CardSetup, ChannelError, HostPart, HostRun, Setup, Synthetic, SyntheticData, SyntheticField,

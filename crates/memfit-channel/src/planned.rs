@@ -30,6 +30,8 @@ pub struct Planned {
     /// `true` if the script only runs forward passes: levers apply to its first one, and its batches are
     /// split without an optimizer step around them.
     pub infers: bool,
+    /// Spread over several ranks, of which the process is one; `None` for one GPU.
+    pub parallel: Option<ParallelSetup>,
     /// Levers, in order.
     pub levers: Vec<LeverSetup>,
     /// `true` if repeated blocks are measured.
@@ -46,6 +48,22 @@ pub enum Part {
     Training,
     /// One forward pass under `inference_mode`, which takes the place of the training.
     Inference,
+}
+
+/// A rank's place in a training that is spread over several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ParallelSetup {
+    /// Rank of the process.
+    pub rank: u32,
+    /// Number of ranks.
+    pub world: u32,
+    /// Ranks per machine.
+    pub per_machine: u32,
+    /// Parts that each batch is divided into.
+    pub batches: u64,
+    /// Degrees of parallelism, as in the table [parallel] of a plan file.
+    pub degrees: serde_json::Value,
 }
 
 /// A lever with its setting.
@@ -70,6 +88,7 @@ impl Default for Planned {
             pieces: 1,
             most_pieces: None,
             infers: false,
+            parallel: None,
             levers: Vec::new(),
             measure: false,
             part: None,

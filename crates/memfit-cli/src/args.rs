@@ -8,6 +8,7 @@ mod convert;
 mod data;
 #[cfg(test)]
 mod documented;
+mod launch;
 mod plan;
 mod replay;
 mod script;
@@ -32,6 +33,7 @@ pub(crate) use check::{CheckArgs, FailOn, FindingsFormat, RuleArgs};
 pub(crate) use ci::{CiArgs, CiFormat};
 pub(crate) use convert::{ConvertArgs, ConvertFormat, ConvertRows};
 pub(crate) use data::DataArgs;
+pub(crate) use launch::LaunchArgs;
 pub(crate) use plan::{Margin, PlanArgs, SHOWN};
 pub(crate) use replay::ReplayArgs;
 pub(crate) use script::{CommandArgs, ScriptArgs};
@@ -74,6 +76,8 @@ pub(crate) enum Verb {
     Run(Box<RunArgs>),
     /// Find the fastest plan with which a training script fits on a GPU.
     Plan(Box<PlanArgs>),
+    /// Print the command that starts a plan's processes on several GPUs, or run it.
+    Launch(LaunchArgs),
     /// Compare GPUs for a training script: where it fits, how fast it is there, and what it costs.
     Cards(Box<CardsArgs>),
     /// Measure techniques that make the model smaller: LoRA, quantization, pruning and others.

@@ -198,6 +198,18 @@ pub enum CliError {
     /// A plan could not be read or written.
     #[error(transparent)]
     Plan(#[from] memfit_plan::PlanError),
+    /// A plan that cannot be launched.
+    #[error(transparent)]
+    Launch(#[from] memfit_plan::LaunchError),
+    /// A command for several machines without the first one's name.
+    #[error("the plan is for several machines, and {variable} is not set")]
+    LaunchNeeds {
+        /// Environment variable.
+        variable: &'static str,
+    },
+    /// Links that do not suit the GPUs.
+    #[error(transparent)]
+    Link(#[from] memfit_devices::LinkError),
     /// A script that fails whatever the GPU.
     #[error("no plan can be made for this script: {why}")]
     NothingToPlan {
@@ -292,6 +304,9 @@ impl CliError {
             | Self::SeveralFolders
             | Self::NothingToWatch { .. }
             | Self::PlanForLocal
+            | Self::Launch(_)
+            | Self::LaunchNeeds { .. }
+            | Self::Link(_)
             | Self::LoaderForLocal
             | Self::ShrinkForLocal
             | Self::CiForLocal
@@ -421,6 +436,11 @@ impl Hint for CliError {
                 "`memfit run --gpu NAME --steps 0 -- python train.py` can be watched from another terminal; with `--gpu local` it trains on the real GPU".to_owned(),
             ],
             Self::Plan(error) => vec![error.hint().to_owned()],
+            Self::Launch(error) => vec![error.hint().to_owned()],
+            Self::Link(error) => vec![error.hint()],
+            Self::LaunchNeeds { variable } => vec![format!(
+                "set {variable} to the name of the first machine, on each of them"
+            )],
             Self::NothingToPlan { hint, .. } | Self::NothingToShrink { hint, .. } => vec![hint.clone()],
             Self::PlanUnsettled(_) => {
                 vec!["a plan needs sizes that do not depend on computed values: `memfit run --gpu local` measures them on a real GPU".to_owned()]

@@ -38,6 +38,8 @@ pub enum Exit {
     BadNews,
     /// The question could not be answered.
     NoAnswer,
+    /// The exit status of a command that was run for the user.
+    Command(u8),
 }
 
 impl Exit {
@@ -47,6 +49,7 @@ impl Exit {
             Self::Good => 0,
             Self::BadNews => 1,
             Self::NoAnswer => 2,
+            Self::Command(status) => status,
         }
     }
 }
@@ -85,6 +88,7 @@ fn answer(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit {
     let outcome = match args.verb {
         Verb::Run(args) => return commands::run(*args, &settings, home, &printer),
         Verb::Plan(args) => return commands::plan(*args, &settings, home, &printer),
+        Verb::Launch(args) => commands::launch(&args, home, &printer),
         Verb::Cards(args) => return commands::cards(&args, &settings, home, &printer),
         Verb::Shrink(args) => return commands::shrink(&args, &settings, home, &printer),
         Verb::Ci(args) => return commands::ci(&args, &settings, home, &printer),

@@ -11,17 +11,29 @@ pub(crate) use patched::patched;
 use memfit_cards::{Judge, UNLIMITED, smallest_fitting};
 use memfit_channel::{LeverSetup, Planned};
 use memfit_devices::{Bytes, Catalogue};
-use memfit_plan::{Answer, Candidate, Expected, Outcome, Room, Trial};
+use memfit_plan::{Answer, Busy, Candidate, Expected, Outcome, Room, Trial};
 use memfit_report::wire::{AtPeak, Problem, RunReport, SmallestCard, Verdict};
 use memfit_run::{Card, Changes, Ended, Interrupt, Progress, Rehearsal, Request, report};
 use memfit_vocabulary::{Framework, Lever, Loading, Measured, Parts, Training};
 
 use crate::printer::ProgressLine;
+use crate::request::{parallel_setup, shard_setup};
 use crate::{CliError, Printer};
 
 /// Steps of a try: the first makes the optimizer's state, the second's time is that of a step, and the third,
 /// which has one piece more where only some are run, tells the time of a piece.
 const STEPS: u64 = 3;
+
+/// Processes of a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    /// The first, which stands for all.
+    First,
+    /// One rank of a training that memfit spreads.
+    Rank(u32),
+    /// All that the command starts.
+    All,
+}
 
 /// Facts of a trial beside its outcome.
 struct Seen {
@@ -41,6 +53,8 @@ pub(crate) struct Tries<'a> {
     infers: bool,
     batch: Option<u64>,
     names: Vec<String>,
+    /// Processes, and GPUs that they used, in the unchanged script.
+    ranks_seen: usize,
     progress: ProgressLine,
     interrupt: Interrupt,
     seen: Vec<Seen>,
@@ -65,6 +79,7 @@ impl<'a> Tries<'a> {
             infers: false,
             batch: None,
             names: Vec::new(),
+            ranks_seen: 0,
             progress: printer.progress(),
             interrupt: Interrupt::listen(),
             seen: Vec::new(),
@@ -95,7 +110,12 @@ impl<'a> Tries<'a> {
 
     /// Outcome of a candidate on the GPU with all processes.
     pub(crate) fn with_all(&mut self, candidate: &Candidate) -> Result<Option<Outcome>, CliError> {
-        self.tried(candidate, Room::Budget, true)
+        self.tried(candidate, Room::Budget, Who::All)
+    }
+
+    /// `true` if the script, which was run unchanged, is one process that uses one GPU.
+    pub(crate) const fn is_plain(&self) -> bool {
+        self.ranks_seen == 1
     }
 
     /// Nothing more is tried.
@@ -134,8 +154,26 @@ impl<'a> Tries<'a> {
     }
 
     fn request(&self, candidate: &Candidate, card: Card) -> Request {
+        self.request_of(candidate, card, 0)
+    }
+
+    /// The request for one rank of a candidate.
+    fn request_of(&self, candidate: &Candidate, card: Card, rank: u32) -> Request {
+        let parallel = candidate.parallel.filter(|parallel| parallel.world() > 1);
+        let per_machine = match &card {
+            Card::Virtual(_, count) | Card::Local(count) => *count,
+        };
+        // A launcher gives each process one GPU.
+        let card = match card {
+            Card::Virtual(device, _) if parallel.is_some() => Card::Virtual(device, 1),
+            card => card,
+        };
+        let share = parallel.zip(self.batch).map(|(parallel, batch)| batch / u64::from(parallel.batches()));
+        // A script that makes its batches itself is told its share of them.
+        let told = share.filter(|_| !self.names.is_empty());
         let planned = Planned {
-            micro_batch: candidate.micro_batch,
+            parallel: parallel.map(|parallel| parallel_setup(&parallel, rank, per_machine)),
+            micro_batch: candidate.micro_batch.or(told),
             batch: self.batch,
             by_name: !self.names.is_empty(),
             accumulate: candidate.accumulate,
@@ -149,6 +187,7 @@ impl<'a> Tries<'a> {
                     name: setting.lever.name().to_owned(),
                     value: serde_json::to_value(&setting.value).unwrap_or_default(),
                 })
+                .chain(parallel.map(|parallel| shard_setup(&parallel)))
                 .collect(),
             measure: true,
             ..Planned::default()
@@ -175,13 +214,22 @@ impl<'a> Tries<'a> {
 impl Trial for Tries<'_> {
     type Error = CliError;
 
+    fn run_rank(
+        &mut self,
+        candidate: &Candidate,
+        room: Room,
+        rank: u32,
+    ) -> Result<Option<Outcome>, CliError> {
+        self.tried(candidate, room, Who::Rank(rank))
+    }
+
     fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, CliError> {
         if let Some((_, _, outcome)) =
             self.known.iter().find(|(known, in_room, _)| known == candidate && *in_room == room)
         {
             return Ok(Some(outcome.clone()));
         }
-        let outcome = self.tried(candidate, room, false)?;
+        let outcome = self.tried(candidate, room, Who::First)?;
         if let Some(outcome) = &outcome {
             self.known.push((candidate.clone(), room, outcome.clone()));
         }
@@ -190,14 +238,17 @@ impl Trial for Tries<'_> {
 }
 
 impl Tries<'_> {
-    fn tried(&mut self, candidate: &Candidate, room: Room, all: bool) -> Result<Option<Outcome>, CliError> {
+    fn tried(&mut self, candidate: &Candidate, room: Room, who: Who) -> Result<Option<Outcome>, CliError> {
         if self.interrupt.happened() {
             return Ok(None);
         }
         self.count += 1;
         self.progress.draw(&format!("run {}: {}", self.count, candidate.describe()));
-        let request = self.request(candidate, self.card(room));
-        let outcome = if all {
+        let request = match who {
+            Who::Rank(rank) => self.request_of(candidate, self.card(room), rank),
+            Who::First | Who::All => self.request(candidate, self.card(room)),
+        };
+        let outcome = if who == Who::All {
             self.rehearsal.run_with(&request, &Changes::default())?
         } else {
             self.rehearsal.run(&request)?
@@ -226,6 +277,9 @@ impl Tries<'_> {
             if !self.notes.contains(&note) {
                 self.notes.push(note);
             }
+        }
+        if as_is {
+            self.ranks_seen = report.ranks.len();
         }
         if let Some(training) = training.as_ref().filter(|_| as_is) {
             self.own_accumulation = training.own_accumulation.max(1);
@@ -266,6 +320,13 @@ impl Tries<'_> {
             );
             refused.push((Lever::MicroBatch.name().to_owned(), why));
         }
+        let share = candidate.parallel.zip(self.batch);
+        if share.is_some_and(|(parallel, batch)| seen > batch.div_ceil(u64::from(parallel.batches()).max(1)))
+        {
+            let why =
+                "the script's batches were not divided over the ranks: they come from no loader of torch's";
+            refused.push((Lever::Shard.name().to_owned(), why.to_owned()));
+        }
         let peak = report.peak;
         // A batch takes as long as all of its passes.
         let passes = if self.infers { candidate.pieces as f64 } else { 1.0 };
@@ -289,6 +350,7 @@ impl Tries<'_> {
             },
             step_ms_low: of_batch(report.time.step_ms_low),
             step_ms_high: of_batch(report.time.step_ms_high),
+            busy: busy(&report),
             refused,
             problem: (!fits && !short)
                 .then(|| failure::failure_reason(&outcome.facts, report.problem.as_ref()))
@@ -296,6 +358,20 @@ impl Tries<'_> {
             training,
         }))
     }
+}
+
+/// Work of the GPU in a step, by what limits it.
+fn busy(report: &RunReport) -> Busy {
+    let mut busy = Busy::default();
+    for (kind, milliseconds) in &report.time.busy_ms {
+        let part = match kind.as_str() {
+            "communication" => &mut busy.communication,
+            "memory" | "transfer" => &mut busy.memory,
+            _ => &mut busy.compute,
+        };
+        *part += milliseconds;
+    }
+    busy
 }
 
 /// Why a run that went through on the GPU does not count: with so little to spare, its verdict would be that

@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use memfit_channel::{ClockMode, HostTime, LeverSetup, Planned, Synthetic};
+use memfit_channel::{ClockMode, HostTime, LeverSetup, ParallelSetup, Planned, Synthetic};
 use memfit_ci::Script;
 use memfit_devices::{Bytes, Catalogue, Origin};
 use memfit_plan::Plan;
 use memfit_run::{Card, LOCAL, LoneRank, Request, Sizes};
+use memfit_vocabulary::{Lever, Parallel};
 
 use crate::CliError;
 use crate::args::{
@@ -101,6 +102,12 @@ pub(crate) fn to_plan(
         return Err(CliError::PlanForLocal);
     }
     let card = virtual_card(&gpu, args.memory, catalogue)?;
+    let card = match card {
+        Card::Virtual(device, count) if !args.link.is_empty() || args.nodes > 1 => {
+            Card::Virtual(Box::new(device.linked(&args.link, count, args.nodes)?), count)
+        }
+        card => card,
+    };
     let (other_processes, others) = other_processes(settings.other_processes, &card);
     Ok(Request {
         synthetic: synthetic(&args.script, settings),
@@ -244,14 +251,38 @@ fn other_processes(stated: Option<Bytes>, card: &Card) -> (u64, Origin) {
     }
 }
 
+/// A rank's place in a training that is spread over several GPUs.
+pub(crate) fn parallel_setup(parallel: &Parallel, rank: u32, per_machine: u32) -> ParallelSetup {
+    let world = parallel.world();
+    ParallelSetup {
+        rank,
+        world,
+        per_machine: if per_machine == 0 { world } else { per_machine.min(world) },
+        batches: u64::from(parallel.batches()),
+        degrees: serde_json::to_value(parallel).unwrap_or_default(),
+    }
+}
+
+/// The lever that spreads the model, as the probe takes it.
+pub(crate) fn shard_setup(parallel: &Parallel) -> LeverSetup {
+    LeverSetup {
+        name: Lever::Shard.name().to_owned(),
+        value: serde_json::to_value(parallel).unwrap_or_default(),
+    }
+}
+
 /// The part of a plan that the probe needs.
 pub(crate) fn planned(plan: &Plan, steps: u64) -> Planned {
     let own = plan.made_for.own_accumulation.max(1);
     let pieces = match (plan.made_for.batch, plan.micro_batch) {
-        (Some(batch), Some(micro_batch)) => batch.div_ceil(micro_batch.max(1)),
+        (Some(batch), Some(micro_batch)) => (batch
+            / plan.parallel.map_or(1, |parallel| u64::from(parallel.batches())).max(1))
+        .div_ceil(micro_batch.max(1)),
         _ => 1,
     };
+    let parallel = plan.parallel.filter(|parallel| parallel.world() > 1);
     let planned = Planned {
+        parallel: parallel.map(|parallel| parallel_setup(&parallel, 0, plan.made_for.count as u32)),
         pieces,
         own_accumulation: own,
         micro_batch: plan.micro_batch,
@@ -266,6 +297,7 @@ pub(crate) fn planned(plan: &Plan, steps: u64) -> Planned {
                 name: setting.lever.name().to_owned(),
                 value: serde_json::to_value(&setting.value).unwrap_or_default(),
             })
+            .chain(parallel.map(|parallel| shard_setup(&parallel)))
             .collect(),
         ..Planned::default()
     };

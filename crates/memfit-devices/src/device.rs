@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Bytes;
+use crate::link::Cluster;
 use crate::outside::MeasuredOutside;
 use crate::speed::Achieved;
 
@@ -56,6 +57,9 @@ pub struct Device {
     pub host_link: HostLink,
     /// Direct link to the other GPUs of the machine, besides the host link; `None` if there is none.
     pub peer_link: Option<PeerLink>,
+    /// Links to other GPUs and machines, if the user named some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<Cluster>,
     /// PCI device id (the vendor is 0x10de); 0 if unknown.
     pub pci_device_id: u16,
     /// `true` if ECC is enabled by default.

@@ -21,8 +21,10 @@
 mod bytes;
 mod calibration;
 mod catalogue;
+mod cluster;
 mod device;
 mod error;
+mod link;
 mod outside;
 mod overhead;
 mod raw;
@@ -35,6 +37,7 @@ pub use device::{
     Class, ComputeCapability, Device, HostLink, HostLinkKind, PeerLink, Range, Rates, SmLimits,
 };
 pub use error::CatalogueError;
+pub use link::{Cluster, Link, LinkError, LinkOwner, LinkPlace, LinkSpeed, find_link, links};
 pub use outside::{CalibratedOutside, Interval, MeasuredOutside};
 pub use overhead::{Origin, Overhead};
 pub use speed::{Achieved, Measured, Share};

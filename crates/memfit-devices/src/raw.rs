@@ -180,6 +180,7 @@ impl Card {
                     Ok::<_, String>(PeerLink { generation: link.generation, bandwidth })
                 })
                 .transpose()?,
+            cluster: None,
             pci_device_id: self.pci_device_id,
             ecc: self.ecc,
             outside: None,

@@ -72,6 +72,10 @@ pub struct Answer {
     pub advice: Vec<String>,
     /// Facts about the training.
     pub training: Training,
+    /// Ranks that the chosen plan was run as, with their peaks.
+    pub ranks: Vec<(u32, Expected)>,
+    /// The fewest GPUs on which the chosen plan was seen to fit, if it is for several.
+    pub fewest: Option<u32>,
     /// Number of runs.
     pub evaluations: u64,
     /// `true` if the search was ended early.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use memfit_vocabulary::Lever;
+use memfit_vocabulary::{Lever, Parallel};
 use serde::Deserialize;
 
 use crate::plan::Plan;
@@ -95,7 +95,7 @@ impl PlanError {
                 "it may be from a newer memfit: install that version, or make a new plan with `memfit plan`"
             }
             Self::Zero { .. } => "remove the line to have no limit",
-            Self::Conflict { .. } => "keep one of the two",
+            Self::Conflict { .. } => "keep one of the two; docs/distributed.md lists the keys of [parallel]",
         }
     }
 }
@@ -154,6 +154,9 @@ impl Plan {
         if let Some((key, _)) = numbers.into_iter().find(|(_, number)| *number == Some(0)) {
             return Err(PlanError::Zero { path, key });
         }
+        if let Some(why) = self.parallel.as_ref().and_then(Parallel::conflict) {
+            return Err(PlanError::Conflict { path, why });
+        }
         let levers: Vec<Lever> = self.levers.iter().map(|setting| setting.lever).collect();
         match Lever::conflict(&levers) {
             Some(why) => Err(PlanError::Conflict { path, why }),
@@ -183,6 +186,7 @@ mod tests {
             micro_batch: Some(16),
             micro_batches_per_step: Some(4),
             accumulate: 1,
+            parallel: None,
             levers: vec![
                 Setting { lever: Lever::FusedOptimizer, value: Value::default(), label: Label::Rounding },
                 Setting {
@@ -197,6 +201,8 @@ mod tests {
                 gpu: "Tesla T4".into(),
                 capacity: 15_642_329_088,
                 count: 1,
+                nodes: None,
+                links: Vec::new(),
                 command: vec!["python".into(), "train.py".into(), "--out=C:\\x".into()],
                 batch: Some(64),
                 own_accumulation: 2,
@@ -225,6 +231,28 @@ mod tests {
         for plan in [plan(), Plan::as_is()] {
             assert_eq!(read(&plan.to_text()).unwrap(), plan);
         }
+    }
+
+    #[test]
+    fn a_parallel_plan_is_written_and_read_again() {
+        let mut plan = plan();
+        plan.made_for.nodes = Some(4);
+        plan.made_for.count = 8;
+        plan.made_for.links = vec!["pcie".to_owned(), "ib-400".to_owned()];
+        plan.parallel = Some(Parallel { replicate: 4, shard: 8, ..Parallel::default() });
+        let text = plan.to_text();
+        assert_eq!(read(&text).unwrap(), plan);
+        insta::assert_snapshot!(text.split("[[lever]]").next().unwrap());
+        // A hand-written table needs only what differs.
+        let short = read("[parallel]\nshard = 8\n").unwrap().parallel.unwrap();
+        assert_eq!(short, Parallel { shard: 8, ..Parallel::default() });
+        let why = |text: &str| match read(text) {
+            Err(PlanError::Conflict { why, .. }) => why,
+            other => panic!("{other:?}"),
+        };
+        assert!(why("[parallel]\nshard = 0").contains("at least 1"));
+        assert!(why("[parallel]\noffload = true").contains("needs `shard`"));
+        assert!(matches!(read("[parallel]\nshards = 8"), Err(PlanError::Syntax { .. })));
     }
 
     #[test]

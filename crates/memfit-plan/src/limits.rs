@@ -25,6 +25,8 @@ pub struct Limits {
     pub without: Vec<Lever>,
     /// Levers that a change of the script cannot contain, with reasons, if such a change is wanted.
     pub unwritable: Vec<(Lever, String)>,
+    /// Levers that do not work with the way in which the training is spread over GPUs, with reasons.
+    pub unsuited: Vec<(Lever, String)>,
     /// Maximum number of runs.
     pub most_runs: u64,
 }
@@ -42,6 +44,7 @@ impl Default for Limits {
             link: None,
             without: Vec::new(),
             unwritable: Vec::new(),
+            unsuited: Vec::new(),
             most_runs: u64::MAX,
         }
     }

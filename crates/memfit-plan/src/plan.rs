@@ -1,6 +1,6 @@
 //! Plan: levers that make a training fit, and the environment that they were determined for.
 
-use memfit_vocabulary::{Label, Lever, Value};
+use memfit_vocabulary::{Label, Lever, Parallel, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::setting::Setting;
@@ -18,6 +18,9 @@ pub struct Plan {
     /// Loader batches in one optimizer step (gradient accumulation).
     #[serde(default = "one")]
     pub accumulate: u64,
+    /// Spread over several GPUs; `None` for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parallel: Option<Parallel>,
     /// Levers in the order in which they are applied.
     #[serde(default, rename = "lever")]
     pub levers: Vec<Setting>,
@@ -42,8 +45,14 @@ pub struct MadeFor {
     pub gpu: String,
     /// Memory of the GPU in bytes, as PyTorch reports it.
     pub capacity: u64,
-    /// Number of GPUs.
+    /// Number of GPUs of each machine.
     pub count: u64,
+    /// Number of machines; `None` for one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u64>,
+    /// Links between the GPUs that the user named.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<String>,
     /// Command line.
     pub command: Vec<String>,
     /// Batch size of the script.

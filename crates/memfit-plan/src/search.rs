@@ -14,12 +14,14 @@ mod even;
 mod help;
 mod rise;
 mod simplify;
+mod spread;
 mod variants;
 mod whole;
 
 use memfit_vocabulary::{Harm, Label, Lever, Parts, Training, Turn};
 
 pub use self::carried::search_carried;
+pub use self::spread::{Machines, search_spread};
 
 use self::combine::Paying;
 use self::divide::{Divided, MIN_REL_GAIN};
@@ -39,6 +41,9 @@ impl Limits {
     fn why_excluded(&self, lever: Lever) -> Option<String> {
         if self.without.contains(&lever) {
             return Some(format!("`--without {lever}` was asked for"));
+        }
+        if let Some((_, why)) = self.unsuited.iter().find(|(unsuited, _)| *unsuited == lever) {
+            return Some(format!("it cannot be combined with the parallelism: {why}"));
         }
         let unwritable = self.unwritable.iter().find(|(unwritable, _)| *unwritable == lever)?;
         Some(format!("it cannot be written as a change of the script: {}", unwritable.1))
@@ -349,6 +354,8 @@ impl<'a, T: Trial> Search<'a, T> {
             limit,
             advice,
             training,
+            ranks: Vec::new(),
+            fewest: None,
             evaluations: self.runs,
             interrupted: self.interrupted,
         }

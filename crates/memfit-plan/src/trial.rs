@@ -1,6 +1,6 @@
 //! Interface between the search and the code that runs candidates.
 
-use memfit_vocabulary::{Harm, Label, Lever, Training, Value};
+use memfit_vocabulary::{Bound, Harm, Label, Lever, Parallel, Training, Value};
 
 use crate::plan::Expected;
 use crate::setting::Setting;
@@ -14,6 +14,8 @@ pub struct Candidate {
     pub pieces: u64,
     /// Loader batches in one optimizer step (gradient accumulation).
     pub accumulate: u64,
+    /// Spread over several GPUs; `None` for one.
+    pub parallel: Option<Parallel>,
     /// Levers.
     pub settings: Vec<Setting>,
 }
@@ -51,6 +53,7 @@ impl Candidate {
     /// Describes the candidate in a few words.
     pub fn describe(&self) -> String {
         let mut parts = Vec::new();
+        parts.extend(self.parallel.map(|parallel| parallel.to_string()));
         if let Some(micro_batch) = self.micro_batch {
             parts.push(format!("micro-batch {micro_batch}"));
         }
@@ -91,6 +94,8 @@ pub struct Outcome {
     pub step_ms_low: Option<f64>,
     /// Upper bound of the step time.
     pub step_ms_high: Option<f64>,
+    /// Work of the GPU in a step.
+    pub busy: Busy,
     /// Levers that could not be applied, with reasons.
     pub refused: Vec<(String, String)>,
     /// Error type, message and line, if the steps failed for another reason than memory.
@@ -109,6 +114,35 @@ impl Outcome {
     }
 }
 
+/// Milliseconds of a GPU's work in a step; concurrent work counts for each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Busy {
+    /// Matrix products, convolutions, attention.
+    pub compute: f64,
+    /// Everything that moves memory.
+    pub memory: f64,
+    /// Collectives.
+    pub communication: f64,
+}
+
+impl Busy {
+    /// Communication that no other work overlaps, in a step of this length.
+    pub fn exposed(&self, step_ms: f64) -> f64 {
+        (step_ms - self.compute - self.memory).clamp(0.0, self.communication)
+    }
+
+    /// What takes most of a step; `None` if no work is known.
+    pub fn bound(&self, step_ms: f64) -> Option<Bound> {
+        let parts = [
+            (self.compute, Bound::Compute),
+            (self.memory, Bound::Memory),
+            (self.exposed(step_ms), Bound::Communication),
+        ];
+        let most = parts.into_iter().max_by(|(a, _), (b, _)| a.total_cmp(b))?;
+        (most.0 > 0.0).then_some(most.1)
+    }
+}
+
 /// Runner of candidates.
 pub trait Trial {
     /// Error that prevented a run.
@@ -116,4 +150,32 @@ pub trait Trial {
 
     /// Runs a candidate. Returns `None` after an interrupt.
     fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, Self::Error>;
+
+    /// Runs one of the ranks of a candidate that is spread over several GPUs; [`Trial::run`] runs the first.
+    fn run_rank(
+        &mut self,
+        candidate: &Candidate,
+        room: Room,
+        rank: u32,
+    ) -> Result<Option<Outcome>, Self::Error> {
+        let _ = rank;
+        self.run(candidate, room)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_takes_longest_bounds_a_step() {
+        let bound =
+            |compute, memory, communication, step| Busy { compute, memory, communication }.bound(step);
+        assert_eq!(bound(8.0, 3.0, 5.0, 11.0), Some(Bound::Compute), "all of it overlaps");
+        assert_eq!(bound(2.0, 3.0, 9.0, 12.0), Some(Bound::Communication));
+        assert_eq!(bound(2.0, 3.0, 9.0, 7.0), Some(Bound::Memory), "2 ms are exposed");
+        assert_eq!(bound(0.0, 0.0, 0.0, 5.0), None);
+        // Waiting for the host is not communication.
+        assert!((Busy { compute: 1.0, memory: 1.0, communication: 0.5 }.exposed(50.0) - 0.5).abs() < 1e-9);
+    }
 }

@@ -37,7 +37,7 @@ pub use explain::{
 };
 pub use gpus::{GpuList, GpuReport};
 pub use plan::{
-    PatchNumbers, PlanLever, PlanLimit, PlanPatch, PlanReport, PlanRun, PlanVerdict, RejectedLever,
+    PatchNumbers, PlanLever, PlanLimit, PlanPatch, PlanRank, PlanReport, PlanRun, PlanVerdict, RejectedLever,
     SmallestCard,
 };
 pub use replay::{BlockChange, Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport};

@@ -8,6 +8,7 @@
 mod assumption;
 mod declaration;
 mod levers;
+mod parallel;
 mod remark;
 mod shown;
 mod situation;
@@ -21,6 +22,7 @@ pub use declaration::{
     Declaration, Docs, Framework, Harm, Keyword, ModelChange, Moved, Script, Sentence, Stage,
 };
 pub use levers::Lever;
+pub use parallel::{Bound, Parallel, Schedule};
 pub use remark::Remark;
 pub use shown::{acts, one_line, printable};
 pub use situation::{Held, Search, Sense, Situation, Turn};

@@ -95,6 +95,8 @@ class Batch:
         self.counts: dict[str, float] | None = None
         # The differences that dividing this batch causes, once they were measured.
         self.divided: tuple[str, ...] | None = None
+        # Set for a sample that counts nothing, on a rank that has none of its own.
+        self.void = False
         self._flat = _flat(value) if split is None else None
         key = None
         if self._flat is not None:
@@ -139,6 +141,10 @@ class Batch:
             if len(self._known) >= _MAX_LAYOUTS:
                 self._known.clear()
             self._known[key] = self._layout
+
+    def same_rules(self, value: Any, size: int) -> Batch:
+        """Wrap some samples of this batch with the rules for dividing it."""
+        return Batch(value, size, self._dimension, self._split)
 
     def part(self, start: int, stop: int, device: torch.device | None, own: bool = False) -> Any:
         """Return the samples from start to stop on a device; with `own`, copied so that they share no memory

@@ -84,7 +84,10 @@ def norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
     squares: list[torch.Tensor] = []
     for gradients in by_mesh(parameters).values():
         one = nn.utils.get_total_norm([each.grad for each in gradients])
-        squares.append((one.full_tensor() if hasattr(one, "full_tensor") else one).float() ** 2)
+        whole = one.full_tensor() if hasattr(one, "full_tensor") else one
+        # The square of a half-precision norm overflows.
+        squares.append((whole if whole.dtype == torch.float64 else whole.float()) ** 2)
+    squares = [each.to(squares[0].dtype) for each in squares]
     return torch.stack([each.to(squares[0].device) for each in squares]).sum().sqrt()
 
 

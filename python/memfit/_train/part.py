@@ -142,8 +142,8 @@ class Runner:
                 returned = self._lent[0](self._model, part, entry, start)
         if before is not None:
             tally.changed += self._division.check_path(entry, samples, before)
-        loss, main = self._loss_and_count(entry, returned, part, samples, tally, opens, idle)
-        if idle:
+        loss, main = self._loss_and_count(entry, returned, part, samples, tally, opens, idle or entry.void)
+        if idle or entry.void:
             self._backward(loss * 0.0)
             return
         if self.noise is None:
@@ -201,7 +201,10 @@ class Runner:
                 "the loss has no gradient: it was computed under `no_grad`, or detached\n"
                 "hint: return the loss itself from the loss function, without `.item()` or `.detach()`"
             )
-        for name, share, value, divisor, count in shares if not idle else ():
+        for name, share, value, divisor, count in shares:
+            if idle:
+                tally.add(name, torch.zeros_like(share, requires_grad=False), divisor, 0.0)
+                continue
             # The loss function may write its next result to the same memory.
             kept = share.detach()
             tally.add(name, kept.clone() if share is value else kept, divisor, count)

@@ -11,6 +11,8 @@ from torch import nn
 from memfit import _core
 from memfit._levers import Applied, CannotApply, Target, apply
 from memfit._levers.saying import warn
+from memfit._parallel import Parallel, start
+from memfit._parallel.world import check_world
 
 from .optimizers import members
 
@@ -35,6 +37,9 @@ class Planned:
     ) -> None:
         read = _read(plan, target.place()) if plan is not None else {}
         chosen = levers_of(read, levers)
+        self.parallel = _parallel_of(read, target.place())
+        if self.parallel is not None:
+            chosen["shard"] = dict(read["parallel"])
         chosen = {name: value for name, value in chosen.items() if value is not False and value is not None}
         of_plan = [PRECISION_LEVERS[name] for name in list(chosen) if name in PRECISION_LEVERS]
         if precision is not None:
@@ -66,6 +71,7 @@ class Planned:
                 error.lever, f"{error.why}\nhint: leave it out of the plan, or make a plan for this model"
             ) from None
         self.names = tuple(chosen)
+        self.model = target.model
         self.changed = tuple(
             f"the plan's `{name}` changes the training"
             for name in chosen
@@ -79,6 +85,21 @@ class Planned:
     def close(self) -> None:
         """Undo all levers."""
         self._applied.undo()
+
+
+def _parallel_of(plan: Mapping[str, Any], place: torch.device) -> Parallel | None:
+    """Return the parallel part of a plan, and start the process group; `None` if the plan is for one
+    process.
+    """
+    table = plan.get("parallel")
+    if table is None:
+        return None
+    parallel = Parallel.from_table(table)
+    if parallel.world == 1:
+        return None
+    start(place)
+    check_world(parallel)
+    return parallel
 
 
 def levers_of(plan: Mapping[str, Any], levers: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -29,13 +29,19 @@ IDLE: Turn = (0, 1, False, False)
 
 _NO_CONTEXT = contextlib.nullcontext()
 
+DIFFERENT_BATCHES = (
+    "the ranks were given different batches, but under a parallel plan each rank's loader has to yield the same "
+    "global batch, from which memfit takes the rank's part\n"
+    "hint: leave out `DistributedSampler`; seed what shuffles or augments the same on all ranks"
+)
+
 # Maximum size of an all-reduce bucket.
 _MAX_BUCKET_BYTES = 32 << 20
 
 
 # The state that a rank reports to the others, and the number of values in a message.
 COLLECTIVE, NO_MORE, MORE, AGREE = range(4)
-_VALUES_PER_MESSAGE = 13
+_VALUES_PER_MESSAGE = 14
 
 
 class SingleRank:
@@ -49,6 +55,8 @@ class SingleRank:
     alike = False
     # Set if a window can run again after a failure.
     can_retry = True
+    # A checksum of the window's batches, if all ranks are given the same ones.
+    batches_seen = 0.0
 
     @property
     def meets(self) -> bool:
@@ -168,7 +176,8 @@ class ReplicatedRanks(SingleRank):
         """Return `True` if another micro-batch is run on all ranks, even if this one has none left."""
         start, stop, *_ = IDLE if turn is None else turn
         mark = float(zlib.crc32(f"{shape}:{stop - start}".encode()))
-        rows = self._exchange_values(NO_MORE if turn is None else MORE, controller.divisor, mark)
+        state = NO_MORE if turn is None else MORE
+        rows = self._exchange_values(state, controller.divisor, mark, self.batches_seen)
         states = [int(row[0]) for row in rows]
         self._shapes = [row[2] for row in rows]
         if AGREE in states:
@@ -178,6 +187,7 @@ class ReplicatedRanks(SingleRank):
                 f"rank {states.index(COLLECTIVE)} is in a collective that this rank does not call\n"
                 "hint: all ranks have to run the same modules in the same order"
             )
+        _refuse_different_batches([row[3] for row in rows])
         if self._fresh:
             # Gradients may be exchanged in the backward pass, so all ranks use the same divisor from the
             # start.
@@ -214,6 +224,7 @@ class ReplicatedRanks(SingleRank):
             *map(float, self._failed),
             float(several),
             parameters.checksum(),
+            self.batches_seen,
         ]
         rows = self._exchange_values(AGREE, *mine)
         while any(row[0] != AGREE for row in rows):
@@ -227,6 +238,7 @@ class ReplicatedRanks(SingleRank):
                 "hint: seed all ranks equally before the parameters are created, or broadcast them from one "
                 "rank; parameters that differ on purpose need their own optimizer and step"
             )
+        _refuse_different_batches([row[13] for row in rows])
         self._missing = any(row[5] for row in rows)
         self._several = any(row[11] for row in rows)
         self.inside = self.inside or any(row[7] for row in rows)
@@ -303,6 +315,12 @@ class ReplicatedRanks(SingleRank):
             first = self._ranks[0] if self._ranks else 0
             for buffer in buffers:
                 dist.broadcast(buffer, first, group=self._group)
+
+
+def _refuse_different_batches(seen: list[float]) -> None:
+    """Raise an error on all ranks if they were given different batches where all should have the same."""
+    if len(set(seen)) > 1:
+        raise RuntimeError(DIFFERENT_BATCHES)
 
 
 def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:

@@ -78,6 +78,46 @@ def refuse_embedding(embed: Any, whole: bool | None) -> None:
         )
 
 
+def refuse_embedding_on_ranks(embed: Any, world: int) -> None:
+    """Refuse `embed=` on several ranks."""
+    if embed is not None and world > 1:
+        raise ValueError(
+            "`embed=` runs in a single process: with several, the loss would need the embeddings of all "
+            "ranks\n"
+            "hint: run it on one GPU, or leave `embed=` out and let each rank's loss see its own "
+            "undivided batch"
+        )
+
+
+def refuse_without_gradients(accumulate: int, clip: float | None, scaler: Any, world: int) -> None:
+    """Refuse arguments that need all gradients at once; with the optimizer in the backward pass they
+    never exist together.
+    """
+    wanted = {
+        "accumulate": accumulate > 1,
+        "clip_grad_norm": clip is not None,
+        'precision="fp16"': scaler is not None,
+        "several ranks": world > 1,
+    }
+    for name, is_wanted in wanted.items():
+        if is_wanted:
+            raise ValueError(
+                f"`optimizer-in-backward` cannot be combined with {name}: each gradient is freed as soon "
+                "as it has been used\n"
+                "hint: leave one of them out"
+            )
+
+
+def refuse_noise(never_whole: bool) -> None:
+    """Refuse to measure the gradient noise scale if no gradient of a micro-batch exists as a whole."""
+    if never_whole:
+        raise ValueError(
+            "`noise_scale=True` needs the whole gradient of each micro-batch, which does not exist with "
+            "`embed=`, sharded parameters or `optimizer-in-backward`\n"
+            "hint: leave one of them out"
+        )
+
+
 def _needs_closure(step: Any) -> bool:
     """Return `True` if `step` has a required `closure` argument."""
     try:

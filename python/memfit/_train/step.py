@@ -30,8 +30,16 @@ from .precision import Precision
 from .probing import Probe, probe_loader
 from .randomness import RandomState
 from .ranks import ranks_of
-from .refusals import refuse_embedding, refuse_optimizer, refuse_scheduler
+from .refusals import (
+    refuse_embedding,
+    refuse_embedding_on_ranks,
+    refuse_noise,
+    refuse_optimizer,
+    refuse_scheduler,
+    refuse_without_gradients,
+)
 from .result import Result
+from .shares import Share
 from .snapshot import Snapshot
 from .updates import Updates
 from .verification import Verifier
@@ -101,25 +109,24 @@ class Step:
             accumulate=accumulate,
             precision=precision,
         )
+        self._shared: Share | None = None
         if "shard" in self._planned.names:
             # Sharding adds collectives to the forward and backward passes.
-            self.model, self._ranks = ranks_of(self.model, group, timeout)
+            self.model, self._ranks = ranks_of(self._planned.model, group, timeout)
+        if self._planned.parallel is not None:
+            self._shared = Share(self._planned, self.model, self.device, allow)
         self._target = self._planned.target
         self._accumulate = self._planned.accumulate
         self._precision = Precision(self._planned.precision, self.device, scaler)
         self._updates = Updates(optimizer, backup)
         # With the optimizer in the backward pass, a batch cannot be divided.
         in_backward = self._target.updates_in_backward
-        if in_backward:
-            self._refuse_what_needs_gradients()
-        if embed is not None and self._ranks.world > 1:
-            self._planned.close()
-            raise ValueError(
-                "`embed=` runs in a single process: with several, the loss would need the embeddings of all "
-                "ranks\n"
-                "hint: run it on one GPU, or leave `embed=` out and let each rank's loss see its own "
-                "undivided batch"
-            )
+        with self._closing_on_error():
+            if in_backward:
+                refuse_without_gradients(
+                    self._accumulate, clip_grad_norm, self._precision.scaler, self._ranks.world
+                )
+            refuse_embedding_on_ranks(embed, self._ranks.world)
         meter = Meter(self.device)
         # Batch normalisation cannot compute statistics of a single sample.
         pairs = any(is_batch_norm(each) for each in self.model.modules())
@@ -190,23 +197,23 @@ class Step:
         )
         self._noise: Noise | None = None
         if noise_scale:
-            self._measure_noise(in_backward or embed is not None)
+            with self._closing_on_error():
+                refuse_noise(in_backward or embed is not None or self._ranks.inside)
+            self._noise = self._runner.noise = self._window.completion.noise = Noise(self._optimizer)
         self._parameters = parameters
         self._watch = Watch(self._controller, self._precision, meter)
         # User-defined optimizers may do more than clear gradients in `zero_grad`.
         self._zero_grad = type(optimizer).zero_grad is not torch.optim.Optimizer.zero_grad
         self._closed = False
 
-    def _measure_noise(self, never_divided: bool) -> None:
-        """Measure the gradient noise scale, unless no gradient of a micro-batch exists as a whole."""
-        if never_divided or self._ranks.inside:
+    @contextlib.contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
+        """Undo all levers if arguments are refused."""
+        try:
+            yield
+        except ValueError:
             self._planned.close()
-            raise ValueError(
-                "`noise_scale=True` needs the whole gradient of each micro-batch, which does not exist with "
-                "`embed=`, sharded parameters or `optimizer-in-backward`\n"
-                "hint: leave one of them out"
-            )
-        self._noise = self._runner.noise = self._window.completion.noise = Noise(self._optimizer)
+            raise
 
     def noise_scale(self) -> NoiseScale:
         """Return the gradient noise scale measured so far, with advice on the global batch."""
@@ -216,37 +223,26 @@ class Step:
             )
         return self._noise.result()
 
-    def _refuse_what_needs_gradients(self) -> None:
-        """Refuse arguments that need all gradients at once; with the optimizer in the backward pass they
-        never exist together.
-        """
-        wanted = {
-            "accumulate": self._accumulate > 1,
-            "clip_grad_norm": self._clip is not None,
-            'precision="fp16"': self._precision.scaler is not None,
-            "several ranks": self._ranks.world > 1,
-        }
-        for name, is_wanted in wanted.items():
-            if is_wanted:
-                self._planned.close()
-                raise ValueError(
-                    f"`optimizer-in-backward` cannot be combined with {name}: each gradient is freed as soon "
-                    "as it has been used\n"
-                    "hint: leave one of them out"
-                )
-
     # ------------------------------------------------------------------------------------------- the step
 
     def __call__(self, batch: Any) -> Result:
         """Run a batch, and step the optimizer if it completes an accumulation window."""
         if self._closed:
             raise RuntimeError("this `memfit.Step` is closed")
+        if self._shared is None:
+            return self._run(batch)
+        with self._shared.drawing(self._controller.windows, self._controller.empty):
+            return self._run(batch)
+
+    def _run(self, batch: Any) -> Result:
         if self._target.arrivals:
             batch = self._target.arrive(batch)
         entry = self.entry(batch)
-        expected = float(entry.items)
-        if self._count is not None:
-            counted = self._count(batch)
+        if self._shared is not None:
+            entry = self._shared.take(entry, self._controller.empty, self._division, self._ranks)
+        expected = 0.0 if entry.void else float(entry.items)
+        if self._count is not None and not entry.void:
+            counted = self._count(entry.value)
             if isinstance(counted, Mapping):
                 entry.counts = {name: float(n) for name, n in counted.items()}
                 # A loss with count zero is no estimate for the others.
@@ -259,6 +255,8 @@ class Step:
         whole = self._controller.whole
         with self._dropping():
             tally, retries, norm, _ = self._window.run(newest=True, whole=whole)
+            if self._shared is not None:
+                self._shared.combine(tally)
             changed = tuple(dict.fromkeys(self._planned.changed + tally.changed))
             skipped = self._finish_window() if whole else False
         return Result(tally, retries, changed, whole, skipped, norm)
@@ -371,6 +369,11 @@ class Step:
     def verification(self) -> Verification | None:
         """The last comparison of a batch with its micro-batches; `None` before the first."""
         return self._division.last
+
+    @property
+    def has_open_window(self) -> bool:
+        """`True` between the batches of an accumulation window."""
+        return not self._controller.empty
 
     @property
     def retries(self) -> int:

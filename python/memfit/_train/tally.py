@@ -118,6 +118,8 @@ class Tally:
         self._metrics: list[tuple[int, Mapping[str, Any]]] = []
         self.parts = 0
         self.changed: tuple[str, ...] = ()
+        # The means over all ranks' samples, if ranks share the batch.
+        self.means: dict[str, torch.Tensor] | None = None
 
     def add(self, name: str, share: torch.Tensor, back: float, count: float) -> None:
         """Add a loss's share, with the factor that turns it into a sum over `count`."""
@@ -145,7 +147,19 @@ class Tally:
                 found[name] = join(values, sizes)
         return found
 
+    def sums(self) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Return each loss's sum and count."""
+        found = {}
+        for name in sorted(self._shares):
+            total = sum(
+                (share * back for share, back in self._shares[name]), torch.zeros((), device=self._device)
+            )
+            found[name] = (total, torch.full_like(total, self._counts[name]))
+        return found
+
     def _means(self) -> dict[str, torch.Tensor]:
+        if self.means is not None:
+            return self.means
         try:
             return {name: self._mean(name, shares) for name, shares in self._shares.items()}
         except RuntimeError as error:

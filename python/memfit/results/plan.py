@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .._api.report import PlanQuestions
 
@@ -50,6 +50,12 @@ class PlanReport(PlanQuestions):
     """Seconds from the start to the answer."""
     interrupted: bool
     """True if it was interrupted."""
+    fewest_gpus: int | None = None
+    """The fewest of the GPUs on which the plan was seen to fit, if it is for several."""
+    nodes: int = 0
+    """Machines with that many GPUs each."""
+    links: tuple[str, ...] = ()
+    """Links between the GPUs that the user named."""
     notes: tuple[str, ...]
     """Remarks."""
     torch: str | None = None
@@ -122,6 +128,14 @@ class PlanRun:
     """Forwards and backwards in one optimizer step."""
     accumulate: int
     """The loader's batches in one optimizer step."""
+    parallel: dict[str, Any] | None = None
+    """Spread over several GPUs; absent for one."""
+    parallel_label: str | None = None
+    """The label of that spread for this training; absent for one GPU."""
+    ranks: tuple[PlanRank, ...] = ()
+    """Ranks that were run."""
+    bound_by: str | None = None
+    """What takes most of a step; absent where its time is not known."""
     peak: Peak
     """The peaks."""
     step_ms_estimate: float | None = None
@@ -136,6 +150,16 @@ class PlanRun:
     """True if it was run on the GPU and did not fit."""
     at_peak: AtPeak | None = None
     """Memory at the peak by category."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRank:
+    """One rank of a plan for several GPUs, as it was run."""
+
+    rank: int
+    """Its number."""
+    peak: Peak
+    """Its peaks."""
 
 
 @dataclass(frozen=True, kw_only=True)

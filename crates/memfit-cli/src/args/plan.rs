@@ -20,12 +20,23 @@ pub(crate) const SHOWN: &str = "-";
   memfit plan --gpu t4 -- python train.py --batch-size 256
   memfit plan --gpu rtx-4090 --allow exact -o memfit.plan.toml -- python train.py
   memfit plan --gpu rtx-4060 --diff=memfit.patch -- python train.py
-  memfit plan --gpu l4 --global-batch 512 --format json -- python train.py"
+  memfit plan --gpu l4 --global-batch 512 --format json -- python train.py
+  memfit plan --gpu h100-sxm:8 --nodes 2 --link ib-400 -o memfit.plan.toml -- python train.py"
 )]
 pub(crate) struct PlanArgs {
     /// The GPU: a name from `memfit gpus`, with `:N` for N of them.
     #[arg(long, short, value_name = "NAME[:N]")]
     pub(crate) gpu: Option<GpuChoice>,
+
+    /// Machines, each with the GPUs of `--gpu`.
+    #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) nodes: u32,
+
+    /// The link between GPUs: `nvlink` or `pcie` within a machine [default: the GPU's own]; `ib-200`,
+    /// `ib-400`, `ib-800`, `ethernet-10`, `ethernet-25` or `ethernet-100` between machines [default:
+    /// ib-400]; may be given for both.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) link: Vec<String>,
 
     /// Memory of the GPU, as PyTorch would see it.
     #[arg(long, short, value_name = "SIZE")]

@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use memfit_patch::patch;
 use memfit_plan::{
-    Answer, Host, Limits, MadeFor, Outcome, Plan, Setting, Tried, Verdict, framework_settings, loader,
-    padding, search, search_carried, sha256,
+    Answer, Candidate, Expected, Host, Limits, Machines, MadeFor, Outcome, Plan, Room, Setting, Trial as _,
+    Tried, Verdict, framework_settings, loader, padding, search, search_carried, search_spread, sha256,
 };
 use memfit_report::wire::{
-    CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanReport, PlanRun, PlanVerdict, RejectedLever, schema,
+    CardKind, DeviceInfo, Peak, PlanLever, PlanLimit, PlanRank, PlanReport, PlanRun, PlanVerdict,
+    RejectedLever, schema,
 };
 use memfit_report::{plan_page, text};
 use memfit_run::{Card, Home, Machine, Rehearsal, RunError};
@@ -23,8 +24,9 @@ use crate::request;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
-/// Runs of the script, at most.
+/// Runs of the script, at most: on one GPU, and in all ways to spread it over several.
 const MAX_RUNS: u64 = 80;
+const MAX_SPREAD_RUNS: u64 = 240;
 
 /// Searches for the fastest plan that fits.
 pub(crate) fn plan(args: PlanArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
@@ -63,6 +65,8 @@ pub(super) fn plan_for(
 ) -> Result<(u64, Option<PlanRun>), CliError> {
     let args = PlanArgs {
         gpu: Some(GpuChoice { name: gpu.to_owned(), count }),
+        nodes: 1,
+        link: Vec::new(),
         memory: None,
         global_batch: None,
         allow: args.allow,
@@ -103,6 +107,9 @@ fn blank(args: &PlanArgs) -> PlanReport {
         rejected: Vec::new(),
         advice: Vec::new(),
         smallest_card: None,
+        fewest_gpus: None,
+        nodes: args.nodes,
+        links: args.link.clone(),
         evaluations: 0,
         wall_s: 0.0,
         interrupted: false,
@@ -153,10 +160,11 @@ fn find(
         link: Some(device.host_link.bandwidth as f64),
         without,
         unwritable: Vec::new(),
+        unsuited: Vec::new(),
         most_runs: MAX_RUNS,
     };
     let mut tries = Tries::new(rehearsal, request.clone(), report.budget, printer);
-    let found = search(&mut tries, &limits)?;
+    let found = search_all(&mut tries, &limits, report)?;
     let found = match tries.stands_for() {
         Some(processes) => run_by_all(processes, found, &mut tries, &limits)?,
         None => found,
@@ -169,6 +177,11 @@ fn find(
             hint: "allow more time with `--timeout`".to_owned(),
         });
     };
+    let is_spread = found.chosen.as_ref().is_some_and(|chosen| chosen.candidate.parallel.is_some());
+    if is_spread && diff.is_some() {
+        report.notes.push("no change of the script is shown: parallelism is applied by `memfit.Step(plan=…)`, which `memfit launch` starts on all GPUs".to_owned());
+    }
+    let diff = diff.filter(|_| !is_spread);
     let found = match &script {
         Some(script) if diff.is_some() && found.verdict == Verdict::FitsWithPlan => {
             writable(found, &mut tries, &limits, script, report)?
@@ -176,7 +189,7 @@ fn find(
         _ => found,
     };
     // Where each run starts anew it is only looked for if nothing else helps.
-    let cheap = tries.forks() && found.verdict == Verdict::FitsWithPlan;
+    let cheap = tries.forks() && found.verdict == Verdict::FitsWithPlan && !is_spread;
     if asks_for_smallest && (found.verdict == Verdict::DoesNotFit || cheap) && !found.interrupted {
         report.smallest_card = smallest_card(&mut tries, &found, &catalogue, printer)?;
     }
@@ -213,6 +226,28 @@ fn find(
         change(&plan, script.as_deref(), into, &mut tries, report, printer)?;
     }
     Ok(())
+}
+
+/// The search for one GPU, or for all where the script is one process that memfit can spread.
+fn search_all(
+    tries: &mut Tries<'_>,
+    limits: &Limits,
+    report: &PlanReport,
+) -> Result<Option<Answer>, CliError> {
+    let machines = Machines { gpus: limits.cards, count: report.nodes };
+    if machines.gpus.saturating_mul(machines.count) < 2 || tries.stands_for().is_some() {
+        return search(tries, limits);
+    }
+    // The run of the unchanged script is the first of either search.
+    if tries.run(&Candidate::as_is(), Room::Budget)?.is_none() {
+        return Ok(None);
+    }
+    if tries.is_plain() {
+        let limits = Limits { most_runs: MAX_SPREAD_RUNS, ..limits.clone() };
+        search_spread(tries, &limits, machines)
+    } else {
+        search(tries, limits)
+    }
 }
 
 /// The best plan that a change of the script carries whole, with advice on the better one that it does not;
@@ -392,6 +427,11 @@ fn fill_report(found: &Answer, tries: &Tries<'_>, report: &mut PlanReport) {
         .map(|rejected| RejectedLever { lever: rejected.lever.clone(), why: rejected.why.clone() })
         .collect();
     report.advice.extend(found.advice.iter().cloned());
+    report.fewest_gpus = found.fewest;
+    if let Some(chosen) = &mut report.chosen {
+        chosen.ranks =
+            found.ranks.iter().map(|(rank, peak)| PlanRank { rank: *rank, peak: wire_peak(peak) }).collect();
+    }
     report.evaluations = found.evaluations;
     report.interrupted = found.interrupted;
     report.notes.extend(tries.notes.iter().cloned());
@@ -399,7 +439,8 @@ fn fill_report(found: &Answer, tries: &Tries<'_>, report: &mut PlanReport) {
 
 fn plan_run(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun {
     let candidate = &tried.candidate;
-    let batch = found.training.batch;
+    let parallel = candidate.parallel.filter(|parallel| parallel.world() > 1);
+    let batch = found.training.batch / parallel.map_or(1, |parallel| u64::from(parallel.batches())).max(1);
     let mut levers: Vec<PlanLever> = candidate
         .micro_batch
         .map(|micro_batch| PlanLever {
@@ -424,12 +465,14 @@ fn plan_run(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun
             * candidate.accumulate
             * found.training.own_accumulation.max(1),
         accumulate: candidate.accumulate * found.training.own_accumulation.max(1),
-        peak: Peak {
-            allocated: peak.allocated,
-            reserved: peak.reserved,
-            device: peak.device,
-            device_upper: peak.device_upper,
-        },
+        parallel,
+        parallel_label: parallel.map(|parallel| match parallel.batches() {
+            1 => Label::Rounding,
+            _ => found.label_of_micro_batches().max(Label::Rounding),
+        }),
+        ranks: Vec::new(),
+        bound_by: peak.step_ms.and_then(|step_ms| tried.outcome.busy.bound(step_ms)),
+        peak: wire_peak(&peak),
         step_ms_estimate: peak.step_ms,
         step_ms_low: tried.outcome.step_ms_low,
         step_ms_high: tried.outcome.step_ms_high,
@@ -442,6 +485,15 @@ fn plan_run(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun
     }
 }
 
+const fn wire_peak(peak: &Expected) -> Peak {
+    Peak {
+        allocated: peak.allocated,
+        reserved: peak.reserved,
+        device: peak.device,
+        device_upper: peak.device_upper,
+    }
+}
+
 /// The plan file of what was chosen.
 fn file(chosen: &Tried, found: &Answer, report: &PlanReport, script: Option<&Path>) -> Plan {
     let run = plan_run(chosen, found, None);
@@ -449,6 +501,7 @@ fn file(chosen: &Tried, found: &Answer, report: &PlanReport, script: Option<&Pat
         micro_batch: chosen.candidate.micro_batch,
         micro_batches_per_step: Some(run.micro_batches_per_step),
         accumulate: run.accumulate,
+        parallel: run.parallel,
         levers: chosen.candidate.settings.clone(),
         made_for: MadeFor {
             memfit: crate::VERSION.to_owned(),
@@ -456,6 +509,8 @@ fn file(chosen: &Tried, found: &Answer, report: &PlanReport, script: Option<&Pat
             gpu: report.device.name.clone(),
             capacity: report.device.capacity,
             count: u64::from(report.device.count),
+            nodes: (report.nodes > 1).then(|| u64::from(report.nodes)),
+            links: report.links.clone(),
             command: report.command.clone(),
             batch: Some(found.training.batch).filter(|batch| *batch > 0),
             own_accumulation: found.training.own_accumulation.max(1),

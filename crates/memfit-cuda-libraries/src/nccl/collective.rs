@@ -13,7 +13,7 @@ use super::buffers::Use;
 use super::communicator::{Communicator, RankPosition};
 use super::meeting::{self, EVERYONE, Lane, MAX_EXCHANGED_BYTES, Meeting, Part};
 use super::status;
-use crate::cost::collective::{self, Collective};
+use crate::cost::collective::{self, Collective, Group as Members};
 use crate::entry::{Handle, Ptr};
 use memfit_cuda::card;
 
@@ -229,8 +229,9 @@ impl Begun {
             Shape::Receive(_) if in_group => return,
             Shape::Send(_) | Shape::Receive(_) => (Collective::Send, part),
         };
+        let members = Members { ranks: size, per_machine: known.per_machine };
         card::queue_work(self.operation.stream as usize, |speeds| {
-            collective::work(what, bytes, size, speeds)
+            collective::work(what, bytes, members, speeds)
         });
     }
 

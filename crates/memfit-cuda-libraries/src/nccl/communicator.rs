@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use memfit_channel::env::GROUP_PER_MACHINE;
 use memfit_vocabulary::Remark;
 
 use super::buffers::Buffers;
@@ -32,6 +33,8 @@ pub(super) struct Communicator {
     pub(super) buffers: Buffers,
     /// Exchange with the other ranks; `None` if there are none to exchange with.
     pub(super) meeting: Option<Mutex<Meeting>>,
+    /// Ranks of it on this machine; `None` if they fill one machine after the other.
+    pub(super) per_machine: Option<u32>,
     /// Unique name, the same on all its ranks.
     name: u64,
     /// Number of communicators derived from it.
@@ -97,11 +100,18 @@ pub(super) fn make(target: Out<Handle<Communicator>>, position: RankPosition, na
         operations: AtomicI32::new(FIRST_MADE_OPERATION),
         registrations: AtomicUsize::new(1),
         buffers,
+        per_machine: stated_per_machine(),
         meeting: (position.size > 1).then(|| Meeting::open(name, position)).flatten().map(Mutex::new),
         name,
         made: AtomicU64::new(0),
     }));
     status::SUCCESS
+}
+
+/// Ranks on this machine of the group whose communicator is being created, as the probe states it: a process
+/// that stands for one rank of many knows the groups, and NCCL's topology search is not modelled.
+fn stated_per_machine() -> Option<u32> {
+    std::env::var(GROUP_PER_MACHINE).ok()?.parse().ok().filter(|count| *count > 0)
 }
 
 /// Creates the communicators of all ranks of a machine in this process.

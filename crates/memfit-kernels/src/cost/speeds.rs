@@ -1,6 +1,6 @@
 //! Speeds that a device reaches, in the units of the estimates: operations and bytes per nanosecond.
 
-use memfit_devices::{Device, HostLinkKind};
+use memfit_devices::{Device, HostLinkKind, LinkSpeed};
 
 /// Arithmetic of a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,8 @@ pub struct Speeds {
     pub staging: f64,
     /// Bytes per nanosecond to and from other devices, in collectives.
     pub peers: f64,
+    /// Links to other devices and machines.
+    pub network: Network,
     /// Warp instructions per nanosecond.
     pub instructions: f64,
     /// Warp loads per nanosecond from the first-level caches, without bank conflicts.
@@ -55,6 +57,34 @@ pub struct Speeds {
     pub launch: f64,
     /// Compute capability, as 89 for `sm_89`.
     pub version: u32,
+}
+
+/// Links between devices.
+#[derive(Clone, Debug)]
+pub struct Network {
+    /// Devices per machine.
+    pub per_machine: u32,
+    /// One device's share of the network between machines, in bytes per nanosecond.
+    pub bandwidth: f64,
+    /// Steps within a machine.
+    pub within: Steps,
+    /// Steps between machines.
+    pub between: Steps,
+}
+
+/// Nanoseconds of a collective's steps.
+#[derive(Clone, Copy, Debug)]
+pub struct Steps {
+    /// Of a ring, with the protocols LL, LL128 and Simple.
+    pub hop: [f64; 3],
+    /// Of a tree, with LL and LL128.
+    pub tree: [f64; 2],
+}
+
+impl Steps {
+    fn of(link: &LinkSpeed) -> Self {
+        Self { hop: link.hop_ns.map(f64::from), tree: link.tree_ns.map(f64::from) }
+    }
 }
 
 impl Speeds {
@@ -74,11 +104,7 @@ impl Speeds {
         // precision.
         let bf16 = or(seen.bf16, rates.bf16.map_or(f32, tensor));
         let f8 = or(seen.fp8, rates.fp8.map_or(bf16, tensor));
-        let peers = match device.peer_link {
-            Some(link) => link.bandwidth as f64 * achieved.peer_link.factor(),
-            // Over the host's link, through host memory or a switch.
-            None => device.host_link.bandwidth as f64 * achieved.host_link.factor() * 0.8,
-        };
+        let connections = device.connections();
         let staging = match device.host_link.kind {
             // The device reads host pages directly.
             HostLinkKind::NvlinkC2c => f64::INFINITY,
@@ -98,7 +124,13 @@ impl Speeds {
             multiprocessors: f64::from(device.sm_count.max(1)),
             host: device.host_link.bandwidth as f64 * achieved.host_link.factor() / 1e9,
             staging,
-            peers: or(seen.peers, peers / 1e9),
+            peers: connections.within.bandwidth as f64 / 1e9,
+            network: Network {
+                per_machine: connections.per_machine,
+                bandwidth: connections.between.bandwidth as f64 / 1e9,
+                within: Steps::of(&connections.within),
+                between: Steps::of(&connections.between),
+            },
             // A lane's multiply-add is two operations of one instruction.
             instructions: f32 / 64.0,
             // One warp's loads per cycle on each multiprocessor.

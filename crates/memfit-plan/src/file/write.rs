@@ -13,6 +13,7 @@ impl Plan {
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         self.head(&mut text);
+        self.parallel(&mut text);
         self.levers(&mut text);
         self.origin(&mut text);
         text
@@ -32,6 +33,24 @@ impl Plan {
         }
         let _ =
             writeln!(text, "accumulate = {}  # the loader's batches in one optimizer step", self.accumulate);
+    }
+
+    fn parallel(&self, text: &mut String) {
+        let Some(parallel) = &self.parallel else { return };
+        let _ = write!(
+            text,
+            "\n[parallel]  # {} ranks, {}: `memfit launch FILE -- COMMAND` starts them\n",
+            parallel.world(),
+            parallel.engine()
+        );
+        for (name, degree) in parallel.degrees() {
+            let _ = writeln!(text, "{name} = {degree}");
+        }
+        if let Some(schedule) = parallel.schedule {
+            let _ = writeln!(text, "schedule = {}", quoted(schedule.name()));
+        }
+        let _ = writeln!(text, "reshard_after_forward = {}", parallel.reshard_after_forward);
+        let _ = writeln!(text, "offload = {}", parallel.offload);
     }
 
     fn levers(&self, text: &mut String) {
@@ -61,6 +80,12 @@ impl Plan {
         line("gpu", quoted(&made_for.gpu));
         line("capacity", made_for.capacity.to_string());
         line("count", made_for.count.to_string());
+        if let Some(nodes) = made_for.nodes {
+            line("nodes", nodes.to_string());
+        }
+        if !made_for.links.is_empty() {
+            line("links", list(&made_for.links));
+        }
         line("command", list(&made_for.command));
         if let Some(batch) = made_for.batch {
             line("batch", batch.to_string());

@@ -9,6 +9,7 @@ use crate::plan::Expected;
 
 mod limit;
 mod optimum;
+mod spread;
 mod whole;
 
 const GIB: u64 = 1 << 30;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anstyle::Style;
-use memfit_vocabulary::{Moved, Value, counted};
+use memfit_vocabulary::{Label, Moved, Parallel, Value, counted};
 
 use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD};
 use super::size;
@@ -126,8 +126,13 @@ fn in_numbers(numbers: &PatchNumbers) -> Vec<(Style, String)> {
 
 fn headline(out: &mut String, report: &PlanReport, canvas: Canvas) {
     let name = report.device.name.strip_prefix("NVIDIA ").unwrap_or(&report.device.name);
-    let place =
-        format!("a virtual {name} ({} usable of {})", size(report.budget), size(report.device.capacity));
+    let gpus = report.device.count.saturating_mul(report.nodes);
+    let many = match (gpus, report.nodes) {
+        (1, _) => "a virtual".to_owned(),
+        (gpus, 1) => format!("{gpus} x virtual"),
+        (gpus, nodes) => format!("{gpus} x virtual ({nodes} machines)"),
+    };
+    let place = format!("{many} {name} ({} usable of {})", size(report.budget), size(report.device.capacity));
     let (style, badge, sentence) = match report.verdict {
         Some(PlanVerdict::FitsAsIs) => (GOOD, "FITS AS IS", format!("on {place}")),
         Some(PlanVerdict::FitsWithPlan) => (GOOD, "FITS WITH A PLAN", format!("on {place}")),
@@ -144,6 +149,11 @@ fn headline(out: &mut String, report: &PlanReport, canvas: Canvas) {
 
 fn the_plan(out: &mut String, report: &PlanReport, chosen: &PlanRun, canvas: Canvas) {
     out.push_str("\nThe plan\n");
+    if let Some(parallel) = &chosen.parallel {
+        let label = chosen.parallel_label.unwrap_or(Label::Rounding);
+        let text = format!("{} ({label}: {})", spread_in_words(parallel), label.meaning());
+        out.push_str(&canvas.wrapped("  - ", Style::new(), &text));
+    }
     for lever in &chosen.levers {
         let text = format!("{} ({})", in_words(lever, chosen), meaning(lever));
         out.push_str(&canvas.wrapped("  - ", Style::new(), &text));
@@ -168,6 +178,31 @@ fn the_plan(out: &mut String, report: &PlanReport, chosen: &PlanRun, canvas: Can
     }
 }
 
+/// The spread over several GPUs in plain words.
+fn spread_in_words(parallel: &Parallel) -> String {
+    let mut parts = Vec::new();
+    match (parallel.replicate, parallel.shard) {
+        (1, 1) => {}
+        (replicas, 1) => parts.push(format!("{replicas} replicas, each with its share of the batch (DDP)")),
+        (1, ranks) => parts.push(format!(
+            "parameters, gradients and optimizer state sharded over {ranks} GPUs, each with its share of the batch (FSDP2)"
+        )),
+        (replicas, ranks) => parts.push(format!(
+            "{replicas} replicas, each sharded over {ranks} GPUs; each GPU has its share of the batch (HSDP)"
+        )),
+    }
+    if parallel.tensor > 1 {
+        parts.push(format!(
+            "the matrices of each layer divided over {} GPUs (tensor parallelism)",
+            parallel.tensor
+        ));
+    }
+    if parallel.shard > 1 && !parallel.reshard_after_forward {
+        parts.push("gathered parameters kept until the backward pass".to_owned());
+    }
+    parts.join("; ")
+}
+
 /// A lever in plain words.
 pub(crate) fn in_words(lever: &PlanLever, chosen: &PlanRun) -> String {
     let PlanLever { lever, value, label, .. } = lever;
@@ -188,6 +223,9 @@ fn before_and_after(out: &mut String, baseline: &PlanRun, report: &PlanReport) {
         let _ = writeln!(out, "  {name:<14}{:>12}{:>14}", of(baseline), after.map_or(String::new(), of));
     };
     row("step", &time);
+    if after.is_some_and(|run| run.parallel.is_some()) {
+        row("bound by", &|run| run.bound_by.map_or("?".to_owned(), |bound| bound.name().to_owned()));
+    }
     row("device", &|run| size(run.peak.device_upper));
     row("reserved", &|run| size(run.peak.reserved));
     row("allocated", &|run| size(run.peak.allocated));
@@ -205,10 +243,11 @@ fn front(out: &mut String, report: &PlanReport, canvas: Canvas) {
     }
     out.push_str("\nTime against memory: the best trade-offs found\n");
     for run in report.pareto.iter().take(MAX_ROWS) {
-        let chosen = report
-            .chosen
-            .as_ref()
-            .is_some_and(|chosen| chosen.levers == run.levers && chosen.accumulate == run.accumulate);
+        let chosen = report.chosen.as_ref().is_some_and(|chosen| {
+            chosen.levers == run.levers
+                && chosen.accumulate == run.accumulate
+                && chosen.parallel == run.parallel
+        });
         let mark = if chosen { ">" } else { " " };
         let figures = format!(
             "{mark} {:>10} {:>11}  {:<7}  ",
@@ -233,14 +272,15 @@ fn front(out: &mut String, report: &PlanReport, canvas: Canvas) {
 
 /// A plan in few words.
 pub(crate) fn in_short(run: &PlanRun) -> String {
-    if run.levers.is_empty() {
+    if run.levers.is_empty() && run.parallel.is_none() {
         return "as is".to_owned();
     }
-    let parts = run.levers.iter().map(|lever| match &lever.value {
+    let spread = run.parallel.iter().map(ToString::to_string);
+    let parts = spread.chain(run.levers.iter().map(|lever| match &lever.value {
         Value::Names(names) => format!("{} of {}", lever.lever, counted(names.len() as u64, "block")),
         Value::Switch(true) => lever.lever.name().to_owned(),
         value => format!("{} {value}", lever.lever),
-    });
+    }));
     parts.collect::<Vec<_>>().join(", ")
 }
 
@@ -256,6 +296,12 @@ fn next(report: &PlanReport) -> Vec<String> {
     let mut lines = report.advice.clone();
     match report.verdict {
         Some(PlanVerdict::FitsWithPlan) => match &report.plan {
+            Some(plan) if report.chosen.as_ref().is_some_and(|chosen| chosen.parallel.is_some()) => {
+                lines.push(format!(
+                    "train with `memfit.Step(model, optimizer, loss=fn, plan=\"{plan}\")`; `memfit launch {plan} -- {}` prints the command that starts it",
+                    report.command.join(" ")
+                ));
+            }
             Some(plan) => lines.push(format!(
                 "train with `memfit.Step(model, optimizer, loss=fn, plan=\"{plan}\")`; `memfit run --plan {plan}` runs the script under it"
             )),

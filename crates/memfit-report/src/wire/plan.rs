@@ -1,6 +1,6 @@
 //! `memfit.plan/1`: what a search for the fastest plan found.
 
-use memfit_vocabulary::{Label, Lever, Value};
+use memfit_vocabulary::{Bound, Label, Lever, Parallel, Value};
 use serde::{Deserialize, Serialize};
 
 use super::explain::FixProof;
@@ -41,6 +41,15 @@ pub struct PlanReport {
     pub wall_s: f64,
     /// `true` if it was interrupted.
     pub interrupted: bool,
+    /// The fewest of the GPUs on which the plan was seen to fit, if it is for several.
+    #[serde(default)]
+    pub fewest_gpus: Option<u32>,
+    /// Machines with that many GPUs each.
+    #[serde(default = "one")]
+    pub nodes: u32,
+    /// Links between the GPUs that the user named.
+    #[serde(default)]
+    pub links: Vec<String>,
     /// Remarks.
     pub notes: Vec<String>,
     /// `torch.__version__`.
@@ -54,6 +63,10 @@ pub struct PlanReport {
     pub patch: Option<PlanPatch>,
     /// Why there is no answer.
     pub problem: Option<Problem>,
+}
+
+const fn one() -> u32 {
+    1
 }
 
 /// A plan as a change of a script's source.
@@ -142,6 +155,18 @@ pub struct PlanRun {
     pub micro_batches_per_step: u64,
     /// The loader's batches in one optimizer step.
     pub accumulate: u64,
+    /// Spread over several GPUs; absent for one.
+    #[serde(default)]
+    pub parallel: Option<Parallel>,
+    /// The label of that spread for this training; absent for one GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parallel_label: Option<Label>,
+    /// Ranks that were run.
+    #[serde(default)]
+    pub ranks: Vec<PlanRank>,
+    /// What takes most of a step; absent where its time is not known.
+    #[serde(default)]
+    pub bound_by: Option<Bound>,
     /// The peaks.
     pub peak: Peak,
     /// Milliseconds that an optimizer step takes on the GPU, as an estimate.
@@ -157,6 +182,15 @@ pub struct PlanRun {
     pub refuted: bool,
     /// Memory at the peak by category.
     pub at_peak: Option<AtPeak>,
+}
+
+/// One rank of a plan for several GPUs, as it was run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanRank {
+    /// Its number.
+    pub rank: u32,
+    /// Its peaks.
+    pub peak: Peak,
 }
 
 /// One lever of a plan.

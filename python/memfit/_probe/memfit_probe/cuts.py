@@ -33,9 +33,10 @@ class Pieces:
                 continue
             if worst:
                 indices = (worst * (len(indices) // len(worst) + 1))[: len(indices)]
+            start, stop = self.planned.share(len(indices))
             bounds = self.planned.bounds(len(indices))
             for begin, end in bounds:
-                self.made.append(Piece(end - begin, len(indices), end == bounds[-1][1]))
+                self.made.append(Piece(end - begin, stop - start, end == bounds[-1][1]))
                 yield indices[begin:end]
 
     def __len__(self):

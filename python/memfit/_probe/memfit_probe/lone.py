@@ -7,6 +7,7 @@ groups are PyTorch's fake ones.
 
 import functools
 import os
+import sys
 
 from . import channel, imports
 
@@ -29,10 +30,12 @@ def arm():
         return
     # A launcher has set these for its own processes.
     os.environ["RANK"], os.environ["WORLD_SIZE"] = (str(number) for number in known)
-    imports.after("torch.distributed.distributed_c10d", functools.partial(_stand_in, *known))
+    imports.after("torch.distributed.distributed_c10d", functools.partial(stand_in, *known))
 
 
-def _stand_in(rank, size, c10d):
+def stand_in(rank, size, c10d, per_machine=None):
+    """Replace what would wait for other ranks. `per_machine` places the ranks of each group."""
+    before = dict(vars(c10d))
     init = c10d.init_process_group
 
     @functools.wraps(init)
@@ -43,7 +46,7 @@ def _stand_in(rank, size, c10d):
             others.pop(name, None)
         channel.remark("lone-rank", rank=rank, size=size)
         others |= {"timeout": timeout, "group_name": group_name, "pg_options": pg_options}
-        return init(backend, store=_store(c10d), rank=rank, world_size=size, **others)
+        return init(backend, store=_store(c10d, per_machine), rank=rank, world_size=size, **others)
 
     c10d.init_process_group = init_process_group
     if hasattr(c10d, "_get_split_source"):
@@ -58,6 +61,20 @@ def _stand_in(rank, size, c10d):
             setattr(c10d, name, _unless_another_speaks(getattr(c10d, name), source, rank))
     if hasattr(c10d, "monitored_barrier"):
         c10d.monitored_barrier = lambda *args, **kwargs: None
+    _replace_imported(c10d, before)
+
+
+def _replace_imported(c10d, before):
+    """Replace the references of modules that were imported earlier."""
+    changed = {
+        name: value for name, value in vars(c10d).items() if name in before and before[name] is not value
+    }
+    for path, module in list(sys.modules.items()):
+        if module is c10d or not path.startswith("torch.distributed"):
+            continue
+        for name, value in changed.items():
+            if vars(module).get(name) is before[name]:
+                setattr(module, name, value)
 
 
 def _unless_another_speaks(function, position, rank):
@@ -101,7 +118,23 @@ def _fake():
     return Gloo
 
 
-def _store(c10d):
+def _place_group(c10d, key, per_machine):
+    """State how many ranks of a group share a machine, for the duration of its collectives: a communicator is
+    created right after its id was written to, or read from, the group's part of the store.
+    """
+    if not per_machine:
+        return
+    names = str(key).split("/")
+    for group, name in list(c10d._world.pg_names.items()):
+        if name in names:
+            ranks = c10d._world.pg_group_ranks.get(group) or ()
+            machine = int(os.environ["RANK"]) // per_machine
+            together = sum(1 for rank in ranks if rank // per_machine == machine)
+            os.environ["MEMFIT_GROUP_PER_MACHINE"] = str(max(together, 1))
+            return
+
+
+def _store(c10d, per_machine):
     class LoneStore(c10d.Store):
         """A store in which no other rank writes, and which never waits."""
 
@@ -110,9 +143,11 @@ def _store(c10d):
             self.values = {}
 
         def set(self, key, value):
+            _place_group(c10d, key, per_machine)
             self.values[key] = _bytes(value)
 
         def get(self, key):
+            _place_group(c10d, key, per_machine)
             return self.values.get(key, UNWRITTEN)
 
         def add(self, key, amount):

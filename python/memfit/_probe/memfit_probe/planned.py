@@ -16,6 +16,7 @@ import weakref
 from . import channel, facts, first_call, gates, handles, inputs, measured, models, part, telling, trainers
 from .cuts import Fetched, Pieces
 from .rounds import Round, Scaling
+from .spread import Spread
 
 NO_LOADER = "no batch came from a PyTorch DataLoader"
 
@@ -41,6 +42,8 @@ class Planned:
         self.by_name = bool(plan.get("by_name")) and bool(self.micro_batch) and bool(self.batch)
         self.own = plan.get("own_accumulation") or 1
         self.most = plan.get("most_pieces")
+        # This rank's place, if the training is spread over several.
+        self.spread = Spread(plan["parallel"]) if plan.get("parallel") else None
         self.levers = [(lever["name"], lever["value"]) for lever in plan.get("levers", ())]
         self.measures = bool(plan.get("measure"))
         # The part of the run whose peaks are reported: "training" from the levers on, or "inference", one
@@ -108,29 +111,16 @@ class Planned:
         if not self.serves:
             self.set_environment()
             if self.by_name:
-                self._arm_names()
+                handles.arm(self)
         gates.arm(self)
 
     def arm_shards(self):
         """Shard the model where the script would replicate it."""
-        if any(name == "shard" for name, _ in self.levers):
-            from memfit_levers.shard import instead_of_replicas
+        # A table is for a one-process script.
+        if any(name == "shard" and not isinstance(value, dict) for name, value in self.levers):
+            from memfit_parallel.replicas import instead_of_replicas
 
             instead_of_replicas(lambda: list(self.session.optimizers))
-
-    def _arm_names(self):
-        """Set the batch size at the first use of the GPU: arguments are read by then, but no batch
-        is made.
-        """
-        core = self.session.torch._C
-        init = core._cuda_init
-
-        def begin():
-            core._cuda_init = init
-            self.retune()
-            return init()
-
-        core._cuda_init = begin
 
     def set_environment(self):
         """Set environment variables of levers that are read when the GPU is first used."""
@@ -146,7 +136,8 @@ class Planned:
 
     def pieces(self):
         """Return the number of micro-batches per batch if the script creates them itself."""
-        pieces = -(-self.batch // self.micro_batch)
+        batch = self.batch if self.spread is None else self.batch // self.spread.batches
+        pieces = -(-batch // self.micro_batch)
         return min(pieces, self._max_pieces()) if self.most else pieces
 
     def _max_pieces(self):
@@ -167,10 +158,17 @@ class Planned:
     def bounds(self, samples):
         """Return the start and end of each micro-batch."""
         size = self.micro_batch
-        if not size or self.by_name or size >= samples or not self._trains():
-            return [(0, samples)]
-        pieces = [(begin, min(begin + size, samples)) for begin in range(0, samples, size)]
+        start, stop = self.share(samples)
+        if not size or self.by_name or size >= stop - start or not self._trains():
+            return [(start, stop)]
+        pieces = [(begin, min(begin + size, stop)) for begin in range(start, stop, size)]
         return pieces[: self._max_pieces()] if self.most else pieces
+
+    def share(self, samples):
+        """Return the start and end of the part of a batch that this process trains on."""
+        if self.spread is None or self.by_name or not self._trains():
+            return 0, samples
+        return self.spread.bounds(samples)
 
     def _trains(self):
         """Return `True` if this batch is for training, as far as known."""
@@ -403,7 +401,10 @@ class Planned:
             whole, optimizers, undoes=False, computes=not self.session.virtual, example=self.example
         )
         self.equipped.update(optimizers)
-        self._apply(optimizers, None)
+        if self.spread is None:
+            self._apply(optimizers, None)
+        else:
+            self.spread.apply(self, whole, optimizers)
         self.target.example = None
         if self.target.scales and not self.autocast:
             self.scaling.scaler = self.session.torch.amp.GradScaler("cuda")

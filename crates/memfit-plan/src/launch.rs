@@ -1,0 +1,300 @@
+//! The command that starts a plan's processes: `torchrun`, alone or under Slurm.
+
+use std::path::Path;
+
+use crate::plan::Plan;
+
+/// Port on which the machines of a training find each other.
+const PORT: u16 = 29500;
+
+/// Program that starts the processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Launcher {
+    /// `torchrun`, typed on each machine.
+    #[default]
+    Torchrun,
+    /// `srun` in an allocation of Slurm, which starts `torchrun` on each machine.
+    Slurm,
+}
+
+/// Reason why a plan cannot be launched.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LaunchError {
+    /// No command.
+    #[error("there is no command to launch")]
+    NoCommand,
+    /// The command is a launcher.
+    #[error("`{program}` is a launcher itself")]
+    IsLauncher {
+        /// Program.
+        program: String,
+    },
+    /// memfit cannot apply such a plan.
+    #[error("the plan has `{degree} = {value}`, which memfit cannot apply to a script")]
+    NotApplicable {
+        /// Degree.
+        degree: &'static str,
+        /// Its value.
+        value: u32,
+    },
+    /// The ranks do not fill the machines.
+    #[error("the plan has {world} ranks, and {nodes} machines of {count} GPUs have {}", nodes * count)]
+    OtherWorld {
+        /// Ranks.
+        world: u64,
+        /// Machines.
+        nodes: u64,
+        /// GPUs per machine.
+        count: u64,
+    },
+}
+
+impl LaunchError {
+    /// Advice for the user.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::NoCommand | Self::IsLauncher { .. } => {
+                "give the script's own command: `memfit launch PLAN -- python train.py`"
+            }
+            Self::NotApplicable { .. } => {
+                "`memfit plan --gpu NAME:N -o PLAN` plans with the degrees that memfit applies"
+            }
+            Self::OtherWorld { .. } => {
+                "correct `count` and `nodes` under [made_for], or make the plan anew with `memfit plan`"
+            }
+        }
+    }
+}
+
+/// A part of a command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Word {
+    /// Text, quoted where the shell needs that.
+    Text(String),
+    /// An expression for the shell, in double quotes.
+    Expression(&'static str),
+}
+
+/// A command line that starts all processes of one machine, or of all under Slurm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    before: Option<&'static str>,
+    words: Vec<Word>,
+    /// Machines on which the command has to be typed.
+    pub machines: u64,
+    /// Environment variable that must be set to the first machine's name.
+    pub needs: Option<&'static str>,
+}
+
+impl Launch {
+    /// Builds the command line.
+    pub fn new(plan: &Plan, launcher: Launcher, command: &[String]) -> Result<Self, LaunchError> {
+        let training = script(command)?;
+        let parallel = plan.parallel.unwrap_or_default();
+        if let Some((degree, value)) =
+            [("context", parallel.context), ("pipeline", parallel.pipeline)].into_iter().find(|(_, n)| *n > 1)
+        {
+            return Err(LaunchError::NotApplicable { degree, value });
+        }
+        let world = u64::from(parallel.world());
+        let nodes = plan.made_for.nodes.unwrap_or(1).max(1);
+        // A hand-written plan need not say how many GPUs a machine has.
+        let count = match plan.made_for.count {
+            0 => world / nodes,
+            count => count,
+        };
+        let text = |words: &[&str]| words.iter().map(|&word| Word::Text(word.to_owned())).collect::<Vec<_>>();
+        if world == 1 {
+            let words = command.iter().cloned().map(Word::Text).collect();
+            return Ok(Self { before: None, words, machines: 1, needs: None });
+        }
+        if nodes * count != world {
+            return Err(LaunchError::OtherWorld { world, nodes, count });
+        }
+        let (nodes_text, count_text) = (nodes.to_string(), count.to_string());
+        let mut words = Vec::new();
+        let slurm = launcher == Launcher::Slurm;
+        if slurm {
+            words.extend(text(&["srun", "--nodes", &nodes_text, "--ntasks-per-node", "1"]));
+            words.extend(text(&["--gpus-per-node", &count_text]));
+        }
+        words.extend(training.torchrun.into_iter().map(Word::Text));
+        let (mut before, mut needs) = (None, None);
+        if nodes == 1 {
+            words.extend(text(&["--standalone"]));
+        } else {
+            words.extend(text(&["--nnodes", &nodes_text, "--rdzv-backend", "c10d", "--rdzv-id"]));
+            if slurm {
+                before = Some(r#"head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"#);
+                words.push(Word::Expression("$SLURM_JOB_ID"));
+                words.extend([Word::Text("--rdzv-endpoint".to_owned()), Word::Expression("$head")]);
+            } else {
+                needs = Some("MASTER_ADDR");
+                words.extend(text(&["memfit", "--rdzv-endpoint"]));
+                words.push(Word::Expression("$MASTER_ADDR"));
+            }
+        }
+        words.extend(text(&["--nproc-per-node", &count_text]));
+        words.extend(training.rest.into_iter().map(Word::Text));
+        let machines = if slurm { 1 } else { nodes };
+        Ok(Self { before, words, machines, needs })
+    }
+
+    /// The command line for a shell.
+    pub fn to_text(&self) -> String {
+        let words: Vec<String> = self
+            .words
+            .iter()
+            .map(|word| match word {
+                Word::Text(text) => quoted(text),
+                // Job numbers have no port.
+                Word::Expression(name) if *name == "$SLURM_JOB_ID" => format!("\"{name}\""),
+                Word::Expression(name) => format!("\"{name}:{PORT}\""),
+            })
+            .collect();
+        let before = self.before.map(|line| format!("{line}\n")).unwrap_or_default();
+        format!("{before}{}", words.join(" "))
+    }
+}
+
+/// A script's command, divided for `torchrun`.
+struct Training {
+    /// The start of torchrun's command line.
+    torchrun: Vec<String>,
+    /// The words after its options.
+    rest: Vec<String>,
+}
+
+fn script(command: &[String]) -> Result<Training, LaunchError> {
+    let (program, rest) = command.split_first().ok_or(LaunchError::NoCommand)?;
+    let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
+    if ["torchrun", "accelerate", "deepspeed", "srun", "mpirun"].contains(&name.as_ref())
+        || rest.iter().any(|word| word == "torch.distributed.run")
+    {
+        return Err(LaunchError::IsLauncher { program: name.into_owned() });
+    }
+    let torchrun = vec!["torchrun".to_owned()];
+    if name.ends_with(".py") {
+        return Ok(Training { torchrun, rest: command.to_vec() });
+    }
+    let digits = name.strip_prefix("python").map(|version| version.trim_end_matches('t'));
+    let is_python =
+        digits.is_some_and(|version| version.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'));
+    // torchrun itself starts Python with `-u`.
+    let rest = match rest.split_first() {
+        Some((first, rest)) if is_python && first == "-u" => rest,
+        _ => rest,
+    };
+    let plain = rest.first().is_some_and(|first| first == "-m" || !first.starts_with('-'));
+    if !(is_python && plain) {
+        let rest = std::iter::once("--no-python".to_owned()).chain(command.iter().cloned()).collect();
+        return Ok(Training { torchrun, rest });
+    }
+    let torchrun = if program.contains('/') {
+        vec![program.clone(), "-m".to_owned(), "torch.distributed.run".to_owned()]
+    } else {
+        torchrun
+    };
+    Ok(Training { torchrun, rest: rest.to_vec() })
+}
+
+/// Quotes a word for a POSIX shell.
+fn quoted(word: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=:,@+%".contains(letter);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use memfit_vocabulary::Parallel;
+
+    use super::*;
+    use crate::plan::MadeFor;
+
+    fn plan(shard: u32, count: u64, nodes: Option<u64>) -> Plan {
+        Plan {
+            parallel: Some(Parallel { shard, ..Parallel::default() }),
+            made_for: MadeFor { count, nodes, ..MadeFor::default() },
+            ..Plan::as_is()
+        }
+    }
+
+    fn line(plan: &Plan, launcher: Launcher, command: &str) -> Result<String, LaunchError> {
+        let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
+        Launch::new(plan, launcher, &words).map(|launch| launch.to_text())
+    }
+
+    #[test]
+    fn one_machine_needs_no_address() {
+        let eight = plan(8, 8, None);
+        let check = |command: &str, wanted: &str| {
+            assert_eq!(line(&eight, Launcher::Torchrun, command).unwrap(), wanted, "{command}");
+        };
+        check("python train.py --lr 1e-3", "torchrun --standalone --nproc-per-node 8 train.py --lr 1e-3");
+        check("python3.12 -u train.py", "torchrun --standalone --nproc-per-node 8 train.py");
+        check("python -m package.train", "torchrun --standalone --nproc-per-node 8 -m package.train");
+        check("./train.py", "torchrun --standalone --nproc-per-node 8 ./train.py");
+        check(
+            "/v/bin/python train.py",
+            "/v/bin/python -m torch.distributed.run --standalone --nproc-per-node 8 train.py",
+        );
+        check(
+            "python -X dev train.py",
+            "torchrun --standalone --nproc-per-node 8 --no-python python -X dev train.py",
+        );
+        check("bash run.sh", "torchrun --standalone --nproc-per-node 8 --no-python bash run.sh");
+        let slurm = line(&eight, Launcher::Slurm, "python train.py").unwrap();
+        assert_eq!(
+            slurm,
+            "srun --nodes 1 --ntasks-per-node 1 --gpus-per-node 8 torchrun --standalone --nproc-per-node 8 train.py"
+        );
+    }
+
+    #[test]
+    fn several_machines_meet_at_the_first() {
+        let many = plan(32, 8, Some(4));
+        assert_eq!(
+            line(&many, Launcher::Torchrun, "python train.py").unwrap(),
+            "torchrun --nnodes 4 --rdzv-backend c10d --rdzv-id memfit --rdzv-endpoint \"$MASTER_ADDR:29500\" --nproc-per-node 8 train.py"
+        );
+        assert_eq!(
+            line(&many, Launcher::Slurm, "python train.py").unwrap(),
+            "head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\nsrun --nodes 4 --ntasks-per-node 1 --gpus-per-node 8 torchrun --nnodes 4 --rdzv-backend c10d --rdzv-id \"$SLURM_JOB_ID\" --rdzv-endpoint \"$head:29500\" --nproc-per-node 8 train.py"
+        );
+    }
+
+    #[test]
+    fn a_hand_written_plan_and_one_for_one_gpu_are_launched() {
+        let by_hand = plan(4, 0, None);
+        assert!(line(&by_hand, Launcher::Torchrun, "python t.py").unwrap().contains("--nproc-per-node 4"));
+        assert_eq!(line(&Plan::as_is(), Launcher::Torchrun, "python t.py").unwrap(), "python t.py");
+    }
+
+    #[test]
+    fn words_reach_the_script_as_they_are() {
+        let words: Vec<String> =
+            ["python", "train.py", "--name", "it's a $RUN", ""].map(str::to_owned).into();
+        let text = Launch::new(&plan(2, 2, None), Launcher::Torchrun, &words).unwrap().to_text();
+        assert!(text.ends_with(r"train.py --name 'it'\''s a $RUN' ''"), "{text}");
+    }
+
+    #[test]
+    fn what_cannot_be_launched_is_refused() {
+        let error = |plan: &Plan, command: &str| line(plan, Launcher::Torchrun, command).unwrap_err();
+        let eight = plan(8, 8, None);
+        assert_eq!(error(&eight, ""), LaunchError::NoCommand);
+        assert!(matches!(error(&eight, "torchrun train.py"), LaunchError::IsLauncher { .. }));
+        assert!(matches!(
+            error(&eight, "python -m torch.distributed.run train.py"),
+            LaunchError::IsLauncher { .. }
+        ));
+        assert!(matches!(error(&plan(8, 4, None), "python t.py"), LaunchError::OtherWorld { .. }));
+        let mut staged = eight;
+        staged.parallel = Some(Parallel { pipeline: 8, ..Parallel::default() });
+        assert!(matches!(error(&staged, "python t.py"), LaunchError::NotApplicable { value: 8, .. }));
+    }
+}

@@ -1,0 +1,86 @@
+"""Spreads a one-process script over several ranks, of which this process is one.
+
+The plan's degrees are applied to the model by the code that applies them in training (`memfit_parallel`,
+through the lever `shard`), on the virtual device's own collectives. Each batch is cut to this rank's share
+before it is divided into micro-batches.
+"""
+
+import os
+
+from . import lone
+
+
+class Spread:
+    """This rank's place in the training."""
+
+    def __init__(self, setup):
+        self.rank = setup["rank"]
+        self.world = setup["world"]
+        self.per_machine = setup["per_machine"]
+        self.batches = setup["batches"]
+        # Ranks that share matrices or sequences see the same samples.
+        self.part = self.rank // (self.world // self.batches) % self.batches
+        self.armed = False
+
+    def arm(self):
+        """Let this process stand for its rank, before the model is spread."""
+        if self.armed:
+            return
+        self.armed = True
+        machine = self.rank // self.per_machine
+        os.environ.update(
+            RANK=str(self.rank),
+            WORLD_SIZE=str(self.world),
+            # The process sees one GPU, as with one visible device per process.
+            LOCAL_RANK="0",
+            LOCAL_WORLD_SIZE=str(self.per_machine),
+            GROUP_RANK=str(machine),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT="29500",
+            TORCH_NCCL_ENABLE_MONITORING="0",
+            MEMFIT_LONE_RANK=f"{self.rank}/{self.world}",
+        )
+        import torch.distributed.distributed_c10d as c10d
+
+        lone.stand_in(self.rank, self.world, c10d, self.per_machine)
+
+    def apply(self, planned, model, optimizers):
+        """Apply the plan's levers, the spread among them."""
+        self.arm()
+        planned._apply(optimizers, None)
+        target, notes = planned.target, planned.session.notes
+        if target.model is not model:
+            redirect(model, target.model, planned.round.ends)
+            target.model = model
+        if notes is not None:
+            # The shards have other memory than the parameters that were noted.
+            notes.all_of(model)
+
+    def bounds(self, samples):
+        """Return the start and end of this rank's share of a batch."""
+        start = samples * self.part // self.batches
+        stop = samples * (self.part + 1) // self.batches
+        # A rank for which no sample is left takes part with one that counts nothing.
+        return (start, stop) if start < stop else (max(start - 1, 0), max(start, 1))
+
+
+def redirect(model, wrapper, ends):
+    """Let calls of a model run its wrapper (DistributedDataParallel), which a script without it cannot call.
+    `ends()` says if a micro-batch is the last of its step, whose backward pass exchanges the gradients.
+    """
+    inside = False
+    own = type(model)._call_impl
+
+    def call(*args, **kwargs):
+        nonlocal inside
+        if inside:
+            return own(model, *args, **kwargs)
+        inside = True
+        try:
+            if hasattr(wrapper, "require_backward_grad_sync"):
+                wrapper.require_backward_grad_sync = bool(ends())
+            return wrapper(*args, **kwargs)
+        finally:
+            inside = False
+
+    model.__dict__["_call_impl"] = call
