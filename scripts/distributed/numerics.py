@@ -29,7 +29,7 @@ ACCUMULATE, STEPS, CLIP = 2, 3, 0.1
 # such as those of key biases in attention.
 EPSILON = 1e-3
 # The largest difference of parameters, of gradients beside their norm, and of losses.
-LIMITS = {"float64": 1e-12, "float32": 2e-5}
+LIMITS = {"float64": 1e-12, "float32": 5e-5}
 
 
 def degrees(world: int) -> dict[str, dict[str, int]]:
