@@ -2,6 +2,7 @@
 #
 #   make demo     install into .venv, and dry-run the example on two virtual GPUs
 #   make test     install into .venv, and run all tests
+#   make test-exhaustive  the Python tests with all of their parameters
 #   make check    formatting, lints, types
 #   make bench    how fast it is, beside what PyTorch has for the purpose
 #   make fuzz     feed the parsers with garbage, FUZZ_SECONDS for each
@@ -30,7 +31,7 @@ STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
-.PHONY: help demo test test-rust test-python test-newest check bench fuzz properties mutants differential libraries integrations shrink matrix symbols clean \
+.PHONY: help demo test test-rust test-python test-exhaustive test-newest check bench fuzz properties mutants differential libraries integrations shrink matrix symbols clean \
         dist dist-again dist-matrix release-rehearsal release-check release-upload release-page
 .DELETE_ON_ERROR:
 
@@ -50,6 +51,9 @@ test-rust: $(STAMPS)/test
 
 test-python: $(STAMPS)/test $(STAMPS)/memfit
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-exhaustive: $(STAMPS)/test $(STAMPS)/memfit
+	MEMFIT_EXHAUSTIVE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: $(STAMPS)/check $(STAMPS)/memfit
 	cargo fmt --all --check

@@ -16,6 +16,7 @@ import pytest
 import torch
 from loop_cases import LOOPS, MODELS, PER_SAMPLE, SIZES, TAKEN, Loop
 from loop_models import rows
+from tiers import EXHAUSTIVE
 from torch import nn
 from training import flat
 
@@ -29,7 +30,7 @@ DRAWS = {
     "variational",
     "a generator of its own",
 }
-COMPOSED = 200
+COMPOSED = 200 if EXHAUSTIVE else 80
 
 
 def plain(loop: Loop, model: nn.Module, data: list[Any]) -> torch.Tensor:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import exhaustive
 
 HERE = Path(__file__).parent
 
@@ -51,7 +52,7 @@ def ranks(world: int, runs: int, script: str = "rank_training.py", limit: int = 
     return json.loads(ended[0][0].splitlines()[-1])
 
 
-@pytest.mark.parametrize(("world", "runs"), [(2, 8), (4, 10)])
+@pytest.mark.parametrize(("world", "runs"), [(2, 8), pytest.param(4, 10, marks=exhaustive)])
 def test_a_rank_that_runs_out_of_memory_changes_nothing(world: int, runs: int) -> None:
     said = ranks(world, runs)
     # A fault that falls on a part that never comes is none.
@@ -65,7 +66,7 @@ def test_a_rank_that_runs_out_of_memory_changes_nothing(world: int, runs: int) -
     assert said["ended"].startswith("rank 1 cannot go on")
 
 
-@pytest.mark.parametrize(("world", "faults"), [(2, 12), (4, 8)])
+@pytest.mark.parametrize(("world", "faults"), [(2, 12), pytest.param(4, 8, marks=exhaustive)])
 def test_a_rank_that_shares_the_parameters_may_run_out_of_memory(world: int, faults: int) -> None:
     said = ranks(world, faults, "shard_training.py")
     assert said["whole"] < 1e-5
@@ -82,7 +83,7 @@ def test_a_rank_that_shares_the_parameters_may_run_out_of_memory(world: int, fau
     assert said["error"].startswith("rank 1 cannot go on")
 
 
-@pytest.mark.parametrize(("world", "faults"), [(2, 3), (4, 3)])
+@pytest.mark.parametrize(("world", "faults"), [(2, 3), pytest.param(4, 3, marks=exhaustive)])
 def test_a_rank_that_is_stuck_in_a_collective_is_got_out(world: int, faults: int) -> None:
     """Collectives of the model's own, the exchange of gradients, and shards whose owner cannot take part any
     more.

@@ -452,7 +452,8 @@ fn unreadable(path: &Path, error: &OpenError) -> Vec<String> {
     match path.extension().and_then(std::ffi::OsStr::to_str) {
         Some("py") if no_memory => vec![
             format!("`memfit run --gpu NAME -- python {}` runs the script on a virtual GPU", path.display()),
-            "memfit reads recordings of memfit, PyTorch's memory snapshots, profiler traces and logs".to_owned(),
+            "memfit reads recordings of memfit, PyTorch's memory snapshots, profiler traces and logs"
+                .to_owned(),
         ],
         Some("ipynb") if no_memory => {
             vec!["in a notebook, `%load_ext memfit` brings `%%memfit run --gpu NAME`".to_owned()]
