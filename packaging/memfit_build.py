@@ -13,7 +13,7 @@ maturin itself is a requirement only once these are there, since it would fetch 
 none.
 
 `make dist` sets `MEMFIT_GLIBC`: then everything is linked by zig against that release of glibc, and JPEG is
-decoded with SIMD or the build fails.
+decoded with SIMD or the build fails. `MEMFIT_TARGET` may then name another target than this machine's.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ LIBRARIES = {
 }
 
 MATURIN = "maturin==1.16.0"
-TARGET = "x86_64-unknown-linux-gnu"
+# The processors for which PyTorch has CUDA builds for Linux.
+PROCESSORS = ("x86_64", "aarch64")
 
 # An older Python than memfit wants reads this file, too, and must get as far as to be told so.
 Settings = Optional[Dict[str, Any]]  # noqa: UP006, UP045
@@ -92,7 +93,7 @@ def missing_tool() -> str | None:
     wanted = rust_version()
     if (int(found[1]), int(found[2])) < wanted:
         return f"memfit needs Rust {wanted[0]}.{wanted[1]} or later, and `{command}` is {found[1]}.{found[2]}; `rustup update stable` brings it"
-    linker = os.environ.get("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER", "cc")
+    linker = os.environ.get(f"CARGO_TARGET_{target().upper().replace('-', '_')}_LINKER", "cc")
     if sys.platform == "linux" and shutil.which(linker) is None:
         return "building memfit from source takes a C compiler, and there is no `cc`; `apt install gcc libc6-dev` (Debian, Ubuntu) or `dnf install gcc` (Fedora) brings it, and a released wheel needs none: `pip install memfit`"
     return None
@@ -114,11 +115,16 @@ def glibc() -> str | None:
     return os.environ.get("MEMFIT_GLIBC") or None
 
 
+def target() -> str:
+    """The target, as Rust names it."""
+    return os.environ.get("MEMFIT_TARGET") or f"{platform.machine()}-unknown-linux-gnu"
+
+
 def build_command() -> list[str]:
     """`cargo build`, with the linker and for the target of this build."""
     version = glibc()
     if version:
-        return [cargo(), "zigbuild", "--release", "--locked", "--target", f"{TARGET}.{version}"]
+        return [cargo(), "zigbuild", "--release", "--locked", "--target", f"{target()}.{version}"]
     return [cargo(), "build", "--release", "--locked"]
 
 
@@ -170,7 +176,7 @@ def cmake() -> list[str]:
 
 
 def has_wheels() -> bool:
-    return platform.machine() in ("x86_64", "aarch64")
+    return platform.machine() in PROCESSORS
 
 
 def with_best_jpeg(config_settings: Settings, build: Callable[[Dict[str, Any]], str]) -> str:  # noqa: UP006
@@ -179,7 +185,7 @@ def with_best_jpeg(config_settings: Settings, build: Callable[[Dict[str, Any]], 
     version = glibc()
     if version:
         tag = "manylinux_" + version.replace(".", "_")
-        linked = ["--zig", "--target", TARGET, "--compatibility", tag, "--features", "turbo-simd"]
+        linked = ["--zig", "--target", target(), "--compatibility", tag, "--features", "turbo-simd"]
         return build(with_arguments(settings, linked))
     if shutil.which("cmake") is not None:
         # One build and no trial before it: the crates that it needs are compiled once.
@@ -202,11 +208,11 @@ def with_arguments(settings: dict[str, Any], further: list[str]) -> dict[str, An
 def build_libraries() -> None:
     """Have cargo build the device libraries, and put them into the package.
 
-    Elsewhere than on Linux there is no CUDA build of PyTorch to run on them, and the rest of memfit does
-    without.
+    Elsewhere than on Linux on these processors there is no CUDA build of PyTorch to run on them, and the rest
+    of memfit does without.
     """
     shutil.rmtree(DEVICE, ignore_errors=True)
-    if sys.platform != "linux" or platform.machine() != "x86_64":
+    if sys.platform != "linux" or target().split("-")[0] not in PROCESSORS:
         return
     built = cargo_build(list(LIBRARIES))
     DEVICE.mkdir(parents=True)

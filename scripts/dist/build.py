@@ -1,11 +1,13 @@
 """Build what is distributed, into `dist/`: the wheel, the sdist, the stand-alone command, the conda recipe.
 
-    python scripts/dist/build.py [--root ROOT] [--out dist] [--only wheel]
+    python scripts/dist/build.py [--root ROOT] [--out dist] [--only wheel] [--processor aarch64]
 
 `make dist` calls this, in an environment with `requirements/dist.txt`. All libraries are linked by zig
 against an old glibc, JPEG is decoded with SIMD, paths of this machine are kept out, and dates are those of
 the last commit (`SOURCE_DATE_EPOCH` where it is set), so that a second build gives the same bytes. `--root`
-builds another tree in the same way: the one that the sdist unpacks to, for instance.
+builds another tree in the same way: the one that the sdist unpacks to, for instance. `--processor` builds for
+another one than this machine's, whose Rust target must be installed (`rustup target add`); binfmt or
+`MEMFIT_RUNNER` (an emulator's command) then runs the built command for its manual page.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import io
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -29,7 +32,6 @@ import wheels
 HERE = Path(__file__).resolve().parents[2]
 # The release of glibc that everything is linked against: what PyTorch itself asks for is newer.
 GLIBC = "2.17"
-TARGET = inventory.TARGET
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", "libmemfit_watch.so")
 SHELLS = {"bash": "memfit.bash", "zsh": "_memfit", "fish": "memfit.fish", "nushell": "memfit.nu"}
 
@@ -52,11 +54,11 @@ def epoch(root: Path) -> int:
     return int(said.stdout)
 
 
-def assembler(folder: Path) -> Path | None:
+def assembler(folder: Path, target: str) -> Path | None:
     """The folder of an assembler for libjpeg-turbo's vector code: nothing where the machine has one, else the
-    one out of Debian's package, unpacked and not installed.
+    one out of Debian's package, unpacked and not installed. ARM's vector code is C.
     """
-    if shutil.which("nasm"):
+    if shutil.which("nasm") or not target.startswith("x86_64"):
         return None
     unpacked = folder / "nasm"
     if not (unpacked / "usr/bin/nasm").exists():
@@ -82,10 +84,10 @@ def remapped(root: Path) -> list[str]:
     return [f"--remap-path-prefix={old}={new}" for old, new in named.items()]
 
 
-def settings(root: Path, tools: Path) -> dict[str, str]:
+def settings(root: Path, tools: Path, target: str) -> dict[str, str]:
     """The environment of every step."""
     subprocess.run(["cargo", "fetch", "--quiet", "--locked"], cwd=root, check=True)
-    nasm = assembler(tools)
+    nasm = assembler(tools, target)
     flags = "\x1f".join(remapped(root))
     folders = [str(Path(sys.executable).parent), *([str(nasm)] if nasm else []), os.environ["PATH"]]
     environment = {
@@ -94,6 +96,7 @@ def settings(root: Path, tools: Path) -> dict[str, str]:
     return environment | {
         "PATH": os.pathsep.join(folders),
         "MEMFIT_GLIBC": GLIBC,
+        "MEMFIT_TARGET": target,
         "SOURCE_DATE_EPOCH": str(epoch(root)),
         "CARGO_ENCODED_RUSTFLAGS": flags,
         "CARGO_TARGET_DIR": os.environ.get("CARGO_TARGET_DIR", str(root / "target/dist")),
@@ -114,11 +117,11 @@ def hook(root: Path, environment: dict[str, str], name: str, folder: Path) -> Pa
     return folder / said.stdout.strip().splitlines()[-1]
 
 
-def texts(root: Path) -> dict[str, str]:
+def texts(root: Path, target: str) -> dict[str, str]:
     """The papers that go along: notices and bill of materials."""
     import ziglang
 
-    found = inventory.components(root)
+    found = inventory.components(root, target)
     mit = (root / "LICENSE-MIT").read_text()
     libraries = inventory.runtime_licences(Path(ziglang.__file__).parent)
     return {
@@ -162,7 +165,7 @@ def archive(out: Path, files: dict[str, tuple[bytes, int]], when: int) -> Path:
     return out
 
 
-def command(root: Path, environment: dict[str, str]) -> Path:
+def command(root: Path, environment: dict[str, str], target: str) -> Path:
     """The stand-alone command."""
     build = [
         "cargo",
@@ -170,21 +173,25 @@ def command(root: Path, environment: dict[str, str]) -> Path:
         "--release",
         "--locked",
         "--target",
-        f"{TARGET}.{GLIBC}",
+        f"{target}.{GLIBC}",
         "--package",
         "memfit-cli",
     ]
     subprocess.run(build, cwd=root, env=environment, check=True)
-    return Path(environment["CARGO_TARGET_DIR"]) / TARGET / "release/memfit"
+    return Path(environment["CARGO_TARGET_DIR"]) / target / "release/memfit"
 
 
 def said_by(program: Path, *arguments: str) -> bytes:
-    return subprocess.run([str(program), "--isolated", *arguments], stdout=subprocess.PIPE, check=True).stdout
+    runner = shlex.split(os.environ.get("MEMFIT_RUNNER", ""))
+    called = [*runner, str(program), "--isolated", *arguments]
+    return subprocess.run(called, stdout=subprocess.PIPE, check=True).stdout
 
 
-def tarball(root: Path, out: Path, program: Path, papers: dict[str, str], page: bytes, when: int) -> Path:
+def tarball(
+    root: Path, out: Path, target: str, program: Path, papers: dict[str, str], page: bytes, when: int
+) -> Path:
     """The stand-alone command with its libraries, manual page, completions and licences."""
-    top = f"memfit-{version(root)}-{TARGET}"
+    top = f"memfit-{version(root)}-{target}"
     files = {f"{top}/bin/memfit": (program.read_bytes(), 0o755)}
     for name in LIBRARIES:
         files[f"{top}/lib/memfit/{name}"] = ((root / "python/memfit/_device" / name).read_bytes(), 0o755)
@@ -242,21 +249,23 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=HERE, help="the tree to build")
     parser.add_argument("--out", type=Path, default=None, help="the folder to fill; `dist` in the tree")
     parser.add_argument("--only", choices=["wheel"], help="leave out all else")
+    parser.add_argument("--processor", default=platform.machine(), help="default: this machine's (%(default)s)")
     arguments = parser.parse_args()
+    target = f"{arguments.processor}-unknown-linux-gnu"
     root = arguments.root.resolve()
     out = (arguments.out or root / "dist").resolve()
-    environment = settings(root, HERE / "target/dist-tools")
+    environment = settings(root, HERE / "target/dist-tools", target)
     when = int(environment["SOURCE_DATE_EPOCH"])
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     scratch = Path(environment["CARGO_TARGET_DIR"]) / "made"
     built = hook(root, environment, "build_wheel", scratch)
-    program = command(root, environment)
-    papers, page = texts(root), said_by(program, "completions", "man")
+    program = command(root, environment, target)
+    papers, page = texts(root, target), said_by(program, "completions", "man")
     wheel = finish_wheel(built, out, papers, page, when)
     if arguments.only != "wheel":
         sdist(root, environment, out, scratch, when)
-        tarball(root, out, program, papers, page, when)
+        tarball(root, out, target, program, papers, page, when)
         recipe(root, wheel)
         shutil.copyfile(root / "packaging/Containerfile", out / "Containerfile")
     sums(out)

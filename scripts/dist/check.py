@@ -25,11 +25,15 @@ import wheels
 MAX_WHEEL = 15_000_000
 GLIBC = (2, 17)
 # What each library may ask the loader for: glibc's own parts.
-ALLOWED = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
+ALLOWED = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1"}
+# The loader itself, by processor.
+LOADERS = {"EM_X86_64": "ld-linux-x86-64.so.2", "EM_AARCH64": "ld-linux-aarch64.so.1"}
 LIBRARIES = {"libcuda.so.1", "libnvidia-ml.so.1", "libmemfit_watch.so"}
 # Folders that only the machine of a build has.
 MACHINE = re.compile(rb"(/root|/home/[\w.-]+|/Users/[\w.-]+|/work|/tmp)/[\w./-]*\.(rs|c|h|asm)\b")
-WHEEL_NAME = re.compile(r"memfit-[\w.]+-cp310-abi3-(manylinux2014_x86_64\.)?manylinux_2_(\d+)_x86_64\.whl")
+WHEEL_NAME = re.compile(
+    r"memfit-[\w.]+-cp310-abi3-(?:manylinux2014_(x86_64|aarch64)\.)?manylinux_2_(\d+)_(?(1)\1|(?:x86_64|aarch64))\.whl"
+)
 
 
 def of_wheel(wheel: Path) -> Iterator[str]:
@@ -82,10 +86,11 @@ def of_library(contents: bytes) -> Iterator[str]:
     from elftools.elf.gnuversions import GNUVerNeedSection
 
     elf = ELFFile(io.BytesIO(contents))
+    allowed = {*ALLOWED, LOADERS.get(elf["e_machine"])}
     for section in elf.iter_sections():
         if isinstance(section, DynamicSection):
             for tag in section.iter_tags():
-                if tag.entry.d_tag == "DT_NEEDED" and tag.needed not in ALLOWED:
+                if tag.entry.d_tag == "DT_NEEDED" and tag.needed not in allowed:
                     yield f"needs {tag.needed}"
                 if tag.entry.d_tag in ("DT_RPATH", "DT_RUNPATH", "DT_TEXTREL"):
                     yield f"has {tag.entry.d_tag}"

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TARGET = "x86_64-unknown-linux-gnu"
 # What is shipped: the Python module, the three libraries of the script's process, the command.
 SHIPPED = ("memfit-py", "memfit-vgpu", "memfit-nvml", "memfit-watch", "memfit-cli")
 FEATURES = "memfit-py/turbo-simd"
@@ -49,9 +48,9 @@ class Component:
                     yield name, file.read_text(encoding="utf-8", errors="replace").strip()
 
 
-def components(root: Path) -> list[Component]:
-    """The crates of others that are in what is shipped."""
-    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", TARGET]
+def components(root: Path, target: str) -> list[Component]:
+    """The crates of others that are in what is shipped for a target."""
+    command = ["cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform", target]
     command += ["--features", FEATURES]
     said = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, check=True).stdout
     return linked(json.loads(said), checksums(root / "Cargo.lock"))

@@ -25,7 +25,10 @@ use memfit_kernels::memory::{Extremes, MAX_PIECE_BYTES, Memory, Origin};
 use memfit_vocabulary::Assumption;
 use memory::KnownMemory;
 
-use crate::{machine, space::blocks};
+use crate::{
+    machine,
+    space::{blocks, pages},
+};
 
 static MEMORY: KnownMemory = KnownMemory::new(policy);
 
@@ -178,13 +181,15 @@ extern "C" fn memfit_vgpu_handed_out(address: u64, size: u64) {
 
 /// Returns `true` if all pages of a range are resident in host memory.
 fn is_resident(start: *const u8, size: usize) -> bool {
-    const PAGE: usize = 4096;
-    let first = start.addr() / PAGE * PAGE;
-    let pages = (start.addr() + size).div_ceil(PAGE) - first / PAGE;
-    let mut resident = vec![0_u8; pages];
+    let (first, bytes) = pages::around(start.addr() as u64, size as u64, pages::size());
+    let mut resident = vec![0_u8; (bytes / pages::size()) as usize];
     // SAFETY: the buffer has a byte for each page; the call reads page tables only.
     let status = unsafe {
-        libc::mincore(start.with_addr(first) as *mut libc::c_void, pages * PAGE, resident.as_mut_ptr())
+        libc::mincore(
+            start.with_addr(first as usize) as *mut libc::c_void,
+            bytes as usize,
+            resident.as_mut_ptr(),
+        )
     };
     status == 0 && resident.iter().all(|page| page & 1 == 1)
 }
@@ -192,12 +197,12 @@ fn is_resident(start: *const u8, size: usize) -> bool {
 /// Zeroes bytes without touching pages that are zero already: the host memory for a large copy may never have
 /// been touched, and committing gigabytes of zeros could exhaust a laptop's memory.
 fn clear(bytes: &mut [u8]) {
-    const PAGE: usize = 4096;
-    if bytes.len() < 4 * PAGE {
+    let page = pages::size() as usize;
+    if bytes.len() < 4 * page {
         bytes.fill(0);
         return;
     }
-    for chunk in bytes.chunks_mut(PAGE) {
+    for chunk in bytes.chunks_mut(page) {
         // Reading an untouched page maps the kernel's shared zero page. A whole page is tested in one go.
         if chunk.iter().fold(0, |all, byte| all | byte) != 0 {
             chunk.fill(0);

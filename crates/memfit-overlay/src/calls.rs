@@ -313,11 +313,16 @@ functions! {
             system!(SYS_utimensat, folder, path, times, flags)
         }) as c_int
     }
+    // ARM has no system calls for these two.
     fn utimes(path: *const c_char, times: *const c_void) -> c_int {
-        change_attributes(AT_FDCWD, path, true, |_, path| system!(SYS_utimes, path, times)) as c_int
+        change_attributes(AT_FDCWD, path, true, |_, path| {
+            c_long::from(next!(c"utimes" as fn(*const c_char, *const c_void) -> c_int, path, times; else -1))
+        }) as c_int
     }
     fn utime(path: *const c_char, times: *const c_void) -> c_int {
-        change_attributes(AT_FDCWD, path, true, |_, path| system!(SYS_utime, path, times)) as c_int
+        change_attributes(AT_FDCWD, path, true, |_, path| {
+            c_long::from(next!(c"utime" as fn(*const c_char, *const c_void) -> c_int, path, times; else -1))
+        }) as c_int
     }
     fn getxattr(path: *const c_char, name: *const c_char, value: *mut c_void, size: size_t) -> ssize_t {
         change_attributes(AT_FDCWD, path, true, |_, path| system!(SYS_getxattr, path, name, value, size)) as ssize_t

@@ -43,7 +43,7 @@ pub enum RunError {
         path: PathBuf,
     },
     /// PyTorch has no CUDA builds for this operating system or processor.
-    #[error("`memfit run` works on Linux on x86-64, and this is {system}")]
+    #[error("`memfit run` works on Linux on x86-64 and ARM (aarch64), and this is {system}")]
     UnsupportedSystem {
         /// The operating system and processor.
         system: String,

@@ -11,7 +11,7 @@ use crate::releases::{OLDEST_CUDA, OLDEST_PYTHON, release};
 /// Returns the name of this system, or an error if PyTorch has no CUDA builds for it.
 pub fn system() -> Result<String, RunError> {
     let system = format!("{} on {}", std::env::consts::OS, std::env::consts::ARCH);
-    if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+    if cfg!(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))) {
         Ok(system)
     } else {
         Err(RunError::UnsupportedSystem { system })

@@ -10,13 +10,10 @@ use crate::{
     values,
 };
 
-/// Host page size, the unit of page-locking.
-const PAGE: u64 = 4096;
-
 /// Allocates page-locked memory (`cudaHostAlloc`).
 pub(crate) fn allocate(card: &Card, size: u64, flags: u32) -> Outcome<u64> {
     card.need_context()?;
-    let bytes = size.max(1).checked_next_multiple_of(PAGE).ok_or(Status::OUT_OF_MEMORY)?;
+    let bytes = size.max(1).checked_next_multiple_of(pages::size()).ok_or(Status::OUT_OF_MEMORY)?;
     let start = pages::allocate(bytes, false)?;
     let ledger = &machine::get()?.ledger;
     ledger.pin(bytes).map_err(|_| Status::OUT_OF_MEMORY)?;
@@ -27,7 +24,7 @@ pub(crate) fn allocate(card: &Card, size: u64, flags: u32) -> Outcome<u64> {
 /// Frees page-locked memory (`cudaFreeHost`).
 pub(crate) fn free(start: u64) -> Outcome {
     let block = space::write().remove(start, |block| matches!(block.kind, Kind::HostAllocated(_)))?;
-    let bytes = block.size.max(1).next_multiple_of(PAGE);
+    let bytes = block.size.max(1).next_multiple_of(pages::size());
     machine::get()?.ledger.unpin(bytes);
     // SAFETY: the block was allocated here, and the caller gave it up with this call.
     unsafe { pages::free(start, bytes) };
@@ -46,7 +43,10 @@ pub(crate) fn clear(start: u64, size: u64) -> bool {
     if size < MIN_CLEAR_BYTES || !find(start).is_some_and(ours) {
         return false;
     }
-    let (first, last) = (start.next_multiple_of(PAGE), end / PAGE * PAGE);
+    let (first, last) = pages::within(start, end, pages::size());
+    if first == last {
+        return false;
+    }
     for (from, to) in [(start, first), (last, end)] {
         // SAFETY: the range lies in a block allocated here, which the caller lends for this copy.
         unsafe { std::ptr::write_bytes(from as *mut u8, 0, (to - from) as usize) };
@@ -81,7 +81,7 @@ pub(crate) fn unregister(start: u64) -> Outcome {
 
 /// Bytes of the whole pages that a range touches.
 fn locked_bytes(start: u64, size: u64) -> u64 {
-    (start + size).next_multiple_of(PAGE) - start / PAGE * PAGE
+    pages::around(start, size, pages::size()).1
 }
 
 /// Allocates managed memory (`cudaMallocManaged`). All of it is reserved on the device, where training uses

@@ -2,7 +2,28 @@
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
+use std::sync::OnceLock;
+
 use crate::status::{Outcome, Status};
+
+/// Size of a page of the host: 4 KiB on x86-64, and 4, 16 or 64 KiB on ARM.
+pub(crate) fn size() -> u64 {
+    static SIZE: OnceLock<u64> = OnceLock::new();
+    // SAFETY: a query without side effects.
+    *SIZE.get_or_init(|| u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096))
+}
+
+/// The whole pages that a range touches: the start of the first, and their bytes.
+pub(crate) fn around(start: u64, length: u64, page: u64) -> (u64, u64) {
+    let first = start / page * page;
+    (first, (start + length).next_multiple_of(page) - first)
+}
+
+/// The whole pages within a range: the start of the first, and the end of the last; equal if there is none.
+pub(crate) fn within(start: u64, end: u64, page: u64) -> (u64, u64) {
+    let first = start.next_multiple_of(page);
+    (first, (end / page * page).max(first))
+}
 
 /// Reserves address space without pages.
 pub(crate) fn reserve(length: u64) -> Outcome<u64> {
@@ -44,4 +65,23 @@ pub(crate) unsafe fn clear(address: u64, length: u64) -> bool {
 pub(crate) unsafe fn free(address: u64, length: u64) {
     // SAFETY: the caller guarantees that the range was allocated here and is not in use.
     unsafe { libc::munmap(address as *mut libc::c_void, length as usize) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_of_whole_pages_of_any_size() {
+        for (page, touched, inner) in [
+            (4 << 10, (0x1_0000, 0x1_2000), (0x1_1000, 0x2_1000)),
+            (16 << 10, (0x1_0000, 0x1_4000), (0x1_4000, 0x2_0000)),
+            (64 << 10, (0x1_0000, 0x2_0000), (0x2_0000, 0x2_0000)),
+        ] {
+            assert_eq!(around(0x1_0800, 0x1_1000, page), touched, "{page}");
+            assert_eq!(within(0x1_0800, 0x2_1800, page), inner, "{page}");
+        }
+        assert_eq!(within(0x1_0800, 0x1_1000, 64 << 10), (0x2_0000, 0x2_0000), "none");
+        assert!(size().is_power_of_two() && size() >= 4096);
+    }
 }
