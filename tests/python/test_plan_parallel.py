@@ -54,7 +54,7 @@ def test_the_plan_file_says_how_the_script_is_launched(tmp_path):
     plan.write_text(text)
     command = [memfit(), "launch", str(plan), "--", "python", "train.py", "--lr", "1e-3"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert shown == "torchrun --standalone --nproc-per-node 4 train.py --lr 1e-3\n"
+    assert shown == "torchrun --standalone --nproc-per-node 4 --virtual-local-rank train.py --lr 1e-3\n"
     # `run --plan` runs the script as the first rank.
     run = [memfit(), "run", "--gpu", "t4", "--plan", str(plan), "--format", "json", "--"]
     done = subprocess.run([*run, sys.executable, SCRIPT, *SMALL], capture_output=True, text=True, check=False)

@@ -98,6 +98,7 @@ impl Launch {
             return Err(LaunchError::NotApplicable { degree, value });
         }
         let world = u64::from(parallel.world());
+        let own_gpu = sees_own_gpu(plan.made_for.torch.as_deref());
         let nodes = plan.made_for.nodes.unwrap_or(1).max(1);
         // A hand-written plan need not say how many GPUs a machine has.
         let count = match plan.made_for.count {
@@ -136,6 +137,7 @@ impl Launch {
             }
         }
         words.extend(text(&["--nproc-per-node", &count_text]));
+        words.extend(text(own_gpu));
         words.extend(training.rest.into_iter().map(Word::Text));
         let machines = if slurm { 1 } else { nodes };
         Ok(Self { before, words, machines, needs })
@@ -155,6 +157,17 @@ impl Launch {
             .collect();
         let before = self.before.map(|line| format!("{line}\n")).unwrap_or_default();
         format!("{before}{}", words.join(" "))
+    }
+}
+
+/// The option with which each process sees its own GPU as `cuda:0`, so that `model.to("cuda")` is right as it
+/// stands. Releases before PyTorch 2.10 lack it: there the script has to take the GPU of `LOCAL_RANK`, as the
+/// step's error says.
+fn sees_own_gpu(torch: Option<&str>) -> &'static [&'static str] {
+    let mut numbers = torch.unwrap_or_default().split('.').map_while(|number| number.parse::<u32>().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(major), Some(minor)) if (major, minor) < (2, 10) => &[],
+        _ => &["--virtual-local-rank"],
     }
 }
 
@@ -234,24 +247,48 @@ mod tests {
         let check = |command: &str, wanted: &str| {
             assert_eq!(line(&eight, Launcher::Torchrun, command).unwrap(), wanted, "{command}");
         };
-        check("python train.py --lr 1e-3", "torchrun --standalone --nproc-per-node 8 train.py --lr 1e-3");
-        check("python3.12 -u train.py", "torchrun --standalone --nproc-per-node 8 train.py");
-        check("python -m package.train", "torchrun --standalone --nproc-per-node 8 -m package.train");
-        check("./train.py", "torchrun --standalone --nproc-per-node 8 ./train.py");
+        check(
+            "python train.py --lr 1e-3",
+            "torchrun --standalone --nproc-per-node 8 --virtual-local-rank train.py --lr 1e-3",
+        );
+        check(
+            "python3.12 -u train.py",
+            "torchrun --standalone --nproc-per-node 8 --virtual-local-rank train.py",
+        );
+        check(
+            "python -m package.train",
+            "torchrun --standalone --nproc-per-node 8 --virtual-local-rank -m package.train",
+        );
+        check("./train.py", "torchrun --standalone --nproc-per-node 8 --virtual-local-rank ./train.py");
         check(
             "/v/bin/python train.py",
-            "/v/bin/python -m torch.distributed.run --standalone --nproc-per-node 8 train.py",
+            "/v/bin/python -m torch.distributed.run --standalone --nproc-per-node 8 --virtual-local-rank train.py",
         );
         check(
             "python -X dev train.py",
-            "torchrun --standalone --nproc-per-node 8 --no-python python -X dev train.py",
+            "torchrun --standalone --nproc-per-node 8 --virtual-local-rank --no-python python -X dev train.py",
         );
-        check("bash run.sh", "torchrun --standalone --nproc-per-node 8 --no-python bash run.sh");
+        check(
+            "bash run.sh",
+            "torchrun --standalone --nproc-per-node 8 --virtual-local-rank --no-python bash run.sh",
+        );
         let slurm = line(&eight, Launcher::Slurm, "python train.py").unwrap();
         assert_eq!(
             slurm,
-            "srun --nodes 1 --ntasks-per-node 1 --gpus-per-node 8 torchrun --standalone --nproc-per-node 8 train.py"
+            "srun --nodes 1 --ntasks-per-node 1 --gpus-per-node 8 torchrun --standalone --nproc-per-node 8 --virtual-local-rank train.py"
         );
+    }
+
+    #[test]
+    fn an_older_torchrun_is_given_no_option_that_it_lacks() {
+        for (torch, given) in
+            [("2.9.1+cu128", false), ("2.10.0", true), ("2.15.0+cu132", true), ("custom", true)]
+        {
+            let mut eight = plan(8, 8, None);
+            eight.made_for.torch = Some(torch.to_owned());
+            let text = line(&eight, Launcher::Torchrun, "python t.py").unwrap();
+            assert_eq!(text.contains("--virtual-local-rank"), given, "{torch}");
+        }
     }
 
     #[test]
@@ -259,11 +296,11 @@ mod tests {
         let many = plan(32, 8, Some(4));
         assert_eq!(
             line(&many, Launcher::Torchrun, "python train.py").unwrap(),
-            "torchrun --nnodes 4 --rdzv-backend c10d --rdzv-id memfit --rdzv-endpoint \"$MASTER_ADDR:29500\" --nproc-per-node 8 train.py"
+            "torchrun --nnodes 4 --rdzv-backend c10d --rdzv-id memfit --rdzv-endpoint \"$MASTER_ADDR:29500\" --nproc-per-node 8 --virtual-local-rank train.py"
         );
         assert_eq!(
             line(&many, Launcher::Slurm, "python train.py").unwrap(),
-            "head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\nsrun --nodes 4 --ntasks-per-node 1 --gpus-per-node 8 torchrun --nnodes 4 --rdzv-backend c10d --rdzv-id \"$SLURM_JOB_ID\" --rdzv-endpoint \"$head:29500\" --nproc-per-node 8 train.py"
+            "head=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n 1)\nsrun --nodes 4 --ntasks-per-node 1 --gpus-per-node 8 torchrun --nnodes 4 --rdzv-backend c10d --rdzv-id \"$SLURM_JOB_ID\" --rdzv-endpoint \"$head:29500\" --nproc-per-node 8 --virtual-local-rank train.py"
         );
     }
 

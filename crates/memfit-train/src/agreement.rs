@@ -74,8 +74,8 @@ impl Status {
 
 /// Decides for all ranks. `own` is the index of the calling rank.
 ///
-/// Ranks of one window may be in different attempts: one that ran out of memory before the window's last batch,
-/// where nothing is exchanged, has run its batches again by itself.
+/// Ranks of one window may be in different attempts: one that ran out of memory before the window's last
+/// batch, where nothing is exchanged, has run its batches again by itself.
 pub fn agree(statuses: &[Status], own: usize) -> Result<Verdict, TrainError> {
     if let Some(mine) = statuses.get(own)
         && let Some((rank, other)) =

@@ -274,7 +274,9 @@ mod tests {
     fn an_interval_is_the_mean_with_its_standard_error() {
         let noises: Vec<f64> = (0..12).map(|step| f64::from(step * step % 7)).collect();
         let mut scale = NoiseScale::default();
-        noises.iter().for_each(|&noise| assert!(scale.step(&exact(1.0, noise))));
+        for &noise in &noises {
+            assert!(scale.step(&exact(1.0, noise)));
+        }
         // Newer estimates weigh more. The gradient does not vary, so that the noise alone makes the interval.
         let weights: Vec<f64> = (0..12).rev().map(|age| 0.99f64.powi(age)).collect();
         let total: f64 = weights.iter().sum();
