@@ -1,5 +1,6 @@
 //! Script failures with a known reason and remedy: a device that this PyTorch has no kernels for, a CUDA
-//! extension that was never built, a download from a host that this machine cannot reach.
+//! extension that was never built, a download from a host that this machine cannot reach, a module that is not
+//! installed.
 
 use memfit_report::wire::{Exception, Problem};
 
@@ -7,7 +8,10 @@ use crate::Card;
 
 /// Problem behind an exception; `None` if its reason is unknown.
 pub(crate) fn problem(card: &Card, torch: Option<&str>, exception: &Exception) -> Option<Problem> {
-    without_kernels(card, torch, exception).or_else(|| unbuilt(exception)).or_else(|| unreached(exception))
+    without_kernels(card, torch, exception)
+        .or_else(|| unbuilt(exception))
+        .or_else(|| unreached(exception))
+        .or_else(|| not_installed(exception))
 }
 
 /// Message of the CUDA runtime about a kernel that was compiled only for other devices.
@@ -101,6 +105,24 @@ fn unreached(exception: &Exception) -> Option<Problem> {
     })
 }
 
+/// Beginning of Python's message about an import of what is not there.
+const NO_MODULE: &str = "No module named '";
+
+fn not_installed(exception: &Exception) -> Option<Problem> {
+    if !exception.r#type.ends_with("ModuleNotFoundError") {
+        return None;
+    }
+    let (module, _) = exception.message.strip_prefix(NO_MODULE)?.split_once('\'')?;
+    Some(Problem {
+        kind: "module-missing".to_owned(),
+        message: format!("The interpreter that ran the script has no module `{module}`."),
+        hint: Some(
+            "install what provides it for that interpreter (`python -m pip install …`; a package's name can differ from its module's), or name another interpreter's path in the command; for a module of the script's own project, start in the folder, and with the `PYTHONPATH`, that its README has"
+                .to_owned(),
+        ),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use memfit_devices::Catalogue;
@@ -128,7 +150,11 @@ mod tests {
         check("ImportError", "cannot import name '_C' from 'detectron2' (/x)", Some((built, "`_C`")));
         check("RuntimeError", "Error building extension 'fused'", Some((built, "'fused'")));
         check("OSError", "CUDA_HOME environment variable is not set.", Some((built, "CUDA_HOME")));
-        check("ModuleNotFoundError", "No module named 'einops'", None);
+        let missing = "module-missing";
+        check("ModuleNotFoundError", "No module named 'einops'", Some((missing, "`einops`")));
+        let text = "No module named 'utils.data'; 'utils' is not a package";
+        check("ModuleNotFoundError", text, Some((missing, "`utils.data`")));
+        check("ImportError", "cannot import name 'load' from 'einops'", None);
         check("ValueError", "No module named 'x_cuda'", None);
         let text = "HTTPSConnectionPool(host='example.org', port=443): Failed to resolve 'example.org'";
         check("requests.exceptions.ConnectionError", text, Some(("no-network", "example.org")));
