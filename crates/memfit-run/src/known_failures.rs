@@ -1,6 +1,6 @@
 //! Script failures with a known reason and remedy: a device that this PyTorch has no kernels for, a CUDA
 //! extension that was never built, a download from a host that this machine cannot reach, a module that is not
-//! installed.
+//! installed, a terminal that memfit does not give.
 
 use memfit_report::wire::{Exception, Problem};
 
@@ -12,6 +12,7 @@ pub(crate) fn problem(card: &Card, torch: Option<&str>, exception: &Exception) -
         .or_else(|| unbuilt(exception))
         .or_else(|| unreached(exception))
         .or_else(|| not_installed(exception))
+        .or_else(|| without_terminal(exception))
 }
 
 /// Message of the CUDA runtime about a kernel that was compiled only for other devices.
@@ -123,6 +124,35 @@ fn not_installed(exception: &Exception) -> Option<Problem> {
     })
 }
 
+/// Message of the system about a file that is no terminal.
+const NO_TERMINAL: &str = "Inappropriate ioctl for device";
+/// Command that asks the terminal for its size and prints nothing without one.
+const TERMINAL_SIZE: &str = "stty size";
+
+fn without_terminal(exception: &Exception) -> Option<Problem> {
+    let raised = exception.traceback.lines().rev().take(LINES_OF_FRAME);
+    if !exception.message.contains(NO_TERMINAL)
+        && !raised.into_iter().any(|line| line.contains(TERMINAL_SIZE))
+    {
+        return None;
+    }
+    let said = exception.message.lines().next().unwrap_or_default();
+    Some(Problem {
+        kind: "no-terminal".to_owned(),
+        message: format!(
+            "The script asks for a terminal, and memfit runs scripts without one: {}: {said}",
+            exception.r#type
+        ),
+        hint: Some(
+            "`memfit run … -- script -qec \"stty cols 80; python train.py\" /dev/null` gives it a terminal of its own"
+                .to_owned(),
+        ),
+    })
+}
+
+/// Lines at the end of a traceback that the frame that raised can have: its place, source, marks, and the error.
+const LINES_OF_FRAME: usize = 4;
+
 #[cfg(test)]
 mod tests {
     use memfit_devices::Catalogue;
@@ -161,5 +191,26 @@ mod tests {
         let text = "<urlopen error [Errno -2] Name or service not known>";
         check("urllib.error.URLError", text, Some(("no-network", "Name or service")));
         check("ConnectionRefusedError", "[Errno 111] Connection refused", None);
+        let text = "[Errno 25] Inappropriate ioctl for device";
+        check("OSError", text, Some(("no-terminal", "Inappropriate ioctl")));
+    }
+
+    #[test]
+    fn a_terminal_is_missed_where_its_size_was_asked_for() {
+        let missed = |lines: &[&str]| {
+            let exception = Exception {
+                r#type: "ValueError".to_owned(),
+                message: "not enough values to unpack (expected 2, got 0)".to_owned(),
+                traceback: lines.join("\n"),
+            };
+            without_terminal(&exception).is_some()
+        };
+        let asked = "    rows, columns = os.popen('stty size', 'r').read().split()";
+        let error = "ValueError: not enough values to unpack (expected 2, got 0)";
+        let place = "  File \"/x/utils.py\", line 45, in <module>";
+        assert!(missed(&["Traceback (most recent call last):", place, asked, "    ^^^^^^^^^^^^^", error]));
+        assert!(missed(&[place, asked, error]), "Python 3.10 has no marks");
+        let later = ["  File \"/x/data.py\", line 3, in load", "    a, b = line.split()", "    ^^^^", error];
+        assert!(!missed(&[&[place, asked], &later[..]].concat()), "another line raised");
     }
 }
