@@ -1,5 +1,6 @@
 //! Script failures with a known reason and remedy: a device that this PyTorch has no kernels for, a CUDA
-//! extension that was never built, a download from a host that this machine cannot reach.
+//! extension that was never built, a download from a host that this machine cannot reach, a module that is not
+//! installed, a terminal that memfit does not give.
 
 use memfit_report::wire::{Exception, Problem};
 
@@ -7,7 +8,11 @@ use crate::Card;
 
 /// Problem behind an exception; `None` if its reason is unknown.
 pub(crate) fn problem(card: &Card, torch: Option<&str>, exception: &Exception) -> Option<Problem> {
-    without_kernels(card, torch, exception).or_else(|| unbuilt(exception)).or_else(|| unreached(exception))
+    without_kernels(card, torch, exception)
+        .or_else(|| unbuilt(exception))
+        .or_else(|| unreached(exception))
+        .or_else(|| not_installed(exception))
+        .or_else(|| without_terminal(exception))
 }
 
 /// Message of the CUDA runtime about a kernel that was compiled only for other devices.
@@ -101,6 +106,53 @@ fn unreached(exception: &Exception) -> Option<Problem> {
     })
 }
 
+/// Beginning of Python's message about an import of what is not there.
+const NO_MODULE: &str = "No module named '";
+
+fn not_installed(exception: &Exception) -> Option<Problem> {
+    if !exception.r#type.ends_with("ModuleNotFoundError") {
+        return None;
+    }
+    let (module, _) = exception.message.strip_prefix(NO_MODULE)?.split_once('\'')?;
+    Some(Problem {
+        kind: "module-missing".to_owned(),
+        message: format!("The interpreter that ran the script has no module `{module}`."),
+        hint: Some(
+            "install what provides it for that interpreter (`python -m pip install …`; a package's name can differ from its module's), or name another interpreter's path in the command; for a module of the script's own project, start in the folder, and with the `PYTHONPATH`, that its README has"
+                .to_owned(),
+        ),
+    })
+}
+
+/// Message of the system about a file that is no terminal.
+const NO_TERMINAL: &str = "Inappropriate ioctl for device";
+/// Command that asks the terminal for its size and prints nothing without one.
+const TERMINAL_SIZE: &str = "stty size";
+
+fn without_terminal(exception: &Exception) -> Option<Problem> {
+    let raised = exception.traceback.lines().rev().take(LINES_OF_FRAME);
+    if !exception.message.contains(NO_TERMINAL)
+        && !raised.into_iter().any(|line| line.contains(TERMINAL_SIZE))
+    {
+        return None;
+    }
+    let said = exception.message.lines().next().unwrap_or_default();
+    Some(Problem {
+        kind: "no-terminal".to_owned(),
+        message: format!(
+            "The script asks for a terminal, and memfit runs scripts without one: {}: {said}",
+            exception.r#type
+        ),
+        hint: Some(
+            "`memfit run … -- script -qec \"stty cols 80; python train.py\" /dev/null` gives it a terminal of its own"
+                .to_owned(),
+        ),
+    })
+}
+
+/// Lines at the end of a traceback that the frame that raised can have: its place, source, marks, and the error.
+const LINES_OF_FRAME: usize = 4;
+
 #[cfg(test)]
 mod tests {
     use memfit_devices::Catalogue;
@@ -128,12 +180,37 @@ mod tests {
         check("ImportError", "cannot import name '_C' from 'detectron2' (/x)", Some((built, "`_C`")));
         check("RuntimeError", "Error building extension 'fused'", Some((built, "'fused'")));
         check("OSError", "CUDA_HOME environment variable is not set.", Some((built, "CUDA_HOME")));
-        check("ModuleNotFoundError", "No module named 'einops'", None);
+        let missing = "module-missing";
+        check("ModuleNotFoundError", "No module named 'einops'", Some((missing, "`einops`")));
+        let text = "No module named 'utils.data'; 'utils' is not a package";
+        check("ModuleNotFoundError", text, Some((missing, "`utils.data`")));
+        check("ImportError", "cannot import name 'load' from 'einops'", None);
         check("ValueError", "No module named 'x_cuda'", None);
         let text = "HTTPSConnectionPool(host='example.org', port=443): Failed to resolve 'example.org'";
         check("requests.exceptions.ConnectionError", text, Some(("no-network", "example.org")));
         let text = "<urlopen error [Errno -2] Name or service not known>";
         check("urllib.error.URLError", text, Some(("no-network", "Name or service")));
         check("ConnectionRefusedError", "[Errno 111] Connection refused", None);
+        let text = "[Errno 25] Inappropriate ioctl for device";
+        check("OSError", text, Some(("no-terminal", "Inappropriate ioctl")));
+    }
+
+    #[test]
+    fn a_terminal_is_missed_where_its_size_was_asked_for() {
+        let missed = |lines: &[&str]| {
+            let exception = Exception {
+                r#type: "ValueError".to_owned(),
+                message: "not enough values to unpack (expected 2, got 0)".to_owned(),
+                traceback: lines.join("\n"),
+            };
+            without_terminal(&exception).is_some()
+        };
+        let asked = "    rows, columns = os.popen('stty size', 'r').read().split()";
+        let error = "ValueError: not enough values to unpack (expected 2, got 0)";
+        let place = "  File \"/x/utils.py\", line 45, in <module>";
+        assert!(missed(&["Traceback (most recent call last):", place, asked, "    ^^^^^^^^^^^^^", error]));
+        assert!(missed(&[place, asked, error]), "Python 3.10 has no marks");
+        let later = ["  File \"/x/data.py\", line 3, in load", "    a, b = line.split()", "    ^^^^", error];
+        assert!(!missed(&[&[place, asked], &later[..]].concat()), "another line raised");
     }
 }

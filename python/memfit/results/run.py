@@ -333,7 +333,7 @@ class Problem:
     kind: str
     """A stable name: `exception`, `exception-after-change` (memfit may have caused it), `exit`, `signal`,
     `timeout`, `interrupted`, `no-gpu-use`, `size-read-back`, `unmodelled-call`, `single-step`, `no-step`,
-    `no-kernels-for-card`, `extension-not-built`, `no-network`.
+    `no-kernels-for-card`, `extension-not-built`, `no-network`, `module-missing`, `no-terminal`.
     """
     message: str
     """Description."""
