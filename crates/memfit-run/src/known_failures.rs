@@ -1,6 +1,6 @@
 //! Script failures with a known reason and remedy: a device that this PyTorch has no kernels for, a CUDA
-//! extension that was never built, a download from a host that this machine cannot reach, a module that is not
-//! installed, a terminal that memfit does not give.
+//! extension that was never built, a download from a host that this machine cannot reach, a module that is
+//! not installed, a terminal that memfit does not give.
 
 use memfit_report::wire::{Exception, Problem};
 
@@ -150,7 +150,7 @@ fn without_terminal(exception: &Exception) -> Option<Problem> {
     })
 }
 
-/// Lines at the end of a traceback that the frame that raised can have: its place, source, marks, and the error.
+/// Lines at the end of a traceback that the frame that raised can have: its place, source, marks, error.
 const LINES_OF_FRAME: usize = 4;
 
 #[cfg(test)]
