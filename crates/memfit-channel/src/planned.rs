@@ -97,6 +97,15 @@ impl Default for Planned {
 }
 
 impl Planned {
+    /// Returns `true` if the training runs otherwise than the script has it.
+    pub fn changes_training(&self) -> bool {
+        self.micro_batch.is_some()
+            || self.accumulate != self.own_accumulation
+            || self.parallel.is_some()
+            || !self.levers.is_empty()
+            || self.part == Some(Part::Inference)
+    }
+
     /// Number of micro-batches to run of many: the first does not accumulate gradients, the second does, and
     /// so do all that follow.
     const MIN_MICRO_BATCHES: u64 = 2;
@@ -132,6 +141,23 @@ impl Planned {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_that_only_measures_changes_no_training() {
+        assert!(!Planned { serves: true, measure: true, ..Planned::default() }.changes_training());
+        assert!(!Planned { accumulate: 4, own_accumulation: 4, ..Planned::default() }.changes_training());
+        for changed in [
+            Planned { micro_batch: Some(2), ..Planned::default() },
+            Planned { accumulate: 4, ..Planned::default() },
+            Planned { part: Some(Part::Inference), ..Planned::default() },
+            Planned {
+                levers: vec![LeverSetup { name: "lora".to_owned(), value: 2.into() }],
+                ..Planned::default()
+            },
+        ] {
+            assert!(changed.changes_training(), "{changed:?}");
+        }
+    }
 
     #[test]
     fn the_time_of_a_whole_step_follows_from_two_short_ones() {

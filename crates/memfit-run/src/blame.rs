@@ -1,6 +1,7 @@
 //! Explains whether memfit may have caused a failure of the script: the changes that a run made to what the
 //! script saw.
 
+use memfit_channel::Planned;
 use memfit_report::remarks::{Note, Stake};
 use memfit_report::wire::{CallCount, Exception};
 use memfit_vocabulary::Remark;
@@ -65,7 +66,7 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
     let assumed =
         facts.tally.values.iter().zip(&facts.tally.stakes).filter(|(_, stake)| **stake != Stake::Number);
     changes.extend(assumed.map(|(value, _)| format!("{} ({})", value.call, count(value))));
-    if request.planned.is_some() {
+    if request.planned.as_ref().is_some_and(Planned::changes_training) {
         changes.push("a plan was applied".to_owned());
     }
     if facts.setup.cover_full && facts.steps() >= facts.setup.steps {

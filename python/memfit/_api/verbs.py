@@ -89,6 +89,8 @@ def plan(
     command: Command,
     *,
     gpu: str | None = None,
+    nodes: int | None = None,
+    link: str | Sequence[str] | None = None,
     memory: Size | None = None,
     global_batch: int | None = None,
     allow: Label | None = None,
@@ -114,6 +116,8 @@ def plan(
     """
     arguments = options(
         gpu=gpu,
+        nodes=nodes,
+        link=_several(link),
         memory=size(memory),
         global_batch=global_batch,
         allow=allow,
