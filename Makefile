@@ -15,6 +15,7 @@
 #   make shrink     techniques of `memfit shrink` that need peft, torchao or torch-pruning
 #   make symbols  the kernels of PyTorch's releases, to which layouts are held; TORCH="2.15.0" for one (1 GB each)
 #   make dist     what is distributed, into dist/: wheel, sdist, stand-alone command, conda recipe; checked
+#   make arm64    build for ARM, and run scripts and the Rust tests there under emulation; takes root, and hours
 #   make dist-again  build the sdist once more in another folder: the wheel must have the same hash
 #   make release-rehearsal  install from a local index what `make dist` built, and run it
 #   make dist-matrix  install and run it in fresh Debian systems with several Pythons and releases of torch
@@ -33,7 +34,7 @@ SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycach
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
 .PHONY: help demo test test-rust test-python test-exhaustive test-newest check bench fuzz properties parallel mutants differential libraries integrations shrink matrix symbols clean \
-        dist dist-again dist-matrix release-rehearsal release-check release-upload release-page
+        dist dist-again dist-matrix arm64 release-rehearsal release-check release-upload release-page
 .DELETE_ON_ERROR:
 
 help:
@@ -130,6 +131,10 @@ dist: $(VENV)-dist/stamp
 dist-again: $(VENV)-dist/stamp
 	$(DIST_BIN)/python scripts/dist/again.py $(DIST)
 
+# As root, with qemu-user-static and debootstrap.
+arm64: $(STAMPS)/test $(STAMPS)/memfit $(VENV)-dist/stamp
+	PATH="$(CURDIR)/$(DIST_BIN):$$PATH" $(DIST_BIN)/python scripts/arm64.py
+
 # The example is run where `make demo` has installed PyTorch.
 release-rehearsal: $(VENV)-dist/stamp
 	$(DIST_BIN)/python scripts/dist/rehearse.py $(DIST) $(if $(wildcard $(BIN)/python),--torch $(BIN)/python)
@@ -141,12 +146,12 @@ release-check: $(VENV)-dist/stamp
 	$(DIST_BIN)/python scripts/dist/release.py check --tag "$(TAG)"
 
 release-upload: $(VENV)-dist/stamp
-	$(DIST_BIN)/python scripts/dist/release.py upload --dist $(DIST)
+	$(DIST_BIN)/python scripts/dist/release.py upload --dist $(DIST) $(if $(wildcard $(DIST)-arm),--also $(DIST)-arm)
 
 release-page: $(VENV)-dist/stamp
 	$(DIST_BIN)/python scripts/dist/release.py notes > $(DIST)/NOTES.md
 	gh release create "$(TAG)" --title "memfit $(TAG)" --notes-file $(DIST)/NOTES.md \
-	    $(DIST)/*.whl $(DIST)/*.tar.gz $(DIST)/SHA256SUMS
+	    $(DIST)/*.whl $(DIST)/*.tar.gz $(DIST)/SHA256SUMS $(wildcard $(DIST)-arm/*.whl $(DIST)-arm/*linux*.tar.gz)
 
 # The tests with the newest PyTorch, whatever the requirements name.
 test-newest: $(STAMPS)/test $(STAMPS)/memfit

@@ -2,7 +2,7 @@
 
 python scripts/dist/release.py check --tag v1.2.3    # version, changelog and tag agree
 python scripts/dist/release.py notes                 # the changelog's entries of this version
-python scripts/dist/release.py upload                # dist/upload: the wheel and the sdist
+python scripts/dist/release.py upload                # dist/upload: the wheels and the sdist
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ def disagreements(root: Path, tag: str | None) -> list[str]:
     return found
 
 
-def upload(folder: Path) -> Path:
-    """The folder of what the index takes."""
+def upload(folder: Path, *others: Path) -> Path:
+    """The folder of what the index takes: the sdist, and the wheels of this and of other processors."""
     target = folder / "upload"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     sdists = [each for each in folder.glob("memfit-*.tar.gz") if "linux" not in each.name]
-    for file in [*folder.glob("*.whl"), *sdists]:
+    wheels = [wheel for each in (folder, *others) for wheel in each.glob("*.whl")]
+    for file in [*wheels, *sdists]:
         shutil.copy2(file, target)
     return target
 
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("what", choices=["check", "notes", "upload"])
     parser.add_argument("--tag", help="the tag of the release")
     parser.add_argument("--dist", type=Path, default=build.HERE / "dist")
+    parser.add_argument("--also", type=Path, nargs="*", default=[], help="`dist` of other processors")
     arguments = parser.parse_args()
     if arguments.what == "check":
         found = disagreements(build.HERE, arguments.tag or None)
@@ -68,7 +70,7 @@ def main() -> None:
     elif arguments.what == "notes":
         print(notes((build.HERE / "CHANGELOG.md").read_text(), build.version(build.HERE)))
     else:
-        print(upload(arguments.dist))
+        print(upload(arguments.dist, *arguments.also))
 
 
 if __name__ == "__main__":

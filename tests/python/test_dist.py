@@ -236,6 +236,21 @@ def test_notes_come_from_the_changelog(dist: Any) -> None:
     assert any("the tag is `v9.9.9`" in fault for fault in release.disagreements(ROOT, "v9.9.9"))
 
 
+def test_the_index_gets_the_wheels_of_all_processors_and_one_sdist(dist: Any, tmp_path: Path) -> None:
+    here, arm = tmp_path / "dist", tmp_path / "dist-arm"
+    for folder, processor in ((here, "x86_64"), (arm, "aarch64")):
+        folder.mkdir()
+        for name in (f"memfit-1-cp310-abi3-manylinux_2_17_{processor}.whl", "memfit-1.tar.gz", "SHA256SUMS"):
+            (folder / name).write_text(processor)
+        (folder / f"memfit-1-{processor}-unknown-linux-gnu.tar.gz").touch()
+    sent = {file.name: file.read_text() for file in dist("release").upload(here, arm).iterdir()}
+    assert sent == {
+        "memfit-1-cp310-abi3-manylinux_2_17_aarch64.whl": "aarch64",
+        "memfit-1-cp310-abi3-manylinux_2_17_x86_64.whl": "x86_64",
+        "memfit-1.tar.gz": "x86_64",
+    }
+
+
 def test_the_action_takes_awkward_names(dist: Any, tmp_path: Path) -> None:
     """Its steps as they are written, all but the installation."""
     pytest.importorskip("yaml")
