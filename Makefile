@@ -8,6 +8,7 @@
 #   make fuzz     feed the parsers with garbage, FUZZ_SECONDS for each
 #   make properties  all properties with a hundred seeds, where `make test` has one
 #   make parallel  parallel plans on 2, 4 and 8 gloo processes beside one process, with faults; takes an hour
+#   make models   every order in which threads of ARM may see what processes share, checked with loom
 #   make mutants  mutants of the deciding crates that no test notices; takes cargo-mutants, and hours
 #   make differential  the replay beside PyTorch's own allocator, PROGRAMS random programs of each setting and release
 #   make libraries  the libraries that people train with, each on a virtual card; rewrites docs/libraries.md
@@ -33,7 +34,7 @@ STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
-.PHONY: help demo test test-rust test-python test-exhaustive test-newest check bench fuzz properties parallel mutants differential libraries integrations shrink matrix symbols clean \
+.PHONY: help demo test test-rust test-python test-exhaustive test-newest check bench fuzz properties parallel models mutants differential libraries integrations shrink matrix symbols clean \
         dist dist-again dist-matrix arm64 release-rehearsal release-check release-upload release-page
 .DELETE_ON_ERROR:
 
@@ -83,6 +84,9 @@ properties:
 
 parallel: $(STAMPS)/test $(STAMPS)/memfit
 	$(BIN)/python scripts/distributed/numerics.py --out measurements/parallel.md
+
+models:
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/models cargo test --release --locked -p memfit-channel --lib models
 
 mutants: $(STAMPS)/venv
 	$(BIN)/python scripts/mutants.py

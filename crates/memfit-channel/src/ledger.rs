@@ -14,14 +14,11 @@ mod layout;
 mod lock;
 mod mapping;
 mod process;
+mod sequence;
 mod tally;
 mod view;
 
-use std::{
-    fs::OpenOptions,
-    path::Path,
-    sync::{OnceLock, atomic::Ordering::Relaxed},
-};
+use std::{fs::OpenOptions, path::Path, sync::OnceLock};
 
 use memfit_devices::Interval;
 
@@ -35,7 +32,7 @@ use self::{
     lock::LedgerLock,
     mapping::Mapping,
 };
-use crate::{ChannelError, RunDir, Setup};
+use crate::{ChannelError, RunDir, Setup, sync::Ordering::Relaxed};
 
 /// Kinds of memory outside PyTorch's allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,12 +242,12 @@ impl Ledger {
             return Err(Refused::Full { asked: bytes, free });
         }
         let ledger = self.map.get();
-        ledger.begin_change();
+        ledger.sequence.begin();
         let share = &ledger.processes[slot].shares[card];
         apply(share);
         share.raise_peaks();
         raw.raise_peaks(&self.load(card));
-        ledger.end_change();
+        ledger.sequence.end();
         Ok(())
     }
 
@@ -258,9 +255,9 @@ impl Ledger {
         let _held = self.lock.hold();
         let (Ok(_), Some(&slot)) = (self.card(card), self.slot.get()) else { return };
         let ledger = self.map.get();
-        ledger.begin_change();
+        ledger.sequence.begin();
         apply(&ledger.processes[slot].shares[card]);
-        ledger.end_change();
+        ledger.sequence.end();
     }
 
     /// Sums over all processes that are believed to live. The caller holds the lock.

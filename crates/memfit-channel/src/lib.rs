@@ -25,6 +25,7 @@ mod planned;
 pub mod proc;
 mod run_dir;
 mod setup;
+mod sync;
 mod value_policy;
 
 pub use board::Board;

@@ -1,11 +1,10 @@
 //! Memory layout of the ledger: fixed, and only atomics, so that any process may read it at any time.
 
-use std::sync::atomic::{
+use super::{Load, mapping::Mapping, process::ProcessId, sequence::Sequence};
+use crate::sync::{
     AtomicU8, AtomicU32, AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    Ordering::{Acquire, Relaxed, Release},
 };
-
-use super::{Load, mapping::Mapping, process::ProcessId};
 use crate::{CardSetup, PROTOCOL};
 
 /// Maximum devices of a run.
@@ -15,7 +14,7 @@ pub const MAX_PROCESSES: usize = 128;
 /// Maximum different names that are counted.
 pub const MAX_TALLY: usize = 1024;
 /// Maximum bytes of a counted name; the rest is cut.
-pub const NAME_BYTES: usize = 52;
+pub const NAME_BYTES: usize = if cfg!(loom) { 2 } else { 52 };
 
 const MAGIC: u64 = u64::from_le_bytes(*b"memfitLG");
 
@@ -26,8 +25,7 @@ pub(super) struct RawLedger {
     pub(super) magic: AtomicU64,
     pub(super) protocol: AtomicU32,
     pub(super) card_count: AtomicU32,
-    /// Odd during a change; a reader that sees it move reads again.
-    pub(super) sequence: AtomicU64,
+    pub(super) sequence: Sequence,
     pub(super) cards: [RawCard; MAX_CARDS],
     pub(super) processes: [RawProcess; MAX_PROCESSES],
     pub(super) tally: [RawTally; MAX_TALLY],
@@ -126,17 +124,6 @@ impl Mapping<RawLedger> {
 }
 
 impl RawLedger {
-    /// Begins a change. A killed writer may have left the sequence odd; it only changed its own memory, so it
-    /// is safe to continue from there.
-    pub(super) fn begin_change(&self) {
-        self.sequence.store(self.sequence.load(Relaxed) | 1, Relaxed);
-        std::sync::atomic::fence(AcqRel);
-    }
-
-    pub(super) fn end_change(&self) {
-        self.sequence.store((self.sequence.load(Relaxed) | 1) + 1, Release);
-    }
-
     pub(super) fn live(&self) -> impl Iterator<Item = &RawProcess> {
         self.processes.iter().filter(|process| process.state() == SlotState::Live)
     }
@@ -158,7 +145,7 @@ impl RawLedger {
 
     /// Assigns a slot to a process. The caller holds the lock.
     pub(super) fn assign_slot(&self, slot: usize, id: ProcessId, rank: Option<u32>) {
-        self.begin_change();
+        self.sequence.begin();
         let process = &self.processes[slot];
         process.pid.store(id.pid, Relaxed);
         process.start.store(id.start, Relaxed);
@@ -172,17 +159,17 @@ impl RawLedger {
             }
         }
         process.state.store(SlotState::Live as u32, Relaxed);
-        self.end_change();
+        self.sequence.end();
     }
 
     /// Releases everything that a process holds. The caller holds the lock.
     pub(super) fn retire(&self, slot: usize) {
-        self.begin_change();
+        self.sequence.begin();
         let process = &self.processes[slot];
         process.state.store(SlotState::Gone as u32, Relaxed);
         process.pinned.store(0, Relaxed);
         process.shares.iter().for_each(RawShare::clear);
-        self.end_change();
+        self.sequence.end();
     }
 }
 

@@ -1,11 +1,5 @@
 //! Snapshots of the ledger as plain data.
 
-use std::sync::atomic::{
-    AtomicU64,
-    Ordering::{Acquire, Relaxed},
-    fence,
-};
-
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -14,6 +8,10 @@ use super::{
     tally,
 };
 use crate::CardSetup;
+use crate::sync::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed},
+};
 
 /// State of the ledger at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -135,18 +133,9 @@ pub struct TallyView {
     pub count: u64,
 }
 
-/// Copies the ledger. Retries while it is being changed, but not for ever: a writer may have been killed.
+/// Copies the ledger.
 pub(super) fn snapshot(ledger: &RawLedger) -> LedgerView {
-    for _ in 0..1000 {
-        let before = ledger.sequence.load(Acquire);
-        let view = copy(ledger);
-        fence(Acquire);
-        if before.is_multiple_of(2) && ledger.sequence.load(Relaxed) == before {
-            return view;
-        }
-        std::thread::yield_now();
-    }
-    copy(ledger)
+    ledger.sequence.read(|| copy(ledger))
 }
 
 fn copy(ledger: &RawLedger) -> LedgerView {
