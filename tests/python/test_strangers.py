@@ -55,7 +55,7 @@ def test_a_made_up_data_set_has_all_samples_as_its_class_keeps_them(tmp_path: Pa
     [
         ("torch.nn.Linear(2, 3, biass=True)", "exception"),
         ("torch.optim.NoSuchThing", "exception"),
-        ("import no_such_package", "exception"),
+        ("import no_such_package", "module-missing"),
         ("no_such_name", "exception"),
         ("open('/nowhere/file')", "exception-after-change"),
         ("assert number > 1", "exception-after-change"),

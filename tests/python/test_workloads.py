@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = ROOT / "workloads"
 
 SMALL = {
+    "feed_forward": "--width 16 --layers 2 --batch-size 4",
     "resnet": "--arch resnet18 --batch-size 2 --image-size 32 --classes 4 --steps 2",
     "bert": "--layers 1 --hidden 64 --heads 2 --vocabulary 100 --sequence 16 --batch-size 2 "
     "--padding --steps 2",
