@@ -45,6 +45,8 @@ FORMAT = (
 )
 SUITE = "bookworm"
 PYTHON = "3.11"
+# The command in the emulated system, which sees the project and the packages.
+INSIDE = ("env", "--chdir=/memfit", "PYTHONPATH=/site", "/site/bin/memfit")
 # What torch needs to be imported, beside the CUDA libraries that it is linked with.
 PACKAGES = (
     *("torch", "torchvision", "numpy", "pillow", "sympy", "mpmath", "networkx", "jinja2", "markupsafe"),
@@ -102,7 +104,7 @@ def register_emulator() -> None:
         (BINFMT / "register").write_bytes(FORMAT)
 
 
-def make_system(folder: Path) -> None:
+def make_root(folder: Path) -> None:
     """A Debian for ARM with Python in it."""
     done = folder.with_suffix(".done")
     if done.exists():
@@ -179,19 +181,6 @@ def build_wheel(folder: Path, system: Path) -> Path:
     return next(out.glob("*.whl"))
 
 
-def in_system(system: Path, site: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command in the emulated system, with the project and the packages in it."""
-    inside = (
-        "mkdir -p memfit site && mount -t proc proc proc && mount --rbind /dev dev && "
-        "mount -t tmpfs -o size=4g tmpfs dev/shm && mount -o bind,ro $PROJECT memfit && mount -o bind,ro $SITE site && "
-        'exec chroot . env -i PATH=/site/bin:/usr/bin:/bin HOME=/root PYTHONPATH=/site TERM=dumb sh -c "$1"'
-    )
-    text = "cd /memfit && " + " ".join(command)
-    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PROJECT": str(ROOT), "SITE": str(site)}
-    unshared = ["unshare", "--mount", "--pid", "--fork", "sh", "-c", inside, "sh", text]
-    return run(*unshared, cwd=system, env=environment, capture_output=True)
-
-
 def verb(case: Case) -> list[str]:
     # Under emulation everything takes ten to thirty times as long.
     return ["run", "--gpu", case.gpu, "--format", "json", "--timeout", "3600", "--", "python3", *case.command]
@@ -215,16 +204,17 @@ def compare(case: Case, here: dict[str, Any], there: dict[str, Any], seconds: fl
 
 
 def peaks(folder: Path) -> list[str]:
-    system, site = folder / "root", folder / "site"
+    root, site = folder / "root", folder / "site"
     register_emulator()
-    make_system(system)
+    make_root(root)
     install_torch(site)
-    install(site, build_wheel(folder, system))
+    install(site, build_wheel(folder, root))
+    system = matrix.System(SUITE, root, seen={"memfit": ROOT, "site": site})
     rows, releases = [], set()
     for case in CASES:
         here = answer(run(BIN / "memfit", *verb(case), cwd=ROOT, capture_output=True), case)
         began = time.monotonic()
-        there = answer(in_system(system, site, ["/site/bin/memfit", *verb(case)]), case)
+        there = answer(system.chroot(*INSIDE, *verb(case), stderr=subprocess.PIPE), case)
         rows.append(compare(case, here, there, time.monotonic() - began))
         releases |= {f"{platform.machine()}: {here['torch']}", f"aarch64: {there['torch']}"}
         print(rows[-1], flush=True)

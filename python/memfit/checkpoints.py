@@ -21,7 +21,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from memfit._errors import MemfitError
-from memfit._train.optimizers import as_one, members
+from memfit._train.optimizers import as_one, members, schedulers
 from memfit._train.step import Step
 
 _PREFIX = "step-"
@@ -64,8 +64,12 @@ def save(folder: str | os.PathLike[str], step: Step, *, keep: int = 2, **more: A
     )
     _wait()
     if _is_first():
-        schedulers = [each.state_dict() for each in _schedulers(step)]
-        torch.save({"step": step.state_dict(), "schedulers": schedulers, "more": more}, unfinished / _REST)
+        rest = {
+            "step": step.state_dict(),
+            "schedulers": [each.state_dict() for each in schedulers(step.scheduler)],
+            "more": more,
+        }
+        torch.save(rest, unfinished / _REST)
         if final.exists():
             shutil.rmtree(final)
         unfinished.rename(final)
@@ -97,7 +101,7 @@ def load(folder: str | os.PathLike[str], step: Step) -> dict[str, Any] | None:
         model_state_dict=state["model"],
         optim_state_dict=state["optimizer"],
     )
-    for scheduler, saved in zip(_schedulers(step), rest["schedulers"], strict=True):
+    for scheduler, saved in zip(schedulers(step.scheduler), rest["schedulers"], strict=True):
         scheduler.load_state_dict(saved)
     step.load_state_dict(rest["step"])
     found: dict[str, Any] = rest["more"]
@@ -116,11 +120,6 @@ def _whole(folder: Path) -> list[Path]:
         for path in folder.glob(f"{_PREFIX}*")
         if not path.name.endswith(_UNFINISHED) and (path / _INDEX).is_file() and (path / _REST).is_file()
     )
-
-
-def _schedulers(step: Step) -> list[Any]:
-    several = isinstance(step.scheduler, (list, tuple))
-    return [] if step.scheduler is None else list(step.scheduler) if several else [step.scheduler]
 
 
 def _is_first() -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import shlex
 import shutil
 import subprocess
 import sys
@@ -43,22 +44,24 @@ class System:
     suite: str
     folder: Path
     row: dict[str, str] = field(default_factory=dict)
-    # The folder of another Python's packages that it may see.
-    packages: str = ""
+    # Folders here that it may read, by their names in its root.
+    seen: dict[str, Path] = field(default_factory=dict)
 
-    def chroot(self, *command: str) -> subprocess.CompletedProcess[str]:
+    def chroot(self, *command: str, stderr: int = subprocess.STDOUT) -> subprocess.CompletedProcess[str]:
         """Run a command in it, with its own /proc and an empty /dev/shm."""
-        inside = (
-            "mount -t proc proc proc && mount --rbind /dev dev && mount -t tmpfs tmpfs dev/shm && "
-            '[ ! -d packages ] || [ -z "$PACKAGES" ] || mount -o bind,ro "$PACKAGES" packages; '
-            'exec chroot . env -i PATH=/usr/bin:/bin HOME=/root TERM=dumb "$@"'
-        )
+        inside = [
+            "mount -t proc proc proc",
+            "mount --rbind /dev dev",
+            "mount -t tmpfs tmpfs dev/shm",
+            *(f"mkdir -p {name} && mount -o bind,ro {shlex.quote(str(path))} {name}" for name, path in self.seen.items()),
+            'exec chroot . env -i PATH=/usr/bin:/bin HOME=/root TERM=dumb "$@"',
+        ]
         return subprocess.run(
-            ["unshare", "--mount", "--pid", "--fork", "sh", "-c", inside, "sh", *command],
+            ["unshare", "--mount", "--pid", "--fork", "sh", "-c", " && ".join(inside), "sh", *command],
             cwd=self.folder,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PACKAGES": self.packages},
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=stderr,
             text=True,
             check=False,
         )
@@ -99,8 +102,7 @@ def visit(system: System, wheel: Path, torch: tuple[str, str] | None) -> None:
     if torch is None or torch[0] != ".".join(python.split(".")[:2]):
         system.row["memfit run"] = "not tried: no PyTorch for this Python at hand"
         return
-    system.packages = torch[1]
-    (system.folder / "packages").mkdir(exist_ok=True)
+    system.seen["packages"] = Path(torch[1])
     library = system.folder / f"opt/env/lib/python{torch[0]}/site-packages"
     (library / "torch.pth").write_text("/packages\n")
     run = [

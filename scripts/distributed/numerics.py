@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,8 @@ import time
 import warnings
 from pathlib import Path
 from typing import Any
+
+from ranks import environments
 
 HERE = Path(__file__).parent
 ACCUMULATE, STEPS, CLIP = 2, 3, 0.1
@@ -232,29 +233,17 @@ def run_rank(arguments: argparse.Namespace) -> None:
 
 def launch(world: int) -> list[dict[str, Any]]:
     """Run all cases on a number of ranks."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {
-        **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(world),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "TORCH_LOGS": "-all",
-    }
     command = [sys.executable, __file__, "--rank", *sys.argv[1:]]
     with tempfile.TemporaryFile("w+") as errors, tempfile.TemporaryFile("w+") as output:
         ranks = [
             subprocess.Popen(
                 command,
-                env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                env={**environment, "TORCH_LOGS": "-all"},
                 stdout=output if rank == 0 else subprocess.DEVNULL,
                 stderr=errors,
                 text=True,
             )
-            for rank in range(world)
+            for rank, environment in enumerate(environments(world))
         ]
         try:
             # The others would wait for a rank that ended.

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,32 +15,24 @@ import pytest
 from tiers import exhaustive
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1] / "scripts/distributed"))
+
+from ranks import environments  # noqa: E402
 
 
 def ranks(world: int, runs: int | str, script: str = "rank_training.py", limit: int = 600) -> dict[str, Any]:
     """Run a script on several ranks; return the output of rank 0."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {
-        **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": str(world),
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path[1:]]),
-    }
+    path = os.pathsep.join([str(HERE), *sys.path[1:]])
     command = [sys.executable, str(HERE / script), str(runs)]
     started = [
         subprocess.Popen(
             command,
-            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env={**environment, "PYTHONPATH": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(world)
+        for environment in environments(world)
     ]
     try:
         ended = [process.communicate(timeout=limit) for process in started]

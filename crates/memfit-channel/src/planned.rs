@@ -50,20 +50,15 @@ pub enum Part {
     Inference,
 }
 
-/// A rank's place in a training that is spread over several.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A rank's place in a training that is spread over several. The degrees of parallelism are the setting of
+/// the lever `shard`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParallelSetup {
     /// Rank of the process.
     pub rank: u32,
-    /// Number of ranks.
-    pub world: u32,
     /// Ranks per machine.
     pub per_machine: u32,
-    /// Parts that each batch is divided into.
-    pub batches: u64,
-    /// Degrees of parallelism, as in the table [parallel] of a plan file.
-    pub degrees: serde_json::Value,
 }
 
 /// A lever with its setting.

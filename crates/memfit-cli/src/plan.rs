@@ -9,15 +9,15 @@ pub(crate) use failure::failure_reason;
 pub(crate) use patched::patched;
 
 use memfit_cards::{Judge, UNLIMITED, smallest_fitting};
-use memfit_channel::{LeverSetup, Planned};
+use memfit_channel::Planned;
 use memfit_devices::{Bytes, Catalogue};
-use memfit_plan::{Answer, Busy, Candidate, Expected, Outcome, Room, Trial};
+use memfit_plan::{Answer, Busy, Candidate, Expected, Outcome, RankTrial, Room, Trial};
 use memfit_report::wire::{AtPeak, Problem, RunReport, SmallestCard, Verdict};
 use memfit_run::{Card, Changes, Ended, Interrupt, Progress, Rehearsal, Request, report};
 use memfit_vocabulary::{Framework, Lever, Loading, Measured, Parts, Training};
 
 use crate::printer::ProgressLine;
-use crate::request::{parallel_setup, shard_setup};
+use crate::request::{lever_setups, parallel_setup};
 use crate::{CliError, Printer};
 
 /// Steps of a try: the first makes the optimizer's state, the second's time is that of a step, and the third,
@@ -168,7 +168,7 @@ impl<'a> Tries<'a> {
             Card::Virtual(device, _) if parallel.is_some() => Card::Virtual(device, 1),
             card => card,
         };
-        let share = parallel.zip(self.batch).map(|(parallel, batch)| batch / u64::from(parallel.batches()));
+        let share = parallel.zip(self.batch).map(|(parallel, batch)| parallel.share(batch));
         // A script that makes its batches itself is told its share of them.
         let told = share.filter(|_| !self.names.is_empty());
         let planned = Planned {
@@ -180,15 +180,7 @@ impl<'a> Tries<'a> {
             own_accumulation: self.own_accumulation,
             pieces: candidate.pieces,
             infers: self.infers,
-            levers: candidate
-                .settings
-                .iter()
-                .map(|setting| LeverSetup {
-                    name: setting.lever.name().to_owned(),
-                    value: serde_json::to_value(&setting.value).unwrap_or_default(),
-                })
-                .chain(parallel.map(|parallel| shard_setup(&parallel)))
-                .collect(),
+            levers: lever_setups(&candidate.settings, parallel.as_ref()),
             measure: true,
             ..Planned::default()
         };
@@ -214,15 +206,6 @@ impl<'a> Tries<'a> {
 impl Trial for Tries<'_> {
     type Error = CliError;
 
-    fn run_rank(
-        &mut self,
-        candidate: &Candidate,
-        room: Room,
-        rank: u32,
-    ) -> Result<Option<Outcome>, CliError> {
-        self.tried(candidate, room, Who::Rank(rank))
-    }
-
     fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, CliError> {
         if let Some((_, _, outcome)) =
             self.known.iter().find(|(known, in_room, _)| known == candidate && *in_room == room)
@@ -234,6 +217,17 @@ impl Trial for Tries<'_> {
             self.known.push((candidate.clone(), room, outcome.clone()));
         }
         Ok(outcome)
+    }
+}
+
+impl RankTrial for Tries<'_> {
+    fn run_rank(
+        &mut self,
+        candidate: &Candidate,
+        room: Room,
+        rank: u32,
+    ) -> Result<Option<Outcome>, CliError> {
+        self.tried(candidate, room, Who::Rank(rank))
     }
 }
 

@@ -7,9 +7,10 @@ use std::time::Duration;
 use memfit_channel::{ClockMode, HostTime, LeverSetup, ParallelSetup, Planned, Synthetic};
 use memfit_ci::Script;
 use memfit_devices::{Bytes, Catalogue, Origin};
-use memfit_plan::Plan;
+use memfit_plan::{Plan, Setting};
 use memfit_run::{Card, LOCAL, LoneRank, Request, Sizes};
 use memfit_vocabulary::{Lever, Parallel};
+use serde::Serialize;
 
 use crate::CliError;
 use crate::args::{
@@ -254,30 +255,27 @@ fn other_processes(stated: Option<Bytes>, card: &Card) -> (u64, Origin) {
 /// A rank's place in a training that is spread over several GPUs.
 pub(crate) fn parallel_setup(parallel: &Parallel, rank: u32, per_machine: u32) -> ParallelSetup {
     let world = parallel.world();
-    ParallelSetup {
-        rank,
-        world,
-        per_machine: if per_machine == 0 { world } else { per_machine.min(world) },
-        batches: u64::from(parallel.batches()),
-        degrees: serde_json::to_value(parallel).unwrap_or_default(),
-    }
+    ParallelSetup { rank, per_machine: if per_machine == 0 { world } else { per_machine.min(world) } }
 }
 
-/// The lever that spreads the model, as the probe takes it.
-pub(crate) fn shard_setup(parallel: &Parallel) -> LeverSetup {
-    LeverSetup {
-        name: Lever::Shard.name().to_owned(),
-        value: serde_json::to_value(parallel).unwrap_or_default(),
-    }
+/// Levers as the probe takes them; the last one spreads the model.
+pub(crate) fn lever_setups(settings: &[Setting], parallel: Option<&Parallel>) -> Vec<LeverSetup> {
+    let levers = settings.iter().map(|setting| lever_setup(setting.lever, &setting.value));
+    levers.chain(parallel.map(|parallel| lever_setup(Lever::Shard, parallel))).collect()
+}
+
+/// A lever as the probe takes it.
+pub(crate) fn lever_setup(lever: Lever, value: &impl Serialize) -> LeverSetup {
+    LeverSetup { name: lever.name().to_owned(), value: serde_json::to_value(value).unwrap_or_default() }
 }
 
 /// The part of a plan that the probe needs.
 pub(crate) fn planned(plan: &Plan, steps: u64) -> Planned {
     let own = plan.made_for.own_accumulation.max(1);
     let pieces = match (plan.made_for.batch, plan.micro_batch) {
-        (Some(batch), Some(micro_batch)) => (batch
-            / plan.parallel.map_or(1, |parallel| u64::from(parallel.batches())).max(1))
-        .div_ceil(micro_batch.max(1)),
+        (Some(batch), Some(micro_batch)) => {
+            plan.parallel.unwrap_or_default().share(batch).div_ceil(micro_batch.max(1))
+        }
         _ => 1,
     };
     let parallel = plan.parallel.filter(|parallel| parallel.world() > 1);
@@ -290,15 +288,7 @@ pub(crate) fn planned(plan: &Plan, steps: u64) -> Planned {
         by_name: !plan.made_for.batch_names.is_empty(),
         infers: plan.made_for.inference,
         accumulate: (plan.accumulate / own).max(1),
-        levers: plan
-            .levers
-            .iter()
-            .map(|setting| LeverSetup {
-                name: setting.lever.name().to_owned(),
-                value: serde_json::to_value(&setting.value).unwrap_or_default(),
-            })
-            .chain(parallel.map(|parallel| shard_setup(&parallel)))
-            .collect(),
+        levers: lever_setups(&plan.levers, parallel.as_ref()),
         ..Planned::default()
     };
     // To the end means all of it; and without steps every piece is a pass of its own.

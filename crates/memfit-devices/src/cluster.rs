@@ -1,7 +1,7 @@
 //! The links of a device to others: its own, or those that the user named.
 
 use crate::device::{Device, HostLinkKind};
-use crate::link::{Cluster, Link, LinkError, LinkPlace, LinkSpeed, find_link, known};
+use crate::link::{Cluster, Link, LinkError, LinkPlace, LinkSpeed, find_link};
 
 /// GPUs of a machine if nothing else is known.
 const USUAL_MACHINE: u32 = 8;
@@ -55,21 +55,22 @@ impl Device {
             ("nvlink", link.bandwidth as f64 * achieved.peer_link.factor())
         } else {
             let share = match self.host_link.kind {
-                HostLinkKind::Pcie { .. } => known("pcie").map_or(1.0, |link| link.achieved.factor()),
+                HostLinkKind::Pcie { .. } => find_link("pcie").map_or(1.0, |link| link.achieved.factor()),
                 HostLinkKind::NvlinkC2c => achieved.host_link.factor(),
             };
             ("pcie", self.host_link.bandwidth as f64 * share)
         };
         let speed = |name: &str, bandwidth: f64| {
-            let (hop_ns, tree_ns) = known(name).map_or(([0; 3], [0; 2]), |link| (link.hop_ns, link.tree_ns));
+            let (hop_ns, tree_ns) =
+                find_link(name).map_or(([0; 3], [0; 2]), |link| (link.hop_ns, link.tree_ns));
             LinkSpeed { bandwidth: bandwidth as u64, hop_ns, tree_ns }
         };
         let rate = achieved.measured.peers.map_or(rate, |measured| measured as f64);
-        let between = known(USUAL_NETWORK).map(|link| link.network_share(per_machine));
+        let between = find_link(USUAL_NETWORK).map(|link| link.network_share(per_machine));
         Cluster {
             per_machine: per_machine.max(1),
             within: speed(name, rate),
-            between: between.unwrap_or_else(|| speed(name, rate)),
+            between: between.unwrap_or_else(|_| speed(name, rate)),
         }
     }
 }

@@ -140,11 +140,6 @@ pub struct Cluster {
     pub between: LinkSpeed,
 }
 
-/// Finds a built-in link by its exact name.
-pub(crate) fn known(name: &str) -> Option<&'static Link> {
-    links().iter().find(|link| link.name == name)
-}
-
 impl Link {
     /// One GPU's share of a network.
     pub(crate) fn network_share(&self, per_machine: u32) -> LinkSpeed {

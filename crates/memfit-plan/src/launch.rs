@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use memfit_vocabulary::release;
+
 use crate::plan::Plan;
 
 /// Port on which the machines of a training find each other.
@@ -164,9 +166,8 @@ impl Launch {
 /// stands. Releases before PyTorch 2.10 lack it: there the script has to take the GPU of `LOCAL_RANK`, as the
 /// step's error says.
 fn sees_own_gpu(torch: Option<&str>) -> &'static [&'static str] {
-    let mut numbers = torch.unwrap_or_default().split('.').map_while(|number| number.parse::<u32>().ok());
-    match (numbers.next(), numbers.next()) {
-        (Some(major), Some(minor)) if (major, minor) < (2, 10) => &[],
+    match torch.and_then(release) {
+        Some(release) if release < (2, 10) => &[],
         _ => &["--virtual-local-rank"],
     }
 }

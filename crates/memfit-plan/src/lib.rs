@@ -37,4 +37,4 @@ pub use padding::{Padding, padding};
 pub use plan::{Expected, MadeFor, Plan};
 pub use search::{Machines, search, search_carried, search_spread};
 pub use setting::Setting;
-pub use trial::{Busy, Candidate, Outcome, Room, Trial};
+pub use trial::{Busy, Candidate, Outcome, RankTrial, Room, Trial};

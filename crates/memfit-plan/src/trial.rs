@@ -150,17 +150,17 @@ pub trait Trial {
 
     /// Runs a candidate. Returns `None` after an interrupt.
     fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, Self::Error>;
+}
 
-    /// Runs one of the ranks of a candidate that is spread over several GPUs; [`Trial::run`] runs the first.
+/// Runner of candidates that are spread over several GPUs; [`Trial::run`] runs their first rank.
+pub trait RankTrial: Trial {
+    /// Runs one of the ranks.
     fn run_rank(
         &mut self,
         candidate: &Candidate,
         room: Room,
         rank: u32,
-    ) -> Result<Option<Outcome>, Self::Error> {
-        let _ = rank;
-        self.run(candidate, room)
-    }
+    ) -> Result<Option<Outcome>, Self::Error>;
 }
 
 #[cfg(test)]

@@ -182,7 +182,7 @@ mod tests {
         let baseline = run(serde_json::json!([]), 20 << 30, 90.0, false);
         serde_json::from_value(serde_json::json!({
             "schema": "memfit.plan/1", "verdict": "fits-with-plan",
-            "device": {"name": "<T4>", "capacity": 16_u64 << 30, "count": 1, "kind": "virtual"},
+            "device": {"name": "<T4>", "capacity": 16_u64 << 30, "count": 1, "kind": "virtual"}, "nodes": 1,
             "budget": 15_u64 << 30, "margin": 0.03, "allow": "precision", "baseline": baseline, "chosen": chosen,
             "limit": null, "pareto": [chosen], "rejected": [{"lever": "sdpa", "why": "1 < 2"}], "advice": [],
             "smallest_card": null, "evaluations": 3, "wall_s": 1.0, "interrupted": false, "notes": [], "torch": null,

@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 use serde::Deserialize;
 
 use crate::RunError;
-use crate::releases::{OLDEST_CUDA, OLDEST_PYTHON, release};
+use memfit_vocabulary::release;
+
+use crate::releases::{OLDEST_CUDA, OLDEST_PYTHON};
 
 /// Returns the name of this system, or an error if PyTorch has no CUDA builds for it.
 pub fn system() -> Result<String, RunError> {

@@ -1,5 +1,7 @@
 //! The releases of Python, CUDA and torch that memfit was made for, and those that it was run with.
 
+use memfit_vocabulary::release;
+
 /// The oldest Python that the probe runs in.
 pub const OLDEST_PYTHON: (u32, u32) = (3, 10);
 /// The oldest CUDA whose libraries the virtual device stands in for.
@@ -32,12 +34,6 @@ pub fn standing(torch: &str) -> Standing {
 /// The releases of torch that were run, for people.
 pub fn tried() -> String {
     format!("{}.{} to {}.{}", OLDEST_TORCH.0, OLDEST_TORCH.1, NEWEST_TORCH.0, NEWEST_TORCH.1)
-}
-
-/// The first two numbers of a version: `(2, 15)` of `2.15.0+cu132`.
-pub(crate) fn release(version: &str) -> Option<(u32, u32)> {
-    let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map(str::parse);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod assumption;
 mod declaration;
 mod levers;
 mod parallel;
+mod release;
 mod remark;
 mod shown;
 mod situation;
@@ -23,6 +24,7 @@ pub use declaration::{
 };
 pub use levers::Lever;
 pub use parallel::{Bound, Parallel, Schedule};
+pub use release::release;
 pub use remark::Remark;
 pub use shown::{acts, one_line, printable};
 pub use situation::{Held, Search, Sense, Situation, Turn};

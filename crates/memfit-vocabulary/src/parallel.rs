@@ -77,6 +77,11 @@ impl Parallel {
         self.replicate.saturating_mul(self.shard)
     }
 
+    /// A rank's share of this many samples, rounded down.
+    pub fn share(&self, samples: u64) -> u64 {
+        samples / u64::from(self.batches()).max(1)
+    }
+
     /// All degrees by name, in the order of the contract.
     pub const fn degrees(&self) -> [(&'static str, u32); 5] {
         [
@@ -169,6 +174,7 @@ mod tests {
     fn degrees_multiply_and_contradictions_are_named() {
         let hybrid = Parallel { replicate: 4, shard: 8, ..Parallel::default() };
         assert_eq!((hybrid.world(), hybrid.batches(), hybrid.engine()), (32, 32, "HSDP"));
+        assert_eq!((hybrid.share(64), hybrid.share(31)), (2, 0));
         assert_eq!(hybrid.to_string(), "replicate 4 x shard 8");
         assert_eq!(hybrid.conflict(), None);
         let tensor = Parallel { shard: 4, tensor: 2, reshard_after_forward: false, ..Parallel::default() };

@@ -12,8 +12,18 @@ copied into an interpreter without memfit, as `memfit_parallel` beside `memfit_l
 from __future__ import annotations
 
 from .applying import APPLIED, apply, units
-from .degrees import Parallel, ParallelError
+from .degrees import Parallel, ParallelError, cut
 from .mesh import build_mesh
 from .world import is_launched, start
 
-__all__ = ["APPLIED", "Parallel", "ParallelError", "apply", "build_mesh", "is_launched", "start", "units"]
+__all__ = [
+    "APPLIED",
+    "Parallel",
+    "ParallelError",
+    "apply",
+    "build_mesh",
+    "cut",
+    "is_launched",
+    "start",
+    "units",
+]

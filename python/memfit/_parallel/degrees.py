@@ -14,6 +14,11 @@ DEGREES = ("pipeline", "replicate", "shard", "context", "tensor")
 SCHEDULES = ("1f1b", "interleaved-1f1b")
 
 
+def cut(samples: int, part: int, parts: int) -> tuple[int, int]:
+    """Return the start and end of a part of a batch; both are equal if no sample is left for it."""
+    return samples * part // parts, samples * (part + 1) // parts
+
+
 class ParallelError(ValueError):
     """A parallel plan that cannot be read or applied; the message says why, and what to do."""
 
@@ -79,6 +84,10 @@ class Parallel:
     def batches(self) -> int:
         """The number of parts that each global batch is divided into."""
         return self.replicate * self.shard
+
+    def part_of(self, rank: int) -> int:
+        """Return which part of each batch a rank trains on."""
+        return rank // (self.context * self.tensor) % self.batches
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Parallel:

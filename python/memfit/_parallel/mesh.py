@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from .degrees import DEGREES, Parallel
@@ -19,10 +18,3 @@ def build_mesh(parallel: Parallel, device_type: str) -> DeviceMesh:
 def data_mesh(mesh: DeviceMesh) -> DeviceMesh:
     """Return the dimensions over which batches are divided."""
     return mesh[tuple(name for name in ("replicate", "shard") if name in (mesh.mesh_dim_names or ()))]
-
-
-def batch_share(parallel: Parallel) -> tuple[int, int]:
-    """Return this rank's part of each batch, and the number of parts."""
-    rank = dist.get_rank()
-    inner = parallel.context * parallel.tensor
-    return rank // inner % parallel.batches, parallel.batches

@@ -45,6 +45,13 @@ def members(optimizer: Any) -> tuple[Any, ...]:
     return optimizer.optimizers if isinstance(optimizer, OptimizerGroup) else (optimizer,)
 
 
+def schedulers(given: Any) -> tuple[Any, ...]:
+    """Return the individual schedulers of a step: none, one, or those of a list."""
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, (list, tuple)) else (given,)
+
+
 def has_begun(optimizer: Any) -> bool:
     """Return `True` if an earlier optimizer had updated parameters before another one failed in the same
     step.

@@ -19,8 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from memfit._parallel import ParallelError
-from memfit._parallel.mesh import batch_share
+from memfit._parallel import ParallelError, cut
 
 from .batches import Batch, visit
 from .division import Division, Undividable, is_batch_norm
@@ -44,7 +43,7 @@ class Share:
 
     def __init__(self, plan: Planned, model: nn.Module, device: torch.device, allow: str | None) -> None:
         assert plan.parallel is not None
-        self.index, self.parts = batch_share(plan.parallel)
+        self.index, self.parts = plan.parallel.part_of(dist.get_rank()), plan.parallel.batches
         self._device = device
         self._batches = 0
         self._checksum = 0
@@ -79,8 +78,7 @@ class Share:
         self._batches += 1
         if self.parts == 1:
             return entry
-        start = entry.items * self.index // self.parts
-        stop = entry.items * (self.index + 1) // self.parts
+        start, stop = cut(entry.items, self.index, self.parts)
         if start == stop:
             taken = entry.same_rules(entry.part(0, 1, None), 1)
             taken.void = True

@@ -21,7 +21,7 @@ from .division import Division, computes, is_batch_norm
 from .exactness import Exactness
 from .faults import StepDoesNotFit
 from .noise import Noise, NoiseScale
-from .optimizers import as_one
+from .optimizers import as_one, schedulers
 from .outside import Outside
 from .parameters import Parameters
 from .part import Loss, Runner
@@ -358,10 +358,9 @@ class Step:
         if self._zero_grad:
             self._optimizer.zero_grad(set_to_none=True)
         self._watch.stepped(skipped)
-        if self.scheduler is not None and not skipped:
-            several = isinstance(self.scheduler, (list, tuple))
+        if not skipped:
             # Last: a scheduler that has ended raises an error, and the step is complete by then.
-            for scheduler in self.scheduler if several else (self.scheduler,):
+            for scheduler in schedulers(self.scheduler):
                 scheduler.step()
         return skipped
 

@@ -52,7 +52,7 @@ class PlanReport(PlanQuestions):
     """True if it was interrupted."""
     fewest_gpus: int | None = None
     """The fewest of the GPUs on which the plan was seen to fit, if it is for several."""
-    nodes: int = 0
+    nodes: int
     """Machines with that many GPUs each."""
     links: tuple[str, ...] = ()
     """Links between the GPUs that the user named."""

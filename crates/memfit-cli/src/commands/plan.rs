@@ -440,7 +440,7 @@ fn fill_report(found: &Answer, tries: &Tries<'_>, report: &mut PlanReport) {
 fn plan_run(tried: &Tried, found: &Answer, tries: Option<&Tries<'_>>) -> PlanRun {
     let candidate = &tried.candidate;
     let parallel = candidate.parallel.filter(|parallel| parallel.world() > 1);
-    let batch = found.training.batch / parallel.map_or(1, |parallel| u64::from(parallel.batches())).max(1);
+    let batch = parallel.unwrap_or_default().share(found.training.batch);
     let mut levers: Vec<PlanLever> = candidate
         .micro_batch
         .map(|micro_batch| PlanLever {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use memfit_cards::UNLIMITED;
-use memfit_channel::{LeverSetup, Part, Planned};
+use memfit_channel::{Part, Planned};
 use memfit_report::text;
 use memfit_report::wire::{Peak, ShrinkBytes, ShrinkReport, schema};
 use memfit_run::{Ended, Home, Interrupt, Progress as _, Rehearsal, Request, report};
@@ -14,7 +14,7 @@ use super::{brief_problem, catalogue, conclude, seconds_since};
 use crate::args::ShrinkArgs;
 use crate::plan::{failure_reason, training};
 use crate::printer::ProgressLine;
-use crate::request;
+use crate::request::{self, lever_setup};
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
@@ -161,13 +161,7 @@ impl Bench for Runs<'_> {
 
 impl Runs<'_> {
     fn request(&self, settings: &[(Lever, Value)], pass: Pass) -> Request {
-        let levers = settings
-            .iter()
-            .map(|(lever, value)| LeverSetup {
-                name: lever.name().to_owned(),
-                value: serde_json::to_value(value).unwrap_or_default(),
-            })
-            .collect();
+        let levers = settings.iter().map(|(lever, value)| lever_setup(*lever, value)).collect();
         let card = self.request.card.with_memory(UNLIMITED);
         let part = match pass {
             Pass::Training => Part::Training,

@@ -13,7 +13,7 @@ use super::{forbidden, gib, milliseconds, search};
 use crate::answer::{Answer, Rejected, Tried, Verdict};
 use crate::levers::entry;
 use crate::limits::Limits;
-use crate::trial::{Candidate, Outcome, Room, Trial};
+use crate::trial::{Candidate, Outcome, RankTrial, Room, Trial};
 
 /// Name of the parallelism among rejected levers.
 const PARALLEL: &str = "parallel";
@@ -34,7 +34,7 @@ impl Machines {
 }
 
 /// Searches for the fastest plan for all GPUs of some machines, for a script that is one process.
-pub fn search_spread<T: Trial>(
+pub fn search_spread<T: RankTrial>(
     trial: &mut T,
     limits: &Limits,
     machines: Machines,
@@ -71,7 +71,7 @@ pub fn search_spread<T: Trial>(
     }
 }
 
-struct Spread<'a, T: Trial> {
+struct Spread<'a, T: RankTrial> {
     trial: &'a mut T,
     limits: &'a Limits,
     machines: Machines,
@@ -98,7 +98,7 @@ impl Way {
     }
 }
 
-impl<T: Trial> Spread<'_, T> {
+impl<T: RankTrial> Spread<'_, T> {
     /// Reason why the script cannot be spread by memfit; `None` if it can.
     fn why_not(&self) -> Option<String> {
         let training = &self.training;
@@ -397,8 +397,7 @@ impl<T: Trial> Spread<'_, T> {
         let world = self.machines.world();
         let parallel = chosen.candidate.parallel.unwrap_or_default();
         let batch = self.training.batch;
-        let samples =
-            chosen.candidate.micro_batch.unwrap_or(batch / u64::from(parallel.batches()).max(1)).max(1);
+        let samples = chosen.candidate.micro_batch.unwrap_or_else(|| parallel.share(batch)).max(1);
         let mut fewest = world;
         let mut next = world / 2;
         while next >= 1 && fewest.is_multiple_of(2) && parallel.tensor == 1 {
@@ -485,7 +484,7 @@ impl<T: Trial> Trial for Each<'_, T> {
         let spread = Candidate { parallel: Some(self.parallel), ..candidate.clone() };
         let mut outcome = self.trial.run(&spread, room)?;
         if let Some(training) = outcome.as_mut().and_then(|outcome| outcome.training.as_mut()) {
-            training.batch /= u64::from(self.parallel.batches()).max(1);
+            training.batch = self.parallel.share(training.batch);
             training.parts.clone_from(&self.parts);
         }
         Ok(outcome)

@@ -45,7 +45,6 @@ pub struct PlanReport {
     #[serde(default)]
     pub fewest_gpus: Option<u32>,
     /// Machines with that many GPUs each.
-    #[serde(default = "one")]
     pub nodes: u32,
     /// Links between the GPUs that the user named.
     #[serde(default)]
@@ -63,10 +62,6 @@ pub struct PlanReport {
     pub patch: Option<PlanPatch>,
     /// Why there is no answer.
     pub problem: Option<Problem>,
-}
-
-const fn one() -> u32 {
-    1
 }
 
 /// A plan as a change of a script's source.

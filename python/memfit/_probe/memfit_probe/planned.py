@@ -42,9 +42,10 @@ class Planned:
         self.by_name = bool(plan.get("by_name")) and bool(self.micro_batch) and bool(self.batch)
         self.own = plan.get("own_accumulation") or 1
         self.most = plan.get("most_pieces")
-        # This rank's place, if the training is spread over several.
-        self.spread = Spread(plan["parallel"]) if plan.get("parallel") else None
         self.levers = [(lever["name"], lever["value"]) for lever in plan.get("levers", ())]
+        # This rank's place, if the training is spread over several.
+        place = plan.get("parallel")
+        self.spread = Spread(place, dict(self.levers)["shard"]) if place else None
         self.measures = bool(plan.get("measure"))
         # The part of the run whose peaks are reported: "training" from the levers on, or "inference", one
         # forward pass in the place of the training.
@@ -136,7 +137,7 @@ class Planned:
 
     def pieces(self):
         """Return the number of micro-batches per batch if the script creates them itself."""
-        batch = self.batch if self.spread is None else self.batch // self.spread.batches
+        batch = self.batch if self.spread is None else self.batch // self.spread.parallel.batches
         pieces = -(-batch // self.micro_batch)
         return min(pieces, self._max_pieces()) if self.most else pieces
 

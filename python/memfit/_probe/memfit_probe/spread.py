@@ -5,6 +5,7 @@ through the lever `shard`), on the virtual device's own collectives. Each batch 
 before it is divided into micro-batches.
 """
 
+import functools
 import os
 
 from . import lone
@@ -13,14 +14,18 @@ from . import lone
 class Spread:
     """This rank's place in the training."""
 
-    def __init__(self, setup):
+    def __init__(self, setup, degrees):
         self.rank = setup["rank"]
-        self.world = setup["world"]
         self.per_machine = setup["per_machine"]
-        self.batches = setup["batches"]
-        # Ranks that share matrices or sequences see the same samples.
-        self.part = self.rank // (self.world // self.batches) % self.batches
+        self._degrees = degrees
         self.armed = False
+
+    @functools.cached_property
+    def parallel(self):
+        """The plan's degrees. Importing them imports torch, which a script with a model has done."""
+        from memfit_parallel import Parallel
+
+        return Parallel.from_table(self._degrees)
 
     def arm(self):
         """Let this process stand for its rank, before the model is spread."""
@@ -30,7 +35,7 @@ class Spread:
         machine = self.rank // self.per_machine
         os.environ.update(
             RANK=str(self.rank),
-            WORLD_SIZE=str(self.world),
+            WORLD_SIZE=str(self.parallel.world),
             # The process sees one GPU, as with one visible device per process.
             LOCAL_RANK="0",
             LOCAL_WORLD_SIZE=str(self.per_machine),
@@ -38,11 +43,11 @@ class Spread:
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT="29500",
             TORCH_NCCL_ENABLE_MONITORING="0",
-            MEMFIT_LONE_RANK=f"{self.rank}/{self.world}",
+            MEMFIT_LONE_RANK=f"{self.rank}/{self.parallel.world}",
         )
         import torch.distributed.distributed_c10d as c10d
 
-        lone.stand_in(self.rank, self.world, c10d, self.per_machine)
+        lone.stand_in(self.rank, self.parallel.world, c10d, self.per_machine)
 
     def apply(self, planned, model, optimizers):
         """Apply the plan's levers, the spread among them."""
@@ -58,8 +63,9 @@ class Spread:
 
     def bounds(self, samples):
         """Return the start and end of this rank's share of a batch."""
-        start = samples * self.part // self.batches
-        stop = samples * (self.part + 1) // self.batches
+        from memfit_parallel import cut
+
+        start, stop = cut(samples, self.parallel.part_of(self.rank), self.parallel.batches)
         # A rank for which no sample is left takes part with one that counts nothing.
         return (start, stop) if start < stop else (max(start - 1, 0), max(start, 1))
 

@@ -6,7 +6,7 @@ use memfit_vocabulary::Parallel;
 
 use super::*;
 use crate::search::spread::{Machines, search_spread};
-use crate::trial::Busy;
+use crate::trial::{Busy, RankTrial};
 
 /// Training on several GPUs of which memory and time follow from a few numbers.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ impl World {
     /// Peak and step time of a candidate.
     fn of(&self, candidate: &Candidate) -> (u64, f64) {
         let parallel = candidate.parallel.unwrap_or_default();
-        let share = self.batch / u64::from(parallel.batches());
+        let share = parallel.share(self.batch);
         let samples = candidate.micro_batch.unwrap_or(share).min(share);
         let pieces = share.div_ceil(samples) as f64;
         let half = candidate.value(Lever::AutocastBf16).is_some();
@@ -95,7 +95,7 @@ impl World {
         let parallel = candidate.parallel.unwrap_or_default();
         let (peak, time) = self.of(candidate);
         let peak = peak + extra;
-        let share = self.batch / u64::from(parallel.batches());
+        let share = parallel.share(self.batch);
         let kept = self.kept * candidate.micro_batch.unwrap_or(share).min(share)
             / if candidate.value(Lever::AutocastBf16).is_some() { 2 } else { 1 };
         let refused = (parallel.tensor > 1 && !self.tensor)
@@ -137,7 +137,9 @@ impl Trial for World {
         *self.runs.entry(candidate.describe()).or_default() += 1;
         Ok(Some(self.outcome(candidate, room, 0)))
     }
+}
 
+impl RankTrial for World {
     fn run_rank(&mut self, candidate: &Candidate, room: Room, rank: u32) -> Result<Option<Outcome>, ()> {
         let extra = if rank > 0 { self.last } else { 0 };
         Ok(Some(self.outcome(candidate, room, extra)))
