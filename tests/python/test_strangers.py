@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import on_device, through_memfit
@@ -55,6 +58,7 @@ def test_a_made_up_data_set_has_all_samples_as_its_class_keeps_them(tmp_path: Pa
     [
         ("torch.nn.Linear(2, 3, biass=True)", "exception"),
         ("torch.optim.NoSuchThing", "exception"),
+        ("object.__init__(object(), number)", "exception"),
         ("import no_such_package", "module-missing"),
         ("no_such_name", "exception"),
         ("open('/nowhere/file')", "exception-after-change"),
@@ -153,3 +157,88 @@ def test_what_cannot_be_stood_in_for_is_memfits_own_word(tmp_path: Path) -> None
     assert problem["kind"] == "exception-after-change"
     assert problem["message"].startswith("the script needs something that memfit does not provide: ")
     assert "by itself" not in problem["message"]
+
+
+WEIGHTS_IN_A_TRANSFORM = """
+    class Blurred(torch.utils.data.Dataset):
+        blur = torch.nn.Conv2d(3, 3, 3)
+
+        def __len__(self):
+            return 64
+
+        def __getitem__(self, index):
+            with torch.no_grad():
+                return self.blur(torch.zeros(3, 16, 16)).flatten()
+
+    mean = torch.zeros(588, device=device)
+    {before}
+    loader = torch.utils.data.DataLoader(Blurred(), batch_size=16, num_workers=1)
+    model = torch.nn.Linear(next(iter(loader)).shape[1], 1024, device=device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in loader:
+        model(batch.to(device) - mean).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["", "data = Blurred(); sizes = [len(data[index]) for index in range(9)]"],
+    ids=["workers", "main"],
+)
+def test_a_transform_with_weights_ends_no_run(before: str, tmp_path: Path) -> None:
+    def start(gpu, command, environment):
+        return through_memfit(gpu, command, environment, options=("--steps", "3"))
+
+    answer = on_device(WEIGHTS_IN_A_TRANSFORM.format(before=before), tmp_path, start=start)
+    covered = answer.report["coverage"]
+    assert (answer.report["verdict"], covered["steps"], covered["forward_only"]) == ("fits", 3, False), (
+        answer.output
+    )
+
+
+def before_torch(folder: Path, lines: str) -> dict[str, Any]:
+    """The problem of a script that has these lines before it imports torch."""
+    script = folder / "train.py"
+    script.write_text(textwrap.dedent(lines) + "import torch\n", encoding="utf-8")
+    return through_memfit("rtx-4090", [sys.executable, str(script)], {})[2]["problem"]
+
+
+def test_what_fails_before_torch_is_imported_is_told(tmp_path: Path) -> None:
+    missing = before_torch(tmp_path, "import no_such_package\n")
+    assert missing["kind"] == "module-missing", missing
+    assert "`no_such_package`" in missing["message"]
+    failed = before_torch(tmp_path, "raise KeyError('image')\n")
+    assert (failed["kind"], "KeyError: 'image'" in failed["message"]) == ("exception", True), failed
+
+
+def test_a_helper_that_fails_before_torch_is_no_reason(tmp_path: Path) -> None:
+    helper = """
+        import subprocess, sys
+        subprocess.run([sys.executable, "-c", "import no_such_package"], check=False)
+        raise KeyError("image")
+    """
+    failed = before_torch(tmp_path, helper)
+    assert "KeyError" in failed["message"], failed
+    passed_on = before_torch(
+        tmp_path, helper.replace("check=False", "check=True").replace('        raise KeyError("image")\n', "")
+    )
+    assert passed_on["kind"] == "module-missing", passed_on
+
+
+TRANSFORMS = """
+    from torchvision import transforms
+    flip = transforms.Compose([transforms.ToTensor(), transforms.RandomHorizontalFlip()])
+    for _ in range(9):
+        flip(numpy.zeros((8, 8, 3), dtype="uint8"))
+    model = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096) for _ in range(64)]).to(device)
+    model(torch.zeros(1 << 16, 4096, device=device)).sum().backward()
+"""
+
+
+def test_transforms_of_the_data_are_no_passes_without_a_backward_pass(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    report = on_device("    import numpy\n" + TRANSFORMS, tmp_path).report
+    assert report["verdict"] == "oom", report["verdict"]
+    assert report["cause"] != "evaluation-with-gradients", report["cause"]

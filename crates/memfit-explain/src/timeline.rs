@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use memfit_recording::{Block, MomentKind, NEVER, StackId, TextId, Track};
+use memfit_recording::{Block, Call, MomentKind, NEVER, StackId, TextId, Track};
 use memfit_vocabulary::{Category, Phase};
 
 use crate::category::{Lives, category_with};
@@ -88,7 +88,7 @@ impl<'track> Timeline<'track> {
         trouble.reserved = trouble.reserved.max(trouble.allocated);
         assign_forward_lines(&mut lives);
         let steps = steps(track, &roles);
-        let rounds = rounds(track, &lives, &roles);
+        let rounds = rounds(track, &lives, &roles, trouble.moment);
         let by_rounds = by_rounds(&roles.phases, &steps, &rounds, trouble.moment);
         Some(Self { track, device, origins, lives, phases: roles.phases, steps, rounds, by_rounds, trouble })
     }
@@ -410,11 +410,21 @@ fn by_rounds(phases: &[(u32, Phase)], steps: &[u32], rounds: &[u32], trouble: u3
 }
 
 /// Begins of forward passes: a top-level call of a module that was already called in the pass. A program that
-/// calls its layers one by one makes one pass of them.
-fn pass_begins(track: &Track) -> Vec<u32> {
+/// calls its layers one by one makes one pass of them. Calls that allocate nothing on the GPU are no passes:
+/// the transforms of a data set are modules too.
+fn pass_begins(track: &Track, lives: &[Life], trouble: u32) -> Vec<u32> {
+    let mut births: Vec<u32> = lives.iter().map(|life| life.block.born).collect();
+    births.sort_unstable();
+    let allocates = |call: &&Call| {
+        let next = births.get(births.partition_point(|born| *born < call.began));
+        next.is_some_and(|born| *born <= call.ended) || (call.began <= trouble && trouble <= call.ended)
+    };
     let mut called: HashSet<TextId> = HashSet::new();
     let mut pass_begins = Vec::new();
-    for call in track.calls.iter().filter(|call| call.parent == NEVER) {
+    let outermost = || track.calls.iter().filter(|call| call.parent == NEVER);
+    // Where no call allocates, nothing tells a model from a transform.
+    let any = outermost().any(|call| allocates(&call));
+    for call in outermost().filter(|call| !any || allocates(call)) {
         let again = call.module == TextId::NONE || !called.insert(call.module);
         if again {
             called.clear();
@@ -427,9 +437,9 @@ fn pass_begins(track: &Track) -> Vec<u32> {
     pass_begins
 }
 
-fn rounds(track: &Track, lives: &[Life], roles: &Roles) -> Vec<u32> {
+fn rounds(track: &Track, lives: &[Life], roles: &Roles, trouble: u32) -> Vec<u32> {
     if roles.told && !track.calls.is_empty() {
-        return pass_begins(track);
+        return pass_begins(track, lives, trouble);
     }
     // A forward pass begins when a module allocates after something else did. Blocks from before the
     // recording are ordered by address, which says nothing.

@@ -284,7 +284,7 @@ pub(crate) fn gather(
         rank.outside.context = rank.peak.device - rank.peak.reserved;
     }
     let fullest = (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak.device_upper).unwrap_or(0);
-    let uncaught = uncaught(&inbox);
+    let uncaught = uncaught(&inbox, ended);
     Facts {
         ended,
         overhead: stage.overhead().cloned(),
@@ -488,9 +488,12 @@ fn oom(inbox: &Inbox) -> Option<OomFacts> {
     })
 }
 
+/// Exceptions by which a launcher says that a process it started has failed.
+const PASSED_ON: &[&str] = &["CalledProcessError", "ChildFailedError"];
+
 /// Exception to report, and whether no value can have caused it. A launcher's own exception only says that a
 /// process which it started has failed.
-fn uncaught(inbox: &Inbox) -> Option<(&Exception, bool)> {
+fn uncaught(inbox: &Inbox, ended: Ended) -> Option<(&Exception, bool)> {
     let failed: Vec<(u32, &Speaker)> = inbox
         .processes
         .iter()
@@ -509,11 +512,20 @@ fn uncaught(inbox: &Inbox) -> Option<(&Exception, bool)> {
         }
         false
     };
+    // A helper that never imported torch may fail without harm: it counts if nothing else can have ended the
+    // run.
+    let harmless = |speaker: &Speaker| {
+        let above = failed.iter().filter(|(other, _)| started(*other, speaker));
+        let mut reasons = above.filter_map(|(_, above)| above.exception.as_ref());
+        let others = reasons.any(|(reason, _)| !PASSED_ON.iter().any(|name| reason.r#type.ends_with(name)));
+        speaker.torch.is_none()
+            && (others || matches!(ended, Ended::Exited(0) | Ended::Complete | Ended::Stalled))
+    };
     let is_launcher = |pid: u32| failed.iter().any(|(other, speaker)| *other != pid && started(pid, speaker));
     failed
         .iter()
         .filter_map(|(pid, speaker)| {
-            let (exception, oom) = speaker.exception.as_ref()?;
+            let (exception, oom) = speaker.exception.as_ref().filter(|_| !harmless(speaker))?;
             (!oom).then_some(((is_launcher(*pid), speaker.rank.is_none()), (exception, speaker.mistake)))
         })
         .min_by_key(|(order, _)| *order)

@@ -9,10 +9,12 @@ An error in the probe must never end the script: everything it does in the scrip
 `guarded`.
 """
 
+import atexit
 import os
 import sys
 
 _started = False
+_met_torch = False
 
 
 def start():
@@ -45,10 +47,24 @@ def start():
         rank=channel.number("RANK"),
         world_size=world,
     )
+    atexit.register(_report_without_torch)
     imports.after("torch", _torch_is_here)
 
 
 def _torch_is_here(torch):
+    global _met_torch
+    _met_torch = True
     from . import session
 
     session.begin(torch)
+
+
+def _report_without_torch():
+    """Report the exception that ended a script before it had imported torch."""
+    if _met_torch:
+        return
+    from . import uncaught
+
+    exception = uncaught.find()
+    if exception is not None:
+        uncaught.send(exception)

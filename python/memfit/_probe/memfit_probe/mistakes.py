@@ -3,7 +3,15 @@
 import types
 
 # Python's messages for a call that does not match the function's signature.
-MISFIT = ("unexpected keyword argument", "positional argument", "required keyword-only argument")
+MISFIT = (
+    "unexpected keyword argument",
+    "positional argument",
+    "required keyword-only argument",
+    # Of functions that are written in C.
+    "takes exactly one argument",
+    "takes no arguments",
+    "takes no keyword arguments",
+)
 
 
 def of_the_program(exception):

@@ -60,7 +60,7 @@ class Modules:
             if is_compiling():
                 return
             if leave() == 0:
-                ends(module, output is not None)
+                ends(module, output)
             if notes.sharded:
                 notes.own_parameters(module)
             if is_grad_enabled():
@@ -183,14 +183,14 @@ class Modules:
         except Exception as error:
             session.remark("probe-failed", error, where="at a forward")
 
-    def _outermost_ends(self, module, succeeded):
+    def _outermost_ends(self, module, output):
         session = self.session
         try:
             if not self.open:
                 return
             before = self.open.pop()
-            if succeeded:
-                session.forward_ended(module)
+            if output is not None:
+                session.forward_ended(module, output)
             # With gradients, the loss that follows belongs to the forward pass; within a step (forward pass
             # in a closure) the step continues.
             if not session.torch.is_grad_enabled():

@@ -7,11 +7,11 @@ import sys
 import sysconfig
 import threading
 
-from . import channel, mistakes
+from . import channel, uncaught
 from . import watch as codes
+from .uncaught import HERE
 
 MAX_FRAMES = 64
-HERE = os.path.dirname(os.path.abspath(__file__))
 # Files in these folders were not written by the user.
 LIBRARIES = tuple(
     {
@@ -109,12 +109,9 @@ class OutOfMemory:
 
     def report_uncaught(self):
         """Report the uncaught exception at exit."""
-        exception = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        if exception is None or isinstance(exception, SystemExit):
+        exception = uncaught.find()
+        if exception is None:
             return
-        import traceback
-
-        kind = type(exception)
         text = str(exception)
         starved = any(status in text for status in STARVED)
         passed_on = PASSED_ON in text
@@ -123,20 +120,9 @@ class OutOfMemory:
         if starved and not isinstance(exception, self.error):
             channel.send("oom", **self._starved(exception))
             channel.send("oom_text", text=text)
-        # Without the probe's own frames.
-        told = traceback.TracebackException(kind, exception, exception.__traceback__)
-        leave_out(told)
-        channel.send(
-            "exception",
-            type=kind.__qualname__
-            if kind.__module__ == "builtins"
-            else f"{kind.__module__}.{kind.__qualname__}",
-            message=text,
-            traceback="".join(told.format()),
-            program=mistakes.of_the_program(exception),
-            # An error in a child process arrives here as text.
-            oom=isinstance(exception, self.error) or "OutOfMemoryError" in text or starved or passed_on,
-        )
+        # An error in a child process arrives here as text.
+        oom = isinstance(exception, self.error) or "OutOfMemoryError" in text or starved or passed_on
+        uncaught.send(exception, oom)
 
     def _starved(self, exception):
         """Describe a library's failed allocation: it is outside of PyTorch's allocator, and its size is the
@@ -170,18 +156,6 @@ def phase_of(frames):
         if name == "step":
             return codes.OPTIMIZER
     return codes.OTHER
-
-
-def leave_out(told):
-    """Remove the probe's frames from a traceback and its causes."""
-    waiting, seen = [told], set()
-    while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        one.stack[:] = [frame for frame in one.stack if not frame.filename.startswith(HERE)]
-        waiting += [one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())]
 
 
 def frames_here():

@@ -24,9 +24,11 @@ class Passes:
         if clock is not None:
             channel.send("pass", clock=clock)
 
-    def passed(self, model):
-        """Record a pass of a model."""
+    def passed(self, model, output=None):
+        """Record a pass of a model on the GPU."""
         session = self.session
+        if on_the_host(session.torch, model, output):
+            return
         passes = self._counts.put(model, self._counts.get(model, 0) + 1)
         self.most = max(self.most, passes)
         if self._ends_a_round(model, passes):
@@ -42,3 +44,19 @@ class Passes:
         if self._leader is None and passes == 2:
             self._leader = weakref.ref(model)
         return self._leader is not None and self._leader() is model and not session.had_backward
+
+
+def on_the_host(torch, model, output):
+    """Return `True` for a pass that never used a GPU, as of a transform with weights in a loader's worker.
+
+    Weights that are offloaded are on the host between passes, so its output must be there too.
+    """
+    if not torch.cuda.is_initialized():
+        return True
+    if any(each.device.type != "cpu" for each in model.parameters()):
+        return False
+    if isinstance(output, dict):
+        output = list(output.values())
+    values = output if isinstance(output, (tuple, list)) else (output,)
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return bool(tensors) and all(value.device.type == "cpu" for value in tensors)

@@ -381,16 +381,16 @@ class Session:
             self.evaluation = True
 
     @guarded
-    def forward_ended(self, module):
+    def forward_ended(self, module, output):
         if self.planned is not None:
             self.planned.forward_ends(module)
         if not self.generating:
-            self.passed(module)
+            self.passed(module, output)
 
     @guarded
-    def passed(self, module):
+    def passed(self, module, output=None):
         """Record a pass of a model."""
-        self.passes.passed(module)
+        self.passes.passed(module, output)
 
     # The end
 

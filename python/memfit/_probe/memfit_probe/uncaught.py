@@ -1,0 +1,44 @@
+"""Reports the exception that ended the script."""
+
+import os
+import sys
+
+from . import channel, mistakes
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def find():
+    """Return the exception, or None."""
+    exception = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return None if isinstance(exception, SystemExit) else exception
+
+
+def send(exception, oom=False):
+    """Send its type, message and traceback. `oom` is true if memory ran out."""
+    import traceback
+
+    kind = type(exception)
+    # Without the probe's own frames.
+    told = traceback.TracebackException(kind, exception, exception.__traceback__)
+    _leave_out(told)
+    channel.send(
+        "exception",
+        type=kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
+        message=str(exception),
+        traceback="".join(told.format()),
+        program=mistakes.of_the_program(exception),
+        oom=oom,
+    )
+
+
+def _leave_out(told):
+    """Remove the probe's frames from a traceback and its causes."""
+    waiting, seen = [told], set()
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.stack[:] = [frame for frame in one.stack if not frame.filename.startswith(HERE)]
+        waiting += [one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())]
