@@ -364,6 +364,44 @@ def test_a_plan_is_stated_by_the_arguments_and_the_rest_is_applied_or_named(tmp_
     assert trainer.memfit.micro_batches == 2
 
 
+PLAN_FOR_TWO = """
+[made_for]
+batch = 8
+gpu = "T4"
+[parallel]
+replicate = 2
+"""
+
+
+def test_a_plan_for_several_processes_is_refused_before_a_step(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from memfit.integrations.transformers import Settings, training_arguments
+
+    plan = tmp_path / "memfit.plan.toml"
+    plan.write_text(PLAN_FOR_TWO)
+    model = language_model()
+    before = flat(model)
+    with pytest.raises(
+        ValueError, match=r"the plan is for 2 processes, .* run in one\nhint: use `memfit.Step`"
+    ):
+        trained(with_memfit(), tmp_path, model=model, memfit=Settings(plan=plan))
+    assert torch.equal(flat(model), before)
+    with pytest.raises(ValueError, match="the plan is for 2 processes"):
+        training_arguments(plan, output_dir=str(tmp_path), use_cpu=True)
+
+
+def test_a_plan_for_another_gpu_is_applied_with_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from memfit.integrations.transformers import Settings
+
+    plan = tmp_path / "memfit.plan.toml"
+    plan.write_text('micro_batch = 4\n[made_for]\nbatch = 8\ngpu = "T4"\n')
+    keywords = {"max_steps": 1, "num_train_epochs": 1}
+    with pytest.warns(UserWarning, match="the plan was made for a T4, but this training runs on the CPU"):
+        trainer, _, _ = trained(with_memfit(), tmp_path, memfit=Settings(plan=plan), arguments_=keywords)
+    assert trainer.memfit.micro_batches == 2
+
+
 def test_the_noise_scale_counts_tokens(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     from memfit.integrations.transformers import Settings

@@ -22,7 +22,7 @@ import sys, warnings
 warnings.filterwarnings("ignore")
 import torch
 from torch import nn
-use = sys.argv[1] == "memfit"
+use, half = sys.argv[1] == "memfit", sys.argv[2] == "fp16"
 
 class Net(nn.Module):
     # 8 MiB of activations for each sample and layer, with 64 samples in a batch.
@@ -44,7 +44,8 @@ from transformers import Trainer, TrainingArguments
 if use:
     from memfit.integrations.transformers import memfit_trainer
     Trainer = memfit_trainer(Trainer)
-args = TrainingArguments("out", per_device_train_batch_size=64, report_to=[], save_strategy="no", disable_tqdm=True)
+args = TrainingArguments("out", per_device_train_batch_size=64, report_to=[], save_strategy="no", disable_tqdm=True,
+                         fp16=half)
 trainer = Trainer(model=Net(), args=args, train_dataset=Data())
 trainer.train()
 assert not use or trainer.memfit.micro_batches > 1
@@ -63,14 +64,14 @@ callbacks = []
 if use:
     from memfit.integrations.lightning import Callback
     callbacks = [Callback()]
-trainer = pl.Trainer(max_epochs=1, callbacks=callbacks, logger=False, enable_checkpointing=False,
-                     enable_progress_bar=False, enable_model_summary=False)
+trainer = pl.Trainer(max_epochs=1, callbacks=callbacks, precision="16-mixed" if half else "32-true", logger=False,
+                     enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
 trainer.fit(Module(), torch.utils.data.DataLoader(Data(), 64))
 assert not use or callbacks[0].micro_batches > 1
 """,
     "accelerate": """
 from accelerate import Accelerator
-accelerator = Accelerator()
+accelerator = Accelerator(mixed_precision="fp16" if half else "no")
 model = Net()
 optimizer = torch.optim.AdamW(model.parameters())
 loader = torch.utils.data.DataLoader(Data(), 64)
@@ -89,8 +90,9 @@ for batch in loader:
 }
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_dividing_makes_a_trainer_fit(name: str, tmp_path: Path) -> None:
+def test_dividing_makes_a_trainer_fit(name: str, precision: str, tmp_path: Path) -> None:
     pytest.importorskip(name)
     script = tmp_path / "train.py"
     script.write_text(PRELUDE + SCRIPTS[name])
@@ -99,7 +101,7 @@ def test_dividing_makes_a_trainer_fit(name: str, tmp_path: Path) -> None:
         done = subprocess.run(
             [
                 *(memfit(), "run", "--gpu", "t4", "--memory", "2 GiB", "--steps", "3", "--no-prove"),
-                *("--format", "json", "--", sys.executable, str(script), way),
+                *("--format", "json", "--", sys.executable, str(script), way, precision),
             ],
             capture_output=True,
             text=True,

@@ -103,6 +103,56 @@ def test_lightning_that_runs_out_of_memory_ends_where_it_would_have_without(at: 
     assert torch.allclose(weights, plain[1], atol=1e-6)
 
 
+@pytest.mark.parametrize("at", [None, 0, 3])
+def test_metrics_count_each_sample_once(at: int | None) -> None:
+    """A metric of torchmetrics that is logged, one that the module reads itself, and one in a collection."""
+    torchmetrics = pytest.importorskip("torchmetrics")
+    from memfit.integrations.lightning import Callback
+
+    class Measured(pl.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self, fails_at: int | None) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+            self.fails_at = fails_at
+            self.seen: list[Any] = []
+            self.accuracy = torchmetrics.Accuracy(task="multiclass", num_classes=3)
+            self.mean = torchmetrics.MeanMetric()
+            self.more = torchmetrics.MetricCollection(
+                [torchmetrics.classification.MulticlassConfusionMatrix(3)]
+            )
+            self.counted: list[tuple[float, Any]] = []
+
+        def training_step(self, batch: Any, index: int) -> torch.Tensor:
+            inputs, labels = batch
+            logits = self.net(inputs)
+            self.accuracy(logits, labels)
+            self.log("accuracy", self.accuracy, on_step=False, on_epoch=True)
+            self.mean.update(logits.detach().sum(1))
+            self.more.update(logits, labels)
+            if index == self.fails_at and len(inputs) == 8:
+                raise torch.OutOfMemoryError(MEMORY)
+            self.log("loss_step", 0.0)
+            return functional.cross_entropy(logits, labels)
+
+        def on_train_epoch_end(self) -> None:
+            samples = self.more.compute()["MulticlassConfusionMatrix"].sum()
+            self.counted.append((float(self.mean.compute()), int(samples)))
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.05)
+
+    plain, watched, callback = Measured(None), Measured(at), Callback()
+    watched.load_state_dict(plain.state_dict())
+    _, weights, metrics = lightning_run([], module=plain)
+    _, weights_watched, after = lightning_run([callback], module=watched)
+    assert (callback.retries > 0) == (at is not None)
+    assert torch.allclose(weights_watched, weights, atol=1e-6)
+    assert after == pytest.approx(metrics, rel=1e-5)
+    for (mean, samples), (mean_plain, samples_plain) in zip(watched.counted, plain.counted, strict=True):
+        assert samples == samples_plain
+        assert mean == pytest.approx(mean_plain, rel=1e-4)
+
+
 def test_lightning_with_a_count_takes_the_mean_over_the_window() -> None:
     """The last window of an epoch has a batch of 6: with a count, each sample of it has the same weight."""
     from memfit.integrations.lightning import Callback, Settings

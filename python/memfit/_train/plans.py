@@ -35,7 +35,7 @@ class Planned:
         accumulate: int | None,
         precision: str | None,
     ) -> None:
-        read = _read(plan, target.place()) if plan is not None else {}
+        read = read_plan(plan, target.place())
         chosen = levers_of(read, levers)
         self.parallel = _parallel_of(read, target.place())
         if self.parallel is not None:
@@ -108,8 +108,12 @@ def levers_of(plan: Mapping[str, Any], levers: Mapping[str, Any] | None) -> dict
     return {**chosen, **(levers or {})}
 
 
-def _read(plan: Any, place: torch.device) -> Mapping[str, Any]:
-    """Read a plan file and show its warnings about this device; return a mapping unchanged."""
+def read_plan(plan: Any, place: torch.device) -> Mapping[str, Any]:
+    """Read a plan file and show its warnings about this device; return a mapping unchanged, and an empty one
+    without a plan.
+    """
+    if plan is None:
+        return {}
     if isinstance(plan, Mapping):
         return plan
     card, capacity = None, None

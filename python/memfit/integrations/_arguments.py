@@ -7,11 +7,13 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
+import torch
 import transformers
 
 from memfit._levers.saying import warn
+from memfit._train.plans import read_plan
 
-from ._settings import LOADER_LEVERS, Settings, read_plan
+from ._settings import LOADER_LEVERS, Settings, refuse_parallel
 
 _BATCH_KEYWORDS = ("per_device_train_batch_size", "gradient_accumulation_steps")
 
@@ -24,7 +26,8 @@ def training_arguments(
     What they cannot state is left to `Mixin` or `Callback`, which find it in the arguments. What these
     cannot apply either is named in a warning.
     """
-    read = read_plan(plan)
+    read = read_plan(plan, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    refuse_parallel(read)
     levers = {each["name"]: each["value"] for each in read.get("lever", ()) if each.get("value") is not False}
     micro_batch = read.get("micro_batch")
     stated: dict[str, Any] = {}

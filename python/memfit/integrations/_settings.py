@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memfit import _core
-from memfit._train.plans import PRECISION_LEVERS, levers_of
+import torch
+
+from memfit._parallel import Parallel
+from memfit._train.plans import PRECISION_LEVERS, levers_of, read_plan
 
 # Levers that a trainer's loader would have to apply, and that `memfit.Step.over` applies elsewhere.
 LOADER_LEVERS = ("length-buckets", "loader-workers", "resize-before-upload")
@@ -32,12 +34,14 @@ class Settings:
     noise_scale: bool = False
     """Measure the gradient noise scale."""
 
-    def for_step(self, precision: str | None) -> tuple[dict[str, Any], list[str]]:
+    def for_step(self, precision: str | None, place: torch.device) -> tuple[dict[str, Any], list[str]]:
         """Return keyword arguments for a trainer's gradients, and the plan's settings that do not apply to
         them.
-        `precision` is the trainer's own, which autocast levers must agree with.
+        `precision` is the trainer's own, which autocast levers must agree with; `place` is the device that
+        it trains on.
         """
-        read = read_plan(self.plan)
+        read = read_plan(self.plan, place)
+        refuse_parallel(read)
         levers = levers_of(read, self.levers)
         left_out = [
             f"`{name}`: it is for the loader" for name in LOADER_LEVERS if levers.pop(name, None) is not None
@@ -65,11 +69,12 @@ class Settings:
         return chosen, left_out
 
 
-def read_plan(plan: Any) -> Mapping[str, Any]:
-    """Read a plan file; return a mapping unchanged."""
-    if plan is None:
-        return {}
-    if isinstance(plan, Mapping):
-        return plan
-    read: Mapping[str, Any] = _core.read_plan(plan)
-    return read
+def refuse_parallel(plan: Mapping[str, Any]) -> None:
+    """Refuse a plan for several processes."""
+    table = plan.get("parallel")
+    world = Parallel.from_table(table).world if table else 1
+    if world > 1:
+        raise ValueError(
+            f"the plan is for {world} processes, and memfit's integrations run in one\n"
+            "hint: use `memfit.Step`, which applies `[parallel]`, or make a plan for one GPU"
+        )

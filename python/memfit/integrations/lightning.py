@@ -69,7 +69,7 @@ class Callback(Progress, pl.Callback):  # type: ignore[misc]
         strategy = trainer.strategy
         precision = str(trainer.precision)
         settings = self.settings
-        chosen, left_out = settings.for_step(_PRECISIONS.get(precision))
+        chosen, left_out = settings.for_step(_PRECISIONS.get(precision), strategy.root_device)
         if left_out:
             warn(f"the plan is not applied in full: {'; '.join(left_out)}")
         if settings.noise_scale and precision == "16-mixed":

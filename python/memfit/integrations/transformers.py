@@ -123,7 +123,7 @@ class Callback(Progress, transformers.TrainerCallback):  # type: ignore[misc]
             settings = replace(settings, noise_scale=False)
         if settings.split is None and has_pairs(trainer):
             settings = replace(settings, split=split_pairs, batch_size=count_pairs)
-        chosen, left_out = settings.for_step(precision)
+        chosen, left_out = settings.for_step(precision, args.device)
         if left_out:
             warn(f"the plan is not applied in full: {'; '.join(left_out)}")
         counters = Counters(trainer)
