@@ -1,7 +1,7 @@
 """Writes `python/memfit/results/`: the JSON reports as dataclasses, from the wire types in Rust.
 
-The structs of `crates/memfit-report/src/wire/` own these shapes. Their fields, types and comments become
-fields, annotations and docstrings here. `--check` writes nothing and fails if a file is outdated.
+Fields, types and comments become fields, annotations and docstrings. `--check` writes nothing and fails if a
+file is outdated.
 """
 
 from __future__ import annotations
@@ -9,18 +9,15 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-WIRE = ROOT / "crates" / "memfit-report" / "src" / "wire"
+from wire import RENAMED, ROOT, Shape, read
+
 TARGET = ROOT / "python" / "memfit" / "results"
 VERBS = ("run", "plan", "explain", "check", "cards")
 #: Reports, with the class that holds what can be asked of them.
 REPORTS = {f"{verb.capitalize()}Report": f"{verb.capitalize()}Questions" for verb in VERBS}
 WIDTH = 110
-#: Classes of another name than in Rust: a builtin has it.
-RENAMED = {"Exception": "UncaughtException"}
 
 #: Rust types whose JSON is plain.
 PLAIN = {
@@ -46,86 +43,6 @@ PLAIN = {
     "Parallel": "dict[str, Any]",
     "Value": "bool | int | str | tuple[str, ...]",
 }
-
-ITEM = re.compile(
-    r"(?P<doc>(?:^///.*\n)+)(?P<attributes>(?:^#\[.*\n)*)^pub (?P<kind>struct|enum) (?P<name>\w+) \{\n"
-    r"(?P<body>[\s\S]*?)^\}$",
-    re.M,
-)
-MEMBER = re.compile(
-    r"(?P<doc>(?:^    ///.*\n)+)(?P<attributes>(?:^    #\[.*\n)*)^    (?:pub (?P<field>[\w#]+): (?P<type>.+)|(?P<variant>\w+)),$",
-    re.M,
-)
-
-
-@dataclass
-class Member:
-    """A field of a struct or a variant of an enum."""
-
-    name: str
-    doc: str
-    kind: str = ""
-    default: bool = False
-
-
-@dataclass
-class Shape:
-    """A struct, with the struct that is flattened into it, or an enum of words."""
-
-    name: str
-    doc: str
-    home: str
-    members: list[Member] = field(default_factory=list)
-    base: str | None = None
-    words: list[str] = field(default_factory=list)
-
-
-def comment(text: str) -> str:
-    """Return a comment of Rust as prose."""
-    words = " ".join(line.strip().removeprefix("///").strip() for line in text.strip().splitlines())
-    words = re.sub(r"\[`([^`]*)`\](?:\([^)]*\))?", r"`\1`", words)
-    words = re.sub(r"`schema::[A-Z]+`\.?", "The name and version of this schema.", words)
-    words = words.replace("`None`", "None").replace("`true`", "True").replace("`false`", "False")
-    return words if words.endswith(".") else f"{words}."
-
-
-def read(verb: str) -> list[Shape]:
-    """Return the shapes of one file, in its order."""
-    shapes = []
-    for item in ITEM.finditer((WIRE / f"{verb}.rs").read_text()):
-        if "Serialize" not in item["attributes"]:
-            continue
-        shape = Shape(RENAMED.get(item["name"], item["name"]), comment(item["doc"]), verb)
-        found = MEMBER.findall(item["body"])
-        stated = re.findall(r"^    (?:pub \w|[A-Z]\w*,$)", item["body"], re.M)
-        if len(found) != len(stated):
-            raise ValueError(
-                f"{verb}.rs: {len(stated)} fields of {shape.name}, of which {len(found)} were read"
-            )
-        renamed = re.search(r'rename_all = "(\S+)"', item["attributes"])
-        for member in MEMBER.finditer(item["body"]):
-            said = member["attributes"]
-            if member["variant"]:
-                words = re.sub(r"(?<!^)(?=[A-Z])", "-", member["variant"]).lower()
-                if not renamed or renamed[1] not in ("kebab-case", "lowercase"):
-                    raise ValueError(f"{verb}.rs: how are the variants of {shape.name} named?")
-                shape.words.append(words if renamed[1] == "kebab-case" else words.replace("-", ""))
-            elif "serde(skip)" in said:
-                continue
-            elif "serde(flatten)" in said:
-                shape.base = member["type"]
-            else:
-                name = re.search(r'rename = "(\w+)"', said)
-                shape.members.append(
-                    Member(
-                        name[1] if name else member["field"].removeprefix("r#"),
-                        comment(member["doc"]),
-                        member["type"],
-                        "serde(default" in said,
-                    )
-                )
-        shapes.append(shape)
-    return shapes
 
 
 def python_type(rust: str, known: dict[str, Shape], used: set[str]) -> str:
@@ -164,6 +81,8 @@ def absent(annotation: str) -> str:
 
 def docstring(text: str) -> str:
     """Return prose as the docstring of a class or a field."""
+    for rust, python in (("`None`", "None"), ("`true`", "True"), ("`false`", "False")):
+        text = text.replace(rust, python)
     if len(text) + 10 <= WIDTH:
         return f'    """{text}"""'
     lines = textwrap.wrap(text, WIDTH - 7)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from contract import check_document
+
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = ROOT / "workloads"
 GIB = 1024**3
@@ -135,7 +137,10 @@ def hold_to_contract(report: dict[str, Any]) -> None:
 
 
 def hold_to_shapes(report: dict[str, Any]) -> dict[str, Any]:
-    """Check that the Python results have each field of a report, and no other; return the report."""
+    """Check that a report follows its schema, and that the Python results have each of its fields and no
+    other; return the report.
+    """
+    check_document(report)
     from memfit import results
     from memfit._api.decode import decode, encode
 

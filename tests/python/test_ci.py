@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract import check_document
 from runs import MIB, memfit
 
 TRAIN = """
@@ -88,6 +89,7 @@ def ci(
 def rows(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
     document = json.loads(done.stdout)
     assert document["schema"] == "memfit.ci/1"
+    check_document(document)
     return {row["script"]: row for row in document["rows"]}
 
 
@@ -173,6 +175,32 @@ def test_other_answers(tmp_path: Path) -> None:
     head = found["large"]["head"]
     assert (head["fits"], head["peak"]["allocated"] >= 80 * 1024 * MIB) == (False, True)
     assert any("old.t4.toml" in note for note in json.loads(done.stdout)["notes"])
+
+
+def test_the_largest_batch_that_fits_is_found(tmp_path: Path) -> None:
+    """A sample takes 1 GiB: itself, and its product with the weight. A T4 has 14.6 GiB, of which CUDA takes
+    less than a half.
+    """
+    folder = project(
+        tmp_path / "project",
+        "[tool.memfit.ci]\ngpus = ['t4']\n[[tool.memfit.ci.scripts]]\n"
+        f"command = '{sys.executable} train.py --batch-size 8'\nlargest-batch = true\nsteps = 1\n",
+    )
+    (folder / "train.py").write_text(
+        "import argparse, torch\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--batch-size', type=int)\n"
+        "batch = parser.parse_args().batch_size\n"
+        "weight = torch.nn.Parameter(torch.ones((), device='cuda'))\n"
+        "optimizer = torch.optim.SGD([weight], lr=0.1)\n"
+        "samples = torch.zeros(batch, 128, 1 << 20, device='cuda')\n"
+        "(samples * weight).sum().backward()\n"
+        "optimizer.step()\n"
+    )
+    document = json.loads(ci(folder, "--accept").stdout)
+    check_document(document)
+    assert document["rows"][0]["head"]["largest_batch"] == 14
+    assert "largest-batch = 14\n" in (folder / ".memfit/baselines/train.t4.toml").read_text()
 
 
 def test_an_interruption_leaves_nothing(tmp_path: Path) -> None:

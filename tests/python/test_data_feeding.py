@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
+from contract import check_document
 from runs import invoke
-
-SCHEMA = Path(__file__).parent / "schemas" / "memfit.data-loader-1.json"
 
 SCRIPT = """
 import argparse, time
@@ -62,7 +59,7 @@ def measured(folder: Path, *arguments: str, status: int) -> dict[str, Any]:
     done = invoke([*words, "--loader", sys.executable, str(script), *arguments], cwd=folder)
     assert done.status == status, done.stderr + done.stdout
     report = done.report
-    jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(report)
+    check_document(report)
     return report
 
 

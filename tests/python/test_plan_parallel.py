@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import MIB, ROOT, memfit
+from runs import MIB, ROOT, hold_to_shapes, memfit
 
 SCRIPT = str(ROOT / "workloads" / "feed_forward.py")
 SMALL = ("--width", "512", "--layers", "4", "--batch-size", "64")
@@ -26,7 +26,11 @@ def planned(gpu: str, *arguments: str, options: tuple[str, ...] = ()) -> tuple[i
         command = [memfit(), "plan", "--gpu", gpu, "--format", "json", "-o", str(file), *options]
         command += ["--", sys.executable, SCRIPT, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        return done.returncode, json.loads(done.stdout), file.read_text() if file.exists() else ""
+        return (
+            done.returncode,
+            hold_to_shapes(json.loads(done.stdout)),
+            file.read_text() if file.exists() else "",
+        )
 
 
 def test_a_model_that_does_not_fit_on_one_gpu_is_sharded():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contract import check_document
 from runs import MIB, ROOT, invoke
 
 sys.path.insert(0, str(ROOT / "scripts/replay"))
@@ -62,7 +63,9 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def replay(file: Path, *arguments: str, status: int = 0) -> dict[str, Any]:
     answer = invoke(["replay", str(file), "--format", "json", *arguments])
     assert answer.status == status, answer.stderr
-    return json.loads(answer.stdout)
+    document = json.loads(answer.stdout)
+    check_document(document)
+    return document
 
 
 def test_a_recorded_run_is_replayed_device_by_device(recording: Path) -> None:

@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
+from contract import check_document
 from runs import MIB, memfit
 
-SCHEMA = Path(__file__).parent / "schemas" / "memfit.shrink-1.json"
 # A transformer whose sizes are multiples of the quantizer's blocks, so that bytes can be counted by hand.
 SCRIPT = """
 import torch
@@ -122,7 +121,7 @@ def rows(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_the_document_has_the_contracts_shape(document: dict[str, Any]) -> None:
-    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    check_document(document)
     for row in [document["baseline"], *document["rows"]]:
         for column in ("training", "inference"):
             peak = row[column]
@@ -228,7 +227,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_script_that_trains_nothing_has_no_table(folder: Path) -> None:
     document = shrink(folder, "--", sys.executable, "infer.py", status=2)
-    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+    check_document(document)
     assert document["problem"]["kind"] == "nothing-to-shrink"
     assert document["rows"] == []
     assert document["baseline"] is None

@@ -9,7 +9,7 @@ use serde_json::Value;
 use support::all;
 
 fn schema() -> Value {
-    serde_json::from_str(include_str!("../schema/run.json")).unwrap()
+    serde_json::from_str(include_str!("../../../docs/schema/memfit.run-1.json")).unwrap()
 }
 
 /// Violations of a schema: as much of JSON Schema as ours uses; anything else is refused.
@@ -35,6 +35,14 @@ fn violations(value: &Value, schema: &Value, root: &Value, path: &str, found: &m
                 violations(value, schema, root, path, &mut inner);
                 inner.is_empty()
             }),
+            "prefixItems" => {
+                for (index, (item, schema)) in array(value).iter().zip(array(wanted)).enumerate() {
+                    violations(item, schema, root, &format!("{path}/{index}"), found);
+                }
+                true
+            }
+            "minItems" => value.as_array().is_none_or(|items| items.len() as u64 >= wanted.as_u64().unwrap()),
+            "maxItems" => value.as_array().is_none_or(|items| items.len() as u64 <= wanted.as_u64().unwrap()),
             "items" => {
                 for (index, item) in value.as_array().into_iter().flatten().enumerate() {
                     violations(item, wanted, root, &format!("{path}/{index}"), found);
@@ -53,9 +61,13 @@ fn violations(value: &Value, schema: &Value, root: &Value, path: &str, found: &m
                 wanted.as_array().unwrap().iter().all(|name| object.contains_key(name.as_str().unwrap()))
             }),
             "additionalProperties" => {
-                assert_eq!(wanted, false, "the schema is closed");
-                let known = &rules["properties"];
-                value.as_object().is_none_or(|object| object.keys().all(|name| known.get(name).is_some()))
+                let known = rules.get("properties");
+                for (name, value) in value.as_object().into_iter().flatten() {
+                    if known.is_none_or(|known| known.get(name).is_none()) {
+                        violations(value, wanted, root, &format!("{path}/{name}"), found);
+                    }
+                }
+                true
             }
             other => panic!("the schema uses `{other}`, which this test does not know"),
         };
@@ -63,6 +75,10 @@ fn violations(value: &Value, schema: &Value, root: &Value, path: &str, found: &m
             found.push(format!("{path}: {value} violates {rule}: {wanted}"));
         }
     }
+}
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
 }
 
 fn is_a(value: &Value, name: &str) -> bool {
@@ -98,7 +114,8 @@ fn every_report_matches_its_schema() {
 
 #[test]
 fn every_explanation_is_as_promised() {
-    let schema: Value = serde_json::from_str(include_str!("../schema/explain.json")).unwrap();
+    let schema: Value =
+        serde_json::from_str(include_str!("../../../docs/schema/memfit.explain-1.json")).unwrap();
     for report in support::explained::each() {
         let value = serde_json::to_value(&report).unwrap();
         assert_eq!(check_against(&value, &schema), Vec::<String>::new());
@@ -111,7 +128,8 @@ fn every_explanation_is_as_promised() {
 
 #[test]
 fn every_comparison_of_cards_is_as_promised() {
-    let schema: Value = serde_json::from_str(include_str!("../schema/cards.json")).unwrap();
+    let schema: Value =
+        serde_json::from_str(include_str!("../../../docs/schema/memfit.cards-1.json")).unwrap();
     for report in support::compared::each() {
         let value = serde_json::to_value(&report).unwrap();
         assert_eq!(check_against(&value, &schema), Vec::<String>::new());
@@ -124,7 +142,8 @@ fn every_comparison_of_cards_is_as_promised() {
 
 #[test]
 fn every_replay_report_matches_its_schema() {
-    let schema: Value = serde_json::from_str(include_str!("../schema/replay.json")).unwrap();
+    let schema: Value =
+        serde_json::from_str(include_str!("../../../docs/schema/memfit.replay-1.json")).unwrap();
     for (name, report) in support::replayed::each() {
         let good = serde_json::to_value(&report).unwrap();
         assert_eq!(check_against(&good, &schema), Vec::<String>::new(), "{name}");
@@ -169,9 +188,10 @@ fn what_breaks_the_promise_is_seen() {
     ] {
         assert!(!check(&broken(pointer, value.clone())).is_empty(), "{value} passes at {pointer}");
     }
+    // A newer release may have more to say.
     let mut more = good.clone();
     more["surprise"] = Value::from(1);
-    assert!(!check(&more).is_empty());
+    assert_eq!(check(&more), Vec::<String>::new());
 }
 
 #[test]

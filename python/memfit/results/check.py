@@ -12,7 +12,7 @@ class CheckReport(CheckQuestions):
     """Findings, and what could not be read."""
 
     schema: str
-    """`memfit.check/1`."""
+    """The name and version of this schema."""
     findings: tuple[CheckFinding, ...]
     """Findings."""
     problems: tuple[CheckProblem, ...]

@@ -5,7 +5,7 @@ use serde::Serialize;
 /// Findings, and what could not be read.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckReport {
-    /// `memfit.check/1`
+    /// [`schema::CHECK`](super::schema::CHECK).
     pub schema: &'static str,
     /// Findings.
     pub findings: Vec<CheckFinding>,

@@ -20,7 +20,7 @@ pub struct RuleEntry {
 /// All rules.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleList {
-    /// `memfit.rules/1`
+    /// [`schema::RULES`](super::schema::RULES).
     pub schema: &'static str,
     /// By name.
     pub rules: Vec<RuleEntry>,
@@ -29,7 +29,7 @@ pub struct RuleList {
 /// A rule's page.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleReport {
-    /// `memfit.rule/1`
+    /// [`schema::RULE`](super::schema::RULE).
     pub schema: &'static str,
     /// The rule.
     pub rule: RuleEntry,
