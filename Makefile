@@ -15,6 +15,7 @@
 #   make integrations  trainers of other libraries with memfit, with the oldest and the newest supported releases
 #   make shrink     techniques of `memfit shrink` that need peft, torchao or torch-pruning
 #   make symbols  the kernels of PyTorch's releases, to which layouts are held; TORCH="2.15.0" for one (1 GB each)
+#   make site     the documentation as static pages, into target/site/html
 #   make dist     what is distributed, into dist/: wheel, sdist, stand-alone command, conda recipe; checked
 #   make arm64    build for ARM, and run scripts and the Rust tests there under emulation; takes root, and hours
 #   make dist-again  build the sdist once more in another folder: the wheel must have the same hash
@@ -34,7 +35,7 @@ STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
-.PHONY: help demo test test-rust test-python test-exhaustive test-newest check bench fuzz properties parallel models mutants differential libraries integrations shrink matrix symbols clean \
+.PHONY: help demo test test-rust test-python test-exhaustive test-newest check bench fuzz properties parallel models mutants differential libraries integrations shrink site matrix symbols clean \
         dist dist-again dist-matrix arm64 release-rehearsal release-check release-upload release-page
 .DELETE_ON_ERROR:
 
@@ -104,6 +105,11 @@ libraries: $(STAMPS)/memfit
 # Environments of their own: the oldest and the newest releases of the trainers.
 integrations: $(STAMPS)/memfit
 	$(BIN)/python scripts/integrations.py
+
+site: requirements/site.txt $(STAMPS)/venv
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-site
+	$(BIN)/uv pip install --quiet --python $(VENV)-site/bin/python -r requirements/site.txt
+	NO_MKDOCS_2_WARNING=1 $(VENV)-site/bin/python scripts/site/build.py
 
 # Beside the environment of the tests, which the libraries for smaller models do not change.
 shrink: $(STAMPS)/test $(STAMPS)/memfit

@@ -218,6 +218,23 @@ def test_a_script_that_makes_its_own_batches_is_divided_by_their_names():
     assert run.status == 0
     said = "the plan's `resize-before-upload` was not applied: no batch came from a PyTorch DataLoader"
     assert said in run.report["fidelity"]["notes"], run.report["fidelity"]
+    # A plan that does not name what the batch is called divides nothing, which is reported, too.
+    (folder / "memfit.plan.toml").write_text("micro_batch = 2\n")
+    run = again(folder, report["budget"])
+    said = "the plan's `micro-batch` was not applied: no batch came from a PyTorch DataLoader"
+    assert said in run.report["fidelity"]["notes"], run.report["fidelity"]
+
+
+def test_a_loop_that_ends_before_a_divided_step_is_complete_does_not_decide(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BY_NAME)
+    (tmp_path / "memfit.plan.toml").write_text(
+        'micro_batch = 1\n[made_for]\nbatch = 48\nbatch_names = ["batch_size"]\n'
+    )
+    run = again(tmp_path, 8 << 30)
+    # Each step takes 48 turns of the loop, which has fewer.
+    assert run.status == 2
+    assert (run.report["verdict"], run.report["problem"]["kind"]) == ("unknown", "no-step")
+    assert "ran too few of them" in run.report["problem"]["message"]
 
 
 WIDE = """

@@ -18,7 +18,12 @@ import pytest
 from runs import memfit
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples/classifier/README.md"]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs/remedies").glob("*.md")),
+    ROOT / "examples/classifier/README.md",
+]
 FENCE = re.compile(r"^(?:<!-- status: (?P<status>\d+) -->\n)?```console\n(?P<body>.*?)^```$", re.M | re.S)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 

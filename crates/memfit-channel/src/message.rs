@@ -410,6 +410,10 @@ pub struct Done {
     /// run with yet.
     #[serde(default)]
     pub unmet: u64,
+    /// `true` if the script ended while a plan held back its first optimizer step, whose other micro-batches
+    /// never came.
+    #[serde(default)]
+    pub held: bool,
     /// Data supply of its training, if it has a PyTorch loader.
     #[serde(default)]
     pub feeding: Option<Feeding>,
@@ -466,6 +470,7 @@ mod tests {
             epoch_end: true,
             growth_per_step: Some(-1),
             unmet: 0,
+            held: false,
             feeding: Some(Feeding { workers: 2, batches: 9, period_ns: None }),
             asks_size: true,
             devices: [(0, stats), (11, stats)].into(),

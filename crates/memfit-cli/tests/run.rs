@@ -73,6 +73,7 @@ fn play_with_torch(part: &str, mut script: Script) {
                 epoch_end: false,
                 growth_per_step: None,
                 unmet: 0,
+                held: false,
                 feeding: None,
                 asks_size: false,
                 devices,

@@ -64,6 +64,8 @@ struct Evidence {
     unmet: u64,
     /// `true` if a rank was ended before it had completed a step.
     stepless: bool,
+    /// `true` if the script ended while a plan held back a rank's first step.
+    held: bool,
     /// `true` if a run with such sizes at their lower bound ran out of memory as well; `None` without such a
     /// run.
     lower_fails: Option<bool>,
@@ -138,6 +140,7 @@ impl Evidence {
             device_upper: facts.fullest().map_or(0, |rank| rank.peak.device_upper),
             unmet: facts.ranks.iter().filter_map(|rank| Some(rank.done.as_ref()?.unmet)).max().unwrap_or(0),
             stepless: facts.ended == Ended::Stalled && facts.steps() == 0,
+            held: facts.ranks.iter().any(|rank| rank.done.as_ref().is_some_and(|done| done.held)),
             lower_fails: lower.map(|facts| facts.oom.is_some()),
             numbers,
         }
@@ -246,6 +249,11 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     if evidence.stepless {
         let message = "It ended before every rank had completed a step, so gradients and optimizer state were not all allocated.";
         let hint = "allow more time with `--timeout`; `--show-output` shows what it does";
+        return (Verdict::Unknown, problem("no-step", message, Some(hint)));
+    }
+    if evidence.held {
+        let message = "It ended before an optimizer step under the plan was complete: the plan makes the script's batches smaller, and its loop ran too few of them for one step. Optimizer state was not allocated.";
+        let hint = "let the script's own loop run longer";
         return (Verdict::Unknown, problem("no-step", message, Some(hint)));
     }
     if evidence.unmet > 0 {
@@ -357,6 +365,7 @@ mod tests {
             device_upper: 12 * GIB,
             unmet: 0,
             stepless: false,
+            held: false,
             lower_fails: None,
             numbers: Numbers::Untried,
         }
@@ -473,5 +482,6 @@ mod tests {
             check(&Evidence { unmet, ..plain(Ended::Complete) }, verdict, kind);
         }
         check(&Evidence { stepless: true, ..plain(Ended::Stalled) }, Unknown, Some("no-step"));
+        check(&Evidence { held: true, ..plain(Ended::Exited(0)) }, Unknown, Some("no-step"));
     }
 }

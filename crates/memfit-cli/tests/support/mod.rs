@@ -192,6 +192,7 @@ impl Script {
             epoch_end: true,
             growth_per_step: Some(0),
             unmet: 0,
+            held: false,
             feeding: None,
             asks_size: false,
             devices: [(0, stats)].into(),

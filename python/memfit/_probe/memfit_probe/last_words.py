@@ -58,6 +58,7 @@ def send(session, reason):
         epoch_end=session.loaders.epoch_end,
         growth_per_step=growth(session.after_step),
         unmet=made_in_the_only_step(session) if reason == "steps" and steps == 1 and not forward_only else 0,
+        held=steps == 0 and session.planned is not None and session.planned.round.held,
         feeding=session.loaders.feeding.describe(),
         asks_size=kinds.asks_size,
         devices={device: session.peaks.statistics_of(device) for device in session.devices()},

@@ -85,9 +85,7 @@ class Planned:
         self.scaling = Scaling()
         self.fetched = Fetched()
         self.round = Round(self)
-        self.steps = 0
-        self.batches = 0
-        self.forwards = 0
+        self.steps = self.batches = self.forwards = 0
         self.seen = 0
         self.largest = 0
         # Samples seen by a model without an optimizer and without gradients.
@@ -439,9 +437,11 @@ class Planned:
 
     def send_facts(self):
         """Send the facts about the training at the end."""
-        if self.arriving is None:
-            for name in sorted(self._levers_of("DATA")):
-                self._refuse(name, NO_LOADER)
+        unmet = sorted(self._levers_of("DATA")) if self.arriving is None else []
+        if not (self.batches or self.by_name or self.infers) and 0 < (self.micro_batch or 0) < self.seen:
+            unmet.append("micro-batch")
+        for name in unmet:
+            self._refuse(name, NO_LOADER)
         if self.part == "training" and self.target is not None:
             self.peaks = part.peaks(self.session)
         optimizers = list(self.session.optimizers)
