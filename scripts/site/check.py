@@ -1,0 +1,118 @@
+"""Look at every page of the site in a browser.
+
+    python scripts/site/check.py [--site target/site/html] [--pictures FOLDER]
+
+At three widths, light and dark: no page is wider than its window, nothing is fetched from elsewhere, nothing
+is thrown, text and background differ enough, the keyboard reaches the navigation, and search finds a page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/python"))
+
+from chromium import Chromium, find  # noqa: E402
+
+WIDTHS = (390, 820, 1400)
+SCHEMES = ("light", "dark")
+LOADED = "true"
+#: Contrast that text needs by WCAG 2.2, level AA.
+CONTRAST = 4.5
+WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+# The least contrast of running text to the page behind it, with the tag that has it.
+LEAST_CONTRAST = """(() => {
+  const channels = text => (text.match(/[\\d.]+/g) || []).map(Number);
+  const light = ([r, g, b]) => {
+    const part = value => (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+    return 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
+  };
+  const over = (top, below) => {
+    const alpha = top[3] ?? 1;
+    return [0, 1, 2].map(index => top[index] * alpha + below[index] * (1 - alpha));
+  };
+  const behind = element => {
+    const layers = [];
+    for (let each = element; each; each = each.parentElement)
+      layers.push(channels(getComputedStyle(each).backgroundColor));
+    return layers.reverse().reduce((below, layer) => layer.length ? over(layer, below) : below, [255, 255, 255]);
+  };
+  let least = [99, ""];
+  for (const element of document.querySelectorAll("article p, article li, article td, article h1, article h2, article a, pre code")) {
+    if (!element.textContent.trim() || element.classList.contains("headerlink")) continue;
+    const page = behind(element), text = over(channels(getComputedStyle(element).color), page);
+    const [high, low] = [light(text), light(page)].sort((a, b) => b - a);
+    const ratio = (high + 0.05) / (low + 0.05);
+    if (ratio < least[0]) least = [ratio, element.tagName + ": " + element.textContent.trim().slice(0, 40)];
+  }
+  return least;
+})()"""
+SEARCH = """(async () => {
+  const field = document.querySelector("[data-md-component=search-query]");
+  field.focus();
+  field.value = "checkpointing";
+  field.dispatchEvent(new Event("input", {bubbles: true}));
+  field.dispatchEvent(new KeyboardEvent("keyup", {bubbles: true, key: "g"}));
+  for (let turn = 0; turn < 100; turn++) {
+    const found = document.querySelectorAll(".md-search-result__link");
+    if (found.length) return [...found].map(each => each.getAttribute("href")).join(" ");
+    await new Promise(done => setTimeout(done, 100));
+  }
+  return "";
+})()"""
+FOCUS = "document.activeElement.closest('nav, header, .md-skip') !== null || document.activeElement.matches('.md-skip')"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--site", type=Path, default=ROOT / "target/site/html")
+    parser.add_argument("--pictures", type=Path)
+    args = parser.parse_args()
+    program = find()
+    if program is None:
+        print("no Chromium here: the pages were built, and not looked at", file=sys.stderr)
+        return 0
+    pages = sorted(path for path in args.site.rglob("*.html") if path.name != "404.html")
+    faults = []
+    with Chromium(program, "--allow-file-access-from-files") as browser:
+        for scheme in SCHEMES:
+            browser.prefer(**{"prefers-color-scheme": scheme})
+            for width in WIDTHS:
+                browser.size(width, 900)
+                for page in pages:
+                    faults += [f"{fault} ({width}, {scheme})" for fault in look(browser, page, args.site)]
+                    if args.pictures:
+                        name = page.relative_to(args.site).with_suffix("").as_posix().replace("/", "-")
+                        args.pictures.mkdir(parents=True, exist_ok=True)
+                        browser.screenshot(args.pictures / f"{name}-{width}-{scheme}.png")
+        browser.open((args.site / "index.html").as_uri(), LOADED)
+        browser.key("Tab")
+        if not browser.evaluate(FOCUS):
+            faults.append("the first Tab does not reach the navigation")
+        if "docs/remedies/activation-checkpointing.html" not in browser.evaluate(SEARCH):
+            faults.append("search for `checkpointing` does not find its page")
+        faults += [f"fetched from elsewhere: {url}" for url in browser.requests if url.startswith("http")]
+        faults += [f"the browser complains: {complaint}" for complaint in browser.complaints]
+    for fault in dict.fromkeys(faults):
+        print(fault, file=sys.stderr)
+    print(f"{len(pages)} pages at {len(WIDTHS)} widths, light and dark: {len(faults)} faults")
+    return int(bool(faults))
+
+
+def look(browser: Chromium, page: Path, site: Path) -> list[str]:
+    """Return the faults of a page."""
+    browser.open(page.as_uri(), LOADED)
+    name, faults = page.relative_to(site), []
+    if (wider := browser.evaluate(WIDER)) > 0:
+        faults.append(f"{name} is {wider} pixels wider than its window")
+    ratio, where = browser.evaluate(LEAST_CONTRAST)
+    if ratio < CONTRAST:
+        faults.append(f"{name}: a contrast of {ratio:.1f} in {where}")
+    return faults
+
+
+if __name__ == "__main__":
+    sys.exit(main())
