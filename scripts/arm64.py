@@ -126,7 +126,7 @@ def sources() -> str:
     return digest.hexdigest()
 
 
-def build_wheel(folder: Path) -> Path:
+def build_wheel(folder: Path, memfit: Path) -> Path:
     """The wheel for ARM, built unless the one at hand is of the same sources."""
     out, stamp, made_of = folder / "dist", folder / "dist.sources", sources()
     if stamp.exists() and stamp.read_text() == made_of and list(out.glob("*.whl")):
@@ -134,11 +134,11 @@ def build_wheel(folder: Path) -> Path:
         return next(out.glob("*.whl"))
     tell("building the wheel for ARM, which takes ten minutes and more")
     command = [sys.executable, ROOT / "scripts/dist/build.py", "--processor", "aarch64", "--only", "wheel"]
-    environment = os.environ | {
-        "MEMFIT_RUNNER": f"{emulated.EMULATOR} -L {folder / 'root'}",
-        "CARGO_TARGET_DIR": str(folder / "target"),
-    }
-    for step in ([*command, "--out", out], [sys.executable, ROOT / "scripts/dist/check.py", out]):
+    environment = os.environ | {"CARGO_TARGET_DIR": str(folder / "target")}
+    for step in (
+        [*command, "--out", out, "--page", memfit],
+        [sys.executable, ROOT / "scripts/dist/check.py", out],
+    ):
         if subprocess.run(list(map(str, step)), env=environment, check=False).returncode:
             sys.exit(f"the wheel for ARM was not built: `{shlex.join(map(str, step))}` failed")
     stamp.write_text(made_of)
@@ -173,7 +173,7 @@ def answer(done: subprocess.CompletedProcess[str], seconds: float) -> dict[str, 
 
 def peaks(folder: Path, results: Results, memfit: Path) -> None:
     system = emulated.make(folder)
-    wheel = build_wheel(folder)
+    wheel = build_wheel(folder, memfit)
     emulated.install(folder / "site", wheel, again="memfit")
     system.seen = {"memfit": ROOT, "site": folder / "site"}
     found = results.of("peaks", hashlib.sha256(wheel.read_bytes()).hexdigest())
