@@ -64,7 +64,7 @@ class System:
             'exec chroot . env -i PATH=/usr/bin:/bin HOME=/root TERM=dumb "$@"',
         ]
         return subprocess.run(
-            ["unshare", "--mount", "--pid", "--fork", "sh", "-c", " && ".join(inside), "sh", *command],
+            ["unshare", "--mount", "--pid", "--kill-child", "sh", "-c", " && ".join(inside), "sh", *command],
             cwd=self.folder,
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
             stdout=subprocess.PIPE,
