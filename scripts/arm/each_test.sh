@@ -2,12 +2,14 @@
 # Runs each test of a program in a process of its own: each_test.sh PROGRAM SECONDS
 #
 # Prints `passed`, `ignored`, `failed` or `endless` and the test's name. The output of a test that did not pass
-# is kept in /tmp/memfit-tests.
+# is kept in the folder KEPT.
 set -eu
 program=$1
 limit=$2
-export program limit
-mkdir -p /tmp/memfit-tests
+kept=${KEPT:-/tmp/memfit-tests}
+export program limit kept
+rm -rf "$kept"
+mkdir -p "$kept"
 listed=$("$program" --list --format terse)
 tests=$(echo "$listed" | sed -n 's/: test$//p')
 if [ -z "$tests" ]; then
@@ -15,7 +17,7 @@ if [ -z "$tests" ]; then
     exit
 fi
 echo "$tests" | xargs -P "$(nproc)" -n 1 sh -c '
-    output=/tmp/memfit-tests/$(echo "$0" | sed "s/::/./g")
+    output=$kept/$(echo "$0" | sed "s/::/./g")
     if timeout -k 5 "$limit" "$program" --exact "$0" >"$output" 2>&1; then
         if grep -q "; 1 ignored" "$output"; then echo "ignored $0"; else echo "passed $0"; fi
         rm -f "$output"
