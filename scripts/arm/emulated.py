@@ -1,6 +1,6 @@
 """A Debian for ARM beside this machine's system, and what runs in it under emulation.
 
-`scripts/arm64.py` uses it. Everything is kept in one folder: `root` (the system), `site` (PyTorch's packages
+`scripts/arm64.py` uses it; `python scripts/arm/emulated.py FOLDER` says what this machine lacks. Everything is kept in one folder: `root` (the system), `site` (PyTorch's packages
 for ARM), and a stamp beside each, which says that it is whole.
 """
 
@@ -53,6 +53,17 @@ def require(folder: Path) -> None:
 
 def obstacle(folder: Path) -> str | None:
     """What is in the way; nothing if all is there."""
+    for missing, remedy in (
+        (shutil.which("cargo-zigbuild") is None, "cargo-zigbuild"),
+        (not UV.exists(), UV),
+    ):
+        if missing:
+            return f"there is no {remedy}: call `make arm64`, which brings it"
+    return of_machine(folder)
+
+
+def of_machine(folder: Path) -> str | None:
+    """What this machine lacks that no environment of Python brings."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         return f"this emulates ARM on Linux on x86-64, and this is {platform.system()} on {platform.machine()}: `make test` runs everything natively on an ARM machine"
     if os.geteuid() != 0:
@@ -61,19 +72,15 @@ def obstacle(folder: Path) -> str | None:
     missing = [package for tool, package in packages.items() if shutil.which(tool) is None]
     if missing:
         return f"there is no {' and no '.join(missing)} here: `apt-get install {' '.join(missing)}`"
-    tools = {"cargo": "install Rust (rustup.rs)", "cargo-zigbuild": "call `make arm64`, which brings it"}
-    for tool, remedy in tools.items():
-        if shutil.which(tool) is None:
-            return f"there is no `{tool}` here: {remedy}"
-    if not UV.exists():
-        return f"there is no {UV}: call `make arm64`, which brings it"
+    if shutil.which("cargo") is None:
+        return "there is no `cargo` here: rustup installs it (rustup.rs)"
     if not rust_library().is_dir():
         return f"Rust has no standard library for ARM here: `rustup target add {TARGET}`"
     if not (folder / "site.torch").exists():
         kept = next(parent for parent in (folder, *folder.parents) if parent.exists())
         free = shutil.disk_usage(kept).free
         if free < ROOM:
-            return f"{kept} has {free >> 30} GiB left, and this takes {ROOM >> 30}: `--folder` names another place"
+            return f"{kept} has {free >> 30} GiB left, and this takes {ROOM >> 30}: `make arm64 ARM64=FOLDER` takes another place"
     return register_emulator()
 
 
@@ -221,3 +228,7 @@ def programs(messages: str) -> list[tuple[str, str]]:
         if message.get("executable") and message["profile"]["test"]:
             found.append((str(Path(message["manifest_path"]).parent), message["executable"]))
     return found
+
+
+if __name__ == "__main__":
+    sys.exit(of_machine(Path(sys.argv[1]).resolve()))

@@ -56,7 +56,7 @@ def test_a_machine_that_has_all_of_it_may_begin(complete: Any, tmp_path: Path) -
         ("debootstrap", "`apt-get install debootstrap`"),
         ("cargo-zigbuild", "`make arm64`"),
         ("library", "`rustup target add aarch64-unknown-linux-gnu`"),
-        ("disk", "`--folder`"),
+        ("disk", "ARM64=FOLDER"),
         ("flag", "`echo -1 > "),
         ("binfmt", "privileged container"),
     ],
