@@ -1,7 +1,7 @@
 """A Debian for ARM beside this machine's system, and what runs in it under emulation.
 
 `scripts/arm64.py` uses it; `python scripts/arm/emulated.py FOLDER` says what this machine lacks. Everything
-is kept in one folder: `root` (the system), `site` (PyTorch's packages for ARM), and a stamp beside each, which
+is kept in one folder: `root` (the system), `site` (PyTorch's packages for ARM), and a stamp beside each that
 says that it is whole.
 """
 
