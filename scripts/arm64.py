@@ -21,6 +21,7 @@ import shlex
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ TABLE = ROOT / "measurements/arm64.md"
 INSIDE = ("env", "--chdir=/memfit", "PYTHONPATH=/site", "python3", "-m", "memfit")
 # Emulated, everything takes ten to thirty times as long.
 RUN_TIMEOUT = 3600
-TEST_TIMEOUT = 600
+TEST_TIMEOUT = 300
 # These look at the sources, which are the same for every processor.
 NOT_RUN = {"memfit-tidy"}
 # In this order: what the processor can change first.
@@ -263,16 +264,22 @@ def rust(folder: Path, results: Results, chosen: list[str]) -> None:
     system.seen[str(ROOT).lstrip("/")] = ROOT
     system.written[str(target).lstrip("/")] = target
     found = results.of("rust", "")
-    for number, crate in enumerate(chosen or crates(), 1):
-        if crate in found and not chosen:
-            tell(f"crate {number}: {crate}: run already")
-            continue
-        tell(f"crate {number} of {len(chosen or crates())}: {crate}")
-        began = time.monotonic()
-        one = emulated.test(system, target, crate, build.GLIBC, TEST_TIMEOUT)
-        found[crate] = one | {"seconds": round(time.monotonic() - began), "commit": commit()}
-        results.save()
-        tell(f"{crate}: {one.get('error') or counts(one)}")
+    wanted = chosen or [crate for crate in crates() if crate not in found]
+    tell(f"{len(wanted)} crates to test, {len(crates()) - len(wanted)} not in this call or tested already")
+    # The next crates are built while one is tested.
+    with ThreadPoolExecutor(max_workers=1) as builder:
+        builds = [builder.submit(emulated.build_tests, target, crate, build.GLIBC) for crate in wanted]
+        for number, (crate, building) in enumerate(zip(wanted, builds, strict=True), 1):
+            programs = building.result()
+            tell(f"crate {number} of {len(wanted)}: {crate}")
+            began = time.monotonic()
+            if isinstance(programs, str):
+                one: dict[str, Any] = {"error": programs}
+            else:
+                one = emulated.run_tests(system, programs, TEST_TIMEOUT)
+            found[crate] = one | {"seconds": round(time.monotonic() - began), "commit": commit()}
+            results.save()
+            tell(f"{crate}: {one.get('error') or counts(one)}")
 
 
 def counts(one: dict[str, Any]) -> str:

@@ -192,16 +192,21 @@ def install_torch(site: Path) -> None:
 # --- Test programs ------------------------------------------------------------------------------------------
 
 
-def test(system: matrix.System, target: Path, crate: str, glibc: str, seconds: int) -> dict[str, Any]:
-    """Build a crate's tests and run each in a process of its own, as nextest does, for at most `seconds`."""
+def build_tests(target: Path, crate: str, glibc: str) -> list[tuple[str, str]] | str:
+    """Build a crate's tests: its programs with their package's folder, or why there are none."""
     command = ["cargo-zigbuild", "test", "--package", crate, "--locked", "--lib", "--bins", "--tests"]
     command += ["--target", f"{TARGET}.{glibc}", "--no-run", "--message-format", "json-render-diagnostics"]
     environment = os.environ | {"CARGO_TARGET_DIR": str(target), "CARGO_INCREMENTAL": "0"}
     built = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=False)
     if built.returncode:
-        return {"error": f"its tests were not built: {built.stderr[-1500:]}"}
+        return f"its tests were not built: {built.stderr[-1500:]}"
+    return sorted(programs(built.stdout))
+
+
+def run_tests(system: matrix.System, programs: list[tuple[str, str]], seconds: int) -> dict[str, Any]:
+    """Run each test in a process of its own, as nextest does, for at most `seconds`."""
     found: dict[str, Any] = {"passed": 0, "ignored": 0, "failed": {}}
-    for folder, program in sorted(programs(built.stdout)):
+    for folder, program in programs:
         surroundings = [f"CARGO_MANIFEST_DIR={folder}", f"INSTA_WORKSPACE_ROOT={HERE}", "INSTA_UPDATE=no"]
         # Emulated, a property's many cases take minutes.
         surroundings += ["PROPTEST_RNG_SEED=2026", "PROPTEST_CASES=16"]
