@@ -261,6 +261,7 @@ def rust(folder: Path, results: Results, chosen: list[str]) -> None:
     """The Rust tests, in the emulated system, where their own child processes are emulated, too."""
     system, target = emulated.make(folder), folder / "tests"
     target.mkdir(exist_ok=True)
+    emulated.give_compiler(system)
     system.seen[str(ROOT).lstrip("/")] = ROOT
     system.written[str(target).lstrip("/")] = target
     found = results.of("rust", "")
