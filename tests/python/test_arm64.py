@@ -109,13 +109,14 @@ def test_results_are_kept_for_the_same_wheel_and_beside_those_of_another_call(
     peak = {"allocated": 1, "reserved": 2, "device": 3}
     here = {"verdict": "fits", "message": None, "peak": peak, "pinned": 0, "torch": "2.15.0", "seconds": 9}
     there = here | {"peak": peak | {"device": 4}}
-    other.of("peaks", "wheel")["script"] = {"here": here, "there": there}
+    case = arm64.CASES[0]
+    other.of("peaks", "wheel")[str(case)] = {"here": here, "there": there}
     one.save()
     other.save()
     kept = json.loads(path.read_text())
     assert set(kept) == {"rust", "peaks"}
     page = (tmp_path / "arm64.md").read_text()
-    assert "| script | fits | 1 | 2 | **3; ARM: 4** | 0 | 9 s |" in page
+    assert f"| {case} | fits | 1 | 2 | **3; ARM: 4** | 0 | 9 s |" in page
     assert "0 of 1 have the same" in page
     assert "3 passed, 1 failed" in page
     assert "`it_fails` of memfit-channel failed" in page
