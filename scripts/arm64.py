@@ -288,6 +288,11 @@ def counts(one: dict[str, Any]) -> str:
     return f"{one['passed']} passed, {len(one['failed'])} failed, {one['ignored']} ignored"
 
 
+def first_error(text: str) -> str:
+    """The first line of a compiler's or linker's output that names an error."""
+    return next((line.strip() for line in text.splitlines() if "error:" in line), text.splitlines()[0])
+
+
 def rust_page(found: dict[str, Any]) -> list[str]:
     ran = {crate: one for crate, one in found.items() if "error" not in one}
     passed = sum(one["passed"] for one in ran.values())
@@ -304,7 +309,7 @@ def rust_page(found: dict[str, Any]) -> list[str]:
         for crate, one in ran.items()
     ]
     rest = [f"- `{name}` of {crate} failed" for crate, one in ran.items() for name in one["failed"]]
-    rest += [f"- {crate}: {one['error']}" for crate, one in found.items() if "error" in one]
+    rest += [f"- {crate}: {first_error(one['error'])}" for crate, one in found.items() if "error" in one]
     missing = [crate for crate in crates() if crate not in found]
     rest += [f"- not run: {', '.join(missing)}"] if missing else []
     return [*lines, *([""] if rest else []), *rest]
