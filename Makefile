@@ -17,7 +17,7 @@
 #   make symbols  the kernels of PyTorch's releases, to which layouts are held; TORCH="2.15.0" for one (1 GB each)
 #   make site     the documentation as static pages, into target/site/html
 #   make dist     what is distributed, into dist/: wheel, sdist, stand-alone command, conda recipe; checked
-#   make arm64    build for ARM, and run scripts and the Rust tests there under emulation; takes root, and hours
+#   make arm64    build for ARM, and run scripts and the Rust tests there under emulation; takes root, and hours; ARM64=FOLDER keeps it elsewhere
 #   make dist-again  build the sdist once more in another folder: the wheel must have the same hash
 #   make release-rehearsal  install from a local index what `make dist` built, and run it
 #   make dist-matrix  install and run it in fresh Debian systems with several Pythons and releases of torch
@@ -28,6 +28,7 @@ PYTHON       ?= python3
 FUZZ_SECONDS ?= 20
 TORCH        ?=
 PROGRAMS     ?= 100
+ARM64        ?= target/arm64
 PYTEST_ARGS  ?= -n 2 --dist loadfile
 BIN          := $(VENV)/bin
 # Stamps say what was installed, so that a second run installs nothing.
@@ -36,7 +37,7 @@ SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycach
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
 .PHONY: help demo test test-rust test-python test-exhaustive test-newest check bench fuzz properties parallel models mutants differential libraries integrations shrink site matrix symbols clean \
-        dist dist-again dist-matrix arm64 release-rehearsal release-check release-upload release-page
+        dist dist-again dist-matrix arm64 arm64-machine release-rehearsal release-check release-upload release-page
 .DELETE_ON_ERROR:
 
 help:
@@ -141,9 +142,12 @@ dist: $(VENV)-dist/stamp
 dist-again: $(VENV)-dist/stamp
 	$(DIST_BIN)/python scripts/dist/again.py $(DIST)
 
-# As root, with qemu-user-static and debootstrap.
-arm64: $(STAMPS)/test $(STAMPS)/memfit $(VENV)-dist/stamp
-	PATH="$(CURDIR)/$(DIST_BIN):$$PATH" $(DIST_BIN)/python scripts/arm64.py
+# Looks first whether the machine has what it takes, before anything is installed for it.
+arm64: arm64-machine $(STAMPS)/test $(STAMPS)/memfit $(VENV)-dist/stamp
+	PATH="$(CURDIR)/$(DIST_BIN):$$PATH" $(DIST_BIN)/python scripts/arm64.py --folder $(ARM64)
+
+arm64-machine:
+	@$(PYTHON) scripts/arm/emulated.py $(ARM64)
 
 # The example is run where `make demo` has installed PyTorch.
 release-rehearsal: $(VENV)-dist/stamp

@@ -1,56 +1,50 @@
-"""Run memfit for ARM under emulation: workloads and the Rust tests, beside the same on this machine.
+"""Run memfit for ARM under emulation: scripts beside the same on this machine, and the Rust tests.
 
-    python scripts/arm64.py [--folder target/arm64] [--only peaks|rust]
+    python scripts/arm64.py [--folder target/arm64] [--only peaks|rust] [--crates "memfit-channel …"]
 
 `make arm64` calls this, in an environment with `requirements/dist.txt`. It cross-compiles the wheel with zig,
 installs it beside PyTorch's own CUDA wheel for ARM in a Debian for ARM, and runs scripts there on virtual
-GPUs: peaks have to be those of the same scripts here. Then it runs the Rust tests. It takes root (for
-`chroot`), qemu-user-static and debootstrap from the machine's packages, and Rust's standard library for ARM
-(`rustup target add aarch64-unknown-linux-gnu`), and goes on where an earlier call ended.
+GPUs: peaks have to be those of the same scripts here. Then it builds the Rust tests and runs them in the same
+Debian. It writes measurements/arm64.md after each script and each crate, and goes on where an earlier call
+ended: what is there already is neither fetched, built nor run again.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import hashlib
 import json
 import os
 import platform
-import re
-import shutil
+import shlex
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "scripts/dist"))
+sys.path[:0] = [str(ROOT / "scripts/dist"), str(ROOT / "scripts/arm")]
 
 import build  # noqa: E402
-import matrix  # noqa: E402
+import emulated  # noqa: E402
 
 TABLE = ROOT / "measurements/arm64.md"
-# The environment of the tests, with this machine's own memfit.
-BIN = ROOT / ".venv/bin"
-TARGET = "aarch64-unknown-linux-gnu"
-EMULATOR = "qemu-aarch64-static"
-BINFMT = Path("/proc/sys/fs/binfmt_misc")
-# ELF, 64 bits, little-endian, executable or shared, AArch64; `F` opens the emulator before the chroot.
-FORMAT = (
-    rb":qemu-aarch64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00"
-    rb":\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff"
-    rb":/usr/bin/qemu-aarch64-static:FP"
-)
-SUITE = "bookworm"
-PYTHON = "3.11"
 # The command in the emulated system, which sees the project and the packages.
-INSIDE = ("env", "--chdir=/memfit", "PYTHONPATH=/site", "/site/bin/memfit")
-# What torch needs to be imported, beside the CUDA libraries that it is linked with.
-PACKAGES = (
-    *("torch", "torchvision", "numpy", "pillow", "sympy", "mpmath", "networkx", "jinja2", "markupsafe"),
-    *("filelock", "fsspec", "typing-extensions"),
+INSIDE = ("env", "--chdir=/memfit", "PYTHONPATH=/site", "python3", "-m", "memfit")
+# Emulated, everything takes ten to thirty times as long.
+RUN_TIMEOUT = 3600
+TEST_TIMEOUT = 300
+# These look at the sources, which are the same for every processor.
+NOT_RUN = {"memfit-tidy"}
+# In this order: what the processor can change first.
+FIRST = (
+    *("memfit-channel", "memfit-abi", "memfit-cuda", "memfit-vgpu", "memfit-nvml", "memfit-watch"),
+    *("memfit-allocator", "memfit-recording", "memfit-loader", "memfit-cuda-libraries", "memfit-kernels"),
+    *("memfit-devices", "memfit-overlay", "memfit-prototypes"),
 )
 
 
@@ -67,225 +61,280 @@ class Case:
 
 CASES = (
     Case("rtx-4090", ("examples/classifier/train.py", "--workers", "0")),
-    Case("rtx-3060", ("examples/classifier/train.py", "--workers", "2")),
-    Case("t4", ("workloads/resnet.py",)),
-    Case("a100-80gb", ("workloads/vit.py",)),
+    Case("a100-80gb", ("workloads/resnet.py",)),
+    Case("gh200", ("workloads/vit.py",)),
     Case("h100-sxm", ("workloads/lstm.py",)),
-    Case("rtx-4090", ("workloads/unet.py",)),
+    Case("gb200", ("workloads/unet.py",)),
     Case("h100-sxm", ("workloads/checkpointed.py",)),
-    Case("a100-80gb", ("workloads/gan.py",)),
+    Case("rtx-5090", ("workloads/gan.py",)),
+    Case("a10g", ("workloads/accumulate.py",)),
+    Case("rtx-3060", ("examples/classifier/train.py", "--workers", "2")),
+    # PyTorch's wheels for ARM have no kernels for Turing.
+    Case("t4", ("workloads/resnet.py",)),
 )
 
 
-def run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(word) for word in command], text=True, **options)
+class Results:
+    """What was measured, kept between calls, and the page that is made of it."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.kept: dict[str, Any] = self.read()
+        # The parts that this call measures; another one may be at work on the others.
+        self.own: set[str] = set()
+
+    def read(self) -> dict[str, Any]:
+        return json.loads(self.path.read_text()) if self.path.exists() else {}
+
+    def of(self, part: str, subject: str) -> dict[str, Any]:
+        """The results of a part for `subject`, the hash of what was run; those of another are dropped."""
+        self.own.add(part)
+        if self.kept.get(part, {}).get("subject") != subject:
+            self.kept[part] = {"subject": subject, "found": {}}
+        found: dict[str, Any] = self.kept[part]["found"]
+        return found
+
+    def save(self) -> None:
+        self.kept = self.read() | {part: self.kept[part] for part in self.own}
+        self.path.write_text(json.dumps(self.kept, indent=1))
+        lines = ["# Linux on ARM", "", f"Written by `make arm64` ({commit()}, {datetime.date.today()}).", ""]
+        for part, page in (("peaks", peaks_page), ("rust", rust_page)):
+            found = self.kept.get(part, {}).get("found")
+            if part == "peaks" and found:
+                found = {str(case): found[str(case)] for case in CASES if str(case) in found}
+            if found:
+                lines += [*page(found), ""]
+        TABLE.write_text("\n".join(lines))
 
 
-def require_tools() -> None:
-    """End with what is missing, and the command that brings it."""
-    if os.geteuid() != 0:
-        sys.exit("the emulated system is a chroot, which takes root")
-    packages = {EMULATOR: "qemu-user-static", "debootstrap": "debootstrap"}
-    missing = [package for tool, package in packages.items() if shutil.which(tool) is None]
-    if missing:
-        sys.exit(f"there is no {' and no '.join(missing)}: `apt-get install {' '.join(missing)}`")
-    installed = run(
-        "rustc", "--print", "target-libdir", "--target", TARGET, capture_output=True
-    ).stdout.strip()
-    if not Path(installed).is_dir():
-        sys.exit(f"Rust has no standard library for ARM here: `rustup target add {TARGET}`")
+def capture(*command: str) -> str:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
-def register_emulator() -> None:
-    """Have the kernel start ARM's programs with the emulator, in chroots too."""
-    if not (BINFMT / "register").exists():
-        run("mount", "-t", "binfmt_misc", "none", BINFMT, check=True)
-    if not (BINFMT / "qemu-aarch64").exists():
-        (BINFMT / "register").write_bytes(FORMAT)
+def commit() -> str:
+    return capture("git", "rev-parse", "--short", "HEAD")
 
 
-def make_root(folder: Path) -> None:
-    """A Debian for ARM with Python in it."""
-    done = folder.with_suffix(".done")
-    if done.exists():
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    include = "--include=python3,libgomp1"
-    run(
-        "debootstrap",
-        "--arch=arm64",
-        "--variant=minbase",
-        include,
-        SUITE,
-        folder,
-        matrix.mirror(),
-        check=True,
-    )
-    done.touch()
+def tell(text: str) -> None:
+    """Progress, with the time of day."""
+    print(f"{datetime.datetime.now():%H:%M:%S} {text}", flush=True)
 
 
-def pinned() -> list[str]:
-    """The releases of the tests' requirements, for this Python."""
-    found = {}
-    for line in (ROOT / "requirements/test.txt").read_text().splitlines():
-        requirement, _, marker = line.partition("#")[0].strip().partition(" ; ")
-        name, equal, release = requirement.partition("==")
-        if equal and (name in PACKAGES or name.startswith("nvidia-")) and applies(marker):
-            found[name] = release
-    missing = set(PACKAGES) - set(found)
-    assert not missing, missing
-    return [f"{name}=={release}" for name, release in found.items()]
+# --- Peaks --------------------------------------------------------------------------------------------------
 
 
-def applies(marker: str) -> bool:
-    from packaging.markers import Marker
-
-    surroundings = {
-        "python_version": PYTHON,
-        "python_full_version": f"{PYTHON}.2",
-        "platform_machine": "aarch64",
-    }
-    return not marker or Marker(marker).evaluate(surroundings)
-
-
-def install(site: Path, *requirements: str | Path) -> None:
-    """Unpack wheels for ARM into a folder; nothing of them runs."""
-    command: list[str | Path] = [
-        BIN / "uv",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-    ]
-    command += ["--python-platform", "aarch64-manylinux_2_36", "--python-version", PYTHON, "--target", site]
-    run(*command, *requirements, check=True)
+def sources() -> str:
+    """A hash of what the wheel is made of."""
+    digest = hashlib.sha256()
+    for name in capture("git", "ls-files", "crates", "python", "packaging", "Cargo.lock", "Cargo.toml").split(
+        "\n"
+    ):
+        path = ROOT / name
+        if path.is_file() and "/tests/" not in name:
+            digest.update(name.encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
-def install_torch(site: Path) -> None:
-    done = site.with_suffix(".torch")
-    wanted = pinned()
-    if not done.exists() or done.read_text().split() != wanted:
-        install(site, *wanted)
-        done.write_text("\n".join(wanted))
-
-
-def build_wheel(folder: Path, system: Path) -> Path:
-    """The wheel for ARM."""
-    out = folder / "dist"
+def build_wheel(folder: Path, memfit: Path) -> Path:
+    """The wheel for ARM, built unless the one at hand is of the same sources."""
+    out, stamp, made_of = folder / "dist", folder / "dist.sources", sources()
+    if stamp.exists() and stamp.read_text() == made_of and list(out.glob("*.whl")):
+        tell("the wheel for ARM is built already")
+        return next(out.glob("*.whl"))
+    tell("building the wheel for ARM, which takes ten minutes and more")
     command = [sys.executable, ROOT / "scripts/dist/build.py", "--processor", "aarch64", "--only", "wheel"]
-    environment = os.environ | {"MEMFIT_RUNNER": f"{EMULATOR} -L {system}"}
-    run(*command, "--out", out, env=environment, check=True)
-    run(sys.executable, ROOT / "scripts/dist/check.py", out, check=True)
+    environment = os.environ | {"CARGO_TARGET_DIR": str(folder / "target")}
+    for step in (
+        [*command, "--out", out, "--page", memfit],
+        [sys.executable, ROOT / "scripts/dist/check.py", out],
+    ):
+        if subprocess.run(list(map(str, step)), env=environment, check=False).returncode:
+            sys.exit(f"the wheel for ARM was not built: `{shlex.join(map(str, step))}` failed")
+    stamp.write_text(made_of)
     return next(out.glob("*.whl"))
 
 
-def verb(case: Case) -> list[str]:
-    # Under emulation everything takes ten to thirty times as long.
-    return ["run", "--gpu", case.gpu, "--format", "json", "--timeout", "3600", "--", "python3", *case.command]
+def verb(case: Case, python: str) -> list[str]:
+    limit = ("--timeout", str(RUN_TIMEOUT))
+    return ["run", "--gpu", case.gpu, "--format", "json", *limit, "--", python, *case.command]
 
 
-def answer(done: subprocess.CompletedProcess[str], case: Case) -> dict[str, Any]:
+def answer(done: subprocess.CompletedProcess[str], seconds: float) -> dict[str, Any]:
+    """What is kept of a report."""
     try:
         report: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        sys.exit(f"{case}: no answer (status {done.returncode})\n{done.stderr[-3000:]}")
-    return report
-
-
-def compare(case: Case, here: dict[str, Any], there: dict[str, Any], seconds: float) -> str:
-    """One row of the table."""
-    cells = [str(case), here["verdict"], there["verdict"]]
-    for name in ("allocated", "reserved", "device"):
-        one, other = here["peak"][name], there["peak"][name]
-        cells.append(f"{one:,} B" if one == other else f"**{one:,} B and {other:,} B**")
-    return "| " + " | ".join([*cells, f"{seconds:.0f} s"]) + " |"
-
-
-def peaks(folder: Path) -> list[str]:
-    root, site = folder / "root", folder / "site"
-    register_emulator()
-    make_root(root)
-    install_torch(site)
-    install(site, build_wheel(folder, root))
-    system = matrix.System(SUITE, root, seen={"memfit": ROOT, "site": site})
-    rows, releases = [], set()
-    for case in CASES:
-        here = answer(run(BIN / "memfit", *verb(case), cwd=ROOT, capture_output=True), case)
-        began = time.monotonic()
-        there = answer(system.chroot(*INSIDE, *verb(case), stderr=subprocess.PIPE), case)
-        rows.append(compare(case, here, there, time.monotonic() - began))
-        releases |= {f"{platform.machine()}: {here['torch']}", f"aarch64: {there['torch']}"}
-        print(rows[-1], flush=True)
-    return [
-        f"PyTorch's own wheels ({', '.join(sorted(releases))}) run the same scripts on the same virtual GPUs, here and for ARM",
-        f"under {version(EMULATOR)}. A peak that differs has both figures.",
-        "",
-        "| script | here | ARM | allocated | reserved | device | emulated for |",
-        "|---|---|---|--:|--:|--:|--:|",
-        *rows,
-    ]
-
-
-def version(program: str) -> str:
-    return run(program, "--version", capture_output=True).stdout.splitlines()[0]
-
-
-def rust(folder: Path) -> list[str]:
-    """The Rust tests, each test program under the emulator."""
-    name = TARGET.upper().replace("-", "_")
-    environment = os.environ | {
-        f"CARGO_TARGET_{name}_RUNNER": f"{EMULATOR} -L {folder / 'root'}",
-        "CARGO_TARGET_DIR": str(folder / "tests"),
-        "PROPTEST_RNG_SEED": "2026",
-        # Emulated, a property's many cases take minutes.
-        "PROPTEST_CASES": "16",
+        return {"error": f"no answer (status {done.returncode}): {done.stderr[-2000:]}"}
+    problem = report.get("problem") or {}
+    return {
+        "verdict": problem.get("kind", report["verdict"]),
+        "message": problem.get("message"),
+        "hint": problem.get("hint"),
+        "peak": {name: report["peak"][name] for name in ("allocated", "reserved", "device")},
+        "pinned": report["host"]["pinned"],
+        "by_category": (report.get("at_peak") or {}).get("by_category"),
+        "outside": report["outside"],
+        "step_ms": report["time"]["step_ms_estimate"],
+        "torch": report["torch"],
+        "seconds": round(seconds),
     }
-    command = [
-        "cargo-zigbuild",
-        "test",
-        "--workspace",
-        "--exclude",
-        "memfit-tidy",
-        "--locked",
-        "--no-fail-fast",
+
+
+def peaks(folder: Path, results: Results, memfit: Path, wheel: Path | None) -> None:
+    system = emulated.make(folder)
+    wheel = wheel or build_wheel(folder, memfit)
+    emulated.install(folder / "site", wheel, again="memfit")
+    system.seen = {"memfit": ROOT, "site": folder / "site"}
+    found = results.of("peaks", hashlib.sha256(wheel.read_bytes()).hexdigest())
+    for number, case in enumerate(CASES, 1):
+        if str(case) in found:
+            tell(f"script {number} of {len(CASES)}: {case}: measured already")
+            continue
+        tell(f"script {number} of {len(CASES)}: {case}")
+        # The interpreter beside the command, which has PyTorch.
+        command = [str(memfit), *verb(case, str(memfit.with_name("python")))]
+        began = time.monotonic()
+        here = answer(
+            subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False),
+            time.monotonic() - began,
+        )
+        began = time.monotonic()
+        done = system.chroot(*INSIDE, *verb(case, "python3"), stderr=subprocess.PIPE)
+        there = answer(done, time.monotonic() - began)
+        for place, one in (("here", here), ("for ARM", there)):
+            if "error" in one:
+                sys.exit(f"{case}, {place}: {one['error']}")
+        found[str(case)] = {"here": here, "there": there}
+        results.save()
+        tell(row(str(case), here, there))
+
+
+def row(case: str, here: dict[str, Any], there: dict[str, Any]) -> str:
+    """One row of the table."""
+    cells = [case]
+    pairs = [(here["verdict"], there["verdict"])]
+    if here["verdict"] == there["verdict"]:
+        pairs += [(f"{here['peak'][name]:,}", f"{there['peak'][name]:,}") for name in here["peak"]]
+        pairs += [(f"{here['pinned']:,}", f"{there['pinned']:,}")]
+    else:
+        pairs += [("-", "-")] * 4
+    cells += [one if one == other else f"**{one}; ARM: {other}**" for one, other in pairs]
+    return "| " + " | ".join([*cells, f"{there['seconds']} s"]) + " |"
+
+
+def peaks_page(found: dict[str, Any]) -> list[str]:
+    one = next(iter(found.values()))
+    alike = sum(
+        each["here"]["peak"] == each["there"]["peak"] and each["here"]["verdict"] == each["there"]["verdict"]
+        for each in found.values()
+    )
+    lines = [
+        f"PyTorch's own wheels ({platform.machine()}: {one['here']['torch']}, aarch64: {one['there']['torch']}) run the same scripts on",
+        f"the same virtual GPUs, here and for ARM under {emulated.version()}: {alike} of {len(found)} have the same",
+        "verdict and the same peaks. Peaks and page-locked memory of the host are bytes; where they differ, both are given.",
+        "",
+        "| script | verdict | allocated | reserved | device | page-locked | emulated for |",
+        "|---|---|--:|--:|--:|--:|--:|",
+        *(row(case, each["here"], each["there"]) for case, each in found.items()),
     ]
-    command += ["--target", f"{TARGET}.{build.GLIBC}", "--lib", "--bins", "--tests"]
-    done = run(*command, cwd=ROOT, env=environment, stdout=subprocess.PIPE)
-    results = re.findall(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", done.stdout)
-    passed, failed, ignored = (sum(int(each[at]) for each in results) for at in range(3))
-    names = sorted(set(re.findall(r"^test (\S+) \.\.\. FAILED$", done.stdout, re.M)))
-    if not results:
-        sys.exit(f"the tests did not run:\n{done.stdout[-3000:]}")
-    return [
-        f"Rust tests, built for `{TARGET}`: {passed} passed, {failed} failed, {ignored} are child processes of others.",
-        *(f"- failed: `{each}`" for each in names),
+    messages = {
+        each["there"]["message"]: each["there"]["hint"] for each in found.values() if each["there"]["message"]
+    }
+    for message, hint in messages.items():
+        lines += ["", f"ARM: {message}", "", f"hint: {hint}"]
+    return lines
+
+
+# --- Rust tests ---------------------------------------------------------------------------------------------
+
+
+def crates() -> list[str]:
+    """The workspace's crates, those that the processor can change first."""
+    said = json.loads(capture("cargo", "metadata", "--no-deps", "--format-version", "1", "--locked"))
+    names = sorted(package["name"] for package in said["packages"])
+    order = {name: at for at, name in enumerate(FIRST)}
+    return sorted(
+        (name for name in names if name not in NOT_RUN), key=lambda name: order.get(name, len(order))
+    )
+
+
+def rust(folder: Path, results: Results, chosen: list[str]) -> None:
+    """The Rust tests, in the emulated system, where their own child processes are emulated, too."""
+    system, target = emulated.make(folder), folder / "tests"
+    target.mkdir(exist_ok=True)
+    emulated.give_compiler(system)
+    system.seen[str(ROOT).lstrip("/")] = ROOT
+    system.written[str(target).lstrip("/")] = target
+    found = results.of("rust", "")
+    wanted = chosen or [crate for crate in crates() if crate not in found]
+    tell(f"{len(wanted)} crates to test, {len(crates()) - len(wanted)} not in this call or tested already")
+    # The next crates are built while one is tested.
+    with ThreadPoolExecutor(max_workers=1) as builder:
+        builds = [builder.submit(emulated.build_tests, target, crate, build.GLIBC) for crate in wanted]
+        for number, (crate, building) in enumerate(zip(wanted, builds, strict=True), 1):
+            programs = building.result()
+            tell(f"crate {number} of {len(wanted)}: {crate}")
+            began = time.monotonic()
+            if isinstance(programs, str):
+                one: dict[str, Any] = {"error": programs}
+            else:
+                one = emulated.run_tests(system, programs, TEST_TIMEOUT)
+            found[crate] = one | {"seconds": round(time.monotonic() - began), "commit": commit()}
+            results.save()
+            tell(f"{crate}: {one.get('error') or counts(one)}")
+
+
+def counts(one: dict[str, Any]) -> str:
+    return f"{one['passed']} passed, {len(one['failed'])} failed, {one['ignored']} ignored"
+
+
+def first_error(text: str) -> str:
+    """The first line of a compiler's or linker's output that names an error."""
+    return next((line.strip() for line in text.splitlines() if "error:" in line), text.splitlines()[0])
+
+
+def rust_page(found: dict[str, Any]) -> list[str]:
+    ran = {crate: one for crate, one in found.items() if "error" not in one}
+    passed = sum(one["passed"] for one in ran.values())
+    failed = sum(len(one["failed"]) for one in ran.values())
+    lines = [
+        f"Rust tests, built for `{emulated.TARGET}`, under {emulated.version()}, each in a process of its own and with",
+        f"16 cases for each property: {passed} passed, {failed} failed in {len(ran)} crates. Ignored ones are child processes of others.",
+        "",
+        "| crate | commit | passed | failed | ignored |",
+        "|---|---|--:|--:|--:|",
     ]
+    lines += [
+        f"| {crate} | {one['commit']} | {one['passed']} | {len(one['failed'])} | {one['ignored']} |"
+        for crate, one in ran.items()
+    ]
+    rest = [f"- `{name}` of {crate} failed" for crate, one in ran.items() for name in one["failed"]]
+    rest += [f"- {crate}: {first_error(one['error'])}" for crate, one in found.items() if "error" in one]
+    missing = [crate for crate in crates() if crate not in found]
+    rest += [f"- not run: {', '.join(missing)}"] if missing else []
+    return [*lines, *([""] if rest else []), *rest]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=ROOT / "target/arm64", help="where everything is kept")
     parser.add_argument("--only", choices=["peaks", "rust"])
+    parser.add_argument("--wheel", type=Path, help="a wheel for ARM, instead of building one")
+    parser.add_argument("--crates", default="", help="test these, not all")
     parser.add_argument(
-        "--memfit", default=str(ROOT / ".venv/bin/memfit"), help="the command of this machine"
+        "--memfit", type=Path, default=ROOT / ".venv/bin/memfit", help="the command of this machine"
     )
     arguments = parser.parse_args()
-    require_tools()
     folder = arguments.folder.resolve()
+    emulated.require(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    store = folder / "results.json"
-    results: dict[str, list[str]] = json.loads(store.read_text()) if store.exists() else {}
-    for part, measure in (("peaks", peaks), ("rust", rust)):
-        if arguments.only in (None, part):
-            results[part] = measure(folder)
-            store.write_text(json.dumps(results))
-    commit = run("git", "rev-parse", "--short", "HEAD", cwd=ROOT, capture_output=True).stdout.strip()
-    head = ["# Linux on ARM", "", f"Written by `make arm64` ({commit}, {datetime.date.today()}).", ""]
-    body = "\n\n".join("\n".join(results[part]) for part in ("peaks", "rust") if part in results)
-    TABLE.write_text("\n".join(head) + body + "\n")
-    print(body)
+    results = Results(folder / "results.json")
+    if arguments.only != "rust":
+        peaks(folder, results, arguments.memfit.absolute(), arguments.wheel)
+    if arguments.only != "peaks":
+        rust(folder, results, arguments.crates.split())
+    results.save()
+    print(TABLE.read_text())
 
 
 if __name__ == "__main__":

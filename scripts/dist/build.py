@@ -7,7 +7,8 @@ against an old glibc, JPEG is decoded with SIMD, paths of this machine are kept 
 the last commit (`SOURCE_DATE_EPOCH` where it is set), so that a second build gives the same bytes. `--root`
 builds another tree in the same way: the one that the sdist unpacks to, for instance. `--processor` builds for
 another one than this machine's, whose Rust target must be installed (`rustup target add`); binfmt or
-`MEMFIT_RUNNER` (an emulator's command) then runs the built command for its manual page.
+`MEMFIT_RUNNER` (an emulator's command) then runs the built command for its manual page, unless `--page` names
+one that runs here.
 """
 
 from __future__ import annotations
@@ -249,18 +250,26 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=HERE, help="the tree to build")
     parser.add_argument("--out", type=Path, default=None, help="the folder to fill; `dist` in the tree")
     parser.add_argument("--only", choices=["wheel"], help="leave out all else")
-    parser.add_argument("--processor", default=platform.machine(), help="default: this machine's (%(default)s)")
+    parser.add_argument(
+        "--page", type=Path, help="a command of this version that has the manual page; none is built"
+    )
+    parser.add_argument(
+        "--processor", default=platform.machine(), help="default: this machine's (%(default)s)"
+    )
     arguments = parser.parse_args()
     target = f"{arguments.processor}-unknown-linux-gnu"
     root = arguments.root.resolve()
     out = (arguments.out or root / "dist").resolve()
+    if arguments.page and arguments.only != "wheel":
+        parser.error("--page is for `--only wheel`: what else is distributed has the command")
     environment = settings(root, HERE / "target/dist-tools", target)
     when = int(environment["SOURCE_DATE_EPOCH"])
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     scratch = Path(environment["CARGO_TARGET_DIR"]) / "made"
     built = hook(root, environment, "build_wheel", scratch)
-    program = command(root, environment, target)
+    # The stand-alone command is a second build of everything.
+    program = arguments.page or command(root, environment, target)
     papers, page = texts(root, target), said_by(program, "completions", "man")
     wheel = finish_wheel(built, out, papers, page, when)
     if arguments.only != "wheel":

@@ -19,6 +19,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import wheels
 
@@ -87,6 +88,8 @@ def of_library(contents: bytes) -> Iterator[str]:
 
     elf = ELFFile(io.BytesIO(contents))
     allowed = {*ALLOWED, LOADERS.get(elf["e_machine"])}
+    for name in sorted(nowhere_found(elf)):
+        yield f"needs {name}, which glibc {GLIBC[0]}.{GLIBC[1]} does not have"
     for section in elf.iter_sections():
         if isinstance(section, DynamicSection):
             for tag in section.iter_tags():
@@ -102,6 +105,20 @@ def of_library(contents: bytes) -> Iterator[str]:
                         yield f"needs {version.name} of {library.name}"
                     elif (int(found[1]), int(found[2])) > GLIBC:
                         yield f"needs {version.name}"
+
+
+def nowhere_found(elf: Any) -> Iterator[str]:
+    """The symbols that were in none of the libraries linked with: what has a version was found there."""
+    symbols, versions = elf.get_section_by_name(".dynsym"), elf.get_section_by_name(".gnu.version")
+    if symbols is None or versions is None:
+        return
+    pairs = zip(symbols.iter_symbols(), versions.iter_symbols(), strict=True)
+    for symbol, version in pairs:
+        undefined = symbol["st_shndx"] == "SHN_UNDEF" and symbol["st_info"]["bind"] == "STB_GLOBAL"
+        unversioned = version["ndx"] in ("VER_NDX_LOCAL", "VER_NDX_GLOBAL")
+        # Python's own come with the interpreter.
+        if undefined and unversioned and not re.match("_?Py", symbol.name):
+            yield symbol.name
 
 
 def audited(wheel: Path) -> Iterator[str]:

@@ -46,18 +46,25 @@ class System:
     row: dict[str, str] = field(default_factory=dict)
     # Folders here that it may read, by their names in its root.
     seen: dict[str, Path] = field(default_factory=dict)
+    # Folders that it may write to, too.
+    written: dict[str, Path] = field(default_factory=dict)
 
     def chroot(self, *command: str, stderr: int = subprocess.STDOUT) -> subprocess.CompletedProcess[str]:
         """Run a command in it, with its own /proc and an empty /dev/shm."""
+        folders = [("bind,ro", *each) for each in self.seen.items()]
+        folders += [("bind", *each) for each in self.written.items()]
         inside = [
             "mount -t proc proc proc",
             "mount --rbind /dev dev",
             "mount -t tmpfs tmpfs dev/shm",
-            *(f"mkdir -p {name} && mount -o bind,ro {shlex.quote(str(path))} {name}" for name, path in self.seen.items()),
+            *(
+                f"mkdir -p {name} && mount -o {how} {shlex.quote(str(path))} {name}"
+                for how, name, path in folders
+            ),
             'exec chroot . env -i PATH=/usr/bin:/bin HOME=/root TERM=dumb "$@"',
         ]
         return subprocess.run(
-            ["unshare", "--mount", "--pid", "--fork", "sh", "-c", " && ".join(inside), "sh", *command],
+            ["unshare", "--mount", "--pid", "--kill-child", "sh", "-c", " && ".join(inside), "sh", *command],
             cwd=self.folder,
             env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
             stdout=subprocess.PIPE,

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 import zipfile
 from pathlib import Path
 from types import ModuleType
@@ -306,3 +307,33 @@ def test_the_sdist_has_the_folders_that_the_sources_include() -> None:
     assert any(path.startswith("docs/causes") for path in wanted)
     outside = [path for path in wanted if not path.startswith(("crates/", "python/"))]
     assert [path for path in outside if not any(each.startswith(path.rstrip("/")) for each in included)] == []
+
+
+class Elf:
+    """A library's dynamic symbols: name, section, binding, version."""
+
+    def __init__(self, *rows: tuple[str, str, str, Any]):
+        self.rows = rows
+
+    def get_section_by_name(self, name: str) -> Any:
+        symbols = [Symbol(name, st_shndx=where, st_info={"bind": bind}) for name, where, bind, _ in self.rows]
+        versions = [{"ndx": version} for *_, version in self.rows]
+        found = {".dynsym": symbols, ".gnu.version": versions}[name]
+        return types.SimpleNamespace(iter_symbols=lambda: found)
+
+
+class Symbol(dict[str, Any]):
+    def __init__(self, name: str, **fields: Any):
+        super().__init__(fields)
+        self.name = name
+
+
+def test_a_function_that_the_old_c_library_lacks_is_found(dist: Any) -> None:
+    elf = Elf(
+        ("memcpy", "SHN_UNDEF", "STB_GLOBAL", 2),
+        ("gettid", "SHN_UNDEF", "STB_GLOBAL", "VER_NDX_GLOBAL"),
+        ("__cxa_thread_atexit_impl", "SHN_UNDEF", "STB_WEAK", "VER_NDX_GLOBAL"),
+        ("PyErr_Clear", "SHN_UNDEF", "STB_GLOBAL", "VER_NDX_GLOBAL"),
+        ("cuInit", 11, "STB_GLOBAL", "VER_NDX_GLOBAL"),
+    )
+    assert list(dist("check").nowhere_found(elf)) == ["gettid"]

@@ -24,9 +24,20 @@ pub struct Stat {
 impl Stat {
     /// Reads the state of a process.
     pub fn read(pid: u32) -> io::Result<Self> {
-        let line = fs::read(format!("/proc/{pid}/stat"))?;
-        Self::parse(&line)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/PID/stat is not as expected"))
+        Self::read_file(&format!("/proc/{pid}/stat"))
+    }
+
+    /// Reads the state of a process's first thread, which started when the process did; `ticks` are its own.
+    ///
+    /// All processes see the same start time here: the emulator of qemu's user mode makes up the
+    /// `/proc/PID/stat` that a process reads of itself, with another time than the kernel's.
+    pub(crate) fn read_first_thread(pid: u32) -> io::Result<Self> {
+        Self::read_file(&format!("/proc/{pid}/task/{pid}/stat"))
+    }
+
+    fn read_file(path: &str) -> io::Result<Self> {
+        Self::parse(&fs::read(path)?)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{path} is not as expected")))
     }
 
     /// The name, which may contain anything, is in parentheses; after it come the state (field 3), the parent

@@ -82,7 +82,7 @@ pub(crate) fn get(card: &Card, attribute: i32) -> Option<i32> {
     let capability = device.compute_capability.sm_version();
     let data_center = device.class == Class::DataCenter;
     let since = |version: u32| i32::from(capability >= version);
-    let coherent = i32::from(matches!(device.host_link.kind, HostLinkKind::NvlinkC2c));
+    let coherent = i32::from(matches!(device.host_link.kind, HostLinkKind::NvlinkC2c | HostLinkKind::Shared));
     Some(match attribute {
         number::MAX_THREADS_PER_BLOCK => sm.max_threads_per_block as i32,
         2 | 3 => 1024, // block, x and y
@@ -99,7 +99,7 @@ pub(crate) fn get(card: &Card, attribute: i32) -> Option<i32> {
         15 => 1,   // copies overlap kernels
         number::MULTIPROCESSORS => device.sm_count as i32,
         17 => 0, // no display, no time limit for kernels
-        18 => 0, // not integrated
+        18 => i32::from(device.shares_host_memory()),
         19 => 1, // maps host memory
         20 => 0, // default compute mode
         30 => 512,

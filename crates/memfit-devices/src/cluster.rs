@@ -56,7 +56,7 @@ impl Device {
         } else {
             let share = match self.host_link.kind {
                 HostLinkKind::Pcie { .. } => find_link("pcie").map_or(1.0, |link| link.achieved.factor()),
-                HostLinkKind::NvlinkC2c => achieved.host_link.factor(),
+                HostLinkKind::NvlinkC2c | HostLinkKind::Shared => achieved.host_link.factor(),
             };
             ("pcie", self.host_link.bandwidth as f64 * share)
         };

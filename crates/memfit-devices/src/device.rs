@@ -86,6 +86,12 @@ impl Device {
         self.sources.get(source_key(field)?).map(String::as_str)
     }
 
+    /// Returns `true` if the GPU has no memory of its own, so that the host's use of memory counts against
+    /// [`Device::memory`], too.
+    pub fn shares_host_memory(&self) -> bool {
+        self.host_link.kind == HostLinkKind::Shared
+    }
+
     /// Maximum resident threads on the whole device.
     pub fn resident_threads(&self) -> u64 {
         u64::from(self.sm_count) * u64::from(self.sm.max_threads)
@@ -257,6 +263,8 @@ pub enum HostLinkKind {
     },
     /// NVLink-C2C to a Grace CPU.
     NvlinkC2c,
+    /// None: processor and GPU use the same memory.
+    Shared,
 }
 
 impl fmt::Display for HostLinkKind {
@@ -264,6 +272,7 @@ impl fmt::Display for HostLinkKind {
         match self {
             Self::Pcie { generation, lanes } => f.pad(&format!("PCIe {generation}.0 x{lanes}")),
             Self::NvlinkC2c => f.pad("NVLink-C2C"),
+            Self::Shared => f.pad("shared memory"),
         }
     }
 }

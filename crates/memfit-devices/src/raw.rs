@@ -144,6 +144,7 @@ impl Card {
         sources.entry("achieved".to_owned()).or_insert_with(|| {
             format!("{}; links: {}", throughput.achieved_source, architectures.links.source)
         });
+        let memory_bandwidth = giga("memory_bandwidth_gbps", self.memory_bandwidth_gbps)?;
         Ok(Device {
             id: self.id,
             name: self.name,
@@ -160,7 +161,7 @@ impl Card {
             sm_clock_khz,
             memory_clock_khz: khz("memory_clock_mhz", self.memory_clock_mhz)?,
             memory_bus_bits: self.memory_bus_bits,
-            memory_bandwidth: giga("memory_bandwidth_gbps", self.memory_bandwidth_gbps)?,
+            memory_bandwidth,
             rates: rates(throughput, clocks_a_second, self.rates.as_ref())?,
             achieved: Achieved {
                 tensor: throughput.tensor,
@@ -172,7 +173,7 @@ impl Card {
                 launch_ns: architectures.links.launch_ns,
                 measured: Measured::default(),
             },
-            host_link: host_link(&self.host_link)?,
+            host_link: host_link(&self.host_link, memory_bandwidth)?,
             peer_link: self
                 .peer_link
                 .map(|link| {
@@ -228,9 +229,14 @@ fn cite(
     sources.into_iter().map(|(key, text)| (key, expand(text))).collect()
 }
 
-/// Parses `"pcie 4 x16"` or `"nvlink-c2c"`.
-fn host_link(text: &str) -> Result<HostLink, String> {
-    let malformed = || format!("host_link `{text}` is neither like \"pcie 4 x16\" nor \"nvlink-c2c\"");
+/// Parses `"pcie 4 x16"`, `"nvlink-c2c"` or `"shared"`.
+fn host_link(text: &str, memory_bandwidth: u64) -> Result<HostLink, String> {
+    let malformed =
+        || format!("host_link `{text}` is neither like \"pcie 4 x16\", nor \"nvlink-c2c\", nor \"shared\"");
+    if text == "shared" {
+        // A copy reads and writes the same memory.
+        return Ok(HostLink { kind: HostLinkKind::Shared, bandwidth: memory_bandwidth / 2 });
+    }
     if text == "nvlink-c2c" {
         // 900 GB/s over both directions.
         return Ok(HostLink { kind: HostLinkKind::NvlinkC2c, bandwidth: 450_000_000_000 });

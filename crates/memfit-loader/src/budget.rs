@@ -2,7 +2,7 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::LoaderError;
+use crate::{LoaderError, slot::page_bytes};
 
 /// Division of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Shares {
     /// Divides `memory` bytes. There are at most `prefetch` slots beside the user's, and fewer if they do not
     /// fit.
     ///
-    /// `pinned` slots are rounded up to powers of two, as PyTorch's pinned allocator does.
+    /// `pinned` slots are rounded up to powers of two, as PyTorch's pinned allocator does; others to whole pages.
     pub fn new(
         memory: u64,
         batch: u64,
@@ -36,7 +36,7 @@ impl Shares {
         threads: usize,
         prefetch: usize,
     ) -> Result<Self, LoaderError> {
-        let slot = if pinned { batch.next_power_of_two() } else { batch.next_multiple_of(4096) };
+        let slot = if pinned { batch.next_power_of_two() } else { batch.next_multiple_of(page_bytes()) };
         let threads = threads as u64;
         let least = 2 * slot + threads * (MIN_KEPT_BYTES + THREAD_OVERHEAD_BYTES);
         if memory < least {
@@ -156,6 +156,7 @@ mod tests {
                 let all = shares.slots as u64 * shares.slot + threads as u64 * (shares.kept + THREAD_OVERHEAD_BYTES) + shares.shared;
                 prop_assert!(all <= memory);
                 prop_assert!(shares.slots >= 2 && shares.slot >= batch);
+                prop_assert!(pinned || shares.slot.is_multiple_of(page_bytes()));
             }
         }
     }

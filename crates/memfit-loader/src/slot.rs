@@ -2,6 +2,12 @@
 
 #![allow(unsafe_code, reason = "a C decoder is called, and memory filled that torch owns")]
 
+/// Size of a page of the host: 4 KiB on x86-64, and 4, 16 or 64 KiB on ARM.
+pub(crate) fn page_bytes() -> u64 {
+    // SAFETY: a query without side effects.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
 /// Memory range with a fixed address that only one batch is written to.
 #[derive(Debug)]
 pub struct Slot {

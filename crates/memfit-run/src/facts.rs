@@ -283,6 +283,12 @@ pub(crate) fn gather(
         rank.peak.device_upper = rank.peak.device;
         rank.outside.context = rank.peak.device - rank.peak.reserved;
     }
+    if setup.cards.first().is_some_and(|card| card.device.shares_host_memory()) {
+        for rank in &mut ranks {
+            rank.peak.device += host.resident;
+            rank.peak.device_upper += host.resident;
+        }
+    }
     let fullest = (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak.device_upper).unwrap_or(0);
     let uncaught = uncaught(&inbox, ended);
     Facts {

@@ -35,11 +35,21 @@ fn without_kernels(card: &Card, torch: Option<&str>, exception: &Exception) -> O
         message: format!(
             "{torch}, or an extension of it, has no kernels for {card}: it would fail in the same way on the real one."
         ),
-        hint: Some(
-            "`torch.cuda.get_arch_list()` lists the architectures that it was built for; a build for an older CUDA release supports older GPUs, and `TORCH_CUDA_ARCH_LIST` chooses those of an extension that you build"
-                .to_owned(),
-        ),
+        hint: Some(kernels_hint(std::env::consts::ARCH)),
     })
+}
+
+/// Remedies for missing kernels on a processor.
+fn kernels_hint(processor: &str) -> String {
+    let builds = if processor == "aarch64" {
+        // torch 2.15: 8.0, 9.0, 10.0, 11.0 and 12.0, and 7.5 and 8.6 on x86-64 beside them.
+        "PyTorch's builds for ARM support fewer GPUs than those for x86-64"
+    } else {
+        "a build for an older CUDA release supports older GPUs"
+    };
+    format!(
+        "`torch.cuda.get_arch_list()` lists the architectures that it was built for; {builds}, and `TORCH_CUDA_ARCH_LIST` chooses those of an extension that you build"
+    )
 }
 
 /// Conventional name endings of compiled modules.
@@ -193,6 +203,13 @@ mod tests {
         check("ConnectionRefusedError", "[Errno 111] Connection refused", None);
         let text = "[Errno 25] Inappropriate ioctl for device";
         check("OSError", text, Some(("no-terminal", "Inappropriate ioctl")));
+    }
+
+    #[test]
+    fn older_cuda_releases_are_no_remedy_on_arm() {
+        assert!(kernels_hint("x86_64").contains("older CUDA release"));
+        assert!(kernels_hint("aarch64").contains("builds for ARM support fewer GPUs"));
+        assert!(!kernels_hint("aarch64").contains("older"));
     }
 
     #[test]

@@ -79,7 +79,12 @@ fn others(request: &Request, bytes: u64) -> OutsidePart {
             NAME,
             bytes,
             Origin::Counted,
-            "memory of the run's processes beside the fullest one's segments",
+            match &request.card {
+                Card::Virtual(device, _) if device.shares_host_memory() => {
+                    "host memory of the run's processes, which the GPU shares"
+                }
+                _ => "memory of the run's processes beside the fullest one's segments",
+            },
         ),
         Some(source) if request.others == Origin::Calibrated => {
             exact(NAME, bytes, Origin::Calibrated, source)

@@ -63,8 +63,9 @@ fn is_finalizing() -> bool {
 
 /// Returns `true` on the main thread, which shuts the interpreter down and may exit.
 fn is_main_thread() -> bool {
+    // The C library has `gettid` since glibc 2.30 only, and the wheel loads with 2.17.
     // SAFETY: neither call takes or changes anything.
-    unsafe { libc::gettid() == libc::getpid() }
+    unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) }
 }
 
 #[cfg(test)]

@@ -75,8 +75,8 @@ impl Stage {
         let shared = ["-shared", "-fPIC", "-Wl,-soname,libc10.so"];
         stage.compile("libc10.so", LIBRARY, &shared);
         let library = stage.folder.display().to_string();
-        let search = [format!("-L{library}"), format!("-Wl,-rpath,{library}")];
-        let linked = ["-shared", "-fPIC", "-l:libc10.so", &search[0], &search[1]];
+        let (c10, search) = (format!("{library}/libc10.so"), format!("-Wl,-rpath,{library}"));
+        let linked = ["-shared", "-fPIC", &c10, &search];
         stage.compile("libc10_cuda.so", ALLOCATOR, &linked);
         stage.compile("program", PROGRAM, &["-ldl"]);
         stage

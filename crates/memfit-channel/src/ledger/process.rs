@@ -19,12 +19,12 @@ impl ProcessId {
     /// Identity of this process.
     pub fn current() -> io::Result<Self> {
         let pid = std::process::id();
-        Ok(Self { pid, start: Stat::read(pid)?.start })
+        Ok(Self { pid, start: Stat::read_first_thread(pid)?.start })
     }
 
     /// Returns `true` if it still runs. A zombie has released its memory, and counts as dead.
     pub fn is_alive(self) -> bool {
-        match Stat::read(self.pid) {
+        match Stat::read_first_thread(self.pid) {
             Ok(stat) => stat.start == self.start && !stat.ended,
             // If that cannot be determined, no memory is taken away.
             Err(error) => {
@@ -52,6 +52,7 @@ mod tests {
     fn a_zombie_is_gone() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let id = ProcessId { pid: child.id(), start: Stat::read(child.id()).unwrap().start };
+        assert_eq!(Stat::read_first_thread(child.id()).unwrap().start, id.start);
         assert!(id.is_alive());
         child.kill().unwrap();
         // Not reaped yet: wait for the kernel to end it, without collecting it. SAFETY: `info` is writable,

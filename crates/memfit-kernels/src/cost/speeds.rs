@@ -107,7 +107,7 @@ impl Speeds {
         let connections = device.connections();
         let staging = match device.host_link.kind {
             // The device reads host pages directly.
-            HostLinkKind::NvlinkC2c => f64::INFINITY,
+            HostLinkKind::NvlinkC2c | HostLinkKind::Shared => f64::INFINITY,
             _ => achieved.staging as f64 / 1e9,
         };
         Self {

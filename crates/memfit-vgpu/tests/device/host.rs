@@ -4,7 +4,7 @@
 
 use crate::{
     cuda::*,
-    machine::{MIB, alone, enter, ledger},
+    machine::{MIB, alone, enter, ledger, page_bytes},
 };
 
 /// Kind, device, device pointer, host pointer.
@@ -108,7 +108,7 @@ fn page_locked_memory_is_booked_and_can_be_used() {
     malloc(MIB);
     let before = pinned(ledger());
     let address = out(|address| cudaHostAlloc(address, 3 * MIB + 1, 4));
-    assert_eq!(pinned(ledger()) - before, 3 * MIB + 4096);
+    assert_eq!(pinned(ledger()) - before, 3 * MIB + page_bytes());
     // SAFETY: three MiB of page-locked memory belong to this test.
     let bytes = unsafe { std::slice::from_raw_parts_mut(address as *mut u8, 3 << 20) };
     assert!(bytes.iter().all(|&byte| byte == 0));

@@ -14,7 +14,7 @@ use memfit_devices::{Bytes, Interval};
 
 use crate::{
     cuda::*,
-    machine::{CAPACITY, CARDS, KIB, MIB, alone, ledger, make_run},
+    machine::{CAPACITY, CARDS, KIB, MIB, alone, ledger, make_run, page_bytes},
 };
 
 const ROLE: &str = "MEMFIT_TEST_LOAD";
@@ -26,7 +26,7 @@ fn scale() -> usize {
 /// Resident bytes of this process.
 fn resident() -> u64 {
     let text = fs::read_to_string("/proc/self/statm").unwrap();
-    text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4 * KIB
+    text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * page_bytes()
 }
 
 /// Pseudo-random numbers, the same in each run.

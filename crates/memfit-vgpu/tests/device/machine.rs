@@ -42,6 +42,12 @@ pub(crate) fn make_run(name: &str) -> PathBuf {
     path
 }
 
+/// Size of a page of the host.
+pub(crate) fn page_bytes() -> u64 {
+    // SAFETY: a query without side effects.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap()
+}
+
 /// The run that [`enter`] created, and the process that created it.
 static SHARED: OnceLock<(u32, PathBuf)> = OnceLock::new();
 
