@@ -9,7 +9,6 @@
 
 use memfit_vocabulary::{Bound, Label, Lever, Parallel, Training, Turn};
 
-use super::divide::MIN_REL_GAIN;
 use super::{forbidden, gib, milliseconds, search};
 use crate::answer::{Answer, Rejected, Tried, Verdict};
 use crate::levers::entry;
