@@ -2,8 +2,8 @@
 //! of them that kernels reach.
 //!
 //! Everything here is arithmetic on sizes: matrix products ([`gemm`]), kernels by their names and arguments
-//! ([`kernel`]), and collectives ([`collective`]). The rates that a device reaches come from its entry in the catalogue ([`speeds`]),
-//! or from a calibration.
+//! ([`kernel`]), and collectives ([`collective`]). The rates that a device reaches come from its entry in the
+//! catalogue ([`speeds`]), or from a calibration.
 //!
 //! This module must not know streams, clocks or calls: code that queues work asks here for its duration.
 

@@ -44,7 +44,7 @@ pub(crate) fn patched_for_ranks(
     for (rank, expected) in ranks {
         printer.remark(&format!("running the changed script as rank {rank}"));
         let (report, reason) = as_rank(tries, plan, &changes, *rank)?;
-        let why = reason.or_else(|| refuted(&report, expected));
+        let why = reason.or_else(|| refuted(report.verdict, report.peak.allocated, expected.allocated));
         let proof = FixProof { verdict: report.verdict, steps: report.steps, peak: report.peak };
         let fullest = |known: &FixProof| known.peak.device_upper < proof.peak.device_upper;
         if why.is_some() || told.proof.as_ref().is_none_or(fullest) {
@@ -87,11 +87,11 @@ fn as_rank(
 }
 
 /// Why a run of the changed script is not what the plan promised.
-fn refuted(report: &RunReport, expected: &Expected) -> Option<String> {
-    if report.verdict != Verdict::Fits {
-        return Some("does not fit".to_owned());
+fn refuted(verdict: Verdict, found: u64, planned: u64) -> Option<String> {
+    if verdict != Verdict::Fits {
+        return Some("was not seen to fit".to_owned());
     }
-    let (found, planned) = (report.peak.allocated as f64, expected.allocated as f64);
+    let (found, planned) = (found as f64, planned as f64);
     let apart = (found - planned).abs() / planned.max(1.0);
     let gib = f64::from(1 << 30);
     (apart > MAX_APART).then(|| {
@@ -109,4 +109,24 @@ fn left(changed: &Patched) -> Vec<RejectedLever> {
         why: left.why.clone(),
     };
     changed.left.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_takes_other_memory_than_the_plan_is_refused() {
+        const GIB: u64 = 1 << 30;
+        let why = |verdict, found, planned| refuted(verdict, found, planned).unwrap_or_default();
+        assert_eq!(why(Verdict::Fits, 100 * GIB, 100 * GIB), "");
+        assert_eq!(why(Verdict::Fits, 101 * GIB, 100 * GIB), "");
+        assert!(why(Verdict::Fits, 97 * GIB, 100 * GIB).contains("97.00 GiB"), "less is another script, too");
+        assert!(
+            why(Verdict::Fits, 4 * GIB, 2 * GIB)
+                .contains("where the plan, applied by memfit, takes 2.00 GiB")
+        );
+        assert_eq!(why(Verdict::Oom, GIB, GIB), "was not seen to fit");
+        assert_eq!(why(Verdict::Unknown, GIB, GIB), "was not seen to fit");
+    }
 }

@@ -1,3 +1,5 @@
+//! Changes for several GPUs: the lines that are written, and what is refused.
+
 use memfit_source::{Dialect, is_valid};
 use memfit_vocabulary::{Lever, Parallel};
 
