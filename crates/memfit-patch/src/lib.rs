@@ -60,8 +60,8 @@ pub fn patch(text: &str, plan: &Plan) -> Patched {
     applied(text, plan, None)
 }
 
-/// Applies a plan for several GPUs to a script, or nothing. `blocks` are the modules that FSDP2 gathers one by
-/// one. The parallel part is called [`Lever::Shard`] in the result.
+/// Applies a plan for several GPUs to a script, or nothing. `blocks` are the modules that FSDP2 gathers one
+/// by one. The parallel part is called [`Lever::Shard`] in the result.
 pub fn spread(text: &str, plan: &Plan, blocks: &[String]) -> Patched {
     let patched = applied(text, plan, Some(blocks));
     if patched.done.contains(&Lever::Shard) {

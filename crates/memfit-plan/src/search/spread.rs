@@ -3,9 +3,9 @@
 //! Each way (replicas, shards, tensor parallelism) is run once without a memory limit. If some fit without
 //! further levers, the fastest of them is the plan. Otherwise the search for levers runs for the way that
 //! needs least memory, and then for each way that is faster than the best plan with the same levers that cost
-//! no time: no further lever could make the others win. Each plan that wins so far is run as the first and the
-//! last rank, whose shards differ. If it does not fit on the last one, levers are searched for with that rank,
-//! and the plan found is run as the first.
+//! no time: no further lever could make the others win. Each plan that wins so far is run as the first and
+//! the last rank, whose shards differ. If it does not fit on the last one, levers are searched for with that
+//! rank, and the plan found is run as the first.
 
 use memfit_vocabulary::{Bound, Label, Lever, Parallel, Training, Turn};
 
