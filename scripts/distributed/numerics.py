@@ -286,7 +286,9 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--world", type=int, nargs="+", default=[2, 4, 8])
-    parser.add_argument("--models", nargs="+", default=["decoder", "llama", "gpt2", "encoder", "patches"])
+    parser.add_argument(
+        "--models", nargs="+", default=["decoder", "untied", "llama", "gpt2", "encoder", "patches"]
+    )
     parser.add_argument("--types", nargs="+", default=list(LIMITS))
     parser.add_argument("--engines", nargs="+")
     parser.add_argument("--faults", type=int, default=2, help="runs with a fault for each case")

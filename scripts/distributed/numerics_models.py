@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-VOCABULARY, LENGTH, CLASSES = 37, 6, 5
+# The vocabulary can be divided over 2, 4 and 8 ranks.
+VOCABULARY, LENGTH, CLASSES = 40, 6, 5
 # The last batch is ragged: with eight ranks, most of them have no sample of it.
 SIZES = (8, 7, 8, 3, 8, 2)
 
@@ -55,15 +57,16 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A decoder whose head is its embedding, with a table of positions in a buffer."""
+    """A decoder whose head may be its embedding, with a table of positions in a buffer."""
 
-    def __init__(self, width: int = 16, heads: int = 8, blocks: int = 2) -> None:
+    def __init__(self, width: int = 16, heads: int = 8, blocks: int = 2, *, tied: bool = True) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(blocks))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, VOCABULARY, bias=False)
-        self.head.weight = self.embed.weight
+        if tied:
+            self.head.weight = self.embed.weight
         self.register_buffer("places", torch.randn(LENGTH, width))
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -190,6 +193,7 @@ class Kind:
 
 KINDS = {
     "decoder": Kind(Decoder, tokens, summed, True),
+    "untied": Kind(functools.partial(Decoder, tied=False), tokens, summed, True),
     "llama": Kind(llama, tokens, summed, True),
     "gpt2": Kind(gpt2, tokens, summed, False),
     "encoder": Kind(Encoder, tokens, summed, False),

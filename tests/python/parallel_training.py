@@ -29,6 +29,20 @@ class Block(nn.Module):
         return x + self.norm(self.down(self.up(x).tanh()).to(self.norm.weight.dtype)).to(x.dtype)
 
 
+class Opened(nn.Module):
+    """A model that calls the children of its blocks itself."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(width) for _ in range(2))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        x = inputs
+        for block in self.blocks:
+            x = x + block.down(block.up(x).tanh())
+        return x
+
+
 class Blocks(nn.Module):
     """Blocks, the last of which shares a matrix with the head."""
 
@@ -144,11 +158,23 @@ def numerics(rank: int) -> dict[str, float]:
     return worst
 
 
+def divided() -> list[list[int]]:
+    """Return the shapes of the embedding and the head on this rank, of a decoder that ties them or not."""
+    from numerics_models import Decoder
+
+    shapes = []
+    for tied in (True, False):
+        model = apply(Decoder(tied=tied), Parallel(tensor=2))
+        assert (model.head.weight is model.embed.weight) == tied
+        shapes += [list(each.weight.to_local().shape) for each in (model.embed, model.head)]
+    return shapes
+
+
 def main() -> None:
     """Prints a line of JSON."""
     warnings.simplefilter("ignore")
     rank = int(os.environ["RANK"])
-    answer: dict[str, Any] = {"different": [], "orders": [None, None], **numerics(rank)}
+    answer: dict[str, Any] = {"different": [], "opened": [], "orders": [None, None], **numerics(rank)}
     for plan in ({"replicate": 2}, {"shard": 2}):
         answer["different"].append(different_batches(rank, plan))
     answer["world"] = error_of(lambda: step_of(Perceptron(), {"shard": 4}))
@@ -161,6 +187,11 @@ def main() -> None:
         apply(encoder, Parallel(tensor=2))
     except ParallelError as error:
         answer["tensor"] = error.why
+    for plan in ({"shard": 2}, {"tensor": 2}):
+        model = Opened()
+        with step_of(model, plan) as step:
+            answer["opened"].append(error_of(lambda: step(batch(4))))
+    answer["divided"] = divided()
     dist.all_gather_object(answer["orders"], order())
     answer["mixed"] = mixed({"shard": 2})
     answer["saved"] = checkpoint(sys.argv[1])

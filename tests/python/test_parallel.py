@@ -64,6 +64,11 @@ def test_two_ranks_train_as_one_process(tmp_path: Path) -> None:
     assert any("BatchNorm" in change for change in said["norm allowed"])
     assert "already" in said["twice"]
     assert "cannot be applied" in said["tensor"]
+    for error in said["opened"]:
+        assert "Opened calls `blocks.0.up` without calling `blocks.0`" in error
+        assert "into the `forward` of Block" in error
+    # Rows where both share the matrix, else the embedding's columns and the head's outputs.
+    assert said["divided"] == [[20, 16], [20, 16], [40, 8], [20, 16]]
     first, second = said["orders"]
     # Each rank had its own seed; the loader's order, and its generator, are those of rank 0.
     assert first == second

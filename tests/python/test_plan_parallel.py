@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,22 @@ from runs import MIB, ROOT, hold_to_shapes, memfit
 SCRIPT = str(ROOT / "workloads" / "feed_forward.py")
 SMALL = ("--width", "512", "--layers", "4", "--batch-size", "64")
 PARAMETERS = 4 * (4 * (2 * 512 * 2048 + 2048 + 3 * 512) + 512 * 10 + 10)
+
+
+SHOWS = """
+    import json, os
+    whole = [each.full_tensor() if hasattr(each, "full_tensor") else each for each in model.parameters()]
+    with open("trained-" + os.environ.get("RANK", "alone"), "w") as file:
+        json.dump(torch.cat([each.detach().flatten() for each in whole]).tolist(), file)
+"""
+MEETS = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.tensor(dist.get_rank() + 1)
+dist.all_reduce(total)
+print(f"machine {os.environ['GROUP_RANK']}: {int(total)}")
+dist.destroy_process_group()
+"""
 
 
 @functools.cache
@@ -33,10 +50,13 @@ def planned(gpu: str, *arguments: str, options: tuple[str, ...] = ()) -> tuple[i
         )
 
 
+# Parameters, gradients and AdamW's state take four times the parameters; a fifth of that is left free.
+ROOM = f"{(PARAMETERS * 4 + 900 * MIB) // MIB}MiB"
+FOUR = functools.partial(planned, "t4:4", *SMALL, options=("--memory", ROOM, "--diff"))
+
+
 def test_a_model_that_does_not_fit_on_one_gpu_is_sharded():
-    # Parameters, gradients and AdamW's state take four times the parameters; a fifth of that is left free.
-    room = f"{(PARAMETERS * 4 + 900 * MIB) // MIB}MiB"
-    status, answer, _ = planned("t4:4", *SMALL, options=("--memory", room))
+    status, answer, _ = FOUR()
     assert status == 0
     chosen = answer["chosen"]
     assert chosen["parallel"]["replicate"] * chosen["parallel"]["shard"] == 4
@@ -49,9 +69,7 @@ def test_a_model_that_does_not_fit_on_one_gpu_is_sharded():
 
 
 def test_the_plan_file_says_how_the_script_is_launched(tmp_path):
-    _, answer, text = planned(
-        "t4:4", *SMALL, options=("--memory", f"{(PARAMETERS * 4 + 900 * MIB) // MIB}MiB")
-    )
+    _, answer, text = FOUR()
     table = text.split("[parallel]")[1].split("[made_for]")[0]
     assert f"shard = {answer['chosen']['parallel']['shard']}" in table
     plan = tmp_path / "plan.toml"
@@ -67,6 +85,82 @@ def test_the_plan_file_says_how_the_script_is_launched(tmp_path):
     by_category = report["at_peak"]["by_category"]
     shard = PARAMETERS / answer["chosen"]["parallel"]["shard"]
     assert by_category["optimizer"] == pytest.approx(2 * shard, rel=0.05)
+
+
+def test_the_changed_script_takes_what_the_plan_takes_and_trains_as_one_process(tmp_path):
+    _, answer, _ = FOUR()
+    patch = answer["patch"]
+    assert "shard" in patch["levers"], patch["left"]
+    assert patch["proof"]["verdict"] == "fits"
+    worst = max(rank["peak"]["device"] for rank in answer["chosen"]["ranks"])
+    assert patch["proof"]["peak"]["device"] == pytest.approx(worst, rel=0.02)
+    (tmp_path / "workloads").mkdir()
+    script = tmp_path / "workloads" / "feed_forward.py"
+    script.write_text(Path(SCRIPT).read_text())
+    (tmp_path / "whole.py").write_text(reproducible(script.read_text()))
+    # Without the path that the test's folder has, as `git apply` takes it.
+    diff = patch["diff"].replace(patch["file"], "workloads/feed_forward.py")
+    subprocess.run(["patch", "-p1"], input=diff, text=True, check=True, cwd=tmp_path)
+    # Two of the four ranks are enough to see that each trains on its part.
+    changed = reproducible(script.read_text()).replace("(4,), (", "(2,), (")
+    assert "(2,), (" in changed
+    (tmp_path / "parts.py").write_text(changed)
+    small = ["--width", "8", "--layers", "4", "--batch-size", "6"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    run = functools.partial(
+        subprocess.run, capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
+    )
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run([sys.executable, "whole.py", *small])
+    run([sys.executable, *torchrun, "parts.py", *small])
+    alone, *ranks = (json.loads((tmp_path / f"trained-{rank}").read_text()) for rank in ("alone", 0, 1))
+    for rank in ranks:
+        assert rank == pytest.approx(alone, rel=0, abs=1e-12)
+
+
+def reproducible(text: str) -> str:
+    """The script with a seed, in float64 and in order, which writes its parameters at the end."""
+    for old, new in (
+        (
+            "def main():\n",
+            "def main():\n    torch.manual_seed(0)\n    torch.set_default_dtype(torch.float64)\n",
+        ),
+        ("shuffle=True", "shuffle=False"),
+        ('    print("trained")\n', SHOWS),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    return text
+
+
+def test_two_machines_are_planned_launched_and_find_each_other(tmp_path):
+    options = ("--memory", ROOM, "--nodes", "2", "--link", "ethernet-25")
+    status, answer, text = planned("t4:1", *SMALL, options=options)
+    assert status == 0
+    chosen = answer["chosen"]
+    assert chosen["parallel"]["replicate"] * chosen["parallel"]["shard"] == 2
+    assert [rank["rank"] for rank in chosen["ranks"]] == [0, 1]
+    assert answer["nodes"] == 2
+    plan = tmp_path / "plan.toml"
+    plan.write_text(text)
+    command = [memfit(), "launch", str(plan)]
+    shown = subprocess.run([*command, "--", "python", "t.py"], capture_output=True, text=True, check=True)
+    assert "--nnodes 2" in shown.stdout
+    assert "--nproc-per-node 1" in shown.stdout
+    # Both machines are this one.
+    script = tmp_path / "meets.py"
+    script.write_text(MEETS)
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+    machines = [
+        subprocess.Popen(
+            [*command, "--run", "--", sys.executable, str(script)],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    ended = [machine.communicate(timeout=120) for machine in machines]
+    assert [machine.returncode for machine in machines] == [0, 0], ended
+    assert sorted(out.strip() for out, _ in ended) == ["machine 0: 3", "machine 1: 3"]
 
 
 def test_batch_normalisation_is_not_divided_unless_that_is_allowed():

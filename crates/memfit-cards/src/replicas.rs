@@ -2,6 +2,7 @@
 
 use memfit_devices::Device;
 use memfit_kernels::cost::Speeds;
+use memfit_kernels::cost::collective::{Collective, Group, work};
 use memfit_report::wire::{CardEvidence, CardRow, CardVerdict, Peak};
 
 use crate::rows::command_for;
@@ -9,6 +10,17 @@ use crate::workload::Workload;
 
 /// The share of a step that is assumed to hide communication: the backward pass.
 const OVERLAP: f64 = 0.5;
+
+/// Bytes of one of DDP's buckets, which are reduced one after the other (`bucket_cap_mb`).
+const BUCKET: u64 = 25 << 20;
+
+/// Milliseconds of the all-reduces of all gradients.
+fn exchange(gradients: u64, count: u32, speeds: &Speeds) -> f64 {
+    let group = Group { ranks: count, per_machine: None };
+    let of = |bytes: u64| work(Collective::AllReduce, bytes, group, speeds).length as f64 / 1e6;
+    let (whole, rest) = (gradients / BUCKET, gradients % BUCKET);
+    whole as f64 * of(BUCKET) + if rest > 0 { of(rest) } else { 0.0 }
+}
 
 /// A row for `count` GPUs, of the row for one GPU of the kind. DDP keeps the gradients once more in
 /// buckets, and a communicator's buffers; its all-reduces run beside the backward pass.
@@ -33,8 +45,7 @@ pub fn replicated(row: &CardRow, device: &Device, workload: &Workload, count: u3
         CardVerdict::FitsAsIs | CardVerdict::FitsWithPlan | CardVerdict::Unknown => CardVerdict::Unknown,
         CardVerdict::DoesNotFit => CardVerdict::DoesNotFit,
     };
-    let ring = 2.0 * f64::from(count - 1) / f64::from(count) * gradients as f64;
-    let exchange_ms = ring / Speeds::from_device(device).peers.max(1e-3) / 1e6;
+    let exchange_ms = exchange(gradients, count, &Speeds::from_device(device));
     let exposed = |step: f64| (exchange_ms - step * OVERLAP).max(0.0);
     let step = row.step_ms_estimate.filter(|_| verdict.fits());
     CardRow {
@@ -55,5 +66,32 @@ pub fn replicated(row: &CardRow, device: &Device, workload: &Workload, count: u3
             _ => "the script is one process: replicas by DistributedDataParallel are assumed, each with its own batch; their buckets, NCCL's buffers and the all-reduces are modelled, not run".to_owned(),
         }),
         ..row.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memfit_devices::Catalogue;
+
+    use super::*;
+
+    fn speeds(card: &str) -> Speeds {
+        Speeds::from_device(Catalogue::builtin().unwrap().find(card).unwrap())
+    }
+
+    #[test]
+    fn an_exchange_is_never_faster_than_the_link_and_grows_with_buckets() {
+        for card in ["rtx-4090", "a100-80gb", "t4"] {
+            let speeds = speeds(card);
+            for count in [2, 4, 8] {
+                let gradients = 40 * BUCKET;
+                let ring = 2.0 * f64::from(count - 1) / f64::from(count) * gradients as f64;
+                let at_least = ring / speeds.peers / 1e6;
+                let whole = exchange(gradients, count, &speeds);
+                assert!(whole >= at_least && whole < 3.0 * at_least, "{card}, {count}: {whole} {at_least}");
+                assert!(exchange(gradients + 1, count, &speeds) > whole);
+            }
+        }
+        assert!(exchange(0, 8, &speeds("t4")).abs() < f64::EPSILON);
     }
 }

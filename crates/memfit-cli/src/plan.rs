@@ -3,10 +3,12 @@
 mod compared;
 mod failure;
 mod patched;
+mod ranks_patched;
 mod script;
 
 pub(crate) use failure::failure_reason;
 pub(crate) use patched::patched;
+pub(crate) use ranks_patched::patched_for_ranks;
 
 use memfit_cards::{Judge, UNLIMITED, smallest_fitting};
 use memfit_channel::Planned;

@@ -1,9 +1,8 @@
 //! Durations of library work: convolutions as matrix products ([`convolution`]), transforms and solvers
-//! ([`library`]), collectives ([`collective`]).
+//! ([`library`]).
 //!
 //! This module must not know streams, clocks or calls: code that queues work asks here for its duration.
 
-pub(crate) mod collective;
 pub(crate) mod convolution;
 pub(crate) mod library;
 

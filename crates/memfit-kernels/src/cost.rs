@@ -1,12 +1,13 @@
 //! Durations of work on the device: a roofline model over the device's rates and bandwidths, and the shares
 //! of them that kernels reach.
 //!
-//! Everything here is arithmetic on sizes: matrix products ([`gemm`]), and kernels by their names and
-//! arguments ([`kernel`]). The rates that a device reaches come from its entry in the catalogue ([`speeds`]),
-//! or from a calibration.
+//! Everything here is arithmetic on sizes: matrix products ([`gemm`]), kernels by their names and arguments
+//! ([`kernel`]), and collectives ([`collective`]). The rates that a device reaches come from its entry in the
+//! catalogue ([`speeds`]), or from a calibration.
 //!
 //! This module must not know streams, clocks or calls: code that queues work asks here for its duration.
 
+pub mod collective;
 pub mod gemm;
 pub mod kernel;
 mod prepared;

@@ -13,6 +13,7 @@ mod pieces;
 mod precision;
 mod remedy;
 mod round;
+mod spread;
 mod trainer;
 mod training;
 
@@ -54,10 +55,26 @@ pub struct Left {
 /// Reason why a lever cannot be applied to a script.
 type Why = String;
 
-/// Applies a plan to a script.
+/// Applies a plan for one GPU to a script.
 pub fn patch(text: &str, plan: &Plan) -> Patched {
+    applied(text, plan, None)
+}
+
+/// Applies a plan for several GPUs to a script, or nothing. `blocks` are the modules that FSDP2 gathers one
+/// by one. The parallel part is called [`Lever::Shard`] in the result.
+pub fn spread(text: &str, plan: &Plan, blocks: &[String]) -> Patched {
+    let patched = applied(text, plan, Some(blocks));
+    if patched.done.contains(&Lever::Shard) {
+        return patched;
+    }
+    Patched { text: text.to_owned(), done: Vec::new(), by_library: Vec::new(), ..patched }
+}
+
+fn applied(text: &str, plan: &Plan, blocks: Option<&[String]>) -> Patched {
     let unread = |why: &str| {
-        let left = wanted(plan).into_iter().map(|(lever, _)| Left { lever, why: why.to_owned() }).collect();
+        let levers = wanted(plan).into_iter().map(|(lever, _)| lever);
+        let levers = levers.chain(blocks.map(|_| Lever::Shard));
+        let left = levers.map(|lever| Left { lever, why: why.to_owned() }).collect();
         Patched { text: text.to_owned(), left, ..Patched::default() }
     };
     let script = match code::Script::read(text) {
@@ -67,6 +84,12 @@ pub fn patch(text: &str, plan: &Plan) -> Patched {
     let code::Script { facts, statements, .. } = &script;
     let training = Training::find(facts, statements);
     let mut draft = Draft::new(text, facts, statements, training.as_ref());
+    if let Some(blocks) = blocks {
+        match spread::write(&mut draft, plan, blocks) {
+            Ok(()) => draft.done.push(Lever::Shard),
+            Err(why) => draft.left.push(Left { lever: Lever::Shard, why }),
+        }
+    }
     let told = trainer::write(&mut draft, plan);
     for (lever, value) in wanted(plan).into_iter().filter(|(lever, _)| !told.contains(lever)) {
         let written = write(&mut draft, lever, &value, plan);

@@ -13,7 +13,9 @@ from torch import nn
 
 from . import tensor
 from .degrees import Parallel, ParallelError
+from .guards import watch_calls
 from .mesh import build_mesh, data_mesh
+from .vocabulary import divide_outer, find_outer
 from .world import check_world, start
 
 # Beside an interpreter without memfit, the levers have a name of their own.
@@ -50,15 +52,19 @@ def apply(
     if parallel.world == 1:
         return model
     before = dict(model.named_parameters(remove_duplicate=False))
-    regions = []
+    regions, outer = [], []
     if parallel.tensor > 1:
-        regions = tensor.find_regions(model, _blocks(model), parallel.tensor)
+        blocks = _blocks(model)
+        regions = tensor.find_regions(model, blocks, parallel.tensor)
+        outer = find_outer(model, [*blocks, *(region.name for region in regions)], parallel.tensor)
     copy_from_first_rank(model)
     if parallel.replicate == parallel.world:
         setattr(model, APPLIED, parallel)
         return nn.parallel.DistributedDataParallel(model, device_ids=None)
     if regions:
         tensor.divide(model, regions, mesh["tensor"])
+        divide_outer(model, outer, mesh["tensor"], tensor.complete)
+        watch_calls(model, (region.name for region in regions))
     if parallel.batches > 1:
         _shard(model, parallel, mesh, units)
     renew(optimizers, before, model)
@@ -159,6 +165,7 @@ def _shard(model: nn.Module, parallel: Parallel, mesh: Any, names: list[str] | N
     missing = [name for name in chosen if name not in known]
     if missing:
         raise ParallelError(f"the model has no module `{missing[0]}` to shard")
+    watch_calls(model, chosen)
     for name in chosen:
         for each in _of_other_types(known[name]):
             fully_shard(each, reshard_after_forward=reshard, **settings)

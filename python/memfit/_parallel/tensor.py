@@ -186,7 +186,7 @@ def divide(model: nn.Module, regions: list[Region], mesh: DeviceMesh) -> None:
         # What is not divided is the same on all ranks, and takes part in DTensor's operations.
         distribute_module(module, mesh)
         for parameter in module.parameters():
-            parameter.register_post_accumulate_grad_hook(_complete)
+            parameter.register_post_accumulate_grad_hook(complete)
         module.register_forward_pre_hook(_enter(mesh), with_kwargs=True)
         module.register_forward_hook(_leave)
         if mesh.device_type == "cpu":
@@ -264,11 +264,11 @@ def _map(function: Any, value: Any) -> Any:
     return value
 
 
-def _complete(parameter: torch.Tensor) -> None:
+def complete(parameter: torch.Tensor) -> None:
     """Give a gradient the placements of its parameter: of a replicated one, ranks may have partial sums."""
     gradient = parameter.grad
     if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
         parameter.grad = gradient.redistribute(placements=parameter.placements)
 
 
-__all__ = ["Region", "Shard", "divide", "find_regions"]
+__all__ = ["Region", "Shard", "complete", "divide", "find_regions"]

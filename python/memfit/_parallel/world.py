@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from . import attempts
 from .degrees import Parallel, ParallelError
 
 # The variables that torchrun, and Slurm's scripts after its example, set for each process.
@@ -35,11 +37,15 @@ def start(place: torch.device) -> None:
             f"this plan is for several processes, but this one was started alone: {missing[0]} is not set",
             "start it with `memfit launch PLAN --run -- python train.py`, or with torchrun",
         )
+    settings: dict[str, Any] = {}
+    if attempts.keeps_old_keys():
+        settings["store"] = attempts.own_store()
+        settings["rank"], settings["world_size"] = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if place.type != "cuda":
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", **settings)
         return
     device = torch.device("cuda", torch.cuda.current_device())
-    dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)
+    dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device, **settings)
 
 
 def _take_device(place: torch.device) -> None:

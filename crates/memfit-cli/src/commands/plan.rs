@@ -19,7 +19,7 @@ use memfit_vocabulary::{Framework, Label, Lever, Value};
 
 use super::{brief_problem, catalogue, conclude, seconds_since};
 use crate::args::{CardsArgs, CommandArgs, GpuChoice, Margin, PlanArgs, SHOWN};
-use crate::plan::{Tries, patched, smallest_card};
+use crate::plan::{Tries, patched, patched_for_ranks, smallest_card};
 use crate::request;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
@@ -178,12 +178,8 @@ fn find(
         });
     };
     let is_spread = found.chosen.as_ref().is_some_and(|chosen| chosen.candidate.parallel.is_some());
-    if is_spread && diff.is_some() {
-        report.notes.push("no change of the script is shown: parallelism is applied by `memfit.Step(plan=…)`, which `memfit launch` starts on all GPUs".to_owned());
-    }
-    let diff = diff.filter(|_| !is_spread);
     let found = match &script {
-        Some(script) if diff.is_some() && found.verdict == Verdict::FitsWithPlan => {
+        Some(script) if diff.is_some() && !is_spread && found.verdict == Verdict::FitsWithPlan => {
             writable(found, &mut tries, &limits, script, report)?
         }
         _ => found,
@@ -223,7 +219,7 @@ fn find(
     }
     if let Some(wanted) = diff.filter(|_| found.verdict == Verdict::FitsWithPlan) {
         let into = Some(wanted.as_path()).filter(|path| *path != Path::new(SHOWN));
-        change(&plan, script.as_deref(), into, &mut tries, report, printer)?;
+        change(&plan, &found, script.as_deref(), into, &mut tries, report, printer)?;
     }
     Ok(())
 }
@@ -387,6 +383,7 @@ fn of_framework(found: &Answer, plan: &Plan) -> Option<String> {
 /// The plan as a change of the script.
 fn change(
     plan: &Plan,
+    found: &Answer,
     script: Option<&Path>,
     into: Option<&Path>,
     tries: &mut Tries<'_>,
@@ -401,7 +398,12 @@ fn change(
         let micro_batch = chosen.levers.iter().find(|lever| lever.lever == Lever::MicroBatch);
         micro_batch.is_some_and(|lever| lever.label == Label::Rounding && lever.unverified.is_none())
     });
-    let mut patch = patched(tries, plan, divides_alike, script, printer)?;
+    let mut patch = if plan.parallel.is_some_and(|parallel| parallel.world() > 1) {
+        let blocks: Vec<String> = found.training.blocks.iter().map(|block| block.name.clone()).collect();
+        patched_for_ranks(tries, plan, &found.ranks, &blocks, script, printer)?
+    } else {
+        patched(tries, plan, divides_alike, script, printer)?
+    };
     if let Some(into) = into.filter(|_| !patch.diff.is_empty()) {
         std::fs::write(into, &patch.diff).map_err(CliError::io("write", into))?;
         patch.written = Some(into.display().to_string());

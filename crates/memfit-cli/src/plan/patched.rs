@@ -143,7 +143,7 @@ fn proven(
 }
 
 /// The script's path from here, as a change has to name it.
-fn shown(script: &Path) -> String {
+pub(super) fn shown(script: &Path) -> String {
     let here = std::env::current_dir().ok();
     let inside = here.as_deref().and_then(|here| script.strip_prefix(here).ok()).unwrap_or(script);
     let path = inside.strip_prefix("./").unwrap_or(inside);

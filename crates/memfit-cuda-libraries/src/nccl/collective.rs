@@ -13,9 +13,9 @@ use super::buffers::Use;
 use super::communicator::{Communicator, RankPosition};
 use super::meeting::{self, EVERYONE, Lane, MAX_EXCHANGED_BYTES, Meeting, Part};
 use super::status;
-use crate::cost::collective::{self, Collective, Group as Members};
 use crate::entry::{Handle, Ptr};
 use memfit_cuda::card;
+use memfit_kernels::cost::collective::{self, Collective, Group as Members};
 
 /// Maximum number of ranks for which a gather fills every rank's part.
 const MAX_COPIES: i32 = 64;

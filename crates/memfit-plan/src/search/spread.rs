@@ -3,16 +3,17 @@
 //! Each way (replicas, shards, tensor parallelism) is run once without a memory limit. If some fit without
 //! further levers, the fastest of them is the plan. Otherwise the search for levers runs for the way that
 //! needs least memory, and then for each way that is faster than the best plan with the same levers that cost
-//! no time: no further lever could make the others win. The plan is run as the first and the last rank, whose
-//! shards differ.
+//! no time: no further lever could make the others win. Each plan that wins so far is run as the first and
+//! the last rank, whose shards differ. If it does not fit on the last one, levers are searched for with that
+//! rank, and the plan found is run as the first.
 
 use memfit_vocabulary::{Bound, Label, Lever, Parallel, Training, Turn};
 
-use super::divide::MIN_REL_GAIN;
 use super::{forbidden, gib, milliseconds, search};
 use crate::answer::{Answer, Rejected, Tried, Verdict};
 use crate::levers::entry;
 use crate::limits::Limits;
+use crate::plan::Expected;
 use crate::trial::{Candidate, Outcome, RankTrial, Room, Trial};
 
 /// Name of the parallelism among rejected levers.
@@ -66,7 +67,7 @@ pub fn search_spread<T: RankTrial>(
     let found = spread.search()?;
     match found {
         Some(found) => spread.answer(found).map(Some),
-        None if spread.interrupted || spread.tried.len() > 1 => Ok(Some(spread.failure())),
+        None if spread.interrupted || spread.tried.len() > 1 => Ok(Some(spread.finish(None))),
         None => spread.on_one("no way to spread it could be run".to_owned()),
     }
 }
@@ -96,6 +97,13 @@ impl Way {
         let step_ms = self.outcome.peak.step_ms;
         step_ms.and_then(|step_ms| self.outcome.busy.bound(step_ms)) == Some(Bound::Communication)
     }
+}
+
+/// A plan that ran as each of the ranks that differ.
+struct Proven {
+    /// As it ran as the first rank.
+    tried: Tried,
+    ranks: Vec<(u32, Expected)>,
 }
 
 impl<T: RankTrial> Spread<'_, T> {
@@ -174,7 +182,7 @@ impl<T: RankTrial> Spread<'_, T> {
         (parameters / 2 + gradients / 2) / u64::from(way.shard * way.tensor).max(1)
     }
 
-    fn search(&mut self) -> Result<Option<Tried>, T::Error> {
+    fn search(&mut self) -> Result<Option<Proven>, T::Error> {
         let mut ways = Vec::new();
         let mut tensor_refused = false;
         let (data, tensor): (Vec<Parallel>, Vec<Parallel>) =
@@ -246,7 +254,7 @@ impl<T: RankTrial> Spread<'_, T> {
     }
 
     /// The fastest way that fits without any lever, in order of time.
-    fn plain(&mut self, ways: &[Way]) -> Result<Option<Tried>, T::Error> {
+    fn plain(&mut self, ways: &[Way]) -> Result<Option<Proven>, T::Error> {
         let accumulates = self.wants_accumulation();
         for way in ways {
             if accumulates || !self.within_budget(&way.outcome) {
@@ -254,11 +262,41 @@ impl<T: RankTrial> Spread<'_, T> {
             }
             let candidate = Candidate { parallel: Some(way.parallel), ..Candidate::as_is() };
             let Some(outcome) = self.run(&candidate, Room::Budget)? else { return Ok(None) };
-            if outcome.fits && outcome.refused.is_empty() {
-                return Ok(Some(Tried { candidate, outcome, on_card: true }));
+            if !outcome.fits || !outcome.refused.is_empty() {
+                continue;
+            }
+            let proven = self.prove(Tried { candidate, outcome, on_card: true })?;
+            if proven.is_some() || self.interrupted {
+                return Ok(proven);
             }
         }
         Ok(None)
+    }
+
+    /// Runs a plan that fits on the first rank as the last one.
+    fn prove(&mut self, tried: Tried) -> Result<Option<Proven>, T::Error> {
+        let mut ranks = vec![(0, tried.outcome.peak)];
+        let last = tried.candidate.parallel.unwrap_or_default().world() - 1;
+        if last > 0 {
+            let Some(outcome) = self.run_rank(&tried.candidate, last)? else { return Ok(None) };
+            if !outcome.fits {
+                self.reject(format!(
+                    "{}: it fits on the first rank, but not on the last",
+                    tried.candidate.describe()
+                ));
+                return Ok(None);
+            }
+            ranks.push((last, outcome.peak));
+        }
+        Ok(Some(Proven { tried, ranks }))
+    }
+
+    fn run_rank(&mut self, candidate: &Candidate, rank: u32) -> Result<Option<Outcome>, T::Error> {
+        let outcome =
+            if self.interrupted { None } else { self.trial.run_rank(candidate, Room::Budget, rank)? };
+        self.runs += u64::from(outcome.is_some());
+        self.interrupted |= outcome.is_none();
+        Ok(outcome)
     }
 
     /// Returns `true` if another global batch was asked for than the script has.
@@ -268,8 +306,8 @@ impl<T: RankTrial> Spread<'_, T> {
     }
 
     /// The fastest plan with levers.
-    fn with_levers(&mut self, ways: Vec<Way>) -> Result<Option<Tried>, T::Error> {
-        let mut best: Option<Tried> = None;
+    fn with_levers(&mut self, ways: Vec<Way>) -> Result<Option<Proven>, T::Error> {
+        let mut best: Option<Proven> = None;
         let mut left = ways;
         while !left.is_empty() && !self.interrupted {
             // The smallest first, until something fits; then the fastest.
@@ -279,18 +317,12 @@ impl<T: RankTrial> Spread<'_, T> {
             };
             let way = left.remove(next);
             if let Some(best) = &best
-                && !self.may_beat(best, &way)?
+                && !self.may_beat(&best.tried, &way)?
             {
                 continue;
             }
-            let found = self.levers_of(&way)?;
-            let faster =
-                |found: &Tried, best: &Tried| milliseconds(&found.outcome) < milliseconds(&best.outcome);
-            if let Some(found) = found
-                && best.as_ref().is_none_or(|best| faster(&found, best))
-            {
-                best = Some(found);
-            }
+            let bound = best.as_ref().map_or(f64::INFINITY, |best| milliseconds(&best.tried.outcome));
+            best = self.proven_levers_of(&way, bound)?.or(best);
         }
         Ok(best)
     }
@@ -308,12 +340,35 @@ impl<T: RankTrial> Spread<'_, T> {
         } else {
             self.run(&candidate, Room::Boundless)?
         };
-        let bound = milliseconds(&best.outcome) * (1.0 - MIN_REL_GAIN);
+        let bound = milliseconds(&best.outcome);
         Ok(outcome.is_some_and(|outcome| milliseconds(&outcome) < bound))
     }
 
-    /// Searches for levers with which a way fits.
-    fn levers_of(&mut self, way: &Way) -> Result<Option<Tried>, T::Error> {
+    /// The fastest plan for a way with levers, if it takes less than `bound` milliseconds and fits on the
+    /// first and on the last rank.
+    fn proven_levers_of(&mut self, way: &Way, bound: f64) -> Result<Option<Proven>, T::Error> {
+        let Some(found) = self.levers_of(way, 0)?.filter(|found| milliseconds(&found.outcome) < bound) else {
+            return Ok(None);
+        };
+        let last = way.parallel.world() - 1;
+        let refused = self.rejected.clone();
+        let proven = self.prove(found)?;
+        if proven.is_some() || self.interrupted {
+            return Ok(proven);
+        }
+        // The last rank needs more: what fits there is then run as the first.
+        let Some(there) = self.levers_of(way, last)? else { return Ok(None) };
+        let Some(outcome) = self.run(&there.candidate, Room::Budget)? else { return Ok(None) };
+        if !outcome.fits || !outcome.refused.is_empty() || milliseconds(&outcome) >= bound {
+            return Ok(None);
+        }
+        self.rejected = refused;
+        let ranks = vec![(0, outcome.peak), (last, there.outcome.peak)];
+        Ok(Some(Proven { tried: Tried { outcome, ..there }, ranks }))
+    }
+
+    /// Searches for levers with which a way fits on one of its ranks.
+    fn levers_of(&mut self, way: &Way, rank: u32) -> Result<Option<Tried>, T::Error> {
         let batches = u64::from(way.parallel.batches());
         let limits = Limits {
             global_batch: self.limits.global_batch.map(|wanted| wanted / batches),
@@ -322,7 +377,7 @@ impl<T: RankTrial> Spread<'_, T> {
             ..self.limits.clone()
         };
         let parallel = way.parallel;
-        let mut each = Each { trial: &mut *self.trial, parallel, parts: self.training.parts.clone() };
+        let mut each = Each { trial: &mut *self.trial, parallel, rank, parts: self.training.parts.clone() };
         let Some(answer) = search(&mut each, &limits)? else {
             self.interrupted = true;
             return Ok(None);
@@ -342,30 +397,11 @@ impl<T: RankTrial> Spread<'_, T> {
         Ok(answer.chosen.filter(|_| answer.verdict != Verdict::DoesNotFit).map(of_way))
     }
 
-    /// Runs the plan as its last rank, looks for the fewest GPUs, and makes the answer.
-    fn answer(mut self, chosen: Tried) -> Result<Answer, T::Error> {
-        let parallel = chosen.candidate.parallel.unwrap_or_default();
-        let mut ranks = vec![(0, chosen.outcome.peak)];
-        let mut fits = true;
-        if parallel.world() > 1 && !self.interrupted {
-            let last = parallel.world() - 1;
-            match self.trial.run_rank(&chosen.candidate, Room::Budget, last)? {
-                Some(outcome) => {
-                    self.runs += 1;
-                    fits = outcome.fits;
-                    ranks.push((last, outcome.peak));
-                }
-                None => self.interrupted = true,
-            }
-        }
+    /// Looks for the fewest GPUs, and makes the answer.
+    fn answer(mut self, proven: Proven) -> Result<Answer, T::Error> {
+        let Proven { tried: chosen, ranks } = proven;
         let mut advice: Vec<String> = self.slower_than_one(&chosen).into_iter().collect();
-        let fewest = if fits { self.fewest(&chosen, &mut advice)? } else { None };
-        if !fits {
-            self.reject(format!(
-                "{}: it fits on the first rank, but not on the last",
-                chosen.candidate.describe()
-            ));
-        }
+        let fewest = self.fewest(&chosen, &mut advice)?;
         let taken: Vec<&str> = chosen.candidate.settings.iter().map(|setting| setting.lever.name()).collect();
         self.rejected.retain(|rejected| !taken.contains(&rejected.lever.as_str()));
         if chosen.candidate.micro_batch.is_some() {
@@ -375,8 +411,7 @@ impl<T: RankTrial> Spread<'_, T> {
             "context and pipeline parallelism are not searched: memfit cannot apply them to a script yet"
                 .to_owned(),
         );
-        let chosen = fits.then_some(chosen);
-        Ok(Answer { advice, ranks, fewest, ..self.finish(chosen) })
+        Ok(Answer { advice, ranks, fewest, ..self.finish(Some(chosen)) })
     }
 
     /// Describes a plan for all GPUs that is slower than the unchanged script on one.
@@ -434,10 +469,6 @@ impl<T: RankTrial> Spread<'_, T> {
         Ok(Some(answer))
     }
 
-    fn failure(self) -> Answer {
-        self.finish(None)
-    }
-
     fn finish(self, chosen: Option<Tried>) -> Answer {
         let verdict = if chosen.is_some() { Verdict::FitsWithPlan } else { Verdict::DoesNotFit };
         let baseline = self.tried.first().cloned();
@@ -470,19 +501,24 @@ impl<T: RankTrial> Spread<'_, T> {
 }
 
 /// Trial of one way: candidates of the inner search are spread that way, and see the samples of one rank.
-struct Each<'a, T: Trial> {
+struct Each<'a, T: RankTrial> {
     trial: &'a mut T,
     parallel: Parallel,
+    /// The rank that runs.
+    rank: u32,
     /// What the unchanged script shows about dividing its batch.
     parts: memfit_vocabulary::Parts,
 }
 
-impl<T: Trial> Trial for Each<'_, T> {
+impl<T: RankTrial> Trial for Each<'_, T> {
     type Error = T::Error;
 
     fn run(&mut self, candidate: &Candidate, room: Room) -> Result<Option<Outcome>, T::Error> {
         let spread = Candidate { parallel: Some(self.parallel), ..candidate.clone() };
-        let mut outcome = self.trial.run(&spread, room)?;
+        let mut outcome = match self.rank {
+            0 => self.trial.run(&spread, room)?,
+            rank => self.trial.run_rank(&spread, room, rank)?,
+        };
         if let Some(training) = outcome.as_mut().and_then(|outcome| outcome.training.as_mut()) {
             training.batch = self.parallel.share(training.batch);
             training.parts.clone_from(&self.parts);

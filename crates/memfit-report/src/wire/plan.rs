@@ -65,7 +65,7 @@ pub struct PlanReport {
 }
 
 /// A plan as a change of a script's source.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PlanPatch {
     /// The script, as the change names it.
     pub file: String,

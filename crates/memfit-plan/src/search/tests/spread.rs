@@ -256,10 +256,29 @@ fn what_cannot_be_spread_is_planned_for_one_gpu_with_the_reason() {
 }
 
 #[test]
-fn a_last_rank_that_does_not_fit_refutes_the_plan() {
-    let mut world = World { model: 5 * GIB, budget: 10 * GIB, last: 8 * GIB, ..World::new() };
+fn a_last_rank_that_never_fits_refutes_the_plan() {
+    let mut world = World { model: 5 * GIB, budget: 10 * GIB, last: 10 * GIB, ..World::new() };
     let answer = spread(&mut world, 1);
     assert!(answer.chosen.is_none() && why(&answer).contains("not on the last"), "{answer:?}");
+}
+
+#[test]
+fn what_does_not_fit_on_the_last_rank_gives_way_to_the_next_plan() {
+    // Replicas just fit, and shards would leave room for what the last rank has more.
+    let mut world = World { model: 3 * GIB, budget: 13 * GIB, last: GIB, ..World::new() };
+    let answer = spread(&mut world, 1);
+    let (parallel, _) = chosen(&answer);
+    assert!(parallel.shard > 1 && why(&answer).contains("not on the last"), "{answer:?}");
+    assert!(answer.ranks.iter().all(|(_, peak)| peak.device_upper <= 13 * GIB), "{:?}", answer.ranks);
+    assert_eq!(answer.ranks.len(), 2);
+    // No way to spread it fits without levers: those of the last rank are more.
+    for last in [GIB / 4, GIB, 2 * GIB] {
+        let mut world = World { kept: GIB / 4, budget: 9 * GIB, last, ..World::new() };
+        let answer = spread(&mut world, 1);
+        assert!(answer.chosen.is_some(), "{last}: {answer:?}");
+        assert!(answer.ranks.iter().all(|(_, peak)| peak.device_upper <= 9 * GIB), "{:?}", answer.ranks);
+        assert!(answer.ranks.iter().map(|(rank, _)| *rank).eq([0, 7]), "{:?}", answer.ranks);
+    }
 }
 
 proptest! {

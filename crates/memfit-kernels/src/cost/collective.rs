@@ -6,17 +6,23 @@
 
 use memfit_channel::WorkKind;
 
-use memfit_kernels::cost::speeds::Network;
-use memfit_kernels::cost::{Speeds, Work};
+use super::speeds::Network;
+use super::{Speeds, Work};
 
 /// Kind of communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Collective {
+pub enum Collective {
+    /// Sums, all of which each rank gets.
     AllReduce,
+    /// The parts of all ranks, for each.
     AllGather,
+    /// Sums, of which each rank gets a part.
     ReduceScatter,
+    /// A part from each rank to each other.
     AllToAll,
+    /// One rank's buffer, for all.
     Broadcast,
+    /// Sums, for one rank.
     Reduce,
     /// Point to point: one rank to another.
     Send,
@@ -24,11 +30,11 @@ pub(crate) enum Collective {
 
 /// Members of a communicator, and where they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Group {
+pub struct Group {
     /// Number of ranks.
-    pub(crate) ranks: u32,
+    pub ranks: u32,
     /// Ranks on each machine; `None` if they fill one machine after the other.
-    pub(crate) per_machine: Option<u32>,
+    pub per_machine: Option<u32>,
 }
 
 impl Group {
@@ -60,7 +66,7 @@ const TREE_SHARE: f64 = 0.9;
 
 /// Duration of a collective over a group. `bytes` is the size of the whole buffer: the one each rank
 /// reduces, gathers in total, or scatters in total.
-pub(crate) fn work(what: Collective, bytes: u64, group: Group, speeds: &Speeds) -> Work {
+pub fn work(what: Collective, bytes: u64, group: Group, speeds: &Speeds) -> Work {
     let (bytes, ranks) = (bytes as f64, f64::from(group.ranks.max(1)));
     if ranks < 2.0 {
         // A single rank copies at most.
@@ -104,7 +110,7 @@ mod tests {
     use memfit_devices::Catalogue;
 
     use super::*;
-    use crate::cost::card_speeds;
+    use crate::cost::speeds::card_speeds;
 
     const fn together(ranks: u32) -> Group {
         Group { ranks, per_machine: None }

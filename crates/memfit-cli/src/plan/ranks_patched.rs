@@ -1,0 +1,132 @@
+//! A plan for several GPUs as a change of the script, run as each of the ranks that differ.
+
+use std::path::Path;
+
+use memfit_patch::{Patched, spread, unified_diff};
+use memfit_plan::{Expected, Plan};
+use memfit_report::wire::{FixProof, PatchNumbers, PlanPatch, RejectedLever, RunReport, Verdict};
+use memfit_run::{Changes, LoneRank, Request, report};
+use memfit_vocabulary::Lever;
+
+use super::patched::shown;
+use super::script::Script;
+use super::{Room, Tries, failure};
+use crate::{CliError, Printer};
+
+/// Share by which a rank's peak may differ from the plan's.
+const MAX_APART: f64 = 0.02;
+
+/// Writes a plan into the script, and runs what comes of it with torchrun's variables, as each of the ranks
+/// that the plan was run as. A change that fails, does not fit or takes other memory than the plan is not
+/// given. `blocks` are the modules that are gathered one by one.
+pub(crate) fn patched_for_ranks(
+    tries: &mut Tries<'_>,
+    plan: &Plan,
+    ranks: &[(u32, Expected)],
+    blocks: &[String],
+    script: &Path,
+    printer: &Printer,
+) -> Result<PlanPatch, CliError> {
+    let text = std::fs::read_to_string(script).map_err(CliError::io("read", script))?;
+    let file = shown(script);
+    let changed = spread(&text, plan, blocks);
+    let mut told = PlanPatch {
+        file: file.clone(),
+        left: left(&changed),
+        remarks: changed.remarks.clone(),
+        ..PlanPatch::default()
+    };
+    if changed.text == text {
+        return Ok(told);
+    }
+    let script = Script { path: script, text: &text, divides_alike: false };
+    let changes = script.changes(&changed.text)?;
+    for (rank, expected) in ranks {
+        printer.remark(&format!("running the changed script as rank {rank}"));
+        let (report, reason) = as_rank(tries, plan, &changes, *rank)?;
+        let why = reason.or_else(|| refuted(report.verdict, report.peak.allocated, expected.allocated));
+        let proof = FixProof { verdict: report.verdict, steps: report.steps, peak: report.peak };
+        let fullest = |known: &FixProof| known.peak.device_upper < proof.peak.device_upper;
+        if why.is_some() || told.proof.as_ref().is_none_or(fullest) {
+            told.proof = Some(proof);
+        }
+        if let Some(why) = why {
+            let why = format!("no change is shown, because the changed script, as rank {rank}, {why}");
+            told.left.push(RejectedLever { lever: Lever::Shard.name().to_owned(), why });
+            return Ok(told);
+        }
+    }
+    told.diff = unified_diff(&format!("a/{file}"), &format!("b/{file}"), &text, &changed.text);
+    told.levers = changed.done.iter().map(|lever| lever.name().to_owned()).collect();
+    told.numbers = Some(PatchNumbers {
+        why: Some("the changed script trains in several processes".to_owned()),
+        ..PatchNumbers::default()
+    });
+    Ok(told)
+}
+
+/// Runs the changed script as one rank: its report, and why it failed if that was not for want of memory.
+fn as_rank(
+    tries: &mut Tries<'_>,
+    plan: &Plan,
+    changes: &Changes,
+    rank: u32,
+) -> Result<(RunReport, Option<String>), CliError> {
+    let world = plan.parallel.unwrap_or_default().world();
+    let card = tries.card(Room::Budget);
+    let lone_rank = LoneRank::new(Some(rank), Some(world), &card)?;
+    let request = Request { card, lone_rank, planned: None, ..tries.request.clone() };
+    let mut outcome = tries.rehearsal.run_with(&request, changes)?;
+    tries.rehearsal.test_numbers(&request, changes, true, &mut outcome)?;
+    let report = report(&request, &outcome);
+    let failed = (report.verdict == Verdict::Error).then(|| {
+        let told = failure::failure_reason(&outcome.facts, report.problem.as_ref());
+        told.map_or_else(|| "ends before it has trained".to_owned(), |told| format!("fails: {told}"))
+    });
+    Ok((report, failed))
+}
+
+/// Why a run of the changed script is not what the plan promised.
+fn refuted(verdict: Verdict, found: u64, planned: u64) -> Option<String> {
+    if verdict != Verdict::Fits {
+        return Some("was not seen to fit".to_owned());
+    }
+    let (found, planned) = (found as f64, planned as f64);
+    let apart = (found - planned).abs() / planned.max(1.0);
+    let gib = f64::from(1 << 30);
+    (apart > MAX_APART).then(|| {
+        format!(
+            "takes {:.2} GiB at its peak where the plan, applied by memfit, takes {:.2} GiB",
+            found / gib,
+            planned / gib
+        )
+    })
+}
+
+fn left(changed: &Patched) -> Vec<RejectedLever> {
+    let of = |left: &memfit_patch::Left| RejectedLever {
+        lever: left.lever.name().to_owned(),
+        why: left.why.clone(),
+    };
+    changed.left.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_takes_other_memory_than_the_plan_is_refused() {
+        const GIB: u64 = 1 << 30;
+        let why = |verdict, found, planned| refuted(verdict, found, planned).unwrap_or_default();
+        assert_eq!(why(Verdict::Fits, 100 * GIB, 100 * GIB), "");
+        assert_eq!(why(Verdict::Fits, 101 * GIB, 100 * GIB), "");
+        assert!(why(Verdict::Fits, 97 * GIB, 100 * GIB).contains("97.00 GiB"), "less is another script, too");
+        assert!(
+            why(Verdict::Fits, 4 * GIB, 2 * GIB)
+                .contains("where the plan, applied by memfit, takes 2.00 GiB")
+        );
+        assert_eq!(why(Verdict::Oom, GIB, GIB), "was not seen to fit");
+        assert_eq!(why(Verdict::Unknown, GIB, GIB), "was not seen to fit");
+    }
+}
