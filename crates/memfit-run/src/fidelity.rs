@@ -32,7 +32,8 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
         notes.push(Note::new(Remark::LeverRefused).with("lever", lever).with("why", why));
     }
     if facts.ended == Ended::Stalled {
-        notes.push(Note::new(Remark::Stalled));
+        let who = if facts.ranks.len() > 1 { "some ranks" } else { "a process of the script" };
+        notes.push(Note::new(Remark::Stalled).with("who", who));
     }
     if facts.setup.cover_full {
         let covered = facts.coverage();
