@@ -95,6 +95,11 @@ NOT_REACHED = {
             if trainer.iteration % 500 == 0:
                 text = [trainer.data.codes[letter] for letter in "O God"]  # fails
     """,
+    "functions of a module": """
+        import torch
+        loss = torch.rand(8).sum().item()  # read
+        weights = torch.load(path)  # fails
+    """,
     "a meter": """
         class Meter:
             def update(self, value, count):

@@ -12,10 +12,13 @@ import os
 import sys
 
 from .oom import is_library
+from .uncaught import HERE
 
 # Larger projects are not analysed: anything may have flowed anywhere.
 MAX_FILES = 400
 MAX_LINES = 200_000
+# The folder of memfit's own modules.
+PROBE = os.path.dirname(HERE) + os.sep
 # A function that only shows its arguments.
 SHOWS = "print"
 CONTROL = (ast.If, ast.While, ast.For, ast.AsyncFor, ast.Match)
@@ -46,6 +49,7 @@ def may_reach(sites, traceback):
     while traceback is not None:
         places.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
         traceback = traceback.tb_next
+    places = [each for each in places if not each[0].startswith(HERE)]
     own = [index for index, (path, _) in enumerate(places) if not is_library(path)]
     if not own or any(path is None for path, _, _ in sites):
         return True
@@ -65,7 +69,8 @@ def _sources(paths):
     loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     found = {path: linecache.getlines(path) for path in paths}
     for path in loaded:
-        if path and path.endswith(".py") and not is_library(path) and len(found) <= MAX_FILES:
+        mine = path and path.endswith(".py") and not path.startswith(PROBE) and not is_library(path)
+        if mine and len(found) <= MAX_FILES:
             found.setdefault(path, linecache.getlines(path))
     complete = all(found[path] for path in paths)
     small = len(found) <= MAX_FILES and sum(map(len, found.values())) <= MAX_LINES
@@ -75,8 +80,9 @@ def _sources(paths):
 class Statement:
     """A simple statement, or the head of a compound one."""
 
-    def __init__(self, path, node, parts, function, controls):
+    def __init__(self, path, node, parts, function, controls, imported):
         self.path = path
+        self.imported = imported
         self.first = node.lineno
         ends = [each.end_lineno for part in parts for each in ast.walk(part) if hasattr(each, "end_lineno")]
         self.last = max(ends, default=node.lineno)
@@ -113,10 +119,18 @@ class Statement:
             function = function.outer
         return (function, name)
 
+    def _is_imported(self, node):
+        return isinstance(node, ast.Name) and node.id in self.imported
+
     def _root(self, node):
         """The variable, or attribute, whose contents an item or a method call changes."""
         while isinstance(node, (ast.Subscript, ast.Call)):
             node = node.value if isinstance(node, ast.Subscript) else node.func
+            # A module's function gives an object of its own.
+            if isinstance(node, ast.Attribute) and self._is_imported(node.value):
+                return set()
+        if self._is_imported(node):
+            return set()
         if isinstance(node, ast.Attribute):
             return {"." + node.attr}
         return (
@@ -149,11 +163,16 @@ class Program:
 
     def __init__(self, sources):
         self.statements, self.functions = [], {}
+        # The modules that each file names.
+        self.imported = {}
         for path, lines in sources.items():
             try:
                 tree = ast.parse("".join(lines))
             except (SyntaxError, ValueError, RecursionError):
                 continue
+            imports = [each for each in ast.walk(tree) if isinstance(each, ast.Import)]
+            names = {(each.asname or each.name).split(".")[0] for one in imports for each in one.names}
+            self.imported[path] = names
             self._block(path, tree.body, None, (), None)
 
     def _block(self, path, body, function, controls, owner):
@@ -181,7 +200,7 @@ class Program:
             if blocks
             else [node]
         )
-        head = Statement(path, node, parts, function, controls)
+        head = Statement(path, node, parts, function, controls, self.imported[path])
         self.statements.append(head)
         if isinstance(node, CONTROL):
             controls = (*controls, head)
