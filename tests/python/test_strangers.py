@@ -293,3 +293,14 @@ CHECKED = """
 def test_what_a_script_asserts_of_computed_values_holds(tmp_path: Path) -> None:
     answer = on_device(CHECKED, tmp_path)
     assert answer.said == {"smaller": False, "checked": True}, answer.output
+
+
+def test_a_module_of_the_scripts_own_may_have_a_librarys_name(tmp_path: Path) -> None:
+    (tmp_path / "datasets.py").write_text("SIZES = [8, 16]\n", encoding="utf-8")
+    options = ("--synthetic-data",)
+    answer = on_device(
+        "    import datasets\n    answer(sizes=datasets.SIZES)\n",
+        tmp_path,
+        start=lambda *asked: through_memfit(*asked, options=options),
+    )
+    assert answer.said == {"sizes": [8, 16]}, answer.output

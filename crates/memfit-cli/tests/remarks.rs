@@ -19,9 +19,8 @@ use support::{GIB, PART, Place, Script, wait};
 fn the_script() {
     let part = std::env::var(PART).unwrap();
     match part.as_str() {
-        "one moves, one stands still" => start(&["moves", "stands still"], true),
-        "one trains, one holds memory" => start(&["moves", "holds memory"], false),
-        "two on a real card" => start(&["on a real card", "on a real card"], true),
+        "one moves, one stands still" => start_ranks(&["moves", "stands still"]),
+        "two on a real card" => start_ranks(&["on a real card", "on a real card"]),
         part => play(part),
     }
     std::process::exit(0);
@@ -56,10 +55,6 @@ fn play(part: &str) {
                 alloc_conf: None,
             });
         }
-        "holds memory" => {
-            script.allocate(GIB);
-            wait();
-        }
         "stands still" => {
             script.allocate(GIB);
             script.steps(1..=1);
@@ -75,13 +70,11 @@ fn play(part: &str) {
     wait();
 }
 
-fn start(parts: &[&str], as_ranks: bool) {
+fn start_ranks(parts: &[&str]) {
     let start = |(rank, part): (usize, &&str)| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(std::env::args_os().skip(1)).env(PART, part);
-        if as_ranks {
-            command.env("RANK", rank.to_string()).env("WORLD_SIZE", parts.len().to_string());
-        }
+        command.env("RANK", rank.to_string()).env("WORLD_SIZE", parts.len().to_string());
         command.spawn().unwrap()
     };
     let children: Vec<_> = parts.iter().enumerate().map(start).collect();
@@ -136,14 +129,6 @@ fn a_torch_that_nothing_was_run_with() {
 #[test]
 fn a_rank_that_stands_still_while_the_others_are_done() {
     check("one moves, one stands still", &["--gpu", "rtx-4090:2"], &[Remark::Stalled]);
-}
-
-#[test]
-fn a_process_that_stands_still_is_called_no_rank() {
-    let (_, report) = Place::new().report("one trains, one holds memory", &[]);
-    assert_eq!(remarks(&report), [Remark::Stalled.id()], "{:#}", report["fidelity"]);
-    let note = report["fidelity"]["notes"][0].as_str().unwrap();
-    assert!(note.starts_with("a process of the script made no progress"), "{note}");
 }
 
 #[test]
