@@ -138,9 +138,27 @@ fn raising_source(traceback: &str) -> Option<(String, &str)> {
 /// Line in the message of an exception that PyTorch passes on from a worker of a loader, or a replica.
 const ORIGINAL: &str = "Original Traceback (most recent call last):";
 
-/// The exception of the worker or replica, if PyTorch passed one on; else the exception itself.
+/// The exception of the worker or replica, if PyTorch passed one on; the missing module, if a library raised an
+/// import error of its own from that; else the exception itself.
 pub(crate) fn original(exception: &Exception) -> Cow<'_, Exception> {
-    passed_on(&exception.message).map_or(Cow::Borrowed(exception), Cow::Owned)
+    let first = passed_on(&exception.message).or_else(|| missing_module(exception));
+    first.map_or(Cow::Borrowed(exception), Cow::Owned)
+}
+
+/// Line between an exception and one that was raised from it.
+const DIRECT_CAUSE: &str = "The above exception was the direct cause of the following exception:";
+
+fn missing_module(exception: &Exception) -> Option<Exception> {
+    if !["ModuleNotFoundError", "ImportError"].contains(&exception.r#type.as_str()) {
+        return None;
+    }
+    let (first, _) = exception.traceback.split_once(DIRECT_CAUSE)?;
+    let (kind, said) = first.trim_end().lines().next_back()?.split_once(": ")?;
+    (kind == "ModuleNotFoundError" && said.starts_with("No module named ")).then(|| Exception {
+        r#type: kind.to_owned(),
+        message: said.to_owned(),
+        traceback: first.to_owned(),
+    })
 }
 
 fn passed_on(message: &str) -> Option<Exception> {
@@ -177,6 +195,23 @@ mod tests {
              File \"/x/b.py\", line 9, in check\n    assert a == b\n           ^^^^^^\nAssertionError";
         assert_eq!(raising_source(traceback), Some(("/x/b.py:9 in check".to_owned(), "assert a == b")));
         assert_eq!(raising_source("AssertionError"), None);
+    }
+
+    #[test]
+    fn a_missing_module_behind_an_import_error_is_told() {
+        let raised_from = |first: &str| Exception {
+            r#type: "ModuleNotFoundError".to_owned(),
+            message: "Could not import module 'Trainer'.".to_owned(),
+            traceback: format!(
+                "Traceback (most recent call last):\n  File \"/x/a.py\", line 2, in <module>\n    import cffi\n{first}\n\n\
+                 {DIRECT_CAUSE}\n\nTraceback (most recent call last):\n  File \"/x/b.py\", line 2, in <module>\n    \
+                 from lazy import Trainer\nModuleNotFoundError: Could not import module 'Trainer'.\n"
+            ),
+        };
+        let missing = raised_from("ModuleNotFoundError: No module named 'cffi'");
+        assert_eq!(original(&missing).message, "No module named 'cffi'");
+        let other = raised_from("ValueError: numpy.dtype size changed");
+        assert_eq!(original(&other).message, other.message);
     }
 
     #[test]
