@@ -138,8 +138,8 @@ fn raising_source(traceback: &str) -> Option<(String, &str)> {
 /// Line in the message of an exception that PyTorch passes on from a worker of a loader, or a replica.
 const ORIGINAL: &str = "Original Traceback (most recent call last):";
 
-/// The exception of the worker or replica, if PyTorch passed one on; the missing module, if a library raised an
-/// import error of its own from that; else the exception itself.
+/// The exception of the worker or replica, if PyTorch passed one on; the missing module, if a library raised
+/// an import error of its own from that; else the exception itself.
 pub(crate) fn original(exception: &Exception) -> Cow<'_, Exception> {
     let first = passed_on(&exception.message).or_else(|| missing_module(exception));
     first.map_or(Cow::Borrowed(exception), Cow::Owned)
