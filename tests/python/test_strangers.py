@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -61,7 +62,8 @@ def test_a_made_up_data_set_has_all_samples_as_its_class_keeps_them(tmp_path: Pa
         ("object.__init__(object(), number)", "exception"),
         ("import no_such_package", "module-missing"),
         ("no_such_name", "exception"),
-        ("open('/nowhere/file')", "exception-after-change"),
+        ("open('/nowhere/file')", "exception"),
+        ("open(f'/nowhere/{number}')", "exception-after-change"),
         ("assert number > 1", "exception-after-change"),
     ],
 )
@@ -74,6 +76,7 @@ def test_a_host_that_is_not_reached_is_a_problem_of_its_own(tmp_path: Path) -> N
     code = "    raise OSError('<urlopen error [Errno -2] Name or service not known>')\n"
     answer = on_device(code, tmp_path)
     assert answer.report["problem"]["kind"] == "no-network"
+    assert re.search(r" at \S+\.py:\d+ in <module>, ", answer.report["problem"]["message"])
     assert "--synthetic-data" in answer.report["problem"]["hint"]
 
 
@@ -208,7 +211,10 @@ def before_torch(folder: Path, lines: str) -> dict[str, Any]:
 def test_what_fails_before_torch_is_imported_is_told(tmp_path: Path) -> None:
     missing = before_torch(tmp_path, "import no_such_package\n")
     assert missing["kind"] == "module-missing", missing
-    assert "`no_such_package`" in missing["message"]
+    assert missing["message"] == f"{sys.executable} has no module `no_such_package`."
+    part = before_torch(tmp_path, "import json.no_such_part\n")
+    assert part["message"] == f"The `json` that {sys.executable} found has no module `json.no_such_part`."
+    assert "another release of `json`" in part["hint"]
     failed = before_torch(tmp_path, "raise KeyError('image')\n")
     assert (failed["kind"], "KeyError: 'image'" in failed["message"]) == ("exception", True), failed
 
@@ -242,3 +248,59 @@ def test_transforms_of_the_data_are_no_passes_without_a_backward_pass(tmp_path: 
     report = on_device("    import numpy\n" + TRANSFORMS, tmp_path).report
     assert report["verdict"] == "oom", report["verdict"]
     assert report["cause"] != "evaluation-with-gradients", report["cause"]
+
+
+def test_an_assertion_without_words_is_told_by_its_source(tmp_path: Path) -> None:
+    answer = on_device("    assert len(sys.argv) > 9\n", tmp_path)
+    message = answer.report["problem"]["message"]
+    assert re.search(
+        r"AssertionError at `assert len\(sys.argv\) > 9` \(\S+\.py:\d+ in <module>\)", message
+    ), message
+
+
+IN_A_WORKER = """
+    class Broken(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            import no_such_package
+
+    for batch in torch.utils.data.DataLoader(Broken(), num_workers=1):
+        pass
+"""
+
+
+def test_an_error_in_a_worker_is_told_as_its_own(tmp_path: Path) -> None:
+    answer = on_device(IN_A_WORKER, tmp_path)
+    assert answer.report["problem"]["kind"] == "module-missing", answer.report["problem"]
+    answer = on_device(
+        IN_A_WORKER.replace("import no_such_package", "raise ValueError('too short')"), tmp_path
+    )
+    said = "The script failed by itself: ValueError: too short (in DataLoader worker process 0)"
+    assert answer.report["problem"]["message"] == said
+
+
+CHECKED = """
+    values = torch.rand(8, device=device)
+    assert values.max() > 0.1, "positive"
+    assert not values.max() > 2
+    assert values.sum() > 0 and values[0] < 1
+    answer(smaller=bool(values.min() > 0.1), checked=True)
+"""
+
+
+def test_what_a_script_asserts_of_computed_values_holds(tmp_path: Path) -> None:
+    answer = on_device(CHECKED, tmp_path)
+    assert answer.said == {"smaller": False, "checked": True}, answer.output
+
+
+def test_a_module_of_the_scripts_own_may_have_a_librarys_name(tmp_path: Path) -> None:
+    (tmp_path / "datasets.py").write_text("SIZES = [8, 16]\n", encoding="utf-8")
+    options = ("--synthetic-data",)
+    answer = on_device(
+        "    import datasets\n    answer(sizes=datasets.SIZES)\n",
+        tmp_path,
+        start=lambda *asked: through_memfit(*asked, options=options),
+    )
+    assert answer.said == {"sizes": [8, 16]}, answer.output

@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::ClockMark;
 
+fn yes() -> bool {
+    true
+}
+
 /// One line of a process's messages.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -86,6 +90,9 @@ pub enum Message {
         /// `true` if no value can have caused it: an undefined name, a call with the wrong arguments.
         #[serde(default)]
         program: bool,
+        /// `false` if no value that was assumed can have reached the statement that raised it.
+        #[serde(default = "yes")]
+        reached: bool,
     },
     /// The script read back an integer that only a GPU can compute.
     ReadBack {

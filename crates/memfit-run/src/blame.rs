@@ -1,6 +1,8 @@
 //! Explains whether memfit may have caused a failure of the script: the changes that a run made to what the
 //! script saw.
 
+use std::borrow::Cow;
+
 use memfit_channel::Planned;
 use memfit_report::remarks::{Note, Stake};
 use memfit_report::wire::{CallCount, Exception};
@@ -31,12 +33,16 @@ const CHANGES: &[Remark] = &[
 
 /// Sentence on a failure, and whether memfit may have caused it.
 pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) -> (String, bool) {
-    let said = exception.message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    let failed = format!("{}: {said}", exception.r#type);
+    let said = exception.message.lines().map(str::trim).find(|line| !line.is_empty());
+    let failed = match (said, raising_source(&exception.traceback)) {
+        (Some(said), _) => format!("{}: {said}", exception.r#type),
+        (None, Some((place, source))) => format!("{} at `{source}` ({place})", exception.r#type),
+        (None, None) => exception.r#type.clone(),
+    };
     if let Some(lacks) = exception.message.strip_prefix(MESSAGE_PREFIX) {
         return (format!("the script needs something that memfit does not provide: {lacks}"), true);
     }
-    let changes = if facts.mistake { Vec::new() } else { changes(request, facts, exception) };
+    let changes = if facts.cause.program { Vec::new() } else { changes(request, facts, exception) };
     if changes.is_empty() {
         return (format!("The script failed by itself: {failed}"), false);
     }
@@ -56,15 +62,21 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
         count => format!("{count} times"),
     };
     let mut changes = Vec::new();
-    if facts.has_read(&[Stake::Number, Stake::Unbounded]) {
+    // Sizes are in tensors, whose way through the program is not followed.
+    let reached = facts.cause.reached;
+    let read: &[Stake] = if reached { &[Stake::Number, Stake::Unbounded] } else { &[Stake::Unbounded] };
+    if facts.has_read(read) {
         let place = facts.lines_read().map(|lines| format!(" (at {lines})")).unwrap_or_default();
         changes.push(format!("the script had read values that only a GPU can compute, taken as 0{place}"));
     }
     let refused = facts.tally.unmodelled.iter().filter(|call| may_affect_memory(&call.call));
     changes.extend(refused.map(|call| format!("`{}` was refused ({})", call.call, count(call))));
     // Numbers that decide something are listed above, with their lines.
-    let assumed =
-        facts.tally.values.iter().zip(&facts.tally.stakes).filter(|(_, stake)| **stake != Stake::Number);
+    let assumed = facts.tally.values.iter().zip(&facts.tally.stakes).filter(|(_, stake)| match stake {
+        Stake::Number => false,
+        Stake::Value => reached,
+        Stake::Size | Stake::Unbounded => true,
+    });
     changes.extend(assumed.map(|(value, _)| format!("{} ({})", value.call, count(value))));
     if request.planned.as_ref().is_some_and(Planned::changes_training) {
         changes.push("a plan was applied".to_owned());
@@ -98,15 +110,71 @@ fn is_file_error(exception: &Exception) -> bool {
 }
 
 /// Innermost line of the user's code in a traceback, as `train.py:12 in main`.
-fn user_line(traceback: &str) -> Option<String> {
-    let frame = |line: &str| {
-        let (file, rest) = line.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
+pub(crate) fn user_line(traceback: &str) -> Option<String> {
+    let own = |line: &str| {
+        let (file, place) = frame(line)?;
         let library =
             file.starts_with('<') || file.contains("/site-packages/") || file.contains("/lib/python");
-        let (number, function) = rest.split_once(", in ").unwrap_or((rest, "<module>"));
-        (!library).then(|| format!("{file}:{number} in {function}"))
+        (!library).then_some(place)
     };
-    traceback.lines().filter_map(frame).next_back()
+    traceback.lines().filter_map(own).next_back()
+}
+
+/// File, and place as `train.py:12 in main`, of a frame's line in a traceback.
+fn frame(line: &str) -> Option<(&str, String)> {
+    let (file, rest) = line.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
+    let (number, function) = rest.split_once(", in ").unwrap_or((rest, "<module>"));
+    Some((file, format!("{file}:{number} in {function}")))
+}
+
+/// Place and source of the line that raised.
+fn raising_source(traceback: &str) -> Option<(String, &str)> {
+    let mut lines =
+        traceback.lines().rev().scan("", |below, line| Some((line, std::mem::replace(below, line))));
+    let (place, source) = lines.find_map(|(line, below)| Some((frame(line)?.1, below.trim())))?;
+    (!source.is_empty()).then_some((place, source))
+}
+
+/// Line in the message of an exception that PyTorch passes on from a worker of a loader, or a replica.
+const ORIGINAL: &str = "Original Traceback (most recent call last):";
+
+/// The exception of the worker or replica, if PyTorch passed one on; the missing module, if a library raised
+/// an import error of its own from that; else the exception itself.
+pub(crate) fn original(exception: &Exception) -> Cow<'_, Exception> {
+    let first = passed_on(&exception.message).or_else(|| missing_module(exception));
+    first.map_or(Cow::Borrowed(exception), Cow::Owned)
+}
+
+/// Line between an exception and one that was raised from it.
+const DIRECT_CAUSE: &str = "The above exception was the direct cause of the following exception:";
+
+fn missing_module(exception: &Exception) -> Option<Exception> {
+    if !["ModuleNotFoundError", "ImportError"].contains(&exception.r#type.as_str()) {
+        return None;
+    }
+    let (first, _) = exception.traceback.split_once(DIRECT_CAUSE)?;
+    let (kind, said) = first.trim_end().lines().next_back()?.split_once(": ")?;
+    (kind == "ModuleNotFoundError" && said.starts_with("No module named ")).then(|| Exception {
+        r#type: kind.to_owned(),
+        message: said.to_owned(),
+        traceback: first.to_owned(),
+    })
+}
+
+fn passed_on(message: &str) -> Option<Exception> {
+    let (wrapper, traceback) = message.strip_prefix("Caught ")?.split_once(ORIGINAL)?;
+    let (_, place) = wrapper.trim().trim_end_matches('.').split_once(" in ")?;
+    let lines: Vec<&str> = traceback.lines().collect();
+    let last = lines.iter().rposition(|line| frame(line).is_some())?;
+    let raised = last + lines[last..].iter().position(|line| !line.starts_with(' '))?;
+    let (kind, said) = lines[raised].split_once(": ").unwrap_or((lines[raised], ""));
+    let said = if said.is_empty() { String::new() } else { format!("{said} (in {place})") };
+    let more = lines[raised + 1..].join("\n");
+    Some(Exception {
+        r#type: kind.to_owned(),
+        message: if more.is_empty() { said } else { format!("{said}\n{more}") },
+        traceback: traceback.to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -119,5 +187,51 @@ mod tests {
              File \"/v/lib/python3.11/site-packages/torch/x.py\", line 9, in f\nValueError: no";
         assert_eq!(user_line(traceback).as_deref(), Some("/home/me/train.py:7 in main"));
         assert_eq!(user_line("ValueError: no"), None);
+    }
+
+    #[test]
+    fn the_source_of_the_line_that_raised_is_found() {
+        let traceback = "Traceback (most recent call last):\n  File \"/x/a.py\", line 7, in main\n    check()\n  \
+             File \"/x/b.py\", line 9, in check\n    assert a == b\n           ^^^^^^\nAssertionError";
+        assert_eq!(raising_source(traceback), Some(("/x/b.py:9 in check".to_owned(), "assert a == b")));
+        assert_eq!(raising_source("AssertionError"), None);
+    }
+
+    #[test]
+    fn a_missing_module_behind_an_import_error_is_told() {
+        let raised_from = |first: &str| Exception {
+            r#type: "ModuleNotFoundError".to_owned(),
+            message: "Could not import module 'Trainer'.".to_owned(),
+            traceback: format!(
+                "Traceback (most recent call last):\n  File \"/x/a.py\", line 2, in <module>\n    import cffi\n{first}\n\n\
+                 {DIRECT_CAUSE}\n\nTraceback (most recent call last):\n  File \"/x/b.py\", line 2, in <module>\n    \
+                 from lazy import Trainer\nModuleNotFoundError: Could not import module 'Trainer'.\n"
+            ),
+        };
+        let missing = raised_from("ModuleNotFoundError: No module named 'cffi'");
+        assert_eq!(original(&missing).message, "No module named 'cffi'");
+        let other = raised_from("ValueError: numpy.dtype size changed");
+        assert_eq!(original(&other).message, other.message);
+    }
+
+    #[test]
+    fn the_exception_of_a_worker_is_told_in_place_of_its_wrapper() {
+        let message = "Caught TypeError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  \
+             File \"/v/lib/python3.11/site-packages/torch/utils/data/x.py\", line 3, in loop\n    data = fetch()\n  \
+             File \"/home/me/data.py\", line 57, in load\n    mel = f(1, 2)\n          ^^^\n\
+             TypeError: f() takes 0 positional arguments\nbut 2 were given\n";
+        let wrapper = |message: &str| Exception {
+            r#type: "TypeError".to_owned(),
+            message: message.to_owned(),
+            traceback: "  File \"/home/me/train.py\", line 1, in <module>\n    for x in loader:".to_owned(),
+        };
+        let passed = wrapper(message);
+        let found = original(&passed);
+        assert_eq!(found.r#type, "TypeError");
+        let said = "f() takes 0 positional arguments (in DataLoader worker process 0)\nbut 2 were given";
+        assert_eq!(found.message, said);
+        assert_eq!(user_line(&found.traceback).as_deref(), Some("/home/me/data.py:57 in load"));
+        let own = wrapper("Caught a cold in winter.");
+        assert_eq!(original(&own).message, own.message);
     }
 }

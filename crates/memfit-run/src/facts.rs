@@ -17,7 +17,7 @@ use memfit_vocabulary::Remark;
 
 use crate::environment::Command;
 use crate::host::HostPeaks;
-use crate::inbox::{Inbox, Speaker};
+use crate::inbox::{Cause, Inbox, Speaker};
 use crate::preflight::Torch;
 use crate::recording::{self, Fullest};
 use crate::request::Request;
@@ -74,9 +74,8 @@ pub struct Facts {
     pub oom: Option<OomFacts>,
     /// An uncaught exception that is no out-of-memory error.
     pub exception: Option<Exception>,
-    /// `true` if no value can have caused that exception: it is a mistake in the program, or in its
-    /// libraries.
-    pub(crate) mistake: bool,
+    /// What can have caused that exception.
+    pub(crate) cause: Cause,
     /// The interpreter that ran the script.
     pub(crate) interpreter: Option<String>,
     /// `torch.__version__`.
@@ -304,7 +303,7 @@ pub(crate) fn gather(
         watched: !inbox.processes.is_empty(),
         oom: oom(&inbox),
         exception: uncaught.map(|(exception, _)| exception.clone()),
-        mistake: uncaught.is_some_and(|(_, mistake)| mistake),
+        cause: uncaught.map(|(_, cause)| cause).unwrap_or_default(),
         on_host: inbox.processes.values().find_map(|speaker| speaker.on_host.clone()),
         torch: inbox
             .processes
@@ -497,9 +496,9 @@ fn oom(inbox: &Inbox) -> Option<OomFacts> {
 /// Exceptions by which a launcher says that a process it started has failed.
 const PASSED_ON: &[&str] = &["CalledProcessError", "ChildFailedError"];
 
-/// Exception to report, and whether no value can have caused it. A launcher's own exception only says that a
+/// Exception to report, and its possible causes. A launcher's own exception only says that a
 /// process which it started has failed.
-fn uncaught(inbox: &Inbox, ended: Ended) -> Option<(&Exception, bool)> {
+fn uncaught(inbox: &Inbox, ended: Ended) -> Option<(&Exception, Cause)> {
     let failed: Vec<(u32, &Speaker)> = inbox
         .processes
         .iter()
@@ -532,7 +531,7 @@ fn uncaught(inbox: &Inbox, ended: Ended) -> Option<(&Exception, bool)> {
         .iter()
         .filter_map(|(pid, speaker)| {
             let (exception, oom) = speaker.exception.as_ref().filter(|_| !harmless(speaker))?;
-            (!oom).then_some(((is_launcher(*pid), speaker.rank.is_none()), (exception, speaker.mistake)))
+            (!oom).then_some(((is_launcher(*pid), speaker.rank.is_none()), (exception, speaker.cause)))
         })
         .min_by_key(|(order, _)| *order)
         .map(|(_, uncaught)| uncaught)

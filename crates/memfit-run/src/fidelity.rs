@@ -25,6 +25,12 @@ pub(crate) fn assess(request: &Request, outcome: &Outcome) -> Fidelity {
     }
 }
 
+/// Remark on a process that made no progress, beside so many ranks.
+fn stalled(ranks: usize) -> Note {
+    let who = if ranks > 1 { "some ranks" } else { "a process of the script" };
+    Note::new(Remark::Stalled).with("who", who)
+}
+
 fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     let mut notes = facts.notes.clone();
     notes.extend(facts.tally.notes.iter().cloned());
@@ -32,7 +38,7 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
         notes.push(Note::new(Remark::LeverRefused).with("lever", lever).with("why", why));
     }
     if facts.ended == Ended::Stalled {
-        notes.push(Note::new(Remark::Stalled));
+        notes.push(stalled(facts.ranks.len()));
     }
     if facts.setup.cover_full {
         let covered = facts.coverage();
@@ -153,5 +159,16 @@ fn stated_bytes(remark: Remark, request: &Request, facts: &Facts) -> Option<u64>
             Some(parts.iter().map(|part| (part.high - part.typical).max(part.typical - part.low)).sum())
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_stands_still_is_called_no_rank() {
+        assert!(stalled(2).text().starts_with("some ranks made no progress"), "{}", stalled(2).text());
+        assert!(stalled(1).text().starts_with("a process of the script made no"), "{}", stalled(1).text());
     }
 }

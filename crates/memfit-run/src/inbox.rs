@@ -57,8 +57,8 @@ pub(crate) struct Speaker {
     pub(crate) notes: Vec<Note>,
     /// The uncaught exception, and whether it was an out-of-memory error.
     pub(crate) exception: Option<(Exception, bool)>,
-    /// `true` if the exception is a mistake in the program, which no assumed value can have caused.
-    pub(crate) mistake: bool,
+    /// What can have caused the exception.
+    pub(crate) cause: Cause,
     /// Levers that could not be applied, with reasons.
     pub(crate) refused: Vec<(String, String)>,
     /// Facts about the training.
@@ -112,9 +112,9 @@ impl Speaker {
             Message::Oom(oom) => self.ooms.push((oom, self.steps)),
             Message::OomText { text } => self.oom_texts.push(text),
             Message::Note { id, values } => self.notes.push(Note::received(&id, values)),
-            Message::Exception { r#type, message, traceback, oom, program } => {
+            Message::Exception { r#type, message, traceback, oom, program, reached } => {
                 self.exception = Some((Exception { r#type, message, traceback }, oom));
-                self.mistake = program;
+                self.cause = Cause { program, reached };
             }
             Message::ReadBack { place } => self.read_back.push(place),
             Message::Refused { lever, why } => self.refused.push((lever, why)),
@@ -124,6 +124,21 @@ impl Speaker {
             Message::LoaderTrial(trial) => self.trials.push(trial),
             Message::Done(done) => self.done = Some(done),
         }
+    }
+}
+
+/// Possible causes of an exception.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cause {
+    /// It is a mistake in the program or in its libraries, which nothing that memfit changed can have caused.
+    pub(crate) program: bool,
+    /// An assumed value can have reached the statement that raised it.
+    pub(crate) reached: bool,
+}
+
+impl Default for Cause {
+    fn default() -> Self {
+        Self { program: false, reached: true }
     }
 }
 

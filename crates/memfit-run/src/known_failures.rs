@@ -4,14 +4,23 @@
 
 use memfit_report::wire::{Exception, Problem};
 
-use crate::Card;
+use crate::{Card, blame};
+
+/// What ran the script.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ran<'a> {
+    /// `torch.__version__`.
+    pub(crate) torch: Option<&'a str>,
+    /// Path of the interpreter.
+    pub(crate) interpreter: Option<&'a str>,
+}
 
 /// Problem behind an exception; `None` if its reason is unknown.
-pub(crate) fn problem(card: &Card, torch: Option<&str>, exception: &Exception) -> Option<Problem> {
-    without_kernels(card, torch, exception)
+pub(crate) fn problem(card: &Card, ran: Ran<'_>, exception: &Exception) -> Option<Problem> {
+    without_kernels(card, ran.torch, exception)
         .or_else(|| unbuilt(exception))
         .or_else(|| unreached(exception))
-        .or_else(|| not_installed(exception))
+        .or_else(|| not_installed(ran.interpreter, exception))
         .or_else(|| without_terminal(exception))
 }
 
@@ -106,9 +115,14 @@ fn unreached(exception: &Exception) -> Option<Problem> {
     if !UNREACHED.iter().any(|text| exception.message.contains(text)) {
         return None;
     }
+    let place =
+        blame::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
     Some(Problem {
         kind: "no-network".to_owned(),
-        message: format!("The script downloads something, and this machine cannot reach it: {}: {said}", exception.r#type),
+        message: format!(
+            "The script downloads something{place}, and this machine cannot reach it: {}: {said}",
+            exception.r#type
+        ),
         hint: Some(
             "put the files where the script looks first; `--synthetic-data` replaces data sets, `--synthetic-weights` replaces trained weights"
                 .to_owned(),
@@ -119,18 +133,31 @@ fn unreached(exception: &Exception) -> Option<Problem> {
 /// Beginning of Python's message about an import of what is not there.
 const NO_MODULE: &str = "No module named '";
 
-fn not_installed(exception: &Exception) -> Option<Problem> {
+fn not_installed(interpreter: Option<&str>, exception: &Exception) -> Option<Problem> {
     if !exception.r#type.ends_with("ModuleNotFoundError") {
         return None;
     }
     let (module, _) = exception.message.strip_prefix(NO_MODULE)?.split_once('\'')?;
+    let kind = "module-missing".to_owned();
+    // Python names the first part that is missing: the packages before it were found.
+    if let Some((package, _)) = module.rsplit_once('.') {
+        let whose = interpreter.map(|path| format!(" that {path} found")).unwrap_or_default();
+        return Some(Problem {
+            kind,
+            message: format!("The `{package}`{whose} has no module `{module}`."),
+            hint: Some(format!(
+                "the script was written for another release of `{package}`: its requirements may name the one; or a folder or package of the same name comes first on `sys.path` (`python -c \"import {package}; print({package}.__path__)\"`)"
+            )),
+        });
+    }
+    let python = interpreter.unwrap_or("python");
+    let which = interpreter.unwrap_or("The interpreter that ran the script");
     Some(Problem {
-        kind: "module-missing".to_owned(),
-        message: format!("The interpreter that ran the script has no module `{module}`."),
-        hint: Some(
-            "install what provides it for that interpreter (`python -m pip install …`; a package's name can differ from its module's), or name another interpreter's path in the command; for a module of the script's own project, start in the folder, and with the `PYTHONPATH`, that its README has"
-                .to_owned(),
-        ),
+        kind,
+        message: format!("{which} has no module `{module}`."),
+        hint: Some(format!(
+            "install what provides it for that interpreter (`{python} -m pip install …`; a package's name can differ from its module's), or name another interpreter's path in the command; for a module of the script's own project, start in the folder, and with the `PYTHONPATH`, that its README has"
+        )),
     })
 }
 
@@ -176,7 +203,8 @@ mod tests {
         let check = |kind: &str, message: &str, expected: Option<(&str, &str)>| {
             let exception =
                 Exception { r#type: kind.to_owned(), message: message.to_owned(), traceback: String::new() };
-            let found = problem(&card, Some("2.15.0"), &exception);
+            let ran = Ran { torch: Some("2.15.0"), interpreter: Some("/v/bin/python") };
+            let found = problem(&card, ran, &exception);
             assert_eq!(found.is_some(), expected.is_some(), "{message}: {found:?}");
             if let (Some(found), Some((kind, word))) = (found, expected) {
                 assert_eq!(found.kind, kind, "{message}");
@@ -191,7 +219,17 @@ mod tests {
         check("RuntimeError", "Error building extension 'fused'", Some((built, "'fused'")));
         check("OSError", "CUDA_HOME environment variable is not set.", Some((built, "CUDA_HOME")));
         let missing = "module-missing";
-        check("ModuleNotFoundError", "No module named 'einops'", Some((missing, "`einops`")));
+        check(
+            "ModuleNotFoundError",
+            "No module named 'einops'",
+            Some((missing, "/v/bin/python has no module `einops`")),
+        );
+        let text = "No module named 'torch._six'";
+        check(
+            "ModuleNotFoundError",
+            text,
+            Some((missing, "The `torch` that /v/bin/python found has no module")),
+        );
         let text = "No module named 'utils.data'; 'utils' is not a package";
         check("ModuleNotFoundError", text, Some((missing, "`utils.data`")));
         check("ImportError", "cannot import name 'load' from 'einops'", None);

@@ -32,7 +32,7 @@ use memfit_report::wire::{Problem, Verdict};
 
 use crate::blame;
 use crate::facts::{Facts, OomFacts, may_affect_memory};
-use crate::known_failures;
+use crate::known_failures::{self, Ran};
 use crate::process::signal_name;
 use crate::request::Request;
 use crate::sizes::Sizes;
@@ -196,10 +196,12 @@ pub(crate) fn judge_run(
     if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
         && problem.kind == "exception"
     {
-        if let Some(known) = known_failures::problem(&request.card, facts.torch.as_deref(), exception) {
+        let exception = blame::original(exception);
+        let ran = Ran { torch: facts.torch.as_deref(), interpreter: facts.interpreter.as_deref() };
+        if let Some(known) = known_failures::problem(&request.card, ran, &exception) {
             return (verdict, Some(known));
         }
-        let (message, caused) = blame::sentence(request, facts, exception);
+        let (message, caused) = blame::sentence(request, facts, &exception);
         problem.message = message;
         if caused {
             "exception-after-change".clone_into(&mut problem.kind);

@@ -178,6 +178,7 @@ impl Script {
             traceback: "Traceback (most recent call last):\n".into(),
             oom,
             program: false,
+            reached: true,
         });
     }
 

@@ -44,7 +44,9 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
         Assumption::Position => ("a result of `argmax` or `argmin`, taken as 0", Stake::Number),
         Assumption::Ranking => ("indices of `topk` or `sort`, taken in ascending order", Stake::Number),
         Assumption::Random => ("random numbers that the GPU generates", Stake::Value),
-        Assumption::UnknownTruth => ("a condition on computed values, taken as false", Stake::Value),
+        Assumption::UnknownTruth => {
+            ("a condition on computed values, taken as false, or as an `assert` needs it", Stake::Value)
+        }
         Assumption::UnknownNumber => {
             ("a value that only a GPU can compute, read by the script and taken as 0", Stake::Value)
         }

@@ -127,7 +127,7 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         ),
         Remark::Stalled => (
             Unbounded,
-            "some ranks made no progress for 10 s after others had completed their steps; the figures cover what ran",
+            "{who} made no progress for 10 s after the others had completed their steps; the figures cover what ran",
         ),
         Remark::NotCovered => (Unbounded, "`--cover full` saw no {what}"),
         Remark::Sampled => (

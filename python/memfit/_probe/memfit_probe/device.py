@@ -27,6 +27,8 @@ class Device:
         self.reading = function("reading", ctypes.c_int, result=u64)
         # Returns the number of unknown floating-point values read so far.
         self.unknown_floats = function("unknown_floats", result=u64)
+        # Returns the number of assumptions that answered this thread's reads so far.
+        self.assumptions = function("assumptions", result=u64)
 
 
 @functools.cache

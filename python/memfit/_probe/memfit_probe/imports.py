@@ -3,6 +3,8 @@
 import functools
 import sys
 
+from . import channel
+
 _waiting = {}
 _before = {}
 _finder = None
@@ -49,6 +51,19 @@ def _listen():
         sys.meta_path.insert(0, _finder)
 
 
+def _call(function, module):
+    """Call a function that expects a library's module. A script may have a module of its own by that name."""
+    try:
+        function(module)
+    except Exception as error:
+        from .oom import is_library
+
+        if is_library(getattr(module, "__file__", None) or ""):
+            channel.remark(
+                "probe-failed", error=f"{type(error).__name__}: {error}", where=f"in {module.__name__}"
+            )
+
+
 class _Finder:
     """Delegates to the other finders, and wraps the loader of a module that is waited for."""
 
@@ -68,7 +83,7 @@ class _Finder:
                 function()
             execute(module)
             for function in _waiting.pop(name, ()):
-                function(module)
+                _call(function, module)
 
         try:
             loader.exec_module = exec_module

@@ -2,6 +2,7 @@
 exception that ended the script.
 """
 
+import functools
 import os
 import sys
 import sysconfig
@@ -122,7 +123,16 @@ class OutOfMemory:
             channel.send("oom_text", text=text)
         # An error in a child process arrives here as text.
         oom = isinstance(exception, self.error) or "OutOfMemoryError" in text or starved or passed_on
-        uncaught.send(exception, oom)
+        uncaught.send(exception, oom, self._reached(exception))
+
+    def _reached(self, exception):
+        """Return `False` if no value read from the GPU can have reached the statement that failed."""
+        try:
+            reads = self.session.reads
+            return reads is None or reads.may_reach(exception)
+        except Exception as error:
+            self.session.remark("probe-failed", error, where="where the script failed")
+            return True
 
     def _starved(self, exception):
         """Describe a library's failed allocation: it is outside of PyTorch's allocator, and its size is the
@@ -191,6 +201,7 @@ def being_moved(frames, module_class):
     return [module for module in found if isinstance(module, module_class)]
 
 
+@functools.lru_cache(maxsize=4096)
 def is_library(path):
     """Return `True` if a file belongs to Python or to an installed package."""
     return (

@@ -5,8 +5,10 @@ otherwise here. An unknown floating-point value is followed until something depe
 """
 
 import functools
+import sys
+import threading
 
-from . import channel, device, imports, unknown_floats
+from . import asserts, channel, device, flows, imports, unknown_floats
 from .oom import frames_here, stack
 
 # Methods of `torch.Tensor` that return values which can be followed, ...
@@ -27,7 +29,8 @@ def arm(session):
     """Watch the methods that read values."""
     known = device.find()
     if known is not None:
-        Reads(session, known).arm()
+        session.reads = Reads(session, known)
+        session.reads.arm()
 
 
 class Reads:
@@ -40,6 +43,8 @@ class Reads:
         self.plain = (torch.Tensor, torch.nn.Parameter)
         self.codes = {getattr(torch, name): code for name, code in CODES.items()}
         self.number = unknown_floats.kind(self.decides)
+        # Places at which the main thread read values that were assumed, and the number of these assumptions.
+        self.sites, self.located = set(), 0
         # A compiler depends on the types of numbers.
         self.follows = True
 
@@ -66,17 +71,36 @@ class Reads:
             ):
                 return original(tensor, *args, **kwargs)
             before, floats = known.reading(sign * self.codes.get(tensor.dtype, 0)), known.unknown_floats()
+            assumed = known.assumptions()
             try:
                 result = original(tensor, *args, **kwargs)
             finally:
+                self._locate(known.assumptions() - assumed)
                 integers = known.reading(0) != before
                 if integers:
                     report_use(self.session)
             if not integers and known.unknown_floats() != floats:
                 return self._unknown(name, result)
+            if name == "__bool__" and known.assumptions() != assumed:
+                caller = sys._getframe(1)
+                holds = asserts.needed(caller.f_code, caller.f_lasti)
+                return result if holds is None else holds
             return result
 
         return read
+
+    def _locate(self, count):
+        """Record the place of a read that so many assumptions answered."""
+        if count and threading.current_thread() is threading.main_thread():
+            self.located += count
+            self.sites.add(flows.site(frames_here()))
+
+    def may_reach(self, exception):
+        """Return `False` if no assumed value can have reached the statement that raised an exception."""
+        if self.known.assumptions() != self.located:
+            # Some were read in ways that are not watched.
+            return True
+        return flows.may_reach(self.sites, exception.__traceback__)
 
     def _unknown(self, name, result):
         """Wrap or report unknown values that the script reads."""

@@ -88,6 +88,7 @@ class Session:
         self.stepping = {}
         self.phase_before_step = {}
         self.told = set()
+        self.reads = None
         self.texts = {}
         self.reported = 0
         self.ended = False

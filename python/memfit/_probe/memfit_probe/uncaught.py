@@ -14,8 +14,10 @@ def find():
     return None if isinstance(exception, SystemExit) else exception
 
 
-def send(exception, oom=False):
-    """Send its type, message and traceback. `oom` is true if memory ran out."""
+def send(exception, oom=False, reached=True):
+    """Send its type, message and traceback. `oom` is true if memory ran out, `reached` is false if no assumed
+    value can have reached the statement that raised it.
+    """
     import traceback
 
     kind = type(exception)
@@ -29,6 +31,7 @@ def send(exception, oom=False):
         traceback="".join(told.format()),
         program=mistakes.of_the_program(exception),
         oom=oom,
+        reached=reached,
     )
 
 

@@ -1,0 +1,277 @@
+"""Follows values that the script read from the GPU through its source, to the statement that failed.
+
+A name is tainted if such a value can be in it: by an assignment, an argument, a returned value, a method
+call on it, or because a condition decides whether it is assigned. Attributes are told apart by their names
+alone, and the order of statements is ignored: a flow may be found where there is none. One through the state
+of a library, or an early `break` or `return`, is missed.
+"""
+
+import ast
+import linecache
+import os
+import sys
+
+from .oom import is_library
+from .uncaught import HERE
+
+# Larger projects are not analysed: anything may have flowed anywhere.
+MAX_FILES = 400
+MAX_LINES = 200_000
+# The folder of memfit's own modules.
+PROBE = os.path.dirname(HERE) + os.sep
+# A function that only shows its arguments.
+SHOWS = "print"
+CONTROL = (ast.If, ast.While, ast.For, ast.AsyncFor, ast.Match)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def scope(path):
+    """Return the package of a library's file; for PyTorch, which is large, the file itself."""
+    _, separator, inner = path.rpartition(f"{os.sep}site-packages{os.sep}")
+    package = inner.split(os.sep, 1)[0]
+    return path if not separator or package == "torch" else package
+
+
+def site(frames):
+    """Describe where a value is read: the user's file and line, and the libraries inside of that."""
+    libraries = []
+    for frame in frames:
+        path = frame.f_code.co_filename
+        if not is_library(path):
+            return path, frame.f_lineno, tuple(libraries)
+        libraries.append(scope(path))
+    return None, 0, tuple(libraries)
+
+
+def may_reach(sites, traceback):
+    """Return `False` if no value read at these sites can have reached the innermost of these lines."""
+    places = []
+    while traceback is not None:
+        places.append((traceback.tb_frame.f_code.co_filename, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    places = [each for each in places if not each[0].startswith(HERE)]
+    own = [index for index, (path, _) in enumerate(places) if not is_library(path)]
+    if not own or any(path is None for path, _, _ in sites):
+        return True
+    libraries = {name for _, _, inside in sites for name in inside}
+    if any(scope(path) in libraries for path, _ in places[own[-1] + 1 :]):
+        return True
+    mine = [places[index] for index in own]
+    sources = _sources({path for path, *_ in (*sites, *mine)})
+    if sources is None:
+        return True
+    program = Program(sources)
+    return program.reached([(path, line) for path, line, _ in sites], mine)
+
+
+def _sources(paths):
+    """Return the lines of these files and of all modules of the user's; `None` if any cannot be had."""
+    loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    found = {path: linecache.getlines(path) for path in paths}
+    for path in loaded:
+        mine = path and path.endswith(".py") and not path.startswith(PROBE) and not is_library(path)
+        if mine and len(found) <= MAX_FILES:
+            found.setdefault(path, linecache.getlines(path))
+    complete = all(found[path] for path in paths)
+    small = len(found) <= MAX_FILES and sum(map(len, found.values())) <= MAX_LINES
+    return found if complete and small else None
+
+
+class Statement:
+    """A simple statement, or the head of a compound one."""
+
+    def __init__(self, path, node, parts, function, controls, imported):
+        self.path = path
+        self.imported = imported
+        self.first = node.lineno
+        ends = [each.end_lineno for part in parts for each in ast.walk(part) if hasattr(each, "end_lineno")]
+        self.last = max(ends, default=node.lineno)
+        self.function = function
+        # Heads of the statements that decide whether it runs.
+        self.controls = controls
+        self.returns = isinstance(node, ast.Return)
+        self.reads, self.writes, self.calls, self.receivers = set(), set(), set(), set()
+        for part in parts:
+            self._add(part)
+
+    def _add(self, part):
+        for node in ast.walk(part):
+            if isinstance(node, ast.Name):
+                key = self._key(node.id)
+                (self.reads if isinstance(node.ctx, ast.Load) else self.writes).add(key)
+            elif isinstance(node, ast.Attribute):
+                (self.reads if isinstance(node.ctx, ast.Load) else self.writes).add("." + node.attr)
+            elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+                self.writes |= self._root(node.value)
+            elif isinstance(node, (ast.Yield, ast.YieldFrom)):
+                self.returns = True
+            elif isinstance(node, ast.Call):
+                called = node.func
+                if isinstance(called, ast.Attribute):
+                    self.calls.add(called.attr)
+                    self.receivers |= self._root(called.value)
+                elif isinstance(called, ast.Name):
+                    self.calls.add(called.id)
+
+    def _key(self, name):
+        function = self.function
+        while function is not None and name not in function.names:
+            function = function.outer
+        return (function, name)
+
+    def _is_imported(self, node):
+        return isinstance(node, ast.Name) and node.id in self.imported
+
+    def _root(self, node):
+        """The variable, or attribute, whose contents an item or a method call changes."""
+        while isinstance(node, (ast.Subscript, ast.Call)):
+            node = node.value if isinstance(node, ast.Subscript) else node.func
+            # A module's function gives an object of its own.
+            if isinstance(node, ast.Attribute) and self._is_imported(node.value):
+                return set()
+        if self._is_imported(node):
+            return set()
+        if isinstance(node, ast.Attribute):
+            return {"." + node.attr}
+        return (
+            {self._key(node.id)} if isinstance(node, ast.Name) and node.id not in ("self", "cls") else set()
+        )
+
+
+class Function:
+    """A function, with the names that are its own."""
+
+    def __init__(self, node, outer, owner):
+        self.outer = outer
+        # A class is called to construct it.
+        self.name = owner if node.name == "__init__" and owner else node.name
+        given = node.args
+        arguments = (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg)
+        self.parameters = {each.arg for each in arguments if each is not None} - {"self", "cls"}
+        inside = [each for each in ast.walk(node) if isinstance(each, (ast.Global, ast.Nonlocal))]
+        stored = {
+            each.id
+            for each in ast.walk(node)
+            if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load)
+        }
+        shared = {name for each in inside for name in each.names}
+        self.names = (self.parameters | {"self", "cls"} | stored) - shared
+
+
+class Program:
+    """All statements of some files."""
+
+    def __init__(self, sources):
+        self.statements, self.functions = [], {}
+        # The modules that each file names.
+        self.imported = {}
+        for path, lines in sources.items():
+            try:
+                tree = ast.parse("".join(lines))
+            except (SyntaxError, ValueError, RecursionError):
+                continue
+            imports = [each for each in ast.walk(tree) if isinstance(each, ast.Import)]
+            names = {(each.asname or each.name).split(".")[0] for one in imports for each in one.names}
+            self.imported[path] = names
+            self._block(path, tree.body, None, (), None)
+
+    def _block(self, path, body, function, controls, owner):
+        for node in body:
+            self._statement(path, node, function, controls, owner)
+
+    def _statement(self, path, node, function, controls, owner):
+        if isinstance(node, FUNCTIONS):
+            inner = Function(node, function, owner)
+            self.functions.setdefault(inner.name, []).append(inner)
+            return self._block(path, node.body, inner, (), None)
+        if isinstance(node, ast.ClassDef):
+            return self._block(path, node.body, function, controls, node.name)
+        blocks = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
+        blocks += [each.body for each in getattr(node, "handlers", ()) or getattr(node, "cases", ())]
+        blocks = [block for block in blocks if isinstance(block, list)]
+        inside = {id(each) for block in blocks for each in block}
+        handlers = (ast.ExceptHandler, ast.match_case)
+        parts = (
+            [
+                each
+                for each in ast.iter_child_nodes(node)
+                if id(each) not in inside and not isinstance(each, handlers)
+            ]
+            if blocks
+            else [node]
+        )
+        head = Statement(path, node, parts, function, controls, self.imported[path])
+        self.statements.append(head)
+        if isinstance(node, CONTROL):
+            controls = (*controls, head)
+        for block in blocks:
+            self._block(path, block, function, controls, owner)
+        return None
+
+    def at(self, path, line):
+        """The smallest statement on a line."""
+        found = [each for each in self.statements if each.path == path and each.first <= line <= each.last]
+        return min(found, key=lambda each: each.last - each.first, default=None)
+
+    def reached(self, sites, places):
+        """Return `True` if a value of the sites can have reached the last of the places."""
+        sources = {self.at(path, line) for path, line in sites}
+        failed = [self.at(path, line) for path, line in places]
+        if None in sources or None in failed:
+            return True
+        flow = Flow(self, sources)
+        return flow.touches(failed[-1]) or any(map(flow.decided, failed))
+
+
+class Flow:
+    """What values can have reached: names, results and bodies of functions, statements."""
+
+    def __init__(self, program, sources):
+        self.program = program
+        self.names, self.results, self.bodies = set(), set(), set()
+        self.touched = set(sources)
+        self.decides = set()
+        known = -1
+        while known != (known := self._size()):
+            for statement in program.statements:
+                self._visit(statement)
+
+    def _size(self):
+        kept = (self.names, self.results, self.bodies, self.touched, self.decides)
+        return sum(map(len, kept))
+
+    def decided(self, statement):
+        """Return `True` if a condition on such values decides whether the statement runs."""
+        function = statement.function
+        return (function is not None and function in self.bodies) or any(
+            head in self.decides for head in statement.controls
+        )
+
+    def touches(self, statement):
+        """Return `True` if the statement uses such values."""
+        return (
+            statement in self.touched
+            or not self.names.isdisjoint(statement.reads)
+            or not self.results.isdisjoint(statement.calls)
+            or any("." + name in statement.reads for name in self.results)
+        )
+
+    def _visit(self, statement):
+        decided = self.decided(statement)
+        if not decided and not self.touches(statement):
+            return
+        self.touched.add(statement)
+        self.decides.add(statement)
+        self.names |= statement.writes
+        if statement.calls != {SHOWS}:
+            self.names |= statement.receivers
+        if decided:
+            # A call that may not happen may change anything that it is given.
+            self.names |= statement.reads if statement.calls else set()
+        if statement.returns and statement.function is not None:
+            self.results.add(statement.function.name)
+        for name in statement.calls:
+            for function in self.program.functions.get(name, ()):
+                self.names |= {(function, parameter) for parameter in function.parameters}
+                if decided:
+                    self.bodies.add(function)
