@@ -145,6 +145,10 @@ def table(known: dict[str, Any]) -> str:
         f"{sum('checked' in each for each in scripts)} models the number of parameters is known from elsewhere; "
         "these agree to the byte. Nothing here was run on a real card.",
         "",
+        "In rounds A and B few scripts' own packages and data were installed, and many are older than the PyTorch and "
+        "NumPy that ran them: most honest reasons are about that. These rounds say more of how failures are explained "
+        "than of how often there is an answer.",
+        "",
         "## What was mended",
         "",
         *[f"- {text}: {sum(each.get('mended') == name for each in scripts)}" for name, text in mends.items()],
