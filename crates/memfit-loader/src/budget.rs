@@ -28,7 +28,8 @@ impl Shares {
     /// Divides `memory` bytes. There are at most `prefetch` slots beside the user's, and fewer if they do not
     /// fit.
     ///
-    /// `pinned` slots are rounded up to powers of two, as PyTorch's pinned allocator does; others to whole pages.
+    /// `pinned` slots are rounded up to powers of two, as PyTorch's pinned allocator does; others to whole
+    /// pages.
     pub fn new(
         memory: u64,
         batch: u64,
