@@ -62,8 +62,7 @@ fn kernels_hint(processor: &str) -> String {
 }
 
 /// Conventional name endings of compiled modules.
-const COMPILED_SUFFIXES: &[&str] =
-    &["_C", "_cuda", "_ext", "_ext_cuda", "_kernels", "_cpp", "_backend", "_gpu"];
+const COMPILED_SUFFIXES: &[&str] = &["_C", "_cuda", "_ext", "_ext_cuda", "_kernels", "_cpp", "_gpu"];
 /// Messages of `torch.utils.cpp_extension` when it cannot build.
 const CANNOT_BUILD: &[&str] = &[
     "CUDA_HOME environment variable is not set",
@@ -224,6 +223,7 @@ mod tests {
             "No module named 'einops'",
             Some((missing, "/v/bin/python has no module `einops`")),
         );
+        check("ModuleNotFoundError", "No module named '_cffi_backend'", Some((missing, "`_cffi_backend`")));
         let text = "No module named 'torch._six'";
         check(
             "ModuleNotFoundError",

@@ -76,7 +76,7 @@ class OutOfMemory:
         session = self.session
         try:
             watch = session.watch
-            frames = list(frames_here())
+            frames = frames_here()
             self.announced = {
                 "requested": requested,
                 "device": device,
@@ -169,9 +169,12 @@ def phase_of(frames):
 
 
 def frames_here():
-    """Yield the frames of the code that requests memory, innermost first."""
-    frame = sys._getframe(1)
-    outside = frame
+    """Return the frames of the code that requests memory, innermost first.
+
+    A generator that is left early would keep these frames, and all tensors in them, until garbage is collected.
+    """
+    found = []
+    outside = sys._getframe(1)
     while outside is not None and outside.f_code.co_filename.startswith(HERE):
         outside = outside.f_back
     if outside is None and threading.current_thread() is not threading.main_thread():
@@ -179,8 +182,9 @@ def frames_here():
         outside = sys._current_frames().get(threading.main_thread().ident)
     while outside is not None:
         if not outside.f_code.co_filename.startswith(HERE):
-            yield outside
+            found.append(outside)
         outside = outside.f_back
+    return found
 
 
 def stack(frames):

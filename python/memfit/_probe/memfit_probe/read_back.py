@@ -123,7 +123,7 @@ class Reads:
 
 def report_use(session):
     """Report the line that used an unknown value other than to print it, once."""
-    frames = stack(list(frames_here()))
+    frames = stack(frames_here())
     key = ("read-back", *frames[:1])
     if frames and key not in session.told:
         session.told.add(key)
