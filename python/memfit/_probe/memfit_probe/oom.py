@@ -171,7 +171,8 @@ def phase_of(frames):
 def frames_here():
     """Return the frames of the code that requests memory, innermost first.
 
-    A generator that is left early would keep these frames, and all tensors in them, until garbage is collected.
+    A generator that is left early would keep these frames, and all tensors in them, until garbage is
+    collected.
     """
     found = []
     outside = sys._getframe(1)
