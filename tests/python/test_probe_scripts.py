@@ -310,9 +310,9 @@ def test_what_pytorch_does_without_is_no_out_of_memory_error(probe, tmp_path):
 
 
 def test_a_traceback_is_told_without_the_probe(probe):
-    oom = probe("oom")
+    uncaught = probe("uncaught")
     between: dict[str, Any] = {}
-    exec(compile("def call(function):\n    function()", f"{oom.HERE}/session.py", "exec"), between)
+    exec(compile("def call(function):\n    function()", f"{uncaught.HERE}/session.py", "exec"), between)
 
     def fail():
         raise ValueError("the script's own")
@@ -320,8 +320,8 @@ def test_a_traceback_is_told_without_the_probe(probe):
     with pytest.raises(ValueError, match="own") as caught:
         between["call"](fail)
     told = traceback.TracebackException.from_exception(caught.value)
-    assert any(frame.filename.startswith(oom.HERE) for frame in told.stack)
-    oom.leave_out(told)
+    assert any(frame.filename.startswith(uncaught.HERE) for frame in told.stack)
+    uncaught.leave_out(told)
     assert [frame.name for frame in told.stack] == ["test_a_traceback_is_told_without_the_probe", "fail"]
 
 

@@ -23,7 +23,7 @@ def send(exception, oom=False, reached=True):
     kind = type(exception)
     # Without the probe's own frames.
     told = traceback.TracebackException(kind, exception, exception.__traceback__)
-    _leave_out(told)
+    leave_out(told)
     channel.send(
         "exception",
         type=kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
@@ -35,7 +35,7 @@ def send(exception, oom=False, reached=True):
     )
 
 
-def _leave_out(told):
+def leave_out(told):
     """Remove the probe's frames from a traceback and its causes."""
     waiting, seen = [told], set()
     while waiting:
