@@ -230,8 +230,9 @@ def test_a_loop_that_ends_before_a_divided_step_is_complete_does_not_decide(tmp_
     (tmp_path / "memfit.plan.toml").write_text(
         'micro_batch = 1\n[made_for]\nbatch = 48\nbatch_names = ["batch_size"]\n'
     )
-    run = again(tmp_path, 8 << 30)
     # Each step takes 48 turns of the loop, which has fewer.
+    arguments = ["run", "--gpu", "t4", "--steps", "0", "--format", "json", "--plan", "memfit.plan.toml"]
+    run = invoke([*arguments, "--", sys.executable, "train.py"], cwd=tmp_path)
     assert run.status == 2
     assert (run.report["verdict"], run.report["problem"]["kind"]) == ("unknown", "no-step")
     assert "ran too few of them" in run.report["problem"]["message"]
