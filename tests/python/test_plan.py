@@ -227,9 +227,8 @@ def test_a_script_that_makes_its_own_batches_is_divided_by_their_names():
 
 def test_a_loop_that_ends_before_a_divided_step_is_complete_does_not_decide(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BY_NAME.replace("range(20)", "range(5)"))
-    (tmp_path / "memfit.plan.toml").write_text(
-        'micro_batch = 1\n[made_for]\nbatch = 48\nbatch_names = ["batch_size"]\n'
-    )
+    plan = 'micro_batch = 1\n[made_for]\nbatch = 48\nbatch_names = ["batch_size"]\n'
+    (tmp_path / "memfit.plan.toml").write_text(plan)
     # Each step takes 48 turns of the loop, which has fewer.
     arguments = ["run", "--gpu", "t4", "--steps", "0", "--format", "json", "--plan", "memfit.plan.toml"]
     run = invoke([*arguments, "--", sys.executable, "train.py"], cwd=tmp_path)
