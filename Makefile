@@ -15,7 +15,7 @@
 #   make integrations  trainers of other libraries with memfit, with the oldest and the newest supported releases
 #   make shrink     techniques of `memfit shrink` that need peft, torchao or torch-pruning
 #   make symbols  the kernels of PyTorch's releases, to which layouts are held; TORCH="2.15.0" for one (1 GB each)
-#   make site     the documentation as static pages, into target/site/html
+#   make site     the documentation as static pages, into target/site/html, and a look at each in Chromium
 #   make dist     what is distributed, into dist/: wheel, sdist, stand-alone command, conda recipe; checked
 #   make arm64    build for ARM, and run scripts and the Rust tests there under emulation; takes root, and hours; ARM64=FOLDER keeps it elsewhere
 #   make dist-again  build the sdist once more in another folder: the wheel must have the same hash
@@ -111,6 +111,7 @@ site: requirements/site.txt $(STAMPS)/venv
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-site
 	$(BIN)/uv pip install --quiet --python $(VENV)-site/bin/python -r requirements/site.txt
 	NO_MKDOCS_2_WARNING=1 $(VENV)-site/bin/python scripts/site/build.py
+	$(BIN)/python scripts/site/check.py
 
 # Beside the environment of the tests, which the libraries for smaller models do not change.
 shrink: $(STAMPS)/test $(STAMPS)/memfit
