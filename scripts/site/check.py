@@ -76,12 +76,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--site", type=Path, default=ROOT / "target/site/html")
     parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--only", default="**/*.html", metavar="GLOB", help="pages, such as `docs/run.html`")
     args = parser.parse_args()
     program = find()
     if program is None:
         print("no Chromium here: the pages were built, and not looked at", file=sys.stderr)
         return 0
-    pages = sorted(path for path in args.site.rglob("*.html") if path.name != "404.html")
+    pages = sorted(path for path in args.site.glob(args.only) if path.name != "404.html")
     faults = []
     with served(args.site) as address, Chromium(program) as browser:
         requested, complaints = set(), set()
@@ -90,6 +91,9 @@ def main() -> int:
         for width, scheme in WINDOWS:
             browser.prefer(prefers_color_scheme=scheme)
             browser.size(width, 900)
+            # The page remembers the scheme of the first visit.
+            browser.open(f"{address}/index.html", LOADED)
+            browser.evaluate("localStorage.clear()")
             for page in pages:
                 name = page.relative_to(args.site)
                 faults += [f"{fault} ({width}, {scheme})" for fault in look(browser, f"{address}/{name}")]
