@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contract import check_document
-
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = ROOT / "workloads"
 GIB = 1024**3
@@ -140,10 +138,12 @@ def hold_to_shapes(report: dict[str, Any]) -> dict[str, Any]:
     """Check that a report follows its schema, and that the Python results have each of its fields and no
     other; return the report.
     """
-    check_document(report)
+    # The environments of `make integrations` run other questions, and have no validator.
+    from contract import check_document
     from memfit import results
     from memfit._api.decode import decode, encode
 
+    check_document(report)
     verb = report["schema"].removeprefix("memfit.").removesuffix("/1")
     read = encode(decode(getattr(results, f"{verb.capitalize()}Report"), report))
     assert without_absent(read) == without_absent(report)
