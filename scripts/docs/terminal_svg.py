@@ -147,7 +147,9 @@ def main() -> None:
     env = {**os.environ, "COLUMNS": str(args.columns), "FORCE_COLOR": "1", "CLICOLOR_FORCE": "1"}
     env.pop("NO_COLOR", None)
     done = subprocess.run(args.command, env=env, stdout=subprocess.PIPE, text=True, check=False)
-    args.output.write_text(draw(args.title or shlex.join(args.command), done.stdout, args.columns))
+    # A picture is of nobody's machine.
+    printed = done.stdout.replace(str(Path.cwd()), "~/memfit")
+    args.output.write_text(draw(args.title or shlex.join(args.command), printed, args.columns))
 
 
 if __name__ == "__main__":
