@@ -4,6 +4,7 @@ smaller batch that keeps the global batch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import memfit
@@ -20,6 +21,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
 MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+@pytest.fixture(autouse=True)
+def forget_the_accelerator() -> Iterator[None]:
+    """Accelerators of a process share their precision, which the next test's would have as well."""
+    from accelerate.state import AcceleratorState
+
+    yield
+    AcceleratorState._reset_state(True)
 
 
 def classify(model: nn.Module, batch: Any) -> torch.Tensor:
