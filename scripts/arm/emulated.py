@@ -34,8 +34,6 @@ FORMAT = (
 )
 SUITE = "bookworm"
 PYTHON = "3.11"
-# Where apt here knows no mirror of Debian.
-MIRROR = "http://deb.debian.org/debian"
 # Bytes of the system, of the packages with their downloads, and of two builds.
 ROOM = 24 << 30
 # What torch needs to be imported, beside the CUDA libraries that it is linked with.
@@ -134,13 +132,14 @@ def make_root(root: Path) -> None:
     shutil.rmtree(root, ignore_errors=True)
     print("making a Debian for ARM, which takes ten minutes", flush=True)
     try:
-        mirror = matrix.mirror()
+        mirror = [matrix.mirror()]
     except (StopIteration, OSError, subprocess.CalledProcessError):
-        mirror = MIRROR
+        # debootstrap knows one itself.
+        mirror = []
     options = ["--arch=arm64", "--variant=minbase", "--include=python3,libgomp1"]
-    if subprocess.run(["debootstrap", *options, SUITE, str(root), mirror], check=False).returncode:
+    if subprocess.run(["debootstrap", *options, SUITE, str(root), *mirror], check=False).returncode:
         sys.exit(
-            f"debootstrap makes no {SUITE} for ARM out of {mirror}: {root}/debootstrap/debootstrap.log says why (a mirror that cannot be reached, or no debian-archive-keyring: `apt-get install debian-archive-keyring`)"
+            f"debootstrap makes no {SUITE} for ARM out of {mirror[0] if mirror else 'its own mirror'}: {root}/debootstrap/debootstrap.log says why (a mirror that cannot be reached, or no debian-archive-keyring: `apt-get install debian-archive-keyring`)"
         )
     # Left mounted by debootstrap.
     subprocess.run(["umount", "-q", str(root / "proc")], check=False)

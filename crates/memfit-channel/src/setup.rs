@@ -172,6 +172,11 @@ pub enum ChannelError {
 }
 
 impl Setup {
+    /// Returns `true` if the first GPU's memory is the host's.
+    pub fn shares_host_memory(&self) -> bool {
+        self.cards.first().is_some_and(|card| card.device.shares_host_memory())
+    }
+
     /// Creates the settings of a complete run on these devices, with default options.
     pub fn new(cards: Vec<CardSetup>) -> Self {
         Self {

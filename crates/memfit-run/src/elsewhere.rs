@@ -92,9 +92,8 @@ impl Outcome {
             parts.iter().map(|(booked, own, _)| scaled(*booked, *own, own.high.get()).max(*booked)).sum();
         // Memory from `cudaMalloc` itself, other processes, and what else the GPU's ledger had.
         let host = |shared: bool| if shared { self.facts.host.resident } else { 0 };
-        let host_here =
-            host(self.facts.setup.cards.first().is_some_and(|card| card.device.shares_host_memory()));
-        let host_there = host(device.shares_host_memory());
+        let (host_here, host_there) =
+            (host(self.facts.setup.shares_host_memory()), host(device.shares_host_memory()));
         let others = rank.peak.device.saturating_sub(rank.peak.reserved + booked + host_here);
         let bound =
             rank.peak.device_upper.saturating_sub(rank.peak.reserved + upper_here + host_here).max(others);

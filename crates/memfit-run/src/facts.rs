@@ -282,7 +282,7 @@ pub(crate) fn gather(
         rank.peak.device_upper = rank.peak.device;
         rank.outside.context = rank.peak.device - rank.peak.reserved;
     }
-    if setup.cards.first().is_some_and(|card| card.device.shares_host_memory()) {
+    if setup.shares_host_memory() {
         for rank in &mut ranks {
             rank.peak.device += host.resident;
             rank.peak.device_upper += host.resident;

@@ -37,7 +37,7 @@ class Planned:
     ) -> None:
         read = read_plan(plan, target.place())
         chosen = levers_of(read, levers)
-        self.parallel = _parallel_of(read, target.place())
+        self.parallel = _start(read, target.place())
         if self.parallel is not None:
             chosen["shard"] = dict(read["parallel"])
         chosen = {name: value for name, value in chosen.items() if value is not False and value is not None}
@@ -87,19 +87,20 @@ class Planned:
         self._applied.undo()
 
 
-def _parallel_of(plan: Mapping[str, Any], place: torch.device) -> Parallel | None:
-    """Return the parallel part of a plan, and start the process group; `None` if the plan is for one
-    process.
-    """
-    table = plan.get("parallel")
-    if table is None:
-        return None
-    parallel = Parallel.from_table(table)
-    if parallel.world == 1:
-        return None
-    start(place)
-    check_world(parallel)
+def _start(plan: Mapping[str, Any], place: torch.device) -> Parallel | None:
+    """Return the parallel part of a plan, and start the process group for it."""
+    parallel = parallel_of(plan)
+    if parallel is not None:
+        start(place)
+        check_world(parallel)
     return parallel
+
+
+def parallel_of(plan: Mapping[str, Any]) -> Parallel | None:
+    """Return the parallel part of a plan; `None` if the plan is for one process."""
+    table = plan.get("parallel")
+    parallel = Parallel.from_table(table) if table is not None else None
+    return parallel if parallel is not None and parallel.world > 1 else None
 
 
 def levers_of(plan: Mapping[str, Any], levers: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from memfit._parallel import Parallel
-from memfit._train.plans import PRECISION_LEVERS, levers_of, read_plan
+from memfit._train.plans import PRECISION_LEVERS, levers_of, parallel_of, read_plan
 
 # Levers that a trainer's loader would have to apply, and that `memfit.Step.over` applies elsewhere.
 LOADER_LEVERS = ("length-buckets", "loader-workers", "resize-before-upload")
@@ -71,10 +70,9 @@ class Settings:
 
 def refuse_parallel(plan: Mapping[str, Any]) -> None:
     """Refuse a plan for several processes."""
-    table = plan.get("parallel")
-    world = Parallel.from_table(table).world if table else 1
-    if world > 1:
+    parallel = parallel_of(plan)
+    if parallel is not None:
         raise ValueError(
-            f"the plan is for {world} processes, and memfit's integrations run in one\n"
+            f"the plan is for {parallel.world} processes, and memfit's integrations run in one\n"
             "hint: use `memfit.Step`, which applies `[parallel]`, or make a plan for one GPU"
         )

@@ -5,7 +5,7 @@ use std::path::Path;
 use memfit_patch::{Left, Patched, patch, unified_diff};
 use memfit_plan::Plan;
 use memfit_report::wire::{FixProof, PatchNumbers, PlanPatch, RejectedLever, Verdict};
-use memfit_run::report;
+use memfit_run::{Changes, Request, report};
 use memfit_vocabulary::Lever;
 
 use super::compared::Beside;
@@ -58,11 +58,7 @@ pub(crate) fn patched(
         file,
         written: None,
         levers: changed.done.iter().map(|lever| lever.name().to_owned()).collect(),
-        left: changed
-            .left
-            .into_iter()
-            .map(|left| RejectedLever { lever: left.lever.name().to_owned(), why: left.why })
-            .collect(),
+        left: rejected(changed.left),
         remarks: changed.remarks,
         proof,
         numbers,
@@ -82,7 +78,8 @@ fn attempt(
         return Ok(Attempt { changed, proof: None, numbers: None, failure: None });
     }
     printer.remark("running the changed script");
-    let (proof, failure) = proven(tries, script, &changed.text)?;
+    let (request, changes) = (tries.of_change(), script.changes(&changed.text)?);
+    let (proof, failure) = run_changed(tries, &request, &changes)?;
     if failure.is_some() {
         return Ok(Attempt { changed, proof: Some(proof), numbers: None, failure });
     }
@@ -125,21 +122,28 @@ fn without_one(
     Ok(runs)
 }
 
-fn proven(
+/// Runs a changed script: what came of it, and why it failed if that was not for want of memory.
+pub(super) fn run_changed(
     tries: &mut Tries<'_>,
-    script: &Script<'_>,
-    text: &str,
+    request: &Request,
+    changes: &Changes,
 ) -> Result<(FixProof, Option<String>), CliError> {
-    let (request, changes) = (tries.of_change(), script.changes(text)?);
-    let mut outcome = tries.rehearsal.run_with(&request, &changes)?;
-    tries.rehearsal.test_numbers(&request, &changes, true, &mut outcome)?;
-    let report = report(&request, &outcome);
+    let mut outcome = tries.rehearsal.run_with(request, changes)?;
+    tries.rehearsal.test_numbers(request, changes, true, &mut outcome)?;
+    let report = report(request, &outcome);
     let failure = (report.verdict == Verdict::Error)
         .then(|| failure::failure_reason(&outcome.facts, report.problem.as_ref()))
         .map(|told| {
             told.map_or_else(|| "ends before it has trained".to_owned(), |told| format!("fails: {told}"))
         });
     Ok((FixProof { verdict: report.verdict, steps: report.steps, peak: report.peak }, failure))
+}
+
+/// Levers that a change leaves out, as a report has them.
+pub(super) fn rejected(left: Vec<Left>) -> Vec<RejectedLever> {
+    left.into_iter()
+        .map(|left| RejectedLever { lever: left.lever.name().to_owned(), why: left.why })
+        .collect()
 }
 
 /// The script's path from here, as a change has to name it.

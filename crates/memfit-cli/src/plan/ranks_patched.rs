@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use memfit_patch::{Patched, spread, unified_diff};
+use memfit_patch::{spread, unified_diff};
 use memfit_plan::{Expected, Plan};
-use memfit_report::wire::{FixProof, PatchNumbers, PlanPatch, RejectedLever, RunReport, Verdict};
-use memfit_run::{Changes, LoneRank, Request, report};
+use memfit_report::wire::{FixProof, PatchNumbers, PlanPatch, RejectedLever, Verdict};
+use memfit_run::{LoneRank, Request};
 use memfit_vocabulary::Lever;
 
-use super::patched::shown;
+use super::Tries;
+use super::patched::{rejected, run_changed, shown};
 use super::script::Script;
-use super::{Room, Tries, failure};
 use crate::{CliError, Printer};
 
 /// Share by which a rank's peak may differ from the plan's.
@@ -32,8 +32,8 @@ pub(crate) fn patched_for_ranks(
     let changed = spread(&text, plan, blocks);
     let mut told = PlanPatch {
         file: file.clone(),
-        left: left(&changed),
-        remarks: changed.remarks.clone(),
+        left: rejected(changed.left),
+        remarks: changed.remarks,
         ..PlanPatch::default()
     };
     if changed.text == text {
@@ -43,9 +43,9 @@ pub(crate) fn patched_for_ranks(
     let changes = script.changes(&changed.text)?;
     for (rank, expected) in ranks {
         printer.remark(&format!("running the changed script as rank {rank}"));
-        let (report, reason) = as_rank(tries, plan, &changes, *rank)?;
-        let why = reason.or_else(|| refuted(report.verdict, report.peak.allocated, expected.allocated));
-        let proof = FixProof { verdict: report.verdict, steps: report.steps, peak: report.peak };
+        let request = as_rank(tries, plan, *rank)?;
+        let (proof, failure) = run_changed(tries, &request, &changes)?;
+        let why = failure.or_else(|| refuted(proof.verdict, proof.peak.allocated, expected.allocated));
         let fullest = |known: &FixProof| known.peak.device_upper < proof.peak.device_upper;
         if why.is_some() || told.proof.as_ref().is_none_or(fullest) {
             told.proof = Some(proof);
@@ -65,25 +65,12 @@ pub(crate) fn patched_for_ranks(
     Ok(told)
 }
 
-/// Runs the changed script as one rank: its report, and why it failed if that was not for want of memory.
-fn as_rank(
-    tries: &mut Tries<'_>,
-    plan: &Plan,
-    changes: &Changes,
-    rank: u32,
-) -> Result<(RunReport, Option<String>), CliError> {
+/// The request for a run of the changed script as one rank.
+fn as_rank(tries: &Tries<'_>, plan: &Plan, rank: u32) -> Result<Request, CliError> {
     let world = plan.parallel.unwrap_or_default().world();
-    let card = tries.card(Room::Budget);
-    let lone_rank = LoneRank::new(Some(rank), Some(world), &card)?;
-    let request = Request { card, lone_rank, planned: None, ..tries.request.clone() };
-    let mut outcome = tries.rehearsal.run_with(&request, changes)?;
-    tries.rehearsal.test_numbers(&request, changes, true, &mut outcome)?;
-    let report = report(&request, &outcome);
-    let failed = (report.verdict == Verdict::Error).then(|| {
-        let told = failure::failure_reason(&outcome.facts, report.problem.as_ref());
-        told.map_or_else(|| "ends before it has trained".to_owned(), |told| format!("fails: {told}"))
-    });
-    Ok((report, failed))
+    let request = tries.of_change();
+    let lone_rank = LoneRank::new(Some(rank), Some(world), &request.card)?;
+    Ok(Request { lone_rank, ..request })
 }
 
 /// Why a run of the changed script is not what the plan promised.
@@ -101,14 +88,6 @@ fn refuted(verdict: Verdict, found: u64, planned: u64) -> Option<String> {
             planned / gib
         )
     })
-}
-
-fn left(changed: &Patched) -> Vec<RejectedLever> {
-    let of = |left: &memfit_patch::Left| RejectedLever {
-        lever: left.lever.name().to_owned(),
-        why: left.why.clone(),
-    };
-    changed.left.iter().map(of).collect()
 }
 
 #[cfg(test)]

@@ -437,10 +437,10 @@ class Planned:
 
     def send_facts(self):
         """Send the facts about the training at the end."""
-        unmet = sorted(self._levers_of("DATA")) if self.arriving is None else []
+        unapplied = sorted(self._levers_of("DATA")) if self.arriving is None else []
         if not (self.batches or self.by_name or self.infers) and 0 < (self.micro_batch or 0) < self.seen:
-            unmet.append("micro-batch")
-        for name in unmet:
+            unapplied.append("micro-batch")
+        for name in unapplied:
             self._refuse(name, NO_LOADER)
         if self.part == "training" and self.target is not None:
             self.peaks = part.peaks(self.session)
