@@ -107,6 +107,20 @@ impl<'case> Analysis<'case> {
         timeline.origins.get(timeline.trouble.stack).user.iter().any(off)
     }
 
+    /// Returns `true` if a line concatenates a tensor with more of the same.
+    pub(crate) fn is_concatenated(&self, site: Site) -> bool {
+        self.code.is_concatenated(&self.place(site))
+    }
+
+    /// Returns `true` if the source shows that a backward pass through what the failing request is for was
+    /// still to come.
+    pub(crate) fn backward_is_ahead(&self) -> bool {
+        let timeline = &self.timeline;
+        let stack: Vec<memfit_patch::Site> =
+            timeline.origins.get(timeline.trouble.stack).user.iter().map(|site| self.place(*site)).collect();
+        self.code.backward_is_ahead(&stack)
+    }
+
     /// Converts a line to the form that `memfit-patch` uses.
     pub(crate) fn place(&self, site: Site) -> memfit_patch::Site {
         place(self.timeline.track, site)

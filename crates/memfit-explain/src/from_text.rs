@@ -160,6 +160,8 @@ pub(crate) fn card_from_text(text: &OomText) -> Card {
             (Some(limit), Some(allowed)) => Some(limit.min(allowed)),
             (limit, allowed) => limit.or(allowed),
         },
+        withheld: limit.zip(allowed).map_or(0, |(limit, allowed)| limit.saturating_sub(allowed)),
+        in_private_pools: figures.private_pools.map_or(0, memfit_recording::Amount::bytes),
         own_outside: outside(text),
         others: others.collect(),
         refused: worker_refusal(text),

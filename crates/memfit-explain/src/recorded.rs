@@ -1,6 +1,6 @@
 //! Explanation of recordings: builds the case from the file's or the run's facts about the GPU.
 
-use memfit_allocator::{Release, ReplayConditions, RestoreError, recording};
+use memfit_allocator::{Release, ReplayConditions, RestoreError, recording, round_size, segment_size};
 use memfit_recording::{MomentKind, Recording, Snapshot, Source, Track};
 
 use crate::case::{Card, Case, OtherProcess};
@@ -8,6 +8,7 @@ use crate::conditions::Conditions;
 use crate::explanation::Explanation;
 use crate::from_text::explain_text;
 use crate::others::other_process;
+use crate::timeline::MAX_BYTES;
 
 /// Facts given by the user, which override those of the file.
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,8 +73,9 @@ fn explain_snapshot(
         return Ok(Explanation::without_events(0));
     }
     let (track, device) = select_track(asked, &tracks)?;
-    let limit = asked.limit.or_else(|| track.limit_at_oom(device));
-    let card = Card { limit, ..Card::default() };
+    let withheld = withheld_at_oom(track, device, &given);
+    let limit = track.limit_at_oom(device).map(|limit| limit - withheld);
+    let card = Card { limit: asked.limit.or(limit), withheld, ..Card::default() };
     let alloc_conf = snapshot.settings.as_ref().map(|settings| settings.text.clone()).unwrap_or_default();
     Ok(judged(&Case { track, device, card, given, alloc_conf, source }))
 }
@@ -106,6 +108,19 @@ pub fn explain_recording(
     };
     let card = Card { name: origin.device.clone(), capacity: origin.capacity, limit, others, ..told };
     Ok(judged(&Case { track, device, card, given, alloc_conf, source }))
+}
+
+/// Free memory at which a mapping by CUDA could fail although it is large enough: other processes may take and
+/// return some between the request and its report.
+const WITHHELD_MARGIN: u64 = 128 << 20;
+
+/// Free memory that the process was not allowed to use when its last request failed. Snapshots do not have
+/// the memory fraction that a program sets; but a request that fails although the GPU has room for its segment
+/// was refused by PyTorch itself.
+fn withheld_at_oom(track: &Track, device: u8, given: &ReplayConditions) -> u64 {
+    let Some((requested, _, refusal)) = track.last_refusal(device) else { return 0 };
+    let segment = segment_size(round_size(requested.min(MAX_BYTES), &given.settings), &given.settings);
+    if refusal.left >= segment.saturating_add(WITHHELD_MARGIN) { refusal.left } else { 0 }
 }
 
 /// Adds recorded processes to those that the message names.
@@ -191,6 +206,34 @@ mod tests {
             recording.origin.oom_process = process;
             let explanation = explained(&recording);
             assert_ne!(explanation.cause, Cause::OtherProcesses);
+        }
+    }
+
+    #[test]
+    fn a_request_that_fails_beside_enough_free_memory_was_not_allowed() {
+        let given = ReplayConditions {
+            settings: memfit_allocator::Settings::default(),
+            release: "2.9".parse().unwrap(),
+            capacity: 1 << 34,
+        };
+        for (requested, left, expected) in [
+            (1_u64 << 30, 2_u64 << 30, 2_u64 << 30),
+            // The GPU has no room for the segment.
+            (1 << 30, 1 << 30, 0),
+            // Another process may have returned so little since.
+            (1 << 30, (1 << 30) + (64 << 20), 0),
+            // A small request takes a segment of 20 MiB.
+            (2 << 20, 147 << 20, 0),
+            (2 << 20, 148 << 20, 148 << 20),
+            (u64::MAX, u64::MAX - 1, u64::MAX - 1),
+        ] {
+            let mut track = Track::default();
+            let oom = MomentKind::Oom(requested);
+            let moment = track.add_moment(oom, 0, memfit_recording::StackId::NONE, Default::default());
+            let refusal = memfit_recording::Refusal { left, ..Default::default() };
+            track.refusals.insert(moment, refusal);
+            assert_eq!(withheld_at_oom(&track, 0, &given), expected, "{requested} of {left}");
+            assert_eq!(withheld_at_oom(&track, 1, &given), 0);
         }
     }
 }

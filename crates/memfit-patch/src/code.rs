@@ -118,6 +118,11 @@ impl<'s> Path<'s> {
         self.steps[self.steps.len() - 1]
     }
 
+    /// Lists on the way to the statement with the index of the next step, the innermost first.
+    pub(crate) fn levels(&self) -> impl Iterator<Item = (&'s [Statement], usize)> + '_ {
+        self.steps.iter().rev().copied()
+    }
+
     /// Enclosing statements, the innermost first.
     pub(crate) fn above(&self) -> impl Iterator<Item = &'s Statement> + '_ {
         self.steps[..self.steps.len() - 1].iter().rev().map(|(suite, index)| &suite[*index])

@@ -1,6 +1,7 @@
 //! Remedies as source edits, made where the source and the recording prove that the edit does what its lever
 //! says, and refused with a reason otherwise.
 
+mod ahead;
 mod around;
 mod attention;
 mod batches;
@@ -55,6 +56,8 @@ pub enum RecordedFacts<'a> {
         /// New settings.
         then: &'a str,
     },
+    /// For memory that a fraction set by the script withholds from it.
+    MemoryFraction,
 }
 
 /// Change of a source file.
@@ -108,6 +111,7 @@ impl Code<'_> {
                 self.first(wanted.sites, |scene, site| around::no_grad(scene, site, never).map(Some))
             }
             (Lever::DropSetting, RecordedFacts::Settings { now, then }) => options::settings(self, now, then),
+            (Lever::DropSetting, RecordedFacts::MemoryFraction) => options::memory_fraction(self),
             (Lever::Sdpa, _) => self.first(wanted.sites, attention::change),
             (Lever::ResizeBeforeUpload, _) => {
                 self.first(wanted.sites, |scene, site| Ok(upload::change(scene, site)))

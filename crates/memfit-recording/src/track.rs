@@ -470,14 +470,19 @@ impl Track {
         self.moments.push(Moment { kind, device, allocated, reserved, time_us, stack })
     }
 
-    /// Memory that the allocator could use when the last request on a device failed: its reserved bytes plus
-    /// the free memory of the device.
-    pub fn limit_at_oom(&self, device: u8) -> Option<u64> {
+    /// Last failed request on a device: its size, its moment, and the free memory of the device.
+    pub fn last_refusal(&self, device: u8) -> Option<(u64, Moment, Refusal)> {
         let failed = |(place, refusal): (&u32, &Refusal)| {
             let moment = self.moment(*place).filter(|moment| moment.device == device)?;
-            matches!(moment.kind, MomentKind::Oom(_)).then(|| moment.reserved.saturating_add(refusal.left))
+            let MomentKind::Oom(requested) = moment.kind else { return None };
+            Some((requested, moment, *refusal))
         };
         self.refusals.iter().rev().find_map(failed)
+    }
+
+    /// Memory of the device that was reserved or free when the last request on it failed.
+    pub fn limit_at_oom(&self, device: u8) -> Option<u64> {
+        self.last_refusal(device).map(|(_, moment, refusal)| moment.reserved.saturating_add(refusal.left))
     }
 
     /// Sets the requested size of a block.

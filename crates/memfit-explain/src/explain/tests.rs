@@ -390,3 +390,83 @@ fn no_remedy_is_about_a_graph_where_gradients_are_off() {
     assert!(on.contains(&Lever::Checkpointing), "{on:?}");
     assert!(off.iter().all(|lever| !about_graphs.contains(lever)), "{off:?}");
 }
+
+#[test]
+fn a_process_that_may_not_use_the_whole_gpu_is_told_so() {
+    let card = Card { limit: Some(4 << 30), withheld: 8 << 30, ..Card::default() };
+    let explanation = on_card(&unwound(false), card.clone(), "").unwrap();
+    assert_eq!(explanation.cause, Cause::SettingThatHurts, "{:?}", explanation.considered);
+    let told = &explanation.evidence[0].text;
+    assert!(told.contains("may not use more than 4.00 GiB") && told.contains("8.00 GiB"), "{told}");
+    assert_eq!((explanation.fixes[0].lever, explanation.fixes[0].fits), (Lever::DropSetting, Some(true)));
+    // Set in the environment, it is dropped there; the other settings stay.
+    let conf = "per_process_memory_fraction:0.3,max_split_size_mb:64";
+    let explanation = on_card(&unwound(false), card, conf).unwrap();
+    let kept = Apply::Environment("PYTORCH_ALLOC_CONF", "max_split_size_mb:64".to_owned());
+    assert!(explanation.fixes.iter().any(|fix| fix.apply == kept), "{:?}", explanation.fixes);
+    // Too little is withheld to matter.
+    let card = Card { limit: Some(4 << 30), withheld: 1 << 29, ..Card::default() };
+    assert_ne!(on_card(&unwound(false), card, "").unwrap().cause, Cause::SettingThatHurts);
+}
+
+#[test]
+fn pools_that_only_the_message_tells_of_are_the_cause_if_their_memory_was_missing() {
+    let cause = |in_private_pools: u64| {
+        let card = Card { limit: Some(11 << 29), in_private_pools, ..Card::default() };
+        on_card(&unwound(false), card, "").unwrap().cause
+    };
+    assert_eq!(cause(1 << 30), Cause::PrivatePools);
+    // There was room beside this one.
+    assert_eq!(cause(1 << 28), Cause::Fragmented);
+}
+
+/// Eight layers that a script calls one by one, each followed by an operation of its own on the same line.
+fn layer_by_layer() -> Track {
+    let mut track = Track::default();
+    let mut stack = |module: bool| {
+        let library = [
+            ("/v/site-packages/torch/nn/modules/linear.py", "forward", 1),
+            ("/v/site-packages/torch/nn/modules/module.py", "_call_impl", 2),
+        ];
+        let of_library = library.into_iter().filter(|_| module);
+        let frames: Vec<_> = of_library
+            .chain([("train.py", "<module>", 4)])
+            .map(|(file, name, line)| {
+                let (file, name) = (track.texts.intern(file), track.texts.intern(name));
+                track.stacks.intern_frame(Frame { file, name, line })
+            })
+            .collect();
+        track.stacks.intern(&frames)
+    };
+    let stacks = [stack(true), stack(false)];
+    let totals = |blocks: u64| Totals { allocated: blocks << 28, reserved: blocks << 28, time_us: None };
+    for place in 0..16_u64 {
+        let stack = stacks[place as usize % 2];
+        let block = Block { address: place << 32, bytes: 1 << 28, stack, ..Block::default() };
+        track.alloc(&block, totals(place + 1));
+    }
+    track.add_moment(MomentKind::Oom(1 << 28), 0, stacks[0], totals(16));
+    track
+}
+
+#[test]
+fn layers_called_one_by_one_are_no_leak_if_their_backward_pass_was_to_come() {
+    let cause = |behind: &str| {
+        let program = format!(
+            "import torch\nfor batch in loader:\n    for layer in layers:\n        x = x + layer(x)\n{behind}"
+        );
+        let source = move |file: &str| (file == "train.py").then(|| program.clone());
+        let given = ReplayConditions {
+            settings: Settings::default(),
+            release: "2.9".parse().unwrap(),
+            capacity: 1 << 34,
+        };
+        let card = Card { limit: Some(4 << 30), ..Card::default() };
+        let track = layer_by_layer();
+        let case = Case { track: &track, device: 0, card, given, alloc_conf: String::new(), source: &source };
+        explain(&case).unwrap().cause
+    };
+    assert_eq!(cause("    x.mean().backward()\n"), Cause::TooBig);
+    // Nothing in the source tells that the values are needed.
+    assert_eq!(cause("print(x)\n"), Cause::Leaking);
+}

@@ -61,7 +61,7 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
         .split('_')
         .any(|word| EVALUATION_NAMES.contains(&word.to_ascii_lowercase().as_str()));
     let never = !trains && round >= MIN_PASSES && earlier_rounds_had_no_backward(timeline, began);
-    if !(elsewhere || telling || never) || kept == 0 {
+    if !(elsewhere || telling || never) || kept == 0 || analysis.backward_is_ahead() {
         return None;
     }
     let why = if elsewhere {

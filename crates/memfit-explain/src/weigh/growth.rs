@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use memfit_allocator::Edit;
 use memfit_patch::RecordedFacts;
 use memfit_recording::StackId;
-use memfit_vocabulary::{Category, Cause, Lever, Proof};
+use memfit_vocabulary::{Category, Cause, Lever, Phase, Proof};
 
 use super::{Finding, size};
 use crate::analysis::{Analysis, modelled_fix, replayed_fix};
@@ -28,6 +28,10 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
         return None;
     }
     let timeline = &analysis.timeline;
+    // Before the first backward pass, calls that leave activations may be the parts of one graph.
+    if timeline.by_rounds && !timeline.has_phase(Phase::Backward) && analysis.backward_is_ahead() {
+        return None;
+    }
     let now = timeline.period_of(timeline.trouble.moment);
     let blocks: HashSet<u32> = leaks.iter().flat_map(|leak| leak.blocks.iter().copied()).collect();
     // Memory of the current step may still be freed by the program.
@@ -58,6 +62,8 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
         timeline.lives.iter().filter(made).filter(same_forward).map(|life| life.block.bytes).sum();
     let graph = tensors >= MIN_GRAPH_TENSORS && activations * 2 > bytes && stays * 5 >= whole * 2;
     let of_anew: u64 = leaks.iter().filter(|leak| leak.rebuilt).map(|leak| leak.bytes).sum();
+    let concatenates = |leak: &&Leak| leak.site.is_some_and(|site| analysis.is_concatenated(site));
+    let of_anew = of_anew.max(leaks.iter().filter(concatenates).map(|leak| leak.bytes).sum());
     let anew = !graph && of_anew * 2 > bytes;
     let unused = timeline.trouble.reserved.saturating_sub(timeline.trouble.allocated);
     let steps = leaks.iter().map(|leak| leak.steps).max().unwrap_or(0);

@@ -8,6 +8,10 @@ use crate::analysis::{Analysis, modelled_fix};
 use crate::explanation::{Apply, Fix};
 use crate::origins::Role;
 
+/// Divisor of the parameters' bytes: a step that creates at least a sixteenth of them as state is a first step
+/// for some of them.
+const STATE_SHARE_DIVISOR: u64 = 16;
+
 pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
     let timeline = &analysis.timeline;
     let requested = timeline.trouble.requested?;
@@ -32,7 +36,10 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
     let before = |life: &&crate::timeline::Life| life.role == Role::Optimizer && life.block.born < began;
     let made = || timeline.lives.iter().filter(before);
     let new_here = line.is_some() && made().next().is_some() && !made().any(|life| life.site == line);
-    let first = timeline.steps_at(timeline.trouble.moment) == 0 || asks_for_state || new_here;
+    // Parameters that are trained from here on get their state in a later step.
+    let creates_state = state * STATE_SHARE_DIVISOR >= parameters && state > 0;
+    let first =
+        timeline.steps_at(timeline.trouble.moment) == 0 || asks_for_state || new_here || creates_state;
     let foreach = !asks_for_state;
     let text = format!(
         "the optimizer's {} had allocated {} of state and {} of temporaries when it asked for {} more; the parameters take {}",

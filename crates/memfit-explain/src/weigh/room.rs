@@ -5,8 +5,9 @@ use memfit_patch::RecordedFacts;
 use memfit_vocabulary::{Cause, Lever};
 
 use super::{Finding, size};
-use crate::analysis::{Analysis, Replayed, SMALL_SHARE_DIVISOR, replayed_fix};
-use crate::explanation::{Apply, Fix};
+use crate::analysis::{Analysis, Replayed, SMALL_SHARE_DIVISOR, modelled_fix, replayed_fix};
+use crate::explanation::{Apply, Fact, Fix, Line};
+use crate::origins::Site;
 
 /// Environment variable that all releases since 2.9 read; earlier ones know only the older name.
 pub(crate) const CONF_VARIABLE: &str = "PYTORCH_ALLOC_CONF";
@@ -23,6 +24,7 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     let Some(limit) = analysis.limit else { return Vec::new() };
     let unused = limit.saturating_sub(trouble.allocated);
     let mut findings = Vec::new();
+    findings.extend(memory_fraction(analysis, requested));
     findings.extend(settings(analysis));
     let there_was_room = analysis.missing.is_some_and(|missing| missing <= 0);
     findings.extend(pools(analysis, unused, requested));
@@ -47,6 +49,51 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     findings
 }
 
+/// Name of the setting that does in the environment what `set_per_process_memory_fraction` does in a script.
+const FRACTION_SETTING: &str = "per_process_memory_fraction";
+
+/// Finding for a process that is not allowed to use the whole GPU, and ran out of its part.
+fn memory_fraction(analysis: &Analysis<'_>, requested: u64) -> Option<Finding> {
+    let withheld = analysis.case.card.withheld;
+    if withheld == 0 {
+        return None;
+    }
+    let conf = &analysis.case.alloc_conf;
+    let by_environment = split(conf).iter().any(|item| setting_name(item) == FRACTION_SETTING);
+    let (setter, apply) = if by_environment {
+        let rest: Vec<&str> = split(conf)
+            .into_iter()
+            .filter(|item| setting_name(item) != FRACTION_SETTING)
+            .map(str::trim)
+            .collect();
+        (FRACTION_SETTING, Apply::Environment(variable(analysis), rest.join(",")))
+    } else {
+        let change = analysis.change(Lever::DropSetting, &[], RecordedFacts::MemoryFraction);
+        ("torch.cuda.set_per_process_memory_fraction", change)
+    };
+    let limit = analysis.limit.map_or_else(String::new, |limit| format!(" more than {}", size(limit)));
+    let text = format!(
+        "the process may not use{limit} (`{setter}`); {} of the GPU were free when {} were refused",
+        size(withheld),
+        size(requested)
+    );
+    let how = format!("let the process use the whole GPU, if nothing else needs the rest: drop `{setter}`");
+    let line = match &apply {
+        Apply::Edit(change) => {
+            let (file, line) = (change.file.clone(), change.line);
+            vec![analysis.with_text(Line { file, line, function: String::new(), text: None })]
+        }
+        _ => Vec::new(),
+    };
+    Some(Finding {
+        cause: Cause::SettingThatHurts,
+        bytes: withheld,
+        enough: analysis.enough(withheld) == Some(true),
+        facts: vec![Fact { text, bytes: withheld, lines: line }],
+        fixes: vec![modelled_fix(analysis, Lever::DropSetting, withheld, how, apply)],
+    })
+}
+
 /// Settings without which the request would have succeeded.
 fn settings(analysis: &Analysis<'_>) -> Option<Finding> {
     let recorded = analysis.case.given;
@@ -61,7 +108,7 @@ fn settings(analysis: &Analysis<'_>) -> Option<Finding> {
     let items: Vec<&str> = split(&analysis.case.alloc_conf);
     let mut fixes: Vec<Fix> = Vec::new();
     for index in 0..items.len() {
-        let name = items[index].split(':').next().unwrap_or_default().trim();
+        let name = setting_name(items[index]);
         let rest: Vec<&str> = items
             .iter()
             .enumerate()
@@ -70,7 +117,7 @@ fn settings(analysis: &Analysis<'_>) -> Option<Finding> {
             .collect();
         let rest = rest.join(",");
         let Ok(settings) = Settings::parse(&rest, recorded.release) else { continue };
-        if settings == recorded.settings || name == "per_process_memory_fraction" {
+        if settings == recorded.settings || name == FRACTION_SETTING {
             continue;
         }
         let then =
@@ -92,19 +139,24 @@ fn settings(analysis: &Analysis<'_>) -> Option<Finding> {
         }
     }
     let best = fixes.iter().map(|fix| fix.saves).max()?;
-    let kept = analysis.timeline.trouble.reserved.saturating_sub(analysis.timeline.trouble.allocated);
     let text = format!(
-        "with `{}` the allocator could not use {} of the memory it had reserved; without it the same calls all succeed",
+        "with `{}` the recorded calls reserve {}; without it {}, and all of them succeed",
         analysis.case.alloc_conf,
-        size(kept)
+        size(analysis.demand()),
+        size(analysis.demand().saturating_sub(best))
     );
     Some(Finding {
         cause: Cause::SettingThatHurts,
         bytes: best,
         enough: fixes.iter().any(|fix| fix.fits == Some(true)),
-        facts: vec![analysis.fact(text, kept, Some(analysis.timeline.trouble.stack))],
+        facts: vec![analysis.fact(text, best, Some(analysis.timeline.trouble.stack))],
         fixes,
     })
+}
+
+/// Name of a setting, such as `max_split_size_mb:64`.
+fn setting_name(item: &str) -> &str {
+    item.split(':').next().unwrap_or_default().trim()
 }
 
 fn split(conf: &str) -> Vec<&str> {
@@ -136,7 +188,7 @@ fn pools(analysis: &Analysis<'_>, unused: u64, requested: u64) -> Option<Finding
         .map(|life| life.block.bytes)
         .sum::<u64>();
     if locked + private == 0 {
-        return None;
+        return stated_pools(analysis, unused, requested);
     }
     let merged = analysis.program.with_one_pool();
     let then = analysis.replay(&merged, &recorded, |_| Edit::Keep);
@@ -149,14 +201,8 @@ fn pools(analysis: &Analysis<'_>, unused: u64, requested: u64) -> Option<Finding
     );
     let stacks = analysis.stacks(analysis.timeline.lives.iter().filter(|life| life.block.pool.0 != 0));
     let stack = stacks.first().map(|(stack, _)| *stack);
-    let how = "let graphs share one pool, or make the pool with `use_on_oom=True` (2.9 and later), so that its free memory can be used".to_owned();
-    let sites = analysis.sites(stack);
-    let change = |lever| (lever, analysis.change(lever, &sites, RecordedFacts::Nothing));
-    let (lever, apply) = match change(Lever::PoolOnOom) {
-        (_, Apply::ByHand(_)) => change(Lever::SharePool),
-        lent => lent,
-    };
-    let how = how + &reserved(analysis, &then);
+    let (lever, apply) = pool_change(analysis, &analysis.sites(stack));
+    let how = LEND_POOLS.to_owned() + &reserved(analysis, &then);
     Some(Finding {
         cause: Cause::PrivatePools,
         bytes: locked.max(then.saves),
@@ -164,6 +210,45 @@ fn pools(analysis: &Analysis<'_>, unused: u64, requested: u64) -> Option<Finding
         facts: vec![analysis.fact(text, locked, stack)],
         fixes: vec![replayed_fix(lever, how, &then, apply)],
     })
+}
+
+/// Finding for private pools of which only PyTorch's message tells: the recording does not say which blocks
+/// are theirs.
+fn stated_pools(analysis: &Analysis<'_>, unused: u64, requested: u64) -> Option<Finding> {
+    let locked = analysis.case.card.in_private_pools;
+    if locked == 0 {
+        return None;
+    }
+    let text = format!(
+        "private pools (CUDA graphs, `MemPool`) held {} that were free but reserved for them; {} were requested and {} were free",
+        size(locked),
+        size(requested),
+        size(unused)
+    );
+    let stacks = analysis.timeline.lives.iter().map(|life| life.block.stack);
+    let (lever, apply) = pool_change(analysis, &analysis.sites(stacks));
+    let fix = modelled_fix(analysis, lever, locked, LEND_POOLS.to_owned(), apply);
+    // Without the memory of the pools there was too little, and with it enough.
+    let enough = requested <= unused && requested > unused.saturating_sub(locked);
+    Some(Finding {
+        cause: Cause::PrivatePools,
+        bytes: locked,
+        enough,
+        facts: vec![analysis.fact(text, locked, Some(analysis.timeline.trouble.stack))],
+        fixes: vec![Fix { fits: Some(enough), ..fix }],
+    })
+}
+
+/// Advice for private pools.
+const LEND_POOLS: &str = "let graphs share one pool, or make the pool with `use_on_oom=True` (2.9 and later), so that its free memory can be used";
+
+/// Edit that lends a pool's memory, or shares one pool.
+fn pool_change(analysis: &Analysis<'_>, sites: &[Site]) -> (Lever, Apply) {
+    let change = |lever| (lever, analysis.change(lever, sites, RecordedFacts::Nothing));
+    match change(Lever::PoolOnOom) {
+        (_, Apply::ByHand(_)) => change(Lever::SharePool),
+        lent => lent,
+    }
 }
 
 /// Settings that reduce fragmentation.
@@ -198,8 +283,8 @@ fn remedies(analysis: &Analysis<'_>) -> Vec<Fix> {
 
 /// Appends a setting to settings.
 fn append_setting(conf: &str, more: &str) -> String {
-    let name = |item: &str| item.split(':').next().unwrap_or_default().trim().to_owned();
-    let others = split(conf).into_iter().filter(|item| name(item) != name(more)).map(str::trim);
+    let others =
+        split(conf).into_iter().filter(|item| setting_name(item) != setting_name(more)).map(str::trim);
     others.chain([more]).collect::<Vec<_>>().join(",")
 }
 

@@ -106,6 +106,31 @@ impl Code<'_> {
     }
 }
 
+/// Functions that copy all of their tensors into a new one.
+const CONCATENATIONS: &[&str] = &["cat", "concat", "concatenate", "hstack", "vstack", "row_stack"];
+
+impl Code<'_> {
+    /// Returns `true` if a line replaces a tensor by its concatenation with others:
+    /// `self.keys = torch.cat([self.keys, new])`.
+    pub fn is_concatenated(&self, site: &Site) -> bool {
+        let Some(scene) = self.scene(&site.file).filter(|scene| scene.is_current(site).is_ok()) else {
+            return false;
+        };
+        let Some(path) = scene.script.statement_at_line(site.line) else { return false };
+        let statement = path.statement();
+        let targets: Vec<String> = statement.targets.iter().filter_map(Expression::path).collect();
+        let concatenates = |part: &Expression| {
+            part.call().is_some_and(|(callee, arguments)| {
+                let is_one = callee.last_name().is_some_and(|name| CONCATENATIONS.contains(&name));
+                let of_itself = |part: &Expression| part.path().is_some_and(|path| targets.contains(&path));
+                is_one && arguments.iter().any(|argument| argument.value.any(&of_itself))
+            })
+        };
+        statement.kind == StatementKind::Assign
+            && statement.values.iter().any(|value| value.any(&concatenates))
+    }
+}
+
 /// Returns `true` if a store is part of the training computation and keeps nothing across steps.
 fn is_refused_store(scene: &Scene<'_>, kept: &Store<'_>) -> bool {
     kept.adds && prove(scene, kept).is_err()

@@ -93,6 +93,28 @@ pub(super) fn settings(code: &Code<'_>, now: &str, then: &str) -> Result<Change,
     Err(refusal)
 }
 
+/// Sets the fraction of the GPU that the script gives itself to all of it.
+pub(super) fn memory_fraction(code: &Code<'_>) -> Result<Change, Refusal> {
+    let sets = |call: &&Call| {
+        let name = call.path.as_deref().or(call.method.as_deref()).unwrap_or_default();
+        name.rsplit('.').next() == Some("set_per_process_memory_fraction")
+    };
+    let scenes: Vec<Scene<'_>> = code.scenes().collect();
+    let calls =
+        || scenes.iter().flat_map(|scene| scene.script.facts.calls.iter().map(move |call| (scene, call)));
+    let calls: Vec<(&Scene<'_>, &Call)> = calls().filter(|(_, call)| sets(call)).collect();
+    // That a fraction was set is known: a single call needs no recorded line beside it.
+    let (scene, call) = match &calls[..] {
+        [] => return Err(Refusal::NotHere),
+        [only] => *only,
+        _ => return Err("the fraction is set in several places".into()),
+    };
+    let fraction = call.argument(0, "fraction").ok_or("the fraction comes from elsewhere")?;
+    let mut edits = Edits::default();
+    edits.push(Edit::replace(fraction.value_span, "1.0".to_owned()));
+    edits.change(scene).map_err(Refusal::Unproven)
+}
+
 /// Returns `true` if a statement concerns the variable of the allocator's settings.
 fn sets(statement: &memfit_source::Statement) -> bool {
     let of_variable = |part: &memfit_source::Expression| matches!(&part.kind, Kind::Text(text) if text.ends_with("ALLOC_CONF"));

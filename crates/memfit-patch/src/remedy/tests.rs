@@ -582,6 +582,54 @@ fn pools_are_lent_and_shared() {
 }
 
 #[test]
+fn the_share_of_the_gpu_that_a_script_gives_itself_becomes_all_of_it() {
+    let change = |text: &str| {
+        changed_in(text, Lever::DropSetting, &[], &["x = 1"], Some(RecordedFacts::MemoryFraction), true)
+    };
+    for (call, expected) in [
+        (
+            "torch.cuda.set_per_process_memory_fraction(0.5)",
+            "torch.cuda.set_per_process_memory_fraction(1.0)",
+        ),
+        (
+            "torch.cuda.set_per_process_memory_fraction(fraction=share, device=0)",
+            "torch.cuda.set_per_process_memory_fraction(fraction=1.0, device=0)",
+        ),
+        (
+            "torch.cuda.memory.set_per_process_memory_fraction(share, 0)",
+            "torch.cuda.memory.set_per_process_memory_fraction(1.0, 0)",
+        ),
+    ] {
+        let text = format!("import torch\n\ndef setup(share):\n    {call}\n\nsetup(0.5)\nx = 1\n");
+        assert!(change(&text).unwrap().after.contains(expected), "{call}");
+    }
+    let twice = "import torch\ntorch.cuda.set_per_process_memory_fraction(0.5)\nx = 1\ntorch.cuda.set_per_process_memory_fraction(0.9)\n";
+    assert!(refused(change(twice)).contains("several places"));
+    let open = "import torch\ntorch.cuda.set_per_process_memory_fraction(*shares)\nx = 1\n";
+    assert!(refused(change(open)).contains("comes from elsewhere"));
+    assert_eq!(change("import torch\nx = 1\n"), Err(Refusal::NotHere));
+}
+
+#[test]
+fn a_tensor_that_is_replaced_by_itself_and_more_is_concatenated() {
+    for (line, expected) in [
+        ("seen = torch.cat([seen, new])", true),
+        ("self.keys = k if self.keys is None else torch.cat((self.keys, k), dim=2)", true),
+        ("cache.values = torch.concat([cache.values, v.half()], 1)", true),
+        ("both = torch.cat([seen, new])", false),
+        ("seen = torch.stack([seen, new])", false),
+        ("seen = seen + torch.cat([new, old])", false),
+        ("seen.append(torch.cat([seen[0], new]))", false),
+    ] {
+        let text = format!("import torch\n{line}\n");
+        let read = |file: &str| (file == FILE).then(|| text.clone());
+        let site = Site { file: FILE.to_owned(), line: 2, function: "<module>".to_owned() };
+        let code = Code::new(&read, Ran::new([site.clone()], None));
+        assert_eq!(code.is_concatenated(&site), expected, "{line}");
+    }
+}
+
+#[test]
 fn without_a_source_there_is_no_reason_to_tell() {
     let code = Code::new(&|_| None, Ran::default());
     let site = Site { file: FILE.to_owned(), line: 1, function: String::new() };
