@@ -1,7 +1,7 @@
 """Preparing for PPO from human feedback: policy, reference, reward and value models, all in float32.
 
 cause: does-not-fit
-line: copy.deepcopy(|GPT(|.cuda()|.to(device)
+line: copy.deepcopy(|GPT(out=
 remedy: pure-bf16|lora|quantized-base|quantized-weights|shard
 """
 

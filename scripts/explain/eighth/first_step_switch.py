@@ -1,7 +1,7 @@
 """SGD warms an autoencoder up for thirty steps, then Adam takes over and dies on its very first step.
 
 cause: first-step-surprise
-line: optim.step()|opt.step()|torch.optim.Adam(
+line: opt.step()|torch.optim.Adam(
 remedy: foreach-off|fused-optimizer|8-bit-optimizer
 """
 

@@ -1,7 +1,7 @@
 """A one-stage detector with a feature pyramid, on full street scenes instead of the usual crops.
 
 cause: too-big
-line: detector(|self.
+line: detector(images)|c2 = self.|c3 = self.|c4 = self.|p4 = self.|p3 = self.|p2 = self.|self.cls(p)
 remedy: checkpointing|activation-offload|micro-batch|activation-budget
 """
 

@@ -1,7 +1,7 @@
 """DDPM on 64-pixel flowers with the batch size of the paper.
 
 cause: too-big
-line: eps_model(|self.
+line: eps_model(a|h = self.|block(h, temb)|h = block(|h + self.skip(
 remedy: checkpointing|activation-offload|autocast-bf16|autocast-fp16|micro-batch|activation-budget
 """
 
@@ -45,9 +45,8 @@ class EpsModel(nn.Module):
         temb = timestep_embedding(t, 256)
         h, skips = self.head(x), []
         for block in self.down:
-            h = block(h, temb)
-            skips.append(h)
-            h = F.avg_pool2d(h, 2)
+            skips.append(block(h, temb))
+            h = F.avg_pool2d(skips[-1], 2)
         for block in self.up:
             h = F.interpolate(h, scale_factor=2)
             h = block(torch.cat([h, skips.pop()], 1), temb)
@@ -55,7 +54,6 @@ class EpsModel(nn.Module):
 
 
 eps_model = EpsModel().cuda()
-ema = {k: v.clone() for k, v in eps_model.state_dict().items()}
 alpha_bar = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 1000, device="cuda"), 0)
 optimizer = torch.optim.Adam(eps_model.parameters(), lr=2e-4)
 for step in range(50):
@@ -67,5 +65,3 @@ for step in range(50):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    for k, v in eps_model.state_dict().items():
-        ema[k].lerp_(v, 1e-3)

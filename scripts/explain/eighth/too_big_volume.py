@@ -1,7 +1,7 @@
 """Kidney segmentation by a 3D U-Net on patches of 112 voxels, two at a time.
 
 cause: too-big
-line: model(|self.
+line: model(scan)|e1 = self.|e2 = self.|e3 = self.|d2 = self.|d1 = self.
 remedy: checkpointing|activation-offload|autocast-bf16|autocast-fp16|micro-batch|activation-budget
 """
 
