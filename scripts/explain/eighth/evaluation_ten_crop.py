@@ -35,7 +35,7 @@ def predict(net, images):
 
 net = vgg().cuda()
 optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
-for _ in range(10):
+for _ in range(4):
     images, breeds = torch.rand(16, 3, 192, 192).cuda(), torch.randint(120, (16,)).cuda()
     loss = nn.functional.cross_entropy(net(images), breeds, label_smoothing=0.1)
     optimizer.zero_grad(set_to_none=True)

@@ -59,6 +59,6 @@ stages = [Residual(32, 32, 1), Residual(32, 64, 2), Residual(64, 128, 2), Residu
 net = nn.Sequential(
     nn.Conv2d(3, 32, 3, 2, 1), *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 100)
 )
-train = TensorDataset(torch.zeros(64, 3, 224, 224), torch.zeros(64, dtype=torch.long))
+train = TensorDataset(torch.zeros(32, 3, 224, 224), torch.zeros(32, dtype=torch.long))
 valid = TensorDataset(torch.zeros(512, 3, 224, 224), torch.zeros(512, dtype=torch.long))
 Trainer(net, DataLoader(train, 16, shuffle=True), DataLoader(valid, 256)).fit(2)

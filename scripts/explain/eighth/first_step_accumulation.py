@@ -16,7 +16,7 @@ ACCUMULATE = 8
 
 
 class LanguageModel(nn.Module):
-    def __init__(self, vocab=20_000, hidden=2048):
+    def __init__(self, vocab=18_000, hidden=2048):
         super().__init__()
         self.embed = nn.Embedding(vocab, hidden)
         self.rnn = nn.LSTM(hidden, hidden, num_layers=3, batch_first=True)
@@ -31,14 +31,14 @@ class LanguageModel(nn.Module):
 def main():
     with torch.device("cuda"):
         model = LanguageModel()
-        extra = nn.Sequential(nn.Linear(20_000, 600), nn.Tanh(), nn.Linear(600, 20_000))
+        extra = nn.Sequential(nn.Linear(18_000, 400), nn.Tanh(), nn.Linear(400, 18_000))
     parameters = [*model.parameters(), *extra.parameters()]
     log.info("%d million parameters", sum(p.numel() for p in parameters) // 10**6)
     optimizer = torch.optim.Adam(parameters, lr=2e-4)
     scaler = torch.amp.GradScaler("cuda")
     criterion = nn.CrossEntropyLoss()
     for step in range(64):
-        tokens = torch.randint(20_000, (2, 36), device="cuda")
+        tokens = torch.randint(18_000, (2, 36), device="cuda")
         with torch.autocast("cuda", dtype=torch.float16):
             logits, _ = model(tokens[:, :-1])
             logits = logits + extra(logits)
