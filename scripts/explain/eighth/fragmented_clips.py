@@ -39,11 +39,11 @@ class Anticipation(nn.Module):
         return self.head(h.mean((2, 3)))
 
 
-def lengths(steps, seed=3):
+def lengths(steps, seed=4):
     """Lengths of the clips; a batch holds clips of one length only."""
     rng = random.Random(seed)
     for _ in range(steps):
-        yield rng.choice([8, 11, 15, 20, 28])
+        yield rng.choice([8, 15, 28])
 
 
 model = Anticipation().cuda()

@@ -45,7 +45,7 @@ def main(workers=5):
     try:
         for update in range(5):
             states = torch.stack([pipe.recv() for pipe in pipes])
-            obs = states.repeat(9_800, 1).cuda()
+            obs = states.repeat(8_000, 1).cuda()
             mean, value = model(obs)
             loss = mean.square().mean() + (value - 1).square().mean()
             optimizer.zero_grad()
