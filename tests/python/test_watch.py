@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
+import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 
 import pytest
 from runs import MIB, invoke, memfit
@@ -103,3 +108,48 @@ def test_what_is_no_run_is_said_to_be_none():
     assert alone.status == 2
     assert "does not belong to a memfit run" in alone.stderr
     assert "memfit run" in alone.stderr
+
+
+def test_prometheus_reads_the_run_while_it_goes_on(waiting, tmp_path):
+    run, go = waiting
+    serving = subprocess.Popen(
+        [memfit(), "watch", str(run.pid), "--prometheus", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert serving.stdout
+        url = serving.stdout.readline().strip()
+        with urllib.request.urlopen(url) as answer:
+            assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+            text = answer.read().decode()
+        samples = dict(re.findall(r"^(\w+)\{.*\} (\S+)$", text, re.M))
+        assert samples["memfit_steps_total"] == "2"
+        assert 64 * MIB < int(samples["memfit_gpu_memory_used_bytes"]) < 1024 * MIB
+        assert int(samples["memfit_process_peak_allocated_bytes"]) > 128 * MIB
+        assert str(tmp_path) not in text
+        assert "train.py" not in text
+        # A website whose name was pointed to this machine gets nothing.
+        foreign = urllib.request.Request(url, headers={"Host": "evil.example"})
+        with pytest.raises(urllib.error.HTTPError, match="421"):
+            urllib.request.urlopen(foreign)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(url + "/more")
+        go.write_text("go on")
+        run.communicate()
+        with urllib.request.urlopen(url) as answer:
+            assert "{" not in answer.read().decode(), "a run that has ended has no samples"
+    finally:
+        serving.send_signal(signal.SIGINT)
+        serving.communicate(timeout=20)
+    assert serving.returncode == -signal.SIGINT, "Ctrl-C ends it"
+
+
+def test_a_port_that_is_taken_is_said():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        answer = invoke(["watch", "--prometheus", str(port)])
+    assert answer.status == 2
+    assert f"port {port} of 127.0.0.1" in answer.stderr
+    assert "--prometheus 0" in answer.stderr

@@ -180,6 +180,14 @@ pub enum CliError {
     /// The page could not be served.
     #[error("the page cannot be served")]
     Serve(#[source] memfit_view::ServeError),
+    /// Metrics could not be served.
+    #[error("port {port} of 127.0.0.1 cannot be listened on")]
+    Listen {
+        /// Port.
+        port: u16,
+        /// Cause.
+        source: std::io::Error,
+    },
     /// Images that cannot be looked at.
     #[error(transparent)]
     Data(#[from] memfit_loader::LoaderError),
@@ -333,7 +341,7 @@ impl CliError {
             Self::NothingToReplay { .. } => "nothing-to-replay",
             Self::Explain(_) => "replay",
             Self::NothingToShow { .. } => "nothing-to-show",
-            Self::Serve(_) => "serve",
+            Self::Serve(_) | Self::Listen { .. } => "serve",
             Self::Data(_) => "images",
         }
     }
@@ -430,6 +438,7 @@ impl Hint for CliError {
             ],
             Self::OutputExists { .. } => vec!["`--force` writes over it".to_owned()],
             Self::Serve(error) => vec![error.hint().to_owned()],
+            Self::Listen { .. } => vec!["`--prometheus 0` takes a free port".to_owned()],
             Self::Data(error) => error.hint().map(str::to_owned).into_iter().collect(),
             Self::SeveralFolders => vec!["run it once for each folder".to_owned()],
             Self::NothingToWatch { .. } => vec![

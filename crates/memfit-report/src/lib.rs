@@ -9,6 +9,7 @@ mod cards_page;
 mod ci_comment;
 pub mod findings;
 mod lever_table;
+pub mod metrics;
 mod plan_page;
 pub mod remarks;
 pub mod text;

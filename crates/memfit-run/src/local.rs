@@ -39,7 +39,7 @@ impl MemoryV2 {
     const VERSION: c_uint = size_of::<Self>() as c_uint | 2 << 24;
 }
 
-/// FirstVisible GPU that this process may use.
+/// First visible GPU that this process may use.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalGpu {
     handle: Handle,
@@ -47,7 +47,10 @@ pub struct LocalGpu {
     memory_info_v2: Option<unsafe extern "C" fn(Handle, *mut MemoryV2) -> c_int>,
 }
 
-/// FirstVisible device in `CUDA_VISIBLE_DEVICES`.
+// SAFETY: the handle is NVML's, whose functions take it from any thread, also at the same time.
+unsafe impl Send for LocalGpu {}
+
+/// First device in `CUDA_VISIBLE_DEVICES`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum FirstVisible {
     Number(c_uint),

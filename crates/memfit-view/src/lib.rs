@@ -4,7 +4,7 @@
 //! Lanes provide levels of detail: an [`Envelope`] bounds every category's curve at each zoom, and blocks are
 //! stored in chunks sorted by lifetime, so that a page only loads what is wide enough to be visible. [`View`]
 //! packs and compresses them with the page's metadata; [`write_page`] embeds everything in one HTML file, and
-//! [`Server`] serves it section by section on loopback.
+//! [`Server`] serves it section by section on loopback. [`Loopback`] is the HTTP server, also for other content.
 //!
 //! The crate contains the page, its wire format, and its server. It does not know where a recording came
 //! from, how an explanation (given as JSON) was computed, or terminals.
@@ -14,6 +14,7 @@ mod columns;
 mod envelope;
 mod from_track;
 mod lane;
+mod loopback;
 mod page;
 mod places;
 mod redact;
@@ -24,6 +25,7 @@ pub use chunks::{CHUNK_BLOCKS, Chunk, MIN_LEVEL_LIFE, blocks_in_chunks, life_lev
 pub use envelope::{Bin, Envelope, FANOUT, FINEST, SERIES};
 pub use from_track::lane;
 pub use lane::{Lane, Mark, MarkKind, NOWHERE, Piece, Pool, Span};
+pub use loopback::{Answer, Loopback, Pages};
 pub use page::{served_page, write_page};
 pub use places::Places;
 pub use redact::redact;

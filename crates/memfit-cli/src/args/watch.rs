@@ -6,7 +6,8 @@ use super::{OutputArgs, Timeout};
 #[command(after_help = "Examples:
   memfit watch
   memfit watch 4711 --every 5s
-  memfit watch --once --format json")]
+  memfit watch --once --format json
+  memfit watch --prometheus 9177")]
 pub(crate) struct WatchArgs {
     /// Any process of the run, or the `memfit run` that started it [default: every run of this user's].
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
@@ -19,6 +20,10 @@ pub(crate) struct WatchArgs {
     /// Take one sample and exit.
     #[arg(long)]
     pub(crate) once: bool,
+
+    /// Serve metrics for Prometheus on this port of 127.0.0.1, at `/metrics`; 0 takes a free one.
+    #[arg(long, value_name = "PORT", conflicts_with_all = ["once", "every", "json", "format"])]
+    pub(crate) prometheus: Option<u16>,
 
     #[command(flatten)]
     pub(crate) out: OutputArgs,

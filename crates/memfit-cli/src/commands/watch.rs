@@ -1,11 +1,13 @@
 //! `memfit watch [PID]`: runs in progress, looked at until they end.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memfit_report::text;
 use memfit_report::wire::{WatchReport, schema};
+use memfit_report::{metrics, text};
 use memfit_run::{Interrupt, LiveRun};
+use memfit_view::{Answer, Loopback, Pages};
 
 use super::answer;
 use crate::args::{Format, WatchArgs};
@@ -20,6 +22,9 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Watches until the runs are over, or the user has seen enough.
 pub(crate) fn watch(args: &WatchArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
     let mut runs = LiveRun::find(args.pid);
+    if let Some(port) = args.prometheus.filter(|_| args.pid.is_none() || !runs.is_empty()) {
+        return serve_metrics(runs, args.pid, port, printer);
+    }
     if runs.is_empty() {
         return Err(CliError::NothingToWatch { pid: args.pid });
     }
@@ -48,10 +53,52 @@ pub(crate) fn watch(args: &WatchArgs, settings: &Settings, printer: &Printer) ->
             return Ok(Exit::Good);
         }
         if args.pid.is_none() {
-            let known: Vec<_> = runs.iter().map(|run| run.run_dir().clone()).collect();
-            runs.extend(LiveRun::find(None).into_iter().filter(|run| !known.contains(run.run_dir())));
+            add_new(&mut runs);
         }
     }
+}
+
+/// Adds the runs that have begun since.
+fn add_new(runs: &mut Vec<LiveRun>) {
+    let known: Vec<_> = runs.iter().map(|run| run.run_dir().clone()).collect();
+    runs.extend(LiveRun::find(None).into_iter().filter(|run| !known.contains(run.run_dir())));
+}
+
+/// Metrics, sampled at each request.
+struct Metrics {
+    runs: Mutex<Vec<LiveRun>>,
+    /// `true` if only the runs that were found first are watched.
+    chosen: bool,
+}
+
+impl Pages for Metrics {
+    fn answer(&self, path: &str) -> Answer<'_> {
+        if path != "/metrics" {
+            return Answer::Refused("404 Not Found");
+        }
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.chosen {
+            add_new(&mut runs);
+        }
+        let report = look(&mut runs);
+        let mut ended = report.runs.iter().map(|run| run.ended);
+        runs.retain(|_| !ended.next().unwrap_or(false));
+        Answer::Made { kind: metrics::CONTENT_TYPE, body: metrics::metrics(&report).into_bytes() }
+    }
+}
+
+/// Serves metrics until the process ends.
+fn serve_metrics(
+    runs: Vec<LiveRun>,
+    pid: Option<u32>,
+    port: u16,
+    printer: &Printer,
+) -> Result<Exit, CliError> {
+    let server = Loopback::bind(port).map_err(|source| CliError::Listen { port, source })?;
+    printer.answer(&format!("http://{}/metrics\n", server.address()));
+    printer.remark("the address works on this machine only, and until this command ends: Ctrl-C ends it");
+    server.run(&Arc::new(Metrics { runs: Mutex::new(runs), chosen: pid.is_some() }));
+    Ok(Exit::Good)
 }
 
 fn look(runs: &mut [LiveRun]) -> WatchReport {
