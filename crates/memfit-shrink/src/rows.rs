@@ -134,6 +134,13 @@ fn row<B: Bench>(
         // The trained model is the same.
         row.inference = baseline.inference;
     } else if baseline.inference.is_some() {
+        let settings = match technique.inference_settings(training) {
+            Ok(settings) => settings,
+            Err(why) => {
+                row.note = Some(why);
+                return Ok(Some(row));
+            }
+        };
         let Some(inferred) = bench.measure(&settings, Pass::Inference)? else { return Ok(None) };
         match failure(&inferred) {
             Some(why) if technique.affects == Affects::Inference => {
