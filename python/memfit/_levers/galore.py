@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from .alone import of_torch, plain_step
+from .blocks import blocks
 from .lora import trained_layers
 from .pieces import step_for_scheduler, taken_over
 from .registry import Stage, lever
@@ -39,16 +41,23 @@ def apply(target: Target, value: Any, name: str) -> Undo:
         raise CannotApply(
             name, f"pytorch-optimizer cannot be used: {error}; `pip install pytorch-optimizer`"
         ) from error
-    weights = [layer.weight for layer in trained_layers(target.model, name).values()]
-    low = {each for each in weights if each.requires_grad and min(each.shape) > rank}
+    low = {each for each in _matrices(target.model, name) if each.requires_grad and min(each.shape) > rank}
     if not low:
-        raise CannotApply(name, f"no matrix in the model's repeated blocks has a rank above {rank}")
+        raise CannotApply(name, f"no matrix in the model's repeated blocks has both sides above {rank}")
     return all_or_none(_one(optimizer, low, rank, GaLore, name) for optimizer in target.optimizers)
 
 
-def _one(
-    optimizer: torch.optim.Optimizer, low: set[torch.nn.Parameter], rank: int, galore: Any, name: str
-) -> Undo:
+def _matrices(model: nn.Module, name: str) -> list[nn.Parameter]:
+    """Return the matrices of the repeated blocks, or else of all linear layers but the last."""
+    inside = {each for path in blocks(model) for each in model.get_submodule(path).modules()}
+    own = [
+        each for one in inside if not isinstance(one, nn.Embedding) for each in one.parameters(recurse=False)
+    ]
+    found = [each for each in own if each.dim() == 2]
+    return found or [layer.weight for layer in trained_layers(model, name).values()]
+
+
+def _one(optimizer: torch.optim.Optimizer, low: set[nn.Parameter], rank: int, galore: Any, name: str) -> Undo:
     kind, groups = type(optimizer), optimizer.param_groups
     own = of_torch(kind)
     coupled = own == "Adam" and any(
@@ -98,9 +107,7 @@ def _one(
     return undo
 
 
-def _parts(
-    group: dict[str, Any], low: set[torch.nn.Parameter], rank: int, steps: int
-) -> list[dict[str, Any]]:
+def _parts(group: dict[str, Any], low: set[nn.Parameter], rank: int, steps: int) -> list[dict[str, Any]]:
     """Return a group in two: the parameters with projected gradients, and all others."""
     shared = {**{key: group[key] for key in _SHARED}, "foreach": False, "step": steps}
     projected = {"rank": rank, "update_proj_gap": GAP, "scale": SCALE, "projection_type": "std"}
