@@ -17,11 +17,12 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import nn
 
-from memfit._levers import Applied, Target, apply, prepared
+from memfit._levers import Applied, CannotApply, Target, apply, prepared
 from memfit._train.comparison import Comparison, Side, compare
 
 __all__ = [
     "Applied",
+    "CannotApply",
     "Comparison",
     "Side",
     "bf16_weights",
