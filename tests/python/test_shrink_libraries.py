@@ -154,8 +154,9 @@ def test_formats_of_16_bit_models_take_what_they_say(tmp_path: Path) -> None:
     assert held["semi-structured"] == WIDE_MATRICES + WIDE_MATRICES // 8 + 2 * WIDE_REST
     for name in ("torchao-int4", "semi-structured"):
         less = found["none"]["inference"]["allocated"] - found[name]["inference"]["allocated"]
-        # The activations, too, have 16 bits.
-        assert held["none"] - held[name] <= less <= held["none"] - held[name] + 32 * MIB, name
+        # The activations, too, have 16 bits. A sparse product copies its input and its output, which are of
+        # 2 and 4 MiB at most.
+        assert held["none"] - held[name] - 6 * MIB <= less <= held["none"] - held[name] + 32 * MIB, name
         assert found[name]["training"] is None
     # The projections are 3 x 2 matrices of 128 by 1024, and the moments of 3 x 2 of 128 by 2048.
     row = found["low-rank-gradients"]
