@@ -2,8 +2,8 @@
 
   python scripts/tables/shrink.py [--only NAME ...]   models to measure again; others keep their rows
 
-The libraries of requirements/shrink.txt have to be on PYTHONPATH, as for `make shrink`. Beside what was counted
-stands what arithmetic gives for weights, gradients and optimizer state, from the numbers of parameters alone.
+The libraries of requirements/shrink.txt have to be on PYTHONPATH, as for `make shrink`. Beside what was
+counted stands what arithmetic gives for it from the numbers of parameters alone.
 """
 
 from __future__ import annotations

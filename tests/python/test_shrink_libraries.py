@@ -230,3 +230,12 @@ def test_what_a_library_puts_in_place_learns_and_is_taken_out(name: str) -> None
     assert {id(each) for each in optimizer.param_groups[0]["params"]} == {
         id(each) for each in model.parameters()
     }
+
+
+def test_a_vocabulary_that_is_shared_stays_one_matrix() -> None:
+    model = Language(0.0)
+    model.head.weight = model.embed.weight
+    applied = shrink.torchao_weights(model, "int8")
+    assert model.head.weight is model.embed.weight
+    assert type(model.blocks[0].mlp[0].weight) is not torch.nn.Parameter
+    applied.undo()

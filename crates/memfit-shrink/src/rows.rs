@@ -296,6 +296,21 @@ mod tests {
     }
 
     #[test]
+    fn what_is_trained_for_a_format_infers_in_it() {
+        let by_lever = |settings: &[(Lever, Value)], pass| match (settings, pass) {
+            ([], Pass::Training) => ran(1000),
+            ([], Pass::Inference) => ran(400),
+            ([(Lever::Qat, _)], Pass::Training) => ran(1300),
+            ([(Lever::TorchaoWeights, Value::Word(kind))], Pass::Inference) if kind == "int8-int4" => ran(150),
+            other => panic!("{other:?} is not what the technique is"),
+        };
+        let row = &rows(&["qat"], by_lever, 9).0.unwrap().rows[0];
+        assert_eq!((row.training, row.inference), (Some(peak(1300)), Some(peak(150))));
+        assert!(row.note.as_deref().is_some_and(|note| note.contains("300 MiB more")), "{:?}", row.note);
+        assert_eq!(row.levers[0].name, Lever::Qat);
+    }
+
+    #[test]
     fn a_refused_lever_and_a_failed_script_leave_cells_empty() {
         let answer = |settings: &[(Lever, Value)], pass| match settings {
             [] => ran(1000),

@@ -382,6 +382,10 @@ mod tests {
         for technique in TECHNIQUES {
             let levers: Vec<Lever> = technique.levers.iter().map(|(lever, _)| *lever).collect();
             assert_eq!(Lever::conflict(&levers), None, "{}", technique.name);
+            if let Affects::Then(levers) = technique.affects {
+                let levers: Vec<Lever> = levers.iter().map(|(lever, _)| *lever).collect();
+                assert_eq!(Lever::conflict(&levers), None, "{}", technique.name);
+            }
             assert_eq!(technique.label(), Label::ChangesTraining, "{}", technique.name);
         }
     }
@@ -407,5 +411,12 @@ mod tests {
         assert_eq!(side((640, 512)), Ok(Value::Count(256)));
         assert!(side((32, 32)).is_err_and(|why| why.contains("32 pixels")));
         assert!(side((0, 0)).is_err_and(|why| why.contains("DataLoader")));
+    }
+
+    #[test]
+    fn sequences_are_halved_where_a_loader_gave_some() {
+        let tokens = |sequence| Given::HalfLength.value(&Training { sequence, ..Training::default() });
+        assert_eq!(tokens(513), Ok(Value::Count(256)));
+        assert!(tokens(0).is_err_and(|why| why.contains("DataLoader")));
     }
 }

@@ -5,6 +5,7 @@ trained.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,7 +30,13 @@ def apply(target: Target, value: Any, name: str) -> Undo:
         from torchao import quantization
     except ImportError as error:
         raise CannotApply(name, f"torchao cannot be used: {error}; `pip install torchao`") from error
-    layers = [module for module in target.model.modules() if type(module) is nn.Linear]
+    # A weight that the embeddings share would be there twice, once quantized.
+    uses = Counter(id(each) for module in target.model.modules() for each in module._parameters.values())
+    layers = [
+        module
+        for module in target.model.modules()
+        if type(module) is nn.Linear and uses[id(module.weight)] == 1
+    ]
     if value in ("int4", "int8-int4"):
         layers = [layer for layer in layers if layer.in_features % GROUP == 0]
     if not layers:
