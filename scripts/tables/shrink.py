@@ -187,9 +187,10 @@ in fp32, {steps} steps. All sizes are in MiB.
 - `training` and `inference`: peaks of the device with all activations, CUDA context and libraries; `saves` is the
   difference from the first row, negative where a technique takes more.
 
-Where `holds` differs from arithmetic by more than 2 %: state below 4,096 elements stays in fp32 under
-`8-bit-optimizer` and `bf16-weights`, and batch normalisation stays in fp32 under `bf16-weights`; optimizers of a part
-of a model keep nothing for frozen parameters.
+`holds` differs from arithmetic where tensors are too small to be packed: state below 4,096 elements stays in fp32 under
+`8-bit-optimizer` and `bf16-weights`, and so does batch normalisation under `bf16-weights`. The masks of `prune-masks`
+are buffers, so only the peaks have them. Formats that depend on the layers (`qlora`, `peft-qlora`, `low-rank-gradients`,
+torchao's and 2:4 sparsity) are held to arithmetic in `tests/python/test_shrink.py` and `test_shrink_libraries.py`.
 
 Published figures, for comparison. QLoRA's paper states 0.127 bits for each parameter for the scales of NF4 with
 double quantization, which is 4.127 bits in all; `tests/python/test_shrink_libraries.py` holds `peft-qlora` to it.
