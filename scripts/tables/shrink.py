@@ -165,6 +165,8 @@ def table(document: dict[str, Any]) -> list[str]:
         if row["training"] is None and row["inference"] is None:
             unknown.append(f"- `{row['technique']}` is unknown: {row['note']}")
             continue
+        if "cannot be measured" in (row["note"] or ""):
+            unknown.append(f"- `{row['technique']}`: {' '.join(row['note'].split())}")
         cells = [f"`{row['technique']}`" if row["levers"] else "as it is"]
         cells += ["" if row[key] is None else f"{row[key] / 1e6:,.1f} M" for key in ("parameters", "trained")]
         cells += [mib(sum(row["bytes"].values())) if row["training"] else "", arithmetic(row)]

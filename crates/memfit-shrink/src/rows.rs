@@ -301,7 +301,9 @@ mod tests {
             ([], Pass::Training) => ran(1000),
             ([], Pass::Inference) => ran(400),
             ([(Lever::Qat, _)], Pass::Training) => ran(1300),
-            ([(Lever::TorchaoWeights, Value::Word(kind))], Pass::Inference) if kind == "int8-int4" => ran(150),
+            ([(Lever::TorchaoWeights, Value::Word(kind))], Pass::Inference) if kind == "int8-int4" => {
+                ran(150)
+            }
             other => panic!("{other:?} is not what the technique is"),
         };
         let row = &rows(&["qat"], by_lever, 9).0.unwrap().rows[0];

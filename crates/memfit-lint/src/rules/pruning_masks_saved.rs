@@ -1,15 +1,15 @@
 //! # pruning-masks-saved
 //!
 //! ## What it does
-//! Notes weights pruned with `torch.nn.utils.prune` whose masks are saved with them, because `prune.remove` is
-//! never called.
+//! Notes weights pruned with `torch.nn.utils.prune` whose masks are saved with them, because `prune.remove`
+//! is never called.
 //!
 //! ## Why
-//! The weights keep their size: zeros take as much memory as other numbers. Beside each, a mask of the same size
-//! is kept, and their product in each forward pass. Measured with a layer of 256 KiB, half of it pruned: its
-//! state dict has 512 KiB, under the names `weight_orig` and `weight_mask`, which a model without masks does not
-//! load. `prune.remove` leaves one weight with zeros in it, of 256 KiB. Structured pruning, as of the library
-//! torch-pruning, makes layers smaller.
+//! The weights keep their size: zeros take as much memory as other numbers. Beside each, a mask of the same
+//! size is kept, and their product in each forward pass. Measured with a layer of 256 KiB, half of it
+//! pruned: its state dict has 512 KiB, under the names `weight_orig` and `weight_mask`, which a model
+//! without masks does not load. `prune.remove` leaves one weight with zeros in it, of 256 KiB. Structured
+//! pruning, as of the library torch-pruning, makes layers smaller.
 //!
 //! ## Example
 //! ```python

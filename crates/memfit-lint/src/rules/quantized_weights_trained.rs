@@ -1,13 +1,14 @@
 //! # quantized-weights-trained
 //!
 //! ## What it does
-//! Finds a model whose weights were quantized by bitsandbytes when it was loaded, and that an optimizer is to
-//! train without adapters.
+//! Finds a model whose weights were quantized by bitsandbytes when it was loaded, and that an optimizer is
+//! to train without adapters.
 //!
 //! ## Why
-//! Weights in 4 or 8 bits have no gradients: an optimizer step leaves them as they are, and what is trained is
-//! the rest, such as norms, embeddings and a head. No error is raised. Measured with a layer whose weight is in
-//! integers: an AdamW step changes 1 of 2 parameters, its bias. QLoRA trains LoRA adapters beside such weights.
+//! Weights in 4 or 8 bits have no gradients: an optimizer step leaves them as they are, and what is trained
+//! is the rest, such as norms, embeddings and a head. No error is raised. Measured with a layer whose weight
+//! is in integers: an AdamW step changes 1 of 2 parameters, its bias. QLoRA trains LoRA adapters beside such
+//! weights.
 //!
 //! ## Example
 //! ```python
