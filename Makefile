@@ -13,7 +13,7 @@
 #   make differential  the replay beside PyTorch's own allocator, PROGRAMS random programs of each setting and release
 #   make libraries  the libraries that people train with, each on a virtual card; rewrites docs/libraries.md
 #   make integrations  trainers of other libraries with memfit, with the oldest and the newest supported releases
-#   make shrink     techniques of `memfit shrink` that need peft, torchao or torch-pruning
+#   make shrink     techniques of `memfit shrink` that need further libraries, and the example of smaller models
 #   make symbols  the kernels of PyTorch's releases, to which layouts are held; TORCH="2.15.0" for one (1 GB each)
 #   make site     the documentation as static pages, into target/site/html, and a look at each in Chromium
 #   make dist     what is distributed, into dist/: wheel, sdist, stand-alone command, conda recipe; checked
@@ -117,7 +117,7 @@ site: requirements/site.txt $(STAMPS)/venv
 shrink: $(STAMPS)/test $(STAMPS)/memfit
 	$(BIN)/uv pip install --quiet --target $(VENV)-shrink --no-deps -r requirements/shrink.txt
 	PYTHONPATH="$(CURDIR)/$(VENV)-shrink" $(BIN)/python -m pytest tests/python/test_levers_smaller.py \
-	    tests/python/test_shrink_libraries.py
+	    tests/python/test_shrink_libraries.py tests/python/test_shrink_saved.py tests/python/test_example_smaller.py
 
 symbols: $(STAMPS)/venv
 	$(BIN)/python scripts/kernels/symbols.py --torch "$(TORCH)"

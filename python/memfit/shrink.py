@@ -17,23 +17,31 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import nn
 
-from memfit._levers import Applied, Target, apply, prepared
+from memfit._levers import Applied, CannotApply, Target, apply, prepared
 from memfit._train.comparison import Comparison, Side, compare
 
 __all__ = [
     "Applied",
+    "CannotApply",
     "Comparison",
     "Side",
     "bf16_weights",
     "compare",
     "dora",
+    "drop_in_network",
     "eight_bit_optimizer",
     "fewer_blocks",
+    "float8_training",
+    "lighter_convolutions",
     "lora",
+    "low_rank_gradients",
+    "peft_qlora",
     "prune_channels",
     "prune_masks",
+    "qat",
     "qlora",
     "quantized_weights",
+    "semi_structured",
     "torchao_weights",
     "train_only",
 ]
@@ -70,6 +78,11 @@ def dora(model: nn.Module, optimizer: Optimizers = None, *, rank: int = 16) -> A
     return _apply(model, optimizer, {"dora": rank})
 
 
+def peft_qlora(model: nn.Module, optimizer: Optimizers = None, *, rank: int = 16) -> Applied:
+    """Train LoRA adapters of peft on weights in NF4 of bitsandbytes; `undo()` drops them."""
+    return _apply(model, optimizer, {"peft-qlora": rank})
+
+
 def train_only(model: nn.Module, part: str, optimizer: Optimizers = None) -> Applied:
     """Freeze all but a part: "head", "last-2-blocks" (any number), "biases" or "norms"."""
     return _apply(model, optimizer, {"train-only": part})
@@ -78,6 +91,11 @@ def train_only(model: nn.Module, part: str, optimizer: Optimizers = None) -> App
 def eight_bit_optimizer(model: nn.Module, optimizer: Optimizers) -> Applied:
     """Keep the optimizer state in 8 bits between steps."""
     return _apply(model, optimizer, {"8-bit-optimizer": True})
+
+
+def low_rank_gradients(model: nn.Module, optimizer: Optimizers, *, rank: int = 128) -> Applied:
+    """Keep AdamW's moments of matrices in repeated blocks in a low rank (GaLore of pytorch-optimizer)."""
+    return _apply(model, optimizer, {"low-rank-gradients": rank})
 
 
 def bf16_weights(model: nn.Module, optimizer: Optimizers = None) -> Applied:
@@ -90,9 +108,30 @@ def quantized_weights(model: nn.Module, *, bits: Literal[4, 8] = 8) -> Applied:
     return _apply(model, None, {"quantized-weights": f"{bits}-bit"})
 
 
-def torchao_weights(model: nn.Module, kind: Literal["int8", "fp8"] = "int8") -> Applied:
-    """Quantize the linear layers of a trained model for inference with torchao."""
+def torchao_weights(model: nn.Module, kind: Literal["int8", "fp8", "int4", "int8-int4"] = "int8") -> Applied:
+    """Quantize the linear layers of a trained model for inference with torchao.
+
+    "int4" needs weights in bf16 on a GPU. "int8-int4" is what `qat` trains for: 4-bit weights, which torchao
+    keeps in 8 bits, and activations rounded to 8 bits.
+    """
     return _apply(model, None, {"torchao-weights": kind})
+
+
+def semi_structured(model: nn.Module) -> Applied:
+    """Keep two of each four weights of linear layers (2:4 sparsity), for inference in 16 bits on a GPU."""
+    return _apply(model, None, {"semi-structured": True})
+
+
+def qat(model: nn.Module) -> Applied:
+    """Train linear layers for 4-bit weights with torchao; quantize after `undo()`, with
+    `torchao_weights(model, "int8-int4")`.
+    """
+    return _apply(model, None, {"qat": "int4"})
+
+
+def float8_training(model: nn.Module) -> Applied:
+    """Compute the products of linear layers in float8 with torchao; compile the model afterwards."""
+    return _apply(model, None, {"float8-training": True})
 
 
 def prune_channels(
@@ -101,11 +140,7 @@ def prune_channels(
     """Remove channels with torch-pruning; `example` is the model's input: a tensor, a tuple of positional
     arguments or a dictionary of keyword arguments.
     """
-    if isinstance(example, dict):
-        call: tuple[tuple[Any, ...], dict[str, Any]] = ((), example)
-    else:
-        call = (example if isinstance(example, tuple) else (example,), {})
-    return _apply(model, optimizer, {"prune-channels": percent}, call)
+    return _apply(model, optimizer, {"prune-channels": percent}, _call(example))
 
 
 def prune_masks(model: nn.Module, optimizer: Optimizers = None, *, percent: int = 50) -> Applied:
@@ -116,6 +151,31 @@ def prune_masks(model: nn.Module, optimizer: Optimizers = None, *, percent: int 
 def fewer_blocks(model: nn.Module, optimizer: Optimizers = None, *, percent: int = 50) -> Applied:
     """Keep evenly spaced blocks of each row of equal ones: `percent` of them."""
     return _apply(model, optimizer, {"fewer-blocks": percent})
+
+
+def lighter_convolutions(
+    model: nn.Module,
+    kind: Literal["depthwise", "grouped", "small-kernels"] = "depthwise",
+    optimizer: Optimizers = None,
+) -> Applied:
+    """Replace convolutions by ones with fewer weights, which begin random."""
+    return _apply(model, optimizer, {"lighter-convolutions": kind})
+
+
+def drop_in_network(
+    model: nn.Module, images: torch.Tensor, name: str, optimizer: Optimizers = None
+) -> Applied:
+    """Replace the layers of a classifier of images by a network of torchvision, which begins random.
+
+    `images` is a batch that the model is called with, from which the number of classes is learnt.
+    """
+    return _apply(model, optimizer, {"drop-in-network": name}, _call(images))
+
+
+def _call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(example, dict):
+        return (), example
+    return (example if isinstance(example, tuple) else (example,), {})
 
 
 def _adapters(rank: int, alpha: float | None, modules: Sequence[str] | None) -> dict[str, Any]:

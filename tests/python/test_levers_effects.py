@@ -364,6 +364,13 @@ EFFECTS: dict[str, Callable[[], None] | str] = {
         ("train-only", "dora", "prune-masks", "prune-channels", "fewer-blocks", "torchao-weights"),
         "test_levers_smaller.py",
     ),
+    **dict.fromkeys(
+        ("lighter-convolutions", "drop-in-network", "shorter-sequences"), "test_levers_lighter.py"
+    ),
+    **dict.fromkeys(
+        ("qat", "float8-training", "semi-structured", "peft-qlora", "low-rank-gradients"),
+        "test_shrink_libraries.py",
+    ),
 }
 
 

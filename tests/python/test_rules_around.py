@@ -20,6 +20,7 @@ import torch
 from proofs import data, net, proof, says, size
 from runs import ROOT, invoke
 from torch import nn
+from torch.nn.utils import prune
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -355,3 +356,44 @@ def test_a_teacher_that_nobody_trains_gets_gradients():
     torch.nn.functional.mse_loss(student(x), target).backward()
     assert teacher.weight.grad is None
     says("gradients-for-nothing", "a teacher of 4 MiB: 4 MiB of gradients that nobody reads")
+
+
+@proof("pruning-masks-saved")
+def test_masks_are_saved_beside_the_weights():
+    def held(layer):
+        return sum(each.nbytes for each in layer.state_dict().values())
+
+    layer = nn.Linear(256, 256, bias=False)
+    plain = held(layer)
+    prune.l1_unstructured(layer, "weight", amount=0.5)
+    assert list(layer.state_dict()) == ["weight_orig", "weight_mask"]
+    masked = held(layer)
+    with pytest.raises(RuntimeError, match="weight_orig"):
+        nn.Linear(256, 256, bias=False).load_state_dict(layer.state_dict())
+    prune.remove(layer, "weight")
+    assert list(layer.state_dict()) == ["weight"]
+    assert int((layer.weight == 0).sum()) == 256 * 128
+    says(
+        "pruning-masks-saved",
+        f"a layer of {size(plain)}, half of it pruned: its state dict has {size(masked)}",
+    )
+    says("pruning-masks-saved", f"one weight with zeros in it, of {size(held(layer))}")
+
+
+@proof("quantized-weights-trained")
+def test_integers_have_no_gradients():
+    layer = nn.Module()
+    layer.weight = nn.Parameter(torch.ones(3, 4, dtype=torch.int8), requires_grad=False)
+    layer.bias = nn.Parameter(torch.zeros(3))
+    with pytest.raises(RuntimeError, match="floating point"):
+        layer.weight.requires_grad_(True)
+    parameters = list(layer.parameters())
+    before = [each.clone() for each in parameters]
+    optimizer = torch.optim.AdamW(parameters)
+    nn.functional.linear(torch.ones(2, 4), layer.weight.float() / 127, layer.bias).square().sum().backward()
+    optimizer.step()
+    changed = sum(not torch.equal(one, two) for one, two in zip(before, parameters, strict=True))
+    says(
+        "quantized-weights-trained",
+        f"an AdamW step changes {changed} of {len(parameters)} parameters, its bias",
+    )

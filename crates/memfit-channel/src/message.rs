@@ -241,6 +241,9 @@ pub struct Training {
     /// Height and width of the largest images that a loader returned.
     #[serde(default)]
     pub pictures: (u64, u64),
+    /// Length of the longest sequence of tokens that a loader returned.
+    #[serde(default)]
+    pub sequence: u64,
     /// Number of processes that train together.
     #[serde(default)]
     pub processes: u64,

@@ -426,6 +426,7 @@ pub(crate) fn training(told: &memfit_channel::message::Training) -> Training {
         cached: told.cached,
         tokens: told.tokens,
         pictures: told.pictures,
+        sequence: told.sequence,
         processes: told.processes.max(1),
         loading: told.loading.map(|told| Loading {
             workers: told.workers,

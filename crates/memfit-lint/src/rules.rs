@@ -54,6 +54,8 @@ rules! {
     pad_to_max_length,
     partial_window_dropped,
     pin_memory_without_workers,
+    pruning_masks_saved,
+    quantized_weights_trained,
     recurrent_state_not_detached,
     reentrant_checkpoint_without_gradients,
     retain_graph_in_loop,

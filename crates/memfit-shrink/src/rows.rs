@@ -134,6 +134,13 @@ fn row<B: Bench>(
         // The trained model is the same.
         row.inference = baseline.inference;
     } else if baseline.inference.is_some() {
+        let settings = match technique.inference_settings(training) {
+            Ok(settings) => settings,
+            Err(why) => {
+                row.note = Some(why);
+                return Ok(Some(row));
+            }
+        };
         let Some(inferred) = bench.measure(&settings, Pass::Inference)? else { return Ok(None) };
         match failure(&inferred) {
             Some(why) if technique.affects == Affects::Inference => {
@@ -286,6 +293,23 @@ mod tests {
         assert_eq!(optimizer.note, None);
         let note = lora.note.as_deref().unwrap();
         assert!(note.starts_with("saves nothing in inference: tensors take 20.0 MiB more; "), "{note}");
+    }
+
+    #[test]
+    fn what_is_trained_for_a_format_infers_in_it() {
+        let by_lever = |settings: &[(Lever, Value)], pass| match (settings, pass) {
+            ([], Pass::Training) => ran(1000),
+            ([], Pass::Inference) => ran(400),
+            ([(Lever::Qat, _)], Pass::Training) => ran(1300),
+            ([(Lever::TorchaoWeights, Value::Word(kind))], Pass::Inference) if kind == "int8-int4" => {
+                ran(150)
+            }
+            other => panic!("{other:?} is not what the technique is"),
+        };
+        let row = &rows(&["qat"], by_lever, 9).0.unwrap().rows[0];
+        assert_eq!((row.training, row.inference), (Some(peak(1300)), Some(peak(150))));
+        assert!(row.note.as_deref().is_some_and(|note| note.contains("300 MiB more")), "{:?}", row.note);
+        assert_eq!(row.levers[0].name, Lever::Qat);
     }
 
     #[test]

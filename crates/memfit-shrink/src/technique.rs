@@ -31,10 +31,12 @@ pub enum Affects {
     Training,
     /// Inference only: it is applied to a trained model.
     Inference,
+    /// Training with the technique's levers, and inference with these instead.
+    Then(&'static [(Lever, Given)]),
 }
 
 /// The setting of a technique's lever.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Given {
     /// On.
     On,
@@ -44,6 +46,8 @@ pub enum Given {
     Word(&'static str),
     /// Half of the shorter side of the training's images.
     HalfSide,
+    /// Half of the length of the training's longest sequence of tokens.
+    HalfLength,
 }
 
 impl Given {
@@ -64,6 +68,10 @@ impl Given {
                 }
                 Value::Count(half)
             }
+            Self::HalfLength => match training.sequence {
+                0 | 1 => return Err("no DataLoader gave sequences of tokens".to_owned()),
+                length => Value::Count(length / 2),
+            },
         })
     }
 }
@@ -76,13 +84,25 @@ impl Technique {
             let why = "the model is in DistributedDataParallel already: apply it before the model is wrapped";
             return Err(why.to_owned());
         }
-        self.levers.iter().map(|(lever, given)| Ok((*lever, given.value(training)?))).collect()
+        settings(self.levers, training)
+    }
+
+    /// The levers' settings for inference.
+    pub fn inference_settings(&self, training: &Training) -> Result<Vec<(Lever, Value)>, String> {
+        match self.affects {
+            Affects::Then(levers) => settings(levers, training),
+            _ => self.settings(training),
+        }
     }
 
     /// The label of the lever that changes training most.
     pub fn label(&self) -> Label {
         self.levers.iter().map(|(lever, _)| lever.label()).max().unwrap_or(Label::Exact)
     }
+}
+
+fn settings(levers: &[(Lever, Given)], training: &Training) -> Result<Vec<(Lever, Value)>, String> {
+    levers.iter().map(|(lever, given)| Ok((*lever, given.value(training)?))).collect()
 }
 
 /// The technique with this name.
@@ -125,6 +145,14 @@ pub const TECHNIQUES: &[Technique] = &[
         note: "for pretrained weights; weights are dequantized where they are used, which takes time",
     },
     Technique {
+        name: "peft-qlora",
+        title: "LoRA of peft on NF4 weights of bitsandbytes",
+        levers: &[(Lever::PeftQlora, Given::Count(16))],
+        affects: Affects::Both,
+        how: "memfit.shrink.peft_qlora(model, optimizer, rank=16)",
+        note: "for pretrained weights; saved with peft",
+    },
+    Technique {
         name: "train-head",
         title: "train the head only",
         levers: &[(Lever::TrainOnly, Given::Word("head"))],
@@ -165,12 +193,36 @@ pub const TECHNIQUES: &[Technique] = &[
         note: "",
     },
     Technique {
+        name: "low-rank-gradients",
+        title: "gradients of rank 128 (GaLore)",
+        levers: &[(Lever::LowRankGradients, Given::Count(128))],
+        affects: Affects::Training,
+        how: "memfit.shrink.low_rank_gradients(model, optimizer, rank=128)",
+        note: "all weights are trained; every 200 steps take a singular value decomposition",
+    },
+    Technique {
         name: "bf16-weights",
         title: "bf16 weights, stochastic rounding",
         levers: &[(Lever::PureBf16, Given::On)],
         affects: Affects::Both,
         how: "memfit.shrink.bf16_weights(model, optimizer)",
         note: "needs a GPU with bf16",
+    },
+    Technique {
+        name: "float8-training",
+        title: "products of linear layers in float8",
+        levers: &[(Lever::Float8Training, Given::On)],
+        affects: Affects::Training,
+        how: "memfit.shrink.float8_training(model)",
+        note: "for speed, and only with `torch.compile`; needs a GPU with float8",
+    },
+    Technique {
+        name: "qat",
+        title: "quantization-aware training for 4-bit weights",
+        levers: &[(Lever::Qat, Given::Word("int4"))],
+        affects: Affects::Then(&[(Lever::TorchaoWeights, Given::Word("int8-int4"))]),
+        how: "memfit.shrink.qat(model)",
+        note: "for the quality of quantized weights: training takes more memory; torchao keeps the 4-bit weights for inference in 8 bits",
     },
     Technique {
         name: "prune-channels",
@@ -197,12 +249,68 @@ pub const TECHNIQUES: &[Technique] = &[
         note: "train it further, best with the original model as teacher",
     },
     Technique {
+        name: "depthwise",
+        title: "depthwise and 1x1 convolutions",
+        levers: &[(Lever::LighterConvolutions, Given::Word("depthwise"))],
+        affects: Affects::Both,
+        how: "memfit.shrink.lighter_convolutions(model, \"depthwise\", optimizer)",
+        note: "the new layers begin with random weights",
+    },
+    Technique {
+        name: "grouped",
+        title: "convolutions in 4 groups",
+        levers: &[(Lever::LighterConvolutions, Given::Word("grouped"))],
+        affects: Affects::Both,
+        how: "memfit.shrink.lighter_convolutions(model, \"grouped\", optimizer)",
+        note: "the new layers begin with random weights",
+    },
+    Technique {
+        name: "small-kernels",
+        title: "kernels of 3x3 instead of larger ones",
+        levers: &[(Lever::LighterConvolutions, Given::Word("small-kernels"))],
+        affects: Affects::Both,
+        how: "memfit.shrink.lighter_convolutions(model, \"small-kernels\", optimizer)",
+        note: "the new layers begin with random weights",
+    },
+    Technique {
+        name: "mobilenet",
+        title: "torchvision's mobilenet_v3_large",
+        levers: &[(Lever::DropInNetwork, Given::Word("mobilenet_v3_large"))],
+        affects: Affects::Both,
+        how: "memfit.shrink.drop_in_network(model, images, \"mobilenet_v3_large\", optimizer)",
+        note: "torchvision publishes 75.27 % top-1 on ImageNet for its IMAGENET1K_V2 weights (ResNet-50: 80.86 %)",
+    },
+    Technique {
+        name: "efficientnet",
+        title: "torchvision's efficientnet_b0",
+        levers: &[(Lever::DropInNetwork, Given::Word("efficientnet_b0"))],
+        affects: Affects::Both,
+        how: "memfit.shrink.drop_in_network(model, images, \"efficientnet_b0\", optimizer)",
+        note: "torchvision publishes 77.69 % top-1 on ImageNet for its IMAGENET1K_V1 weights (ResNet-50: 80.86 %)",
+    },
+    Technique {
+        name: "regnet",
+        title: "torchvision's regnet_y_800mf",
+        levers: &[(Lever::DropInNetwork, Given::Word("regnet_y_800mf"))],
+        affects: Affects::Both,
+        how: "memfit.shrink.drop_in_network(model, images, \"regnet_y_800mf\", optimizer)",
+        note: "torchvision publishes 78.83 % top-1 on ImageNet for its IMAGENET1K_V2 weights (ResNet-50: 80.86 %)",
+    },
+    Technique {
         name: "smaller-images",
         title: "images of half the side",
         levers: &[(Lever::ResizeBeforeUpload, Given::HalfSide)],
         affects: Affects::Both,
         how: "a smaller size in the transform of the data set",
         note: "training and inference with the same size",
+    },
+    Technique {
+        name: "shorter-sequences",
+        title: "sequences of half the tokens",
+        levers: &[(Lever::ShorterSequences, Given::HalfLength)],
+        affects: Affects::Both,
+        how: "a smaller max_length in the tokenizer or the data set",
+        note: "the model sees less of each text",
     },
     Technique {
         name: "int8-weights",
@@ -229,12 +337,28 @@ pub const TECHNIQUES: &[Technique] = &[
         note: "after training; only linear layers",
     },
     Technique {
+        name: "torchao-int4",
+        title: "torchao int4 weights for inference, the rest in bf16",
+        levers: &[(Lever::PureBf16, Given::On), (Lever::TorchaoWeights, Given::Word("int4"))],
+        affects: Affects::Inference,
+        how: "memfit.shrink.bf16_weights(model), then memfit.shrink.torchao_weights(model, \"int4\")",
+        note: "after training; only linear layers; needs a GPU from Ampere on",
+    },
+    Technique {
         name: "torchao-fp8",
         title: "torchao fp8 weights for inference",
         levers: &[(Lever::TorchaoWeights, Given::Word("fp8"))],
         affects: Affects::Inference,
         how: "memfit.shrink.torchao_weights(model, \"fp8\")",
         note: "after training; only linear layers; products are fast on GPUs with fp8 only",
+    },
+    Technique {
+        name: "semi-structured",
+        title: "2:4 sparsity for inference, in bf16",
+        levers: &[(Lever::PureBf16, Given::On), (Lever::SemiStructured, Given::On)],
+        affects: Affects::Inference,
+        how: "memfit.shrink.bf16_weights(model), then memfit.shrink.semi_structured(model)",
+        note: "after training, best trained further with the zeros; only linear layers; needs a GPU of compute capability 8.x",
     },
 ];
 
@@ -258,6 +382,10 @@ mod tests {
         for technique in TECHNIQUES {
             let levers: Vec<Lever> = technique.levers.iter().map(|(lever, _)| *lever).collect();
             assert_eq!(Lever::conflict(&levers), None, "{}", technique.name);
+            if let Affects::Then(levers) = technique.affects {
+                let levers: Vec<Lever> = levers.iter().map(|(lever, _)| *lever).collect();
+                assert_eq!(Lever::conflict(&levers), None, "{}", technique.name);
+            }
             assert_eq!(technique.label(), Label::ChangesTraining, "{}", technique.name);
         }
     }
@@ -283,5 +411,12 @@ mod tests {
         assert_eq!(side((640, 512)), Ok(Value::Count(256)));
         assert!(side((32, 32)).is_err_and(|why| why.contains("32 pixels")));
         assert!(side((0, 0)).is_err_and(|why| why.contains("DataLoader")));
+    }
+
+    #[test]
+    fn sequences_are_halved_where_a_loader_gave_some() {
+        let tokens = |sequence| Given::HalfLength.value(&Training { sequence, ..Training::default() });
+        assert_eq!(tokens(513), Ok(Value::Count(256)));
+        assert!(tokens(0).is_err_and(|why| why.contains("DataLoader")));
     }
 }

@@ -69,6 +69,8 @@ pub struct Training {
     pub tokens: u64,
     /// Height and width of the largest pictures that a loader gave.
     pub pictures: (u64, u64),
+    /// Length of the longest sequence of tokens that a loader gave.
+    pub sequence: u64,
     /// Processes that train together.
     pub processes: u64,
     /// Its repeated blocks.

@@ -1,7 +1,7 @@
-"""`dora`: the model's weights are frozen, and DoRA adapters of the library peft are trained.
+"""`dora` and `peft-qlora`: the model's weights are frozen, and adapters of the library peft are trained.
 
 The adapters are on the layers that `lora` would choose, and the layers behind the repeated blocks, such as a
-new classifier, remain trainable.
+new classifier, remain trainable. For `peft-qlora` the frozen weights are quantized by bitsandbytes.
 """
 
 from __future__ import annotations
@@ -12,31 +12,101 @@ from torch import nn
 
 from .lora import behind, regroup, trained_layers
 from .registry import Stage, lever
+from .replacing import replace
 from .target import CannotApply, Target, Undo, table
+from .torchao_weights import drop_from
 from .wrapping import together
+
+_RANK = 16
 
 
 @lever("dora", Stage.MODEL, 51)
-def apply(target: Target, value: Any, name: str) -> Undo:
+def dora(target: Target, value: Any, name: str) -> Undo:
     """Train adapters: `value` is their rank, or a table of `rank` and `alpha`. The undo drops them."""
+    wanted = _rank(value, name)
+    layers = trained_layers(target.model, name)
+    stays = {id(each) for each in behind(target.model, layers)}
+    return _inject(target, name, layers, stays, wanted, use_dora=True)
+
+
+@lever("peft-qlora", Stage.MODEL, 55)
+def peft_qlora(target: Target, value: Any, name: str) -> Undo:
+    """Train adapters on weights in NF4: `value` is their rank, or a table of `rank` and `alpha`."""
+    wanted = _rank(value, name)
+    try:
+        from bitsandbytes.nn import Linear4bit, Params4bit
+    except ImportError as error:
+        raise CannotApply(
+            name, f"bitsandbytes cannot be used: {error}; `pip install bitsandbytes`"
+        ) from error
+    layers = trained_layers(target.model, name)
+    stays = {id(each) for each in behind(target.model, layers)}
+    kinds = {layer.weight.dtype for layer in layers.values()}
+    if not all(kind.is_floating_point and kind.itemsize > 1 for kind in kinds):
+        raise CannotApply(name, "the weights are quantized already")
+    instead: dict[nn.Module, nn.Module] = {}
+    for layer in layers.values():
+        packed = Linear4bit(
+            layer.in_features,
+            layer.out_features,
+            bias=False,
+            compute_dtype=layer.weight.dtype,
+            quant_type="nf4",
+            device="meta",
+        )
+        packed.bias = layer.bias
+        place = layer.weight.device
+        # The weights are quantized where they are moved to, from the host.
+        weight = Params4bit(layer.weight.data.cpu(), requires_grad=False, quant_type="nf4", module=packed)
+        packed.weight = weight.to(place)
+        instead[layer] = packed
+    weights = [layer.weight for layer in layers.values()]
+    undone = [replace(target.model, instead)]
+    model = target.model
+    # What peft asks a transformers model, to choose its adapters.
+    model.is_loaded_in_4bit = True
+    try:
+        packed_layers = {path: model.get_submodule(path) for path in layers}
+        undone.append(_inject(target, name, packed_layers, stays, wanted, in_place_of=weights))
+    except BaseException:
+        together(undone)()
+        raise
+    finally:
+        del model.is_loaded_in_4bit
+    if not target.undoes:
+        drop_from(target.optimizers, weights)
+        return lambda: None
+    return together(undone)
+
+
+def _rank(value: Any, name: str) -> dict[str, float]:
     wanted = table(value, "rank")
-    rank = int(wanted.get("rank", 8))
+    rank = int(wanted.get("rank", _RANK))
     if rank < 1:
         raise CannotApply(name, f"the rank is at least 1, got {rank}")
+    return {"r": rank, "lora_alpha": float(wanted.get("alpha", 2 * rank))}
+
+
+def _inject(
+    target: Target,
+    name: str,
+    layers: dict[str, Any],
+    stays: set[int],
+    wanted: dict[str, float],
+    in_place_of: list[nn.Parameter] | None = None,
+    **options: Any,
+) -> Undo:
+    """Put adapters on layers, and train them and what `stays` instead of all else.
+
+    `in_place_of` are the layers' original weights, if optimizers have others than the layers have now.
+    """
     try:
         import peft
     except ImportError as error:
-        raise CannotApply(name, "peft is not installed: `pip install peft`") from error
+        raise CannotApply(name, f"peft cannot be used: {error}; `pip install peft`") from error
     model = target.model
-    layers = trained_layers(model, name)
-    stays = {id(each) for each in behind(model, layers)}
     before = [(each, each.requires_grad) for each in model.parameters()]
-    config = peft.LoraConfig(
-        r=rank,
-        lora_alpha=float(wanted.get("alpha", 2 * rank)),
-        target_modules=list(layers),
-        use_dora=True,
-    )
+    config = peft.LoraConfig(**wanted, target_modules=list(layers), **options)
     modes = {id(module): module.training for module in model.modules()}
     try:
         peft.inject_adapter_in_model(config, model)
@@ -46,11 +116,14 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     instead: dict[nn.Parameter, list[nn.Parameter]] = {
         each: [] for each, _ in before if id(each) not in stays
     }
-    for path, layer in layers.items():
+    weights = in_place_of or [layer.weight for layer in layers.values()]
+    for (path, layer), weight in zip(layers.items(), weights, strict=True):
         adapter = model.get_submodule(path)
         adapter.train(modes[id(layer)])
-        instead[layer.weight] = [each for each in adapter.parameters() if id(each) not in known]
+        instead[weight] = [each for each in adapter.parameters() if id(each) not in known]
     for parameter, trains in before:
+        if not parameter.is_floating_point():
+            continue
         parameter.requires_grad_(trains and id(parameter) in stays)
         if id(parameter) not in stays:
             parameter.grad = None
@@ -62,6 +135,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
             parent, _, child = path.rpartition(".")
             setattr(model.get_submodule(parent), child, layer)
         for parameter, trains in before:
-            parameter.requires_grad_(trains)
+            if parameter.is_floating_point():
+                parameter.requires_grad_(trains)
 
     return undo

@@ -5,44 +5,74 @@ trained.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
+from .qat import GROUP
 from .registry import Stage, lever
 from .target import CannotApply, Target, Undo
 
+KINDS = ("int8", "fp8", "int4", "int8-int4")
 
-@lever("torchao-weights", Stage.MODEL, 25, inference=True)
+
+@lever("torchao-weights", Stage.MODEL, 61, inference=True)
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Quantize weights: `value` is "int8" or "fp8"."""
-    if value not in ("int8", "fp8"):
-        raise CannotApply(name, f'the value is "int8" or "fp8", got {value!r}')
+    """Quantize weights: `value` is "int8", "fp8", "int4" for bf16 models on a GPU, or "int8-int4", which is
+    what `qat` trains for.
+    """
+    if value not in KINDS:
+        raise CannotApply(name, f"the value is one of {', '.join(KINDS)}, got {value!r}")
     try:
         from torchao import quantization
     except ImportError as error:
-        raise CannotApply(name, "torchao is not installed: `pip install torchao`") from error
-    layers = [module for module in target.model.modules() if type(module) is nn.Linear]
+        raise CannotApply(name, f"torchao cannot be used: {error}; `pip install torchao`") from error
+    # A weight that the embeddings share would be there twice, once quantized.
+    uses = Counter(id(each) for module in target.model.modules() for each in module._parameters.values())
+    layers = [
+        module
+        for module in target.model.modules()
+        if type(module) is nn.Linear and uses[id(module.weight)] == 1
+    ]
+    if value in ("int4", "int8-int4"):
+        layers = [layer for layer in layers if layer.in_features % GROUP == 0]
     if not layers:
-        raise CannotApply(name, "the model has no linear layers")
+        raise CannotApply(name, "the model has no linear layers that torchao could quantize")
+    if value == "int4" and any(layer.weight.dtype != torch.bfloat16 for layer in layers):
+        raise CannotApply(name, "torchao's int4 kernels need weights in bf16: apply `pure-bf16` first")
     kept = [(layer, layer.weight, layer.weight.data) for layer in layers]
-    config = (
-        quantization.Int8WeightOnlyConfig(version=2)
-        if value == "int8"
-        else quantization.Float8WeightOnlyConfig()
-    )
+    chosen = {id(layer) for layer in layers}
     try:
         with _without_gradients(target.model):
-            quantization.quantize_(target.model, config)
+            quantization.quantize_(
+                target.model, _config(quantization, value), lambda module, _path: id(module) in chosen
+            )
     except Exception as error:
         _restore(kept)
         raise CannotApply(name, f"torchao refuses: {type(error).__name__}: {error}") from error
     if not target.undoes:
-        _release(target.optimizers, kept)
+        drop_from(target.optimizers, [weight for layer, weight, _ in kept if layer.weight is not weight])
+        kept.clear()
         return lambda: None
     return lambda: _restore(kept)
+
+
+def _config(quantization: Any, value: str) -> Any:
+    if value == "int8":
+        return quantization.Int8WeightOnlyConfig(version=2)
+    if value == "fp8":
+        return quantization.Float8WeightOnlyConfig()
+    if value == "int4":
+        # The only format whose kernels are PyTorch's own.
+        return quantization.Int4WeightOnlyConfig(
+            group_size=GROUP, int4_packing_format="tile_packed_to_4d", version=2
+        )
+    return quantization.Int8DynamicActivationIntxWeightConfig(
+        weight_dtype=torch.int4, weight_granularity=quantization.PerGroup(GROUP)
+    )
 
 
 @contextlib.contextmanager
@@ -63,12 +93,9 @@ def _restore(kept: list[tuple[nn.Linear, nn.Parameter, torch.Tensor]]) -> None:
         layer.weight = weight
 
 
-def _release(
-    optimizers: list[torch.optim.Optimizer], kept: list[tuple[nn.Linear, nn.Parameter, torch.Tensor]]
-) -> None:
+def drop_from(optimizers: list[torch.optim.Optimizer], replaced: list[nn.Parameter]) -> None:
     """Free weights that only an optimizer of the script still holds."""
-    replaced = {id(weight) for layer, weight, _ in kept if layer.weight is not weight}
+    gone = {id(weight) for weight in replaced}
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["params"] = [each for each in group["params"] if id(each) not in replaced]
-    kept.clear()
+            group["params"] = [each for each in group["params"] if id(each) not in gone]

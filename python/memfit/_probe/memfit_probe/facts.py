@@ -13,6 +13,8 @@ TURNS = (
     "micro-batch would have to run once for each of them"
 )
 CLIPPED = "gradients are clipped after the backward pass, when all of them are already freed"
+# Levers that change a batch as it comes from a loader.
+ARRIVING = ("resize-before-upload", "shorter-sequences")
 # Maximum number of sample lengths that are reported.
 MAX_LENGTHS = 1024
 
@@ -31,6 +33,8 @@ class Facts:
         self.cached = 0
         self.tokens = 0
         self.pictures = (0, 0)
+        # Length of the longest sequence of tokens from a loader.
+        self.sequence = 0
         # Set if attention weights were seen as a matrix, and if labels are ignored by the loss.
         self.attends = False
         self.ignores = False
@@ -139,12 +143,14 @@ class Facts:
                 self.tokens = max(self.tokens, int(value.get_seq_length()))
 
     def batch(self, batch, trains):
-        """Record the shape of images (four dimensions) in a loader's batch, and labels of -100, which losses
-        ignore.
+        """Record the shape of images (four dimensions) in a loader's batch, the length of sequences of tokens
+        (integers in two dimensions), and labels of -100, which losses ignore.
         """
         for value in leaves(batch, 16):
             if not self.ignores and str(getattr(value, "dtype", "")) == "torch.int64":
                 self.ignores = not value.is_cuda and bool((value == IGNORED).any())
+            if getattr(value, "ndim", 0) == 2 and str(value.dtype) in ("torch.int64", "torch.int32"):
+                self.sequence = max(self.sequence, value.shape[1])
             if getattr(value, "ndim", 0) == 4 and value.shape[1] <= 4:
                 self.pictures = max(
                     self.pictures, tuple(value.shape[-2:]), key=lambda sides: sides[0] * sides[1]
@@ -168,6 +174,7 @@ class Facts:
             "cached": self.cached,
             "tokens": self.tokens,
             "pictures": list(self.pictures),
+            "sequence": self.sequence,
             "alternates": self.alternates,
             "undivided": self.division.why_not(),
             "backwards": -(-self.most_backwards // self.pieces),
@@ -211,13 +218,20 @@ def lengths(sizes):
 
 
 def state_bytes(optimizer):
-    """Return the bytes of GPU memory in an optimizer's state."""
-    values = (
+    """Return the bytes of GPU memory in an optimizer's state, also in objects that hold tensors."""
+    values = [
         value
         for kept in optimizer.state.values()
         for value in (kept.values() if isinstance(kept, dict) else ())
-    )
-    return sum(value.nbytes for value in values if getattr(value, "is_cuda", False))
+    ]
+    held = [each for value in values if not hasattr(value, "nbytes") for each in attributes(value)]
+    return sum(value.nbytes for value in values + held if getattr(value, "is_cuda", False))
+
+
+def attributes(value):
+    """Return the values of an object's attributes, and the entries of tuples among them."""
+    found = getattr(value, "__dict__", {}).values()
+    return [each for one in found for each in (one if isinstance(one, (tuple, list)) else (one,))]
 
 
 def output_bytes(output):

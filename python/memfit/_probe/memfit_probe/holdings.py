@@ -45,12 +45,25 @@ def _count(model):
     """Return the number of parameters; one that is quantised counts with its original shape."""
     if model is None:
         return 0
-    own = sum(each.numel() for each in model.parameters())
+    own = sum(_shape(each).numel() for each in model.parameters())
     return own + sum(each.shape.numel() for each in _coded(model))
 
 
+def _shape(parameter):
+    """Return the shape of a parameter, before bitsandbytes quantised it."""
+    return getattr(getattr(parameter, "quant_state", None), "shape", None) or parameter.shape
+
+
 def _codes(model):
-    return [each for coded in _coded(model) for each in (coded.codes, coded.scales)]
+    """Return the tensors that are kept beside quantised parameters."""
+    found = [each for coded in _coded(model) for each in (coded.codes, coded.scales)]
+    for each in model.parameters():
+        state = getattr(each, "quant_state", None)
+        # The scales may be quantised, too.
+        for one in (state, getattr(state, "state2", None)):
+            values = vars(one).values() if one is not None else ()
+            found += [value for value in values if hasattr(value, "nbytes")]
+    return found
 
 
 def _coded(model):

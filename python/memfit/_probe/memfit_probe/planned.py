@@ -201,7 +201,7 @@ class Planned:
         return batch
 
     def _arriving(self):
-        wanted = [(name, value) for name, value in self.levers if name == "resize-before-upload"]
+        wanted = [(name, value) for name, value in self.levers if name in facts.ARRIVING]
         if not wanted:
             return []
         import memfit_levers

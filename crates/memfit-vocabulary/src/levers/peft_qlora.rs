@@ -1,0 +1,23 @@
+//! LoRA adapters of peft on frozen weights in NF4 of bitsandbytes.
+
+use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
+
+pub(super) const LEVER: Declaration = Declaration {
+    harm: Harm::Model,
+    excludes: &[
+        (Lever::Lora, "a layer has one kind of adapter"),
+        (Lever::Dora, "a layer has one kind of adapter"),
+        (Lever::TrainOnly, "`peft-qlora` chooses what is trained beside its adapters"),
+        (Lever::QuantizedBase, "a weight has one data type"),
+        (Lever::QuantizedWeights, "a weight has one data type"),
+        (Lever::TorchaoWeights, "a weight has one data type"),
+        (Lever::PruneMasks, "peft's adapters take the layers' place"),
+        (Lever::Shard, "adapters beside a shard are not sharded with it"),
+    ],
+    brief: "peft's LoRA adapters on weights in NF4 of bitsandbytes",
+    docs: Docs::new(
+        "rank",
+        "LoRA adapters of the library peft on frozen weights in the 4-bit format NF4 of the library bitsandbytes; both have to be installed",
+    ),
+    ..Declaration::new("peft-qlora", Stage::Model, Label::ChangesTraining)
+};

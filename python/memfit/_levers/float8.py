@@ -1,0 +1,36 @@
+"""`float8-training`: products of linear layers in float8, by the library torchao.
+
+Weights and saved activations keep their precision, and each product casts its inputs: without a compiler that
+fuses the casts this takes memory. It is for speed, on GPUs with float8.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from .registry import Stage, lever
+from .replacing import layers_of, replace
+from .target import CannotApply, Target, Undo
+
+# The sides of matrices that the float8 product takes are multiples of this.
+MULTIPLE = 16
+
+
+@lever("float8-training", Stage.MODEL, 56)
+def apply(target: Target, _value: Any, name: str) -> Undo:
+    """Compute in float8; the value is true."""
+    try:
+        from torchao.float8.float8_linear import Float8Linear
+    except ImportError as error:
+        raise CannotApply(name, f"torchao cannot be used: {error}; `pip install torchao`") from error
+    layers = [
+        layer
+        for layer in layers_of(target.model, nn.Linear)
+        if layer.in_features % MULTIPLE == 0 and layer.out_features % MULTIPLE == 0
+    ]
+    if not layers:
+        raise CannotApply(name, f"the model has no linear layers whose sides are multiples of {MULTIPLE}")
+    # The layer's parameters are shared, so optimizers need no change.
+    return replace(target.model, {layer: Float8Linear.from_float(layer) for layer in layers})

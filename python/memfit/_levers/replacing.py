@@ -1,0 +1,43 @@
+"""Replaces layers of a model by other modules, and puts them back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TypeVar
+
+from torch import nn
+
+from .target import Undo
+
+Layer = TypeVar("Layer", bound=nn.Module)
+
+
+def layers_of(model: nn.Module, kind: type[Layer]) -> list[Layer]:
+    """Return the layers of exactly this class that are inside of the model, each once.
+
+    Subclasses may compute something else. A weight that several modules share belongs to none of them.
+    """
+    uses = Counter(id(each) for module in model.modules() for each in module._parameters.values())
+    return [
+        module
+        for module in model.modules()
+        if module is not model and type(module) is kind and uses[id(module._parameters.get("weight"))] == 1
+    ]
+
+
+def replace(model: nn.Module, instead: dict[nn.Module, nn.Module]) -> Undo:
+    """Replace layers wherever the model has them; a new layer takes over the mode of the old one."""
+    changed: list[tuple[nn.Module, str, nn.Module]] = []
+    for parent in list(model.modules()):
+        for name, child in list(parent._modules.items()):
+            if child is None or child not in instead:
+                continue
+            parent._modules[name] = instead[child].train(child.training)
+            changed.append((parent, name, child))
+
+    def undo() -> None:
+        for parent, name, child in changed:
+            child.train(parent._modules[name].training)  # type: ignore[union-attr]
+            parent._modules[name] = child
+
+    return undo
