@@ -395,7 +395,7 @@ pub struct Oom {
 }
 
 /// End of a process, as reported by the probe.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own in the report's coverage")]
 pub struct Done {
     /// `steps` (the requested number is complete, the process waits), or `exit` (the script reached its own

@@ -193,6 +193,11 @@ impl Facts {
         self.fullest().map(|rank| rank.peak).unwrap_or_default()
     }
 
+    /// Returns `true` if the user or the clock stopped the run.
+    pub(crate) fn was_stopped(&self) -> bool {
+        matches!(self.ended, Ended::Interrupted | Ended::TimedOut)
+    }
+
     /// Returns `true` if anything was allocated on a device.
     pub(crate) fn used_gpu(&self) -> bool {
         self.oom.is_some() || self.ranks.iter().any(|rank| rank.peak.reserved > 0)

@@ -140,12 +140,13 @@ fn not_installed(interpreter: Option<&str>, exception: &Exception) -> Option<Pro
     let kind = "module-missing".to_owned();
     // Python names the first part that is missing: the packages before it were found.
     if let Some((package, _)) = module.rsplit_once('.') {
+        let root = module.split('.').next().unwrap_or(package);
         let whose = interpreter.map(|path| format!(" that {path} found")).unwrap_or_default();
         return Some(Problem {
             kind,
             message: format!("The `{package}`{whose} has no module `{module}`."),
             hint: Some(format!(
-                "the script was written for another release of `{package}`: its requirements may name the one; or a folder or package of the same name comes first on `sys.path` (`python -c \"import {package}; print({package}.__path__)\"`)"
+                "the script was written for another release of `{root}`: its requirements may name the one; or a folder or package of the same name comes first on `sys.path` (`python -c \"import {package}; print({package}.__path__)\"`)"
             )),
         });
     }

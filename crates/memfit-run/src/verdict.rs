@@ -14,7 +14,7 @@
 //!   with such sizes at their lower bound runs out of memory as well;
 //! * `fits`, after a size was answered for which the arguments give no bound;
 //! * `fits`, after numbers that only a GPU can compute were answered with zero, if a second run with another
-//!   number in their place allocates differently;
+//!   number in their place allocates differently, or was stopped before its end;
 //! * `fits`, with less than 1/[`DOUBT_DIVISOR`] of the device left, after such a size was read back (its
 //!   bound may not bound what the script does with it), or after a call was refused that may affect memory;
 //! * `fits`, if the run was stopped after a single step, and what that step has created (optimizer state,
@@ -84,12 +84,17 @@ pub(crate) enum Numbers {
     Decisive,
     /// The second run could not be completed, though the first was.
     Fatal,
+    /// The second run was stopped, by the user or by the clock: it says nothing.
+    Unfinished,
 }
 
 impl Numbers {
     /// Compares the facts of the two runs.
     pub(crate) fn compare(zeros: &Facts, others: &Facts) -> Self {
         let peaks = |facts: &Facts| -> Vec<_> { facts.ranks.iter().map(|rank| rank.peak).collect() };
+        if zeros.was_stopped() || others.was_stopped() {
+            return Self::Unfinished;
+        }
         if others.exception.is_some() && zeros.exception.is_none() {
             return Self::Fatal;
         }
@@ -281,13 +286,20 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         Numbers::Fatal => {
             Some("but with other values the script fails, so its memory use with them is unknown.")
         }
+        Numbers::Unfinished => Some(
+            "but the run that tries other values was stopped before its end, so whether memory depends on them is unknown.",
+        ),
         Numbers::Untried | Numbers::Harmless => None,
     };
     if let Some(depends) = depends.filter(|_| !evidence.told) {
         let message =
             format!("It fits with the values that were assumed where only a GPU can compute them, {depends}");
-        let hint =
-            "`--sizes 1` gives the verdict for the assumed values; `--gpu local` measures on a real GPU";
+        let hint = match evidence.numbers {
+            Numbers::Unfinished => {
+                "allow more time with `--timeout`; `--sizes 1` gives the verdict for the assumed values"
+            }
+            _ => "`--sizes 1` gives the verdict for the assumed values; `--gpu local` measures on a real GPU",
+        };
         return (Verdict::Unknown, problem("number-read-back", &message, Some(hint)));
     }
     if evidence.is_tight() && evidence.sizes.bounded && !evidence.told {
@@ -449,6 +461,8 @@ mod tests {
             (Numbers::Harmless, false, Fits, None),
             (Numbers::Decisive, false, Unknown, Some("number-read-back")),
             (Numbers::Fatal, false, Unknown, Some("number-read-back")),
+            (Numbers::Unfinished, false, Unknown, Some("number-read-back")),
+            (Numbers::Unfinished, true, Fits, None),
             (Numbers::Decisive, true, Fits, None),
         ] {
             check(&Evidence { told, numbers, ..plain(Ended::Complete) }, verdict, kind);
