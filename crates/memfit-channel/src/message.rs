@@ -94,6 +94,13 @@ pub enum Message {
         #[serde(default = "yes")]
         reached: bool,
     },
+    /// One line has read values that only a GPU can compute many times since the last step.
+    Repeated {
+        /// Line of the script that read them.
+        place: String,
+        /// Number of reads.
+        count: u64,
+    },
     /// The script read back an integer that only a GPU can compute.
     ReadBack {
         /// Line of the script that read it.

@@ -53,6 +53,8 @@ pub(crate) struct Speaker {
     pub(crate) oom_texts: Vec<String>,
     /// Lines that read back integers which only a GPU can compute.
     pub(crate) read_back: Vec<String>,
+    /// The line that read such values most often since the last step, and how often.
+    pub(crate) repeated: Option<(String, u64)>,
     /// Remarks on the accuracy of the results.
     pub(crate) notes: Vec<Note>,
     /// The uncaught exception, and whether it was an out-of-memory error.
@@ -103,6 +105,7 @@ impl Speaker {
                 }
                 self.marks.extend(clock);
                 self.steps = self.steps.max(step);
+                self.repeated = None;
                 self.allocated = allocated;
                 self.peak_allocated = self.peak_allocated.max(peak_allocated);
             }
@@ -117,6 +120,7 @@ impl Speaker {
                 self.cause = Cause { program, reached };
             }
             Message::ReadBack { place } => self.read_back.push(place),
+            Message::Repeated { place, count } => self.repeated = Some((place, count)),
             Message::Refused { lever, why } => self.refused.push((lever, why)),
             Message::Training(training) => self.training = Some(*training),
             Message::HostRun(compared) => self.on_host = Some(compared),
@@ -291,6 +295,16 @@ mod tests {
         let speaker = &inbox.processes[&7];
         assert_eq!((speaker.steps, speaker.allocated, speaker.peak_allocated), (1, 5, 9));
         assert_eq!((inbox.count, inbox.garbled), (2, 1));
+    }
+
+    #[test]
+    fn reads_are_counted_within_a_step() {
+        let mut speaker = Speaker::default();
+        speaker.receive(Message::Repeated { place: "train.py:3 in main".to_owned(), count: 1000 });
+        speaker.receive(Message::Repeated { place: "train.py:3 in main".to_owned(), count: 10_000 });
+        assert_eq!(speaker.repeated, Some(("train.py:3 in main".to_owned(), 10_000)));
+        speaker.receive(Message::Step { step: 1, allocated: 0, peak_allocated: 0, clock: None });
+        assert_eq!(speaker.repeated, None);
     }
 
     #[test]

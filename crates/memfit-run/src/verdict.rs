@@ -217,6 +217,12 @@ pub(crate) fn judge_run(
     }
     if let Some(problem) = &mut problem {
         let read = match problem.kind.as_str() {
+            "timeout" => facts.repeated.as_ref().map(|(place, count)| {
+                format!(
+                    "Since its last step, {place} read values that only a GPU can compute more than {count} times; they were assumed, so a loop that waits for one of them may never end."
+                )
+            }),
+            "exit" => last_line(&facts.last_output).map(|line| format!("Its last line is: {line}")),
             "number-read-back" => facts.lines_read().map(|lines| format!("They are read at {lines}.")),
             "size-read-back" | "size-unbounded" => {
                 facts.sizes_read().map(|sizes| format!("What it read: {sizes}."))
@@ -226,6 +232,11 @@ pub(crate) fn judge_run(
         problem.message.extend(read.into_iter().flat_map(|read| [" ".to_owned(), read]));
     }
     (verdict, problem)
+}
+
+/// Last line of what a script wrote; `None` if it wrote nothing.
+fn last_line(output: &str) -> Option<&str> {
+    output.lines().map(str::trim).rfind(|line| !line.is_empty())
 }
 
 /// Applies the rules.
@@ -392,6 +403,12 @@ mod tests {
             (verdict, kind),
             "{evidence:?}"
         );
+    }
+
+    #[test]
+    fn the_last_line_of_what_a_script_wrote_is_found() {
+        assert_eq!(last_line("usage: a\n a.py: error: no b\n\n"), Some("a.py: error: no b"));
+        assert_eq!(last_line(" \n"), None);
     }
 
     const UNCAUGHT: Option<Oom> = Some(Oom { uncaught: true, steps_after: 0 });
