@@ -337,7 +337,7 @@ def test_a_loop_that_waits_for_an_assumed_value_is_named(tmp_path: Path) -> None
     answer = on_device(WAITING, tmp_path, start=start)
     problem = answer.report["problem"]
     assert problem["kind"] == "timeout", answer.output
-    assert re.search(r"train\.py:\d+.* read values that only a GPU can compute", problem["message"]), problem
+    assert re.search(r"script\.py:\d+.* read values that only a GPU can compute", problem["message"]), problem
 
 
 def test_the_last_line_of_a_script_that_ends_with_a_status_is_told(tmp_path: Path) -> None:
@@ -350,3 +350,19 @@ def test_the_last_line_of_a_script_that_ends_with_a_status_is_told(tmp_path: Pat
     problem = before_torch(tmp_path, usage)
     assert problem["kind"] == "exit", problem
     assert problem["message"].endswith("error: the following arguments are required: --bf16"), problem
+
+
+FAILS_AND_STAYS = """
+    import threading
+    threading.Thread(target=threading.Event().wait).start()
+    raise KeyError("image")
+"""
+
+
+def test_a_script_that_failed_and_does_not_end_is_told_by_its_error(tmp_path: Path) -> None:
+    def start(gpu, command, environment):
+        return through_memfit(gpu, command, environment, options=("--timeout", "15s"))
+
+    problem = on_device(FAILS_AND_STAYS, tmp_path, start=start).report["problem"]
+    assert problem["kind"] == "timeout", problem
+    assert "KeyError: 'image'" in problem["message"], problem

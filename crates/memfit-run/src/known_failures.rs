@@ -107,6 +107,10 @@ const UNREACHED: &[&str] = &[
     "Failed to resolve",
     "Network is unreachable",
     "No route to host",
+    // Of the hub's libraries, which do not pass the reason on.
+    "Couldn't reach '",
+    "OfflineModeIsEnabled",
+    "couldn't connect to 'http",
 ];
 
 fn unreached(exception: &Exception) -> Option<Problem> {
@@ -236,6 +240,8 @@ mod tests {
         check("ImportError", "cannot import name 'load' from 'einops'", None);
         check("ValueError", "No module named 'x_cuda'", None);
         let text = "HTTPSConnectionPool(host='example.org', port=443): Failed to resolve 'example.org'";
+        let hub = "Couldn't reach 'someone/rows' on the Hub (OfflineModeIsEnabled)";
+        check("ConnectionError", hub, Some(("no-network", "someone/rows")));
         check("requests.exceptions.ConnectionError", text, Some(("no-network", "example.org")));
         let text = "<urlopen error [Errno -2] Name or service not known>";
         check("urllib.error.URLError", text, Some(("no-network", "Name or service")));

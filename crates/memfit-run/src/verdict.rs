@@ -217,11 +217,7 @@ pub(crate) fn judge_run(
     }
     if let Some(problem) = &mut problem {
         let read = match problem.kind.as_str() {
-            "timeout" => facts.repeated.as_ref().map(|(place, count)| {
-                format!(
-                    "Since its last step, {place} read values that only a GPU can compute more than {count} times; they were assumed, so a loop that waits for one of them may never end."
-                )
-            }),
+            "timeout" => waited_for(facts),
             "exit" => last_line(&facts.last_output).map(|line| format!("Its last line is: {line}")),
             "number-read-back" => facts.lines_read().map(|lines| format!("They are read at {lines}.")),
             "size-read-back" | "size-unbounded" => {
@@ -232,6 +228,24 @@ pub(crate) fn judge_run(
         problem.message.extend(read.into_iter().flat_map(|read| [" ".to_owned(), read]));
     }
     (verdict, problem)
+}
+
+/// What a run that the clock ended may have waited for.
+fn waited_for(facts: &Facts) -> Option<String> {
+    if let Some(exception) = &facts.exception {
+        let exception = blame::original(exception);
+        let said = exception.message.lines().next().unwrap_or_default();
+        let place =
+            blame::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
+        return Some(format!(
+            "One of its processes had failed{place}, and the script did not end: {}: {said}",
+            exception.r#type
+        ));
+    }
+    let (place, count) = facts.repeated.as_ref()?;
+    Some(format!(
+        "Since its last step, {place} read values that only a GPU can compute {count} times or more; they were assumed, so a loop that waits for one of them may never end."
+    ))
 }
 
 /// Last line of what a script wrote; `None` if it wrote nothing.
