@@ -325,7 +325,7 @@ def test_a_process_that_a_rank_starts_is_no_rank(tmp_path: Path) -> None:
 
 WAITING = """
     step = torch.zeros((), device=device)
-    while step < 1:
+    while not step > 1:
         step = step + torch.rand((), device=device).abs()
 """
 
