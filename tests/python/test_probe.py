@@ -265,3 +265,19 @@ def test_models_made_and_dropped_in_a_loop_are_not_one_model_called_often(tmp_pa
         tmp_path,
     )
     assert (answer.report["verdict"], answer.report["steps"]) == ("fits", 1)
+
+
+class Lazy(type(sys)):
+    """A module that is imported with its first attribute, as `importlib.util.LazyLoader` makes them."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise ImportError(f"`{name}` is asked of a lazy module")
+
+
+def test_no_lazy_module_is_imported_by_a_look_at_the_loaded_ones(probe: Any, monkeypatch: Any) -> None:
+    lazy = Lazy("lazy")
+    monkeypatch.setitem(sys.modules, "lazy", lazy)
+    monkeypatch.setitem(sys.modules, "stand_in", object())
+    found = {id(module): namespace for module, namespace in probe("imports").loaded()}
+    assert found[id(lazy)]["__name__"] == "lazy"
+    assert probe("flows")._sources({__file__})[__file__]

@@ -304,3 +304,65 @@ def test_a_module_of_the_scripts_own_may_have_a_librarys_name(tmp_path: Path) ->
         start=lambda *asked: through_memfit(*asked, options=options),
     )
     assert answer.said == {"sizes": [8, 16]}, answer.output
+
+
+HELPER = """
+    import os, subprocess, sys
+    # As the processes that compile kernels do, it imports torch and knows of no step.
+    helper = subprocess.Popen([sys.executable, "-c", "import torch; input()"], stdin=subprocess.PIPE)
+""" + textwrap.indent(textwrap.dedent(TRAINING), "    ")
+
+
+def test_a_process_that_a_rank_starts_is_no_rank(tmp_path: Path) -> None:
+    def start(gpu, command, environment):
+        ranked = {**environment, "RANK": "0", "WORLD_SIZE": "1"}
+        return through_memfit(gpu, command, ranked, options=("--steps", "3"))
+
+    answer = on_device(HELPER, tmp_path, start=start)
+    report = answer.report
+    assert (report["verdict"], report["steps"], len(report["ranks"])) == ("fits", 3, 1), answer.output
+
+
+WAITING = """
+    step = torch.zeros((), device=device)
+    while not step > 1:
+        step = step + torch.rand((), device=device).abs()
+"""
+
+
+def test_a_loop_that_waits_for_an_assumed_value_is_named(tmp_path: Path) -> None:
+    def start(gpu, command, environment):
+        return through_memfit(gpu, command, environment, options=("--timeout", "15s"))
+
+    answer = on_device(WAITING, tmp_path, start=start)
+    problem = answer.report["problem"]
+    assert problem["kind"] == "timeout", answer.output
+    assert re.search(r"script\.py:\d+.* read values that only a GPU can compute", problem["message"]), problem
+
+
+def test_the_last_line_of_a_script_that_ends_with_a_status_is_told(tmp_path: Path) -> None:
+    usage = """
+        import argparse
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--bf16", required=True)
+        parser.parse_args()
+    """
+    problem = before_torch(tmp_path, usage)
+    assert problem["kind"] == "exit", problem
+    assert problem["message"].endswith("error: the following arguments are required: --bf16"), problem
+
+
+FAILS_AND_STAYS = """
+    import threading
+    threading.Thread(target=threading.Event().wait).start()
+    raise KeyError("image")
+"""
+
+
+def test_a_script_that_failed_and_does_not_end_is_told_by_its_error(tmp_path: Path) -> None:
+    def start(gpu, command, environment):
+        return through_memfit(gpu, command, environment, options=("--timeout", "15s"))
+
+    problem = on_device(FAILS_AND_STAYS, tmp_path, start=start).report["problem"]
+    assert problem["kind"] == "timeout", problem
+    assert "KeyError: 'image'" in problem["message"], problem

@@ -94,6 +94,13 @@ pub enum Message {
         #[serde(default = "yes")]
         reached: bool,
     },
+    /// One line has read values that only a GPU can compute many times since the last step.
+    Repeated {
+        /// Line of the script that read them.
+        place: String,
+        /// Number of reads.
+        count: u64,
+    },
     /// The script read back an integer that only a GPU can compute.
     ReadBack {
         /// Line of the script that read it.
@@ -398,7 +405,7 @@ pub struct Oom {
 }
 
 /// End of a process, as reported by the probe.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own in the report's coverage")]
 pub struct Done {
     /// `steps` (the requested number is complete, the process waits), or `exit` (the script reached its own

@@ -1,5 +1,7 @@
 //! Category of a block.
 
+use std::collections::HashSet;
+
 use memfit_recording::{Block, NEVER, Track};
 use memfit_vocabulary::{Category, Phase};
 
@@ -8,12 +10,16 @@ use memfit_vocabulary::{Category, Phase};
 pub struct Lives {
     /// Begin of each phase, ascending.
     phases: Vec<(u32, Phase)>,
+    /// Device and size of each tensor that was given to a model.
+    batches: HashSet<(u8, u64)>,
 }
 
 impl Lives {
     /// Collects the phases of a track.
     pub fn from_track(track: &Track) -> Self {
-        Self { phases: track.phases().collect() }
+        let given = |block: &Block| block.noted == Some(Category::Inputs) && block.call == NEVER;
+        let batches = track.blocks().iter().filter(given).map(|block| extent(&block)).collect();
+        Self { phases: track.phases().collect(), batches }
     }
 
     /// Number of phases that had begun by `moment`.
@@ -24,6 +30,12 @@ impl Lives {
     /// End of the phase that was running at `moment`, or [`NEVER`].
     fn phase_end(&self, moment: u32) -> u32 {
         self.phases.get(self.begun(moment)).map_or(NEVER, |&(began, _)| began)
+    }
+
+    /// Returns `true` if a block was freed before the phase of its allocation ended, and that end is known.
+    fn dies_before_next_phase(&self, block: &Block) -> bool {
+        let end = self.phase_end(block.born);
+        end != NEVER && block.freed < end
     }
 
     /// Phase that was running at `moment`.
@@ -58,8 +70,19 @@ pub fn category_with(track: &Track, lives: &Lives, block: &Block) -> Category {
         (None, Phase::Other) if block.freed != NEVER && lives.phase(block.freed) == Phase::Backward => {
             Category::Activations
         }
+        // What a script makes and frees between two phases: a mask, a metric, a batch's conversion.
+        (None, Phase::Other) if lives.dies_before_next_phase(block) => Category::Temporary,
+        // A loader that works ahead had prepared the next batch when the recording ended.
+        (None, Phase::Other) if block.freed == NEVER && lives.batches.contains(&extent(block)) => {
+            Category::Inputs
+        }
         (None, Phase::Other) => Category::Unknown,
     }
+}
+
+/// Device and size of a block.
+fn extent(block: &Block) -> (u8, u64) {
+    (block.device, block.requested.unwrap_or(block.bytes))
 }
 
 /// Returns `true` if a block was still live after the moment `end`, or at the end of the recording if that is

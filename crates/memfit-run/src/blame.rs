@@ -139,9 +139,12 @@ fn raising_source(traceback: &str) -> Option<(String, &str)> {
 const ORIGINAL: &str = "Original Traceback (most recent call last):";
 
 /// The exception of the worker or replica, if PyTorch passed one on; the missing module, if a library raised
-/// an import error of its own from that; else the exception itself.
+/// an import error of its own from that; the exception whose traceback the message quotes; else the exception
+/// itself.
 pub(crate) fn original(exception: &Exception) -> Cow<'_, Exception> {
-    let first = passed_on(&exception.message).or_else(|| missing_module(exception));
+    let first = passed_on(&exception.message)
+        .or_else(|| missing_module(exception))
+        .or_else(|| quoted(&exception.message));
     first.map_or(Cow::Borrowed(exception), Cow::Owned)
 }
 
@@ -164,17 +167,34 @@ fn missing_module(exception: &Exception) -> Option<Exception> {
 fn passed_on(message: &str) -> Option<Exception> {
     let (wrapper, traceback) = message.strip_prefix("Caught ")?.split_once(ORIGINAL)?;
     let (_, place) = wrapper.trim().trim_end_matches('.').split_once(" in ")?;
-    let lines: Vec<&str> = traceback.lines().collect();
-    let last = lines.iter().rposition(|line| frame(line).is_some())?;
-    let raised = last + lines[last..].iter().position(|line| !line.starts_with(' '))?;
-    let (kind, said) = lines[raised].split_once(": ").unwrap_or((lines[raised], ""));
+    let (kind, said, more) = raised(traceback)?;
     let said = if said.is_empty() { String::new() } else { format!("{said} (in {place})") };
-    let more = lines[raised + 1..].join("\n");
     Some(Exception {
         r#type: kind.to_owned(),
         message: if more.is_empty() { said } else { format!("{said}\n{more}") },
         traceback: traceback.to_owned(),
     })
+}
+
+/// Headline of a traceback.
+const TRACEBACK: &str = "Traceback (most recent call last):";
+
+/// The error that began it, if a message quotes the traceback of another process.
+fn quoted(message: &str) -> Option<Exception> {
+    let (_, traceback) = message.split_once(TRACEBACK)?;
+    let first = traceback.split(DIRECT_CAUSE).next()?;
+    let (kind, said, _) = raised(first)?;
+    Some(Exception { r#type: kind.to_owned(), message: said.to_owned(), traceback: first.to_owned() })
+}
+
+/// Type and message of the exception at the end of a traceback, and the lines that follow.
+fn raised(traceback: &str) -> Option<(&str, &str, String)> {
+    let lines: Vec<&str> = traceback.lines().collect();
+    let last = lines.iter().rposition(|line| frame(line).is_some())?;
+    let raised = last + lines[last..].iter().position(|line| !line.starts_with(' '))?;
+    let (kind, said) = lines[raised].split_once(": ").unwrap_or((lines[raised], ""));
+    let is_name = |name: &str| !name.is_empty() && !name.contains(char::is_whitespace);
+    is_name(kind).then(|| (kind, said, lines[raised + 1..].join("\n")))
 }
 
 #[cfg(test)]
@@ -215,6 +235,26 @@ mod tests {
     }
 
     #[test]
+    fn the_error_that_began_a_quoted_traceback_is_told() {
+        let message = format!(
+            "We found the following error {TRACEBACK}\n  File \"/home/me/data.py\", line 5, in tokens\n    encode(x)\n    \
+             ^^^^^^^\nNotImplementedError: no token: begin\n\n{DIRECT_CAUSE}\n\n{TRACEBACK}\n  File \"/x/run.py\", line 9, \
+             in run\n    raise RuntimeError(item) from e\nRuntimeError: Failed processing 0\n."
+        );
+        let wrapper = Exception {
+            r#type: "RuntimeError".to_owned(),
+            message,
+            traceback: "  File \"/x/data.py\", line 1, in optimize\n    run()".to_owned(),
+        };
+        let found = original(&wrapper);
+        assert_eq!(
+            (found.r#type.as_str(), found.message.as_str()),
+            ("NotImplementedError", "no token: begin")
+        );
+        assert_eq!(user_line(&found.traceback).as_deref(), Some("/home/me/data.py:5 in tokens"));
+    }
+
+    #[test]
     fn the_exception_of_a_worker_is_told_in_place_of_its_wrapper() {
         let message = "Caught TypeError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  \
              File \"/v/lib/python3.11/site-packages/torch/utils/data/x.py\", line 3, in loop\n    data = fetch()\n  \
@@ -231,6 +271,8 @@ mod tests {
         let said = "f() takes 0 positional arguments (in DataLoader worker process 0)\nbut 2 were given";
         assert_eq!(found.message, said);
         assert_eq!(user_line(&found.traceback).as_deref(), Some("/home/me/data.py:57 in load"));
+        let own = wrapper("A worker said Traceback (most recent call last): nothing.");
+        assert_eq!(original(&own).message, own.message);
         let own = wrapper("Caught a cold in winter.");
         assert_eq!(original(&own).message, own.message);
     }

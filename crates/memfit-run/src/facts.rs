@@ -66,6 +66,8 @@ pub struct Facts {
     pub(crate) notes: Vec<Note>,
     /// Lines that read back integers which only a GPU can compute.
     pub(crate) read_back: Vec<String>,
+    /// The line that read such values most often since the last step, and how often.
+    pub(crate) repeated: Option<(String, u64)>,
     /// Totals of the processes' allocators.
     pub(crate) handed_out: Vec<HandedOut>,
     /// `true` if the probe ran in any of the script's processes.
@@ -193,6 +195,11 @@ impl Facts {
         self.fullest().map(|rank| rank.peak).unwrap_or_default()
     }
 
+    /// Returns `true` if the user or the clock stopped the run.
+    pub(crate) fn was_stopped(&self) -> bool {
+        matches!(self.ended, Ended::Interrupted | Ended::TimedOut)
+    }
+
     /// Returns `true` if anything was allocated on a device.
     pub(crate) fn used_gpu(&self) -> bool {
         self.oom.is_some() || self.ranks.iter().any(|rank| rank.peak.reserved > 0)
@@ -298,6 +305,9 @@ pub(crate) fn gather(
         tally: tally(&ledger, setup.values),
         notes: notes(&inbox, tracks, stage.run_dir(), command),
         read_back: read_back(&inbox),
+        repeated: (inbox.processes.values())
+            .filter_map(|speaker| speaker.repeated.clone())
+            .max_by_key(|(_, count)| *count),
         handed_out: HandedOut::by_process(tracks),
         interpreter: interpreter(&inbox, command),
         watched: !inbox.processes.is_empty(),

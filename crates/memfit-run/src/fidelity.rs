@@ -109,6 +109,12 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
                     effect("number", &value.call, None, "what the script allocates depends on it")
                 }
                 Numbers::Fatal => effect("number", &value.call, None, "with another number the script fails"),
+                Numbers::Unfinished => effect(
+                    "number",
+                    &value.call,
+                    None,
+                    "the run with another number was stopped before its end",
+                ),
                 Numbers::Untried => effect(
                     "number",
                     &value.call,

@@ -1,6 +1,6 @@
 //! Messages of the processes of a run, read as they arrive.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 
@@ -53,6 +53,8 @@ pub(crate) struct Speaker {
     pub(crate) oom_texts: Vec<String>,
     /// Lines that read back integers which only a GPU can compute.
     pub(crate) read_back: Vec<String>,
+    /// The line that read such values most often since the last step, and how often.
+    pub(crate) repeated: Option<(String, u64)>,
     /// Remarks on the accuracy of the results.
     pub(crate) notes: Vec<Note>,
     /// The uncaught exception, and whether it was an out-of-memory error.
@@ -103,6 +105,7 @@ impl Speaker {
                 }
                 self.marks.extend(clock);
                 self.steps = self.steps.max(step);
+                self.repeated = None;
                 self.allocated = allocated;
                 self.peak_allocated = self.peak_allocated.max(peak_allocated);
             }
@@ -117,6 +120,7 @@ impl Speaker {
                 self.cause = Cause { program, reached };
             }
             Message::ReadBack { place } => self.read_back.push(place),
+            Message::Repeated { place, count } => self.repeated = Some((place, count)),
             Message::Refused { lever, why } => self.refused.push((lever, why)),
             Message::Training(training) => self.training = Some(*training),
             Message::HostRun(compared) => self.on_host = Some(compared),
@@ -168,30 +172,75 @@ impl Inbox {
     }
 
     /// Processes that are ranks of a training: those with a rank, else those that trained.
+    ///
+    /// The children of a rank inherit its number, such as the processes that compile its kernels. Of the
+    /// processes with one number, those that trained or used memory are the rank; before any has, the ones
+    /// that no other of them started.
     pub(crate) fn ranks(&self) -> Vec<(u32, &Speaker)> {
-        let with = |wanted: &dyn Fn(&Speaker) -> bool| -> Vec<(u32, &Speaker)> {
+        let with = |wanted: &dyn Fn(u32, &Speaker) -> bool| -> Vec<(u32, &Speaker)> {
             self.processes
                 .iter()
-                .filter(|(_, speaker)| wanted(speaker))
+                .filter(|(pid, speaker)| wanted(**pid, speaker))
                 .map(|(pid, speaker)| (*pid, speaker))
                 .collect()
         };
-        let mut ranks = with(&|speaker| speaker.rank.is_some() && speaker.torch.is_some());
+        let numbered = |speaker: &Speaker| speaker.rank.is_some() && speaker.torch.is_some();
+        let active: BTreeSet<Option<u32>> = (self.processes.values())
+            .filter(|speaker| numbered(speaker) && speaker.is_active())
+            .map(|speaker| speaker.rank)
+            .collect();
+        let mut ranks = with(&|_, speaker| {
+            numbered(speaker)
+                && match active.contains(&speaker.rank) {
+                    true => speaker.is_active(),
+                    false => !self.is_child_of_its_rank(speaker),
+                }
+        });
         if ranks.is_empty() {
-            ranks =
-                with(&|speaker| speaker.torch.is_some() && (speaker.steps > 0 || speaker.has_used_memory()));
+            ranks = with(&|_, speaker| speaker.torch.is_some() && speaker.is_active());
         }
         if ranks.is_empty() {
-            ranks = with(&|speaker| speaker.torch.is_some());
+            ranks = with(&|_, speaker| speaker.torch.is_some());
         }
         ranks.sort_by_key(|(pid, speaker)| (speaker.rank, *pid));
         ranks
     }
+
+    /// Returns `true` if a process with the same rank has started this one.
+    fn is_child_of_its_rank(&self, speaker: &Speaker) -> bool {
+        // Process ids are used again: a chain of parents may be a circle.
+        let mut above = speaker.parent;
+        for _ in 0..self.processes.len() {
+            let Some(parent) = above.and_then(|pid| self.processes.get(&pid)) else { return false };
+            if parent.rank == speaker.rank && parent.torch.is_some() {
+                return true;
+            }
+            above = parent.parent;
+        }
+        false
+    }
+
+    /// Number of ranks that have ended, or have completed their steps.
+    pub(crate) fn finished_ranks(&self) -> usize {
+        let mut finished: BTreeMap<u32, bool> = BTreeMap::new();
+        let ranks = self.ranks();
+        for (_, speaker) in &ranks {
+            let Some(rank) = speaker.rank else { continue };
+            let all = finished.entry(rank).or_insert(true);
+            *all &= speaker.done.is_some();
+        }
+        for (_, speaker) in ranks.iter().filter(|(_, speaker)| speaker.is_complete()) {
+            finished.extend(speaker.rank.map(|rank| (rank, true)));
+        }
+        finished.values().filter(|finished| **finished).count()
+    }
 }
 
 impl Speaker {
-    fn has_used_memory(&self) -> bool {
-        !self.ooms.is_empty()
+    /// Returns `true` if the process completed a step or used a GPU's memory.
+    fn is_active(&self) -> bool {
+        self.steps > 0
+            || !self.ooms.is_empty()
             || self
                 .done
                 .as_ref()
@@ -249,6 +298,16 @@ mod tests {
     }
 
     #[test]
+    fn reads_are_counted_within_a_step() {
+        let mut speaker = Speaker::default();
+        speaker.receive(Message::Repeated { place: "train.py:3 in main".to_owned(), count: 1000 });
+        speaker.receive(Message::Repeated { place: "train.py:3 in main".to_owned(), count: 10_000 });
+        assert_eq!(speaker.repeated, Some(("train.py:3 in main".to_owned(), 10_000)));
+        speaker.receive(Message::Step { step: 1, allocated: 0, peak_allocated: 0, clock: None });
+        assert_eq!(speaker.repeated, None);
+    }
+
+    #[test]
     fn an_out_of_memory_error_has_the_number_of_steps_before_it() {
         let mut speaker = Speaker::default();
         speaker.receive(Message::Step { step: 2, allocated: 0, peak_allocated: 0, clock: None });
@@ -264,5 +323,56 @@ mod tests {
         speaker.receive(Message::Step { step: 3, allocated: 0, peak_allocated: 0, clock: None });
         assert_eq!(speaker.ooms[0].1, 2);
         assert_eq!(speaker.steps, 3);
+    }
+
+    /// A process with PyTorch and the number of a rank.
+    fn ranked(rank: u32, parent: u32, steps: u64) -> Speaker {
+        Speaker {
+            parent: Some(parent),
+            rank: Some(rank),
+            world_size: Some(2),
+            torch: Some("2.15.0".to_owned()),
+            steps,
+            ..Speaker::default()
+        }
+    }
+
+    fn ended(speaker: Speaker, reason: &str) -> Speaker {
+        Speaker { done: Some(Done { reason: reason.to_owned(), ..Done::default() }), ..speaker }
+    }
+
+    fn pids(inbox: &Inbox) -> Vec<u32> {
+        inbox.ranks().into_iter().map(|(pid, _)| pid).collect()
+    }
+
+    #[test]
+    fn a_child_that_inherits_its_ranks_number_is_no_rank() {
+        // The compiler of rank 0 has ended before its rank has done anything.
+        let mut inbox = Inbox::default();
+        inbox.processes.extend([
+            (10, ranked(0, 1, 0)),
+            (11, ranked(1, 1, 0)),
+            (12, ended(ranked(0, 10, 0), "exit")),
+            (13, ranked(0, 12, 0)),
+        ]);
+        assert_eq!(pids(&inbox), [10, 11]);
+        assert_eq!(inbox.finished_ranks(), 0);
+
+        inbox.processes.insert(10, ended(ranked(0, 1, 3), "steps"));
+        assert_eq!(pids(&inbox), [10, 11]);
+        assert_eq!(inbox.finished_ranks(), 1);
+
+        inbox.processes.insert(11, ended(ranked(1, 1, 3), "steps"));
+        assert_eq!(inbox.finished_ranks(), 2);
+    }
+
+    #[test]
+    fn a_rank_that_trains_in_a_child_is_the_child() {
+        let mut inbox = Inbox::default();
+        inbox.processes.extend([(10, ranked(0, 1, 0)), (12, ranked(0, 10, 2))]);
+        assert_eq!(pids(&inbox), [12]);
+        // Circles of parents end.
+        inbox.processes.extend([(12, ranked(0, 10, 0)), (10, ranked(0, 12, 0))]);
+        assert_eq!(pids(&inbox), [10, 12]);
     }
 }

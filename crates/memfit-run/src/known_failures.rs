@@ -107,6 +107,10 @@ const UNREACHED: &[&str] = &[
     "Failed to resolve",
     "Network is unreachable",
     "No route to host",
+    // Of the hub's libraries, which do not pass the reason on.
+    "Couldn't reach '",
+    "OfflineModeIsEnabled",
+    "couldn't connect to 'http",
 ];
 
 fn unreached(exception: &Exception) -> Option<Problem> {
@@ -140,12 +144,13 @@ fn not_installed(interpreter: Option<&str>, exception: &Exception) -> Option<Pro
     let kind = "module-missing".to_owned();
     // Python names the first part that is missing: the packages before it were found.
     if let Some((package, _)) = module.rsplit_once('.') {
+        let root = module.split('.').next().unwrap_or(package);
         let whose = interpreter.map(|path| format!(" that {path} found")).unwrap_or_default();
         return Some(Problem {
             kind,
             message: format!("The `{package}`{whose} has no module `{module}`."),
             hint: Some(format!(
-                "the script was written for another release of `{package}`: its requirements may name the one; or a folder or package of the same name comes first on `sys.path` (`python -c \"import {package}; print({package}.__path__)\"`)"
+                "the script was written for another release of `{root}`: its requirements may name the one; or a folder or package of the same name comes first on `sys.path` (`python -c \"import {package}; print({package}.__path__)\"`)"
             )),
         });
     }
@@ -235,6 +240,8 @@ mod tests {
         check("ImportError", "cannot import name 'load' from 'einops'", None);
         check("ValueError", "No module named 'x_cuda'", None);
         let text = "HTTPSConnectionPool(host='example.org', port=443): Failed to resolve 'example.org'";
+        let hub = "Couldn't reach 'someone/rows' on the Hub (OfflineModeIsEnabled)";
+        check("ConnectionError", hub, Some(("no-network", "someone/rows")));
         check("requests.exceptions.ConnectionError", text, Some(("no-network", "example.org")));
         let text = "<urlopen error [Errno -2] Name or service not known>";
         check("urllib.error.URLError", text, Some(("no-network", "Name or service")));

@@ -14,7 +14,7 @@
 //!   with such sizes at their lower bound runs out of memory as well;
 //! * `fits`, after a size was answered for which the arguments give no bound;
 //! * `fits`, after numbers that only a GPU can compute were answered with zero, if a second run with another
-//!   number in their place allocates differently;
+//!   number in their place allocates differently, or was stopped before its end;
 //! * `fits`, with less than 1/[`DOUBT_DIVISOR`] of the device left, after such a size was read back (its
 //!   bound may not bound what the script does with it), or after a call was refused that may affect memory;
 //! * `fits`, if the run was stopped after a single step, and what that step has created (optimizer state,
@@ -84,12 +84,17 @@ pub(crate) enum Numbers {
     Decisive,
     /// The second run could not be completed, though the first was.
     Fatal,
+    /// The second run was stopped, by the user or by the clock: it says nothing.
+    Unfinished,
 }
 
 impl Numbers {
     /// Compares the facts of the two runs.
     pub(crate) fn compare(zeros: &Facts, others: &Facts) -> Self {
         let peaks = |facts: &Facts| -> Vec<_> { facts.ranks.iter().map(|rank| rank.peak).collect() };
+        if zeros.was_stopped() || others.was_stopped() {
+            return Self::Unfinished;
+        }
         if others.exception.is_some() && zeros.exception.is_none() {
             return Self::Fatal;
         }
@@ -212,6 +217,8 @@ pub(crate) fn judge_run(
     }
     if let Some(problem) = &mut problem {
         let read = match problem.kind.as_str() {
+            "timeout" => waited_for(facts),
+            "exit" => last_line(&facts.last_output).map(|line| format!("Its last line is: {line}")),
             "number-read-back" => facts.lines_read().map(|lines| format!("They are read at {lines}.")),
             "size-read-back" | "size-unbounded" => {
                 facts.sizes_read().map(|sizes| format!("What it read: {sizes}."))
@@ -221,6 +228,29 @@ pub(crate) fn judge_run(
         problem.message.extend(read.into_iter().flat_map(|read| [" ".to_owned(), read]));
     }
     (verdict, problem)
+}
+
+/// What a run that the clock ended may have waited for.
+fn waited_for(facts: &Facts) -> Option<String> {
+    if let Some(exception) = &facts.exception {
+        let exception = blame::original(exception);
+        let said = exception.message.lines().next().unwrap_or_default();
+        let place =
+            blame::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
+        return Some(format!(
+            "One of its processes had failed{place}, and the script did not end: {}: {said}",
+            exception.r#type
+        ));
+    }
+    let (place, count) = facts.repeated.as_ref()?;
+    Some(format!(
+        "Since its last step, {place} read values that only a GPU can compute {count} times or more; they were assumed, so a loop that waits for one of them may never end."
+    ))
+}
+
+/// Last line of what a script wrote; `None` if it wrote nothing.
+fn last_line(output: &str) -> Option<&str> {
+    output.lines().map(str::trim).rfind(|line| !line.is_empty())
 }
 
 /// Applies the rules.
@@ -281,13 +311,20 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         Numbers::Fatal => {
             Some("but with other values the script fails, so its memory use with them is unknown.")
         }
+        Numbers::Unfinished => Some(
+            "but the run that tries other values was stopped before its end, so whether memory depends on them is unknown.",
+        ),
         Numbers::Untried | Numbers::Harmless => None,
     };
     if let Some(depends) = depends.filter(|_| !evidence.told) {
         let message =
             format!("It fits with the values that were assumed where only a GPU can compute them, {depends}");
-        let hint =
-            "`--sizes 1` gives the verdict for the assumed values; `--gpu local` measures on a real GPU";
+        let hint = match evidence.numbers {
+            Numbers::Unfinished => {
+                "allow more time with `--timeout`; `--sizes 1` gives the verdict for the assumed values"
+            }
+            _ => "`--sizes 1` gives the verdict for the assumed values; `--gpu local` measures on a real GPU",
+        };
         return (Verdict::Unknown, problem("number-read-back", &message, Some(hint)));
     }
     if evidence.is_tight() && evidence.sizes.bounded && !evidence.told {
@@ -382,6 +419,12 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_last_line_of_what_a_script_wrote_is_found() {
+        assert_eq!(last_line("usage: a\n a.py: error: no b\n\n"), Some("a.py: error: no b"));
+        assert_eq!(last_line(" \n"), None);
+    }
+
     const UNCAUGHT: Option<Oom> = Some(Oom { uncaught: true, steps_after: 0 });
     const CAUGHT: Option<Oom> = Some(Oom { uncaught: false, steps_after: 0 });
     const RECOVERED: Option<Oom> = Some(Oom { uncaught: false, steps_after: 3 });
@@ -449,6 +492,8 @@ mod tests {
             (Numbers::Harmless, false, Fits, None),
             (Numbers::Decisive, false, Unknown, Some("number-read-back")),
             (Numbers::Fatal, false, Unknown, Some("number-read-back")),
+            (Numbers::Unfinished, false, Unknown, Some("number-read-back")),
+            (Numbers::Unfinished, true, Fits, None),
             (Numbers::Decisive, true, Fits, None),
         ] {
             check(&Evidence { told, numbers, ..plain(Ended::Complete) }, verdict, kind);

@@ -203,8 +203,7 @@ impl Watch<'_> {
         let world = speakers().filter_map(|speaker| speaker.world_size).max().unwrap_or(1);
         let waiting = if world > 1 {
             // A rank may also have ended by itself before the steps were complete.
-            speakers().filter(|speaker| speaker.rank.is_some() && speaker.done.is_some()).count()
-                < world as usize
+            self.inbox.finished_ranks() < world as usize
         } else {
             self.inbox.processes.iter().any(|(pid, speaker)| {
                 speaker.done.is_none()

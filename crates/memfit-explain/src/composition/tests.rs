@@ -170,6 +170,32 @@ fn a_model_without_modules_has_activations_too() {
 }
 
 #[test]
+fn what_is_made_and_freed_between_phases_is_temporary_and_a_batch_made_ahead_an_input() {
+    let mut script = Script::default();
+    // A mask that is freed before the forward pass, the batch, and a tensor that stays.
+    script.alloc(0x10_0000, 4096).alloc(0x20_0000, 3000).alloc(0x30_0000, 512).free(0x10_0000);
+    script.phase(Phase::Forward);
+    script.note(0x20_0000, Category::Inputs, 0);
+    script.phase(Phase::Backward).phase(Phase::Other).free(0x20_0000);
+    // The next batch, and another tensor.
+    script.alloc(0x40_0000, 3000).alloc(0x50_0000, 1500);
+    let track = script.track();
+    let categories: Vec<_> = track.blocks().iter().map(|block| crate::category(&track, &block)).collect();
+    assert_eq!(
+        categories,
+        [Category::Temporary, Category::Inputs, Category::Unknown, Category::Inputs, Category::Unknown]
+    );
+}
+
+#[test]
+fn a_recording_without_phases_tells_nothing_apart() {
+    let mut script = Script::default();
+    script.alloc(0x10_0000, 4096).free(0x10_0000);
+    let track = script.track();
+    assert_eq!(crate::category(&track, &track.blocks().iter().next().unwrap()), Category::Unknown);
+}
+
+#[test]
 fn a_step_that_does_not_end_is_told_apart_too() {
     let mut script = training();
     script.events.push(Event::Oom {

@@ -9,8 +9,8 @@ of a library, or an early `break` or `return`, is missed.
 import ast
 import linecache
 import os
-import sys
 
+from . import imports
 from .oom import is_library
 from .uncaught import HERE
 
@@ -66,10 +66,15 @@ def may_reach(sites, traceback):
 
 def _sources(paths):
     """Return the lines of these files and of all modules of the user's; `None` if any cannot be had."""
-    loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    loaded = (namespace.get("__file__") for _, namespace in imports.loaded())
     found = {path: linecache.getlines(path) for path in paths}
     for path in loaded:
-        mine = path and path.endswith(".py") and not path.startswith(PROBE) and not is_library(path)
+        mine = (
+            isinstance(path, str)
+            and path.endswith(".py")
+            and not path.startswith(PROBE)
+            and not is_library(path)
+        )
         if mine and len(found) <= MAX_FILES:
             found.setdefault(path, linecache.getlines(path))
     complete = all(found[path] for path in paths)

@@ -20,6 +20,16 @@ def after(name, function):
     _listen()
 
 
+def loaded():
+    """Yield each loaded module with its namespace. `getattr` would import what a lazy module stands for."""
+    for module in list(sys.modules.values()):
+        try:
+            yield module, object.__getattribute__(module, "__dict__")
+        except AttributeError:
+            # An object without a namespace stands in for a module.
+            continue
+
+
 def around(name, begin, end):
     """Call `begin()` right before the code of `name` runs and `end()` after it; never if it has run."""
     if name not in sys.modules:

@@ -48,6 +48,8 @@ class OutOfMemory:
         self.session = session
         self.announced = None
         self.raised = False
+        # The uncaught exception, once it was reported.
+        self.reported = None
 
     def arm(self):
         torch = self.session.torch
@@ -62,6 +64,18 @@ class OutOfMemory:
             raised(str(args[0]) if args else "")
 
         error.__init__ = made
+        # Before Python waits for threads that may never end.
+        register = getattr(threading, "_register_atexit", None)
+        if register is not None:
+            register(self._report_early)
+
+    def _report_early(self):
+        """Report the uncaught exception before threads are joined."""
+        if not self.session.ended and self.session.pid == os.getpid():
+            try:
+                self.report_uncaught()
+            except Exception as error:
+                self.session.remark("probe-failed", error, where="at the end")
 
     def _attach(self):
         try:
@@ -111,8 +125,9 @@ class OutOfMemory:
     def report_uncaught(self):
         """Report the uncaught exception at exit."""
         exception = uncaught.find()
-        if exception is None:
+        if exception is None or self.reported is exception:
             return
+        self.reported = exception
         text = str(exception)
         starved = any(status in text for status in STARVED)
         passed_on = PASSED_ON in text

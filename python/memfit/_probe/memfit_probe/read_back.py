@@ -21,6 +21,8 @@ INTEGERS = ("__int__", "__index__")
 MAX_BYTES = 4096
 # The device's codes of the types, by the size of a real number.
 CODES = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4, "complex64": 3, "complex128": 4}
+# Reads at one place within one step, after each of which it is reported.
+REPEATED = frozenset(10**power for power in range(3, 10))
 # The name of the assumption that a value affects control flow.
 DECIDES = b"deciding-number"
 
@@ -45,6 +47,8 @@ class Reads:
         self.number = unknown_floats.kind(self.decides)
         # Places at which the main thread read values that were assumed, and the number of these assumptions.
         self.sites, self.located = set(), 0
+        # Assumed reads of each place since the last complete step, whose number comes first.
+        self.step, self.repeats = 0, {}
         # A compiler depends on the types of numbers.
         self.follows = True
 
@@ -93,7 +97,19 @@ class Reads:
         """Record the place of a read that so many assumptions answered."""
         if count and threading.current_thread() is threading.main_thread():
             self.located += count
-            self.sites.add(flows.site(frames_here()))
+            site = flows.site(frames_here())
+            self.sites.add(site)
+            self._repeat(site)
+
+    def _repeat(self, site):
+        """Report a place that reads assumed values again and again within one step: its loop may not end."""
+        if self.step != self.session.reported:
+            self.step, self.repeats = self.session.reported, {}
+        count = self.repeats[site] = self.repeats.get(site, 0) + 1
+        if count in REPEATED:
+            frames = stack(frames_here())
+            if frames:
+                channel.send("repeated", place=frames[0], count=count)
 
     def may_reach(self, exception):
         """Return `False` if no assumed value can have reached the statement that raised an exception."""

@@ -3,7 +3,6 @@ torchvision data sets, by images of their size. The script's own transforms run 
 """
 
 import functools
-import sys
 from urllib.error import URLError
 
 from . import imports
@@ -235,8 +234,8 @@ class SyntheticData:
                 return module.DatasetDict(train=made, validation=made, test=made)
 
         module.load_dataset = load_dataset
-        for holder in list(sys.modules.values()):
-            if getattr(holder, "load_dataset", None) is original:
+        for holder, namespace in imports.loaded():
+            if namespace.get("load_dataset") is original:
                 holder.load_dataset = load_dataset
 
     # Samples
