@@ -11,6 +11,7 @@
 mod architecture;
 mod arguments;
 mod judge;
+mod needs;
 mod order;
 mod prices;
 mod replay;
