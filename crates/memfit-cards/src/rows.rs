@@ -87,7 +87,7 @@ pub fn price_rows(
     prices: Option<(&Prices, &PricedWork)>,
 ) {
     for row in rows {
-        let per_step = samples_per_step(row).map(|samples| (samples * u64::from(row.count)) as f64);
+        let per_step = samples_per_step(row).map(|samples| samples as f64);
         row.samples_per_s = per_step.zip(row.step_ms_estimate).map(|(samples, ms)| round(samples / ms * 1e3));
         row.price = prices.zip(per_step).and_then(|((prices, work), per_step)| {
             let offer = prices.cheapest(&row.gpu, row.count)?;

@@ -45,6 +45,8 @@ pub struct Found {
     pub first_run_s: Option<f64>,
     /// `torch.__version__`.
     pub torch: Option<String>,
+    /// Whether the command starts as many processes as there are GPUs.
+    pub launches: bool,
     /// Remarks.
     pub notes: Vec<String>,
     /// Why the script fails on every GPU.
@@ -68,6 +70,13 @@ impl Found {
         let of_batch = |known: &&(Option<u64>, Workload)| known.0 == batch || known.1.batch == batch;
         self.workloads.iter().find(of_batch).map(|(_, workload)| workload)
     }
+
+    /// Samples in an optimizer step of a row's GPUs together.
+    pub fn samples_per_step(&self, row: &CardRow) -> Option<u64> {
+        // A plan that spreads a script of one process divides its batches.
+        let processes = if row.chosen.is_some() && !self.launches { 1 } else { row.count };
+        Some(self.workload(row.batch)?.samples_per_step()? * u64::from(processes))
+    }
 }
 
 /// Finds the rows.
@@ -82,6 +91,7 @@ pub fn sweep(question: &Question, home: &Home, console: &dyn Console) -> Result<
         let arguments = own.with_batch(batch)?;
         let named = batch.or_else(|| arguments.batch());
         let processes = arguments.processes();
+        found.launches = processes.is_some();
         let counts = match question.counts.as_slice() {
             [] => vec![processes.unwrap_or(1)],
             counts => counts.to_vec(),

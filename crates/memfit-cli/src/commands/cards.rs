@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use memfit_cards::{Found, Prices, Question, arrange, price_rows, sweep};
+use memfit_cards::{Found, Prices, Question, apply_plan, arrange, price_rows, sweep, to_plan};
 use memfit_devices::{Catalogue, Device};
 use memfit_report::wire::{CardRow, CardSort, CardVerdict, CardsReport, PricedWork, schema};
 use memfit_report::{cards_page, text};
@@ -97,13 +97,13 @@ fn compare(
     };
     let arrange_all = |report: &mut CardsReport| {
         let work = prices.as_ref().zip(report.priced.as_ref());
-        let samples = |row: &CardRow| found.workload(row.batch)?.samples_per_step();
-        price_rows(&mut report.rows, samples, work);
+        price_rows(&mut report.rows, |row| found.samples_per_step(row), work);
         arrange(&mut report.rows, report.sort);
     };
     arrange_all(report);
     if args.plan > 0 {
-        plan_some(args, settings, home, printer, report);
+        let wanted = to_plan(&report.rows, report.sort, prices.as_ref(), found.launches, args.plan);
+        plan_some(args, &wanted, found.launches, settings, home, printer, report);
         arrange_all(report);
     }
     Ok(())
@@ -158,38 +158,27 @@ fn priced_work(
     Ok(PricedWork { samples, epochs, currency: prices.currency.clone() })
 }
 
-/// Searches for plans on the first GPUs that the script does not fit on as it is.
+/// Searches for plans for some rows.
 fn plan_some(
     args: &CardsArgs,
+    wanted: &[usize],
+    launches: bool,
     settings: &Settings,
     home: &Home,
     printer: &Printer,
     report: &mut CardsReport,
 ) {
-    let wanted: Vec<usize> = (0..report.rows.len())
-        .filter(|place| report.rows[*place].verdict == CardVerdict::DoesNotFit)
-        .take(args.plan)
-        .collect();
     for place in wanted {
-        let row = &report.rows[place];
-        printer.remark(&format!("searching for a plan for {}", row.name));
+        let row = &report.rows[*place];
+        let several = if row.count > 1 { format!("{} GPUs of the kind ", row.count) } else { String::new() };
+        printer.remark(&format!("searching for a plan for {several}{}", row.name));
         let command = row.command.iter().skip_while(|word| *word != "--").skip(1).map(Into::into).collect();
         let plan = plan_for(&row.gpu, row.count, args, command, settings, home, printer);
-        let row = &mut report.rows[place];
+        let row = &mut report.rows[*place];
         match plan {
-            Ok((runs, chosen)) => {
-                report.runs += runs;
-                let Some(chosen) = chosen else { continue };
-                row.verdict = CardVerdict::FitsWithPlan;
-                row.evidence = memfit_report::wire::CardEvidence::Run;
-                row.peak = Some(chosen.peak);
-                row.headroom = Some(row.capacity as i64 - chosen.peak.device_upper as i64);
-                (row.step_ms_estimate, row.step_ms_low, row.step_ms_high) =
-                    (chosen.step_ms_estimate, chosen.step_ms_low, chosen.step_ms_high);
-                if let Some(verb) = row.command.get_mut(1) {
-                    "plan".clone_into(verb);
-                }
-                row.chosen = Some(chosen);
+            Ok(plan) => {
+                report.runs += plan.evaluations;
+                apply_plan(row, plan, launches);
             }
             Err(error) => row.note = Some(format!("there is no plan: {error}")),
         }
