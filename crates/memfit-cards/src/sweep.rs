@@ -45,6 +45,8 @@ pub struct Found {
     pub first_run_s: Option<f64>,
     /// `torch.__version__`.
     pub torch: Option<String>,
+    /// Steps that the runs that ended well completed, the fewest of them.
+    pub steps: Option<u64>,
     /// Whether the command starts as many processes as there are GPUs.
     pub launches: bool,
     /// Remarks.
@@ -166,6 +168,15 @@ fn one_command(
     let rows = judge.judge_all(&rehearsal, &question.devices)?;
     found.runs += judge.runs();
     found.torch = found.torch.take().or_else(|| rows.iter().find_map(|judged| judged.report.torch.clone()));
+    let fitting = rows.iter().filter(|judged| judged.report.verdict == Verdict::Fits);
+    let completed = fitting.clone().map(|judged| judged.report.coverage.steps).min();
+    found.steps = completed.into_iter().chain(found.steps).min();
+    let only_forward = "no optimizer stepped: a step is a forward pass here";
+    if fitting.clone().any(|judged| judged.report.coverage.forward_only)
+        && !found.notes.iter().any(|note| note == only_forward)
+    {
+        found.notes.push(only_forward.to_owned());
+    }
     let cuda = found.torch.as_deref().and_then(cuda_major).unwrap_or(UNKNOWN_CUDA);
     for judged in &rows {
         for count in counts {

@@ -6,7 +6,7 @@ use memfit_cards::{Found, Prices, Question, apply_plan, arrange, price_rows, swe
 use memfit_devices::{Catalogue, Device};
 use memfit_report::wire::{CardRow, CardSort, CardVerdict, CardsReport, PricedWork, schema};
 use memfit_report::{cards_page, text};
-use memfit_run::Home;
+use memfit_run::{Home, LOCAL};
 
 use super::plan::plan_for;
 use super::{brief_problem, catalogue, conclude, seconds_since};
@@ -75,9 +75,10 @@ fn compare(
     report: &mut CardsReport,
 ) -> Result<(), CliError> {
     let catalogue = catalogue(args.script.catalogue.as_deref(), settings)?;
+    let devices = chosen(args, &catalogue)?;
     let prices = args.prices.as_deref().map(|path| Prices::read(path, &catalogue)).transpose()?;
     let question = Question {
-        devices: chosen(args, &catalogue)?,
+        devices,
         counts: args.count.clone(),
         batches: args.batch.clone(),
         proves_all: args.prove,
@@ -90,6 +91,7 @@ fn compare(
     report.first_run_s = found.first_run_s.map(|seconds| (seconds * 1000.0).round() / 1000.0);
     report.torch = found.torch.take();
     report.notes = std::mem::take(&mut found.notes);
+    report.steps = found.steps.unwrap_or(report.steps);
     report.problem = found.problem.take();
     report.priced = match &prices {
         Some(prices) => Some(priced_work(args, prices, &found, report)?),
@@ -113,7 +115,13 @@ fn compare(
 fn chosen(args: &CardsArgs, catalogue: &Catalogue) -> Result<Vec<Device>, CliError> {
     let mut devices: Vec<Device> = Vec::new();
     for name in &args.gpu {
-        let device = catalogue.find(name)?;
+        let device = catalogue.find(name).map_err(|error| match name.split_once(':') {
+            Some((kind, count)) if catalogue.find(kind).is_ok() => {
+                CliError::CardWithCount { name: kind.to_owned(), count: count.to_owned() }
+            }
+            _ if name.eq_ignore_ascii_case(LOCAL) => CliError::CardsOfLocal,
+            _ => error.into(),
+        })?;
         if !devices.contains(device) {
             devices.push(device.clone());
         }
@@ -152,6 +160,9 @@ fn priced_work(
         (None, None, Some(epoch)) => (epoch, Some(1)),
         (None, _, None) => (DEFAULT_SAMPLES, None),
     };
+    if !report.rows.iter().any(|row| prices.cheapest(&row.gpu, row.count).is_some()) {
+        report.notes.push("the price file has no offer for any of these GPUs and counts".to_owned());
+    }
     if report.problem.is_none() && found.workloads.iter().all(|(_, workload)| workload.batch.is_none()) {
         report.notes.push("the size of a batch is not known, so neither samples a second nor prices are: `--batch` gives it where an argument of the command holds it".to_owned());
     }
@@ -170,7 +181,7 @@ fn plan_some(
 ) {
     for place in wanted {
         let row = &report.rows[*place];
-        let several = if row.count > 1 { format!("{} GPUs of the kind ", row.count) } else { String::new() };
+        let several = if row.count > 1 { format!("{} of ", row.count) } else { String::new() };
         printer.remark(&format!("searching for a plan for {several}{}", row.name));
         let command = row.command.iter().skip_while(|word| *word != "--").skip(1).map(Into::into).collect();
         let plan = plan_for(&row.gpu, row.count, args, command, settings, home, printer);
