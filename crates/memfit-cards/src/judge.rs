@@ -391,18 +391,18 @@ impl Judge {
             let depends = report.verdict == Verdict::Error || outcome.asks_size() || outcome.catches();
             let replay = replay.filter(|_| !depends);
             let ran = Ran { device: cards[0].clone(), cards, outcome, report, replay, path };
-            self.learn(need, ran);
+            self.learn(&need, ran);
         }
         Ok(())
     }
 
-    fn learn(&mut self, need: Need, ran: Ran) {
+    fn learn(&mut self, need: &Need, ran: Ran) {
         match need {
             Need::Representative(capability) => {
-                self.recorded.push(Recorded { capability, samples: vec![ran] });
+                self.recorded.push(Recorded { capability: *capability, samples: vec![ran] });
             }
             Need::Fewest { capability, .. } => {
-                let recorded = self.recorded.iter_mut().find(|known| known.capability == capability);
+                let recorded = self.recorded.iter_mut().find(|known| known.capability == *capability);
                 if let Some(recorded) = recorded {
                     recorded.samples.push(ran);
                 }
