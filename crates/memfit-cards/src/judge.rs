@@ -26,7 +26,6 @@ use memfit_run::{
 use crate::architecture::{Architecture, UNLIMITED, architectures};
 use crate::needs::{Need, chosen};
 use crate::replay::{Replay, Site, path};
-use crate::rows::NO_KERNELS;
 
 /// A replay is believed where this share of the GPU more or less changes nothing, and no fewer bytes.
 const EDGE_SHARE: u64 = 100;
@@ -36,6 +35,8 @@ const MIN_EDGE: u64 = 128 << 20;
 const UNMEASURED_SPREAD: u64 = 4;
 /// Architectures that may fail, with none that did not, before the script is taken to fail everywhere.
 const MAX_FAILED: usize = 2;
+/// The kind of failure that is the GPU's and not the script's.
+pub(crate) const NO_KERNELS: &str = "no-kernels-for-card";
 
 /// The verdict on one GPU.
 #[derive(Clone, Debug)]
