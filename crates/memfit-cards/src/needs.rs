@@ -42,8 +42,8 @@ impl Need {
     }
 }
 
-/// The runs to make next, of all that are needed: those that none of the others may make needless. `tried` are
-/// the bytes that the allocator could get on GPUs that were run.
+/// The runs to make next, of all that are needed: those that none of the others may make needless. `tried`
+/// are the bytes that the allocator could get on GPUs that were run.
 pub(crate) fn chosen(needs: Vec<Need>, tried: &[(ComputeCapability, u64)]) -> Vec<Need> {
     let mut chosen: Vec<Need> = Vec::new();
     let mut groups: Vec<Vec<(u64, Need)>> = Vec::new();
