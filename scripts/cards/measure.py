@@ -1,13 +1,13 @@
 """Replayed verdicts beside runs, and the time of a whole table beside one run.
 
-    python scripts/cards/measure.py [--sample N] [--seed N] [--only NAME]
+    python scripts/cards/measure.py [--sample N] [--seed N] [--only NAME] [--anew]
 
 Each workload's table of all cards is made once. Then the same script is run (`--prove`) on a seeded sample of
 the cards that the table decided by a replay, half of them those with the least headroom, where a replay is
 likeliest to be wrong. The verdict, the peaks and the step's estimate of the two are compared.
 
 Each workload's result goes to measurements/cards.json as soon as it is there, and what is there already is
-not measured again. The table is measurements/cards.md.
+not measured again without `--anew`. The table is measurements/cards.md.
 """
 
 from __future__ import annotations
