@@ -1,13 +1,13 @@
 """Replayed verdicts beside runs, and the time of a whole table beside one run.
 
-    python scripts/cards/measure.py [--sample N] [--seed N] [--only NAME]
+    python scripts/cards/measure.py [--sample N] [--seed N] [--only NAME] [--anew]
 
 Each workload's table of all cards is made once. Then the same script is run (`--prove`) on a seeded sample of
 the cards that the table decided by a replay, half of them those with the least headroom, where a replay is
 likeliest to be wrong. The verdict, the peaks and the step's estimate of the two are compared.
 
 Each workload's result goes to measurements/cards.json as soon as it is there, and what is there already is
-not measured again. The table is measurements/cards.md.
+not measured again without `--anew`. The table is measurements/cards.md.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ import argparse
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
 STORE = ROOT / "measurements" / "cards.json"
@@ -59,16 +63,26 @@ def cards(command: list[str], *options: str) -> dict[str, Any]:
         return document
 
 
-def seconds_of_a_run(command: list[str]) -> float:
-    """How long one `memfit run` of the command takes."""
+def run_once(command: list[str]) -> None:
+    """One `memfit run` of the command, on a card on which it fits."""
     memfit = os.environ.get("MEMFIT_COMMAND", "memfit")
-    began = time.monotonic()
     subprocess.run(
         [memfit, "run", "--quiet", "--no-prove", "--gpu", "h200", "--", *command],
         capture_output=True,
         check=False,
     )
-    return time.monotonic() - began
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
+    """A result, the seconds that it took, and the seconds of processors that its processes took."""
+
+    def processors() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    began, spent = time.monotonic(), processors()
+    result = work()
+    return result, round(time.monotonic() - began, 1), round(processors() - spent, 1)
 
 
 def sample(rows: list[dict[str, Any]], size: int, seed: int) -> list[str]:
@@ -98,8 +112,8 @@ def measured(line: str, size: int, seed: int) -> dict[str, Any]:
     """What one workload gives."""
     script, *arguments = line.split()
     command = [sys.executable, str(ROOT / "workloads" / script), *arguments]
-    one = seconds_of_a_run(command)
-    table = cards(command)
+    _, run_s, run_processor_s = timed(lambda: run_once(command))
+    table, table_s, table_processor_s = timed(lambda: cards(command))
     rows = {row["gpu"]: row for row in table["rows"]}
     chosen = sample(table["rows"], size, seed)
     options = [word for gpu in chosen for word in ("--gpu", gpu)]
@@ -107,8 +121,10 @@ def measured(line: str, size: int, seed: int) -> dict[str, Any]:
     verdicts = [row["verdict"] for row in table["rows"]]
     return {
         "command": line,
-        "run_s": round(one, 1),
-        "table_s": round(table["wall_s"], 1),
+        "run_s": run_s,
+        "run_processor_s": run_processor_s,
+        "table_s": table_s,
+        "table_processor_s": table_processor_s,
         "runs": table["runs"],
         "verdicts": {verdict: verdicts.count(verdict) for verdict in sorted(set(verdicts))},
         "ran": sum(row["evidence"] == "run" for row in table["rows"]),
@@ -121,10 +137,11 @@ def table(results: dict[str, Any]) -> str:
     out = [
         "# `memfit cards`: replayed verdicts beside runs\n",
         "Made by `scripts/cards/measure.py`, which says how. The tables have all cards of the catalogue; of those",
-        "that a replay decided, a seeded sample was run, half of it the cards with the least headroom. Other programs",
-        "ran on the machine meanwhile (two cores), so times compare roughly.\n",
-        "| workload | fits, does not, unknown | one run | the table | times | runs | sample | verdicts equal | peaks differ by at most | steps differ by at most |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "that a replay decided, a seeded sample was run, half of it the cards with the least headroom. Beside each time",
+        "in seconds is that of the processors. Other programs may have run on the machine meanwhile (two cores), which",
+        "changes the first and not the second.\n",
+        "| workload | fits, does not, unknown | one run | the table | times | runs | decided by a run | sample | verdicts equal | peaks differ by at most | steps differ by at most |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for result in results.values():
         verdicts = result["verdicts"]
@@ -135,8 +152,10 @@ def table(results: dict[str, Any]) -> str:
         out.append(
             f"| `{result['command']}` "
             f"| {verdicts.get('fits-as-is', 0)}, {verdicts.get('does-not-fit', 0)}, {verdicts.get('unknown', 0)} "
-            f"| {result['run_s']} s | {result['table_s']} s | {result['table_s'] / result['run_s']:.1f} "
-            f"| {result['runs']} | {len(pairs)} | {equal} of {len(pairs)} "
+            f"| {result['run_s']} ({result['run_processor_s']}) | {result['table_s']} ({result['table_processor_s']}) "
+            f"| {result['table_s'] / result['run_s']:.1f} "
+            f"({result['table_processor_s'] / result['run_processor_s']:.1f}) "
+            f"| {result['runs']} | {result['ran']} | {len(pairs)} | {equal} of {len(pairs)} "
             f"| {f'{max(peaks) / MIB:.1f} MiB' if peaks else ''} "
             f"| {f'{max(steps) * 100:.1f} %' if steps else ''} |"
         )
@@ -145,11 +164,12 @@ def table(results: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sample", type=int, default=10, help="cards that are run")
+    parser.add_argument("--sample", type=int, default=6, help="cards that are run")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=sorted(WORKLOADS))
+    parser.add_argument("--anew", action="store_true", help="measure again what was measured before")
     args = parser.parse_args()
-    results: dict[str, Any] = json.loads(STORE.read_text()) if STORE.exists() else {}
+    results: dict[str, Any] = json.loads(STORE.read_text()) if STORE.exists() and not args.anew else {}
     for name, line in WORKLOADS.items():
         if name in results or args.only not in (None, name):
             continue

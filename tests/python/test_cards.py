@@ -132,6 +132,54 @@ def test_a_script_that_halves_its_batch_fits_where_a_run_shows_it(folder: Path) 
     assert rows["rtx-6000-ada"]["evidence"] == "replayed"
 
 
+# Parameters, gradients and Adam's state take more than a card of 8 GiB has, and less than two.
+LARGE = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+with torch.device("cuda"):
+    model = nn.Sequential(*(nn.Linear(8192, 8192) for _ in range(8)))
+optimizer = torch.optim.AdamW(model.parameters())
+for (x,) in DataLoader(TensorDataset(torch.zeros(96, 8192)), batch_size=32):
+    loss = model(x.cuda()).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_cards_between_two_equal_runs_are_not_run(folder: Path) -> None:
+    script = str(WORKLOADS / "catch_oom.py")
+    names = ("t4", "rtx-2080-super", "rtx-2080", "rtx-2070-super", "rtx-2070", "rtx-2060-super")
+    of = [word for name in names for word in ("--gpu", name)]
+    command = ["--", sys.executable, script, "--batch-size", "512"]
+    found = by_name(cards(folder, *of, *command))
+    proven = by_name(cards(folder, *of, "--prove", *command))
+    assert {row["evidence"] for row in proven.values()} == {"run"}
+    for name, row in proven.items():
+        assert found[name]["verdict"] == row["verdict"], name
+        assert found[name]["peak"] == row["peak"], name
+        assert found[name]["step_ms_estimate"] == pytest.approx(row["step_ms_estimate"], rel=0.05), name
+
+
+def test_a_plan_for_several_cards_divides_one_batch(folder: Path) -> None:
+    (folder / "large.py").write_text(LARGE)
+    of = ["--gpu", "rtx-4060", "--count", "2", "--plan", "1", "--", sys.executable, "large.py"]
+    (row,) = cards(folder, *of)["rows"]
+    assert (row["verdict"], row["evidence"], row["count"]) == ("fits-with-plan", "run", 2)
+    degrees = row["chosen"]["parallel"]
+    assert degrees["replicate"] * degrees["shard"] * degrees["tensor"] == 2
+    assert row["samples_per_s"] == pytest.approx(32 * 1000 / row["step_ms_estimate"], rel=0.01)
+    assert "share each batch" in row["note"]
+
+
+def test_what_did_not_run_is_not_said_to_have_run(folder: Path) -> None:
+    (folder / "idle.py").write_text("import torch\ntorch.zeros(1 << 28, device='cuda')\n")
+    document = cards(folder, "--gpu", "l4", "--", sys.executable, "idle.py")
+    assert document["steps"] == 0
+    assert document["rows"][0]["verdict"] == "fits-as-is"
+
+
 def test_questions_without_an_answer(folder: Path) -> None:
     failing = str(WORKLOADS / "failing.py")
     document = cards(folder, "--gpu", "l4", "--", sys.executable, failing, status=2)
@@ -140,6 +188,8 @@ def test_questions_without_an_answer(folder: Path) -> None:
         (["--batch", "8", "--", sys.executable, "asking.py"], "usage"),
         (["--architecture", "abacus", "--", sys.executable, "asking.py"], "usage"),
         (["--prices", "asking.py", "--", sys.executable, "asking.py"], "prices"),
+        (["--gpu", "l4:2", "--", sys.executable, "asking.py"], "usage"),
+        (["--gpu", "local", "--", sys.executable, "asking.py"], "usage"),
     ]:
         assert cards(folder, *arguments, status=2)["problem"]["kind"] == kind
     small = ["--gpu", "rtx-4050-laptop", "--", sys.executable, "train.py", "--batch-size", str(64 << 14)]

@@ -1,23 +1,31 @@
 //! Verdicts on many GPUs from few runs.
 //!
 //! Each architecture's representative runs once, with unlimited memory. What its allocator was asked for is
-//! then replayed with the memory of every other GPU. A GPU is run itself where a replay could be wrong:
+//! then replayed with the memory of every other GPU. That is not enough where
 //!
 //! * the verdict would turn with a little more or less memory ([`edge`]), or within the difference that the
-//!   number of multiprocessors makes, which a second run of the architecture measures where it matters;
+//!   number of multiprocessors makes ([`Spread`]);
 //! * it fits only because the allocator gives cached memory back;
-//! * the script asks how large its GPU is, or has caught an out-of-memory error;
+//! * the script catches an out-of-memory error and goes on, or asks how large its GPU is;
 //! * nobody has seen yet whether it catches one in that part of the training.
+//!
+//! There, GPUs are run. One that lies between two of them is decided by these if their allocators did the
+//! same, and if the script does not ask how large its GPU is ([`Judge::between`]).
+//!
+//! [`Judge::decide`] says which run a verdict still needs. Runs that do not depend on each other are made at
+//! the same time.
 
+use memfit_channel::message::Training;
 use memfit_devices::{ComputeCapability, Device};
 use memfit_recording::Track;
-use memfit_report::wire::{CardEvidence, Peak, RunReport, Verdict};
+use memfit_report::wire::{CardEvidence, Peak, Problem, RunReport, Verdict};
 use memfit_run::{
     Card, Changes, Console, Ended, Outcome, Progress, Rehearsal, Replayed, Request, RunError, report,
 };
 
 use crate::architecture::{Architecture, UNLIMITED, architectures};
-use crate::replay::{Replay, Site};
+use crate::needs::{Need, chosen};
+use crate::replay::{Replay, Site, path};
 
 /// A replay is believed where this share of the GPU more or less changes nothing, and no fewer bytes.
 const EDGE_SHARE: u64 = 100;
@@ -25,6 +33,10 @@ const MIN_EDGE: u64 = 128 << 20;
 /// Some kernels' workspaces grow with the number of multiprocessors. Where even a part of the peak (one in so
 /// many) more or less changes nothing, it is not measured how much that is.
 const UNMEASURED_SPREAD: u64 = 4;
+/// Architectures that may fail, with none that did not, before the script is taken to fail everywhere.
+const MAX_FAILED: usize = 2;
+/// The kind of failure that is the GPU's and not the script's.
+pub(crate) const NO_KERNELS: &str = "no-kernels-for-card";
 
 /// The verdict on one GPU.
 #[derive(Clone, Debug)]
@@ -39,32 +51,58 @@ pub struct Judged {
     pub evidence: CardEvidence,
 }
 
-/// The recorded runs of one architecture: the representative's, and where it was needed, the run of the GPU
-/// with the fewest multiprocessors.
+/// The recorded runs of one architecture with unlimited memory: the representative's, and where it was
+/// needed, the run of the GPU with the fewest multiprocessors.
 #[derive(Debug)]
 struct Recorded {
     capability: ComputeCapability,
-    samples: Vec<Sample>,
+    samples: Vec<Ran>,
 }
 
-/// A run with unlimited memory.
+/// A run on one GPU.
 #[derive(Debug)]
-struct Sample {
-    sm_count: u32,
+struct Ran {
+    device: Device,
     /// The GPUs that were timed beside it, its own first.
     cards: Vec<Device>,
     outcome: Outcome,
     report: RunReport,
     /// The repeatable calls; `None` where every GPU has to be run.
     replay: Option<Replay>,
+    /// A digest of what the allocator did; `None` where a single one does not stand for the run.
+    path: Option<u64>,
+}
+
+/// What the number of multiprocessors changes about the peak of an architecture's GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spread {
+    /// At most so many bytes, as runs show.
+    Known(u64),
+    /// No run has shown it yet.
+    Unmeasured,
+    /// The runs that should show it cannot be compared.
+    Unknown,
+}
+
+/// What a replay says.
+enum Clear {
+    /// So many bytes more or less change nothing about this outcome.
+    Yes(Replayed),
+    /// Memory runs out where no run has shown yet whether the script catches that.
+    Unseen(Site),
+    /// The outcome depends on so many bytes more or less.
+    No,
 }
 
 /// Judges GPUs for one command, whose [`Rehearsal`] each question is handed.
 #[derive(Debug)]
 pub struct Judge {
     request: Request,
+    /// Those with most GPUs first: old and new ones are the likeliest to have no kernels in this torch.
     architectures: Vec<Architecture>,
     recorded: Vec<Recorded>,
+    /// Runs on GPUs with their own memory.
+    ran: Vec<Ran>,
     /// Whether every GPU is run.
     proves_all: bool,
     /// Whether the script was seen to catch an out-of-memory error.
@@ -81,10 +119,13 @@ pub struct Judge {
 impl Judge {
     /// Judges these GPUs; the request's own GPU is not read. `proves_all` runs the script on each of them.
     pub fn new(request: &Request, devices: &[Device], proves_all: bool, console: &dyn Console) -> Self {
+        let mut architectures = architectures(devices);
+        architectures.sort_by_key(|architecture| std::cmp::Reverse(architecture.cards.len()));
         Self {
             request: request.clone(),
-            architectures: architectures(devices),
+            architectures,
             recorded: Vec::new(),
+            ran: Vec::new(),
             proves_all,
             catches: false,
             fatal: Vec::new(),
@@ -99,25 +140,113 @@ impl Judge {
         self.runs
     }
 
-    /// The verdict on a GPU.
-    pub fn judge(&mut self, rehearsal: &mut Rehearsal<'_>, device: &Device) -> Result<Judged, RunError> {
-        let index = self.recorded(rehearsal, device)?;
-        let first = &self.recorded[index].samples[0];
-        if first.report.verdict == Verdict::Error {
-            return Ok(self.failed(device, &first.outcome));
+    /// Runs one architecture after the other until the script goes through on one. Returns the problem of a
+    /// script that fails on several for reasons that are not the GPU's.
+    pub fn start(&mut self, rehearsal: &Rehearsal<'_>) -> Result<Option<Problem>, RunError> {
+        let mut failures = 0;
+        for place in 0..self.architectures.len() {
+            let capability = self.architectures[place].capability;
+            self.meet(rehearsal, vec![Need::Representative(capability)])?;
+            let Some(report) = self.recorded(capability).map(|recorded| &recorded.samples[0].report) else {
+                continue;
+            };
+            if report.verdict != Verdict::Error {
+                return Ok(None);
+            }
+            let problem = report.problem.clone();
+            failures += usize::from(problem.as_ref().is_some_and(|problem| problem.kind != NO_KERNELS));
+            if failures >= MAX_FAILED {
+                return Ok(problem);
+            }
         }
-        let replayed = if self.proves_all { None } else { self.replayed(rehearsal, index, device)? };
-        let (report, evidence) = match replayed {
-            Some(report) => (report, CardEvidence::Replayed),
-            None => (self.run(rehearsal, device)?, CardEvidence::Run),
-        };
-        let needed = Some(needed(self.sample(index, device), device));
-        Ok(Judged { device: device.clone(), report, needed, evidence })
+        Ok(None)
+    }
+
+    /// The facts about the training from the first run that had any, and the GPU that went through.
+    pub(crate) fn training(&self) -> Option<(&Device, Option<&Training>)> {
+        let mut through = self
+            .recorded
+            .iter()
+            .map(|recorded| &recorded.samples[0])
+            .filter(|sample| sample.report.verdict != Verdict::Error);
+        let first = through.next()?;
+        let told =
+            |sample: &'_ Ran| sample.outcome.facts.fullest().is_some_and(|rank| rank.training.is_some());
+        let teller = std::iter::once(first).chain(through).find(|sample| told(sample)).unwrap_or(first);
+        Some((&first.device, teller.outcome.facts.fullest().and_then(|rank| rank.training.as_ref())))
+    }
+
+    /// The verdict on a GPU.
+    pub fn judge(&mut self, rehearsal: &Rehearsal<'_>, device: &Device) -> Result<Judged, RunError> {
+        loop {
+            match self.decide(device) {
+                Ok(judged) => return Ok(*judged),
+                Err(need) => self.meet(rehearsal, vec![need])?,
+            }
+        }
+    }
+
+    /// The verdicts on GPUs, in their order.
+    pub fn judge_all(
+        &mut self,
+        rehearsal: &Rehearsal<'_>,
+        devices: &[Device],
+    ) -> Result<Vec<Judged>, RunError> {
+        let mut judged: Vec<Option<Judged>> = devices.iter().map(|_| None).collect();
+        loop {
+            let mut needs = Vec::new();
+            for (device, place) in devices.iter().zip(&mut judged) {
+                if place.is_none() {
+                    match self.decide(device) {
+                        Ok(found) => *place = Some(*found),
+                        Err(need) => needs.push(need),
+                    }
+                }
+            }
+            if needs.is_empty() {
+                return Ok(judged.into_iter().flatten().collect());
+            }
+            let tried: Vec<(ComputeCapability, u64)> = self
+                .ran
+                .iter()
+                .map(|ran| (ran.device.compute_capability, self.limit(&ran.device).unwrap_or(0)))
+                .collect();
+            self.meet(rehearsal, chosen(needs, &tried))?;
+        }
     }
 
     /// Whether a run on a GPU is seen to fit.
-    pub fn proves(&mut self, rehearsal: &mut Rehearsal<'_>, device: &Device) -> Result<bool, RunError> {
-        Ok(self.run(rehearsal, device)?.verdict == Verdict::Fits)
+    pub fn proves(&mut self, rehearsal: &Rehearsal<'_>, device: &Device) -> Result<bool, RunError> {
+        if self.ran_on(device).is_none() {
+            self.meet(rehearsal, vec![Need::Run(Box::new(device.clone()))])?;
+        }
+        Ok(self.ran_on(device).is_some_and(|ran| ran.report.verdict == Verdict::Fits))
+    }
+
+    /// The verdict on a GPU from the runs so far, or the run that it still needs.
+    fn decide(&self, device: &Device) -> Result<Box<Judged>, Need> {
+        let capability = device.compute_capability;
+        let Some(recorded) = self.recorded(capability) else {
+            return Err(Need::Representative(capability));
+        };
+        let first = &recorded.samples[0];
+        if first.report.verdict == Verdict::Error {
+            return Ok(Box::new(self.failed(device, &first.outcome)));
+        }
+        let (report, evidence) = if let Some(ran) = self.ran_on(device) {
+            (ran.report.clone(), CardEvidence::Run)
+        } else if self.proves_all {
+            return Err(Need::Run(Box::new(device.clone())));
+        } else {
+            let report = match self.replayed(recorded, device) {
+                Err(Need::Run(_)) => self.between(recorded, device)?,
+                Err(Need::Unseen(..)) if self.catches => self.between(recorded, device)?,
+                replayed => replayed?,
+            };
+            (report, CardEvidence::Replayed)
+        };
+        let needed = Some(needed(recorded.sample(device), device));
+        Ok(Box::new(Judged { device: device.clone(), report, needed, evidence }))
     }
 
     /// The verdict on a GPU where the representative's run had none.
@@ -129,186 +258,216 @@ impl Judge {
         Judged { device: device.clone(), report: report(&request, outcome), needed: None, evidence }
     }
 
-    /// The report on a GPU by a replay; `None` where the GPU has to be run.
-    fn replayed(
-        &mut self,
-        rehearsal: &mut Rehearsal<'_>,
-        index: usize,
-        device: &Device,
-    ) -> Result<Option<RunReport>, RunError> {
-        if self.catches {
-            return Ok(None);
-        }
-        let sample = self.sample(index, device);
+    /// The report on a GPU by a replay, or the run that is needed instead.
+    fn replayed(&self, recorded: &Recorded, device: &Device) -> Result<RunReport, Need> {
+        let run = || Need::Run(Box::new(device.clone()));
+        let sample = recorded.sample(device);
         let own_edge = edge(device.memory.get()) + 2 * sample.outcome.pending();
-        let mut allowance = own_edge;
-        if sample.sm_count != device.sm_count {
-            let unmeasured = own_edge + sample.report.peak.reserved / UNMEASURED_SPREAD;
-            if self.clear(index, device, unmeasured).is_some() {
-                allowance = unmeasured;
-            } else {
-                match self.spread(rehearsal, index)? {
-                    Some(spread) => allowance += 2 * spread,
-                    None => return Ok(None),
-                }
+        let spread = self.spread(recorded, device);
+        let allowance = match spread {
+            Spread::Known(spread) => own_edge + 2 * spread,
+            Spread::Unmeasured => own_edge + sample.report.peak.reserved / UNMEASURED_SPREAD,
+            Spread::Unknown => return Err(run()),
+        };
+        let replayed = match self.clear(sample, device, allowance).ok_or_else(run)? {
+            Clear::Yes(replayed) => replayed,
+            Clear::Unseen(site) => return Err(Need::Unseen(site, Box::new(device.clone()))),
+            Clear::No if spread == Spread::Unmeasured => {
+                let path = sample.path;
+                return Err(self.fewest(recorded.capability).map_or_else(run, |fewest| Need::Fewest {
+                    capability: recorded.capability,
+                    sm_count: fewest.sm_count,
+                    path,
+                }));
             }
-        }
-        let Some(replayed) = self.clear(index, device, allowance) else { return Ok(None) };
-        let report = self.report_of(index, device, replayed);
+            Clear::No => return Err(run()),
+        };
+        let request = self.request_on(device.clone());
+        let report = report(&request, &sample.outcome.moved(&request, replayed, sample.place(device)));
         // What the whole run did (sizes that it read, numbers) raises no doubt about a run that ends before.
         let is_sound = replayed.ran_out.is_none() || report.verdict == Verdict::Oom;
-        Ok(is_sound.then_some(report))
+        if is_sound { Ok(report) } else { Err(run()) }
     }
 
-    /// The outcome of a replay, where so many bytes more or less change nothing about the verdict.
-    fn clear(&self, index: usize, device: &Device, allowance: u64) -> Option<Replayed> {
-        let sample = self.sample(index, device);
+    /// The outcome of a replay, where so many bytes more or less change nothing about the verdict; `None`
+    /// where the run cannot be repeated.
+    fn clear(&self, sample: &Ran, device: &Device, allowance: u64) -> Option<Clear> {
         let replay = sample.replay.as_ref()?;
-        let limit = device.memory.get().saturating_sub(sample.outcome.outside_on(device).upper);
-        let (with_more, _) = replay.within(limit.saturating_add(allowance));
+        let limit = sample.limit(device);
+        if sample.report.peak.reserved.saturating_add(allowance) <= limit {
+            return Some(Clear::Yes(replay.within(limit).0));
+        }
         let (with_less, site) = replay.within(limit.saturating_sub(allowance));
-        let unpressed = sample.report.peak.reserved.saturating_add(allowance) <= limit;
-        let is_clear = match (with_less.ran_out, with_more.ran_out) {
-            (None, None) => unpressed,
-            // Whether it would be caught is only known where that was seen.
-            (Some(_), Some(_)) => site.is_some_and(|site| self.fatal.contains(&site)),
-            _ => false,
-        };
-        is_clear.then(|| replay.within(limit).0)
-    }
-
-    fn report_of(&self, index: usize, device: &Device, replayed: Replayed) -> RunReport {
-        let sample = self.sample(index, device);
-        let request = self.request_on(device.clone());
-        let place = sample.cards.iter().position(|card| card.id == device.id).unwrap_or(usize::MAX);
-        report(&request, &sample.outcome.moved(&request, replayed, place))
-    }
-
-    /// The run that stands for a GPU: one with as many multiprocessors, else the representative's.
-    fn sample(&self, index: usize, device: &Device) -> &Sample {
-        let samples = &self.recorded[index].samples;
-        samples.iter().find(|sample| sample.sm_count == device.sm_count).unwrap_or(&samples[0])
-    }
-
-    /// Bytes by which the peaks of the GPU with the fewest multiprocessors differ from the representative's,
-    /// as a run shows; `None` where they cannot be compared.
-    fn spread(&mut self, rehearsal: &mut Rehearsal<'_>, index: usize) -> Result<Option<u64>, RunError> {
-        if self.recorded[index].samples.len() < 2 {
-            let capability = self.recorded[index].capability;
-            let fewest = self
-                .architectures
-                .iter()
-                .find(|found| found.capability == capability)
-                .and_then(|found| found.cards.iter().min_by_key(|card| card.sm_count))
-                .cloned();
-            let Some(fewest) = fewest else { return Ok(None) };
-            let sample = self.sampled(rehearsal, fewest, |card, own| card.sm_count == own.sm_count)?;
-            self.recorded[index].samples.push(sample);
+        let (Some(_), Some(site)) = (with_less.ran_out, site) else { return Some(Clear::No) };
+        if replay.within(limit.saturating_add(allowance)).0.ran_out.is_none() {
+            return Some(Clear::No);
         }
-        let [most, fewest, ..] = self.recorded[index].samples.as_slice() else { return Ok(None) };
-        let comparable = fewest.report.verdict == most.report.verdict && fewest.replay.is_some();
-        let (a, b) = (most.report.peak, fewest.report.peak);
-        let spread = a.reserved.abs_diff(b.reserved).max(a.allocated.abs_diff(b.allocated));
-        Ok(comparable.then_some(spread))
-    }
-
-    /// Runs the script on a GPU.
-    fn run(&mut self, rehearsal: &mut Rehearsal<'_>, device: &Device) -> Result<RunReport, RunError> {
-        let request = self.request_on(device.clone());
-        let (mut outcome, tracks) = self.perform(rehearsal, &request, &device.name)?;
-        self.settle(rehearsal, &request, &mut outcome)?;
-        self.catches |= outcome.catches();
-        let report = report(&request, &outcome);
-        if report.verdict == Verdict::Oom
-            && !outcome.catches()
-            && let Some(site) = self.site_of(device, &outcome, &tracks)
-            && !self.fatal.contains(&site)
-        {
-            self.fatal.push(site);
-        }
-        Ok(report)
-    }
-
-    /// The part of the training in which a replay runs out of memory on a GPU where a run did.
-    fn site_of(&self, device: &Device, outcome: &Outcome, tracks: &[Track]) -> Option<Site> {
-        outcome.lone_track(tracks)?;
-        let index = self.recorded.iter().position(|known| known.capability == device.compute_capability)?;
-        let sample = self.sample(index, device);
-        let limit = device.memory.get().saturating_sub(sample.outcome.outside_on(device).upper);
-        sample.replay.as_ref()?.within(limit).1
-    }
-
-    /// The place of the runs that stand for a GPU; the representative's is made where it was not yet.
-    fn recorded(&mut self, rehearsal: &mut Rehearsal<'_>, device: &Device) -> Result<usize, RunError> {
-        let capability = device.compute_capability;
-        if let Some(found) = self.recorded.iter().position(|known| known.capability == capability) {
-            return Ok(found);
-        }
-        let representative = self
-            .architectures
-            .iter()
-            .find(|found| found.capability == capability)
-            .map_or(device, Architecture::representative)
-            .clone();
-        let sample = self.sampled(rehearsal, representative, |_, _| true)?;
-        self.recorded.push(Recorded { capability, samples: vec![sample] });
-        Ok(self.recorded.len() - 1)
-    }
-
-    /// Runs the script on a GPU with unlimited memory; those of its architecture that are `timed` have their
-    /// clocks beside it.
-    fn sampled(
-        &mut self,
-        rehearsal: &mut Rehearsal<'_>,
-        own: Device,
-        timed: impl Fn(&Device, &Device) -> bool,
-    ) -> Result<Sample, RunError> {
-        let others = self
-            .architectures
-            .iter()
-            .filter(|found| found.capability == own.compute_capability)
-            .flat_map(|found| &found.cards)
-            .filter(|card| card.id != own.id && timed(card, &own));
-        let cards: Vec<Device> = std::iter::once(&own).chain(others).cloned().collect();
-        let (name, sm_count) = (own.name.clone(), own.sm_count);
-        let request = Request { beside: cards.clone(), ..self.request_on(own.with_memory(UNLIMITED)) };
-        let (mut outcome, tracks) = self.perform(rehearsal, &request, &name)?;
-        self.settle(rehearsal, &request, &mut outcome)?;
-        let report = report(&request, &outcome);
-        let depends = report.verdict == Verdict::Error || outcome.asks_size() || outcome.catches();
-        let replay = if depends || outcome.lone_track(&tracks).is_none() {
-            None
+        // Whether it would be caught is only known where that was seen.
+        Some(if !self.catches && self.fatal.contains(&site) {
+            Clear::Yes(replay.within(limit).0)
         } else {
-            let recording = outcome.recording(&request, tracks);
-            let peak = (report.peak.allocated, report.peak.reserved);
-            outcome
-                .lone_track(&recording.tracks)
-                .map(|(track, device)| Replay::new(&recording, track, device, peak))
-        };
-        Ok(Sample { sm_count, cards, outcome, report, replay })
+            Clear::Unseen(site)
+        })
     }
 
+    /// The report on a GPU where a replay is not enough: that of runs of its architecture in which the
+    /// allocator did the same, on GPUs with no more and no less memory, and no more and no fewer
+    /// multiprocessors. Each request that was served with less memory is served with more, and each that was
+    /// refused with more is refused with less, so nothing is different between them.
+    fn between(&self, recorded: &Recorded, device: &Device) -> Result<RunReport, Need> {
+        let is_plain =
+            |ran: &Ran| ran.path.is_some() && !ran.outcome.asks_size() && ran.outcome.pending() == 0;
+        let sample = recorded.sample(device);
+        if !is_plain(sample) {
+            return Err(Need::Run(Box::new(device.clone())));
+        }
+        let place = |device: &Device| (sample.limit(device), device.sm_count);
+        let (limit, sm_count) = place(device);
+        let runs = self
+            .ran
+            .iter()
+            .filter(|ran| ran.device.compute_capability == recorded.capability && is_plain(ran));
+        let is_enclosed = |ran: &&Ran| {
+            let alike = || runs.clone().filter(|other| other.path == ran.path).map(|ran| place(&ran.device));
+            alike().any(|(there, _)| there <= limit)
+                && alike().any(|(there, _)| there >= limit)
+                && alike().any(|(_, count)| count <= sm_count)
+                && alike().any(|(_, count)| count >= sm_count)
+        };
+        let Some(ran) = runs.clone().find(is_enclosed) else {
+            return Err(Need::Between(limit, Box::new(device.clone())));
+        };
+        let request = self.request_on(device.clone());
+        Ok(report(&request, &ran.outcome.moved_alike(&request, ran.place(device))))
+    }
+
+    /// What the number of multiprocessors changes between a GPU and the run that stands for it. Runs of two
+    /// architectures that made the same requests used the same kernels: what one architecture shows of their
+    /// workspaces holds for the other, too.
+    fn spread(&self, recorded: &Recorded, device: &Device) -> Spread {
+        let sample = recorded.sample(device);
+        if sample.device.sm_count == device.sm_count {
+            return Spread::Known(0);
+        }
+        if let [most, fewest, ..] = recorded.samples.as_slice() {
+            let is_comparable = fewest.report.verdict == most.report.verdict && fewest.replay.is_some();
+            let (a, b) = (most.report.peak, fewest.report.peak);
+            let spread = a.reserved.abs_diff(b.reserved).max(a.allocated.abs_diff(b.allocated));
+            return if is_comparable { Spread::Known(spread) } else { Spread::Unknown };
+        }
+        let Some(path) = sample.path else { return Spread::Unmeasured };
+        let alike = || {
+            let samples = self.recorded.iter().flat_map(|recorded| &recorded.samples);
+            samples.filter(move |sample| sample.path == Some(path)).map(|sample| sample.device.sm_count)
+        };
+        let is_covered =
+            alike().any(|count| count <= device.sm_count) && alike().any(|count| count >= device.sm_count);
+        if is_covered { Spread::Known(0) } else { Spread::Unmeasured }
+    }
+
+    /// Makes runs that do not depend on each other, and learns what they show.
+    fn meet(&mut self, rehearsal: &Rehearsal<'_>, needs: Vec<Need>) -> Result<(), RunError> {
+        let runs: Vec<(Need, Vec<Device>)> = needs
+            .into_iter()
+            .filter_map(|need| Some((self.cards(&need)?, need)))
+            .map(|(a, b)| (b, a))
+            .collect();
+        let requests: Vec<Request> = runs
+            .iter()
+            .map(|(need, cards)| {
+                let own = cards[0].clone();
+                let own = if need.is_unlimited() { own.with_memory(UNLIMITED) } else { own };
+                Request { beside: cards.clone(), ..self.request_on(own) }
+            })
+            .collect();
+        let performed = self.perform(rehearsal, &requests, &runs)?;
+        for (((need, cards), request), (mut outcome, replay, path)) in
+            runs.into_iter().zip(&requests).zip(performed)
+        {
+            if outcome.facts.ended == Ended::Interrupted {
+                return Err(RunError::Interrupted);
+            }
+            self.settle(rehearsal, request, &mut outcome)?;
+            let report = report(request, &outcome);
+            let depends = report.verdict == Verdict::Error || outcome.asks_size() || outcome.catches();
+            let replay = replay.filter(|_| !depends);
+            let ran = Ran { device: cards[0].clone(), cards, outcome, report, replay, path };
+            self.learn(&need, ran);
+        }
+        Ok(())
+    }
+
+    fn learn(&mut self, need: &Need, ran: Ran) {
+        match need {
+            Need::Representative(capability) => {
+                self.recorded.push(Recorded { capability: *capability, samples: vec![ran] });
+            }
+            Need::Fewest { capability, .. } => {
+                let recorded = self.recorded.iter_mut().find(|known| known.capability == *capability);
+                if let Some(recorded) = recorded {
+                    recorded.samples.push(ran);
+                }
+            }
+            Need::Run(_) | Need::Unseen(..) | Need::Between(..) => {
+                self.catches |= ran.outcome.catches();
+                let is_fatal = ran.report.verdict == Verdict::Oom && !ran.outcome.catches();
+                let site = Some(&ran).filter(|ran| is_fatal && ran.path.is_some()).and_then(|ran| {
+                    let sample = self.recorded(ran.device.compute_capability)?.sample(&ran.device);
+                    sample.replay.as_ref()?.within(sample.limit(&ran.device)).1
+                });
+                self.fatal.extend(site.filter(|site| !self.fatal.contains(site)));
+                self.ran.push(ran);
+            }
+        }
+    }
+
+    /// The GPUs that are timed in a run, the one that it is on first.
+    fn cards(&self, need: &Need) -> Option<Vec<Device>> {
+        let (own, is_timed): (&Device, fn(&Device, &Device) -> bool) = match need {
+            Need::Representative(capability) => {
+                (self.architecture(*capability)?.representative(), |_, _| true)
+            }
+            Need::Fewest { capability, .. } => {
+                (self.fewest(*capability)?, |card, own| card.sm_count == own.sm_count)
+            }
+            Need::Run(device) | Need::Unseen(_, device) | Need::Between(_, device) => {
+                (device.as_ref(), |_, _| true)
+            }
+        };
+        let others = self.architecture(own.compute_capability)?.cards.iter();
+        let others = others.filter(|card| card.id != own.id && is_timed(card, own));
+        Some(std::iter::once(own).chain(others).cloned().collect())
+    }
+
+    #[expect(clippy::type_complexity, reason = "what one run gives, before it is settled")]
     fn perform(
         &mut self,
-        rehearsal: &mut Rehearsal<'_>,
-        request: &Request,
-        name: &str,
-    ) -> Result<(Outcome, Vec<Track>), RunError> {
-        self.runs += 1;
-        self.progress.draw(&format!("run {}: {name}", self.runs));
-        let performed = rehearsal.run_recorded(request);
-        self.progress.clear();
-        let (outcome, tracks) = performed?;
-        if outcome.facts.ended == Ended::Interrupted {
-            return Err(RunError::Interrupted);
+        rehearsal: &Rehearsal<'_>,
+        requests: &[Request],
+        runs: &[(Need, Vec<Device>)],
+    ) -> Result<Vec<(Outcome, Option<Replay>, Option<u64>)>, RunError> {
+        let before = self.runs;
+        self.runs += requests.len() as u64;
+        if let ([request], [(_, cards)]) = (requests, runs) {
+            self.progress.draw(&format!("run {}: {}", self.runs, cards[0].name));
+            let performed = rehearsal.run_recorded(request);
+            self.progress.clear();
+            return performed.map(|(outcome, tracks)| vec![repeatable(request, outcome, tracks)]);
         }
-        Ok((outcome, tracks))
+        let at_once = self.recorded.first().map_or(1, |known| rehearsal.at_once(&known.samples[0].outcome));
+        let (progress, all) = (&mut self.progress, self.runs);
+        progress.draw(&format!("runs {} to {all}, {at_once} at a time", before + 1));
+        let performed = rehearsal.run_several(requests, at_once, repeatable, |count| {
+            progress.draw(&format!("run {} of {all}", before + count as u64));
+        });
+        self.progress.clear();
+        performed
     }
 
     /// Finds out once for all GPUs whether numbers that only a GPU computes decide anything.
     fn settle(
         &mut self,
-        rehearsal: &mut Rehearsal<'_>,
+        rehearsal: &Rehearsal<'_>,
         request: &Request,
         outcome: &mut Outcome,
     ) -> Result<(), RunError> {
@@ -327,6 +486,28 @@ impl Judge {
         Ok(())
     }
 
+    fn recorded(&self, capability: ComputeCapability) -> Option<&Recorded> {
+        self.recorded.iter().find(|known| known.capability == capability)
+    }
+
+    fn ran_on(&self, device: &Device) -> Option<&Ran> {
+        self.ran.iter().find(|ran| ran.device.id == device.id)
+    }
+
+    fn architecture(&self, capability: ComputeCapability) -> Option<&Architecture> {
+        self.architectures.iter().find(|architecture| architecture.capability == capability)
+    }
+
+    /// The GPU of an architecture with the fewest multiprocessors.
+    fn fewest(&self, capability: ComputeCapability) -> Option<&Device> {
+        self.architecture(capability)?.cards.iter().min_by_key(|card| card.sm_count)
+    }
+
+    /// The bytes that PyTorch's allocator can get on a GPU.
+    fn limit(&self, device: &Device) -> Option<u64> {
+        Some(self.recorded(device.compute_capability)?.sample(device).limit(device))
+    }
+
     fn request_on(&self, device: Device) -> Request {
         let count = match &self.request.card {
             Card::Virtual(_, count) | Card::Local(count) => *count,
@@ -335,8 +516,45 @@ impl Judge {
     }
 }
 
+impl Recorded {
+    /// The run that stands for a GPU: one with as many multiprocessors, else the representative's.
+    fn sample(&self, device: &Device) -> &Ran {
+        let of_its_size = self.samples.iter().find(|sample| sample.device.sm_count == device.sm_count);
+        of_its_size.unwrap_or(&self.samples[0])
+    }
+}
+
+impl Ran {
+    /// The bytes that PyTorch's allocator could get on another GPU.
+    fn limit(&self, device: &Device) -> u64 {
+        device.memory.get().saturating_sub(self.outcome.outside_on(device).upper)
+    }
+
+    /// The place of a GPU among those that were timed; beyond them all if it was not.
+    fn place(&self, device: &Device) -> usize {
+        self.cards.iter().position(|card| card.id == device.id).unwrap_or(usize::MAX)
+    }
+}
+
+/// A run with what can be repeated of it, and a digest of what its allocator did.
+fn repeatable(
+    request: &Request,
+    outcome: Outcome,
+    tracks: Vec<Track>,
+) -> (Outcome, Option<Replay>, Option<u64>) {
+    if outcome.lone_track(&tracks).is_none() {
+        return (outcome, None, None);
+    }
+    let Peak { allocated, reserved, .. } = report(request, &outcome).peak;
+    let recording = outcome.recording(request, tracks);
+    let lone = outcome.lone_track(&recording.tracks);
+    let path = lone.map(|(track, device)| path(track, device));
+    let replay = lone.map(|(track, device)| Replay::new(&recording, track, device, (allocated, reserved)));
+    (outcome, replay, path)
+}
+
 /// The peaks that a sampled run's script would have on another GPU with unlimited memory.
-fn needed(sample: &Sample, device: &Device) -> Peak {
+fn needed(sample: &Ran, device: &Device) -> Peak {
     let outside = sample.outcome.outside_on(device);
     let Peak { allocated, reserved, .. } = sample.report.peak;
     Peak { allocated, reserved, device: reserved + outside.typical, device_upper: reserved + outside.upper }

@@ -11,7 +11,9 @@
 mod architecture;
 mod arguments;
 mod judge;
+mod needs;
 mod order;
+mod planned;
 mod prices;
 mod replay;
 mod replicas;
@@ -24,6 +26,7 @@ pub use architecture::{Architecture, UNLIMITED, architectures};
 pub use arguments::{Arguments, ArgumentsError};
 pub use judge::{Judge, Judged};
 pub use order::arrange;
+pub use planned::{apply_plan, to_plan};
 pub use prices::{Prices, PricesError};
 pub use replicas::replicated;
 pub use rows::{price_rows, row};

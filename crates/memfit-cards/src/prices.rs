@@ -67,7 +67,7 @@ impl Prices {
         Self::parse(&text, catalogue).map_err(|why| PricesError::Invalid { path: path.to_owned(), why })
     }
 
-    fn parse(text: &str, catalogue: &Catalogue) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str, catalogue: &Catalogue) -> Result<Self, String> {
         let mut prices: Self = toml::from_str(text).map_err(|error| error.to_string().trim().to_owned())?;
         for offer in &mut prices.offers {
             if !(offer.per_hour.is_finite() && offer.per_hour >= 0.0) {

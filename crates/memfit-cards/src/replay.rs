@@ -1,5 +1,7 @@
 //! The allocator's calls of one run, repeated on GPUs with less memory.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use memfit_allocator::{Edit, Program, ReplayConditions};
 use memfit_explain::Conditions;
 use memfit_recording::{MomentKind, Recording, Track};
@@ -15,6 +17,14 @@ pub(crate) struct Site {
     phase: Phase,
 }
 
+impl Site {
+    /// A part of a training.
+    #[cfg(test)]
+    pub(crate) const fn new(after_first_step: bool, phase: Phase) -> Self {
+        Self { after_first_step, phase }
+    }
+}
+
 /// A recorded run whose calls can be repeated.
 #[derive(Debug)]
 pub(crate) struct Replay {
@@ -25,6 +35,23 @@ pub(crate) struct Replay {
     /// The run's own peaks.
     allocated: u64,
     reserved: u64,
+}
+
+/// A digest of everything that an allocator did on one device: requests with their outcome, and the bytes in
+/// blocks and in segments after each.
+pub(crate) fn path(track: &Track, device: u8) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for moment in track.moments() {
+        if moment.device != device || !moment.kind.has_totals() {
+            continue;
+        }
+        let failed = match moment.kind {
+            MomentKind::Oom(bytes) => Some(bytes),
+            _ => None,
+        };
+        (failed, moment.allocated, moment.reserved).hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -3,13 +3,11 @@
 use memfit_devices::ComputeCapability;
 use memfit_report::wire::{CardPrice, CardRow, CardVerdict, PricedWork, RunReport, Verdict};
 
-use crate::judge::Judged;
+use crate::judge::{Judged, NO_KERNELS};
 use crate::prices::Prices;
 use crate::workload::Workload;
 
 const MS_PER_HOUR: f64 = 3_600_000.0;
-/// The kind of failure that is the GPU's and not the script's.
-pub(crate) const NO_KERNELS: &str = "no-kernels-for-card";
 
 /// The row of a judged GPU, `count` of which run the command's processes.
 pub fn row(judged: &Judged, count: u32, workload: &Workload, command: &[String]) -> CardRow {
@@ -87,7 +85,7 @@ pub fn price_rows(
     prices: Option<(&Prices, &PricedWork)>,
 ) {
     for row in rows {
-        let per_step = samples_per_step(row).map(|samples| (samples * u64::from(row.count)) as f64);
+        let per_step = samples_per_step(row).map(|samples| samples as f64);
         row.samples_per_s = per_step.zip(row.step_ms_estimate).map(|(samples, ms)| round(samples / ms * 1e3));
         row.price = prices.zip(per_step).and_then(|((prices, work), per_step)| {
             let offer = prices.cheapest(&row.gpu, row.count)?;

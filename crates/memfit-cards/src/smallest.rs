@@ -12,7 +12,7 @@ const MAX_JUDGED: usize = 24;
 /// The GPU with the least memory, and more than `above` bytes, on which a run of the script is seen to fit.
 pub fn smallest_fitting(
     judge: &mut Judge,
-    rehearsal: &mut Rehearsal<'_>,
+    rehearsal: &Rehearsal<'_>,
     devices: &[Device],
     above: u64,
 ) -> Result<Option<SmallestCard>, RunError> {

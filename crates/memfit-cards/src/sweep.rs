@@ -11,11 +11,9 @@ use crate::architecture::architectures;
 use crate::arguments::{Arguments, ArgumentsError};
 use crate::judge::Judge;
 use crate::replicas::replicated;
-use crate::rows::{NO_KERNELS, row};
+use crate::rows::row;
 use crate::workload::Workload;
 
-/// Architectures that may fail, with none that did not, before the script is taken to fail everywhere.
-const MAX_FAILED: usize = 2;
 /// CUDA's major version for communicators' sizes where torch's is not known.
 const UNKNOWN_CUDA: u32 = 12;
 
@@ -47,6 +45,10 @@ pub struct Found {
     pub first_run_s: Option<f64>,
     /// `torch.__version__`.
     pub torch: Option<String>,
+    /// Steps that the runs that ended well completed, the fewest of them.
+    pub steps: Option<u64>,
+    /// Whether the command starts as many processes as there are GPUs.
+    pub launches: bool,
     /// Remarks.
     pub notes: Vec<String>,
     /// Why the script fails on every GPU.
@@ -70,6 +72,13 @@ impl Found {
         let of_batch = |known: &&(Option<u64>, Workload)| known.0 == batch || known.1.batch == batch;
         self.workloads.iter().find(of_batch).map(|(_, workload)| workload)
     }
+
+    /// Samples in an optimizer step of a row's GPUs together.
+    pub fn samples_per_step(&self, row: &CardRow) -> Option<u64> {
+        // A plan that spreads a script of one process divides its batches.
+        let processes = if row.chosen.is_some() && !self.launches { 1 } else { row.count };
+        Some(self.workload(row.batch)?.samples_per_step()? * u64::from(processes))
+    }
 }
 
 /// Finds the rows.
@@ -84,6 +93,7 @@ pub fn sweep(question: &Question, home: &Home, console: &dyn Console) -> Result<
         let arguments = own.with_batch(batch)?;
         let named = batch.or_else(|| arguments.batch());
         let processes = arguments.processes();
+        found.launches = processes.is_some();
         let counts = match question.counts.as_slice() {
             [] => vec![processes.unwrap_or(1)],
             counts => counts.to_vec(),
@@ -128,12 +138,7 @@ fn one_command(
     found: &mut Found,
 ) -> Result<(), SweepError> {
     let Asked { batch, named, counts, launches } = *asked;
-    let mut order = architectures(&question.devices);
-    // The largest first: old and new ones are the likeliest to have no kernels in this torch.
-    order.sort_by_key(|architecture| std::cmp::Reverse(architecture.cards.len()));
-    let Some(first) = order.first().map(|architecture| architecture.representative().clone()) else {
-        return Ok(());
-    };
+    let Some(first) = largest(&question.devices) else { return Ok(()) };
     let processes = if launches { counts.first().copied().unwrap_or(1) } else { 1 };
     let request = Request {
         card: Card::Virtual(Box::new(first), processes),
@@ -143,46 +148,44 @@ fn one_command(
     let words = told(command.words());
     let started = Instant::now();
     console.remark("starting the script, up to its first use of the GPU");
-    let mut rehearsal = Rehearsal::open(&request, home, console)?;
+    let rehearsal = Rehearsal::open(&request, home, console)?;
     let mut judge = Judge::new(&request, &question.devices, question.proves_all, console);
-    let (mut workload, mut failures, mut rows) = (None, 0, Vec::new());
-    for architecture in &order {
-        for device in &architecture.cards {
-            let judged = judge.judge(&mut rehearsal, device)?;
-            found.first_run_s.get_or_insert_with(|| started.elapsed().as_secs_f64());
-            found.torch = found.torch.take().or_else(|| judged.report.torch.clone());
-            let failed = judged.report.verdict == Verdict::Error;
-            let problem = judged.report.problem.clone().filter(|_| failed);
-            if problem.as_ref().is_some_and(|problem| problem.kind != NO_KERNELS)
-                && device.id == architecture.representative().id
-            {
-                failures += 1;
-            }
-            if failures >= MAX_FAILED && workload.is_none() {
-                found.problem = problem;
-                found.runs += judge.runs();
-                return Ok(());
-            }
-            if !failed && workload.is_none() {
-                let mut surveyed = Workload::survey(&mut rehearsal, &request, device)?;
-                found.runs += 1;
-                surveyed.batch = batch.or(surveyed.batch).or(named);
-                workload = Some(surveyed);
-            }
-            rows.push((judged, device));
-        }
+    found.problem = judge.start(&rehearsal)?;
+    found.first_run_s.get_or_insert_with(|| started.elapsed().as_secs_f64());
+    if found.problem.is_some() {
+        found.runs += judge.runs();
+        return Ok(());
     }
+    let mut workload = match judge.training() {
+        Some((_, Some(training))) => Workload::from(training),
+        Some((device, None)) => {
+            found.runs += 1;
+            Workload::survey(&rehearsal, &request, device)?
+        }
+        None => Workload::default(),
+    };
+    workload.batch = batch.or(workload.batch).or(named);
+    let rows = judge.judge_all(&rehearsal, &question.devices)?;
     found.runs += judge.runs();
-    let workload = workload.unwrap_or_default();
+    found.torch = found.torch.take().or_else(|| rows.iter().find_map(|judged| judged.report.torch.clone()));
+    let fitting = rows.iter().filter(|judged| judged.report.verdict == Verdict::Fits);
+    let completed = fitting.clone().map(|judged| judged.report.coverage.steps).min();
+    found.steps = completed.into_iter().chain(found.steps).min();
+    let only_forward = "no optimizer stepped: a step is a forward pass here";
+    if fitting.clone().any(|judged| judged.report.coverage.forward_only)
+        && !found.notes.iter().any(|note| note == only_forward)
+    {
+        found.notes.push(only_forward.to_owned());
+    }
     let cuda = found.torch.as_deref().and_then(cuda_major).unwrap_or(UNKNOWN_CUDA);
-    for (judged, device) in &rows {
+    for judged in &rows {
         for count in counts {
             if launches || *count == 1 {
                 found.rows.push(row(judged, *count, &workload, &words));
             } else {
                 found.rows.push(replicated(
                     &row(judged, 1, &workload, &words),
-                    device,
+                    &judged.device,
                     &workload,
                     *count,
                     cuda,
@@ -190,11 +193,18 @@ fn one_command(
             }
         }
     }
-    if rows.iter().all(|(judged, _)| judged.report.verdict == Verdict::Error) {
-        found.problem = rows.first().and_then(|(judged, _)| judged.report.problem.clone());
+    if rows.iter().all(|judged| judged.report.verdict == Verdict::Error) {
+        found.problem = rows.first().and_then(|judged| judged.report.problem.clone());
     }
     found.workloads.push((batch, workload));
     Ok(())
+}
+
+/// The GPU that runs first: the representative of the architecture with most GPUs.
+fn largest(devices: &[Device]) -> Option<Device> {
+    let all = architectures(devices);
+    let most = all.iter().rev().max_by_key(|architecture| architecture.cards.len())?;
+    Some(most.representative().clone())
 }
 
 /// A command for people.

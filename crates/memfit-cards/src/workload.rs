@@ -1,6 +1,7 @@
-//! What one optimizer step of the training goes through, as one more run tells.
+//! What one optimizer step of the training goes through.
 
 use memfit_channel::Planned;
+use memfit_channel::message::Training;
 use memfit_devices::Device;
 use memfit_run::{Card, Rehearsal, Request, RunError};
 
@@ -19,13 +20,21 @@ pub struct Workload {
     pub gradients: u64,
 }
 
+impl From<&Training> for Workload {
+    fn from(training: &Training) -> Self {
+        Self {
+            batch: (training.batch > 0).then_some(training.batch),
+            accumulation: training.batches.checked_div(training.steps).unwrap_or(1).max(1),
+            epoch: training.epoch.filter(|samples| *samples > 0),
+            gradients: training.trained,
+        }
+    }
+}
+
 impl Workload {
-    /// Asks the training itself, by a run on this GPU with unlimited memory.
-    pub fn survey(
-        rehearsal: &mut Rehearsal<'_>,
-        request: &Request,
-        device: &Device,
-    ) -> Result<Self, RunError> {
+    /// Asks the training itself, by a run on this GPU with unlimited memory. Needed only for a script that
+    /// cannot be forked: the runs of others tell it themselves.
+    pub fn survey(rehearsal: &Rehearsal<'_>, request: &Request, device: &Device) -> Result<Self, RunError> {
         let unlimited = Box::new(device.clone().with_memory(UNLIMITED));
         let request = Request {
             card: Card::Virtual(unlimited, 1),
@@ -33,15 +42,8 @@ impl Workload {
             ..request.clone()
         };
         let outcome = rehearsal.run(&request)?;
-        let Some(training) = outcome.facts.fullest().and_then(|rank| rank.training.as_ref()) else {
-            return Ok(Self { accumulation: 1, ..Self::default() });
-        };
-        Ok(Self {
-            batch: (training.batch > 0).then_some(training.batch),
-            accumulation: training.batches.checked_div(training.steps).unwrap_or(1).max(1),
-            epoch: training.epoch.filter(|samples| *samples > 0),
-            gradients: training.trained,
-        })
+        let training = outcome.facts.fullest().and_then(|rank| rank.training.as_ref());
+        Ok(training.map_or(Self { accumulation: 1, ..Self::default() }, Self::from))
     }
 
     /// Samples in an optimizer step of one process.

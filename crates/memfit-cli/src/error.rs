@@ -51,6 +51,17 @@ pub enum CliError {
     /// No GPU of the catalogue is as was asked.
     #[error("no GPU of the catalogue is of that kind and size")]
     NoCardLeft,
+    /// `--gpu NAME:N` of `memfit cards`.
+    #[error("`--gpu {name}:{count}` names one kind of GPU and a number")]
+    CardWithCount {
+        /// The kind.
+        name: String,
+        /// The number.
+        count: String,
+    },
+    /// `--gpu local` of `memfit cards`.
+    #[error("only virtual GPUs are compared, and `local` is a real one")]
+    CardsOfLocal,
     /// Epochs were asked for, and their length is not known.
     #[error("the length of an epoch is not known: the script's data set cannot count its samples")]
     UnknownEpoch,
@@ -302,6 +313,8 @@ impl CliError {
             Self::Catalogue(_) => "catalogue",
             Self::Arguments(_)
             | Self::NoCardLeft
+            | Self::CardWithCount { .. }
+            | Self::CardsOfLocal
             | Self::UnknownEpoch
             | Self::MemoryOfLocal
             | Self::AllocConf(_)
@@ -380,6 +393,8 @@ impl Hint for CliError {
             Self::Arguments(_) => vec!["`--batch 16,32` gives them".to_owned()],
             Self::Prices(_) => vec!["`docs/cards.md` shows such a file: a `currency`, and for each `[[offer]]` a `gpu` and `per_hour`".to_owned()],
             Self::NoCardLeft => vec!["`memfit gpus` lists them".to_owned()],
+            Self::CardWithCount { name, count } => vec![format!("`--gpu {name} --count {count}` asks for that")],
+            Self::CardsOfLocal => vec!["`memfit run --gpu local` runs the script on this machine's GPU".to_owned()],
             Self::UnknownEpoch => vec!["`--samples N` prices a number of samples".to_owned()],
             Self::Catalogue(error) => vec![error.hint()],
             Self::MemoryOfLocal => vec!["name a virtual GPU with `--gpu`, or leave `--memory` out".to_owned()],

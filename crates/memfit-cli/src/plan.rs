@@ -470,5 +470,5 @@ pub(crate) fn smallest_card(
     let request = tries.request(&Candidate::as_is(), tries.request.card.clone());
     let mut judge = Judge::new(&request, catalogue.devices(), false, printer);
     let reserved = found.baseline.outcome.peak.reserved;
-    Ok(smallest_fitting(&mut judge, &mut tries.rehearsal, catalogue.devices(), reserved)?)
+    Ok(smallest_fitting(&mut judge, &tries.rehearsal, catalogue.devices(), reserved)?)
 }

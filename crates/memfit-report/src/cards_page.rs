@@ -28,7 +28,7 @@ pub fn cards_page(report: &CardsReport) -> String {
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\
          <title>memfit cards</title>\n<style>\n{STYLE}{OWN_STYLE}</style>\n\
          <header><span class=\"badge {class}\">{badge}</span>\n<h1>It fits on {fits} of {total} configurations</h1>\n\
-         <p class=\"soft\">{refused} do not fit, {unknown} unknown · up to {most} per GPU · {steps} steps ran · {runs} runs in {wall:.0} s · \
+         <p class=\"soft\">{refused} do not fit, {unknown} unknown · up to {most} per GPU · {steps} · {runs} in {wall:.0} s · \
          <code>{command}</code></p></header>\n\
          <noscript><section>The plot and the table are drawn by this page's own script, which the browser does not run.</section></noscript>\n\
          <section id=\"filters\" aria-label=\"Filters\"></section>\n\
@@ -37,8 +37,15 @@ pub fn cards_page(report: &CardsReport) -> String {
          <script type=\"application/json\" id=\"report\">{json}</script>\n<script>\n{SCRIPT}</script>\n</html>\n",
         total = report.rows.len(),
         most = size(most),
-        steps = report.steps,
-        runs = report.runs,
+        steps = match report.steps {
+            0 => "no step of a training ran".to_owned(),
+            1 => "1 step ran".to_owned(),
+            steps => format!("{steps} steps ran"),
+        },
+        runs = match report.runs {
+            1 => "1 run".to_owned(),
+            runs => format!("{runs} runs"),
+        },
         wall = report.wall_s,
         command = escaped(&report.command.join(" ")),
         json = embedded(report),

@@ -2,8 +2,8 @@
 
 use std::fmt::Debug;
 
-/// Receives remarks, the script's output and progress while a run lasts.
-pub trait Console: Debug {
+/// Receives remarks, the script's output and progress while a run lasts. Runs may last at the same time.
+pub trait Console: Debug + Sync {
     /// Shows a line of information besides the result.
     fn remark(&self, text: &str);
 
@@ -24,4 +24,28 @@ pub trait Progress: Debug {
 
     /// Removes the line until the next [`draw`](Self::draw).
     fn clear(&mut self);
+}
+
+/// Shows nothing: for one of several runs at the same time, whose lines would overwrite each other.
+#[derive(Debug)]
+pub(crate) struct Silent;
+
+impl Console for Silent {
+    fn remark(&self, _text: &str) {}
+
+    fn script_output(&self, _bytes: &[u8]) {}
+
+    fn progress(&self) -> Box<dyn Progress> {
+        Box::new(Self)
+    }
+}
+
+impl Progress for Silent {
+    fn is_shown(&self) -> bool {
+        false
+    }
+
+    fn draw(&mut self, _text: &str) {}
+
+    fn clear(&mut self) {}
 }

@@ -111,19 +111,8 @@ impl Outcome {
     /// were timed beside it.
     #[must_use]
     pub fn moved(&self, request: &Request, replayed: Replayed, place: usize) -> Self {
-        let mut facts = self.facts.clone();
-        if let Card::Virtual(device, _) = &request.card {
-            let outside = self.outside_on(device);
-            for rank in &mut facts.ranks {
-                rank.peak.allocated = replayed.allocated;
-                rank.peak.reserved = replayed.reserved;
-                rank.peak.device = replayed.reserved + outside.typical;
-                rank.peak.device_upper = (replayed.reserved + outside.upper).max(rank.peak.device);
-                rank.marks = marks_beside(rank, place);
-            }
-            facts.overhead = facts.overhead.map(|own| device.overhead(own.asked_for));
-        }
-        facts.oom = replayed.ran_out.map(|ran_out| OomFacts {
+        let mut moved = self.relocated(request, (replayed.allocated, replayed.reserved), place);
+        moved.facts.oom = replayed.ran_out.map(|ran_out| OomFacts {
             oom: OomMessage {
                 requested: ran_out.requested,
                 device: 0,
@@ -137,6 +126,31 @@ impl Outcome {
             uncaught: true,
             steps_after: 0,
         });
+        moved
+    }
+
+    /// This run as it would have been on the request's GPU, where each of the allocator's calls has the same
+    /// outcome.
+    #[must_use]
+    pub fn moved_alike(&self, request: &Request, place: usize) -> Self {
+        let peak = self.facts.fullest().map_or((0, 0), |rank| (rank.peak.allocated, rank.peak.reserved));
+        self.relocated(request, peak, place)
+    }
+
+    /// This run with the request's GPU around its allocator, and that GPU's clock.
+    fn relocated(&self, request: &Request, (allocated, reserved): (u64, u64), place: usize) -> Self {
+        let mut facts = self.facts.clone();
+        if let Card::Virtual(device, _) = &request.card {
+            let outside = self.outside_on(device);
+            for rank in &mut facts.ranks {
+                rank.peak.allocated = allocated;
+                rank.peak.reserved = reserved;
+                rank.peak.device = reserved + outside.typical;
+                rank.peak.device_upper = (reserved + outside.upper).max(rank.peak.device);
+                rank.marks = marks_beside(rank, place);
+            }
+            facts.overhead = facts.overhead.map(|own| device.overhead(own.asked_for));
+        }
         Self { facts, lower: None, numbers: self.numbers, diagnosis: None, recording: None }
     }
 

@@ -11,6 +11,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use memfit_channel::{Planned, ValuePolicy};
@@ -31,7 +32,8 @@ const FORK_TIMEOUT: Duration = Duration::from_mins(1);
 /// The process that is forked.
 #[derive(Debug)]
 pub(crate) struct Server {
-    child: Running,
+    /// The process; locked while it forks, which it does once at a time.
+    child: Mutex<Running>,
     stage: Stage,
     requests: File,
     /// The GPU whose facts the script was told before it needed one.
@@ -89,14 +91,15 @@ impl Server {
             Card::Virtual(device, _) => Some((**device).clone()),
             Card::Local(_) => None,
         };
-        Ok(Some(Self { child, stage, requests, device, _keeper: keeper }))
+        Ok(Some(Self { child: Mutex::new(child), stage, requests, device, _keeper: keeper }))
     }
 
     /// Forks the server for the run in `stage`; `None` if it does not answer.
-    pub(crate) fn fork(&mut self, stage: &Stage) -> Option<Running> {
+    pub(crate) fn fork(&self, stage: &Stage) -> Option<Running> {
+        let mut child = self.child();
         let mut line = stage.run_dir().path().as_os_str().as_bytes().to_vec();
         line.push(b'\n');
-        self.requests.write_all(&line).ok()?;
+        (&self.requests).write_all(&line).ok()?;
         let asked = Instant::now();
         while asked.elapsed() < FORK_TIMEOUT {
             if let Some(pid) =
@@ -104,18 +107,22 @@ impl Server {
             {
                 return Some(Running::Fork(pid));
             }
-            if self.child.try_wait().is_some() {
+            if child.try_wait().is_some() {
                 return None;
             }
             std::thread::sleep(POLL_INTERVAL);
         }
         None
     }
+
+    fn child(&self) -> MutexGuard<'_, Running> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        process::end_all(&mut self.child, self.stage.run_dir());
+        process::end_all(&mut self.child(), self.stage.run_dir());
     }
 }
 

@@ -9,11 +9,16 @@
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read as _};
 use std::os::fd::AsRawFd as _;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use memfit_channel::RunDir;
 
 use crate::{process, tree};
+
+/// Held while a keeper starts. Two keepers that start at once would inherit each other's pipe, and each would
+/// wait for the other's end.
+static STARTING: Mutex<()> = Mutex::new(());
 
 /// Handle to the keeper process.
 #[derive(Debug)]
@@ -24,8 +29,9 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the keeper. Must be called before memfit starts threads.
+    /// Starts the keeper.
     pub(crate) fn start(run_dir: &RunDir, keep_files: bool) -> io::Result<Self> {
+        let _turn = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let (reader, writer) = io::pipe()?;
         // SAFETY: the child runs only code of this file and leaves by `_exit`. The only locks it takes that
         // another thread could have held at the fork are the C library's own, which glibc makes usable in the

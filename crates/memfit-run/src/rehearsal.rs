@@ -1,10 +1,13 @@
 //! Repeated cheap runs of the same command, each with other levers or on another device.
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc;
 use std::time::Instant;
 
 use memfit_channel::ValuePolicy;
 use memfit_recording::Track;
 
+use crate::console::Silent;
 use crate::environment::{self, Command};
 use crate::forks::Server;
 use crate::launcher::{self, Launched};
@@ -12,8 +15,8 @@ use crate::preflight::{self, Torch};
 use crate::request::LoneRank;
 use crate::stage::{Changes, Stage};
 use crate::verdict::{self, Numbers};
-use crate::{Card, Outcome, Request, facts, recording, script, watch};
-use crate::{Console, Home, RunError};
+use crate::{Card, Machine, Outcome, Request, facts, recording, script, watch};
+use crate::{Console, Home, Interrupt, RunError};
 
 /// A command prepared for many runs.
 #[derive(Debug)]
@@ -59,11 +62,11 @@ impl<'a> Rehearsal<'a> {
     }
 
     /// Runs the command once; of several processes that train, only the first, which stands for all.
-    pub fn run(&mut self, request: &Request) -> Result<Outcome, RunError> {
+    pub fn run(&self, request: &Request) -> Result<Outcome, RunError> {
         self.run_first(request, &Changes::default())
     }
 
-    fn run_first(&mut self, request: &Request, changes: &Changes) -> Result<Outcome, RunError> {
+    fn run_first(&self, request: &Request, changes: &Changes) -> Result<Outcome, RunError> {
         match &self.standing_in {
             Some((launched, lone)) => {
                 let request = Request { lone_rank: Some(*lone), ..request.clone() };
@@ -75,7 +78,7 @@ impl<'a> Rehearsal<'a> {
     }
 
     /// Runs it once with changes, from its very beginning: the prepared process is the unchanged script.
-    pub fn run_with(&mut self, request: &Request, changes: &Changes) -> Result<Outcome, RunError> {
+    pub fn run_with(&self, request: &Request, changes: &Changes) -> Result<Outcome, RunError> {
         let command = self.command.clone();
         let forked = changes.is_none() && self.standing_in.is_none();
         self.run_command(request, &command, changes, forked)
@@ -85,7 +88,7 @@ impl<'a> Rehearsal<'a> {
     /// run with others, with `all` processes or with the one that stands for them. Forked runs draw the same
     /// random numbers anyway; the others are seeded.
     pub fn test_numbers(
-        &mut self,
+        &self,
         request: &Request,
         changes: &Changes,
         all: bool,
@@ -95,7 +98,7 @@ impl<'a> Rehearsal<'a> {
             return Ok(());
         }
         let request = verdict::repeat_request(request, &outcome.facts);
-        let mut run = |other_numbers| {
+        let run = |other_numbers| {
             let changes = Changes { other_numbers, seeded: true, ..changes.clone() };
             if all { self.run_with(&request, &changes) } else { self.run_first(&request, &changes) }
         };
@@ -108,43 +111,102 @@ impl<'a> Rehearsal<'a> {
     }
 
     fn run_command(
-        &mut self,
+        &self,
         request: &Request,
         command: &Command,
         changes: &Changes,
         forked: bool,
     ) -> Result<Outcome, RunError> {
-        self.recorded(request, command, changes, forked).map(|(outcome, _)| outcome)
+        self.recorded(request, command, changes, forked, self.console).map(|(outcome, _)| outcome)
     }
 
     /// Runs it once, and keeps what its allocators did.
-    pub fn run_recorded(&mut self, request: &Request) -> Result<(Outcome, Vec<Track>), RunError> {
+    pub fn run_recorded(&self, request: &Request) -> Result<(Outcome, Vec<Track>), RunError> {
+        self.recorded_first(request, self.console)
+    }
+
+    fn recorded_first(
+        &self,
+        request: &Request,
+        console: &dyn Console,
+    ) -> Result<(Outcome, Vec<Track>), RunError> {
         let (request, command) = match &self.standing_in {
             Some((launched, lone)) => {
                 (Request { lone_rank: Some(*lone), ..request.clone() }, launched.alone.clone())
             }
             None => (request.clone(), self.command.clone()),
         };
-        self.recorded(&request, &command, &Changes::default(), true)
+        self.recorded(&request, &command, &Changes::default(), true, console)
+    }
+
+    /// Runs the command once for each request, up to `at_once` at the same time, and has `read` take what is
+    /// of use from each run. `done` hears how many runs are over.
+    pub fn run_several<T: Send>(
+        &self,
+        requests: &[Request],
+        at_once: usize,
+        read: impl Fn(&Request, Outcome, Vec<Track>) -> T + Sync,
+        mut done: impl FnMut(usize),
+    ) -> Result<Vec<T>, RunError> {
+        let interrupt = Interrupt::listen();
+        let next = AtomicUsize::new(0);
+        let (sender, receiver) = mpsc::channel();
+        let work = |sender: mpsc::Sender<(usize, Result<T, RunError>)>| {
+            while let Some((place, request)) =
+                Some(next.fetch_add(1, Relaxed)).and_then(|place| Some((place, requests.get(place)?)))
+                && !interrupt.happened()
+            {
+                let ran = self
+                    .recorded_first(request, &Silent)
+                    .map(|(outcome, tracks)| read(request, outcome, tracks));
+                if sender.send((place, ran)).is_err() {
+                    break;
+                }
+            }
+        };
+        let mut results: Vec<Option<T>> = requests.iter().map(|_| None).collect();
+        std::thread::scope(|scope| -> Result<(), RunError> {
+            for _ in 0..at_once.clamp(1, requests.len().max(1)) {
+                let sender = sender.clone();
+                scope.spawn(|| work(sender));
+            }
+            drop(sender);
+            for (count, (place, ran)) in receiver.iter().enumerate() {
+                // After an error, no further run starts.
+                results[place] = Some(ran.inspect_err(|_| next.store(requests.len(), Relaxed))?);
+                done(count + 1);
+            }
+            Ok(())
+        })?;
+        results.into_iter().collect::<Option<_>>().ok_or(RunError::Interrupted)
+    }
+
+    /// The number of runs like this one that the machine has processors and memory for at the same time.
+    pub fn at_once(&self, like: &Outcome) -> usize {
+        let Machine { processors, memory, .. } = Machine::current();
+        let by_processors = processors / (like.facts.ranks.len() as u64).max(1);
+        let by_memory = (memory / 2).checked_div(like.facts.host.resident).unwrap_or(1);
+        by_processors.min(by_memory).max(1) as usize
     }
 
     fn recorded(
-        &mut self,
+        &self,
         request: &Request,
         command: &Command,
         changes: &Changes,
         forked: bool,
+        console: &dyn Console,
     ) -> Result<(Outcome, Vec<Track>), RunError> {
         let stage = Stage::set_up(request, self.torch.as_ref(), ValuePolicy::UPPER, changes, self.home)?;
         let started = Instant::now();
-        let server = self.server.as_mut().filter(|server| {
+        let server = self.server.as_ref().filter(|server| {
             forked
                 && match &request.card {
                     Card::Virtual(device, _) => server.stands_for(device),
                     Card::Local(_) => true,
                 }
         });
-        let watched = watch::run(request, command, &stage, None, server, self.console)?;
+        let watched = watch::run(request, command, &stage, None, server, console)?;
         let wall = started.elapsed();
         let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
         let facts = facts::gather(command, self.torch.as_ref(), &stage, watched, &tracks, wall);

@@ -78,7 +78,7 @@ pub(crate) fn run(
     command: &Command,
     stage: &Stage,
     local: Option<&LocalGpu>,
-    server: Option<&mut Server>,
+    server: Option<&Server>,
     console: &dyn Console,
 ) -> Result<Watched, RunError> {
     let interrupted = Interrupt::listen();

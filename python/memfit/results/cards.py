@@ -35,7 +35,7 @@ class CardsReport(CardsQuestions):
     wall_s: float
     """Seconds from the start to the answer."""
     steps: int
-    """Optimizer steps of each run."""
+    """Optimizer steps that ran; of a script without an optimizer, forward passes."""
     torch: str | None = None
     """`torch.__version__`."""
     command: tuple[str, ...]

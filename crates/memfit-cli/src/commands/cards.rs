@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use memfit_cards::{Found, Prices, Question, arrange, price_rows, sweep};
+use memfit_cards::{Found, Prices, Question, apply_plan, arrange, price_rows, sweep, to_plan};
 use memfit_devices::{Catalogue, Device};
 use memfit_report::wire::{CardRow, CardSort, CardVerdict, CardsReport, PricedWork, schema};
 use memfit_report::{cards_page, text};
-use memfit_run::Home;
+use memfit_run::{Home, LOCAL};
 
 use super::plan::plan_for;
 use super::{brief_problem, catalogue, conclude, seconds_since};
@@ -75,9 +75,10 @@ fn compare(
     report: &mut CardsReport,
 ) -> Result<(), CliError> {
     let catalogue = catalogue(args.script.catalogue.as_deref(), settings)?;
+    let devices = chosen(args, &catalogue)?;
     let prices = args.prices.as_deref().map(|path| Prices::read(path, &catalogue)).transpose()?;
     let question = Question {
-        devices: chosen(args, &catalogue)?,
+        devices,
         counts: args.count.clone(),
         batches: args.batch.clone(),
         proves_all: args.prove,
@@ -90,6 +91,7 @@ fn compare(
     report.first_run_s = found.first_run_s.map(|seconds| (seconds * 1000.0).round() / 1000.0);
     report.torch = found.torch.take();
     report.notes = std::mem::take(&mut found.notes);
+    report.steps = found.steps.unwrap_or(report.steps);
     report.problem = found.problem.take();
     report.priced = match &prices {
         Some(prices) => Some(priced_work(args, prices, &found, report)?),
@@ -97,13 +99,13 @@ fn compare(
     };
     let arrange_all = |report: &mut CardsReport| {
         let work = prices.as_ref().zip(report.priced.as_ref());
-        let samples = |row: &CardRow| found.workload(row.batch)?.samples_per_step();
-        price_rows(&mut report.rows, samples, work);
+        price_rows(&mut report.rows, |row| found.samples_per_step(row), work);
         arrange(&mut report.rows, report.sort);
     };
     arrange_all(report);
     if args.plan > 0 {
-        plan_some(args, settings, home, printer, report);
+        let wanted = to_plan(&report.rows, report.sort, prices.as_ref(), found.launches, args.plan);
+        plan_some(args, &wanted, found.launches, settings, home, printer, report);
         arrange_all(report);
     }
     Ok(())
@@ -113,7 +115,13 @@ fn compare(
 fn chosen(args: &CardsArgs, catalogue: &Catalogue) -> Result<Vec<Device>, CliError> {
     let mut devices: Vec<Device> = Vec::new();
     for name in &args.gpu {
-        let device = catalogue.find(name)?;
+        let device = catalogue.find(name).map_err(|error| match name.split_once(':') {
+            Some((kind, count)) if catalogue.find(kind).is_ok() => {
+                CliError::CardWithCount { name: kind.to_owned(), count: count.to_owned() }
+            }
+            _ if name.eq_ignore_ascii_case(LOCAL) => CliError::CardsOfLocal,
+            _ => error.into(),
+        })?;
         if !devices.contains(device) {
             devices.push(device.clone());
         }
@@ -152,44 +160,36 @@ fn priced_work(
         (None, None, Some(epoch)) => (epoch, Some(1)),
         (None, _, None) => (DEFAULT_SAMPLES, None),
     };
+    if !report.rows.iter().any(|row| prices.cheapest(&row.gpu, row.count).is_some()) {
+        report.notes.push("the price file has no offer for any of these GPUs and counts".to_owned());
+    }
     if report.problem.is_none() && found.workloads.iter().all(|(_, workload)| workload.batch.is_none()) {
         report.notes.push("the size of a batch is not known, so neither samples a second nor prices are: `--batch` gives it where an argument of the command holds it".to_owned());
     }
     Ok(PricedWork { samples, epochs, currency: prices.currency.clone() })
 }
 
-/// Searches for plans on the first GPUs that the script does not fit on as it is.
+/// Searches for plans for some rows.
 fn plan_some(
     args: &CardsArgs,
+    wanted: &[usize],
+    launches: bool,
     settings: &Settings,
     home: &Home,
     printer: &Printer,
     report: &mut CardsReport,
 ) {
-    let wanted: Vec<usize> = (0..report.rows.len())
-        .filter(|place| report.rows[*place].verdict == CardVerdict::DoesNotFit)
-        .take(args.plan)
-        .collect();
     for place in wanted {
-        let row = &report.rows[place];
-        printer.remark(&format!("searching for a plan for {}", row.name));
+        let row = &report.rows[*place];
+        let several = if row.count > 1 { format!("{} of ", row.count) } else { String::new() };
+        printer.remark(&format!("searching for a plan for {several}{}", row.name));
         let command = row.command.iter().skip_while(|word| *word != "--").skip(1).map(Into::into).collect();
         let plan = plan_for(&row.gpu, row.count, args, command, settings, home, printer);
-        let row = &mut report.rows[place];
+        let row = &mut report.rows[*place];
         match plan {
-            Ok((runs, chosen)) => {
-                report.runs += runs;
-                let Some(chosen) = chosen else { continue };
-                row.verdict = CardVerdict::FitsWithPlan;
-                row.evidence = memfit_report::wire::CardEvidence::Run;
-                row.peak = Some(chosen.peak);
-                row.headroom = Some(row.capacity as i64 - chosen.peak.device_upper as i64);
-                (row.step_ms_estimate, row.step_ms_low, row.step_ms_high) =
-                    (chosen.step_ms_estimate, chosen.step_ms_low, chosen.step_ms_high);
-                if let Some(verb) = row.command.get_mut(1) {
-                    "plan".clone_into(verb);
-                }
-                row.chosen = Some(chosen);
+            Ok(plan) => {
+                report.runs += plan.evaluations;
+                apply_plan(row, plan, launches);
             }
             Err(error) => row.note = Some(format!("there is no plan: {error}")),
         }

@@ -53,7 +53,7 @@ pub(crate) fn plan(args: PlanArgs, settings: &Settings, home: &Home, printer: &P
     }
 }
 
-/// Searches for a plan for a row of `memfit cards`: the runs that took, and the plan if there is one.
+/// Searches for a plan for a row of `memfit cards`.
 pub(super) fn plan_for(
     gpu: &str,
     count: u32,
@@ -62,7 +62,7 @@ pub(super) fn plan_for(
     settings: &Settings,
     home: &Home,
     printer: &Printer,
-) -> Result<(u64, Option<PlanRun>), CliError> {
+) -> Result<PlanReport, CliError> {
     let args = PlanArgs {
         gpu: Some(GpuChoice { name: gpu.to_owned(), count }),
         nodes: 1,
@@ -83,8 +83,7 @@ pub(super) fn plan_for(
     };
     let mut report = blank(&args);
     find(args, settings, home, printer, &mut report, false)?;
-    let chosen = report.chosen.filter(|_| report.verdict == Some(PlanVerdict::FitsWithPlan));
-    Ok((report.evaluations, chosen))
+    Ok(report)
 }
 
 fn blank(args: &PlanArgs) -> PlanReport {

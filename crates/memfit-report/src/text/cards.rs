@@ -29,8 +29,9 @@ pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
     }
     let replayed = report.rows.iter().filter(|row| row.evidence == CardEvidence::Replayed).count();
     let tried = format!(
-        "{} runs of the script in {:.1} s; {replayed} of {} verdicts are replays of a run on a GPU of the same architecture",
+        "{} {} of the script in {:.1} s; {replayed} of {} verdicts follow from runs on GPUs of the same architecture",
         report.runs,
+        if report.runs == 1 { "run" } else { "runs" },
         report.wall_s,
         report.rows.len()
     );
@@ -76,7 +77,11 @@ fn headline(out: &mut String, report: &CardsReport, canvas: Canvas) {
         if unknown > 0 {
             parts.push(format!("{unknown} unknown"));
         }
-        parts.push(format!("for the {} steps that ran", report.steps));
+        parts.push(match report.steps {
+            0 => "for what ran, which was no step of a training".to_owned(),
+            1 => "for the 1 step that ran".to_owned(),
+            steps => format!("for the {steps} steps that ran"),
+        });
     }
     let told = if parts.is_empty() { String::new() } else { paint(DIM, &format!("  {}", parts.join(dot))) };
     let _ = writeln!(out, "{}{told}", paint(style, &head));

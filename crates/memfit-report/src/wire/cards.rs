@@ -22,7 +22,7 @@ pub struct CardsReport {
     pub first_run_s: Option<f64>,
     /// Seconds from the start to the answer.
     pub wall_s: f64,
-    /// Optimizer steps of each run.
+    /// Optimizer steps that ran; of a script without an optimizer, forward passes.
     pub steps: u64,
     /// `torch.__version__`.
     pub torch: Option<String>,

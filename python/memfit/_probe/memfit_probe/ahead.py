@@ -72,9 +72,11 @@ class Ahead:
         new = [name for name in list(sys.modules) if name not in self.known]
         if not new:
             return
-        with open(self.file + ".new", "w", encoding="utf-8") as file:
+        # Tries may run at the same time.
+        own = f"{self.file}.{os.getpid()}"
+        with open(own, "w", encoding="utf-8") as file:
             file.write("\n".join(new))
-        os.rename(self.file + ".new", self.file)
+        os.rename(own, self.file)
 
     def catch_up(self):
         """Import the modules that the last try reported."""

@@ -1,0 +1,129 @@
+"""What others published about which training fits on which card, beside the answers of `memfit cards`.
+
+    python scripts/cards/published.py [--python PATH] [--only TEXT]
+
+The cases are in `published.toml`, which says where they come from. A label is asked with both batches at once
+on the card that it is about; a peak is asked for all cards of the catalogue, and says something of those that
+are clearly smaller or larger. `--python` is an interpreter that has timm.
+
+Each case's result goes to measurements/cards-published.json as soon as it is there, and what is there already
+is not asked again. The table is measurements/cards-published.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import tomllib
+from measure import MIB, ROOT, cards
+
+CASES = Path(__file__).with_name("published.toml")
+STORE = ROOT / "measurements" / "cards-published.json"
+TABLE = ROOT / "measurements" / "cards-published.md"
+# What a card needs beyond what PyTorch reserves, by far: context and libraries.
+BEYOND = 2 << 30
+GIB = 1 << 30
+
+
+def statement(row: dict[str, Any], published: str) -> dict[str, Any]:
+    """One published statement beside memfit's answer."""
+    return {
+        "gpu": row["gpu"],
+        "batch": row["batch"],
+        "published": published,
+        "memfit": row["verdict"],
+        "evidence": row["evidence"],
+        "headroom": row["headroom"],
+        "note": row["note"],
+    }
+
+
+def of_label(case: dict[str, Any], python: str) -> list[dict[str, Any]]:
+    """The two statements of a label."""
+    script = str(ROOT / "scripts" / "accuracy" / "timm_network.py")
+    batches = f"{case['fits']},{case['fails']}"
+    command = [python, script, case["model"], "train", "{batch}", str(case["size"]), case["layout"]]
+    document = cards(command, "--gpu", "rtx-3090", "--batch", batches)
+    published = {case["fits"]: "fits-as-is", case["fails"]: "does-not-fit"}
+    return [statement(row, published[row["batch"]]) for row in document["rows"]]
+
+
+def of_peak(case: dict[str, Any], python: str) -> list[dict[str, Any]]:
+    """The statements that a peak makes about the cards of the catalogue."""
+    script = str(ROOT / "scripts" / "accuracy" / "course_lm.py")
+    found = []
+    for row in cards([python, script, *case["arguments"].split()])["rows"]:
+        if row["capacity"] < case["allocated"] * MIB:
+            found.append(statement(row, "does-not-fit"))
+        elif "reserved" in case and row["capacity"] > case["reserved"] * MIB + BEYOND:
+            found.append(statement(row, "fits-as-is"))
+    return found
+
+
+def table(results: dict[str, list[dict[str, Any]]]) -> str:
+    """The page."""
+    statements = [each for found in results.values() for each in found]
+    known = [each for each in statements if each["memfit"] != "unknown"]
+    agree = [each for each in known if each["memfit"] == each["published"]]
+    out = [
+        "# Published fits and failures beside `memfit cards`\n",
+        "Made by `scripts/cards/published.py` from `scripts/cards/published.toml`, which says where the statements",
+        "come from. The runs are with a recent torch, most of the statements with an older one.\n",
+        f"Of {len(statements)} statements, memfit answers {len(known)}; {len(agree)} of these agree. Without an answer:",
+        "cards that this torch has no kernels for.\n",
+        "| case | published to fit: agree, differ | published to fail: agree, differ | no answer | nearest headroom |",
+        "|---|---|---|---|---|",
+    ]
+
+    def tally(found: list[dict[str, Any]], published: str) -> str:
+        said = [each for each in found if each["published"] == published and each["memfit"] != "unknown"]
+        right = sum(each["memfit"] == published for each in said)
+        return f"{right}, {len(said) - right}" if said else ""
+
+    for name, found in results.items():
+        headrooms = [each["headroom"] for each in found if each["headroom"] is not None]
+        nearest = min(headrooms, key=abs, default=None)
+        unknown = sum(each["memfit"] == "unknown" for each in found)
+        out.append(
+            f"| {name} | {tally(found, 'fits-as-is')} | {tally(found, 'does-not-fit')} | {unknown or ''} "
+            f"| {'' if nearest is None else f'{nearest / GIB:+.2f} GiB'} |"
+        )
+    misses = [
+        (name, each)
+        for name, found in results.items()
+        for each in found
+        if each in known and each not in agree
+    ]
+    out += ["", "## Statements that differ", ""]
+    out += [
+        f"- {name}: {each['gpu']} (batch {each['batch']}) is published as `{each['published']}`; memfit says "
+        f"`{each['memfit']}` ({each['evidence']}), with a headroom of {each['headroom'] / GIB:+.2f} GiB"
+        for name, each in misses
+    ] or ["None."]
+    return "\n".join(out) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--python", default=sys.executable, help="an interpreter that has torch and timm")
+    parser.add_argument("--only", default="", help="cases with this text in their name")
+    args = parser.parse_args()
+    results: dict[str, Any] = json.loads(STORE.read_text()) if STORE.exists() else {}
+    asked = tomllib.loads(CASES.read_text())
+    labels = {f"{case['model']}, batches {case['fits']} and {case['fails']}": case for case in asked["label"]}
+    peaks = {case["name"]: case for case in asked["peak"]}
+    for name, case in {**labels, **peaks}.items():
+        if name in results or args.only not in name:
+            continue
+        results[name] = (of_label if name in labels else of_peak)(case, args.python)
+        STORE.write_text(json.dumps(results, indent=1) + "\n")
+        TABLE.write_text(table(results))
+        print(name, [(each["gpu"], each["memfit"]) for each in results[name]][:2], flush=True)
+
+
+if __name__ == "__main__":
+    main()
