@@ -30,8 +30,8 @@ pub struct Card {
     pub capacity: Option<u64>,
     /// Bytes that the allocator could use when memory ran out: its reserved bytes plus the free memory.
     pub limit: Option<u64>,
-    /// Free memory of the GPU that the process was not allowed to use, because it or its environment had set a
-    /// memory fraction. [`Self::limit`] does not include it.
+    /// Free memory of the GPU that the process was not allowed to use, because it or its environment had set
+    /// a memory fraction. [`Self::limit`] does not include it.
     pub withheld: u64,
     /// Free memory in private pools, as PyTorch's message states it.
     pub in_private_pools: u64,

@@ -61,13 +61,16 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
         .split('_')
         .any(|word| EVALUATION_NAMES.contains(&word.to_ascii_lowercase().as_str()));
     let never = !trains && round >= MIN_PASSES && earlier_rounds_had_no_backward(timeline, began);
-    if !(elsewhere || telling || never) || kept == 0 || analysis.backward_is_ahead() {
+    let only = !(elsewhere || telling || never || trains) && analysis.code.only_evaluates();
+    if !(elsewhere || telling || never || only) || kept == 0 || analysis.backward_is_ahead() {
         return None;
     }
     let why = if elsewhere {
         format!("`{name}` calls the model, and no backward pass ever followed")
     } else if never {
         "the model was called repeatedly, and no backward pass ever followed".to_owned()
+    } else if only {
+        "the model is in evaluation mode, and nothing in the source trains it".to_owned()
     } else {
         format!("`{name}` calls the model, and its name says that it evaluates")
     };
@@ -85,7 +88,7 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
     let saves = kept.saturating_sub(stays);
     let stack = analysis.stacks(timeline.live().filter(|life| graph(life))).first().map(|(stack, _)| *stack);
     let how = "evaluate under `torch.no_grad()` (or `torch.inference_mode()`): no activations are saved for a backward pass";
-    let known = RecordedFacts::NeverTrained(elsewhere);
+    let known = RecordedFacts::NeverTrained(elsewhere || only);
     let apply = caller.map(|caller| analysis.change(Lever::NoGrad, &[caller], known)).unwrap_or_default();
     Some(Finding {
         cause: Cause::EvaluationWithGradients,

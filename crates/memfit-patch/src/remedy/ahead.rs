@@ -1,6 +1,6 @@
-//! Order of statements after a recorded call: whether the backward pass of its graph is still to come.
+//! Training in the source around a recorded call: none at all, or a backward pass that is still to come.
 
-use memfit_source::{Expression, ExpressionKind as Kind, Op, OpKind, Span, Statement, StatementKind};
+use memfit_source::{Call, Expression, ExpressionKind as Kind, Op, OpKind, Span, Statement, StatementKind};
 
 use super::flow::{Origin, body_of, uses};
 use crate::code::{Code, Path, Scene, Script, Site};
@@ -29,6 +29,38 @@ impl Code<'_> {
         }
         false
     }
+
+    /// Returns `true` if the recorded files put a model into evaluation mode, and nothing in them trains.
+    pub fn only_evaluates(&self) -> bool {
+        let trains = |op: &Op| {
+            matches!(
+                op.kind,
+                OpKind::Backward(_)
+                    | OpKind::AutogradGrad
+                    | OpKind::Step { .. }
+                    | OpKind::ZeroGrad { .. }
+                    | OpKind::TrainMode
+            )
+        };
+        let mut evaluates = false;
+        for scene in self.scenes() {
+            let facts = &scene.script.facts;
+            // A method is known by its name alone, whatever it is called on.
+            let name =
+                |call: &Call| facts.slice(call.callee).rsplit('.').next().unwrap_or_default().to_owned();
+            if facts.ops.iter().any(trains) || facts.calls.iter().any(|call| is_training_name(&name(call))) {
+                return false;
+            }
+            evaluates |= facts.calls.iter().any(|call| name(call) == "eval" && call.arguments.is_empty());
+        }
+        evaluates
+    }
+}
+
+/// Returns `true` if the name of a function or class says that it trains: `fit`, `train_epoch`, `SFTTrainer`.
+fn is_training_name(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.contains("train") && !name.contains("pretrained") || name.split('_').any(|word| word == "fit")
 }
 
 /// Backward pass that follows a statement in its function.
@@ -162,5 +194,27 @@ mod tests {
         ] {
             assert!(!is_ahead(text), "{text}");
         }
+    }
+
+    #[test]
+    fn a_program_that_only_evaluates_has_nothing_that_trains() {
+        let only_evaluates = |text: &str| {
+            let read = |file: &str| (file == "train.py").then(|| text.to_owned());
+            let site = Site { file: "train.py".to_owned(), line: 2, function: "<module>".to_owned() };
+            Code::new(&read, Ran::new([site], Some("train.py".to_owned()))).only_evaluates()
+        };
+        let served = "import torch\nmodel = Net.from_pretrained('a').cuda().eval()\nfor x in requests:\n    print(model(x))\n";
+        assert!(only_evaluates(served));
+        for more in [
+            "loss.backward()\n",
+            "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\noptimizer.step()\n",
+            "model.train()\n",
+            "train_epoch(model)\n",
+            "engine.fit(model)\n",
+            "SFTTrainer(model)\n",
+        ] {
+            assert!(!only_evaluates(&format!("{served}{more}")), "{more}");
+        }
+        assert!(!only_evaluates(&served.replace(".eval()", "")), "nothing says that it is an evaluation");
     }
 }
