@@ -77,7 +77,7 @@ impl Arguments {
         self.launches().then(|| self.with_value(&[PROCESSES_NAME], &count.to_string())).flatten()
     }
 
-    /// Whether the command is a launcher of PyTorch's.
+    /// Returns `true` if the command is a launcher of PyTorch's.
     fn launches(&self) -> bool {
         let ends = |word: &OsString, name: &str| {
             std::path::Path::new(word).file_name().is_some_and(|file| file == name)

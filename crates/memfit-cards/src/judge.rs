@@ -73,7 +73,7 @@ struct Ran {
     path: Option<u64>,
 }
 
-/// What the number of multiprocessors changes about the peak of an architecture's GPUs.
+/// Difference that the number of multiprocessors makes to the peak of an architecture's GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spread {
     /// At most so many bytes, as runs show.
@@ -84,7 +84,7 @@ enum Spread {
     Unknown,
 }
 
-/// What a replay says.
+/// Result of a replay.
 enum Clear {
     /// So many bytes more or less change nothing about this outcome.
     Yes(Replayed),
@@ -103,9 +103,9 @@ pub struct Judge {
     recorded: Vec<Recorded>,
     /// Runs on GPUs with their own memory.
     ran: Vec<Ran>,
-    /// Whether every GPU is run.
+    /// `true` if the script runs on every GPU.
     proves_all: bool,
-    /// Whether the script was seen to catch an out-of-memory error.
+    /// `true` if the script was seen to catch an out-of-memory error.
     catches: bool,
     /// The parts of a training in which one was seen to end it.
     fatal: Vec<Site>,
@@ -215,7 +215,7 @@ impl Judge {
         }
     }
 
-    /// Whether a run on a GPU is seen to fit.
+    /// Returns `true` if a run on a GPU is seen to fit.
     pub fn proves(&mut self, rehearsal: &Rehearsal<'_>, device: &Device) -> Result<bool, RunError> {
         if self.ran_on(device).is_none() {
             self.meet(rehearsal, vec![Need::Run(Box::new(device.clone()))])?;
@@ -341,9 +341,9 @@ impl Judge {
         Ok(report(&request, &ran.outcome.moved_alike(&request, ran.place(device))))
     }
 
-    /// What the number of multiprocessors changes between a GPU and the run that stands for it. Runs of two
-    /// architectures that made the same requests used the same kernels: what one architecture shows of their
-    /// workspaces holds for the other, too.
+    /// Difference that the number of multiprocessors makes between a GPU and the run that stands for it. Runs
+    /// of two architectures that made the same requests used the same kernels: what one architecture shows of
+    /// their workspaces holds for the other, too.
     fn spread(&self, recorded: &Recorded, device: &Device) -> Spread {
         let sample = recorded.sample(device);
         if sample.device.sm_count == device.sm_count {

@@ -15,7 +15,7 @@ pub(crate) enum Need {
         capability: ComputeCapability,
         /// The GPU's multiprocessors.
         sm_count: u32,
-        /// What the representative's allocator did.
+        /// Digest of what the representative's allocator did.
         path: Option<u64>,
     },
     /// The GPU itself.
@@ -27,7 +27,7 @@ pub(crate) enum Need {
 }
 
 impl Need {
-    /// Whether the run is one with unlimited memory.
+    /// Returns `true` for a run with unlimited memory.
     pub(crate) const fn is_unlimited(&self) -> bool {
         matches!(self, Self::Representative(_) | Self::Fewest { .. })
     }

@@ -28,7 +28,7 @@ fn point(row: &CardRow, priced: bool) -> Option<(f64, f64)> {
     Some((cost, 1.0 / speed(row)?)).filter(|_| row.verdict.fits())
 }
 
-/// Whether one point is no worse than another in both, and better in one.
+/// Returns `true` if one point is no worse than another in both values, and better in one.
 fn beats(one: (f64, f64), other: (f64, f64)) -> bool {
     one.0 <= other.0 && one.1 <= other.1 && one != other
 }

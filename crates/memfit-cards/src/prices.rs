@@ -26,10 +26,10 @@ pub struct Offer {
     pub cards: u32,
     /// For an hour of the whole machine.
     pub per_hour: f64,
-    /// Who rents it out.
+    /// Vendor that rents it out.
     #[serde(default)]
     pub vendor: String,
-    /// What it is called there.
+    /// Vendor's name for it.
     #[serde(default)]
     pub instance: String,
 }

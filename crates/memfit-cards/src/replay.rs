@@ -12,7 +12,7 @@ use memfit_vocabulary::Phase;
 /// in another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Site {
-    /// Whether an optimizer step was complete by then.
+    /// `true` if an optimizer step was complete by then.
     after_first_step: bool,
     phase: Phase,
 }

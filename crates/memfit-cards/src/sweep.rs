@@ -17,7 +17,7 @@ use crate::workload::Workload;
 /// CUDA's major version for communicators' sizes where torch's is not known.
 const UNKNOWN_CUDA: u32 = 12;
 
-/// What is asked.
+/// Request for a table.
 #[derive(Debug)]
 pub struct Question {
     /// The request for a run of the command; its GPU is not read.
@@ -28,11 +28,11 @@ pub struct Question {
     pub counts: Vec<u32>,
     /// Batch sizes; empty for the command's own.
     pub batches: Vec<u64>,
-    /// Whether every GPU is run.
+    /// `true` if the script runs on every GPU.
     pub proves_all: bool,
 }
 
-/// What was found.
+/// Table.
 #[derive(Debug, Default)]
 pub struct Found {
     /// The rows, in no order.
@@ -47,7 +47,7 @@ pub struct Found {
     pub torch: Option<String>,
     /// Steps that the runs that ended well completed, the fewest of them.
     pub steps: Option<u64>,
-    /// Whether the command starts as many processes as there are GPUs.
+    /// `true` if the command starts as many processes as there are GPUs.
     pub launches: bool,
     /// Remarks.
     pub notes: Vec<String>,
@@ -116,14 +116,14 @@ pub fn sweep(question: &Question, home: &Home, console: &dyn Console) -> Result<
     Ok(found)
 }
 
-/// What is asked of one command.
+/// Request for one command.
 struct Asked<'counts> {
     /// The batch that the user asked for.
     batch: Option<u64>,
     /// The batch that the command names.
     named: Option<u64>,
     counts: &'counts [u32],
-    /// Whether it starts as many processes as the count says.
+    /// `true` if it starts as many processes as the count says.
     launches: bool,
 }
 

@@ -434,7 +434,7 @@ pub struct Done {
     /// Data supply of its training, if it has a PyTorch loader.
     #[serde(default)]
     pub feeding: Option<Feeding>,
-    /// Whether the script asked how large the GPU is, where that is noticed.
+    /// `true` if the script asked how large the GPU is, as far as that is noticed.
     #[serde(default)]
     pub asks_size: bool,
     /// Peaks and counters by device, from `torch.cuda.memory_stats`.

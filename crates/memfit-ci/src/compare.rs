@@ -7,7 +7,7 @@ use memfit_report::wire::{CiRow, CiSide, CiVerdict, Problem};
 use crate::lines::{changed_lines, changed_modules};
 use crate::{JudgedPeak, Measurement, Script};
 
-/// What a row is about.
+/// Subject of a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'given> {
     /// The script, with its permitted growth.
@@ -92,7 +92,7 @@ fn categories(base: &Measurement, head: &Measurement) -> BTreeMap<String, i64> {
     changes
 }
 
-/// What else differs between the two, and may explain the growth.
+/// Other differences between the two, which may explain the growth.
 fn notes(base: &Measurement, head: &Measurement) -> Vec<String> {
     let mut notes = Vec::new();
     match (base.fits, head.fits) {

@@ -25,7 +25,7 @@ struct Clock {
 struct Beside {
     speeds: Vec<Speeds>,
     clocks: Mutex<Vec<Clock>>,
-    /// Whether work was queued whose length on the other GPUs is not known: that of a graph's nodes.
+    /// `true` if work was queued whose length on the other GPUs is not known: that of a graph's nodes.
     inexact: AtomicBool,
 }
 

@@ -14,7 +14,7 @@ const LINKS: &str = include_str!("../data/links.toml");
 pub struct Link {
     /// Name for `--link`.
     pub name: String,
-    /// What it connects.
+    /// Endpoints.
     pub place: LinkPlace,
     /// Owner of an adapter.
     pub per: LinkOwner,
@@ -30,7 +30,7 @@ pub struct Link {
     pub source: String,
 }
 
-/// What a link connects.
+/// Endpoints of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkPlace {

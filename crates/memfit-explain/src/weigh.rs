@@ -7,6 +7,7 @@ mod card;
 mod evaluation;
 mod giant;
 mod growth;
+mod models;
 mod optimizer;
 mod room;
 mod size;
@@ -35,6 +36,7 @@ pub(crate) fn findings(analysis: &Analysis<'_>, leaks: &[Leak]) -> Vec<Finding> 
     let mut findings = Vec::new();
     // In order from specific to general: the first sufficient one wins.
     findings.extend(growth::find(analysis, leaks));
+    findings.extend(models::find(analysis));
     findings.extend(room::find(analysis));
     findings.extend(card::find(analysis));
     findings.extend(size::does_not_fit(analysis));

@@ -131,7 +131,7 @@ impl Busy {
         (step_ms - self.compute - self.memory).clamp(0.0, self.communication)
     }
 
-    /// What takes most of a step; `None` if no work is known.
+    /// Part that takes most of a step; `None` if no work is known.
     pub fn bound(&self, step_ms: f64) -> Option<Bound> {
         let parts = [
             (self.compute, Bound::Compute),

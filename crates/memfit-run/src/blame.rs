@@ -12,7 +12,7 @@ use crate::facts::{Facts, may_affect_memory};
 use crate::request::Request;
 
 /// Beginning of the messages that memfit's own stand-ins raise in the script.
-const MESSAGE_PREFIX: &str = "memfit: ";
+pub(crate) const MESSAGE_PREFIX: &str = "memfit: ";
 
 /// Maximum changes that are listed.
 const MAX_CHANGES: usize = 3;

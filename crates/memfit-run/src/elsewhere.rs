@@ -66,17 +66,17 @@ impl Outcome {
         self.facts.ranks.iter().map(|rank| rank.pending).max().unwrap_or(0)
     }
 
-    /// Whether the script asked how large the GPU is.
+    /// Returns `true` if the script asked how large the GPU is.
     pub fn asks_size(&self) -> bool {
         self.facts.ranks.iter().filter_map(|rank| rank.done.as_ref()).any(|done| done.asks_size)
     }
 
-    /// Whether the script went on by itself after it had run out of memory.
+    /// Returns `true` if the script went on by itself after it had run out of memory.
     pub fn catches(&self) -> bool {
         self.facts.oom.as_ref().is_some_and(|oom| !oom.uncaught)
     }
 
-    /// What would lie outside the allocator on another GPU, of what lay there in this run.
+    /// Memory outside the allocator that this run would take on another GPU.
     pub fn outside_on(&self, device: &Device) -> OutsideBytes {
         let (Some(own), Some(rank)) = (&self.facts.overhead, self.facts.fullest()) else {
             return OutsideBytes { typical: 0, upper: 0 };

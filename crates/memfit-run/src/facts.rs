@@ -76,7 +76,7 @@ pub struct Facts {
     pub oom: Option<OomFacts>,
     /// An uncaught exception that is no out-of-memory error.
     pub exception: Option<Exception>,
-    /// What can have caused that exception.
+    /// Possible causes of that exception.
     pub(crate) cause: Cause,
     /// The interpreter that ran the script.
     pub(crate) interpreter: Option<String>,

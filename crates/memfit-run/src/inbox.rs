@@ -59,7 +59,7 @@ pub(crate) struct Speaker {
     pub(crate) notes: Vec<Note>,
     /// The uncaught exception, and whether it was an out-of-memory error.
     pub(crate) exception: Option<(Exception, bool)>,
-    /// What can have caused the exception.
+    /// Possible causes of the exception.
     pub(crate) cause: Cause,
     /// Levers that could not be applied, with reasons.
     pub(crate) refused: Vec<(String, String)>,

@@ -6,7 +6,7 @@ use memfit_report::wire::{Exception, Problem};
 
 use crate::{Card, blame};
 
-/// What ran the script.
+/// Interpreter and PyTorch that ran the script.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ran<'a> {
     /// `torch.__version__`.
@@ -17,6 +17,10 @@ pub(crate) struct Ran<'a> {
 
 /// Problem behind an exception; `None` if its reason is unknown.
 pub(crate) fn problem(card: &Card, ran: Ran<'_>, exception: &Exception) -> Option<Problem> {
+    // memfit's own refusals may quote another error.
+    if exception.message.starts_with(blame::MESSAGE_PREFIX) {
+        return None;
+    }
     without_kernels(card, ran.torch, exception)
         .or_else(|| unbuilt(exception))
         .or_else(|| unreached(exception))
@@ -242,6 +246,8 @@ mod tests {
         let text = "HTTPSConnectionPool(host='example.org', port=443): Failed to resolve 'example.org'";
         let hub = "Couldn't reach 'someone/rows' on the Hub (OfflineModeIsEnabled)";
         check("ConnectionError", hub, Some(("no-network", "someone/rows")));
+        let own = "memfit: the configuration is not on this machine (OSError: couldn't connect to 'https://a.example')";
+        check("OSError", own, None);
         check("requests.exceptions.ConnectionError", text, Some(("no-network", "example.org")));
         let text = "<urlopen error [Errno -2] Name or service not known>";
         check("urllib.error.URLError", text, Some(("no-network", "Name or service")));

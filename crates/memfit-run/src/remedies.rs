@@ -67,15 +67,20 @@ impl Diagnosis {
     }
 
     /// Remedies for the report: those proven by a run first, those refuted last among the likely ones. A
-    /// larger device is always enough, but explains nothing, so it comes after possible remedies.
+    /// larger device is always enough, but explains nothing, so it comes after possible remedies. Where other
+    /// processes are to blame, a remedy against them comes before changes of the training.
     pub(crate) fn wire(&self) -> Vec<ExplainFix> {
         let mut fixes: Vec<ExplainFix> = (self.explanation.fixes.iter().zip(&self.proofs))
             .map(|(fix, proof)| ExplainFix { proof: *proof, ..ExplainFix::from(fix.clone()) })
             .collect();
         let only = fixes.iter().all(|fix| fix.card.is_some() || fix.fits == Some(false));
+        let by_others = matches!(self.explanation.cause, Cause::OtherProcesses | Cause::Outside);
+        let against_others =
+            |fix: &ExplainFix| matches!(fix.lever, Lever::EndOtherProcess | Lever::WorkersOffTheCard);
         fixes.sort_by_key(|fix| match (fix.fits, fix.proof.is_some()) {
             (Some(_), _) if fix.card.is_some() && !only => 2,
             (Some(true), true) => 0,
+            (Some(true), false) if by_others && against_others(fix) => 0,
             (Some(true) | None, _) => 1,
             (Some(false), _) => 3,
         });
@@ -248,6 +253,23 @@ mod tests {
             (last.lever, last.fits, last.proof),
             (Lever::ExpandableSegments, Some(false), Some(refuted))
         );
+    }
+
+    #[test]
+    fn other_processes_are_ended_before_the_training_is_changed() {
+        let first = |cause| {
+            let fixes = vec![
+                fix(Lever::EndOtherProcess, Apply::ByHand(None)),
+                fix(Lever::MicroBatch, Apply::ByHand(None)),
+                fix(Lever::ActivationOffload, Apply::ByHand(None)),
+            ];
+            let mut diagnosis = Diagnosis::new(explained(cause, fixes));
+            diagnosis.proofs[2] = Some(FixProof { verdict: Verdict::Fits, steps: 1, peak: Peak::default() });
+            diagnosis.wire().iter().map(|fix| fix.lever).collect::<Vec<_>>()
+        };
+        let (ended, offload, micro) = (Lever::EndOtherProcess, Lever::ActivationOffload, Lever::MicroBatch);
+        assert_eq!(first(Cause::OtherProcesses), [ended, offload, micro]);
+        assert_eq!(first(Cause::TooBig), [offload, ended, micro]);
     }
 
     fn diagnosis(cause: Cause, run: u8) -> Diagnosis {

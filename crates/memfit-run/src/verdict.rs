@@ -230,7 +230,7 @@ pub(crate) fn judge_run(
     (verdict, problem)
 }
 
-/// What a run that the clock ended may have waited for.
+/// Likely reason why a run did not end before its time limit.
 fn waited_for(facts: &Facts) -> Option<String> {
     if let Some(exception) = &facts.exception {
         let exception = blame::original(exception);

@@ -19,7 +19,7 @@ pub trait Bench {
     fn measure(&mut self, settings: &[(Lever, Value)], pass: Pass) -> Result<Option<Measured>, Self::Error>;
 }
 
-/// What is run.
+/// Kind of run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// Some optimizer steps.

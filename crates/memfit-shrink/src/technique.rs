@@ -14,7 +14,7 @@ pub struct Technique {
     pub title: &'static str,
     /// Levers and their settings.
     pub levers: &'static [(Lever, Given)],
-    /// What it changes.
+    /// Runs that it changes.
     pub affects: Affects,
     /// The same in the user's own code.
     pub how: &'static str,

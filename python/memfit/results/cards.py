@@ -81,7 +81,7 @@ class CardRow:
     price: CardPrice | None = None
     """The cheapest offer for this many of these GPUs; None without an offer, or without a speed."""
     pareto: bool
-    """Whether no other row that fits is both cheaper (without prices: on less memory) and faster."""
+    """True if no other row that fits is both cheaper (without prices: on less memory) and faster."""
     evidence: CardEvidence
     """How the verdict is known."""
     command: tuple[str, ...]
@@ -104,7 +104,7 @@ class PricedWork:
 
 @dataclass(frozen=True, kw_only=True)
 class CardPrice:
-    """What training costs on one offer."""
+    """Price of training on one offer."""
 
     amount: float
     """For the priced work."""
@@ -117,8 +117,8 @@ class CardPrice:
     hours: float
     """Hours that the work takes."""
     vendor: str
-    """Who rents it out, as the price file has it."""
+    """Vendor, as the price file names it."""
     instance: str
-    """What it is called there, as the price file has it."""
+    """Vendor's name for it, as in the price file."""
     cards: int
     """Cards that the offer has, all of which are paid for."""

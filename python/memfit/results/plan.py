@@ -135,7 +135,7 @@ class PlanRun:
     ranks: tuple[PlanRank, ...] = ()
     """Ranks that were run."""
     bound_by: str | None = None
-    """What takes most of a step; absent where its time is not known."""
+    """Part that takes most of a step; absent where its time is not known."""
     peak: Peak
     """The peaks."""
     step_ms_estimate: float | None = None

@@ -49,7 +49,7 @@ class RunReport(RunQuestions):
     steps: int
     """Completed optimizer steps, or forward passes of a script without an optimizer."""
     coverage: Coverage
-    """What the completed steps included."""
+    """Parts of a training that the completed steps included."""
     at_peak: AtPeak | None = None
     """Memory at the peak by category; absent where nothing was recorded."""
     outside: Outside
@@ -118,7 +118,7 @@ class PeakEnd(Peak):
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """What the completed steps included."""
+    """Parts of a training that the completed steps included."""
 
     steps: int
     """Completed steps."""

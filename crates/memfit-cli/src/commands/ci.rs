@@ -140,7 +140,7 @@ fn judge(
     Ok(())
 }
 
-/// What the working tree is compared with.
+/// Side of the comparison that is not the working tree.
 enum Base {
     Commit(Checkout),
     /// Folder of the baselines.

@@ -162,7 +162,7 @@ fn temporary_files() -> Check {
     }
 }
 
-/// What PyTorch's loaders hand batches over in, and NCCL its messages.
+/// Shared memory, in which PyTorch's loaders hand over batches, and NCCL its messages.
 fn shared_memory() -> Check {
     const LITTLE: u64 = 64 << 20;
     let name = "shared memory".to_owned();
@@ -202,7 +202,7 @@ fn own_folder() -> Check {
     }
 }
 
-/// What is loaded into every program already. It stays, behind memfit's own.
+/// Libraries that are loaded into every program already. They stay, behind memfit's own.
 fn preloaded() -> Option<Check> {
     let given = std::env::var_os("LD_PRELOAD").filter(|value| !value.is_empty())?.into_string().ok()?;
     let name = "LD_PRELOAD".to_owned();

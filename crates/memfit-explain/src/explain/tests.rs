@@ -470,3 +470,56 @@ fn layers_called_one_by_one_are_no_leak_if_their_backward_pass_was_to_come() {
     // Nothing in the source tells that the values are needed.
     assert_eq!(cause("print(x)\n"), Cause::Leaking);
 }
+
+/// Trainings one after the other, each with a model of 1 GiB and state of as much; only some stay.
+fn trained_in_turn(trainings: u64, all_stay: bool) -> Track {
+    const MODEL: u64 = 1 << 30;
+    let at = |phase: Phase| EventContext { device: 0, phase: phase.code(), thread: 1, module: 1, step: 0 };
+    let mut events: Vec<Event> = texts().collect();
+    let mut total = 0;
+    for training in 1..=trainings {
+        for (part, category) in [(0, Category::Parameters), (1, Category::Optimizer)] {
+            let address = (training * 2 + part) << 32;
+            let number = training * 2 + part - 1;
+            let phase = if part == 0 { Phase::Other } else { Phase::Optimizer };
+            if part == 1 {
+                for phase in [Phase::Forward, Phase::Backward, Phase::Optimizer] {
+                    events.push(Event::Phase { place: at(phase) });
+                }
+            }
+            total += MODEL;
+            events.push(Event::Traced { device: 0, number, stack: 1, stream: 0, time_us: 0 });
+            let place = at(phase);
+            events.push(Event::Alloc { place, address, bytes: MODEL, allocated: total, reserved: total });
+            events.push(Event::Note { address, category: category.code(), owner: 1 });
+        }
+        events.push(Event::Step { step: training as u32 });
+        events.push(Event::Phase { place: at(Phase::Other) });
+        if !all_stay {
+            for part in 0..2 {
+                total -= MODEL;
+                let (place, address) = (at(Phase::Other), (training * 2 + part) << 32);
+                events.push(Event::Free { place, address, bytes: MODEL, allocated: total, reserved: total });
+            }
+        }
+    }
+    let place = at(Phase::Forward);
+    events.push(Event::Phase { place });
+    events.push(Event::Oom { place, bytes: MODEL, allocated: total, reserved: total });
+    Track::from_log(&EventLog { pid: 1, truncated: false, events }, None)
+}
+
+#[test]
+fn models_of_earlier_trainings_that_stay_are_a_leak() {
+    let explanation = explained(&trained_in_turn(4, true), Some(8 << 30), "").unwrap();
+    assert_eq!(explanation.cause, Cause::Leaking, "{:?}", explanation.considered);
+    let fact = &explanation.evidence[0];
+    assert!(fact.text.contains("4 models made by this line are still on the GPU"), "{}", fact.text);
+    assert_eq!((fact.bytes, fact.lines[0].line), (6 << 30, 7));
+    assert_eq!(explanation.fixes[0].lever, Lever::KeepOffTheCard);
+    // Two may be one that is about to replace the other, and models that are freed are none.
+    for track in [trained_in_turn(2, true), trained_in_turn(4, false)] {
+        let explanation = explained(&track, Some(4 << 30), "").unwrap();
+        assert_ne!(explanation.cause, Cause::Leaking, "{:?}", explanation.considered);
+    }
+}

@@ -23,11 +23,14 @@ const MAX_LEAKS: usize = 8;
 pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
     let bytes: u64 = leaks.iter().map(|leak| leak.bytes).sum();
     let per_step: u64 = leaks.iter().map(|leak| leak.per_step).sum();
-    // Growth of less than a thousandth of the live memory in each step is no cause.
-    if leaks.is_empty() || per_step * 1000 < analysis.timeline.trouble.allocated {
+    let timeline = &analysis.timeline;
+    // Growth of less than a thousandth of the live memory in each step is no cause, unless it has filled the
+    // GPU: a cache grows by one token at a time.
+    let slow = per_step * 1000 < timeline.trouble.allocated;
+    let little = timeline.trouble.requested.is_none() || bytes * 4 < timeline.trouble.allocated;
+    if leaks.is_empty() || slow && little {
         return None;
     }
-    let timeline = &analysis.timeline;
     // Before the first backward pass, calls that leave activations may be the parts of one graph.
     if timeline.by_rounds && !timeline.has_phase(Phase::Backward) && analysis.backward_is_ahead() {
         return None;

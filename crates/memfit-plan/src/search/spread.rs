@@ -506,7 +506,7 @@ struct Each<'a, T: RankTrial> {
     parallel: Parallel,
     /// The rank that runs.
     rank: u32,
-    /// What the unchanged script shows about dividing its batch.
+    /// Evidence from the unchanged script about dividing its batch.
     parts: memfit_vocabulary::Parts,
 }
 

@@ -67,7 +67,7 @@ fn headline(out: &mut String, report: &CiReport, canvas: Canvas) {
     let _ = writeln!(out, "{}{}", paint(style, head), paint(DIM, &told));
 }
 
-/// What is compared, in words.
+/// Describes the two sides of a comparison.
 pub(crate) fn against(report: &CiReport, dot: &str) -> String {
     let what = match &report.base {
         Some(base) if base.commit.starts_with(&base.reference) => {
@@ -175,7 +175,7 @@ pub(crate) fn explaining(row: &CiRow) -> (Vec<&CiLine>, Vec<&CiModule>) {
     )
 }
 
-/// What a line holds, in words.
+/// Describes the memory that a line holds.
 pub(crate) fn holds(line: &CiLine) -> String {
     let what = if line.category == Category::Unknown.name() { "tensors" } else { &line.category };
     match &line.module {
@@ -232,7 +232,7 @@ pub(crate) fn beside(row: &CiRow) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// What to do next.
+/// Formats the next steps.
 pub(crate) fn next(report: &CiReport) -> Option<String> {
     if !report.accepted.is_empty() {
         return Some(

@@ -11,7 +11,7 @@ use crate::wire::{BlockChange, Circumstances, Predicted, Recorded, ReplayOom, Re
 const LABEL: usize = 14;
 const SIZE: usize = 12;
 
-/// What came of a replay.
+/// Formats the result of a replay.
 pub fn replay(report: &ReplayReport, canvas: Canvas) -> String {
     let mut out = String::new();
     headline(&mut out, report, canvas);

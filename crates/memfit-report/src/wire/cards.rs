@@ -67,7 +67,7 @@ pub struct CardRow {
     pub samples_per_s: Option<f64>,
     /// The cheapest offer for this many of these GPUs; `None` without an offer, or without a speed.
     pub price: Option<CardPrice>,
-    /// Whether no other row that fits is both cheaper (without prices: on less memory) and faster.
+    /// `true` if no other row that fits is both cheaper (without prices: on less memory) and faster.
     pub pareto: bool,
     /// How the verdict is known.
     pub evidence: CardEvidence,
@@ -92,7 +92,7 @@ pub enum CardVerdict {
 }
 
 impl CardVerdict {
-    /// Whether the script trains there.
+    /// Returns `true` if the script trains there.
     pub const fn fits(self) -> bool {
         matches!(self, Self::FitsAsIs | Self::FitsWithPlan)
     }
@@ -152,7 +152,7 @@ pub struct PricedWork {
     pub currency: String,
 }
 
-/// What training costs on one offer.
+/// Price of training on one offer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CardPrice {
     /// For the priced work.
@@ -165,9 +165,9 @@ pub struct CardPrice {
     pub per_hour: f64,
     /// Hours that the work takes.
     pub hours: f64,
-    /// Who rents it out, as the price file has it.
+    /// Vendor, as the price file names it.
     pub vendor: String,
-    /// What it is called there, as the price file has it.
+    /// Vendor's name for it, as in the price file.
     pub instance: String,
     /// Cards that the offer has, all of which are paid for.
     pub cards: u32,

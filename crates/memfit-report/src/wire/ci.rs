@@ -47,7 +47,7 @@ pub struct CiRow {
     pub gpu: String,
     /// The command.
     pub command: Vec<String>,
-    /// What it is compared with.
+    /// Other side of the comparison.
     pub base: Option<CiSide>,
     /// The working tree.
     pub head: Option<CiSide>,

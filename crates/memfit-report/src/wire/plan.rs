@@ -159,7 +159,7 @@ pub struct PlanRun {
     /// Ranks that were run.
     #[serde(default)]
     pub ranks: Vec<PlanRank>,
-    /// What takes most of a step; absent where its time is not known.
+    /// Part that takes most of a step; absent where its time is not known.
     #[serde(default)]
     pub bound_by: Option<Bound>,
     /// The peaks.

@@ -54,7 +54,7 @@ pub struct ShrinkRow {
     pub inference: Option<Peak>,
     /// Bytes that the device peaks are lower than the baseline's.
     pub saves: ShrinkSaved,
-    /// Whether training fits on the card.
+    /// `true` if training fits on the card.
     pub fits: Option<bool>,
     /// Milliseconds that an optimizer step takes, as an estimate.
     pub step_ms_estimate: Option<f64>,
