@@ -78,20 +78,21 @@ fn memory_fraction(analysis: &Analysis<'_>, requested: u64) -> Option<Finding> {
         size(requested)
     );
     let how = format!("let the process use the whole GPU, if nothing else needs the rest: drop `{setter}`");
-    let line = match &apply {
-        Apply::Edit(change) => {
-            let (file, line) = (change.file.clone(), change.line);
-            vec![analysis.with_text(Line { file, line, function: String::new(), text: None })]
-        }
-        _ => Vec::new(),
-    };
+    let lines = changed_line(analysis, &apply);
     Some(Finding {
         cause: Cause::SettingThatHurts,
         bytes: withheld,
         enough: analysis.enough(withheld) == Some(true),
-        facts: vec![Fact { text, bytes: withheld, lines: line }],
+        facts: vec![Fact { text, bytes: withheld, lines }],
         fixes: vec![modelled_fix(analysis, Lever::DropSetting, withheld, how, apply)],
     })
+}
+
+/// Line that a remedy changes, if it is one of the source.
+fn changed_line(analysis: &Analysis<'_>, apply: &Apply) -> Vec<Line> {
+    let Apply::Edit(change) = apply else { return Vec::new() };
+    let (file, line) = (change.file.clone(), change.line);
+    vec![analysis.with_text(Line { file, line, function: String::new(), text: None })]
 }
 
 /// Settings without which the request would have succeeded.
@@ -145,11 +146,14 @@ fn settings(analysis: &Analysis<'_>) -> Option<Finding> {
         size(analysis.demand()),
         size(analysis.demand().saturating_sub(best))
     );
+    let mut facts = vec![analysis.fact(text, best, Some(analysis.timeline.trouble.stack))];
+    let lines = fixes.iter().map(|fix| changed_line(analysis, &fix.apply)).find(|lines| !lines.is_empty());
+    facts.extend(lines.map(|lines| Fact { text: "this line sets it".to_owned(), bytes: best, lines }));
     Some(Finding {
         cause: Cause::SettingThatHurts,
         bytes: best,
         enough: fixes.iter().any(|fix| fix.fits == Some(true)),
-        facts: vec![analysis.fact(text, best, Some(analysis.timeline.trouble.stack))],
+        facts,
         fixes,
     })
 }
