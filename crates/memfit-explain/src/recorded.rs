@@ -229,7 +229,12 @@ mod tests {
         ] {
             let mut track = Track::default();
             let oom = MomentKind::Oom(requested);
-            let moment = track.add_moment(oom, 0, memfit_recording::StackId::NONE, Default::default());
+            let moment = track.add_moment(
+                oom,
+                0,
+                memfit_recording::StackId::NONE,
+                memfit_recording::Totals::default(),
+            );
             let refusal = memfit_recording::Refusal { left, ..Default::default() };
             track.refusals.insert(moment, refusal);
             assert_eq!(withheld_at_oom(&track, 0, &given), expected, "{requested} of {left}");

@@ -191,9 +191,10 @@ impl Inbox {
             .collect();
         let mut ranks = with(&|_, speaker| {
             numbered(speaker)
-                && match active.contains(&speaker.rank) {
-                    true => speaker.is_active(),
-                    false => !self.is_child_of_its_rank(speaker),
+                && if active.contains(&speaker.rank) {
+                    speaker.is_active()
+                } else {
+                    !self.is_child_of_its_rank(speaker)
                 }
         });
         if ranks.is_empty() {
