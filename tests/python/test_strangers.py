@@ -152,7 +152,13 @@ def test_positions_of_unknown_elements_are_in_range_and_differ(
 
 def test_what_cannot_be_stood_in_for_is_memfits_own_word(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    code = "    import transformers\n    transformers.AutoModel.from_pretrained('nobody/has-this')\n"
+    # Without a network, the hub's library tries for half a minute unless it is told.
+    code = """
+    import os
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import transformers
+    transformers.AutoModel.from_pretrained('nobody/has-this')
+    """
     answer = on_device(
         code, tmp_path, start=lambda *asked: through_memfit(*asked, options=("--synthetic-weights",))
     )

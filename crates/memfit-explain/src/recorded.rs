@@ -110,13 +110,13 @@ pub fn explain_recording(
     Ok(judged(&Case { track, device, card, given, alloc_conf, source }))
 }
 
-/// Free memory at which a mapping by CUDA could fail although it is large enough: other processes may take and
-/// return some between the request and its report.
+/// Margin of free memory: other processes may take and return some between a request and its report.
 const WITHHELD_MARGIN: u64 = 128 << 20;
 
-/// Free memory that the process was not allowed to use when its last request failed. Snapshots do not have
-/// the memory fraction that a program sets; but a request that fails although the GPU has room for its segment
-/// was refused by PyTorch itself.
+/// Free memory that the process was not allowed to use when its last request failed.
+///
+/// Snapshots do not have the memory fraction that a program sets; but a request that fails although the GPU
+/// has room for its segment was refused by PyTorch itself.
 fn withheld_at_oom(track: &Track, device: u8, given: &ReplayConditions) -> u64 {
     let Some((requested, _, refusal)) = track.last_refusal(device) else { return 0 };
     let segment = segment_size(round_size(requested.min(MAX_BYTES), &given.settings), &given.settings);

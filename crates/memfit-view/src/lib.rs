@@ -4,7 +4,8 @@
 //! Lanes provide levels of detail: an [`Envelope`] bounds every category's curve at each zoom, and blocks are
 //! stored in chunks sorted by lifetime, so that a page only loads what is wide enough to be visible. [`View`]
 //! packs and compresses them with the page's metadata; [`write_page`] embeds everything in one HTML file, and
-//! [`Server`] serves it section by section on loopback. [`Loopback`] is the HTTP server, also for other content.
+//! [`Server`] serves it section by section on loopback. [`Loopback`] is the HTTP server, also for other
+//! content.
 //!
 //! The crate contains the page, its wire format, and its server. It does not know where a recording came
 //! from, how an explanation (given as JSON) was computed, or terminals.

@@ -8,8 +8,8 @@ use crate::analysis::{Analysis, modelled_fix};
 use crate::explanation::{Apply, Fix};
 use crate::origins::Role;
 
-/// Divisor of the parameters' bytes: a step that creates at least a sixteenth of them as state is a first step
-/// for some of them.
+/// Divisor of the parameters' bytes: a step that creates at least a sixteenth of them as state is a first
+/// step for some of them.
 const STATE_SHARE_DIVISOR: u64 = 16;
 
 pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
