@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use memfit_vocabulary::{Category, Cause, Lever};
+use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
 use super::{Finding, size};
 use crate::analysis::{Analysis, modelled_fix};
@@ -17,12 +17,15 @@ const MIN_MODELS: usize = 3;
 pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
     let timeline = &analysis.timeline;
     timeline.trouble.requested?;
-    // By line, and by the number of steps at which its model was made: the first birth, and a stack.
+    // Each optimizer counts its own steps, and every model has another: phases tell them apart.
+    let optimizers = timeline.phases.iter().filter(|(_, phase)| *phase == Phase::Optimizer);
+    let trained: Vec<u32> = optimizers.map(|(began, _)| *began).collect();
+    // By line, and by the optimizer phases before its model was made: the first block of each model.
     let mut made: BTreeMap<Site, BTreeMap<usize, &Life>> = BTreeMap::new();
     for life in timeline.live().filter(|life| life.category == Category::Parameters) {
         if let Some(site) = timeline.origins.get(life.block.stack).site() {
-            let steps = timeline.steps_at(life.block.born);
-            made.entry(site).or_default().entry(steps).or_insert(life);
+            let before = trained.partition_point(|began| *began <= life.block.born);
+            made.entry(site).or_default().entry(before).or_insert(life);
         }
     }
     let models = made.into_values().max_by_key(BTreeMap::len).filter(|models| models.len() >= MIN_MODELS)?;
