@@ -37,8 +37,8 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
     }
     let now = timeline.period_of(timeline.trouble.moment);
     let blocks: HashSet<u32> = leaks.iter().flat_map(|leak| leak.blocks.iter().copied()).collect();
-    // Memory of the current step may still be freed by the program. What is rebuilt has the content of earlier
-    // steps, whenever it was allocated.
+    // Memory of the current step may still be freed by the program. What is rebuilt has the content of
+    // earlier steps, whenever it was allocated.
     let rebuilt: HashSet<u32> =
         leaks.iter().filter(|leak| leak.rebuilt).flat_map(|leak| leak.blocks.iter().copied()).collect();
     let is_old = |life: &Life| timeline.period_of(life.block.born) < now || rebuilt.contains(&life.index);
