@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import queue
 import warnings
 from typing import Any
 
@@ -283,12 +284,13 @@ def test_precisions(precision: str) -> None:
 def test_steps_that_the_scaler_skips_are_reported_and_the_scale_is_one_in_a_window() -> None:
     model = Perceptron()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
-    scales = []
+    # An object of a library: lists of the loss function's own are put back after a comparison.
+    scales: queue.SimpleQueue[float] = queue.SimpleQueue()
 
     def loss(module: nn.Module, batch: Any) -> torch.Tensor:
-        scales.append(scaler.get_scale())
+        scales.put(scaler.get_scale())
         value = mean_loss(module, batch)
-        return value * float("inf") if len(scales) == 2 else value
+        return value * float("inf") if scales.qsize() == 2 else value
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
@@ -298,16 +300,20 @@ def test_steps_that_the_scaler_skips_are_reported_and_the_scale_is_one_in_a_wind
     data = batches("perceptron", [8, 8], torch.float32)
     before = flat(model)
     # Compared before any of them overflows.
-    scales.extend([0.0] * 8)
+    for _ in range(8):
+        scales.put(0.0)
     step.verify(data[0])
-    scales.clear()
+    while not scales.empty():
+        scales.get()
     first = step(data[0])
     assert first.skipped
     assert torch.equal(flat(model), before)
     assert scheduler.last_epoch == 0
     second = step(data[1])
     assert not second.skipped
-    assert scales[:4] == [256.0, 256.0, 128.0, 128.0]
+    seen = [scales.get() for _ in range(scales.qsize())]
+    # Between the two steps, what overflowed is compared.
+    assert (seen[:2], seen[-2:]) == ([256.0, 256.0], [128.0, 128.0])
 
 
 def test_fp16_in_trouble_is_said_with_the_modules_and_the_scales() -> None:

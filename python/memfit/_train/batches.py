@@ -17,6 +17,8 @@ import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils._pytree import tree_map_only
 
+from .columns import Column, columns
+
 Items = Callable[[Any], int]
 Cut = Callable[[Any, int, int], Any]
 
@@ -242,16 +244,9 @@ class Batch:
         visit(self.value, lambda tensor: found.append(tensor._version))
         return found
 
-    def fields(self) -> list[torch.Tensor]:
-        """Return the tensors that are split, in order, with the batch dimension first."""
-        found: list[torch.Tensor] = []
-        visit(self.value, found.append)
-        dimension = self._dimension
-        return [
-            each.movedim(dimension, 0) if dimension and each.dim() > dimension else each
-            for each in found
-            if self._is_cut(each) and not each.is_nested and each.layout is torch.strided
-        ]
+    def columns(self) -> list[Column]:
+        """Return the values of each field that is split, sample by sample."""
+        return columns(self.value, self.items, self._dimension, self._is_cut, self._is_samples)
 
     @property
     def structure(self) -> str:

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .variation import MISSING, Constant
+
 _WIDE_TYPES = {
     torch.float16: torch.float64,
     torch.bfloat16: torch.float64,
@@ -25,6 +27,8 @@ _DROPOUT_ARGUMENTS = ("dropout_p", "dropout")
 # A run with inverted comparisons is abandoned once it takes this many times as many operations.
 _MAX_OPERATION_RATIO = 20
 _COLLECTIVES = ("c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd")
+# Operations that skip missing values.
+_OF_MISSING = ("isnan", "nansum", "nanmean", "nanmedian", "nan_to_num", "isfinite")
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 # Arguments that an operation writes to without declaring it in its schema.
 _UNDECLARED = {
@@ -55,8 +59,8 @@ class Draws:
         # Comparisons of floating-point numbers, in the order of the whole batch's forward pass: the
         # operation, its shape, and the dimension that holds the samples, if a micro-batch revealed it.
         self.masks: list[tuple[str, torch.Size, int | None]] = []
-        # Constants that integers of a batch may be compared with, in a mask or by a loss with `ignore_index`.
-        self.constants: set[tuple[str, float]] = set()
+        # Constants that values of a batch may be compared with, in a mask or by a loss with `ignore_index`.
+        self.constants: set[Constant] = set()
         # Set if dropout inside a kernel was turned off.
         self.fused_dropout = False
 
@@ -146,13 +150,27 @@ class Comparing(TorchDispatchMode):  # type: ignore[misc]
         name = _bare_name(func).rstrip("_")
         if name == "_to_copy":
             self._draws.coarse |= kwargs.get("dtype") in (torch.float16, torch.bfloat16)
-        elif name in _COMPARISONS and len(args) > 1 and isinstance(args[1], (int, float)):
-            if isinstance(args[0], torch.Tensor) and not args[0].requires_grad:
-                self._draws.constants.add((name, float(args[1])))
+        elif name in _COMPARISONS and len(args) > 1 and isinstance(args[0], torch.Tensor):
+            if isinstance(args[1], (int, float)) and not args[0].requires_grad:
+                self._add_constant(name, float(args[1]), args[0])
+            elif args[1] is args[0]:
+                # `isnan` and `isfinite` compare values with themselves.
+                self._add_constant(MISSING, 0.0, args[0])
+        elif name in _OF_MISSING and isinstance(args[0], torch.Tensor):
+            self._add_constant(MISSING, 0.0, args[0])
         else:
             for argument, value in _named(func, args, kwargs):
                 if argument.name == "ignore_index":
-                    self._draws.constants.add(("eq", float(value)))
+                    self._draws.constants.add(Constant("eq", float(value), None))
+
+    def _add_constant(self, name: str, value: float, compared: torch.Tensor) -> None:
+        if not compared.dtype.is_floating_point:
+            self._draws.constants.add(Constant(name, value, None))
+            return
+        start, stop, _ = self._samples or (0, self._draws.items, 0)
+        width, rest = divmod(compared.numel(), stop - start)
+        if not rest:
+            self._draws.constants.add(Constant(name, value, width))
 
     # ------------------------------------------------------------------------------------ random numbers
 

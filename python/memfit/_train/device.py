@@ -108,6 +108,8 @@ class Meter:
         """Return the bytes that a micro-batch may need beyond the state before the window, and the bytes that
         are reserved but unused now. `None` on the host.
         """
+        if not self.cuda:
+            return None
         seen = self.look()
         most = budget(self.device, seen.reserved)
         return None if most is None else (max(most - self.floor, 0), max(seen.reserved - seen.allocated, 0))

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from .graph import Kink
+
 # Relative differences that count as rounding, by data type.
 _TOLERANCES = {torch.float64: 1e-7, torch.float32: 1e-3}
 _COARSE_TOLERANCE = 5e-2
@@ -74,6 +76,8 @@ class Outcome:
     # Set if a tensor was written to without changing its value, such as a running average of something
     # constant.
     unmoved: bool
+    # Operations with a kink on single numbers, of one forward pass after the other.
+    kinks: list[Kink] = field(default_factory=list)
 
 
 def judge(
@@ -120,6 +124,12 @@ def judge(
         found.append(f"the loss differs by {_share(loss)}")
     if state:
         found.append(f"state differs: {_some(state)}")
+    bent = _bent(whole.kinks, parts.kinks)
+    if bent is not None:
+        found.append(
+            f"`{bent.name}` is taken of a number that depends on the batch: where that number passes the kink, "
+            "micro-batches have other gradients"
+        )
     return Verification(
         not found,
         items,
@@ -134,6 +144,14 @@ def judge(
         tells=not whole.unmoved
         and any(not float(each.double().norm()) <= floor for each in whole.gradients.values()),
     )
+
+
+def _bent(whole: list[Kink], parts: list[Kink]) -> Kink | None:
+    """Return an operation with a kink whose argument differs between the whole batch and micro-batches."""
+    for place, kink in enumerate(whole):
+        if any(other.value != kink.value for other in parts[place :: len(whole)]):
+            return kink
+    return None
 
 
 def _gradients_differ(

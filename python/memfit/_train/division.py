@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,8 @@ from memfit._levers.saying import Once
 from .batches import Batch
 from .comparing import RanksMeet
 from .differences import Verification
-from .graph import node_number
+from .graph import node_number, tail
+from .tally import split_metrics
 from .variation import Variation
 from .verification import Verifier
 from .ways import chosen
@@ -23,6 +24,8 @@ LABELS = ("exact", "rounding", "precision", "changes-training")
 # Number of comparisons caused by a new count of autograd nodes. A forward pass that depends on the data has
 # another count in nearly every batch; past this number only every sixteenth is compared.
 _MAX_NEW_PATHS = 16
+# Number of comparisons of one batch, for samples that vary in ways that a comparison revealed.
+_MAX_COMPARISONS = 4
 _NOT_MEASURED = (
     "the effect of dividing a batch was not measured: ranks exchange data inside the forward or backward "
     "pass, so all of them would have to compare at the same time; run `step.verify(batch)` in a single "
@@ -56,8 +59,16 @@ class Division:
         self._norms = [module for module in model.modules() if is_batch_norm(module)]
         self._found: dict[Any, Verification] = {}
         self._variation: dict[Any, Variation] = {}
-        self._paths: set[int] = set()
+        self._paths: set[Any] = set()
         self._new_paths = 0
+        # Number of divided batches, and at which of them the next comparison is due; some changes to a loss
+        # leave no trace, such as a threshold that moves.
+        self._batches = 0
+        self._due = 1
+        # The first sample to compare next.
+        self._first = 0
+        # Changes to the variables around the loss function.
+        self._changes = verifier.changes() if verifier is not None else None
         self._once = Once()
         # Raised after a micro-batch ran whose comparison ended with an error. If the micro-batch fails as
         # well, the user sees that error instead.
@@ -102,13 +113,16 @@ class Division:
                 self._meets = True
         return self._once.warn(_NOT_MEASURED, ChangesTraining)
 
-    def check_path(self, entry: Batch, size: int, before: int | None) -> tuple[str, ...]:
+    def check_path(
+        self, entry: Batch, start: int, size: int, before: int | None, returned: Any
+    ) -> tuple[str, ...]:
         """Compare once more if a micro-batch's forward pass, which started at node number `before`, made a
-        number of autograd nodes that no compared run made: it took another path.
+        number of autograd nodes that no compared run made, or ended in other operations: it took another
+        path.
         """
         if self._verifier is None or self._meets or before is None:
             return ()
-        made = (node_number() or 0) - before
+        made = (node_number() or 0) - before, tail(split_metrics(returned)[0])
         if made in self._paths:
             return ()
         self._new_paths += 1
@@ -122,7 +136,7 @@ class Division:
             return ()
         self._paths.add(made)
         try:
-            return self._measured(lambda: self._compare(entry, size, 0, size + 1))
+            return self._measured(lambda: self._compare(entry, size, (), start, size + 1))
         except Undividable as error:
             error.ran = True
             raise
@@ -143,7 +157,8 @@ class Division:
             )
         try:
             if not self._meets:
-                return self._compare(entry, size, 0)
+                self._postpone()
+                return self._compare(entry, size, self._varied(self._key(entry)).new(entry), 0)
         except RanksMeet:
             self._meets = True
         raise RuntimeError(_NOT_MEASURED)
@@ -153,24 +168,45 @@ class Division:
 
     def _known(self, entry: Batch, size: int) -> Verification:
         key = self._key(entry)
-        known = self._found.get(key)
-        if known is None:
-            first = self._varied(key).new(entry)
-            return self._compare(entry, size, max((first or 0) - 1, 0))
-        if known.equal:
-            first = self._varied(key).new(entry)
-            if first is not None:
-                return self._compare(entry, size, first - 1)
-        return known
+        self._batches += 1
+        assert self._changes is not None
+        known = before = self._found.get(key)
+        is_due = self._batches >= self._due
+        if is_due:
+            self._postpone()
+        # What was found to change the training stays so.
+        if (self._changes.look() or is_due) and known is not None and known.equal:
+            known = None
+        for _ in range(_MAX_COMPARISONS):
+            varied = self._varied(key).new(entry) if known is None or known.equal else []
+            if known is not None and not varied:
+                break
+            known = self._compare(entry, size, varied, self._first)
+            self._first = (self._first + known.samples) % entry.items
+            if not known.tells or known.failed:
+                break
+        assert known is not None
+        # What fails in a repeated comparison fails in the step as well, which raises the user's own error.
+        return before if known.failed and before is not None else known
+
+    def _postpone(self) -> None:
+        """Make the next comparison due after as many divided batches as there were until now."""
+        assert self._changes is not None
+        self._due = 2 * max(self._batches, 1)
+        self._changes.list_again()
 
     def _varied(self, key: Any) -> Variation:
         return self._variation.setdefault(key, Variation())
 
-    def _compare(self, entry: Batch, size: int, first: int, samples: int | None = None) -> Verification:
+    def _compare(
+        self, entry: Batch, size: int, wanted: Sequence[int], first: int, least: int = 0
+    ) -> Verification:
+        """Compare the wanted samples and some from `first` on, at least this many."""
         assert self._verifier is not None
         key = self._key(entry)
-        found = self._verifier.verify(entry, size, first, samples or 0)
-        self._paths |= self._verifier.nodes
+        samples = chosen(entry, wanted, first, least)
+        found = self._verifier.verify(entry, size, samples)
+        self._paths |= self._verifier.paths
         self.last = found
         # A gradient of zero proves nothing, and an error may be temporary: the next batch is compared as
         # well.
@@ -178,8 +214,7 @@ class Division:
             self._found[key] = found
             varied = self._varied(key)
             varied.counts_by(self._verifier.constants)
-            begin = max(0, min(first, entry.items - found.samples))
-            varied.compared(entry, chosen(entry, begin, found.samples))
+            varied.compared(entry, samples[: found.samples])
         return found
 
     def _evaluate(self, found: Verification) -> tuple[str, ...]:

@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .comparing import written_by
 from .randomness import generator_state, is_default_generator, is_generator, set_generator_state
-from .slots import CONTAINERS, Kept, Slot, around, attributes_of, variables_of
+from .slots import CONTAINERS, Kept, Slot, attributes_of
+from .surroundings import Changes, around, is_holder, variables_of
 
 # PyTorch's graph task id outside a backward pass.
 _NO_BACKWARD_ID = -1
@@ -138,7 +139,8 @@ class Outside:
             for name, each in (*module.named_parameters(), *module.named_buffers()):
                 if _memory(each) == place:
                     return name
-        for name, value in variables_of(self._loss):
+        for slot in variables_of(self._loss):
+            name, value = slot.name, slot.get()
             if isinstance(value, torch.Tensor) and _memory(value) == place:
                 return name
             if isinstance(value, nn.Module):
@@ -185,8 +187,19 @@ class Outside:
             for name, each in module.named_modules():
                 slots += attributes_of(name or type(each).__name__, each)
                 self._find_generators(vars(each).values())
-        self._find_generators(value for _, value in variables_of(self._loss))
-        return slots + around(self._loss)
+                for key, value in vars(each).items():
+                    if is_holder(value):
+                        slots += around(value, name=f"{name}.{key}" if name else key)
+        self._find_generators(slot.get() for slot in variables_of(self._loss, self._known()))
+        return slots + around(self._loss, self._known())
+
+    def _known(self) -> frozenset[int]:
+        """Return the identities of modules whose attributes are listed anyway."""
+        return frozenset(id(each) for module in self._modules for each in module.modules())
+
+    def changes(self) -> Changes:
+        """Return the changes to the variables around the loss function."""
+        return Changes(self._loss, self._known())
 
     def _find_generators(self, values: Iterable[Any]) -> None:
         for value in values:

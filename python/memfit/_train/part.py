@@ -141,7 +141,7 @@ class Runner:
             with self._around():
                 returned = self._lent[0](self._model, part, entry, start)
         if before is not None:
-            tally.changed += self._division.check_path(entry, samples, before)
+            tally.changed += self._division.check_path(entry, start, samples, before, returned)
         loss, main = self._loss_and_count(entry, returned, part, samples, tally, opens, idle or entry.void)
         if idle or entry.void:
             self._backward(loss * 0.0)

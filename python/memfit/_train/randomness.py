@@ -108,6 +108,10 @@ class Numbers:
         self._state = None
 
 
+# NumPy's global generator and the address of its memory, since asking for it takes longer than reading it.
+_twister: list[Any] = [None, 0]
+
+
 def _numpy_memory() -> bytes | None:
     """Return the memory of NumPy's global generator if it is a Mersenne Twister: 624 words and the position
     in them.
@@ -118,7 +122,9 @@ def _numpy_memory() -> bytes | None:
     bits: Any = getattr(getattr(numpy.random.mtrand, "_rand", None), "_bit_generator", None)
     if type(bits).__name__ != "MT19937":
         return None
-    return ctypes.string_at(bits.ctypes.state_address, 4 * 625)
+    if _twister[0] is not bits:
+        _twister[:] = bits, bits.ctypes.state_address
+    return ctypes.string_at(_twister[1], 4 * 625)
 
 
 def is_generator(value: Any) -> bool:

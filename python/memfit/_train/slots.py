@@ -1,18 +1,16 @@
-"""Variables in Python: attributes, variables of a closure, and global variables."""
+"""Variables in Python, saved and restored."""
 
 from __future__ import annotations
 
 import copy
-import types
 from collections import deque
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-_PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.Tensor, torch.Size)
+PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.Tensor, torch.Size)
 CONTAINERS = (list, dict, set, deque)
 
 
@@ -68,14 +66,14 @@ def attributes_of(name: str, holder: Any) -> list[Slot]:
     """Return an object's own attributes that hold plain values or containers."""
     own = vars(holder)
     return [
-        _entry(own, key, f"{name}.{key}")
+        entry(own, key, f"{name}.{key}")
         for key, value in list(own.items())
-        if isinstance(value, (*_PLAIN, *CONTAINERS)) and key not in _MODULE_TABLES and key != "training"
+        if isinstance(value, (*PLAIN, *CONTAINERS)) and key not in _MODULE_TABLES and key != "training"
     ]
 
 
-def _entry(space: dict[str, Any], key: str, name: str) -> Slot:
-    """Make a slot of a dictionary's entry."""
+def entry(space: dict[str, Any], key: str, name: str) -> Slot:
+    """Return a dictionary's entry as a variable."""
 
     def put(value: Any) -> None:
         space[key] = value
@@ -84,57 +82,6 @@ def _entry(space: dict[str, Any], key: str, name: str) -> Slot:
 
 
 _MODULE_TABLES = frozenset(vars(nn.Module()))
-
-
-def _functions(loss: Any) -> list[types.FunctionType]:
-    inner = getattr(loss, "func", loss)
-    inner = getattr(inner, "__func__", inner)
-    if not isinstance(inner, types.FunctionType):
-        inner = vars(type(inner)).get("__call__")
-    return [inner] if isinstance(inner, types.FunctionType) else []
-
-
-def around(loss: Any) -> list[Slot]:
-    """Return the variables around a loss function: those of its closure, of the object that it belongs to,
-    and global variables that it names.
-    """
-    slots: list[Slot] = []
-    owner = getattr(loss, "__self__", None)
-    if owner is None and not isinstance(loss, types.FunctionType):
-        owner = loss
-    if owner is not None and hasattr(owner, "__dict__") and not isinstance(owner, nn.Module):
-        slots += attributes_of(type(owner).__name__, owner)
-    for function in _functions(loss):
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-            if isinstance(_content(cell), (*_PLAIN, *CONTAINERS)):
-                slots.append(Slot(name, partial(_content, cell), partial(_fill, cell)))
-        space = function.__globals__
-        slots += [
-            _entry(space, name, name)
-            for name in function.__code__.co_names
-            if name in space and isinstance(space[name], (*_PLAIN, *CONTAINERS))
-        ]
-    return slots
-
-
-def variables_of(loss: Any) -> Iterable[tuple[str, Any]]:
-    for function in _functions(loss):
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-            yield name, _content(cell)
-        for name in function.__code__.co_names:
-            if name in function.__globals__:
-                yield name, function.__globals__[name]
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
-
-
-def _fill(cell: Any, value: Any) -> None:
-    cell.cell_contents = value
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -31,7 +31,8 @@ def split_metrics(returned: Any) -> tuple[Any, Mapping[str, Any] | None]:
     """Separate the loss from metrics: of a dictionary with a `loss`, as in Lightning and Hugging Face, only
     the loss is trained on.
     """
-    if isinstance(returned, Mapping) and "loss" in returned:
+    # The usual case first: comparing with an abstract type takes longer.
+    if type(returned) is not torch.Tensor and isinstance(returned, Mapping) and "loss" in returned:
         return returned["loss"], {name: value for name, value in returned.items() if name != "loss"}
     return returned, None
 

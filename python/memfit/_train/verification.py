@@ -25,16 +25,16 @@ from .caching import Cached, Embedded, backward
 from .comparing import Comparing, Draws, NotComparable, RanksMeet, wide, widened
 from .differences import Outcome, Verification, judge
 from .faults import collect, forget, is_memory
-from .graph import node_number
+from .graph import Kink, kinks, node_number, tail
 from .outside import Outside
 from .parameters import Parameters
 from .precision import Precision, within
+from .surroundings import Changes
 from .tally import read_losses, split_metrics
 from .undoing import Undoing
-from .ways import chosen, divisions
+from .variation import Constant
+from .ways import divisions
 
-# Number of samples to compare: enough for uneven micro-batches, and to tell batch dimensions from others.
-_COMPARED_SAMPLES = 6
 # Maximum number of attempts when memory runs out: the second and the third use two samples.
 _MAX_ATTEMPTS = 3
 
@@ -100,29 +100,33 @@ class Verifier:
         self._widens = widens
         # For a loss that compares samples: its micro-batches are embedded first.
         self._embedded = embedded
-        # Numbers of autograd nodes made by a forward pass: an equal number means that it took the same path.
-        self.nodes: set[int] = set()
+        # Numbers of autograd nodes made by a forward pass, with its last operations: equal ones mean that it
+        # took the same path.
+        self.paths: set[Any] = set()
         # Set if the losses of micro-batches add up to that of their batch.
         self.sums = False
         # Precision of another trainer's own autocast, which leaves float64 alone.
         self.autocast: str | None = None
-        # Constants that integers of a batch were compared with.
-        self.constants: set[tuple[str, float]] = set()
+        # Constants that values of a batch were compared with.
+        self.constants: set[Constant] = set()
 
-    def verify(self, entry: Batch, size: int, first: int = 0, samples: int = 0) -> Verification:
-        """Compare `samples` of a batch's samples, from the `first` on, with micro-batches of them. `size` is
-        the micro-batch size of the training.
+    def changes(self) -> Changes:
+        """Return the changes to the variables around the loss function."""
+        return self._outside.changes()
+
+    def verify(self, entry: Batch, size: int, samples: Sequence[int]) -> Verification:
+        """Compare these samples of a batch with micro-batches of them. `size` is the micro-batch size of the
+        training.
         """
         began = time.perf_counter()
-        items = min(entry.items, max(samples, _COMPARED_SAMPLES))
-        first = max(0, min(first, entry.items - items))
+        items = len(samples)
         ways = divisions(items, size, self._pairs)
         found: Verification | None = None
         self._goes_on = self._drew = False
         with self._undoing.undone():
             for _ in range(_MAX_ATTEMPTS):
                 try:
-                    found = self._measure(entry, chosen(entry, first, items), ways)
+                    found = self._measure(entry, samples[:items], ways)
                     break
                 except Exception as error:
                     if not is_memory(error, self._device):
@@ -263,19 +267,23 @@ class Verifier:
         whole run.
         """
         self._undoing.begin()
+        self._kinks: list[Kink] = []
         trial = _Trial(entry, samples, sizes, draws, counts, is_wide, opposite)
         run = self._run_parts if self._embedded is None or len(sizes) == 1 else self._run_embedded
-        total, counted = run(trial)
-        found = Outcome(
-            self._undoing.gradients(),
-            total,
-            counted,
-            self._undoing.state(),
-            self._outside.numbers(),
-            self._outside.unmoved(),
-        )
-        self._undoing.end()
-        return found
+        try:
+            total, counted = run(trial)
+            return Outcome(
+                self._undoing.gradients(),
+                total,
+                counted,
+                self._undoing.state(),
+                self._outside.numbers(),
+                self._outside.unmoved(),
+                self._kinks,
+            )
+        finally:
+            # Also after an error, or the next run would begin with what this one wrote.
+            self._undoing.end()
 
     def _run_parts(self, trial: _Trial) -> tuple[float, dict[str, float]]:
         total = 0.0
@@ -289,7 +297,8 @@ class Verifier:
                 with self._around():
                     returned = self._loss(self._model, part)
                 if not trial.is_wide and not trial.opposite and before is not None:
-                    self.nodes.add((node_number() or 0) - before)
+                    self.paths.add(((node_number() or 0) - before, tail(returned)))
+                self._kinks += kinks(returned)
                 value, share, own_counts = self._share(returned, part, stop - start, trial.counts)
                 if trial.is_wide and value.dtype != torch.float64:
                     # The loss function rounds in between, by more than a comparison in float64 allows.

@@ -6,14 +6,27 @@ from collections.abc import Sequence
 
 from .batches import Batch
 
+# Number of samples to compare: enough for uneven micro-batches, and to tell batch dimensions from others.
+_COMPARED_SAMPLES = 6
+# Maximum number of samples, where more of them differ in ways that no compared samples did.
+_MAX_SAMPLES = 16
 
-def chosen(entry: Batch, first: int, items: int) -> Sequence[int]:
-    """Return `items` samples from `first` on, with one of them twice, since losses may look for equal
-    samples.
+
+def chosen(entry: Batch, wanted: Sequence[int], first: int, least: int = 0) -> Sequence[int]:
+    """Return the samples to compare: the wanted ones, others from `first` on, and one of them twice, since
+    losses may look for equal samples.
     """
+    items = min(entry.items, max(least, _COMPARED_SAMPLES, min(len(wanted) + 1, _MAX_SAMPLES)))
     if items < 4 or not entry.picks:
-        return range(first, first + items)
-    return [first, first + 1, first, *range(first + 2, first + items - 1)]
+        start = wanted[0] if wanted else first
+        start = max(0, min(start, entry.items - items))
+        return range(start, start + items)
+    others = ((first + offset) % entry.items for offset in range(entry.items))
+    picked = list(dict.fromkeys([*wanted, *others]))[: items - 1]
+    # Micro-batches get what the user's own batch has: sorted samples, and never the equal ones side by side.
+    picked.sort()
+    picked.insert(2, picked[0])
+    return picked
 
 
 def divisions(items: int, size: int, pairs: bool) -> tuple[tuple[int, ...], ...]:

@@ -1,0 +1,193 @@
+"""The variables that a loss function may read or write: of its closure, of objects and functions around it,
+and global variables that it names.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import types
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from .slots import CONTAINERS, PLAIN, Slot, attributes_of, entry
+
+# Limits of the search.
+_MAX_DEPTH = 3
+_MAX_VARIABLES = 2000
+_MAX_ENTRIES = 64
+# A variable that changes in each batch causes a comparison for this many changes, and then for the first of
+# twice as many.
+_MAX_CHANGES = 4
+_NUMBERS = (int, float, str, type(None))
+_NO_STATE = (torch.Tensor, torch.utils.data.Dataset, torch.utils.data.DataLoader, torch.optim.Optimizer)
+
+
+def around(loss: Any, known: frozenset[int] = frozenset(), name: str = "") -> list[Slot]:
+    """Return the variables around a loss function that hold plain values or containers, without those of
+    objects with the `known` identities.
+    """
+    return [slot for slot in variables_of(loss, known, name) if isinstance(slot.get(), (*PLAIN, *CONTAINERS))]
+
+
+def variables_of(loss: Any, known: frozenset[int] = frozenset(), name: str = "") -> list[Slot]:
+    """Return all variables around a loss function."""
+    found: list[Slot] = []
+    seen = {*known, id(loss)}
+    waiting: deque[tuple[Any, str, int]] = deque([(loss, name, 0)])
+    while waiting and len(found) < _MAX_VARIABLES:
+        value, name, depth = waiting.popleft()
+        own = _variables(value, name)
+        found += own
+        for content, inner in (*((slot.get(), slot.name) for slot in own), *_used(value, name)):
+            # The loss function may be a method of a library's object.
+            is_owner = depth == 0 and isinstance(value, types.MethodType) and content is value.__self__
+            if depth < _MAX_DEPTH and id(content) not in seen and (is_owner or _is_followed(content)):
+                seen.add(id(content))
+                waiting.append((content, inner, depth + 1))
+    return found
+
+
+def _variables(value: Any, name: str) -> list[Slot]:
+    """Return the variables of a function or an object."""
+    name = name or type(value).__name__
+    if isinstance(value, types.FunctionType):
+        return list(_of_function(value))
+    if isinstance(value, partial):
+        return [entry(value.keywords, key, key) for key in value.keywords]
+    if isinstance(value, nn.Module):
+        buffers = [entry(value._buffers, key, f"{name}.{key}") for key in value._buffers]
+        return [*attributes_of(name, value), *buffers]
+    if isinstance(value, (types.MethodType, list, tuple, dict)):
+        return []
+    return [entry(value.__dict__, key, f"{name}.{key}") for key in getattr(value, "__dict__", ())]
+
+
+def _used(value: Any, name: str) -> Iterator[tuple[Any, str]]:
+    """Yield what a value calls or contains besides its variables."""
+    if isinstance(value, types.MethodType):
+        yield value.__func__, ""
+        yield value.__self__, type(value.__self__).__name__
+    elif isinstance(value, partial):
+        yield value.func, ""
+        yield from ((each, "") for each in value.args)
+    elif isinstance(value, (list, tuple, dict)):
+        entries = value.items() if isinstance(value, dict) else enumerate(value)
+        yield from ((each, f"{name}[{key!r}]") for key, each in entries)
+    elif isinstance(value, nn.Module):
+        yield from ((each, f"{name}.{key}") for key, each in value._modules.items())
+    elif not isinstance(value, types.FunctionType):
+        yield vars(type(value)).get("__call__"), ""
+
+
+def _of_function(function: types.FunctionType) -> Iterator[Slot]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        yield Slot(name, partial(_content, cell), partial(_fill, cell))
+    space = function.__globals__
+    for name in dict.fromkeys(_names(function.__code__)):
+        if name in space:
+            yield entry(space, name, name)
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Yield the global names of a function and of those within it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _is_followed(value: Any) -> bool:
+    """Return `True` for functions and objects of the user's own code, and small containers of them."""
+    if isinstance(value, (list, tuple, dict)):
+        return 0 < len(value) <= _MAX_ENTRIES and not isinstance(value, torch.Size)
+    if isinstance(value, (types.MethodType, partial, nn.Module)):
+        return True
+    if isinstance(value, types.FunctionType):
+        return _is_own(value.__module__)
+    return is_holder(value)
+
+
+def is_holder(value: Any) -> bool:
+    """Return `True` for an object of one of the user's own classes."""
+    if isinstance(value, (type, types.ModuleType, types.FunctionType, nn.Module, *_NO_STATE)):
+        return False
+    if not hasattr(value, "__dict__"):
+        return False
+    return _is_own(type(value).__module__) or isinstance(value, types.SimpleNamespace)
+
+
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_OWN: dict[str, bool] = {"__main__": True, "argparse": True}
+
+
+def _is_own(module: str | None) -> bool:
+    """Return `True` for a module that is in no library."""
+    if module is None:
+        return False
+    if module not in _OWN:
+        file = getattr(sys.modules.get(module), "__file__", None)
+        library = module.split(".")[0] in ("memfit", *sys.builtin_module_names)
+        _OWN[module] = file is not None and not library and not file.startswith(_LIBRARIES)
+    return _OWN[module]
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _fill(cell: Any, value: Any) -> None:
+    cell.cell_contents = value
+
+
+class Changes:
+    """Changes to the variables around a loss function, between one divided batch and the next."""
+
+    def __init__(self, loss: Any, known: frozenset[int]) -> None:
+        self._loss = loss
+        self._known = known
+        self._slots: list[Slot] = []
+        self._values: list[Any] = []
+        # How often each variable has changed.
+        self._counts: dict[str, int] = {}
+
+    def list_again(self) -> None:
+        """List the variables again."""
+        self._slots = around(self._loss, self._known)
+        self._values = [_seen(slot.get()) for slot in self._slots]
+
+    def look(self) -> bool:
+        """Return `True` if a variable changed that rarely does, or that was zero, empty or absent before."""
+        now = [_seen(slot.get()) for slot in self._slots]
+        if now == self._values:
+            return False
+        found = False
+        for slot, value, before in zip(self._slots, now, self._values, strict=True):
+            if value != before:
+                count = self._counts[slot.name] = self._counts.get(slot.name, 0) + 1
+                found |= not before or count <= _MAX_CHANGES or count & (count - 1) == 0
+        self._values = now
+        return found
+
+
+def _seen(value: Any) -> Any:
+    """Return a value to compare: of tensors their identity and version, of containers their plain entries."""
+    if isinstance(value, torch.Tensor):
+        return id(value), value._version
+    if not isinstance(value, CONTAINERS):
+        return value
+    if len(value) > _MAX_ENTRIES:
+        return len(value)
+    if isinstance(value, dict):
+        return [(key, each if isinstance(each, _NUMBERS) else id(each)) for key, each in value.items()]
+    if isinstance(value, set):
+        return len(value)
+    return [each if isinstance(each, _NUMBERS) else id(each) for each in value]
