@@ -330,6 +330,25 @@ PASSES = """
 """
 
 
+GRADIENTS = """
+    first = torch.nn.Linear(4096, 4096, device=device)
+    x = torch.randn(8192, 4096, device=device)
+    for _ in range(5):
+        first.zero_grad()
+        y = first(x)
+        if {}:
+            y.sum().backward()
+"""
+
+
+def test_passes_with_gradients_and_without_an_optimizer_have_a_time(tmp_path: Path) -> None:
+    def length(both: bool) -> float:
+        return on_device(GRADIENTS.format(both), tmp_path).report["time"]["step_ms_estimate"]
+
+    # The gradients of the weights are one more product, and those of the bias a sum.
+    assert 1.8 < length(True) / length(False) < 2.6
+
+
 def test_a_script_that_only_infers_has_the_time_of_a_pass(tmp_path: Path) -> None:
     def length(passes: str) -> float:
         time = on_device(PASSES.format(passes), tmp_path).report["time"]

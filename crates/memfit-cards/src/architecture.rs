@@ -51,6 +51,14 @@ pub fn architectures(devices: &[Device]) -> Vec<Architecture> {
     found
 }
 
+/// The architectures of these GPUs, those with most GPUs first: old and new ones are the likeliest to have no
+/// kernels in this torch.
+pub(crate) fn largest_first(devices: &[Device]) -> Vec<Architecture> {
+    let mut all = architectures(devices);
+    all.sort_by_key(|architecture| std::cmp::Reverse(architecture.cards.len()));
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use memfit_devices::Catalogue;

@@ -23,7 +23,7 @@ use memfit_run::{
     Card, Changes, Console, Ended, Outcome, Progress, Rehearsal, Replayed, Request, RunError, report,
 };
 
-use crate::architecture::{Architecture, UNLIMITED, architectures};
+use crate::architecture::{Architecture, UNLIMITED, largest_first};
 use crate::needs::{Need, chosen};
 use crate::replay::{Replay, Site, path};
 
@@ -98,7 +98,7 @@ enum Clear {
 #[derive(Debug)]
 pub struct Judge {
     request: Request,
-    /// Those with most GPUs first: old and new ones are the likeliest to have no kernels in this torch.
+    /// Those with most GPUs first.
     architectures: Vec<Architecture>,
     recorded: Vec<Recorded>,
     /// Runs on GPUs with their own memory.
@@ -119,11 +119,9 @@ pub struct Judge {
 impl Judge {
     /// Judges these GPUs; the request's own GPU is not read. `proves_all` runs the script on each of them.
     pub fn new(request: &Request, devices: &[Device], proves_all: bool, console: &dyn Console) -> Self {
-        let mut architectures = architectures(devices);
-        architectures.sort_by_key(|architecture| std::cmp::Reverse(architecture.cards.len()));
         Self {
             request: request.clone(),
-            architectures,
+            architectures: largest_first(devices),
             recorded: Vec::new(),
             ran: Vec::new(),
             proves_all,
@@ -369,8 +367,10 @@ impl Judge {
     fn meet(&mut self, rehearsal: &Rehearsal<'_>, needs: Vec<Need>) -> Result<(), RunError> {
         let runs: Vec<(Need, Vec<Device>)> = needs
             .into_iter()
-            .filter_map(|need| Some((self.cards(&need)?, need)))
-            .map(|(a, b)| (b, a))
+            .filter_map(|need| {
+                let cards = self.cards(&need)?;
+                Some((need, cards))
+            })
             .collect();
         let requests: Vec<Request> = runs
             .iter()

@@ -7,7 +7,7 @@ use memfit_devices::Device;
 use memfit_report::wire::{CardRow, Problem, Verdict};
 use memfit_run::{Card, Console, Home, Rehearsal, Request, RunError, without_secrets};
 
-use crate::architecture::architectures;
+use crate::architecture::largest_first;
 use crate::arguments::{Arguments, ArgumentsError};
 use crate::judge::Judge;
 use crate::replicas::replicated;
@@ -138,7 +138,10 @@ fn one_command(
     found: &mut Found,
 ) -> Result<(), SweepError> {
     let Asked { batch, named, counts, launches } = *asked;
-    let Some(first) = largest(&question.devices) else { return Ok(()) };
+    let order = largest_first(&question.devices);
+    let Some(first) = order.first().map(|architecture| architecture.representative().clone()) else {
+        return Ok(());
+    };
     let processes = if launches { counts.first().copied().unwrap_or(1) } else { 1 };
     let request = Request {
         card: Card::Virtual(Box::new(first), processes),
@@ -198,13 +201,6 @@ fn one_command(
     }
     found.workloads.push((batch, workload));
     Ok(())
-}
-
-/// The GPU that runs first: the representative of the architecture with most GPUs.
-fn largest(devices: &[Device]) -> Option<Device> {
-    let all = architectures(devices);
-    let most = all.iter().rev().max_by_key(|architecture| architecture.cards.len())?;
-    Some(most.representative().clone())
 }
 
 /// A command for people.

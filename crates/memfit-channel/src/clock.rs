@@ -76,15 +76,28 @@ impl WorkKind {
     /// long and too short.
     const fn error(self) -> (f64, f64) {
         match self {
-            Self::Matmul | Self::Transfer => (0.10, 0.15),
-            Self::Attention | Self::Memory => (0.20, 0.25),
-            Self::Convolution | Self::Communication => (0.30, 0.40),
-            Self::Guess => (0.50, 1.00),
+            Self::Matmul | Self::Transfer => LEAST_ERROR,
+            Self::Attention | Self::Memory => SHARE_ERROR,
+            Self::Convolution | Self::Communication => CHOICE_ERROR,
+            Self::Guess => GUESS_ERROR,
         }
     }
 }
 
+/// Relative error where sizes, types and rates are known.
+/// Unsourced: what cuBLAS reaches differs as much from shape to shape.
+const LEAST_ERROR: (f64, f64) = (0.10, 0.15);
+/// Relative error where the share of the bandwidth or the rate is an estimate.
+/// Unsourced: the shares of one family of kernels differ as much.
+const SHARE_ERROR: (f64, f64) = (0.20, 0.25);
+/// Relative error where a library chooses an algorithm by measurements of its own.
+/// Unsourced: how often published times lie outside is in measurements/throughput.md and consumer-speed.md.
+const CHOICE_ERROR: (f64, f64) = (0.30, 0.40);
+/// Relative error where only the operands are known.
+/// Unsourced: half, or twice.
+const GUESS_ERROR: (f64, f64) = (0.50, 1.00);
 /// Relative error of the time in which the device waits for the host.
+/// Unsourced: published times of small networks on several hosts lie further apart than a factor of two.
 const HOST_ERROR: (f64, f64) = (0.60, 1.50);
 
 /// Reading of the device's clock at the end of a step.

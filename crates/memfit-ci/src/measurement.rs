@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use memfit_explain::{LineBytes, at_peak, lines_at_peak};
-use memfit_recording::{Recording, Track};
+use memfit_explain::{LineBytes, at_peak, fullest_device, lines_at_peak};
+use memfit_recording::Recording;
 use memfit_report::wire::{Peak, RunReport};
 use serde::{Deserialize, Serialize};
 
@@ -120,7 +120,7 @@ impl Measurement {
         roots: &Roots,
         read: &dyn Fn(&str) -> Option<String>,
     ) -> Self {
-        let fullest = fullest(recording);
+        let fullest = fullest_device(recording);
         let lines = fullest.map(|(track, device)| lines_at_peak(track, device)).unwrap_or_default();
         let composition = fullest.and_then(|(track, device)| at_peak(track, device));
         let modules = composition.as_ref().map(|found| found.modules.as_slice()).unwrap_or_default();
@@ -158,28 +158,13 @@ impl Measurement {
 
     /// A file of the user's working tree that ran where another checkout was meant to.
     pub fn foreign_file(recording: &Recording, roots: &Roots) -> Option<String> {
-        let lines = fullest(recording).map(|(track, device)| lines_at_peak(track, device));
+        let lines = fullest_device(recording).map(|(track, device)| lines_at_peak(track, device));
         lines.into_iter().flatten().map(|line| line.file).find(|file| roots.is_of_other(file))
     }
 }
 
 fn floor(peak: Peak) -> u64 {
     peak.allocated / SHARE_DIVISOR
-}
-
-/// The track and device with the most reserved memory.
-fn fullest(recording: &Recording) -> Option<(&Track, u8)> {
-    let mut best: Option<(u64, &Track, u8)> = None;
-    for track in &recording.tracks {
-        for device in track.devices() {
-            let reserved = at_peak(track, device).map_or(0, |found| found.reserved);
-            // Of equal ones the first, which is rank 0's.
-            if best.is_none_or(|(most, ..)| reserved > most) {
-                best = Some((reserved, track, device));
-            }
-        }
-    }
-    best.map(|(_, track, device)| (track, device))
 }
 
 fn by_line(

@@ -26,12 +26,17 @@ use memfit_kernels::cost::Work;
 use crate::beside;
 
 /// Host time of one PyTorch operator that ends in a launch, from one launch to the next, in nanoseconds.
-const OPERATOR_NANOSECONDS: u64 = 12_000;
+/// Fitted: fitted rows of measurements/datacenter-speed.md that wait for the host (a BERT of transformers,
+/// whose time does not grow with its batch).
+const OPERATOR_NANOSECONDS: u64 = 28_000;
 /// Host time of a launch through the driver by a compiled program (as for Triton kernels), in nanoseconds.
+/// Unsourced: the driver's call, and little around it.
 const COMPILED_NANOSECONDS: u64 = 5_000;
 /// Host time of any other call that queues work, in nanoseconds.
+/// Unsourced: the driver's call alone.
 const CALL_NANOSECONDS: u64 = 3_000;
 /// Host time of a query for completion, in nanoseconds.
+/// Unsourced: a call that does not enter the kernel.
 const POLL_NANOSECONDS: u64 = 1_000;
 /// Queries in a row, with nothing queued in between, that count as a wait in [`ClockMode::Never`]: such a
 /// program waits by polling.

@@ -2,9 +2,10 @@
 
 use memfit_channel::WorkKind;
 
-use memfit_kernels::cost::{Speeds, Work};
+use memfit_kernels::cost::{Speeds, Work, shares};
 
 /// Nanoseconds to set up a copy engine.
+/// Unsourced: a copy of few bytes in CUDA's bandwidthTest takes several microseconds.
 const SET_UP: f64 = 4_000.0;
 
 /// Copy between a device and page-locked host memory.
@@ -30,7 +31,7 @@ pub(crate) fn between(bytes: u64, speeds: &Speeds) -> Work {
 
 /// Fill of device memory.
 pub(crate) fn fill(bytes: u64, speeds: &Speeds) -> Work {
-    Work::new(WorkKind::Memory, speeds.launch + speeds.traffic(bytes as f64, 0.95))
+    Work::new(WorkKind::Memory, speeds.launch + speeds.traffic(bytes as f64, shares::FILL))
 }
 
 #[cfg(test)]

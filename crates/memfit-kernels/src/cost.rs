@@ -11,6 +11,7 @@ pub mod collective;
 pub mod gemm;
 pub mod kernel;
 mod prepared;
+pub mod shares;
 pub mod speeds;
 
 use memfit_channel::WorkKind;
@@ -29,6 +30,8 @@ pub struct Work {
 impl Work {
     /// Creates work of a duration, clamped to a sane range.
     pub fn new(kind: WorkKind, nanoseconds: f64) -> Self {
+        /// Longest duration.
+        /// Definition: far beyond any run.
         const MAX_NANOSECONDS: f64 = 1e15;
         Self { length: nanoseconds.clamp(0.0, MAX_NANOSECONDS) as u64, kind }
     }
@@ -38,6 +41,7 @@ impl Work {
     #[inline]
     pub fn demand(self) -> u64 {
         /// Nanoseconds of a launch that do not use the device.
+        /// Unsourced: most of the shortest launch.
         const LAUNCH_NANOSECONDS: u64 = 2_000;
         match self.kind {
             WorkKind::Transfer | WorkKind::Communication => 0,

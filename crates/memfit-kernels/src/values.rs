@@ -15,7 +15,7 @@ mod writes;
 
 pub(crate) use arrange::Arrange;
 pub(crate) use effect::Effect;
-pub(crate) use elementwise::Elementwise;
+pub(crate) use elementwise::{Access, Elementwise};
 pub(crate) use histogram::Histogram;
 pub use number::Type;
 pub(crate) use random::Random;

@@ -59,13 +59,24 @@ impl Operand {
 }
 
 /// Throughput relative to a matrix product of the same size: convolution kernels gather their operands.
+/// Unsourced: measurements/throughput.md and consumer-speed.md have rows that are mostly convolutions.
 const GEMM_SHARE: f64 = 0.80;
 /// Speed-up of Winograd's algorithm for 3×3 windows without tensor cores.
+/// Unsourced: it saves multiplications by 2.25 (Lavin and Gray, Fast Algorithms for Convolutional Neural
+/// Networks, 2015), and transforms take part of that.
 const WINOGRAD_SPEEDUP: f64 = 1.6;
 /// Share of the bandwidth reached by layout conversion, which reads along one dimension and writes along
 /// another.
+/// Unsourced: as strided elementwise kernels.
 const CONVERSION_SHARE: f64 = 0.7;
+/// Share of the bandwidth reached by a convolution's own operands.
+/// Unsourced: as reductions.
+const OPERANDS_SHARE: f64 = 0.85;
+/// Share of the rate of ordinary cores reached with few channels in each group.
+/// Unsourced: each operand is used a few times only.
+const FEW_CHANNELS_SHARE: f64 = 0.2;
 /// Channels per group below which a tile is not filled.
+/// Source: tensor cores take 8 elements of 16 bits (NVIDIA, Convolutional Layers User's Guide).
 const MIN_TILE_CHANNELS: f64 = 8.0;
 
 impl Convolution {
@@ -98,7 +109,7 @@ impl Convolution {
         let output = self.images * self.output_positions * self.output_channels * self.element;
         let group = self.input_channels / self.groups.max(1.0);
         let weights = self.output_channels * group * self.window * self.element;
-        let memory = speeds.traffic(input + output + weights, 0.85);
+        let memory = speeds.traffic(input + output + weights, OPERANDS_SHARE);
         // One kernel writes the workspace and another reads it: cuDNN's tensor core kernels need
         // channels-last operands and convert all others.
         let between = 2.0 * self.workspace;
@@ -116,7 +127,7 @@ impl Convolution {
         let positions = self.images * self.output_positions;
         if groups > 1.0 && inputs.min(outputs) < MIN_TILE_CHANNELS {
             let operations = 2.0 * positions * self.output_channels * inputs * self.window;
-            return operations / (speeds.rate(Math::F32) * 0.2);
+            return operations / (speeds.rate(Math::F32) * FEW_CHANNELS_SHARE);
         }
         let sum = inputs * self.window;
         let [m, n, k] = match self.direction {
@@ -129,8 +140,8 @@ impl Convolution {
         };
         let gemm = Gemm::new([m, n, k, groups], self.math, self.element, self.element);
         let winograd = self.math == Math::F32
-            && (self.window - 9.0).abs() < 0.5
-            && (self.input_positions - self.output_positions).abs() < 0.5
+            && self.window as u64 == 9
+            && self.input_positions as u64 == self.output_positions as u64
             && self.direction != Direction::Filter;
         gemm.computing(speeds) / GEMM_SHARE / if winograd { WINOGRAD_SPEEDUP } else { 1.0 }
     }

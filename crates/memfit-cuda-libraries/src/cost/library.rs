@@ -9,12 +9,16 @@ use memfit_kernels::cost::{
 };
 
 /// Points of a transform that one cuFFT pass keeps in shared memory; longer transforms take another pass.
+/// Source: 64 KiB of complex numbers in single precision, within the shared memory of a block since Volta
+/// (CUDA C++ Programming Guide).
 const POINTS_PER_PASS: f64 = 8192.0;
-/// Share of the bandwidth reached by a pass over the data: VkFFT's and cuFFT's published runs lie between 0.7
+/// Share of the bandwidth reached by a pass over the data.
+/// Source: VkFFT's and cuFFT's published runs lie between 0.7
 /// and 0.9 of a plain copy's (Tolmachev, VkFFT: A Performant, Cross-Platform and Open-Source GPU FFT Library,
 /// 2023, figures 4 to 7).
 const PASS_SHARE: f64 = 0.8;
 /// Share of the bandwidth reached by random accesses to a dense operand, in products of sparse matrices.
+/// Unsourced: half of the sectors are of use.
 const SCATTERED_SHARE: f64 = 0.5;
 
 /// Duration of `batch` transforms over these dimensions. Each dimension is read and written once, or more
@@ -38,6 +42,8 @@ pub(crate) fn fourier(sizes: &[u64], padded: &[u64], batch: u64, bytes: u64, spe
 /// Duration of a sparse matrix of `entries` times a dense one of `columns`: each entry fetches a row of the
 /// dense one.
 pub(crate) fn sparse_times_dense(entries: f64, rows: f64, columns: f64, width: f64, speeds: &Speeds) -> Work {
+    /// Bytes of an index.
+    /// Definition: PyTorch passes 32-bit indices to cuSPARSE where they suffice.
     const INDEX: f64 = 4.0;
     let own = entries * (INDEX + width) + rows * INDEX;
     let time = speeds.traffic(own + rows * columns * width, PASS_SHARE)
@@ -49,10 +55,13 @@ pub(crate) fn sparse_times_dense(entries: f64, rows: f64, columns: f64, width: f
 /// other, and the rest of the matrix is multiplied at the device's rate.
 pub(crate) fn solver(operations: f64, rows: f64, columns: f64, double: bool, speeds: &Speeds) -> Work {
     /// Columns per panel.
+    /// Unsourced: a usual block size of LAPACK.
     const PANEL_COLUMNS: f64 = 64.0;
     /// Kernels per panel, one after the other.
+    /// Unsourced: a pivot, an exchange, a scaling and an update, of parts of a panel.
     const KERNELS_PER_PANEL: f64 = 12.0;
     /// Throughput of matrix products of shrinking size, relative to large ones.
+    /// Unsourced: the last products are as small as a panel.
     const SHRINKING_SHARE: f64 = 0.5;
     let math = if double { Math::F64 } else { Math::F32 };
     let panels = (rows.min(columns) / PANEL_COLUMNS).ceil().max(1.0);

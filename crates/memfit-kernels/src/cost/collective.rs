@@ -7,7 +7,7 @@
 use memfit_channel::WorkKind;
 
 use super::speeds::Network;
-use super::{Speeds, Work};
+use super::{Speeds, Work, shares};
 
 /// Kind of communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,12 +56,14 @@ struct Protocol {
     step: usize,
 }
 
+/// Source: `baseLat` and the factors of `busBw` in NCCL's src/graph/tuning.cc.
 const PROTOCOLS: [Protocol; 3] = [
     Protocol { base: 3_600.0, tree_base: Some(4_400.0), share: 0.25, step: 0 },
     Protocol { base: 10_000.0, tree_base: Some(4_400.0), share: 0.92, step: 1 },
     Protocol { base: 8_400.0, tree_base: None, share: 1.0, step: 2 },
 ];
 /// Share of a ring's bandwidth that a tree reaches.
+/// Source: the factor of `busBw` for trees in NCCL's src/graph/tuning.cc.
 const TREE_SHARE: f64 = 0.9;
 
 /// Duration of a collective over a group. `bytes` is the size of the whole buffer: the one each rank
@@ -70,7 +72,7 @@ pub fn work(what: Collective, bytes: u64, group: Group, speeds: &Speeds) -> Work
     let (bytes, ranks) = (bytes as f64, f64::from(group.ranks.max(1)));
     if ranks < 2.0 {
         // A single rank copies at most.
-        return Work::new(WorkKind::Memory, speeds.launch + speeds.traffic(2.0 * bytes, 0.9));
+        return Work::new(WorkKind::Memory, speeds.launch + speeds.traffic(2.0 * bytes, shares::ONE_RANK));
     }
     let network = &speeds.network;
     let (together, machines) = group.machines(network);

@@ -19,7 +19,7 @@ use memfit_channel::WorkKind;
 pub(crate) use template::Template;
 
 use super::{
-    Prepared, Work,
+    Prepared, Work, shares,
     speeds::{Math, Speeds},
 };
 use crate::{
@@ -47,8 +47,8 @@ pub(crate) enum Cost {
     Rows,
     /// So short that only the launch counts, for any operands.
     Short,
-    /// Inductor's pointwise kernels and reductions.
-    Compiled,
+    /// Inductor's pointwise kernels and reductions, at a share of the bandwidth of long copies.
+    Compiled { share: f64 },
     /// Inductor's matrix products.
     Template(Template),
     /// Prepares a grouped matrix product of a type for the next kernel.
@@ -59,14 +59,17 @@ pub(crate) enum Cost {
     Unknown,
 }
 
-/// Bytes per element assumed for operands of unknown type; no type is wider.
+/// Bytes per element assumed for operands of unknown type.
+/// Definition: no real type is wider.
 const MAX_ELEMENT_BYTES: f64 = 8.0;
 /// Duration of a short kernel, in shortest launches.
+/// Unsourced: one block that reads a number of each row.
 const SHORT_LAUNCHES: f64 = 4.0;
-/// Turns that a warp needs for a table look-up because words lie in the same bank of the cache: the mean of
-/// the fullest of 32 bins after 32 throws.
+/// Turns that a warp needs for a table look-up because words lie in the same bank of the cache.
+/// Definition: the mean of the fullest of 32 bins after 32 throws.
 const BANK_TURNS: f64 = 3.5;
 /// Overhead of random accesses: whole sectors are moved for single elements.
+/// Unsourced: half of a sector is of use.
 const SCATTERED_OVERHEAD: f64 = 2.0;
 
 impl Cost {
@@ -86,10 +89,12 @@ impl Cost {
         let shortest = Work::new(WorkKind::Guess, speeds.launch);
         match self {
             Self::Elementwise(elementwise) => match elementwise.bytes(arguments) {
-                Some(bytes) => moved(WorkKind::Memory, bytes, elementwise.share()),
+                Some(bytes) => moved(WorkKind::Memory, bytes, shares::elementwise(elementwise.access())),
                 None => shortest,
             },
-            Self::Foreach(foreach) => moved(WorkKind::Memory, foreach.bytes(grid, arguments), Foreach::SHARE),
+            Self::Foreach(foreach) => {
+                moved(WorkKind::Memory, foreach.bytes(grid, arguments), shares::FOREACH)
+            }
             Self::Attention(attention) => {
                 attention.work(grid, arguments, speeds, &operands().bytes(f64::INFINITY))
             }
@@ -99,7 +104,7 @@ impl Cost {
                 moved(WorkKind::Memory, passes * bytes, *share)
             }
             Self::Counted { argument, tensors, element } => match element_count(arguments, *argument) {
-                Some(count) => moved(WorkKind::Memory, count * tensors * element, 0.7),
+                Some(count) => moved(WorkKind::Memory, count * tensors * element, shares::COUNTED),
                 None => shortest,
             },
             Self::Rows => {
@@ -109,13 +114,13 @@ impl Cost {
                 let table = bytes.pop().unwrap_or(0.0);
                 let rest: f64 = bytes.iter().sum();
                 let picked = bytes.last().copied().unwrap_or(0.0).min(table);
-                moved(WorkKind::Memory, rest + SCATTERED_OVERHEAD * picked, 0.7)
+                moved(WorkKind::Memory, rest + SCATTERED_OVERHEAD * picked, shares::COUNTED)
             }
             Self::Short => Work::new(WorkKind::Memory, SHORT_LAUNCHES * speeds.launch),
-            Self::Compiled => {
+            Self::Compiled { share } => {
                 let bytes = compiled(arguments, &operands());
                 let computing = computing(function().code, grid, bytes, speeds);
-                Work::new(WorkKind::Memory, speeds.launch + speeds.traffic(bytes, 0.88).max(computing))
+                Work::new(WorkKind::Memory, speeds.launch + speeds.traffic(bytes, *share).max(computing))
             }
             Self::Prepares(numbers) => {
                 prepared.set(grouped::problem(arguments, f64::from(grid.threads), *numbers));
@@ -129,7 +134,10 @@ impl Cost {
             Self::Unknown => {
                 let bytes: f64 = operands().bytes(f64::INFINITY).iter().sum();
                 let computing = computing(function().code, grid, bytes, speeds);
-                Work::new(WorkKind::Guess, speeds.launch + speeds.traffic(bytes, 0.6).max(computing))
+                Work::new(
+                    WorkKind::Guess,
+                    speeds.launch + speeds.traffic(bytes, shares::UNKNOWN).max(computing),
+                )
             }
         }
     }
@@ -158,7 +166,11 @@ fn compiled(arguments: Arguments, operands: &Operands) -> f64 {
 /// Nanoseconds in which the multiprocessors execute the instructions of a launch and its table look-ups:
 /// loads beyond one per operand element come from a table in the cache.
 fn computing(code: Code, grid: Grid, bytes: f64, speeds: &Speeds) -> f64 {
+    /// Threads of a warp.
+    /// Source: CUDA C++ Programming Guide.
     const WARP: f64 = 32.0;
+    /// Bytes of a word of a bank.
+    /// Source: CUDA C++ Programming Guide.
     const WORD: f64 = 4.0;
     let threads =
         grid.blocks.iter().map(|blocks| f64::from(*blocks)).product::<f64>() * f64::from(grid.threads);

@@ -6,21 +6,19 @@
 
 use super::{CostSource, EffectSource, Family, Kernels, foreach};
 use crate::{
-    cost::kernel::{Attention, Cost, Flex, Template, grouped_numbers},
+    cost::{
+        kernel::{Attention, Cost, Flex, Template, grouped_numbers},
+        shares,
+    },
     name::{Name, Signature},
     values::{Arrange, Effect, Elementwise, Histogram, Random, Reduction, Scatter, Size, TopK, Type, Writes},
 };
 
-/// Source of a share without a measurement.
-const ESTIMATED: &str = "estimated from the passes over memory that the kernel makes";
+/// Source of families that pass over all their operands once.
+const SHARES: &str = "cost/shares.rs";
 
 /// A family of kernels that pass over all their operands once.
-const fn streaming(
-    name: &'static str,
-    kernels: &'static [&'static str],
-    share: f64,
-    source: &'static str,
-) -> Family {
+const fn streaming(name: &'static str, kernels: &'static [&'static str], share: f64) -> Family {
     let cost = CostSource::All(Cost::Passes { share, passes: 1.0 });
     Family {
         name,
@@ -28,7 +26,7 @@ const fn streaming(
         effect: EffectSource::Writes,
         cost,
         stated_layout: false,
-        source,
+        source: SHARES,
     }
 }
 
@@ -58,6 +56,11 @@ fn is_compiled(name: &Name) -> bool {
         .is_some_and(|rest| matches!(rest.split('_').next(), Some("poi" | "red" | "per" | "for")))
 }
 
+/// Returns `true` for Inductor's reductions: looped ones, and those that hold a row at once.
+fn is_reduction(name: &Name) -> bool {
+    triton_kind(name).is_some_and(|rest| matches!(rest.split('_').next(), Some("red" | "per")))
+}
+
 /// Family of kernels that belong to no other.
 pub(super) static UNKNOWN: Family = Family {
     name: "unknown",
@@ -82,9 +85,11 @@ pub static FAMILIES: &[Family] = &[
         name: "Inductor's pointwise kernels and reductions",
         kernels: Kernels::Accepted(is_compiled),
         effect: EffectSource::Writes,
-        cost: CostSource::All(Cost::Compiled),
+        cost: CostSource::Each(|name, _| Cost::Compiled {
+            share: if is_reduction(name) { shares::COMPILED_REDUCTION } else { shares::COMPILED_POINTWISE },
+        }),
         stated_layout: false,
-        source: "the text that Triton keeps, the machine code; share: measurements/ablation.md",
+        source: "the text that Triton keeps, the machine code; cost/shares.rs",
     },
     Family {
         name: "Inductor's products of matrices",
@@ -197,7 +202,7 @@ pub static FAMILIES: &[Family] = &[
         effect: EffectSource::Signature(|signature| {
             Reduction::from_signature(signature).map(Effect::Reduction)
         }),
-        cost: CostSource::All(Cost::Passes { share: 0.85, passes: 1.0 }),
+        cost: CostSource::All(Cost::Passes { share: shares::REDUCTION, passes: 1.0 }),
         stated_layout: true,
         source: "Reduce.cuh",
     },
@@ -205,7 +210,7 @@ pub static FAMILIES: &[Family] = &[
         name: "concatenation",
         kernels: Kernels::Containing(&["CatArrayBatchedCopy"]),
         effect: EffectSource::Signature(|signature| Arrange::from_signature(signature).map(Effect::Arrange)),
-        cost: CostSource::All(Cost::Passes { share: 0.80, passes: 1.0 }),
+        cost: CostSource::All(Cost::Passes { share: shares::CONCATENATION, passes: 1.0 }),
         stated_layout: true,
         source: "Shape.cu",
     },
@@ -213,7 +218,7 @@ pub static FAMILIES: &[Family] = &[
         name: "running totals of rows",
         kernels: Kernels::Containing(&["tensor_kernel_scan"]),
         effect: EffectSource::Signature(|signature| Arrange::from_signature(signature).map(Effect::Arrange)),
-        cost: CostSource::All(Cost::Passes { share: 0.50, passes: 1.0 }),
+        cost: CostSource::All(Cost::Passes { share: shares::ROW_SCAN, passes: 1.0 }),
         stated_layout: true,
         source: "ScanUtils.cuh",
     },
@@ -221,7 +226,7 @@ pub static FAMILIES: &[Family] = &[
         name: "running totals",
         kernels: Kernels::Containing(&["DeviceScan"]),
         effect: EffectSource::Signature(|signature| Arrange::from_signature(signature).map(Effect::Arrange)),
-        cost: CostSource::All(Cost::Passes { share: 0.70, passes: 1.0 }),
+        cost: CostSource::All(Cost::Passes { share: shares::SCAN, passes: 1.0 }),
         stated_layout: false,
         source: "CUB's dispatch_scan.cuh",
     },
@@ -229,7 +234,7 @@ pub static FAMILIES: &[Family] = &[
         name: "bitonic sort",
         kernels: Kernels::Containing(&["bitonicSort"]),
         effect: EffectSource::Signature(|signature| Arrange::from_signature(signature).map(Effect::Arrange)),
-        cost: CostSource::All(Cost::Passes { share: 0.25, passes: 1.0 }),
+        cost: CostSource::All(Cost::Passes { share: shares::BITONIC_SORT, passes: 1.0 }),
         stated_layout: true,
         source: "SortUtils.cuh",
     },
@@ -263,7 +268,7 @@ pub static FAMILIES: &[Family] = &[
         name: "counts",
         kernels: Kernels::Containing(&["DeviceReduce"]),
         effect: EffectSource::Signature(size),
-        cost: CostSource::All(Cost::Passes { share: 0.85, passes: 1.0 }),
+        cost: CostSource::All(Cost::Passes { share: shares::REDUCTION, passes: 1.0 }),
         stated_layout: false,
         source: "CUB's dispatch_reduce.cuh and dispatch_reduce_by_key.cuh",
     },
@@ -271,7 +276,7 @@ pub static FAMILIES: &[Family] = &[
         name: "selection",
         kernels: Kernels::Containing(&["DeviceSelect"]),
         effect: EffectSource::Signature(size),
-        cost: CostSource::All(Cost::Passes { share: 0.60, passes: 1.0 }),
+        cost: CostSource::All(Cost::Passes { share: shares::SELECTION, passes: 1.0 }),
         stated_layout: false,
         source: "CUB's dispatch_select_if.cuh",
     },
@@ -283,26 +288,25 @@ pub static FAMILIES: &[Family] = &[
         stated_layout: false,
         source: "CUB's dispatch_unique_by_key.cuh, Thrust's unique.h",
     },
-    streaming("softmax", &["SoftMaxForward", "softmax_warp"], 0.85, ESTIMATED),
-    streaming("softmax backward", &["SoftMaxBackward"], 0.80, ESTIMATED),
-    streaming("layer norm", &["layer_norm_kernel"], 0.80, ESTIMATED),
+    streaming("softmax", &["SoftMaxForward", "softmax_warp"], shares::SOFTMAX),
+    streaming("softmax backward", &["SoftMaxBackward"], shares::SOFTMAX_BACKWARD),
+    streaming("layer norm", &["layer_norm_kernel"], shares::LAYER_NORM),
     streaming(
         "layer norm, general",
         &["layer_norm_grad_input", "LayerNormForward", "RowwiseMoments"],
-        0.75,
-        ESTIMATED,
+        shares::LAYER_NORM_GENERAL,
     ),
-    streaming("layer norm, gradients of weights", &["GammaBetaBackward"], 0.60, ESTIMATED),
-    streaming("group norm", &["GroupNorm", "ComputeInternalGradients"], 0.70, ESTIMATED),
-    streaming("batch norm transform", &["batch_norm_transform"], 0.80, ESTIMATED),
-    streaming("batch norm", &["batch_norm_collect", "batch_norm_backward"], 0.75, ESTIMATED),
-    streaming("pooling", &["max_pool", "avg_pool"], 0.60, ESTIMATED),
-    streaming("adaptive pooling", &["adaptive_average"], 0.50, ESTIMATED),
-    streaming("interpolation", &["upsample"], 0.60, ESTIMATED),
-    streaming("dropout", &["fused_dropout"], 0.75, ESTIMATED),
-    streaming("im2col", &["im2col"], 0.60, ESTIMATED),
-    streaming("col2im", &["col2im"], 0.50, ESTIMATED),
-    streaming("depthwise convolution", &["conv_depthwise"], 0.40, ESTIMATED),
+    streaming("layer norm, gradients of weights", &["GammaBetaBackward"], shares::ACROSS_ROWS),
+    streaming("group norm", &["GroupNorm", "ComputeInternalGradients"], shares::GROUP_NORM),
+    streaming("batch norm transform", &["batch_norm_transform"], shares::BATCH_NORM_TRANSFORM),
+    streaming("batch norm", &["batch_norm_collect", "batch_norm_backward"], shares::BATCH_NORM),
+    streaming("pooling", &["max_pool", "avg_pool"], shares::ACROSS_ROWS),
+    streaming("adaptive pooling", &["adaptive_average"], shares::OVERLAPPING),
+    streaming("interpolation", &["upsample"], shares::ACROSS_ROWS),
+    streaming("dropout", &["fused_dropout"], shares::BATCH_NORM),
+    streaming("im2col", &["im2col"], shares::ACROSS_ROWS),
+    streaming("col2im", &["col2im"], shares::OVERLAPPING),
+    streaming("depthwise convolution", &["conv_depthwise"], shares::DEPTHWISE),
     Family {
         name: "losses of classes, reduced",
         kernels: Kernels::Containing(&["nll_loss_forward_reduce", "nll_loss_backward_reduce"]),
@@ -311,16 +315,16 @@ pub static FAMILIES: &[Family] = &[
         stated_layout: false,
         source: "one number of each row is read",
     },
-    streaming("losses of classes", &["nll_loss"], 0.50, ESTIMATED),
-    streaming("radix sort", &["RadixSort"], 0.60, ESTIMATED),
+    streaming("losses of classes", &["nll_loss"], shares::OVERLAPPING),
+    streaming("radix sort", &["RadixSort"], shares::SELECTION),
     // Of all the memory that their parameters lead to, they pass over one or two tensors.
     Family {
         name: "attention backward, before and after",
         kernels: Kernels::Containing(&["flash_bwd_dot_do_o", "flash_bwd_convert_dq"]),
         effect: EffectSource::Writes,
-        cost: CostSource::All(Cost::Passes { share: 0.80, passes: 0.25 }),
+        cost: CostSource::All(Cost::Passes { share: shares::ATTENTION_OPERANDS, passes: 1.0 / 4.0 }),
         stated_layout: false,
-        source: ESTIMATED,
+        source: SHARES,
     },
     Family {
         name: "rows of a table",
@@ -328,7 +332,7 @@ pub static FAMILIES: &[Family] = &[
         effect: EffectSource::Writes,
         cost: CostSource::All(Cost::Rows),
         stated_layout: false,
-        source: ESTIMATED,
+        source: SHARES,
     },
 ];
 

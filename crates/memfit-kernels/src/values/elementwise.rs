@@ -11,6 +11,17 @@ use crate::{
     name::{Signature, type_parts},
 };
 
+/// Order in which a kernel moves its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// One after the other, in elements of one size.
+    Dense,
+    /// One after the other, in elements that may differ in size.
+    Converting,
+    /// By strides.
+    Strided,
+}
+
 /// Layout of a launch's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
@@ -138,12 +149,14 @@ impl Elementwise {
         })
     }
 
-    /// Share of the bandwidth of long copies that it reaches.
-    pub(crate) fn share(&self) -> f64 {
+    /// Order in which it moves its operands.
+    pub(crate) fn access(&self) -> Access {
         match self.form {
-            Form::Dense => 0.90,
-            Form::Unrolled { strided_inputs: false, strided_output: false, .. } | Form::Range(_) => 0.85,
-            Form::Unrolled { .. } | Form::Strided { .. } => 0.70,
+            Form::Dense => Access::Dense,
+            Form::Unrolled { strided_inputs: false, strided_output: false, .. } | Form::Range(_) => {
+                Access::Converting
+            }
+            Form::Unrolled { .. } | Form::Strided { .. } => Access::Strided,
         }
     }
 

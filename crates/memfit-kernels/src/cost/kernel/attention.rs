@@ -6,10 +6,41 @@
 use memfit_channel::WorkKind;
 
 use super::super::{
-    Work,
+    Work, shares,
     speeds::{Math, Speeds},
 };
 use crate::launch::{Arguments, Grid};
+
+/// FlashAttention 2 forward, and cuDNN's kernel, relative to a large product.
+/// Source: its author measured 50 to 73 % of an A100's peak (Dao, FlashAttention-2, 2023), where
+/// large products reach 83 to 85 %.
+const FLASH: f64 = 0.72;
+/// The same on Hopper, whose own instructions it does not use.
+/// Source: 287 to 304 TFLOP/s of PyTorch's SDPA on an H100 (pytorch/benchmark at d5f0a12), and 35 % of 989
+/// (Shah et al., FlashAttention-3, 2024), where large products reach 78 %.
+const FLASH_ON_HOPPER: f64 = 0.42;
+/// cuDNN with Hopper's own instructions.
+/// Source: FlashAttention 3's authors measured about 600 of 989 TFLOP/s forward.
+const GRAPH_ON_HOPPER: f64 = 0.82;
+/// The memory-efficient kernels on tensor cores.
+/// Unsourced: they were written for Volta, and do not overlap copies with arithmetic.
+const EFFICIENT: f64 = 0.45;
+/// The same on Hopper.
+/// Unsourced: as FlashAttention 2 falls behind there.
+const EFFICIENT_ON_HOPPER: f64 = 0.30;
+/// The same where they are bound by ordinary cores or slow tensor cores.
+/// Unsourced: such a card's products are slower by more than its attention.
+const EFFICIENT_WITHOUT_TENSOR_CORES: f64 = 0.60;
+/// Heads of 64 elements relative to 128.
+/// Unsourced: the exponentials, which do not grow with the width, weigh twice as much.
+const HALF_WIDTH: f64 = 0.92;
+/// Gradients relative to the forward pass.
+/// Source: 0.75 at 512 to 0.96 at 8,192 keys, 0.81 at 1,024 (output of FlashAttention's benchmark in
+/// github.com/Dao-AILab/flash-attention/pull/2688, heads of 64 elements).
+const BACKWARD: f64 = 0.82;
+/// Keys in a tile on the diagonal, which is computed whole.
+/// Source: kBlockN of FlashAttention's kernels (flash_fwd_launch_template.h), 64 or 128.
+const DIAGONAL_TILE: f64 = 64.0;
 
 /// Implementation of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +119,7 @@ impl Attention {
         };
         let moved: f64 = operands.iter().sum();
         let Some(shape) = read.or_else(|| guess_shape(grid, operands, self.element())) else {
-            return Work::new(WorkKind::Guess, speeds.launch + speeds.traffic(moved, 0.6));
+            return Work::new(WorkKind::Guess, speeds.launch + speeds.traffic(moved, shares::UNKNOWN));
         };
         self.shape_work(shape, speeds)
     }
@@ -100,13 +131,16 @@ impl Attention {
         let mut scores = shape.queries * shape.keys;
         if self.causal || shape.causal {
             // Only the part below the diagonal, and whole tiles along it.
-            scores *= 0.5 * (1.0 + 64.0 / shape.keys.max(64.0));
+            scores *= f64::midpoint(1.0, DIAGONAL_TILE / shape.keys.max(DIAGONAL_TILE));
         }
         let operations = products * 2.0 * shape.heads * scores * shape.width;
         let tensors = shape.heads * shape.width * self.element() * if self.backward { 4.0 } else { 2.0 };
         let bytes = tensors * (shape.queries + shape.keys);
         let computing = operations / (speeds.rate(self.math) * self.share(speeds, shape.width));
-        Work::new(WorkKind::Attention, speeds.launch + computing.max(speeds.traffic(bytes, 0.8)))
+        Work::new(
+            WorkKind::Attention,
+            speeds.launch + computing.max(speeds.traffic(bytes, shares::ATTENTION_OPERANDS)),
+        )
     }
 
     /// Bytes per number.
@@ -114,26 +148,24 @@ impl Attention {
         if self.math == Math::F32 { 4.0 } else { 2.0 }
     }
 
-    /// Share of the rate of a large matrix product that it reaches. FlashAttention 2 was written for Ampere,
-    /// and does not use Hopper's own instructions.
+    /// Share of the rate of a large matrix product that it reaches.
     pub(super) fn share(self, speeds: &Speeds, width: f64) -> f64 {
         let make = match (self.make, speeds.version) {
-            (Make::Flash, 90..) if speeds.version < 120 => 0.47,
-            (Make::Efficient, 90..) if speeds.version < 120 => 0.30,
-            (Make::Efficient, 70..) if speeds.version != 75 => 0.45,
-            (Make::Efficient, _) => 0.60,
-            // With Hopper's own instructions: FlashAttention 3's authors measured 600 of 989 TFLOP/s forward.
-            (Make::Graph, 90..) if speeds.version < 120 => 0.82,
-            (Make::Flash | Make::Graph, _) => 0.72,
+            (Make::Flash, 90..) if speeds.version < 120 => FLASH_ON_HOPPER,
+            (Make::Efficient, 90..) if speeds.version < 120 => EFFICIENT_ON_HOPPER,
+            (Make::Efficient, 70..) if speeds.version != 75 => EFFICIENT,
+            (Make::Efficient, _) => EFFICIENT_WITHOUT_TENSOR_CORES,
+            (Make::Graph, 90..) if speeds.version < 120 => GRAPH_ON_HOPPER,
+            (Make::Flash | Make::Graph, _) => FLASH,
         };
         let narrow = if width < 64.0 {
             width / 64.0
         } else if width < 128.0 {
-            0.92
+            HALF_WIDTH
         } else {
             1.0
         };
-        make * narrow * if self.backward { 0.82 } else { 1.0 }
+        make * narrow * if self.backward { BACKWARD } else { 1.0 }
     }
 }
 
@@ -244,6 +276,8 @@ fn checked(heads: i32, batch: i32, queries: i32, keys: i32, width: i32) -> Optio
 
 /// Assumes self-attention over tiles of 128 queries, in vectors as wide as the largest operand allows.
 fn guess_shape(grid: Grid, operands: &[f64], element: f64) -> Option<Shape> {
+    /// Queries of a tile.
+    /// Source: kBlockM of most of FlashAttention's forward kernels (flash_fwd_launch_template.h).
     const TILE: f64 = 128.0;
     let [tiles, second, third] = grid.blocks.map(f64::from);
     let heads = second * third;

@@ -9,7 +9,7 @@ use memfit_channel::WorkKind;
 
 use super::{
     super::{
-        Work,
+        Work, shares,
         speeds::{Math, Speeds},
     },
     attention::Attention,
@@ -40,12 +40,14 @@ pub(crate) struct Flex {
     operands: [Option<usize>; 2],
 }
 
-/// Share of blocks assumed to remain if the mask is unknown: half, as for causal attention.
+/// Share of blocks assumed to remain if the mask is unknown.
+/// Definition: half, as for causal attention.
 const UNKNOWN_MASK_SHARE: f64 = 0.5;
 /// Bytes of a number for a query or a row of blocks.
+/// Definition: PyTorch's template keeps them in 32 bits.
 const NUMBER_BYTES: f64 = 4.0;
-/// Speed relative to FlashAttention, forward and backward (PyTorch's introduction of FlexAttention, August
-/// 2024).
+/// Speed relative to FlashAttention, forward and backward.
+/// Source: PyTorch's introduction of FlexAttention, August 2024.
 const FLASH_SHARE: [f64; 2] = [0.90, 0.85];
 
 impl Flex {
@@ -100,7 +102,7 @@ impl Flex {
             * FLASH_SHARE[usize::from(self.backward)];
         let computing = operations / (speeds.rate(self.math) * share);
         let kind = if left.is_some() { WorkKind::Attention } else { WorkKind::Guess };
-        Work::new(kind, speeds.launch + computing.max(speeds.traffic(operands, 0.8)))
+        Work::new(kind, speeds.launch + computing.max(speeds.traffic(operands, shares::ATTENTION_OPERANDS)))
     }
 
     /// Share of a mask's blocks that remain; `None` if that is unknown.
@@ -134,6 +136,8 @@ impl Flex {
 
     /// Number of keys, as far as the launch tells.
     fn keys(&self, grid: Grid, reach: &impl Fn(usize) -> Option<(u64, f64)>) -> f64 {
+        /// Bytes of an element in half precision.
+        /// Definition: 16 bits.
         const ELEMENT: f64 = 2.0;
         let [tiles, second, third] = grid.blocks.map(f64::from);
         let heads = second * third;

@@ -16,9 +16,6 @@ pub(crate) struct Foreach {
 }
 
 impl Foreach {
-    /// Share of the bandwidth of long copies that these kernels reach.
-    pub(super) const SHARE: f64 = 0.90;
-
     /// Reads a kernel's signature; `None` if its lists are unknown.
     pub(crate) fn from_signature(signature: &Signature) -> Option<Self> {
         let lists = Lists::from_signature(signature)?;
