@@ -27,7 +27,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "measurements/differential.json"
 KEPT = ROOT / "target/differential"
-CARD = "rtx-3060"
+# Before Hopper, torch 2.13 itself fails with expandable segments (pytorch#186375).
+CARD = "h100"
 # So little that programs run out of it: retries, collections and refusals are what is hard to foretell.
 MEMORY = "1GiB"
 # So much of each setting in one go: what is written before it is compared stays small.
@@ -67,7 +68,7 @@ def programs(python: str, folder: Path, first: int, count: int, steps: int) -> N
         "json",
     ]
     done = subprocess.run([*run, "--", *script], capture_output=True, text=True, check=False)
-    if not any(folder.glob("*.pickle")):
+    if not any(folder.glob("setting-*")):
         raise RuntimeError(f"no program ran:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
 
 
@@ -118,6 +119,14 @@ def add(to: dict[str, Any], setting: str, name: str, found: dict[str, Any], fail
         row["wrong"][name] = found["wrong"]
 
 
+def note_not_run(release: dict[str, Any], folder: Path) -> None:
+    """Counts, by setting and reason, the turns that a setting did not go through."""
+    for file in sorted(folder.glob("*.not-run")):
+        facts = json.loads(file.read_text())
+        reasons = release.setdefault("not_run", {}).setdefault(facts["setting"], {})
+        reasons[facts["reason"]] = reasons.get(facts["reason"], 0) + 1
+
+
 def one_turn(python: str, kept: dict[str, Any], turn: int, steps: int) -> None:
     """Runs and compares some programs of every setting."""
     with tempfile.TemporaryDirectory() as name:
@@ -132,6 +141,9 @@ def one_turn(python: str, kept: dict[str, Any], turn: int, steps: int) -> None:
                 KEPT.mkdir(parents=True, exist_ok=True)
                 file.replace(KEPT / name)
                 file.with_suffix(".json").replace((KEPT / name).with_suffix(".json"))
+        if python not in kept:
+            raise RuntimeError(f"{python}: no setting ran")
+        note_not_run(kept[python], folder)
         kept[python]["next"] = known.get("next", 0) + turn
 
 
@@ -156,8 +168,8 @@ def page(releases: list[dict[str, Any]]) -> str:
         "# The replay beside PyTorch's own allocator",
         "",
         "Written by `scripts/replay/differential.py` (`make differential`). Random programs drove the allocator of each release on a",
-        f"virtual card ({CARD} with {MEMORY}) under every setting that moves memory about there; each trace was then replayed. {total:,} programs of",
-        f"{len(settings)} settings: {said} followed to the byte, statistics included. A third of the programs use a pool of their own and a",
+        f"virtual card with {MEMORY} ({CARD}; until November 2026 rtx-3060, where torch 2.13 itself refuses expandable segments) under every setting that",
+        f"moves memory about there; each trace was then replayed. {total:,} programs of {len(settings)} settings: {said} followed to the byte, statistics included. A third of the programs use a pool of their own and a",
         "third capture graphs, from 2.12 on, where a trace says in which pool a block is. `cudaMallocAsync` keeps no trace.",
         "",
         "| torch | setting | programs | requests refused | addresses | segment events | blocks at the end | figures | wrong |",
@@ -178,7 +190,21 @@ def page(releases: list[dict[str, Any]]) -> str:
             lines.append(
                 f"| {release['torch'].split('+')[0]} | {name} | {cells} | {len(row['wrong']) or ''} |"
             )
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *not_run(releases)]) + "\n"
+
+
+def not_run(releases: list[dict[str, Any]]) -> list[str]:
+    """Format what did not run: a release knows other settings, or fails under one."""
+    rows = [
+        f"| {release['torch'].split('+')[0]} | `{setting or 'none'}` | {turns} | {reason.replace('|', ' ')} |"
+        for release in releases
+        for setting, reasons in release.get("not_run", {}).items()
+        for reason, turns in reasons.items()
+    ]
+    if not rows:
+        return []
+    head = ["", f"Turns of {TURN} programs that did not go through, with what PyTorch said:", ""]
+    return [*head, "| torch | setting | turns | reason |", "|---|---|---|---|", *rows]
 
 
 def write(found: list[dict[str, Any]]) -> None:

@@ -15,7 +15,6 @@ import json
 import os
 import pickle
 import random
-import sys
 from pathlib import Path
 
 import torch
@@ -142,24 +141,31 @@ def each_setting(arguments: argparse.Namespace) -> None:
         # Another allocator of its own keeps no trace.
         if setting == ASYNC:
             continue
+        name = f"setting-{place:02}"
         child = os.fork()
         if child == 0:
-            status = 1
             try:
                 if setting:
                     torch.cuda.memory._set_allocator_settings(setting)
-                record(arguments, setting, f"setting-{place:02}", place)
-                status = 0
-            except (RuntimeError, ValueError) as error:
-                if "llocator" not in str(error) and "nrecognized" not in str(error):
-                    raise
-                print(f"{setting}: not known to {torch.__version__}", file=sys.stderr)
-                status = 0
+                record(arguments, setting, name, place)
+            except Exception as error:
+                not_run(arguments.folder, name, setting, str(error))
             finally:
-                os._exit(status)
+                os._exit(0)
         _, status = os.waitpid(child, 0)
         if status != 0:
-            sys.exit(f"{setting}: the process ended with status {status}")
+            not_run(arguments.folder, name, setting, f"the process ended with status {status}")
+
+
+def not_run(folder: Path, name: str, setting: str, reason: str) -> None:
+    """Leaves the reason why a setting's programs did not all run."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    facts = {
+        "torch": torch.__version__,
+        "setting": setting,
+        "reason": lines[0] if lines else "no reason given",
+    }
+    (folder / f"{name}.not-run").write_text(json.dumps(facts))
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from contract import check_document
 from runs import MIB, ROOT, invoke
 
 sys.path.insert(0, str(ROOT / "scripts/replay"))
+import agreement
 import differential
 
 SCRIPT = """\
@@ -44,9 +45,23 @@ def test_the_replay_follows_pytorch_under_every_setting(tmp_path: Path) -> None:
     assert wrong == {}
     settings = {facts["setting"] for _, facts, _ in found}
     assert len(settings) >= 12, "older releases lack some settings"
+    refused = {json.loads(file.read_text())["setting"] for file in tmp_path.glob("*.not-run")}
+    assert settings | refused == set(agreement.SETTINGS) - {agreement.ASYNC}, "none is dropped without a word"
     assert sum(result["addresses"] for *_, result in found) > 100 * len(settings)
     assert sum(result["statistics"] for *_, result in found) > 80 * len(settings)
     assert sum(facts["failures"] for _, facts, _ in found) > 0, "the card was full at times"
+
+
+def test_a_setting_that_did_not_run_is_listed_with_the_reason(tmp_path: Path) -> None:
+    release: dict[str, Any] = {"torch": "2.13.0+cu130", "settings": {}}
+    assert "did not go through" not in differential.page([release])
+    facts = {"setting": "large_segment_size_mb:64", "reason": "Unrecognized key 'large_segment_size_mb'"}
+    (tmp_path / "setting-07.not-run").write_text(json.dumps(facts))
+    for _ in range(2):
+        differential.note_not_run(release, tmp_path)
+        differential.add(release["settings"], facts["setting"], "a trace", {}, 0)
+    row = "| 2.13.0 | `large_segment_size_mb:64` | 2 | Unrecognized key 'large_segment_size_mb' |"
+    assert row in differential.page([release])
 
 
 @pytest.fixture(scope="module")
