@@ -3,10 +3,11 @@
 use crate::{Recording, Snapshot, Texts};
 
 impl Recording {
-    /// Replaces paths and the names of functions, modules and ranges by numbers, and removes the command.
-    /// Events, times and sizes stay.
+    /// Replaces paths and the names of functions, modules and ranges by numbers, and removes the command and
+    /// the hashes of source lines. Events, times and sizes stay.
     pub fn make_confidential(&mut self) {
         self.origin.command.clear();
+        self.origin.sources.clear();
         for track in &mut self.tracks {
             track.texts = numbered(&track.texts);
         }
@@ -38,7 +39,17 @@ fn numbered(texts: &Texts) -> Texts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TextId;
+    use crate::{SourceFile, TextId};
+
+    /// Hashes of lines can be checked against guesses.
+    #[test]
+    fn no_source_line_is_left() {
+        let mut recording = Recording::default();
+        recording.origin.sources =
+            vec![SourceFile::new("train.py".into(), "/train.py".into(), "secret = 1\n")];
+        recording.make_confidential();
+        assert_eq!(recording, Recording::default());
+    }
 
     #[test]
     fn no_name_is_left_and_each_stays_distinct() {

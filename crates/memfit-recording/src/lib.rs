@@ -25,6 +25,7 @@ mod outline;
 mod pickle;
 mod snapshot;
 mod source;
+mod source_file;
 mod table;
 mod texts;
 mod trace;
@@ -43,6 +44,7 @@ pub use snapshot::{
     StackId, Stacks, TraceAction, TraceEvent, TracedSettings,
 };
 pub use source::{OpenLimits, Source, open, read};
+pub use source_file::{SourceFile, line_hash};
 pub use table::{BlockIter, BlockTable, MomentIter, Moments};
 pub use texts::{TextId, Texts};
 pub use track::{

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Track;
+use crate::{SourceFile, Track};
 
 /// Allocator events of all processes of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,6 +42,9 @@ pub struct Origin {
     /// Command line of the run.
     #[serde(default)]
     pub command: Vec<String>,
+    /// The user's source files that ran and have not been written since the run began.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<SourceFile>,
 }
 
 /// Kinds of sources of a recording.

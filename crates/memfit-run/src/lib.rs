@@ -51,7 +51,7 @@ mod verdict;
 mod watch;
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use memfit_channel::ValuePolicy;
 use memfit_explain::{ExplainOverrides, Explanation};
@@ -221,12 +221,16 @@ impl Runner<'_> {
     /// Performs one run with changes. Saves its recording if the request says so.
     fn once(&self, request: &Request, values: ValuePolicy, changes: &Changes) -> Result<Ran, RunError> {
         let stage = Stage::set_up(request, self.torch, values, changes, self.home)?;
-        let started = Instant::now();
+        let (began, started) = (SystemTime::now(), Instant::now());
         let watched = watch::run(request, self.command, &stage, self.local, None, self.console)?;
         let wall = started.elapsed();
         let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
         let facts = facts::gather(self.command, self.torch, &stage, watched, &tracks, wall);
-        let recording = recording::build(request, &facts, tracks);
+        let mut recording = recording::build(request, &facts, tracks);
+        // Files of a changed source are not the user's.
+        if request.output.is_some() && changes.files.is_empty() {
+            recording.origin.sources = recording::sources(&recording.tracks, began);
+        }
         if let Some(path) = request.output.as_deref() {
             if request.confidential {
                 let mut shared = recording.clone();

@@ -1,12 +1,15 @@
 //! The event logs of a run as a Recording, and the composition of a device's peak.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::BufWriter;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use memfit_channel::{RunDir, events};
 use memfit_explain::{Composition, at_peak};
-use memfit_recording::{MomentKind, Origin, OriginKind, Recording, Track};
+use memfit_recording::{MomentKind, Origin, OriginKind, Recording, SourceFile, Track};
 use memfit_report::wire::{AtPeak, CategoryBytes, ModuleBytes};
 
 use crate::inbox::Inbox;
@@ -93,9 +96,32 @@ pub(crate) fn build(request: &Request, facts: &Facts, tracks: Vec<Track>) -> Rec
             oom_process: facts.oom.as_ref().map(|oom| oom.process),
             alloc_conf: facts.alloc_conf.clone(),
             command: facts.command.clone(),
+            sources: Vec::new(),
         },
         tracks,
     }
+}
+
+/// The user's source files in the tracks' stacks. A file that was written after the run began is left out,
+/// since it may not be what ran.
+pub(crate) fn sources(tracks: &[Track], began: SystemTime) -> Vec<SourceFile> {
+    let files: BTreeSet<String> = tracks.iter().flat_map(memfit_explain::user_files).collect();
+    let source = |file: String| {
+        let path = std::fs::canonicalize(&file).ok()?;
+        let before = last_change(&path)? < began;
+        let text = crate::read_source(path.to_str()?).filter(|_| before)?;
+        Some(SourceFile::new(file, path, &text))
+    };
+    files.into_iter().filter_map(source).collect()
+}
+
+/// Time of the last change of a file's content or inode: a copy that keeps the time of its original, and a
+/// renamed file, are told by the latter.
+fn last_change(path: &Path) -> Option<SystemTime> {
+    let meta = std::fs::metadata(path).ok()?;
+    let inode = u64::try_from(meta.ctime()).ok()?;
+    let nanoseconds = u32::try_from(meta.ctime_nsec()).ok()?;
+    Some(meta.modified().ok()?.max(SystemTime::UNIX_EPOCH + Duration::new(inode, nanoseconds)))
 }
 
 /// Saves a recording.

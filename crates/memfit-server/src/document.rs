@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use memfit_lint::{Checked, Config, Edit, Lines, Severity, Source, Span, check_source};
+use memfit_source::{Dialect, NoModules};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -14,6 +15,8 @@ use crate::position::{offset_at, position_at};
 
 /// Source name of diagnostics in the editor.
 const SOURCE: &str = "memfit";
+/// Command of the lens that runs a file. The editor performs it: the server runs nothing.
+pub(crate) const RUN: &str = "memfit.run";
 
 /// Text with the editor's URI.
 #[derive(Clone, Debug)]
@@ -27,6 +30,8 @@ pub(crate) struct Item {
 pub(crate) struct Document {
     source: Source,
     config: Config,
+    /// Prefix of the URIs of rule pages, if the editor opens them.
+    rule_pages: Option<String>,
     parts: Vec<Part>,
 }
 
@@ -53,15 +58,20 @@ struct Cell {
 
 impl Document {
     /// Checks a file.
-    pub(crate) fn file(path: &Path, text: Item, config: Config) -> Self {
+    pub(crate) fn file(path: &Path, text: Item, config: Config, rule_pages: Option<String>) -> Self {
         let source = checked(path, &text.text, &config);
         let lines = Lines::new(&text.text);
         let span = Span::new(0, text.text.len() as u32);
-        Self { source, config, parts: vec![Part { of: text, lines, span, quoted: false }] }
+        Self { source, config, rule_pages, parts: vec![Part { of: text, lines, span, quoted: false }] }
     }
 
     /// Checks a notebook.
-    pub(crate) fn notebook(path: &Path, cells: Vec<Item>, config: Config) -> Self {
+    pub(crate) fn notebook(
+        path: &Path,
+        cells: Vec<Item>,
+        config: Config,
+        rule_pages: Option<String>,
+    ) -> Self {
         let mut written = String::from("{\"cells\": [");
         let mut parts = Vec::with_capacity(cells.len());
         for cell in cells {
@@ -78,7 +88,7 @@ impl Document {
         written.push_str("]}");
         // The extension marks it as a notebook, whatever the editor's URI.
         let source = checked(&path.with_extension("ipynb"), &written, &config);
-        Self { source, config, parts }
+        Self { source, config, rule_pages, parts }
     }
 
     /// Its texts.
@@ -122,6 +132,23 @@ impl Document {
             "contents": {"kind": "markdown", "value": memfit_lint::page(rule)},
             "range": range,
         })
+    }
+
+    /// Lens that runs the file, where running it trains.
+    pub(crate) fn run_lens(&self, gpu: &str) -> Option<Value> {
+        let [part] = self.parts.as_slice() else { return None };
+        if part.quoted || !part.of.uri.starts_with("file:") || !memfit_source::is_relevant(&part.of.text) {
+            return None;
+        }
+        let facts = memfit_source::facts(&part.of.text, Dialect::Python, &NoModules).ok()?;
+        Some(json!({
+            "range": self.range(part, facts.training_entry()?),
+            "command": {
+                "title": format!("Run on a virtual GPU ({gpu})"),
+                "command": RUN,
+                "arguments": [part.of.uri, gpu],
+            },
+        }))
     }
 
     /// Code actions for a range: fixes, suppressions, and one action for all safe fixes.
@@ -206,14 +233,18 @@ impl Document {
                 json!({"location": {"uri": part.of.uri, "range": range}, "message": label.text})
             })
             .collect();
-        Some(json!({
+        let mut diagnostic = json!({
             "range": self.range(part, span),
             "severity": severity,
             "code": finding.rule,
             "source": SOURCE,
             "message": message,
             "relatedInformation": related,
-        }))
+        });
+        if let Some(pages) = &self.rule_pages {
+            diagnostic["codeDescription"] = json!({"href": format!("{pages}{}.md", finding.rule)});
+        }
+        Some(diagnostic)
     }
 
     fn workspace_edit(&self, edits: &[Edit]) -> Option<Value> {

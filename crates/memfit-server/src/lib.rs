@@ -1,12 +1,14 @@
-//! Language server: findings, fixes and rule pages in an editor.
+//! Language server: findings, fixes and rule pages in an editor, and bytes of the last run beside its lines.
 //!
 //! The crate implements the protocol with an editor: open documents and notebooks, their findings, and the
-//! answers about them ([`serve`]). Documents are checked when they change, and are never written. The crate
-//! knows neither rules nor the origin of settings, which [`Settings`] provides for a file.
+//! answers about them ([`serve`]). Documents are checked when they change, and are never written; nothing is
+//! run. The crate knows neither rules nor the origin of settings, which [`Settings`] provides for a file.
 
 mod changes;
+mod client;
 mod document;
 mod position;
+mod recorded;
 mod session;
 mod uri;
 
@@ -16,6 +18,7 @@ use lsp_server::{Connection, Message, Notification, Request, Response};
 use memfit_lint::Config;
 use serde_json::{Value, json};
 
+use client::Client;
 use session::Session;
 
 /// Provider of a file's settings.
@@ -59,7 +62,8 @@ pub fn serve_stdio(settings: &dyn Settings, version: &str) -> Result<(), ServerE
 pub fn serve(connection: &Connection, settings: &dyn Settings, version: &str) -> Result<(), ServerError> {
     let (id, asked) =
         connection.initialize_start().map_err(|error| ServerError::Protocol(error.to_string()))?;
-    let answer = json!({
+    let client = Client::new(&asked);
+    let mut answer = json!({
         "capabilities": {
             "positionEncoding": "utf-16",
             "textDocumentSync": {"openClose": true, "change": 1, "save": true},
@@ -67,16 +71,23 @@ pub fn serve(connection: &Connection, settings: &dyn Settings, version: &str) ->
                 "notebookSelector": [{"notebook": {"notebookType": "jupyter-notebook"}, "cells": [{"language": "python"}]}],
                 "save": true,
             },
-            "diagnosticProvider": {"identifier": "memfit", "interFileDependencies": false, "workspaceDiagnostics": false},
             "hoverProvider": true,
+            "inlayHintProvider": true,
+            "codeLensProvider": {"resolveProvider": false},
             "codeActionProvider": {"codeActionKinds": ["quickfix", "source.fixAll.memfit"]},
         },
         "serverInfo": {"name": "memfit", "version": version},
     });
+    // An editor that does not pull may nevertheless do so if it is offered.
+    if client.pulls {
+        let options =
+            json!({"identifier": "memfit", "interFileDependencies": false, "workspaceDiagnostics": false});
+        answer["capabilities"]["diagnosticProvider"] = options;
+    }
     connection.initialize_finish(id, answer).map_err(|error| ServerError::Protocol(error.to_string()))?;
-    // An editor that pulls diagnostics gets none pushed, since it would show them twice.
-    let asks = asked.pointer("/capabilities/textDocument/diagnostic").is_some();
-    let mut session = Session::new(settings);
+    let mut session = Session::new(settings, client);
+    session.client().watch_files(connection)?;
+    send_complaints(connection, &mut session)?;
     for message in &connection.receiver {
         match message {
             Message::Request(request) => {
@@ -86,22 +97,18 @@ pub fn serve(connection: &Connection, settings: &dyn Settings, version: &str) ->
                 if ends {
                     return Ok(());
                 }
-                send(connection, Message::Response(answer_to(&session, request)))?;
+                send(connection, Message::Response(answer_to(&mut session, request)))?;
+                send_complaints(connection, &mut session)?;
             }
             Message::Notification(notification) => {
                 let news = handle_notification(&mut session, &notification);
-                for message in session.complaints() {
-                    let shown = json!({"type": 1, "message": format!("memfit: {message}")});
-                    let told = Notification::new("window/showMessage".to_owned(), shown);
-                    send(connection, Message::Notification(told))?;
-                }
+                send_complaints(connection, &mut session)?;
                 let of_all = ["workspace/didChangeConfiguration", "workspace/didChangeWatchedFiles"];
-                if asks && of_all.contains(&notification.method.as_str()) {
-                    let refresh = "workspace/diagnostic/refresh".to_owned();
-                    let request = Request::new("refresh".to_owned().into(), refresh, Value::Null);
-                    send(connection, Message::Request(request))?;
+                if of_all.contains(&notification.method.as_str()) {
+                    session.client().refresh(connection)?;
                 }
-                for diagnostics in news.into_iter().filter(|_| !asks) {
+                let pushes = !session.client().pulls;
+                for diagnostics in news.into_iter().filter(|_| pushes) {
                     let told = Notification::new("textDocument/publishDiagnostics".to_owned(), diagnostics);
                     send(connection, Message::Notification(told))?;
                 }
@@ -114,6 +121,15 @@ pub fn serve(connection: &Connection, settings: &dyn Settings, version: &str) ->
 
 fn send(connection: &Connection, message: Message) -> Result<(), ServerError> {
     connection.sender.send(message).map_err(|_| ServerError::Gone)
+}
+
+/// Shows the user what is wrong with settings and recordings.
+fn send_complaints(connection: &Connection, session: &mut Session<'_>) -> Result<(), ServerError> {
+    for message in session.complaints() {
+        let shown = json!({"type": 1, "message": format!("memfit: {message}")});
+        send(connection, Message::Notification(Notification::new("window/showMessage".to_owned(), shown)))?;
+    }
+    Ok(())
 }
 
 /// Handles a notification: changed settings, and documents that open, change and close. Returns the
@@ -162,13 +178,22 @@ fn of_notebook(session: &mut Session<'_>, method: &str, params: &Value) -> Vec<V
     }
 }
 
-fn answer_to(session: &Session<'_>, request: Request) -> Response {
+fn answer_to(session: &mut Session<'_>, request: Request) -> Response {
     let uri = request.params.pointer("/textDocument/uri").and_then(Value::as_str).unwrap_or_default();
     let document = session.document_of(uri);
     match request.method.as_str() {
         "textDocument/hover" => {
             let page = document.map(|document| document.hover(uri, &request.params["position"]));
             Response::new_ok(request.id, page)
+        }
+        "textDocument/inlayHint" => {
+            Response::new_ok(request.id, session.inlay_hints(uri, &request.params["range"]))
+        }
+        "textDocument/codeLens" => Response::new_ok(request.id, session.code_lenses(uri)),
+        // The page of a rule by its name, for an editor that opens `codeDescription` itself.
+        "memfit/rule" => {
+            let name = request.params.get("name").and_then(Value::as_str).unwrap_or_default();
+            Response::new_ok(request.id, memfit_lint::rule(name).map(memfit_lint::page))
         }
         "textDocument/diagnostic" => {
             let items = session.diagnostics(uri);

@@ -1,15 +1,20 @@
 //! Open documents and notebooks, with the settings that each is checked under.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use memfit_lint::{Config, Level};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::Settings;
+use crate::client::Client;
 use crate::document::{Document, Item};
+use crate::recorded::RecordingFile;
 use crate::{changes, uri};
+
+/// GPU of the lens, unless the editor's settings name another.
+const GPU: &str = "t4";
 
 /// The editor's own settings under `memfit`; missing ones come from the file's project.
 #[derive(Debug, Default, Deserialize)]
@@ -19,6 +24,12 @@ struct EditorSettings {
     extend_select: Option<Vec<String>>,
     ignore: Option<Vec<String>>,
     severity: Option<BTreeMap<String, Level>>,
+    /// Recording whose bytes are shown beside the lines; relative to the workspace's first folder.
+    recording: Option<PathBuf>,
+    /// GPU of the lens.
+    gpu: Option<String>,
+    /// Prefix of the URIs under which the editor opens rule pages.
+    rule_pages: Option<String>,
 }
 
 impl EditorSettings {
@@ -36,7 +47,9 @@ impl EditorSettings {
 /// State of a session.
 pub(crate) struct Session<'a> {
     settings: &'a dyn Settings,
+    client: Client,
     wanted: EditorSettings,
+    recording: RecordingFile,
     /// Files and notebooks by URI.
     documents: HashMap<String, Document>,
     /// Notebook of each cell.
@@ -47,15 +60,25 @@ pub(crate) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    pub(crate) fn new(settings: &'a dyn Settings) -> Self {
-        Self {
+    pub(crate) fn new(settings: &'a dyn Settings, client: Client) -> Self {
+        let mut session = Self {
             settings,
+            client,
             wanted: EditorSettings::default(),
+            recording: RecordingFile::default(),
             documents: HashMap::new(),
             cells: HashMap::new(),
             complaints: Vec::new(),
             said: None,
-        }
+        };
+        let initial = session.client.options.take();
+        session.configure(&initial);
+        session
+    }
+
+    /// Capabilities of the editor.
+    pub(crate) const fn client(&self) -> &Client {
+        &self.client
     }
 
     /// Messages for the user.
@@ -68,7 +91,7 @@ impl<'a> Session<'a> {
         let path = uri::to_path(&text.uri);
         let config = self.config_for(&path);
         let uri = text.uri.clone();
-        self.keep(uri, Document::file(&path, text, config))
+        self.keep(uri, Document::file(&path, text, config, self.wanted.rule_pages.clone()))
     }
 
     /// Opens a notebook and returns the diagnostics of each code cell.
@@ -79,7 +102,8 @@ impl<'a> Session<'a> {
         for cell in &cells {
             self.cells.insert(cell.uri.clone(), uri.to_owned());
         }
-        self.keep(uri.to_owned(), Document::notebook(&path, cells, config))
+        let pages = self.wanted.rule_pages.clone();
+        self.keep(uri.to_owned(), Document::notebook(&path, cells, config, pages))
     }
 
     /// Applies a change to a notebook.
@@ -138,6 +162,8 @@ impl<'a> Session<'a> {
             self.complain(format!("the editor's settings cannot be meant: {error}; {}", error.hint()));
             return Vec::new();
         }
+        let root = self.client.root.clone().unwrap_or_default();
+        self.recording.set_path(wanted.recording.as_ref().map(|path| root.join(path)));
         self.wanted = wanted;
         self.recheck_all()
     }
@@ -145,6 +171,27 @@ impl<'a> Session<'a> {
     /// Diagnostics of an open text, for an editor that pulls them.
     pub(crate) fn diagnostics(&self, uri: &str) -> Vec<Value> {
         self.document_of(uri).map_or_else(Vec::new, |document| document.diagnostics(uri))
+    }
+
+    /// Inlay hints: bytes of the recorded run beside the lines of a file.
+    pub(crate) fn inlay_hints(&mut self, uri: &str, range: &Value) -> Value {
+        if let Err(message) = self.recording.refresh() {
+            self.complain(message);
+        }
+        let (Some(text), Some(recorded)) = (self.text(uri), self.recording.content()) else {
+            return Value::Null;
+        };
+        let line = |end: &str| range.get(end)?.get("line")?.as_u64();
+        let within =
+            line("start").unwrap_or(0) as usize..=line("end").map_or(usize::MAX, |line| line as usize);
+        recorded.hints(&uri::to_path(uri), &text.text, &within)
+    }
+
+    /// Code lenses of a file, if the editor knows their command.
+    pub(crate) fn code_lenses(&self, uri: &str) -> Value {
+        let document = self.documents.get(uri).filter(|_| self.client.runs);
+        let gpu = self.wanted.gpu.as_deref().unwrap_or(GPU);
+        Value::Array(document.and_then(|document| document.run_lens(gpu)).into_iter().collect())
     }
 
     /// Document of a text, which may be one of its cells.

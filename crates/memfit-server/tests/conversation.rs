@@ -1,77 +1,14 @@
 //! Protocol sessions with an editor, in memory.
 #![allow(clippy::unwrap_used, reason = "a test that cannot talk has failed")]
 
-use std::path::Path;
+mod support;
 
-use lsp_server::{Connection, Message, Notification, Request, RequestId, Response};
-use memfit_lint::{Config, Level};
 use serde_json::{Value, json};
+
+use support::{Editor, converse, converse_with};
 
 const URI: &str = "file:///project/train.py";
 const TEXT: &str = "import torch\n\nwith torch.no_grad:  # 𝄞\n    pass\n";
-
-struct Editor {
-    connection: Connection,
-    next: i32,
-}
-
-impl Editor {
-    fn notify(&self, method: &str, params: Value) {
-        let message = Message::Notification(Notification::new(method.to_owned(), params));
-        self.connection.sender.send(message).unwrap();
-    }
-
-    fn ask(&mut self, method: &str, params: Value) -> Value {
-        self.next += 1;
-        let request = Request::new(RequestId::from(self.next), method.to_owned(), params);
-        self.connection.sender.send(Message::Request(request)).unwrap();
-        loop {
-            if let Message::Response(Response { result, error, .. }) =
-                self.connection.receiver.recv().unwrap()
-            {
-                return result.unwrap_or_else(|| json!({"error": error.map(|error| error.message)}));
-            }
-        }
-    }
-
-    fn diagnostics(&self) -> Value {
-        loop {
-            if let Message::Notification(told) = self.connection.receiver.recv().unwrap() {
-                return told.params;
-            }
-        }
-    }
-}
-
-/// Starts a server, and stops it at the end of the session.
-fn converse(talk: impl FnOnce(&mut Editor)) {
-    converse_with(&json!({}), talk);
-}
-
-/// Runs a session with an editor with these capabilities.
-fn converse_with(capabilities: &Value, talk: impl FnOnce(&mut Editor)) {
-    let (server, client) = Connection::memory();
-    let thread = std::thread::spawn(move || {
-        // The first folder of a file's path is its project.
-        let settings = |file: &Path| match file.components().nth(1).map(|part| part.as_os_str().to_owned()) {
-            Some(name) if name == "strict" => {
-                let severity = [("data-parallel".to_owned(), Level::Error)];
-                Ok(Config { severity: severity.into(), ..Config::default() })
-            }
-            Some(name) if name == "broken" => Err("`[tool.memfit]` cannot be read".to_owned()),
-            _ => Ok(Config::default()),
-        };
-        memfit_server::serve(&server, &settings, "0")
-    });
-    let mut editor = Editor { connection: client, next: 0 };
-    let answer = editor.ask("initialize", json!({"capabilities": capabilities}));
-    assert_eq!(answer["serverInfo"]["name"], "memfit");
-    editor.notify("initialized", json!({}));
-    talk(&mut editor);
-    editor.ask("shutdown", Value::Null);
-    editor.notify("exit", Value::Null);
-    thread.join().unwrap().unwrap();
-}
 
 fn open(editor: &Editor, text: &str) -> Value {
     let document = json!({"uri": URI, "languageId": "python", "version": 1, "text": text});
@@ -143,7 +80,7 @@ fn a_change_is_looked_at_and_a_closed_document_is_forgotten() {
 
 #[test]
 fn an_editor_may_ask_for_what_is_found() {
-    converse_with(&json!({"textDocument": {"diagnostic": {}}}), |editor| {
+    converse_with(json!({"capabilities": {"textDocument": {"diagnostic": {}}}}), |editor| {
         let document = json!({"uri": URI, "languageId": "python", "version": 1, "text": TEXT});
         editor.notify("textDocument/didOpen", json!({"textDocument": document}));
         let asked = json!({"textDocument": {"uri": URI}});

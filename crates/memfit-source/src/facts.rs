@@ -588,4 +588,6 @@ pub struct Facts {
     pub comments: Vec<Comment>,
     /// Names of functions that are called while gradients are off.
     pub called_without_grad: Vec<String>,
+    /// Test of the first `if __name__ == "__main__":`.
+    pub main_guard: Option<Span>,
 }

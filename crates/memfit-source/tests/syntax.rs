@@ -76,3 +76,25 @@ fn what_cannot_be_read_is_told_with_its_place() {
         assert!(found.calls.iter().any(|call| call.is("torch.save")), "{broken}");
     }
 }
+
+/// Where running a file trains: the guard, else the outermost loop or the call; nowhere in a library.
+#[test]
+fn a_script_trains_at_its_guard_loop_or_call() {
+    let library = "import torch\ndef train(loss):\n    loss.backward()\n";
+    let table = [
+        (String::from(library), None),
+        (format!("{library}if __name__ == '__main__':\n    pass\n"), Some("__name__ == '__main__'")),
+        (format!("{library}train(make())\n"), Some("train(make())")),
+        ("import torch\nmodel(x).sum().backward()\n".to_owned(), Some("model(x).sum().backward()")),
+        (format!("{library}def later():\n    train(make())\n"), None),
+    ];
+    for (text, expected) in table {
+        let found = read(&text);
+        assert_eq!(found.training_entry().map(|span| found.slice(span)), expected, "{text}");
+    }
+    let nested =
+        "import torch\nfor epoch in range(3):\n    for x in data:\n        model(x).sum().backward()\n";
+    let found = read(nested);
+    let entry = found.training_entry().map(|span| found.slice(span));
+    assert!(entry.is_some_and(|header| header.contains("epoch")), "{entry:?}");
+}

@@ -93,7 +93,12 @@ fn read(bytes: &[u8]) -> Result<Recording> {
 proptest! {
     #[test]
     fn written_events_are_read_back(logs in proptest::collection::vec((logs(), any::<Option<u32>>()), 0..3)) {
-        let origin = Origin { torch: Some("2.15.0".into()), capacity: Some(1 << 34), ..Origin::default() };
+        let origin = Origin {
+            torch: Some("2.15.0".into()),
+            capacity: Some(1 << 34),
+            sources: vec![crate::SourceFile::new("train.py".into(), "/a/train.py".into(), "import torch\n")],
+            ..Origin::default()
+        };
         let tracks = logs.iter().map(|(log, rank)| Track::from_log(log, *rank)).collect();
         let recording = Recording { origin, tracks };
         prop_assert_eq!(read(&written(&recording)).unwrap(), recording);

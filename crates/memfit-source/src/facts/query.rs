@@ -72,6 +72,23 @@ impl Facts {
         self.ops_in(looped).any(|op| matches!(op.kind, OpKind::Backward(_)))
     }
 
+    /// Span at which running the file trains: its `if __name__ == "__main__":`, or the outermost loop or call
+    /// of the module's body that contains a backward pass. `None` for a file that only defines things.
+    pub fn training_entry(&self) -> Option<Span> {
+        if let Some(guard) = self.main_guard {
+            return Some(guard);
+        }
+        let trains =
+            |op: &&Op| op.site.function == FunctionId::MODULE && matches!(op.kind, OpKind::Backward(_));
+        let op = self.ops.iter().find(trains)?;
+        if let Some(outermost) = self.enclosing(op.site.looped).last() {
+            return Some(self.looped(outermost).header);
+        }
+        let calls = |call: &&Call| call.site.function == FunctionId::MODULE && call.function == op.via;
+        let call = op.via.and_then(|_| self.calls.iter().find(calls));
+        Some(call.map_or(op.span, |call| call.span))
+    }
+
     /// Returns `true` if the loop or one around it iterates over the batches of a loader.
     pub fn over_batches(&self, looped: LoopId) -> bool {
         matches!(self.looped(looped).iterable_kind, IterableKind::Loader(_))

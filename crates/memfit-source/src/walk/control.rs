@@ -133,6 +133,7 @@ impl<'a> Walker<'a> {
     pub(super) fn branches(&mut self, node: &'a StmtIf) {
         let what = self.condition(&node.test);
         if is_main(&node.test) {
+            self.facts.main_guard = self.facts.main_guard.or(Some(span(&*node.test)));
             self.body(&node.body);
             return;
         }
