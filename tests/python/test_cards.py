@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import chromium
 import pytest
 from runs import WORKLOADS, hold_to_shapes, memfit
 
+PROGRAM = chromium.find()
 # Attention in its memory-efficient kernel, whose backward splits keys by the number of multiprocessors.
 SCRIPT = """
 import sys, torch
@@ -90,13 +92,18 @@ def test_replayed_verdicts_peaks_and_times_are_a_runs(folder: Path) -> None:
             )
 
 
-def test_prices_batches_and_counts(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def priced(folder: Path) -> tuple[dict[str, Any], Path]:
+    """Two cards, two counts and two batches with prices, and the page of it."""
     of = ["--gpu", "l4", "--gpu", "l40s", "--batch", "64,128", "--count", "1,2"]
     command = ["--", sys.executable, "train.py", "--batch-size", "64"]
+    prices = ["--prices", "prices.toml", "--samples", "1000000"]
     page = folder / "cards.html"
-    document = cards(
-        folder, *of, "--prices", "prices.toml", "--samples", "1000000", "-o", str(page), *command
-    )
+    return cards(folder, *of, *prices, "-o", str(page), *command), page
+
+
+def test_prices_batches_and_counts(priced: tuple[dict[str, Any], Path]) -> None:
+    document, page = priced
     rows = document["rows"]
     asked = {(gpu, count, batch) for gpu in ("l4", "l40s") for count in (1, 2) for batch in (64, 128)}
     assert {(row["gpu"], row["count"], row["batch"]) for row in rows} == asked
@@ -114,6 +121,36 @@ def test_prices_batches_and_counts(folder: Path) -> None:
     amounts = [row["price"]["amount"] for row in rows if row["price"]]
     assert amounts == sorted(amounts)
     assert json.dumps(rows[0]["gpu"]) in page.read_text()
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="no Chromium is installed (or named by MEMFIT_CHROMIUM)")
+def test_the_page_is_read_on_a_phone_and_with_keys(priced: tuple[dict[str, Any], Path]) -> None:
+    assert PROGRAM
+    address = priced[1].as_uri()
+    focused = "document.activeElement.getAttribute('aria-label')"
+    with chromium.Chromium(PROGRAM) as browser:
+        browser.size(390, 800, mobile=True)
+        browser.open(address, ready="document.querySelector('#plot svg')")
+        assert browser.evaluate("document.documentElement.scrollWidth") <= 390
+        letters = "document.querySelector('#plot text').getBoundingClientRect().height"
+        assert browser.evaluate(letters) >= 11, "the plot is drawn for its width, and not scaled down to it"
+        cells = (
+            "[...document.querySelectorAll('#rows td:first-child')].map(e => e.getClientRects()[0].height)"
+        )
+        assert max(browser.evaluate(cells)) < 60, "no word is broken into letters"
+        stops = "document.querySelectorAll('#plot [tabindex=\"0\"]').length"
+        assert browser.evaluate(stops) == 1, "the plot is one stop of the tabulator"
+        browser.evaluate("document.querySelector('#plot [tabindex=\"0\"]').focus()")
+        first = browser.evaluate(focused)
+        browser.key("ArrowRight")
+        second = browser.evaluate(focused)
+        assert second
+        assert second != first
+        browser.key("Enter")
+        assert browser.evaluate("document.querySelector('#selected strong').textContent") == second
+        assert browser.evaluate(focused) == second, "the choice keeps the keyboard's place"
+        assert browser.complaints == []
+        assert browser.requests == [address], "nothing is fetched"
 
 
 def test_a_script_that_asks_how_large_its_card_is_runs_on_each(folder: Path) -> None:

@@ -91,7 +91,13 @@ function front(points) {
     .sort((a, b) => a.x - b.x);
 }
 
-const SIZE = { width: 920, height: 420, left: 78, right: 22, top: 14, bottom: 46 };
+const MARGIN = { left: priced ? 52 : 78, right: 22, top: 14, bottom: 46 };
+
+// As wide as its place, so that letters keep their size on a phone.
+function plotSize(place) {
+  const width = Math.min(920, Math.max(300, place.clientWidth || 920));
+  return { ...MARGIN, width, height: width < 600 ? 320 : 420 };
+}
 
 // A logarithmic axis with ticks at 1, 2 and 5 times a power of ten; memory in powers of two.
 function axis(values, from, to, binary) {
@@ -105,13 +111,16 @@ function axis(values, from, to, binary) {
   if (binary) for (let power = -4; power < 16; power++) ticks.push(2 ** power);
   else for (let power = -9; power < 12; power++) for (const times of [1, 2, 5]) ticks.push(times * 10 ** power);
   ticks = ticks.filter((tick) => tick >= least && tick <= most);
-  if (ticks.length > 8) ticks = ticks.filter((tick) => String(tick.toPrecision(1)).replace(/[^1-9]/g, "").startsWith("1") || binary);
+  if (ticks.length > Math.abs(to - from) / 75) ticks = ticks.filter((tick) => String(tick.toPrecision(1)).replace(/[^1-9]/g, "").startsWith("1") || binary);
   return { at, ticks: ticks.map((tick) => tick * unit) };
 }
 
 function plot(shown) {
+  const SIZE = plotSize(byId("plot"));
   const points = shown.filter((row) => fits(row) && time(row) && cost(row)).map((row) => ({ row, x: time(row), y: cost(row) }));
   const place = byId("plot");
+  const hadFocus = place.contains(document.activeElement);
+  const pointOf = (index) => place.querySelector(`[data-row="${index}"]`);
   place.replaceChildren();
   const what = priced ? `Price of ${samples.toLocaleString("en-US")} samples` : "Memory of all cards";
   byId("plot-title").textContent = `${what} against time${priced ? `, in ${report.priced.currency}` : ""}`;
@@ -142,7 +151,7 @@ function plot(shown) {
     const [cx, cy] = [x.at(point.x), y.at(point.y)];
     const classes = [onFront.has(point.row.index) ? "fits" : "other", state.selected === point.row.index ? "selected" : ""].join(" ").trim();
     const choose = () => { state.selected = point.row.index; draw(); };
-    const group = drawn("g", { tabindex: 0, role: "button", "aria-label": title(point.row), onclick: choose, onkeydown: (event) => { if (event.key === "Enter") choose(); } },
+    const group = drawn("g", { tabindex: -1, role: "button", "data-row": point.row.index, "aria-label": title(point.row), onclick: choose, onkeydown: (event) => onKey(event, choose) },
       drawn("title", {}, `${title(point.row)}: ${showCost(point.y)}, ${showTime(point.x)}`),
       drawn("circle", { class: classes, cx, cy, r: onFront.has(point.row.index) ? 7 : 5 }));
     // Names of the front, where they do not cover each other.
@@ -155,6 +164,18 @@ function plot(shown) {
     svg.append(group);
   }
   place.append(svg);
+  // One stop of the tabulator; arrows lead from point to point in the order of time.
+  const inOrder = points.map((point) => point.row.index).sort((a, b) => time(rows[a]) - time(rows[b]));
+  const stop = inOrder.includes(state.selected) ? state.selected : best[0].row.index;
+  pointOf(stop).setAttribute("tabindex", 0);
+  if (hadFocus) pointOf(stop).focus();
+  function onKey(event, choose) {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (event.key === "Enter" || event.key === " ") choose();
+    else if (step) pointOf(inOrder[inOrder.indexOf(Number(event.currentTarget.dataset.row)) + step])?.focus();
+    else return;
+    event.preventDefault();
+  }
   const dot = (name) => element("span", { class: `dot ${name}` });
   const than = priced ? "cheaper" : "with less memory";
   byId("key").replaceChildren(
@@ -191,17 +212,18 @@ function table(shown) {
   const columns = [
     ["GPU", false, (row) => title(row)],
     ["", false, (row) => element("span", { class: `verdict ${VERDICTS[row.verdict][0]}` }, VERDICTS[row.verdict][1])],
-    ["memory", true, (row) => gib(row.capacity)],
+    ["memory", true, (row) => gib(row.capacity), "memory"],
     ["peak", true, (row) => (row.peak ? gib(row.peak.device_upper) : "")],
     ["a step", true, (row) => (row.step_ms_estimate ? duration(row.step_ms_estimate) : "")],
     ["samples/s", true, (row) => (row.samples_per_s ? digits(row.samples_per_s) : "")],
     ...(priced ? [["price", true, (row) => (row.price ? digits(row.price.amount) : "")]] : []),
-    ["evidence", false, (row) => row.evidence],
+    ["evidence", false, (row) => row.evidence, "evidence"],
   ];
-  const head = element("tr", {}, ...columns.map(([text, number]) => element("th", { class: number ? "number" : null }, text)));
+  const kind = (number, name) => [number && "number", name].filter(Boolean).join(" ") || null;
+  const head = element("tr", {}, ...columns.map(([text, number, , name]) => element("th", { class: kind(number, name) }, text)));
   const body = shown.map((row) =>
     element("tr", { class: row.index === state.selected ? "selected" : null, onclick: () => { state.selected = row.index; draw(); byId("selected").scrollIntoView({ block: "nearest" }); } },
-      ...columns.map(([, number, cell]) => element("td", { class: number ? "number" : null }, cell(row)))));
+      ...columns.map(([, number, cell, name]) => element("td", { class: kind(number, name) }, cell(row)))));
   byId("rows").replaceChildren(element("thead", {}, head), element("tbody", {}, ...body));
 }
 
@@ -214,3 +236,4 @@ function draw() {
 
 filters();
 draw();
+new ResizeObserver(() => plot(left())).observe(byId("plot-title"));
