@@ -9,6 +9,7 @@
 #   make properties  all properties with a hundred seeds, where `make test` has one
 #   make parallel  parallel plans on 2, 4 and 8 gloo processes beside one process, with faults; takes an hour
 #   make models   every order in which threads of ARM may see what processes share, checked with loom
+#   make sanitizers  the Rust tests of unsafe code and shared memory under the sanitizers of a nightly compiler
 #   make mutants  mutants of the deciding crates that no test notices; takes cargo-mutants, and hours
 #   make differential  the replay beside PyTorch's own allocator, PROGRAMS random programs of each setting and release
 #   make libraries  the libraries that people train with, each on a virtual card; rewrites docs/libraries.md
@@ -16,6 +17,8 @@
 #   make shrink     techniques of `memfit shrink` that need further libraries, and the example of smaller models
 #   make symbols  the kernels of PyTorch's releases, to which layouts are held; TORCH="2.15.0" for one (1 GB each)
 #   make site     the documentation as static pages, into target/site/html, and a look at each in Chromium
+#   make vscode   the extension for VS Code, into target/vscode/memfit.vsix; takes Node.js 20
+#   make vscode-test  the extension in code-server and Chromium; builds the editor from the package registry, in minutes
 #   make dist     what is distributed, into dist/: wheel, sdist, stand-alone command, conda recipe; checked
 #   make arm64    build for ARM, and run scripts and the Rust tests there under emulation; takes root, and hours; ARM64=FOLDER keeps it elsewhere
 #   make dist-again  build the sdist once more in another folder: the wheel must have the same hash
@@ -36,7 +39,7 @@ STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
-.PHONY: help demo test test-rust test-python test-exhaustive test-newest check bench fuzz properties parallel models mutants differential libraries integrations shrink site matrix symbols clean \
+.PHONY: help demo test test-rust test-python test-exhaustive test-newest check bench fuzz properties parallel models sanitizers mutants differential libraries integrations shrink site vscode vscode-test matrix symbols clean \
         dist dist-again dist-matrix arm64 arm64-machine release-rehearsal release-check release-upload release-page
 .DELETE_ON_ERROR:
 
@@ -90,6 +93,9 @@ parallel: $(STAMPS)/test $(STAMPS)/memfit
 models:
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/models cargo test --release --locked -p memfit-channel --lib models
 
+sanitizers: $(STAMPS)/venv
+	$(BIN)/python scripts/sanitizers/run.py
+
 mutants: $(STAMPS)/venv
 	$(BIN)/python scripts/mutants.py
 
@@ -112,6 +118,17 @@ site: requirements/site.txt $(STAMPS)/venv
 	$(BIN)/uv pip install --quiet --python $(VENV)-site/bin/python -r requirements/site.txt
 	NO_MKDOCS_2_WARNING=1 $(VENV)-site/bin/python scripts/site/build.py
 	$(BIN)/python scripts/site/check.py
+
+vscode:
+	mkdir -p target/vscode
+	cd editors/vscode && npm ci --ignore-scripts && npm run package
+
+vscode-test: vscode $(STAMPS)/test $(STAMPS)/memfit
+	sh editors/vscode/test/install-editor.sh $(abspath target/vscode/editor)
+	cd editors/vscode && \
+	    MEMFIT_VSIX=$(abspath target/vscode/memfit.vsix) MEMFIT_EDITOR=$(abspath target/vscode/editor) \
+	    MEMFIT_COMMAND=$(abspath $(BIN)/memfit) MEMFIT_PYTHON=$(abspath $(BIN)/python) \
+	    MEMFIT_SHOTS=$(abspath target/vscode/shots) npm test
 
 # Beside the environment of the tests, which the libraries for smaller models do not change.
 shrink: $(STAMPS)/test $(STAMPS)/memfit

@@ -17,12 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from dry_runs import ROOT, memfit
+
 OUT = ROOT / "measurements" / "shrink.md"
 KEPT = ROOT / "measurements" / "shrink.json"
 GPU = "a100-80gb"
 STEPS = 2
-SHRINK = ["memfit", "shrink", "--quiet", "--gpu", GPU, "--steps", str(STEPS), "--format", "json"]
+SHRINK = ["shrink", "--quiet", "--gpu", GPU, "--steps", str(STEPS), "--format", "json"]
 
 ENDS = """
 optimizer = torch.optim.AdamW(model.parameters())
@@ -132,7 +133,7 @@ def measure(model: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "train.py").write_text(MODELS[model])
         done = subprocess.run(
-            [*SHRINK, "--only", ",".join(techniques(model)), "--", sys.executable, "train.py"],
+            [memfit(), *SHRINK, "--only", ",".join(techniques(model)), "--", sys.executable, "train.py"],
             cwd=folder,
             stdout=subprocess.PIPE,
             text=True,

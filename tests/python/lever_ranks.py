@@ -5,10 +5,10 @@ rank.
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import sys
 import warnings
-from types import SimpleNamespace
 from typing import Any
 
 import memfit
@@ -75,13 +75,12 @@ def main() -> None:
     answer: dict[str, Any] = {}
 
     sharded = copy.deepcopy(model)
-    # An object, since a list in a variable would be put back with all else.
-    memory = SimpleNamespace(runs_out=rank == world - 1)
+    # An iterator, since values in variables and objects are put back.
+    faults = itertools.chain([rank == world - 1], itertools.repeat(False))
 
     def loss(module: nn.Module, batch: Any) -> Any:
         total = summed_loss(module, batch)
-        if memory.runs_out and step.steps == 1:
-            memory.runs_out = False
+        if step.steps == 1 and next(faults):
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return total
 

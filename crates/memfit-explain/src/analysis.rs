@@ -91,7 +91,7 @@ impl<'case> Analysis<'case> {
 
     /// Builds the source edit for a remedy at the first of these lines where it is correct.
     pub(crate) fn change(&self, lever: Lever, sites: &[Site], known: RecordedFacts<'_>) -> Apply {
-        let sites: Vec<memfit_patch::Site> = sites.iter().map(|site| self.place(*site)).collect();
+        let sites = self.places(sites);
         match self.code.change(&RemedyRequest { lever, sites: &sites, known }) {
             Ok(change) => Apply::Edit(change),
             Err(Refusal::NotHere) => Apply::ByHand(None),
@@ -116,14 +116,17 @@ impl<'case> Analysis<'case> {
     /// still to come.
     pub(crate) fn backward_is_ahead(&self) -> bool {
         let timeline = &self.timeline;
-        let stack: Vec<memfit_patch::Site> =
-            timeline.origins.get(timeline.trouble.stack).user.iter().map(|site| self.place(*site)).collect();
-        self.code.backward_is_ahead(&stack)
+        self.code.backward_is_ahead(&self.places(&timeline.origins.get(timeline.trouble.stack).user))
     }
 
     /// Converts a line to the form that `memfit-patch` uses.
     pub(crate) fn place(&self, site: Site) -> memfit_patch::Site {
         place(self.timeline.track, site)
+    }
+
+    /// Converts lines to the form that `memfit-patch` uses.
+    pub(crate) fn places(&self, sites: &[Site]) -> Vec<memfit_patch::Site> {
+        sites.iter().map(|site| self.place(*site)).collect()
     }
 
     /// User code lines of these stacks, without duplicates.

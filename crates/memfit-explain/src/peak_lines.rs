@@ -1,13 +1,13 @@
 //! Lines that hold memory at the peak.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use memfit_recording::{TextId, Track};
+use memfit_recording::{Recording, TextId, Track};
 use memfit_vocabulary::Category;
 
-use crate::origins::Site;
-use crate::peak_moment;
+use crate::origins::{Origins, Site};
 use crate::timeline::Timeline;
+use crate::{at_peak, peak_moment};
 
 /// Bytes that a line of user code holds at the peak, for one category and module.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,4 +55,27 @@ pub fn lines_at_peak(track: &Track, device: u8) -> Vec<LineBytes> {
         key(one).cmp(&key(other)).then_with(|| one.module.cmp(&other.module))
     });
     lines
+}
+
+/// The track and device with the most reserved memory.
+pub fn fullest_device(recording: &Recording) -> Option<(&Track, u8)> {
+    let mut best: Option<(u64, &Track, u8)> = None;
+    for track in &recording.tracks {
+        for device in track.devices() {
+            let reserved = at_peak(track, device).map_or(0, |found| found.reserved);
+            // Of equal ones the first, which is rank 0's.
+            if best.is_none_or(|(most, ..)| reserved > most) {
+                best = Some((reserved, track, device));
+            }
+        }
+    }
+    best.map(|(_, track, device)| (track, device))
+}
+
+/// Files of user code in a track's stacks, as recorded.
+pub fn user_files(track: &Track) -> BTreeSet<String> {
+    let origins = Origins::from_track(track);
+    let files: BTreeSet<TextId> =
+        origins.all().flat_map(|origin| &origin.user).map(|site| site.file).collect();
+    files.into_iter().map(|file| track.texts.get(file).to_owned()).collect()
 }

@@ -46,7 +46,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("memfit-patch", &["memfit-vocabulary", "memfit-plan", "memfit-source"]),
     ("memfit-explain", &["memfit-allocator", "memfit-patch", "memfit-vocabulary", "memfit-recording"]),
     ("memfit-lint", &["memfit-source"]),
-    ("memfit-server", &["memfit-lint"]),
+    (
+        "memfit-server",
+        &[
+            "memfit-explain",
+            "memfit-lint",
+            "memfit-recording",
+            "memfit-report",
+            "memfit-source",
+            "memfit-vocabulary",
+        ],
+    ),
     (
         "memfit-report",
         &[

@@ -13,7 +13,7 @@ from torch import nn
 from .lora import behind, regroup, trained_layers
 from .registry import Stage, lever
 from .replacing import replace
-from .target import CannotApply, Target, Undo, table
+from .target import CannotApply, Target, Undo, needs, table
 from .torchao_weights import drop_from
 from .wrapping import together
 
@@ -33,12 +33,8 @@ def dora(target: Target, value: Any, name: str) -> Undo:
 def peft_qlora(target: Target, value: Any, name: str) -> Undo:
     """Train adapters on weights in NF4: `value` is their rank, or a table of `rank` and `alpha`."""
     wanted = _rank(value, name)
-    try:
+    with needs(name, "bitsandbytes"):
         from bitsandbytes.nn import Linear4bit, Params4bit
-    except ImportError as error:
-        raise CannotApply(
-            name, f"bitsandbytes cannot be used: {error}; `pip install bitsandbytes`"
-        ) from error
     layers = trained_layers(target.model, name)
     stays = {id(each) for each in behind(target.model, layers)}
     kinds = {layer.weight.dtype for layer in layers.values()}
@@ -100,10 +96,8 @@ def _inject(
 
     `in_place_of` are the layers' original weights, if optimizers have others than the layers have now.
     """
-    try:
+    with needs(name, "peft"):
         import peft
-    except ImportError as error:
-        raise CannotApply(name, f"peft cannot be used: {error}; `pip install peft`") from error
     model = target.model
     before = [(each, each.requires_grad) for each in model.parameters()]
     config = peft.LoraConfig(**wanted, target_modules=list(layers), **options)

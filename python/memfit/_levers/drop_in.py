@@ -15,7 +15,7 @@ from torch import nn
 from .lora import regroup
 from .registry import Stage, lever
 from .several import models
-from .target import CannotApply, Target, Undo
+from .target import CannotApply, Target, Undo, needs
 from .wrapping import together, wrap
 
 _NETWORK = "memfit_network"
@@ -24,10 +24,8 @@ _NETWORK = "memfit_network"
 @lever("drop-in-network", Stage.MODEL, 1)
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Replace the network: `value` is the name of a classifier in torchvision. Weights begin random."""
-    try:
+    with needs(name, "torchvision"):
         from torchvision import models as networks
-    except ImportError as error:
-        raise CannotApply(name, f"torchvision cannot be used: {error}; `pip install torchvision`") from error
     several = models(target.model)
     if len(several) > 1:
         raise CannotApply(name, "several models train together, and one network would replace them")

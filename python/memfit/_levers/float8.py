@@ -12,7 +12,7 @@ from torch import nn
 
 from .registry import Stage, lever
 from .replacing import layers_of, replace
-from .target import CannotApply, Target, Undo
+from .target import CannotApply, Target, Undo, needs
 
 # The sides of matrices that the float8 product takes are multiples of this.
 MULTIPLE = 16
@@ -21,10 +21,8 @@ MULTIPLE = 16
 @lever("float8-training", Stage.MODEL, 56)
 def apply(target: Target, _value: Any, name: str) -> Undo:
     """Compute in float8; the value is true."""
-    try:
+    with needs(name, "torchao"):
         from torchao.float8.float8_linear import Float8Linear
-    except ImportError as error:
-        raise CannotApply(name, f"torchao cannot be used: {error}; `pip install torchao`") from error
     layers = [
         layer
         for layer in layers_of(target.model, nn.Linear)

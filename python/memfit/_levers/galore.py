@@ -17,7 +17,7 @@ from .blocks import blocks
 from .lora import trained_layers
 from .pieces import step_for_scheduler, taken_over
 from .registry import Stage, lever
-from .target import CannotApply, Target, Undo, table
+from .target import CannotApply, Target, Undo, needs, table
 from .wrapping import all_or_none
 
 # Steps between two projections, and the share of a projected update, as published.
@@ -35,12 +35,8 @@ def apply(target: Target, value: Any, name: str) -> Undo:
         raise CannotApply(name, f"the rank is at least 1, got {rank!r}")
     if not target.optimizers:
         raise CannotApply(name, "there is no optimizer")
-    try:
+    with needs(name, "pytorch-optimizer"):
         from pytorch_optimizer import GaLore
-    except ImportError as error:
-        raise CannotApply(
-            name, f"pytorch-optimizer cannot be used: {error}; `pip install pytorch-optimizer`"
-        ) from error
     low = {each for each in _matrices(target.model, name) if each.requires_grad and min(each.shape) > rank}
     if not low:
         raise CannotApply(name, f"no matrix in the model's repeated blocks has both sides above {rank}")

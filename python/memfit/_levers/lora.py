@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from .blocks import blocks
 from .registry import Stage, lever
+from .replacing import unshared
 from .several import named
 from .target import CannotApply, Target, Undo, modules, table
 from .wrapping import together, wrap
@@ -69,12 +70,7 @@ def trained_layers(
         return layers
     inside = tuple(f"{path}." for path in blocks(model))
     # The adapter of a weight shared by several modules would apply to all of them.
-    uses = Counter(id(each) for module in model.modules() for each in module._parameters.values())
-    every = {
-        path: module
-        for path, module in model.named_modules()
-        if type(module) is nn.Linear and uses[id(module.weight)] == 1
-    }
+    every = unshared(model, nn.Linear)
     layers = {path: module for path, module in every.items() if path.startswith(inside)} if inside else {}
     if not layers and len(every) > 1:
         layers = dict(list(every.items())[:-1])

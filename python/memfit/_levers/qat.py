@@ -13,7 +13,7 @@ from torch import nn
 
 from .registry import Stage, lever
 from .replacing import layers_of, replace
-from .target import CannotApply, Target, Undo
+from .target import CannotApply, Target, Undo, needs
 
 # Weights of a row that share a scale, as in torchao's examples.
 GROUP = 32
@@ -24,11 +24,9 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     """Round in the forward pass; `value` is "int4". The undo leaves the trained weights in full precision."""
     if value not in ("int4", True):
         raise CannotApply(name, f'the value is "int4", got {value!r}')
-    try:
+    with needs(name, "torchao"):
         from torchao.quantization.qat import IntxFakeQuantizeConfig
         from torchao.quantization.qat.linear import FakeQuantizedLinear
-    except ImportError as error:
-        raise CannotApply(name, f"torchao cannot be used: {error}; `pip install torchao`") from error
     layers = [layer for layer in layers_of(target.model, nn.Linear) if layer.in_features % GROUP == 0]
     if not layers:
         raise CannotApply(name, f"the model has no linear layers whose inputs are a multiple of {GROUP}")

@@ -12,17 +12,22 @@ from .target import Undo
 Layer = TypeVar("Layer", bound=nn.Module)
 
 
-def layers_of(model: nn.Module, kind: type[Layer]) -> list[Layer]:
-    """Return the layers of exactly this class that are inside of the model, each once.
+def unshared(model: nn.Module, kind: type[Layer]) -> dict[str, Layer]:
+    """Return the layers of exactly this class by path, each once; the model itself may be one.
 
     Subclasses may compute something else. A weight that several modules share belongs to none of them.
     """
     uses = Counter(id(each) for module in model.modules() for each in module._parameters.values())
-    return [
-        module
-        for module in model.modules()
-        if module is not model and type(module) is kind and uses[id(module._parameters.get("weight"))] == 1
-    ]
+    return {
+        path: module
+        for path, module in model.named_modules()
+        if type(module) is kind and uses[id(module._parameters.get("weight"))] == 1
+    }
+
+
+def layers_of(model: nn.Module, kind: type[Layer]) -> list[Layer]:
+    """Return those of these layers that are inside of the model, where others can take their place."""
+    return [layer for path, layer in unshared(model, kind).items() if path]
 
 
 def replace(model: nn.Module, instead: dict[nn.Module, nn.Module]) -> Undo:

@@ -25,6 +25,15 @@ class CannotApply(RuntimeError):  # noqa: N818
         self.why = why
 
 
+@contextlib.contextmanager
+def needs(lever: str, package: str) -> Iterator[None]:
+    """Import a library that only this lever needs; without it, the lever cannot be applied."""
+    try:
+        yield
+    except ImportError as error:
+        raise CannotApply(lever, f"{package} cannot be used: {error}; `pip install {package}`") from error
+
+
 def innermost(optimizers: list[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
     """Unwrap optimizers that are wrapped by others, such as accelerate's."""
     found: list[torch.optim.Optimizer] = []

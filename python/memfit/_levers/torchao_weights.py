@@ -5,7 +5,6 @@ trained.
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,8 @@ from torch import nn
 
 from .qat import GROUP
 from .registry import Stage, lever
-from .target import CannotApply, Target, Undo
+from .replacing import unshared
+from .target import CannotApply, Target, Undo, needs
 
 KINDS = ("int8", "fp8", "int4", "int8-int4")
 
@@ -26,17 +26,10 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     """
     if value not in KINDS:
         raise CannotApply(name, f"the value is one of {', '.join(KINDS)}, got {value!r}")
-    try:
+    with needs(name, "torchao"):
         from torchao import quantization
-    except ImportError as error:
-        raise CannotApply(name, f"torchao cannot be used: {error}; `pip install torchao`") from error
     # A weight that the embeddings share would be there twice, once quantized.
-    uses = Counter(id(each) for module in target.model.modules() for each in module._parameters.values())
-    layers = [
-        module
-        for module in target.model.modules()
-        if type(module) is nn.Linear and uses[id(module.weight)] == 1
-    ]
+    layers = list(unshared(target.model, nn.Linear).values())
     if value in ("int4", "int8-int4"):
         layers = [layer for layer in layers if layer.in_features % GROUP == 0]
     if not layers:

@@ -21,10 +21,25 @@ fn explained(track: &Track, limit: Option<u64>, conf: &str) -> Option<Explanatio
 }
 
 fn on_card(track: &Track, card: Card, conf: &str) -> Option<Explanation> {
+    of_source(track, card, conf, &source)
+}
+
+fn of_source(
+    track: &Track,
+    card: Card,
+    conf: &str,
+    source: &dyn Fn(&str) -> Option<String>,
+) -> Option<Explanation> {
     let release: Release = "2.9".parse().unwrap();
     let settings = Settings::parse(conf, release).unwrap_or_default();
     let given = ReplayConditions { settings, release, capacity: 1 << 34 };
-    explain(&Case { track, device: 0, card, given, alloc_conf: conf.to_owned(), source: &source })
+    explain(&Case { track, device: 0, card, given, alloc_conf: conf.to_owned(), source })
+}
+
+/// Explanation on a GPU of 4 GiB, for a script with another text.
+fn of_program(track: &Track, program: &str) -> Explanation {
+    let source = |file: &str| (file == "train.py").then(|| program.to_owned());
+    of_source(track, Card { limit: Some(4 << 30), ..Card::default() }, "", &source).unwrap()
 }
 
 fn sums_up(holder: &Holder) -> bool {
@@ -371,17 +386,8 @@ fn what_goes_as_the_exception_unwinds_is_judged_at_the_failing_request() {
 #[test]
 fn no_remedy_is_about_a_graph_where_gradients_are_off() {
     let levers = |program: &str| {
-        let program = program.to_owned();
-        let source = move |file: &str| (file == "train.py").then(|| program.clone());
-        let given = ReplayConditions {
-            settings: Settings::default(),
-            release: "2.9".parse().unwrap(),
-            capacity: 1 << 34,
-        };
-        let card = Card { limit: Some(4 << 30), ..Card::default() };
-        let track = unwound(true);
-        let case = Case { track: &track, device: 0, card, given, alloc_conf: String::new(), source: &source };
-        explain(&case).unwrap().fixes.iter().map(|fix| fix.lever).collect::<Vec<_>>()
+        let explanation = of_program(&unwound(true), program);
+        explanation.fixes.iter().map(|fix| fix.lever).collect::<Vec<_>>()
     };
     let about_graphs = [Lever::Checkpointing, Lever::ActivationOffload, Lever::NoGrad, Lever::MicroBatch];
     let body = "    for _ in range(3):\n        #\n        out = model(1)\n";
@@ -455,16 +461,7 @@ fn layers_called_one_by_one_are_no_leak_if_their_backward_pass_was_to_come() {
         let program = format!(
             "import torch\nfor batch in loader:\n    for layer in layers:\n        x = x + layer(x)\n{behind}"
         );
-        let source = move |file: &str| (file == "train.py").then(|| program.clone());
-        let given = ReplayConditions {
-            settings: Settings::default(),
-            release: "2.9".parse().unwrap(),
-            capacity: 1 << 34,
-        };
-        let card = Card { limit: Some(4 << 30), ..Card::default() };
-        let track = layer_by_layer();
-        let case = Case { track: &track, device: 0, card, given, alloc_conf: String::new(), source: &source };
-        explain(&case).unwrap().cause
+        of_program(&layer_by_layer(), &program).cause
     };
     assert_eq!(cause("    x.mean().backward()\n"), Cause::TooBig);
     // Nothing in the source tells that the values are needed.

@@ -117,7 +117,7 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
     };
     let then = analysis.replay(&analysis.program, &analysis.case.given, end_of);
     let sites = analysis.sites(newest_stacks(analysis, leaks));
-    let places: Vec<memfit_patch::Site> = sites.iter().map(|site| analysis.place(*site)).collect();
+    let places = analysis.places(&sites);
     let told = |line: u32| facts[0].lines.iter().any(|known| known.line == line);
     if let Some(keeper) = analysis.code.keeper(&places).filter(|keeper| !told(keeper.line)) {
         let memfit_patch::Site { file, line, function } = keeper;
@@ -136,8 +136,7 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
         )
     };
     let backwards = timeline.lives.iter().rev().filter(|life| life.role == Role::Backward);
-    let backwards = analysis.sites(backwards.map(|life| life.block.stack));
-    let backwards: Vec<memfit_patch::Site> = backwards.iter().map(|site| analysis.place(*site)).collect();
+    let backwards = analysis.places(&analysis.sites(backwards.map(|life| life.block.stack)));
     let apply = analysis.change(lever, &sites, RecordedFacts::Backwards(&backwards));
     let mut fixes = Vec::new();
     if anew {

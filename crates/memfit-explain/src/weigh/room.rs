@@ -61,12 +61,8 @@ fn memory_fraction(analysis: &Analysis<'_>, requested: u64) -> Option<Finding> {
     let conf = &analysis.case.alloc_conf;
     let by_environment = split(conf).iter().any(|item| setting_name(item) == FRACTION_SETTING);
     let (setter, apply) = if by_environment {
-        let rest: Vec<&str> = split(conf)
-            .into_iter()
-            .filter(|item| setting_name(item) != FRACTION_SETTING)
-            .map(str::trim)
-            .collect();
-        (FRACTION_SETTING, Apply::Environment(variable(analysis), rest.join(",")))
+        let rest = without_setting(conf, FRACTION_SETTING).join(",");
+        (FRACTION_SETTING, Apply::Environment(variable(analysis), rest))
     } else {
         let change = analysis.change(Lever::DropSetting, &[], RecordedFacts::MemoryFraction);
         ("torch.cuda.set_per_process_memory_fraction", change)
@@ -197,12 +193,7 @@ fn pools(analysis: &Analysis<'_>, unused: u64, requested: u64) -> Option<Finding
     let merged = analysis.program.with_one_pool();
     let then = analysis.replay(&merged, &recorded, |_| Edit::Keep);
     let count = analysis.case.track.pools.len().saturating_sub(1);
-    let text = format!(
-        "{count} private pools (CUDA graphs, `MemPool`) held {} that were free but reserved for them; {} were requested and {} were free",
-        size(locked),
-        size(requested),
-        size(unused)
-    );
+    let text = format!("{count} {}", pools_text(locked, requested, unused));
     let stacks = analysis.stacks(analysis.timeline.lives.iter().filter(|life| life.block.pool.0 != 0));
     let stack = stacks.first().map(|(stack, _)| *stack);
     let (lever, apply) = pool_change(analysis, &analysis.sites(stack));
@@ -223,12 +214,7 @@ fn stated_pools(analysis: &Analysis<'_>, unused: u64, requested: u64) -> Option<
     if locked == 0 {
         return None;
     }
-    let text = format!(
-        "private pools (CUDA graphs, `MemPool`) held {} that were free but reserved for them; {} were requested and {} were free",
-        size(locked),
-        size(requested),
-        size(unused)
-    );
+    let text = pools_text(locked, requested, unused);
     let stacks = analysis.timeline.lives.iter().map(|life| life.block.stack);
     let (lever, apply) = pool_change(analysis, &analysis.sites(stacks));
     let fix = modelled_fix(analysis, lever, locked, LEND_POOLS.to_owned(), apply);
@@ -241,6 +227,16 @@ fn stated_pools(analysis: &Analysis<'_>, unused: u64, requested: u64) -> Option<
         facts: vec![analysis.fact(text, locked, Some(analysis.timeline.trouble.stack))],
         fixes: vec![Fix { fits: Some(enough), ..fix }],
     })
+}
+
+/// Describes what private pools kept from a request.
+fn pools_text(locked: u64, requested: u64, unused: u64) -> String {
+    format!(
+        "private pools (CUDA graphs, `MemPool`) held {} that were free but reserved for them; {} were requested and {} were free",
+        size(locked),
+        size(requested),
+        size(unused)
+    )
 }
 
 /// Advice for private pools.
@@ -287,9 +283,14 @@ fn remedies(analysis: &Analysis<'_>) -> Vec<Fix> {
 
 /// Appends a setting to settings.
 fn append_setting(conf: &str, more: &str) -> String {
-    let others =
-        split(conf).into_iter().filter(|item| setting_name(item) != setting_name(more)).map(str::trim);
-    others.chain([more]).collect::<Vec<_>>().join(",")
+    let mut items = without_setting(conf, setting_name(more));
+    items.push(more);
+    items.join(",")
+}
+
+/// Settings without the one of a name.
+fn without_setting<'conf>(conf: &'conf str, name: &str) -> Vec<&'conf str> {
+    split(conf).into_iter().filter(|item| setting_name(item) != name).map(str::trim).collect()
 }
 
 /// Formats `: reserved 21.30 GiB → 18.20 GiB`.

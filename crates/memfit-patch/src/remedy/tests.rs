@@ -3,6 +3,7 @@
 use super::*;
 use crate::code::Ran;
 
+mod ahead;
 mod surroundings;
 
 const FILE: &str = "train.py";

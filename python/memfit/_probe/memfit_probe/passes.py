@@ -43,7 +43,10 @@ class Passes:
             return not session.optimizers and not session.torch.is_grad_enabled()
         if self._leader is None and passes == 2:
             self._leader = weakref.ref(model)
-        return self._leader is not None and self._leader() is model and not session.had_backward
+        if self._leader is None or self._leader() is not model:
+            return False
+        # With an optimizer, its steps mark the time. Without one, a pass and its gradients are a round.
+        return not (session.had_backward and session.optimizers)
 
 
 def on_the_host(torch, model, output):
