@@ -4,6 +4,7 @@
 #   make test     install into .venv, and run all tests
 #   make test-exhaustive  the Python tests with all of their parameters
 #   make check    formatting, lints, types
+#   make ages     the pages of measurements that are older than the code they measure
 #   make bench    how fast it is, beside what PyTorch has for the purpose
 #   make fuzz     feed the parsers with garbage, FUZZ_SECONDS for each
 #   make properties  all properties with a hundred seeds, where `make test` has one
@@ -39,7 +40,7 @@ STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
-.PHONY: help demo test test-rust test-python test-exhaustive test-newest check bench fuzz properties parallel models sanitizers mutants differential libraries integrations shrink site vscode vscode-test matrix symbols clean \
+.PHONY: help demo test test-rust test-python test-exhaustive test-newest check ages bench fuzz properties parallel models sanitizers mutants differential libraries integrations shrink site vscode vscode-test matrix symbols clean \
         dist dist-again dist-matrix arm64 arm64-machine release-rehearsal release-check release-upload release-page
 .DELETE_ON_ERROR:
 
@@ -77,6 +78,9 @@ check: $(STAMPS)/check $(STAMPS)/memfit
 	$(BIN)/python -m mypy.stubtest memfit._core --concise
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check licenses bans sources; \
 	    else echo "cargo-deny is not installed: licences and sources were not checked"; fi
+
+ages:
+	@$(PYTHON) scripts/measurements/index.py
 
 bench: $(STAMPS)/test $(STAMPS)/memfit
 	$(BIN)/python benches/report.py
