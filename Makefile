@@ -24,7 +24,7 @@
 #   make arm64    build for ARM, and run scripts and the Rust tests there under emulation; takes root, and hours; ARM64=FOLDER keeps it elsewhere
 #   make dist-again  build the sdist once more in another folder: the wheel must have the same hash
 #   make release-rehearsal  install from a local index what `make dist` built, and run it
-#   make dist-matrix  install and run it in fresh Debian systems with several Pythons and releases of torch
+#   make dist-matrix  install and run it in fresh Debian systems, with several releases of torch and the Pythons in PYTHONS="FOLDER…"
 #   make matrix   the reference workloads with many releases of torch and Python, TORCH="2.9.1 2.15.0" for some
 
 VENV         := .venv
@@ -176,7 +176,7 @@ release-rehearsal: $(VENV)-dist/stamp
 	$(DIST_BIN)/python scripts/dist/rehearse.py $(DIST) $(if $(wildcard $(BIN)/python),--torch $(BIN)/python)
 
 dist-matrix: $(VENV)-dist/stamp
-	$(DIST_BIN)/python scripts/dist/matrix.py $(DIST) $(if $(wildcard $(BIN)/python),--torch $(BIN)/python)
+	$(DIST_BIN)/python scripts/dist/matrix.py $(DIST) $(foreach prefix,$(PYTHONS),--python $(prefix))
 
 release-check: $(VENV)-dist/stamp
 	$(DIST_BIN)/python scripts/dist/release.py check --tag "$(TAG)"

@@ -1,12 +1,13 @@
 """Install the wheel of `make dist` in fresh Debian systems, and write measurements/install.md.
 
-    python scripts/dist/matrix.py [dist] [--suites "bullseye bookworm trixie"] [--torch PYTHON]
+    python scripts/dist/matrix.py [dist] [--suites "bullseye bookworm trixie"] [--torch "2.6.0 2.9.1 2.15.0"]
+        [--python FOLDER]… [--keep FOLDER]
 
 Each system is made by debootstrap from the mirror that this machine's apt has, as root, and has neither a
-compiler nor cargo. The wheel is installed by its own pip without an index. PyTorch is that of an interpreter
-here (`--torch`), whose packages the system sees read-only, where its Python has the same version; without
-one, `memfit run` is left out, and the table says so. A Python that is too old for memfit still loads its
-libraries.
+compiler nor cargo. Each Python of a system is its own, or one of `--python`: a folder with `bin/python3` and
+its libraries, which the system sees read-only under the same name. memfit is installed by that Python's own
+pip without an index. The packages of each PyTorch are fetched here by uv, and seen read-only, too. A Python
+that does not start in a system, and a release of PyTorch without a wheel for a Python, are said so.
 """
 
 from __future__ import annotations
@@ -25,13 +26,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "measurements/install.md"
-SUITES = {"bullseye": "Debian 11", "bookworm": "Debian 12", "trixie": "Debian 13"}
+SUITES = {"bullseye": "Debian 11", "bookworm": "Debian 12", "trixie": "Debian 13", "sid": "Debian unstable"}
+TORCH = "2.6.0 2.9.1 2.15.0"
+OLDEST = (3, 10)
+# Packages of a system: its own Python, and libraries that other Pythons take from the system.
+INCLUDED = "python3,python3-venv,zlib1g,libffi-dev"
 LOADS = "import ctypes, glob; [ctypes.CDLL(path) for path in sorted(glob.glob('/opt/wheel/memfit/_device/*.so*'))]"
-LIBC = "import platform; print(platform.python_version(), platform.libc_ver()[1])"
+FACTS = "import platform; print(platform.python_version(), platform.libc_ver()[1])"
+COLUMNS = ("glibc", "Python", "torch", "libraries load", "install", "memfit check", "memfit run")
 
 
 def mirror() -> str:
-    """The mirror of Debian that apt has here."""
+    """Return the mirror of Debian that apt has here."""
     asked = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
     found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
     return next(line for line in found if line.rstrip("/").endswith("/debian"))
@@ -39,11 +45,10 @@ def mirror() -> str:
 
 @dataclass
 class System:
-    """One fresh system, and what was seen in it."""
+    """A fresh system."""
 
     suite: str
     folder: Path
-    row: dict[str, str] = field(default_factory=dict)
     # Folders here that it may read, by their names in its root.
     seen: dict[str, Path] = field(default_factory=dict)
     # Folders that it may write to, too.
@@ -73,109 +78,147 @@ class System:
             check=False,
         )
 
-    def timed(self, column: str, expected: int, told: str, *command: str) -> bool:
+    def timed(self, expected: int, told: str, *command: str) -> tuple[bool, str]:
+        """Run a command; return `True` if it ended as expected, and its seconds or its last line."""
         begin = time.monotonic()
         done = self.chroot(*command)
         seconds = time.monotonic() - begin
         good = done.returncode == expected and told in done.stdout
         last = next((line for line in reversed(done.stdout.splitlines()) if line.strip()), "")
-        self.row[column] = f"{seconds:.1f} s" if good else f"failed ({done.returncode}): {last[:100]}"
-        print(f"{self.suite}: {column}: {self.row[column]}", flush=True)
-        return good
+        said = f"{seconds:.1f} s" if good else f"failed ({done.returncode}): {last[:100]}"
+        print(f"{self.suite}: {' '.join(command)[:90]}: {said}", flush=True)
+        return good, said
 
 
-def visit(system: System, wheel: Path, torch: tuple[str, str] | None) -> None:
-    """Install and use memfit in a system."""
-    python, libc = system.chroot("python3", "-c", LIBC).stdout.split()
-    system.row |= {"Python": python, "glibc": libc}
+def minor(version: str) -> tuple[int, int]:
+    """Return the first two numbers of a version."""
+    first, second = version.split(".")[:2]
+    return int(first), int(second)
+
+
+class Torches:
+    """The packages of each PyTorch for each Python, fetched once."""
+
+    def __init__(self, folder: Path, versions: list[str]) -> None:
+        self._folder = folder
+        self.versions = versions
+
+    def packages(self, torch: str, python: tuple[int, int]) -> Path | str:
+        """Return the folder, or why there is none."""
+        release = ".".join(map(str, python))
+        folder = self._folder / f"torch-{torch}-python-{release}"
+        if not (folder / "torch/version.py").exists():
+            beside = Path(sys.executable).with_name("uv")
+            uv = str(beside) if beside.exists() else str(ROOT / ".venv/bin/uv")
+            command = [uv, "pip", "install", "--quiet", "--target", str(folder), "--python-version", release]
+            command += ["--only-binary", ":all:", f"torch=={torch}", "numpy"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                shutil.rmtree(folder, ignore_errors=True)
+                if "no wheel" in done.stderr or "No solution found" in done.stderr:
+                    return "no wheel for this Python"
+                sys.exit(done.stderr)
+        return folder
+
+
+def visit(system: System, wheel: Path, prefix: Path | None, torches: Torches) -> list[dict[str, str]]:
+    """Install and use memfit with one Python of a system; return a row for each release of PyTorch."""
+    system.seen = {str(prefix).lstrip("/"): prefix} if prefix is not None else {}
+    python = str(prefix / "bin/python3") if prefix is not None else "python3"
+    facts = system.chroot(python, "-c", FACTS)
+    row = {"system": SUITES.get(system.suite, system.suite)}
+    if facts.returncode:
+        version = prefix.name if prefix is not None else "?"
+        return [row | {"Python": version, "install": "not tried: this Python does not start there"}]
+    version, libc = facts.stdout.split()
+    row |= {"Python": version, "glibc": libc}
+    row["libraries load"] = system.timed(0, "", python, "-c", LOADS)[1]
+    if minor(version) < OLDEST:
+        return [row | {"install": "not tried: memfit is for Python 3.10 and later"}]
+    environment = f"/opt/env-{version}"
+    system.chroot(python, "-c", f"import venv; venv.create('{environment}', with_pip=True)")
+    inner = f"{environment}/bin/python"
+    install = [inner, "-m", "pip", "install", "--no-index", "--quiet", f"/opt/{wheel.name}"]
+    good, row["install"] = system.timed(0, "", *install)
+    if not good:
+        return [row]
+    memfit, check = f"{environment}/bin/memfit", ("check", "/opt/examples/mistakes", "--format", "concise")
+    row["memfit check"] = system.timed(1, "zero-grad-inside-window", memfit, *check)[1]
+    return [
+        row | run(system, torches.packages(torch, minor(version)), torch, environment, memfit)
+        for torch in torches.versions
+    ]
+
+
+def run(system: System, packages: Path | str, torch: str, environment: str, memfit: str) -> dict[str, str]:
+    """Run the example with one PyTorch."""
+    if isinstance(packages, str):
+        return {"torch": torch, "memfit run": f"not tried: {packages}"}
+    system.seen["packages"] = packages
+    (library,) = (system.folder / environment.lstrip("/")).glob("lib/python3*/site-packages")
+    (library / "torch.pth").write_text("/packages\n")
+    example = [f"{environment}/bin/python", "/opt/examples/classifier/train.py"]
+    said = system.timed(0, "FITS", memfit, "run", "--gpu", "rtx-4090", "--", *example)[1]
+    doctor = system.chroot(memfit, "doctor").stdout
+    found = next((line.split()[2] for line in doctor.splitlines() if " torch " in line), torch)
+    return {"torch": found, "memfit run": said}
+
+
+def prepare(suite: str, folder: Path, wheel: Path) -> System:
+    """Make a system, with the wheel and the examples in it."""
+    system = System(suite, folder)
+    if not folder.exists():
+        # Debian 11 and later name libffi differently; its development package is in all of them.
+        command = ["debootstrap", "--variant=minbase", f"--include={INCLUDED}", suite]
+        if subprocess.run([*command, str(folder), mirror()], check=False).returncode:
+            sys.exit(f"debootstrap cannot make {suite} here: it takes root and a mirror")
+        subprocess.run(["umount", "-q", str(folder / "proc")], check=False)
     compilers = system.chroot("sh", "-c", "command -v cc gcc clang cargo rustc; true").stdout.split()
     if compilers:
-        sys.exit(f"{system.suite} has a compiler: {compilers}")
+        sys.exit(f"{suite} has a compiler: {compilers}")
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(system.folder / "opt/wheel")
-    shutil.copy2(wheel, system.folder / "opt")
-    system.timed("libraries load", 0, "", "python3", "-c", LOADS)
-    if tuple(map(int, python.split(".")[:2])) < (3, 10):
-        system.row["install"] = "not tried: memfit is for Python 3.10 and later"
-        return
-    environment = "import venv; venv.create('/opt/env', with_pip=True)"
-    system.chroot("python3", "-c", environment)
-    pip = ["/opt/env/bin/python", "-m", "pip", "install", "--no-index", "--quiet", f"/opt/{wheel.name}"]
-    if not system.timed("install", 0, "", *pip):
-        return
-    shutil.copytree(ROOT / "examples", system.folder / "opt/examples", dirs_exist_ok=True)
-    memfit, check = "/opt/env/bin/memfit", ("check", "/opt/examples/mistakes", "--format", "concise")
-    system.timed("memfit check", 1, "zero-grad-inside-window", memfit, *check)
-    if torch is None or torch[0] != ".".join(python.split(".")[:2]):
-        system.row["memfit run"] = "not tried: no PyTorch for this Python at hand"
-        return
-    system.seen["packages"] = Path(torch[1])
-    library = system.folder / f"opt/env/lib/python{torch[0]}/site-packages"
-    (library / "torch.pth").write_text("/packages\n")
-    run = [
-        memfit,
-        "run",
-        "--gpu",
-        "rtx-4090",
-        "--",
-        "/opt/env/bin/python",
-        "/opt/examples/classifier/train.py",
-    ]
-    system.timed("memfit run", 0, "FITS", *run)
-    doctor = system.chroot(memfit, "doctor").stdout
-    system.row["torch"] = next((line.split()[2] for line in doctor.splitlines() if " torch " in line), "?")
+        archive.extractall(folder / "opt/wheel")
+    shutil.copy2(wheel, folder / "opt")
+    shutil.copytree(ROOT / "examples", folder / "opt/examples", dirs_exist_ok=True)
+    return system
 
 
-def table(rows: list[System], wheel: Path) -> str:
-    """What was seen, for people."""
-    columns = ("glibc", "Python", "torch", "libraries load", "install", "memfit check", "memfit run")
+def table(rows: list[dict[str, str]], wheel: Path) -> str:
+    """Return the page."""
     lines = [
         "# Installing in fresh systems",
         "",
         f"Written by `make dist-matrix` ({datetime.date.today()}), with `{wheel.name}` ({wheel.stat().st_size / 1e6:.1f} MB).",
-        "Each system is a fresh one of debootstrap with Python and no compiler; pip has no index. Seconds are those of one run on a",
-        "machine with two cores that did other work at the same time.",
+        "Each system is a fresh one of debootstrap with Python and no compiler; pip has no index. Pythons that a system does",
+        "not have were built on Debian 12, except those of Debian 11, and are seen by the system read-only, as PyTorch's",
+        "packages are. Seconds are those of one run on a machine with two cores that did other work at the same time.",
         "",
-        "| system | " + " | ".join(columns) + " |",
-        "|---" * (len(columns) + 1) + "|",
+        "| system | " + " | ".join(COLUMNS) + " |",
+        "|---" * (len(COLUMNS) + 1) + "|",
     ]
-    for system in rows:
-        cells = " | ".join(system.row.get(column, "-") for column in columns)
-        lines.append(f"| {SUITES.get(system.suite, system.suite)} | {cells} |")
+    for row in rows:
+        lines.append("| " + " | ".join(row.get(column, "-") for column in ("system", *COLUMNS)) + " |")
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dist", type=Path, nargs="?", default=ROOT / "dist")
-    parser.add_argument("--suites", default=" ".join(SUITES))
-    parser.add_argument("--torch", help="an interpreter with PyTorch")
-    parser.add_argument(
-        "--systems", type=Path, help="a folder of systems made before, which are taken as they are"
-    )
+    parser.add_argument("--suites", default="bullseye bookworm trixie")
+    parser.add_argument("--torch", default=TORCH, help="releases of PyTorch")
+    parser.add_argument("--python", type=Path, action="append", default=[], help="the prefix of another Python")
+    parser.add_argument("--keep", type=Path, help="a folder for systems and packages, used again by a later call")
     arguments = parser.parse_args()
     (wheel,) = arguments.dist.resolve().glob("*.whl")
-    torch = None
-    if arguments.torch:
-        ask = "import sys, torch, os; print('%d.%d' % sys.version_info[:2], os.path.dirname(os.path.dirname(torch.__file__)))"
-        said = subprocess.run(
-            [arguments.torch, "-c", ask], capture_output=True, text=True, check=True
-        ).stdout.split()
-        torch = (said[0], said[1])
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
+        folder = (arguments.keep or Path(temporary)).resolve()
+        torches = Torches(folder, arguments.torch.split())
         for suite in arguments.suites.split():
-            folder = (arguments.systems or Path(temporary)) / suite
-            if not folder.exists():
-                command = ["debootstrap", "--variant=minbase", "--include=python3,python3-venv", suite]
-                if subprocess.run([*command, str(folder), mirror()], check=False).returncode:
-                    sys.exit(f"debootstrap cannot make {suite} here: it takes root and a mirror")
-                subprocess.run(["umount", "-q", str(folder / "proc")], check=False)
-            rows.append(System(suite, folder))
-            visit(rows[-1], wheel, torch)
-            if arguments.systems is None:
-                shutil.rmtree(folder)
-    TARGET.write_text(table(rows, wheel))
+            system = prepare(suite, folder / suite, wheel)
+            for prefix in (None, *arguments.python):
+                rows += visit(system, wheel, prefix.resolve() if prefix else None, torches)
+                TARGET.write_text(table(rows, wheel))
     print(TARGET.read_text())
 
 
