@@ -6,6 +6,8 @@
 #   make check    formatting, lints, types
 #   make ages     the pages of measurements that are older than the code they measure
 #   make bench    how fast it is, beside what PyTorch has for the purpose
+#   make scale    how time and memory grow with layers, ranks, events, files, images
+#   make torture  soak and fault injection of every part; takes hours, SCALE=0.1 for a tenth of them
 #   make fuzz     feed the parsers with garbage, FUZZ_SECONDS for each
 #   make properties  all properties with a hundred seeds, where `make test` has one
 #   make parallel  parallel plans on 2, 4 and 8 gloo processes beside one process, with faults; takes an hour
@@ -32,6 +34,7 @@ PYTHON       ?= python3
 FUZZ_SECONDS ?= 20
 TORCH        ?=
 PROGRAMS     ?= 100
+SCALE        ?= 1
 ARM64        ?= target/arm64
 PYTEST_ARGS  ?= -n 2 --dist loadfile
 BIN          := $(VENV)/bin
@@ -40,7 +43,7 @@ STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
-.PHONY: help demo test test-rust test-python test-exhaustive test-newest check ages bench fuzz properties parallel models sanitizers mutants differential libraries integrations shrink site vscode vscode-test matrix symbols clean \
+.PHONY: help demo test test-rust test-python test-exhaustive test-newest check ages bench scale torture fuzz properties parallel models sanitizers mutants differential libraries integrations shrink site vscode vscode-test matrix symbols clean \
         dist dist-again dist-matrix arm64 arm64-machine release-rehearsal release-check release-upload release-page
 .DELETE_ON_ERROR:
 
@@ -84,6 +87,12 @@ ages:
 
 bench: $(STAMPS)/test $(STAMPS)/memfit
 	$(BIN)/python benches/report.py
+
+scale: $(STAMPS)/test $(STAMPS)/memfit
+	$(BIN)/python scripts/scale/curves.py
+
+torture: $(STAMPS)/test $(STAMPS)/memfit
+	$(BIN)/python scripts/torture.py --scale $(SCALE)
 
 fuzz:
 	sh scripts/fuzz.sh $(FUZZ_SECONDS)
