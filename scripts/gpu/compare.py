@@ -1,0 +1,190 @@
+"""Check a file of `measure.py`, and compare it with the virtual GPU of the same kind.
+
+    python scripts/gpu/compare.py ground-truth.json [--gpu NAME] [--memfit COMMAND] [--page]
+
+The file is checked first: its shape, and whether its figures can be what a GPU gave. Then `measure.py` runs
+the same cases on the virtual GPU, and each figure is put beside. `--page` writes
+measurements/ground-truth-CARD.md, and keeps the file beside it. The exit status is 1 if a figure differs by
+more than 1 % (allocated) or 2 % (reserved), and 2 if the file is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+MIB = 1024**2
+SCHEMA = "memfit.ground-truth/1"
+SHAPE: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "card": {"name": str, "capacity": int, "capability": str, "multiprocessors": int},
+    "software": {"torch": str, "cuda": str, "cudnn": int, "python": str, "system": str, "allocator": str},
+}
+COUNTS = (
+    "allocated",
+    "reserved",
+    "requested",
+    "allocations",
+    "retries",
+    "ooms",
+    "in_use",
+    "reserved_at_end",
+)
+# Relative differences that still count as equal.
+TOLERANCES = {"allocated": 0.01, "reserved": 0.02}
+
+
+def wrong_shape(found: Any) -> list[str]:
+    """Return what is missing in a file, or has another type than it should."""
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        return [f"`schema` is not `{SCHEMA}`"]
+    wrong = []
+    for part, fields in SHAPE.items():
+        for name, kind in fields.items():
+            if not isinstance((found.get(part) or {}).get(name), kind):
+                wrong.append(f"`{part}.{name}` is missing or of another type")
+    if not isinstance(found.get("cases"), dict) or not found["cases"]:
+        return [*wrong, "`cases` is empty"]
+    for name, case in found["cases"].items():
+        if not isinstance(case, dict):
+            wrong.append(f"{name}: not an object")
+        elif "error" not in case:
+            missing = [key for key in COUNTS if not isinstance(case.get(key), int) or case[key] < 0]
+            wrong += [f"{name}: `{key}` is missing or no size" for key in missing]
+    return wrong
+
+
+def implausible(found: dict[str, Any]) -> list[str]:
+    """Return figures that no GPU can give."""
+    capacity, wrong = found["card"]["capacity"], []
+    for name, case in found["cases"].items():
+        if "error" in case:
+            continue
+        if not 0 < case["requested"] <= case["allocated"] <= case["reserved"] <= capacity:
+            wrong.append(f"{name}: requested, allocated, reserved and capacity are not in this order")
+        # PyTorch's allocator rounds tensors up to 512 bytes, and takes segments of 2 MiB or more.
+        if case["allocated"] % 512 or case["reserved"] % (2 * MIB):
+            wrong.append(f"{name}: not sizes of PyTorch's allocator")
+        if case["reserved_at_end"] > case["in_use"] or case["in_use"] > capacity:
+            wrong.append(f"{name}: the driver saw less in use than PyTorch had reserved")
+        if case.get("step_ms") is not None and not case["step_ms"] > 0:
+            wrong.append(f"{name}: a step takes no time")
+    counted = [case for case in found["cases"].values() if "error" not in case]
+    if len(counted) > 3 and len({case["allocated"] for case in counted}) == 1:
+        wrong.append("all cases allocate the same")
+    return wrong
+
+
+def card_name(found: dict[str, Any], memfit: str) -> str:
+    """Return the name of the catalogue's GPU whose own name and capacity are nearest."""
+    listed = json.loads(subprocess.check_output([memfit, "gpus", "--format", "json"], text=True))["gpus"]
+    own = found["card"]["name"].lower().removeprefix("nvidia ").removeprefix("tesla ")
+    words = set(own.replace("-", " ").split())
+
+    def distance(gpu: dict[str, Any]) -> tuple[int, int]:
+        other = set(f"{gpu['name']} {gpu['full_name']}".lower().replace("-", " ").split())
+        return -len(words & other), abs(gpu["memory"] - found["card"]["capacity"])
+
+    best = min(listed, key=distance)
+    if not words & set(f"{best['name']} {best['full_name']}".lower().replace("-", " ").split()):
+        sys.exit(f"no GPU of the catalogue has a name like {found['card']['name']}: pass --gpu")
+    return str(best["name"])
+
+
+def virtual(gpu: str, memfit: str, cases: list[str]) -> dict[str, Any]:
+    """Run the cases on the virtual GPU."""
+    with tempfile.TemporaryDirectory() as temporary:
+        target = Path(temporary) / "virtual.json"
+        command = [memfit, "run", "--gpu", gpu, "--steps", "0", "--timeout", "0", "--no-prove", "--"]
+        command += [sys.executable, str(HERE / "measure.py"), "-o", str(target), "--only", " ".join(cases)]
+        if any(" " in name for name in cases):
+            command += ["--workloads", str(ROOT / "workloads")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if not target.exists():
+            sys.exit(f"the virtual GPU gave no figures:\n{done.stderr[-2000:]}")
+        return json.loads(target.read_text())
+
+
+def difference(real: dict[str, Any], other: dict[str, Any], name: str) -> float | None:
+    """Return the relative difference of a figure; `None` where one side has none."""
+    if not real.get(name) or other.get(name) is None:
+        return None
+    return other[name] / real[name] - 1
+
+
+def verdict(real: dict[str, Any], other: dict[str, Any]) -> str:
+    """Judge a case."""
+    if "error" in real or "error" in other:
+        return "not measured" if "error" in real else "**failed here**"
+    off = [name for name, most in TOLERANCES.items() if abs(difference(real, other, name) or 0.0) > most]
+    return f"**{', '.join(off)}**" if off else "equal" if not difference(real, other, "reserved") else "hit"
+
+
+def page(real: dict[str, Any], other: dict[str, Any], gpu: str) -> str:
+    """Return the comparison as a page."""
+    software = real["software"]
+    lines = [
+        f"# {real['card']['name']}: real and virtual",
+        "",
+        f"Written by `python scripts/gpu/compare.py --page` from a file of `measure.py` ({real['date']}; torch",
+        f"{software['torch']}, cuDNN {software['cudnn']}, driver {real.get('driver') or 'not stated'}), beside the virtual `{gpu}` with torch",
+        f"{other['software']['torch']}. Sizes in MiB, milliseconds of a step. A hit is within 1 % for allocated and 2 % for reserved memory.",
+        "",
+        "| case | allocated, real | virtual | reserved, real | virtual | in use, real | virtual | step, real | virtual | |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|---|",
+    ]
+    for name, case in real["cases"].items():
+        beside = other["cases"].get(name, {"error": "not run"})
+        cells = [name]
+        for key in ("allocated", "reserved", "in_use"):
+            cells += [f"{side[key] / MIB:,.1f}" if key in side else "-" for side in (case, beside)]
+        cells += [f"{side['step_ms']:.2f}" if side.get("step_ms") else "-" for side in (case, beside)]
+        lines.append("| " + " | ".join([*cells, verdict(case, beside)]) + " |")
+    errors = [f"- {name}: {case['error']}" for name, case in real["cases"].items() if "error" in case]
+    return "\n".join([*lines, *(["", "Not measured:", "", *errors] if errors else [])]) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=Path)
+    parser.add_argument(
+        "--gpu", help="a name from `memfit gpus` [default: the one most like the card's name]"
+    )
+    parser.add_argument(
+        "--memfit", default=shutil.which("memfit") or str(Path(sys.executable).with_name("memfit"))
+    )
+    parser.add_argument("--page", action="store_true")
+    given = parser.parse_args()
+    try:
+        real = json.loads(given.file.read_text())
+    except ValueError as error:
+        print(f"{given.file.name} is no JSON: {error}", file=sys.stderr)
+        return 2
+    wrong = wrong_shape(real) or implausible(real)
+    if wrong:
+        print(f"{given.file.name} is refused:", *(f"  - {line}" for line in wrong), sep="\n", file=sys.stderr)
+        return 2
+    gpu = given.gpu or card_name(real, given.memfit)
+    other = virtual(gpu, given.memfit, list(real["cases"]))
+    text = page(real, other, gpu)
+    if given.page:
+        (ROOT / f"measurements/ground-truth-{gpu}.md").write_text(text)
+        (ROOT / f"measurements/ground-truth-{gpu}.json").write_text(json.dumps(real, indent=1) + "\n")
+    print(text)
+    apart = [
+        name
+        for name, case in real["cases"].items()
+        if "**" in verdict(case, other["cases"].get(name, {"error": ""}))
+    ]
+    return 1 if apart else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

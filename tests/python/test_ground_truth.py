@@ -1,0 +1,130 @@
+"""Measurements on real GPUs, rehearsed: a virtual GPU on both sides gives equal figures, and false files are
+refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import ROOT, memfit
+
+sys.path.insert(0, str(ROOT / "scripts/gpu"))
+
+import compare
+
+MEASURE = ROOT / "scripts/gpu/measure.py"
+# One of each kind: a training, one with a scaler, one that runs out of memory.
+CASES = "perceptron_fp32 convolutional_fp16_scaled grows_until_memory_runs_out"
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file that a virtual T4 gave."""
+    target = tmp_path_factory.mktemp("ground") / "truth.json"
+    command = [memfit(), "run", "--gpu", "t4", "--steps", "0", "--no-prove", "--", sys.executable, str(MEASURE)]
+    done = subprocess.run(
+        [*command, "-o", str(target), "--only", CASES], capture_output=True, text=True, check=False
+    )
+    assert target.exists(), done.stderr
+    return target
+
+
+def test_a_virtual_gpu_agrees_with_itself(measured: Path) -> None:
+    command = [sys.executable, str(ROOT / "scripts/gpu/compare.py"), str(measured), "--memfit", memfit()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.startswith("| ") and line.endswith("| equal |")]
+    assert [row.split(" | ")[0].strip("| ") for row in rows] == CASES.split()
+    # The card was found by the name that PyTorch gives it.
+    assert "beside the virtual `t4`" in done.stdout
+
+
+def test_a_file_has_what_was_counted_and_nothing_of_the_machine(measured: Path) -> None:
+    found = json.loads(measured.read_text())
+    assert compare.wrong_shape(found) == []
+    assert compare.implausible(found) == []
+    training, full = (found["cases"][name] for name in (CASES.split()[0], CASES.split()[2]))
+    # Parameters, gradients and two states of AdamW.
+    parameters = 4 * (1024 * 8192 + 8192 + 8192 * 1024 + 1024)
+    assert training["allocated"] > 4 * parameters
+    assert training["step_ms"] > 0
+    assert full["ooms"] == 1
+    # All but what one more request and the context take.
+    assert full["reserved"] > found["card"]["capacity"] - 2 * 2**30
+    text = measured.read_text()
+    assert str(Path.home()) not in text
+    assert str(ROOT) not in text
+
+
+def spoiled(change: Any) -> dict[str, Any]:
+    """Return a whole file with one change."""
+    case = {
+        "allocated": 1024 * 1024,
+        "reserved": 2 * 1024 * 1024,
+        "requested": 1024 * 1024 - 8,
+        "allocations": 3,
+        "retries": 0,
+        "ooms": 0,
+        "in_use": 300 * 1024 * 1024,
+        "reserved_at_end": 2 * 1024 * 1024,
+        "step_ms": 1.5,
+    }
+    found = {
+        "schema": compare.SCHEMA,
+        "date": "2026-01-01",
+        "card": {"name": "Tesla T4", "capacity": 15 * 2**30, "capability": "7.5", "multiprocessors": 40},
+        "software": {
+            "torch": "2.15.0",
+            "cuda": "13.2",
+            "cudnn": 92000,
+            "python": "3.11.7",
+            "system": "Linux x86_64",
+            "allocator": "",
+        },
+        "cases": {"one": case, "two": copy.deepcopy(case)},
+    }
+    change(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda found: found.update(schema="other/1"), "`schema` is not"),
+        (lambda found: found["card"].pop("capacity"), "`card.capacity`"),
+        (lambda found: found["software"].update(cudnn="9"), "`software.cudnn`"),
+        (lambda found: found.update(cases={}), "`cases` is empty"),
+        (lambda found: found["cases"]["two"].update(reserved="much"), "two: `reserved`"),
+        (lambda found: found["cases"]["one"].update(allocated=3 * 2**20), "not in this order"),
+        (lambda found: found["cases"]["one"].update(requested=0), "not in this order"),
+        (lambda found: found["cases"]["one"].update(allocated=2**20 + 1), "not sizes of PyTorch's"),
+        (lambda found: found["cases"]["two"].update(in_use=2**20), "the driver saw less"),
+        (lambda found: found["cases"]["two"].update(step_ms=0.0), "takes no time"),
+    ],
+)
+def test_a_false_file_is_refused_with_the_reason(change: Any, reason: str, tmp_path: Path) -> None:
+    whole, changed = spoiled(lambda _found: None), spoiled(change)
+    assert compare.wrong_shape(whole) == []
+    assert compare.implausible(whole) == []
+    file = tmp_path / "truth.json"
+    file.write_text(json.dumps(changed))
+    command = [sys.executable, str(ROOT / "scripts/gpu/compare.py"), str(file), "--memfit", memfit()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert reason in done.stderr
+
+
+def test_a_difference_is_judged_by_its_figure() -> None:
+    real = spoiled(lambda _found: None)["cases"]["one"]
+    assert compare.verdict(real, dict(real)) == "equal"
+    assert compare.verdict(real, real | {"reserved": int(real["reserved"] * 1.015)}) == "hit"
+    assert compare.verdict(real, real | {"reserved": int(real["reserved"] * 1.03)}) == "**reserved**"
+    assert compare.verdict(real, real | {"allocated": int(real["allocated"] * 0.98)}) == "**allocated**"
+    assert compare.verdict(real, {"error": "status 1"}) == "**failed here**"
+    assert compare.verdict({"error": "status 1"}, real) == "not measured"
