@@ -3,11 +3,12 @@
     python scripts/scale/curves.py [--only WORDS] [--seconds 120]
 
 Each curve has one input that grows: layers, parameters, steps, ranks, events of a recording, source files,
-images. Points are run in order of size until one takes longer than `--seconds`, or until the last size, which
-is as far as this machine is asked to go. A point is the processor time of all processes of the command and
-the peak memory of its largest process; what the smallest size takes (imports, start-up) is part of both. The
-exponent is the slope between the last two points on a logarithmic scale, with the smallest point's cost
-subtracted: 1 is linear. Results are kept in measurements/scale.json, so that `--only` renews some curves.
+images. Points are run in order of size until one takes more processor time than `--seconds`, or until the
+last size, which is as far as this machine is asked to go. A point is the processor time of all processes of
+the command and the peak memory of its largest process; what the smallest size takes (imports, start-up) is
+part of both. The exponent is the slope between the last two points on a logarithmic scale, with the smallest
+point's cost subtracted: 1 is linear. Results are kept in measurements/scale.json, so that `--only` renews
+some curves.
 """
 
 from __future__ import annotations
@@ -310,7 +311,7 @@ def main() -> int:
         for size in curve.sizes:
             points.append(measure(curve, size))
             print(f"{curve.name}: {points[-1]}", flush=True)
-            if points[-1].wall > given.seconds:
+            if points[-1].processor > given.seconds:
                 break
         results["curves"][curve.name] = [vars(point) for point in points]
         results["date"] = str(datetime.date.today())
