@@ -352,7 +352,7 @@ def test_weights_of_timm_and_tables_of_datasets_are_stood_in_for(tmp_path: Path)
     assert noted(answer, "`glue`", "its rows were not described")
 
 
-# The parts of torchtune that the stand-in knows: the path of each file is checked when a checkpointer is made.
+# The parts of torchtune that the stand-in knows. A checkpointer checks the path of each file when it is made.
 TORCHTUNE = {
     "_utils": """
         import os

@@ -1,9 +1,9 @@
 """Finds copies of a model's parameters that belong to no module: averaged weights as a list of tensors, or a
 saved state.
 
-The first search runs before the first backward pass: tensors whose shapes match the parameters one by one are
-a copy. Later, a list of gradients would match as well: at the end, only dictionaries that `state_dict` returned
-are taken for copies, as the best weights so far.
+The first search runs before the first backward pass: tensors whose shapes match the parameters one by one
+are a copy. Later, a list of gradients would match as well: at the end, only dictionaries that `state_dict`
+returned are taken for copies, as the best weights so far.
 """
 
 import gc
