@@ -1,9 +1,8 @@
-"""Make small inputs for training scripts whose data cannot be had: images by class, text, tables, sound.
+"""Make small inputs for training scripts whose data cannot be had: images by class, text, tables.
 
 inputs.py images FOLDER [--classes 4] [--count 8] [--size 256] [--suffix jpg]
 inputs.py text FILE [--words 20000]
 inputs.py series FILE [--rows 3000] [--columns 7]
-inputs.py speech FOLDER [--count 16] [--rate 22050] [--seconds 2]
 """
 
 import argparse

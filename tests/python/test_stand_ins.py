@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -349,3 +350,88 @@ def test_weights_of_timm_and_tables_of_datasets_are_stood_in_for(tmp_path: Path)
     answer = ask(LACKING, tmp_path, "--synthetic-weights", "--synthetic-data")
     assert answer.report["verdict"] == "error"
     assert noted(answer, "`glue`", "its rows were not described")
+
+
+# The parts of torchtune that the stand-in knows. A checkpointer checks the path of each file when it is made.
+TORCHTUNE = {
+    "_utils": """
+        import os
+
+        def get_path(input_dir, filename, missing_ok=False):
+            path = os.path.join(input_dir, filename)
+            if not missing_ok and not os.path.isfile(path):
+                raise ValueError(f"No file with name: {filename} found in {input_dir}.")
+            return path
+    """,
+    "_checkpointer": """
+        import torch
+        from ._utils import get_path
+
+        class FullModelHFCheckpointer:
+            def __init__(self, folder, files):
+                self._checkpoint_paths = [get_path(folder, each) for each in files]
+
+            def load_checkpoint(self):
+                return {"model": torch.load(self._checkpoint_paths[0])}
+    """,
+}
+TUNED = """
+    from torchtune.training.checkpointing._checkpointer import FullModelHFCheckpointer
+    folder = os.path.dirname(__file__)
+    model = torch.nn.Linear(4, 4)
+    torch.save(model.state_dict(), os.path.join(folder, "here.pt"))
+    kept = FullModelHFCheckpointer(folder, ["here.pt"]).load_checkpoint()["model"]
+    missing = FullModelHFCheckpointer(folder, ["model-1.safetensors"]).load_checkpoint()["model"]
+    answer(kept=sorted(kept), loaded=str(model.load_state_dict(missing)))
+"""
+
+
+def package(folder: Path, name: str, modules: dict[str, str]) -> None:
+    """Writes a package with these modules."""
+    path = folder.joinpath(*name.split("."))
+    path.mkdir(parents=True)
+    for each in [path, *path.parents[: name.count(".")]]:
+        (each / "__init__.py").touch()
+    for module, code in modules.items():
+        (path / f"{module}.py").write_text(textwrap.dedent(code), encoding="utf-8")
+
+
+def test_the_checkpoints_of_torchtune_are_stood_in_for(tmp_path: Path) -> None:
+    package(tmp_path, "torchtune.training.checkpointing", TORCHTUNE)
+    answer = ask(TUNED, tmp_path, "--synthetic-weights")
+    assert answer.said == {"kept": ["bias", "weight"], "loaded": "<All keys matched successfully>"}, (
+        answer.output
+    )
+    assert noted(answer, "model-1.safetensors", "is not here"), answer.report["fidelity"]["notes"]
+
+
+MMPRETRAIN = """
+    from urllib.error import URLError
+
+    class CIFAR10:
+        def load_data_list(self):
+            raise URLError("no network")
+
+    class CIFAR100(CIFAR10):
+        pass
+"""
+LISTED = """
+    from mmpretrain.datasets.cifar import CIFAR10, CIFAR100
+    few, many = CIFAR10().load_data_list(), CIFAR100().load_data_list()
+    answer(
+        lengths=[len(few), len(many)], shape=list(few[0]["img"].shape), dtype=str(few[0]["img"].dtype),
+        classes=[len({each["gt_label"] for each in every}) for every in (few, many)],
+    )
+"""
+
+
+def test_data_sets_of_mmpretrain_are_as_their_classes_have_them(tmp_path: Path) -> None:
+    package(tmp_path, "mmpretrain.datasets", {"cifar": MMPRETRAIN})
+    answer = ask(LISTED, tmp_path, "--synthetic-data")
+    assert answer.said == {
+        "lengths": [50_000, 50_000],
+        "shape": [32, 32, 3],
+        "dtype": "uint8",
+        "classes": [10, 100],
+    }, answer.output
+    assert noted(answer, "CIFAR100", "50000 samples"), answer.report["fidelity"]["notes"]

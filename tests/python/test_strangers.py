@@ -107,6 +107,27 @@ def test_copies_of_parameters_are_parameters(copy: str, tmp_path: Path) -> None:
     assert by_category["gradients"] <= MIB_OF_MODEL << 20
 
 
+BEST_SO_FAR = """
+    import copy
+    model = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048, bias=False) for _ in range(4)]).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    best = None
+    for _ in range(4):
+        model(torch.zeros(8, 2048, device=device)).sum().backward()
+        optimizer.step()
+        sums = {name: each.grad.clone() for name, each in model.named_parameters()}
+        optimizer.zero_grad()
+        best = best or copy.deepcopy(model.state_dict())
+"""
+
+
+def test_the_best_weights_so_far_are_parameters(tmp_path: Path) -> None:
+    by_category = on_device(BEST_SO_FAR, tmp_path).report["at_peak"]["by_category"]
+    assert by_category["parameters"] == 2 * MIB_OF_MODEL << 20, by_category
+    # Sums of gradients are no parameters, though they have their names and shapes.
+    assert sum(by_category.values()) >= 4 * MIB_OF_MODEL << 20, by_category
+
+
 REPLICAS = """
     import torch.distributed as dist
     os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="29771", RANK="0", WORLD_SIZE="1")

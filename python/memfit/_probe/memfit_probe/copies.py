@@ -1,8 +1,9 @@
 """Finds copies of a model's parameters that belong to no module: averaged weights as a list of tensors, or a
 saved state.
 
-The search runs once, before the first backward pass: tensors whose shapes match the parameters one by one are
-a copy. Later, a list of gradients would match as well.
+The first search runs before the first backward pass: tensors whose shapes match the parameters one by one
+are a copy. Later, a list of gradients would match as well: at the end, only dictionaries that `state_dict`
+returned are taken for copies, as the best weights so far.
 """
 
 import gc
@@ -29,6 +30,25 @@ def note(notes, roots):
         if type(held) in (list, tuple) and len(held) in by_order:
             copies.extend(_in_order(notes, held, by_order[len(held)]))
         elif type(held) in (dict, OrderedDict):
+            for names in by_name:
+                copies.extend(_by_name(notes, held, names))
+    notes.note_owners(
+        codes.PARAMETERS,
+        [pair for pair in copies if not own.intersection(notes.addresses(pair[0]))],
+    )
+
+
+def note_states(notes, roots):
+    """Record saved states of these modules, whenever they were made."""
+    by_name = [dict(root.named_parameters()) for root in roots]
+    by_name = [names for names in by_name if any(notes.addresses(each) for each in names.values())]
+    if not by_name:
+        return
+    own = {address for names in by_name for each in names.values() for address in notes.addresses(each)}
+    copies = []
+    for held in gc.get_objects():
+        # A state has the versions of its modules, which `copy.deepcopy` keeps.
+        if type(held) is OrderedDict and hasattr(held, "_metadata"):
             for names in by_name:
                 copies.extend(_by_name(notes, held, names))
     notes.note_owners(

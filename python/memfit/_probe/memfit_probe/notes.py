@@ -173,3 +173,4 @@ class Notes:
             self.note_owners(codes.PARAMETERS, parameters)
             self.gradients(optimizer)
             self.optimizer_state(optimizer, always=True)
+        copies.note_states(self, self._roots.things())

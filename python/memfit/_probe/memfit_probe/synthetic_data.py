@@ -53,6 +53,8 @@ class SyntheticData:
         self._watch_subclasses(data.Dataset)
         imports.after("torchvision.datasets", self._arm_torchvision)
         imports.after("datasets", self._arm_datasets)
+        for name in ("cifar", "mnist"):
+            imports.after(f"mmpretrain.datasets.{name}", self._arm_mmpretrain)
 
     def _note(self, what):
         self.session.remark("synthetic-data", what=what)
@@ -203,6 +205,31 @@ class SyntheticData:
             target = dataset.target_transform(target)
         return image, target
 
+    # mmpretrain's classes of the same names, whose transforms run on a list of samples
+
+    def _arm_mmpretrain(self, module):
+        def wrap(original):
+            @functools.wraps(original)
+            def load_data_list(dataset):
+                try:
+                    return original(dataset)
+                except (*ABSENT, OSError) as error:
+                    name = next(cls.__name__ for cls in type(dataset).__mro__ if cls.__name__ in KNOWN)
+                    if not isinstance(error, ABSENT) and not is_network_error(error):
+                        raise
+                    made = samples(name, self.length)
+                    self._note(
+                        f"the files of `{name}` are missing ({type(error).__name__}); replaced by {len(made)} "
+                        "samples of its usual size"
+                    )
+                    return made
+
+            return load_data_list
+
+        for cls in [cls for name, cls in vars(module).items() if name in KNOWN]:
+            if "load_data_list" in vars(cls):
+                cls.load_data_list = wrap(cls.load_data_list)
+
     # Hugging Face's datasets
 
     def _arm_datasets(self, module):
@@ -304,6 +331,15 @@ def contents(torch, name, length, classes):
         data = numpy.zeros((length, 3, height, width), "uint8")
         return {"data": data, "labels": numpy.arange(length) % classes}
     return {"targets": labels}
+
+
+def samples(name, length=None):
+    """Return the samples of a data set as a list, all with the same image."""
+    import numpy
+
+    mode, width, height, classes, usual = KNOWN[name]
+    image = numpy.zeros((height, width) if mode == "L" else (height, width, 3), "uint8")
+    return [{"img": image, "gt_label": number % classes} for number in range(length or usual)]
 
 
 class Cycle:

@@ -31,6 +31,12 @@ CHECKPOINT_TYPES = {
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
 }
+# Classes of torchtune that read the weights of a whole model.
+TORCHTUNE_CHECKPOINTERS = (
+    "FullModelHFCheckpointer",
+    "FullModelMetaCheckpointer",
+    "FullModelTorchTuneCheckpointer",
+)
 NEEDS_CONFIGURATION = (
     "memfit: `--synthetic-weights` takes the shapes of {name!r} from its configuration, which is not on this "
     "machine ({error}). Put the model's `config.json` (a few KiB) into a folder and pass that folder, or "
@@ -54,6 +60,8 @@ class SyntheticWeights:
         imports.after("transformers.models.auto.configuration_auto", arm_configurations)
         imports.after("timm.models._builder", self._arm_timm)
         imports.after("diffusers.models.modeling_utils", self._arm_diffusers)
+        imports.after("torchtune.training.checkpointing._utils", arm_torchtune_paths)
+        imports.after("torchtune.training.checkpointing._checkpointer", self._arm_torchtune)
 
     def _note(self, what):
         self.session.remark("synthetic-weights", what=what)
@@ -116,6 +124,29 @@ class SyntheticWeights:
                 note("a pretrained model of timm keeps the weights that it was made with")
 
             module.load_pretrained = load_pretrained
+
+    # torchtune
+
+    def _arm_torchtune(self, module):
+        note = self._note
+
+        def wrap(original):
+            @functools.wraps(original)
+            def load_checkpoint(checkpointer, *args, **kwargs):
+                paths = [os.fspath(path) for path in getattr(checkpointer, "_checkpoint_paths", ())]
+                missing = next((path for path in paths if not os.path.exists(path)), None)
+                if missing is None:
+                    return original(checkpointer, *args, **kwargs)
+                note(f"`{missing}` is not here, and taken for whatever it is loaded into")
+                # A recipe starts with the weights alone; the rest is of a training that is resumed.
+                return {"model": Missing(missing)}
+
+            return load_checkpoint
+
+        for name in TORCHTUNE_CHECKPOINTERS:
+            kind = getattr(module, name, None)
+            if kind is not None:
+                kind.load_checkpoint = wrap(kind.load_checkpoint)
 
     # transformers
 
@@ -235,6 +266,17 @@ def restore_name(model, folder, name):
         config = getattr(module, "config", None)
         if getattr(config, "_name_or_path", None) == folder:
             config._name_or_path = name
+
+
+def arm_torchtune_paths(module):
+    """Let torchtune's checkpointers name files that are not here; they check that when they are made."""
+    original = module.get_path
+
+    @functools.wraps(original)
+    def get_path(input_dir, filename, missing_ok=False):
+        return original(input_dir, filename, missing_ok=True)
+
+    module.get_path = get_path
 
 
 def arm_configurations(module):
