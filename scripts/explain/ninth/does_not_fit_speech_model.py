@@ -19,7 +19,9 @@ class Attention(nn.Module):
 
     def forward(self, x, memory=None):
         source = x if memory is None else memory
-        heads = [t.unflatten(-1, (-1, 64)).transpose(1, 2) for t in (self.q(x), self.k(source), self.v(source))]
+        heads = [
+            t.unflatten(-1, (-1, 64)).transpose(1, 2) for t in (self.q(x), self.k(source), self.v(source))
+        ]
         y = nn.functional.scaled_dot_product_attention(*heads, is_causal=memory is None)
         return self.out(y.transpose(1, 2).flatten(2))
 

@@ -1,4 +1,4 @@
-"""Self-distillation copies the student for its teacher, and two copies of the weights are more than the card has.
+"""Self-distillation copies the student for its teacher, and two copies of the weights do not fit.
 
 cause: does-not-fit
 line: copy.deepcopy(
@@ -18,7 +18,14 @@ def vit(dim=1408, depth=17, heads=16):
     )
     layers = [layer] + [
         nn.TransformerEncoderLayer(
-            dim, heads, 4 * dim, dropout=0.0, activation="gelu", batch_first=True, norm_first=True, device="cuda"
+            dim,
+            heads,
+            4 * dim,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
+            device="cuda",
         )
         for _ in range(depth - 1)
     ]

@@ -1,4 +1,4 @@
-"""Validation of a speech recogniser calls `eval()` but saves activations for a backward pass that never comes.
+"""Validation of a speech recogniser calls `eval()` but saves activations that nothing needs.
 
 cause: evaluation-with-gradients
 line: logits = self.model(|x = layer(x)|validate(

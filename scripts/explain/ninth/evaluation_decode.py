@@ -19,7 +19,9 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
 
     def forward(self, x, past):
-        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1))
+        q, k, v = (
+            t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1)
+        )
         if past is not None:
             k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=past is None)
@@ -51,8 +53,8 @@ def generate(model, prompt, n):
     return ids
 
 
-torch.set_default_device("cuda")
-lm = LM()
-prompts = torch.randint(16_384, (16, 64))
+with torch.device("cuda"):
+    lm = LM()
+prompts = torch.randint(16_384, (16, 64), device="cuda")
 text = generate(lm, prompts, 256)
 print(text.shape)

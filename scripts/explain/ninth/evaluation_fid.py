@@ -1,4 +1,4 @@
-"""Statistics for the Fréchet distance are summed over batches with the graph of generator and feature network.
+"""Statistics for the Fréchet distance are summed with the graph of generator and feature network.
 
 cause: evaluation-with-gradients|retained-graph
 line: features = |total += |outer += |statistics(|generator(|extractor(
@@ -21,7 +21,9 @@ class Generator(nn.Module):
     def __init__(self, z=128):
         super().__init__()
         self.start = nn.Linear(z, 256 * 64)
-        self.net = nn.Sequential(up(256, 128), up(128, 64), up(64, 32), nn.Conv2d(32, 3, 3, padding=1), nn.Tanh())
+        self.net = nn.Sequential(
+            up(256, 128), up(128, 64), up(64, 32), nn.Conv2d(32, 3, 3, padding=1), nn.Tanh()
+        )
 
     def forward(self, z):
         return self.net(self.start(z).view(-1, 256, 8, 8))
@@ -29,7 +31,9 @@ class Generator(nn.Module):
 
 generator = Generator().cuda()
 critic = nn.Sequential(down(3, 32), down(32, 64), down(64, 128), nn.Flatten(), nn.Linear(128 * 64, 1)).cuda()
-extractor = nn.Sequential(down(3, 64), down(64, 128), down(128, 256), nn.AdaptiveAvgPool2d(1), nn.Flatten()).cuda()
+extractor = nn.Sequential(
+    down(3, 64), down(64, 128), down(128, 256), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+).cuda()
 opt_g = torch.optim.Adam(generator.parameters(), 1e-4, betas=(0.0, 0.9))
 opt_c = torch.optim.Adam(critic.parameters(), 4e-4, betas=(0.0, 0.9))
 

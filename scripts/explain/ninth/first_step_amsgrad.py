@@ -1,8 +1,9 @@
-"""A decision transformer is updated for the first time after four micro-batches, and amsgrad has three states.
+"""A decision transformer is updated first after four micro-batches, and amsgrad has three states.
 
 cause: first-step-surprise
 line: self.optimizer.step()
-remedy: adafactor|eight-bit-optimizer|bf16-optimizer-state|host-optimizer-state|optimizer-in-backward|pure-bf16|lora|shard|low-rank-gradients
+remedy: adafactor|eight-bit-optimizer|bf16-optimizer-state|host-optimizer-state|optimizer-in-backward
+remedy: pure-bf16|lora|shard|low-rank-gradients
 """
 
 import torch

@@ -2,7 +2,8 @@
 
 cause: first-step-surprise
 line: self.opt.step()
-remedy: bf16-optimizer-state|host-optimizer-state|optimizer-in-backward|pure-bf16|eight-bit-optimizer|adafactor|shard
+remedy: bf16-optimizer-state|host-optimizer-state|optimizer-in-backward|pure-bf16|eight-bit-optimizer
+remedy: adafactor|shard
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Each fold's Gram matrix is freed, and the features that stay are put into the middle of its segment.
 
 cause: fragmented
-line: torch.cdist(x, x)|gram = 
+line: torch.cdist(x, x)|gram =
 remedy: expandable-segments|by-parts|keep-off-the-card
 """
 

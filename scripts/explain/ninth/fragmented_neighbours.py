@@ -1,4 +1,4 @@
-"""Distances of one cloud and neighbours that stay take turns, until no free piece holds another distance matrix.
+"""Distances of one cloud and neighbours that stay take turns, until no free piece is large enough.
 
 cause: fragmented
 line: torch.cdist(cloud, cloud)

@@ -1,7 +1,7 @@
 """Planning noise of 1 GiB and the episodes' frames share segments: the fourth plan finds only pieces.
 
 cause: fragmented
-line: torch.randn(CANDIDATES|planner.plan(|noise = 
+line: torch.randn(CANDIDATES|planner.plan(|noise =
 remedy: expandable-segments|by-parts|keep-off-the-card|preallocate
 """
 

@@ -6,8 +6,8 @@ remedy: by-parts|micro-batch|smaller-batch
 """
 
 import torch
-from torch import nn
 import torch.nn.functional as F
+from torch import nn
 
 
 class Quantizer(nn.Module):

@@ -32,7 +32,9 @@ class MusicModel(nn.Module):
         self.events = nn.Embedding(events, width)
         self.layers = nn.ModuleList()
         for _ in range(depth):
-            feed = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            feed = nn.Sequential(
+                nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+            )
             self.layers.append(nn.ModuleList([nn.LayerNorm(width), CausalAttention(width, 8), feed]))
         self.out = nn.Linear(width, events)
 

@@ -23,7 +23,9 @@ class World(nn.Module):
         super().__init__()
         self.represent = nn.Conv2d(17, planes, 3, padding=1)
         self.dynamics = nn.Sequential(nn.Conv2d(planes, planes, 3, padding=1), nn.ReLU())
-        self.policy = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(planes, board * board + 1))
+        self.policy = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(planes, board * board + 1)
+        )
 
 
 class SelfPlay:

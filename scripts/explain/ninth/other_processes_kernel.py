@@ -22,7 +22,13 @@ sys.stdin.read()
 
 def classifier():
     return nn.Sequential(
-        nn.Conv2d(3, 64, 3, 1, 1), nn.ReLU(), nn.Conv2d(64, 64, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)
+        nn.Conv2d(3, 64, 3, 1, 1),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, 3, 2, 1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, 10),
     )
 
 

@@ -36,7 +36,9 @@ def main(simulators=6):
         connections.append(ours)
     observations = [c.recv() for c in connections]
 
-    policy = nn.Sequential(nn.Linear(384, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 32)).cuda()
+    policy = nn.Sequential(
+        nn.Linear(384, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 32)
+    ).cuda()
     optimizer = torch.optim.Adam(policy.parameters(), lr=3e-4)
     for step in range(20):
         obs = torch.stack(observations).cuda().repeat(2048, 1)

@@ -13,7 +13,12 @@ class Detector(nn.Module):
     def __init__(self):
         super().__init__()
         self.net = nn.Sequential(
-            nn.Conv2d(3, 64, 3, 1, 1), nn.SiLU(), nn.Conv2d(64, 64, 3, 2, 1), nn.SiLU(), nn.Conv2d(64, 128, 3, 2, 1), nn.SiLU()
+            nn.Conv2d(3, 64, 3, 1, 1),
+            nn.SiLU(),
+            nn.Conv2d(64, 64, 3, 2, 1),
+            nn.SiLU(),
+            nn.Conv2d(64, 128, 3, 2, 1),
+            nn.SiLU(),
         )
         self.boxes = nn.Conv2d(128, 4, 1)
 

@@ -27,8 +27,7 @@ class Distiller:
     @torch.no_grad()
     def targets(self, x):
         with torch.cuda.use_mem_pool(self.pool):
-            soft = self.teacher(x).softmax(-1)
-        return soft
+            return self.teacher(x).softmax(-1)
 
     def step(self, x):
         soft = self.targets(x)

@@ -1,7 +1,7 @@
-"""During warm-up the reconstruction loss is only recorded, so that no backward pass frees the decoder's graph.
+"""During warm-up the reconstruction loss is only recorded, so that nothing frees its graph.
 
 cause: retained-graph
-line: history.append({|aux = F.mse_loss(|decoder(|reconstruction = 
+line: history.append({|aux = F.mse_loss(|decoder(|reconstruction =
 remedy: release-graph|no-grad
 """
 

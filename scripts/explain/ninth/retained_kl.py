@@ -1,7 +1,7 @@
 """PPO watches a running mean of the KL divergence, and the mean keeps the graph of each update.
 
 cause: retained-graph
-line: self.kl = |self.kl_divergence(|kl = 
+line: self.kl = |self.kl_divergence(|kl =
 remedy: release-graph|no-grad
 """
 
@@ -14,7 +14,12 @@ class ActorCritic(nn.Module):
     def __init__(self, obs=512, actions=18, width=1024):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Linear(obs, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh()
+            nn.Linear(obs, width),
+            nn.Tanh(),
+            nn.Linear(width, width),
+            nn.Tanh(),
+            nn.Linear(width, width),
+            nn.Tanh(),
         )
         self.pi, self.v = nn.Linear(width, actions), nn.Linear(width, 1)
 

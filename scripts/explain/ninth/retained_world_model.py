@@ -1,7 +1,7 @@
 """The recurrent state runs on through sixteen segments, whose graphs `retain_graph=True` keeps.
 
 cause: retained-graph
-line: backward(retain_graph=True)|state = self.cell(|self.cell(|state, loss = 
+line: backward(retain_graph=True)|state = self.cell(|self.cell(|state, loss =
 remedy: release-graph
 """
 

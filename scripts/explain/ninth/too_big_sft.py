@@ -1,7 +1,8 @@
 """Supervised fine-tuning of a GPT with 12 layers on packed sequences of 1024 tokens, eight at a time.
 
 cause: too-big
-line: x = x + self.attn(|x = x + self.mlp(|x = block(x)|self.proj(|self.act(|F.scaled_dot_product_attention(|model(tokens
+line: x = x + self.attn(|return x + self.mlp(|x = block(x)|self.proj(|self.act(
+line: F.scaled_dot_product_attention(|model(tokens
 remedy: checkpointing|micro-batch|smaller-batch|autocast-fp16|activation-offload|shorter-sequences|pure-bf16
 """
 
@@ -56,8 +57,7 @@ class Block(nn.Module):
 
     def forward(self, x):
         x = x + self.attn(self.norm1(x))
-        x = x + self.mlp(self.norm2(x))
-        return x
+        return x + self.mlp(self.norm2(x))
 
 
 class GPT(nn.Module):

@@ -10,7 +10,7 @@ import torchvision
 from torch import nn
 from torch.nn import functional as F
 
-torch.set_default_device("cuda")
+DEVICE = "cuda"
 
 
 class SiamTracker(nn.Module):
@@ -30,17 +30,17 @@ class SiamTracker(nn.Module):
 
 def logistic(response, radius=2):
     h, w = response.shape[2:]
-    ys, xs = torch.meshgrid(torch.arange(h), torch.arange(w), indexing="ij")
+    ys, xs = torch.meshgrid(torch.arange(h, device=DEVICE), torch.arange(w, device=DEVICE), indexing="ij")
     near = (ys - h // 2).abs().maximum((xs - w // 2).abs()) <= radius
     target = near.float().expand_as(response)
     return F.binary_cross_entropy_with_logits(response, target)
 
 
-net = SiamTracker()
+net = SiamTracker().to(DEVICE)
 opt = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
 for it in range(100):
-    template = torch.randn(48, 3, 128, 128)
-    search = torch.randn(48, 3, 256, 256)
+    template = torch.randn(48, 3, 128, 128, device=DEVICE)
+    search = torch.randn(48, 3, 256, 256, device=DEVICE)
     loss = logistic(net(template, search))
     opt.zero_grad(set_to_none=True)
     loss.backward()

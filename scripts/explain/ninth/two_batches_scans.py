@@ -23,7 +23,9 @@ def augment(raw):
 class TwoScale(nn.Module):
     def __init__(self):
         super().__init__()
-        self.context = nn.Sequential(nn.Conv3d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv3d(8, 16, 3, 2, 1), nn.ReLU())
+        self.context = nn.Sequential(
+            nn.Conv3d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv3d(8, 16, 3, 2, 1), nn.ReLU()
+        )
         self.detail = nn.Sequential(nn.Conv3d(1, 8, 3, 2, 1), nn.ReLU(), nn.Conv3d(8, 16, 3, 2, 1), nn.ReLU())
         self.head = nn.Linear(32, 2)
 
