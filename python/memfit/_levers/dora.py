@@ -1,5 +1,5 @@
-"""`dora`, `peft-qlora` and `torchao-qlora`: the model's weights are frozen, and adapters of the library peft are
-trained.
+"""`dora`, `peft-qlora` and `torchao-qlora`: the model's weights are frozen, and adapters of the library peft
+are trained.
 
 The adapters are on the layers that `lora` would choose, and the layers behind the repeated blocks, such as a
 new classifier, remain trainable. For `peft-qlora` the frozen weights are quantized by bitsandbytes, for
@@ -30,7 +30,9 @@ def dora(target: Target, value: Any, name: str) -> Undo:
     wanted = _rank(value, name)
     layers = trained_layers(target.model, name)
     turned = all(is_transposed(layer) for layer in layers.values())
-    return _inject(target, name, layers, _behind(target, layers), wanted, use_dora=True, fan_in_fan_out=turned)
+    return _inject(
+        target, name, layers, _behind(target, layers), wanted, use_dora=True, fan_in_fan_out=turned
+    )
 
 
 @lever("peft-qlora", Stage.MODEL, 55)

@@ -1,4 +1,5 @@
-"""`drop-in-network`: the model's layers are replaced by a network of torchvision or timm with as many classes.
+"""`drop-in-network`: the model's layers are replaced by a network of torchvision or timm with as many
+classes.
 
 The model stays the same object, and calls the new network. For classifiers of images: the model takes a batch
 of images with 3 channels, and returns a matrix of logits.
@@ -70,8 +71,7 @@ def _network(value: Any, classes: int, name: str) -> nn.Module:
     # Networks for other purposes would download a backbone.
     if value not in networks.list_models(module=networks):
         raise CannotApply(name, f"torchvision has no classifier of the name {value!r}")
-    found = networks.get_model(value, weights=None, num_classes=classes)
-    return found
+    return networks.get_model(value, weights=None, num_classes=classes)
 
 
 def _calls(model: nn.Module, _forward: Callable[..., Any], /, *args: Any, **_kwargs: Any) -> Any:

@@ -35,4 +35,6 @@ def apply(target: Target, _value: Any, name: str) -> Undo:
         turned()
         raise CannotApply(name, f"the model has no linear layers whose sides are multiples of {MULTIPLE}")
     # The layer's parameters are shared, so optimizers need no change.
-    return together([turned, replace(target.model, {layer: Float8Linear.from_float(layer) for layer in layers})])
+    return together(
+        [turned, replace(target.model, {layer: Float8Linear.from_float(layer) for layer in layers})]
+    )

@@ -1,7 +1,7 @@
 """Linear layers with a transposed weight: class `Conv1D` of transformers, which GPT-2 is made of.
 
-Most libraries know `nn.Linear` only. Their levers put one in the place of such a layer, with the same weight in
-the other order.
+Most libraries know `nn.Linear` only. Their levers put one in the place of such a layer, with the same weight
+in the other order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def is_transposed(module: nn.Module) -> bool:
 
 
 def linear_layers(model: nn.Module) -> dict[str, Any]:
-    """Return the linear layers of both kinds that share their weight with nothing, by path in the model's order."""
+    """Return the linear layers of both kinds that share their weight with nothing, by path and in order."""
     kinds = {nn.Linear, *(type(each) for each in model.modules() if is_transposed(each))}
     found = {path: each for kind in kinds for path, each in unshared(model, kind).items()}
     return {path: found[path] for path, _ in model.named_modules() if path in found}
