@@ -59,6 +59,9 @@ def quantized(target: Target, layers: list[nn.Linear], config: Any, name: str) -
     except Exception as error:
         _restore(kept)
         raise CannotApply(name, f"torchao refuses: {type(error).__name__}: {error}") from error
+    for layer in layers:
+        # A description of the weight that cannot be pickled: the model could not be saved as a whole.
+        layer.__dict__.pop("extra_repr", None)
     if not target.undoes:
         drop_from(target.optimizers, [weight for layer, weight, _ in kept if layer.weight is not weight])
         kept.clear()
