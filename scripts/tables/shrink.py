@@ -1,6 +1,7 @@
 """Measures the techniques of `memfit shrink` on six models; writes `measurements/shrink.md`.
 
   python scripts/tables/shrink.py [--only NAME ...]   models to measure again; others keep their rows
+  python scripts/tables/shrink.py --rows NAME ...     techniques to measure again, of the models of `--only`
   python scripts/tables/shrink.py --only              no model; writes the page again
   python scripts/tables/shrink.py --published         published figures to measure again, beside `--only`
 
@@ -111,12 +112,12 @@ ARITHMETIC: dict[str, Callable[[int, int, Layers], float]] = {
 EXPLAINED: dict[tuple[str, str], str] = {}
 
 
-def measure(model: str) -> dict[str, Any]:
-    """The document of `memfit shrink` for a model."""
+def measure(model: str, rows: list[str]) -> dict[str, Any]:
+    """The document of `memfit shrink` for a model and some techniques."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "train.py").write_text(MODELS[model].script)
         done = subprocess.run(
-            [memfit(), *SHRINK, "--only", ",".join(techniques(model)), "--", sys.executable, "train.py"],
+            [memfit(), *SHRINK, "--only", ",".join(rows), "--", sys.executable, "train.py"],
             cwd=folder,
             stdout=subprocess.PIPE,
             text=True,
@@ -192,6 +193,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", nargs="*", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--published", nargs="*", choices=list(shrink_published.CASES), default=None)
+    parser.add_argument("--rows", nargs="+", help="techniques to measure again; others keep their rows")
     options = parser.parse_args()
     known: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     if options.published is not None:
@@ -199,11 +201,22 @@ def main() -> None:
             known.setdefault(PUBLISHED, {})[case] = shrink_published.CASES[case]()
             KEPT.write_text(json.dumps(known, indent=1) + "\n")
     for model in options.only:
-        known[model] = measure(model)
+        wanted = [each for each in techniques(model) if not options.rows or each in options.rows]
+        if not wanted:
+            continue
+        known[model] = merged(known.get(model), measure(model, wanted), techniques(model))
         print(f"{model}: {known[model]['runs']} runs in {known[model]['wall_s']:.0f} s", flush=True)
         KEPT.write_text(json.dumps(known, indent=1) + "\n")
         write(known)
     write(known)
+
+
+def merged(before: dict[str, Any] | None, after: dict[str, Any], order: list[str]) -> dict[str, Any]:
+    """A table with the rows that were measured again."""
+    if before and before["baseline"]["training"] != after["baseline"]["training"]:
+        raise SystemExit("the first row is not what it was: measure all rows of the model again")
+    rows = {row["technique"]: row for row in [*(before["rows"] if before else ()), *after["rows"]]}
+    return {**after, "rows": [rows[name] for name in order if name in rows]}
 
 
 def write(known: dict[str, Any]) -> None:
