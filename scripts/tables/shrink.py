@@ -178,7 +178,7 @@ Written by `python scripts/tables/shrink.py`; torch {torch}. Each row is a run o
 in fp32, {steps} steps. All sizes are in MiB.
 
 - `holds`: weights, gradients and optimizer state as they were counted. `arithmetic`: the same from the numbers of
-  parameters alone, and by how much the first differs.
+  parameters and the shapes of layers, and by how much the first differs.
 - `training` and `inference`: peaks of the device with all activations, CUDA context and libraries; `saves` is the
   difference from the first row, negative where a technique takes more.
 
@@ -186,6 +186,8 @@ in fp32, {steps} steps. All sizes are in MiB.
 come from tensors that are too small to be packed: state below 4,096 elements stays in fp32 under `8-bit-optimizer` and
 `bf16-weights`, and so does batch normalisation under `bf16-weights`; NF4 has a table of 16 numbers and one of 256 for
 each matrix. The masks of `prune-masks` are buffers, so only the peaks have them.
+
+A technique that a table lacks was not measured for that model.
 """
 
 
@@ -207,7 +209,6 @@ def main() -> None:
         known[model] = merged(known.get(model), measure(model, wanted), techniques(model))
         print(f"{model}: {known[model]['runs']} runs in {known[model]['wall_s']:.0f} s", flush=True)
         KEPT.write_text(json.dumps(known, indent=1) + "\n")
-        write(known)
     write(known)
 
 
