@@ -42,6 +42,7 @@ __all__ = [
     "qlora",
     "quantized_weights",
     "semi_structured",
+    "torchao_qlora",
     "torchao_weights",
     "train_only",
 ]
@@ -81,6 +82,11 @@ def dora(model: nn.Module, optimizer: Optimizers = None, *, rank: int = 16) -> A
 def peft_qlora(model: nn.Module, optimizer: Optimizers = None, *, rank: int = 16) -> Applied:
     """Train LoRA adapters of peft on weights in NF4 of bitsandbytes; `undo()` drops them."""
     return _apply(model, optimizer, {"peft-qlora": rank})
+
+
+def torchao_qlora(model: nn.Module, optimizer: Optimizers = None, *, rank: int = 16) -> Applied:
+    """Train LoRA adapters of peft on weights in int8 of torchao; `undo()` drops them."""
+    return _apply(model, optimizer, {"torchao-qlora": rank})
 
 
 def train_only(model: nn.Module, part: str, optimizer: Optimizers = None) -> Applied:
@@ -165,8 +171,9 @@ def lighter_convolutions(
 def drop_in_network(
     model: nn.Module, images: torch.Tensor, name: str, optimizer: Optimizers = None
 ) -> Applied:
-    """Replace the layers of a classifier of images by a network of torchvision, which begins random.
+    """Replace the layers of a classifier of images by another network, which begins random.
 
+    `name` is that of a classifier in torchvision, or `timm/NAME` for one of timm.
     `images` is a batch that the model is called with, from which the number of classes is learnt.
     """
     return _apply(model, optimizer, {"drop-in-network": name}, _call(images))

@@ -1,9 +1,12 @@
 """Measures the techniques of `memfit shrink` on six models; writes `measurements/shrink.md`.
 
   python scripts/tables/shrink.py [--only NAME ...]   models to measure again; others keep their rows
+  python scripts/tables/shrink.py --rows NAME ...     techniques to measure again, of the models of `--only`
+  python scripts/tables/shrink.py --only              no model; writes the page again
+  python scripts/tables/shrink.py --published         published figures to measure again, beside `--only`
 
 The libraries of requirements/shrink.txt have to be on PYTHONPATH, as for `make shrink`. Beside what was
-counted stands what arithmetic gives for it from the numbers of parameters alone.
+counted stands what arithmetic gives for it from the numbers of parameters and the shapes of layers.
 """
 
 from __future__ import annotations
@@ -17,96 +20,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import shrink_published
 from dry_runs import ROOT, memfit
+from shrink_models import MODELS, Layers, elements, layers
 
 OUT = ROOT / "measurements" / "shrink.md"
 KEPT = ROOT / "measurements" / "shrink.json"
+# The key of published figures in the file.
+PUBLISHED = "published"
 GPU = "a100-80gb"
 STEPS = 2
 SHRINK = ["shrink", "--quiet", "--gpu", GPU, "--steps", str(STEPS), "--format", "json"]
 
-ENDS = """
-optimizer = torch.optim.AdamW(model.parameters())
-for step, batch in enumerate(DataLoader(data, BATCH)):
-    loss = loss_of(*[each.cuda() for each in batch])
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    del loss
-"""
-BEGINS = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
-torch.set_default_device("cuda")
-"""
-IMAGES = """
-torch.set_default_device("cpu")
-data = TensorDataset(torch.zeros(BATCH * 3, 3, 224, 224), torch.zeros(BATCH * 3, dtype=torch.long))
-def loss_of(x, y): return F.cross_entropy(model(x), y)
-"""
-TOKENS = """
-torch.set_default_device("cpu")
-data = TensorDataset(torch.zeros(BATCH * 3, LENGTH, dtype=torch.long))
-def loss_of(ids): return model(input_ids=ids, labels=LABELS(ids)).loss
-"""
-# Sides that are halved four times, as published for biomedical images.
-U_NET = """
-BATCH = 4
-def pair(a, b):
-    layers = [nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Conv2d(b, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU())
-class UNet(nn.Module):
-    def __init__(self):
-        super().__init__()
-        sides = [64, 128, 256, 512, 1024]
-        self.down = nn.ModuleList(pair(a, b) for a, b in zip([3, *sides], sides))
-        self.up = nn.ModuleList(nn.ConvTranspose2d(2 * a, a, 2, stride=2) for a in sides[-2::-1])
-        self.across = nn.ModuleList(pair(2 * a, a) for a in sides[-2::-1])
-        self.out = nn.Conv2d(64, 2, 1)
-    def forward(self, x):
-        kept = []
-        for place, down in enumerate(self.down):
-            x = down(F.max_pool2d(x, 2) if place else x)
-            kept.append(x)
-        for up, across, old in zip(self.up, self.across, kept[-2::-1]):
-            x = across(torch.cat((old, up(x)), 1))
-        return self.out(x)
-model = UNet()
-torch.set_default_device("cpu")
-data = TensorDataset(torch.zeros(12, 3, 256, 256), torch.zeros(12, 256, 256, dtype=torch.long))
-def loss_of(x, y): return F.cross_entropy(model(x), y)
-"""
-
-MODELS = {
-    "ResNet-50, 32 images": BEGINS
-    + "BATCH = 32\nimport torchvision\nmodel = torchvision.models.resnet50()"
-    + IMAGES
-    + ENDS,
-    "ViT-B/16, 32 images": BEGINS
-    + "BATCH = 32\nimport torchvision\nmodel = torchvision.models.vit_b_16()"
-    + IMAGES
-    + ENDS,
-    "BERT-base, 16 x 256 tokens": BEGINS
-    + "BATCH, LENGTH, LABELS = 16, 256, lambda ids: ids[:, 0]\nfrom transformers import BertConfig, "
-    "BertForSequenceClassification\nmodel = BertForSequenceClassification(BertConfig())" + TOKENS + ENDS,
-    "GPT-2, 4 x 1024 tokens": BEGINS
-    + "BATCH, LENGTH, LABELS = 4, 1024, lambda ids: ids\nfrom transformers import GPT2Config, GPT2LMHeadModel\n"
-    "model = GPT2LMHeadModel(GPT2Config())" + TOKENS + ENDS,
-    "U-Net, 4 images of 256 x 256": BEGINS + U_NET + ENDS,
-    "a Llama of 1.24 G parameters, 1 x 1024 tokens": BEGINS
-    + "BATCH, LENGTH, LABELS = 1, 1024, lambda ids: ids\nfrom transformers import LlamaConfig, LlamaForCausalLM\n"
-    "model = LlamaForCausalLM(LlamaConfig(vocab_size=128256, hidden_size=2048, intermediate_size=8192,\n"
-    "    num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8, tie_word_embeddings=True))"
-    + TOKENS
-    + ENDS,
-}
 SHARED = ["train-head", "8-bit-optimizer", "bf16-weights", "prune-masks"]
-CONVOLUTIONS = [*SHARED, "prune-channels", "depthwise", "grouped", "smaller-images", "mobilenet"]
+CONVOLUTIONS = [
+    *SHARED,
+    *("prune-channels", "depthwise", "grouped", "smaller-images", "mobilenet", "rexnet", "convnext"),
+]
 TRANSFORMERS = [
     *SHARED,
-    *("lora", "qlora", "peft-qlora", "low-rank-gradients", "qat", "fewer-blocks"),
+    *("lora", "qlora", "peft-qlora", "torchao-qlora", "low-rank-gradients", "qat", "fewer-blocks"),
     *("shorter-sequences", "torchao-int8", "torchao-int4", "semi-structured"),
 ]
 
@@ -119,21 +52,72 @@ def techniques(model: str) -> list[str]:
 
 # Bytes of weights, gradients and optimizer state for so many parameters, and trained ones among them: AdamW
 # keeps two numbers for each trained parameter. Codes in 8 bits have a scale for each 256.
-FULL: Callable[[int, int], float] = lambda parameters, trained: 4 * parameters + 12 * trained  # noqa: E731
-ARITHMETIC: dict[str, Callable[[int, int], float]] = {
-    "8-bit-optimizer": lambda parameters, trained: 4 * parameters + 4 * trained + 2 * trained * (1 + 4 / 256),
-    "bf16-weights": lambda parameters, trained: 2 * parameters + 6 * trained,
+def full(parameters: int, trained: int, _: Layers) -> float:
+    return 4 * parameters + 12 * trained
+
+
+def frozen(packed: Callable[[int, int], float]) -> Callable[[int, int, Layers], float]:
+    """Adapters on weights in a format whose bytes `packed` gives for a matrix."""
+
+    def held(parameters: int, trained: int, of: Layers) -> float:
+        weights = sum(packed(outputs, inputs) for outputs, inputs in of.adapted)
+        return 4 * (parameters - elements(of.adapted)) + weights + 12 * trained
+
+    return held
+
+
+def galore(parameters: int, trained: int, of: Layers) -> float:
+    """A projection of the smaller side, and two moments of the larger one, each of rank 128."""
+    low = [sides for sides in of.matrices if min(sides) > 128]
+    state = sum(4 * 128 * (min(sides) + 2 * max(sides)) for sides in low)
+    return 4 * parameters + 4 * trained + state + 8 * (trained - elements(low))
+
+
+def int8(parameters: int, _: int, of: Layers) -> float:
+    """A byte for each weight of a linear layer, and a scale for each output."""
+    scales = sum(outputs for outputs, _ in of.linear)
+    return 4 * (parameters - elements(of.linear)) + elements(of.linear) + 4 * scales
+
+
+def int4(parameters: int, _: int, of: Layers) -> float:
+    """Half a byte for each weight, and two numbers in bf16 for each 32; rows are padded to 1024 weights."""
+    padded = [(outputs, -(-inputs // 1024) * 1024) for outputs, inputs in of.linear if inputs % 32 == 0]
+    # Outputs are padded to 8.
+    padded = [(-(-outputs // 8) * 8, inputs) for outputs, inputs in padded]
+    plain = parameters - elements([sides for sides in of.linear if sides[1] % 32 == 0])
+    return 2 * plain + elements(padded) / 2 + 4 * elements(padded) / 32
+
+
+def sparse(parameters: int, _: int, of: Layers) -> float:
+    """Half of the weights in bf16, and two bits for the place of each."""
+    kept = elements([sides for sides in of.linear if sides[0] % 32 == 0 and sides[1] % 64 == 0])
+    return 2 * (parameters - kept) + kept + kept / 8
+
+
+ARITHMETIC: dict[str, Callable[[int, int, Layers], float]] = {
+    "8-bit-optimizer": lambda parameters, trained, _: (
+        4 * parameters + 4 * trained + 2 * trained * (1 + 4 / 256)
+    ),
+    "bf16-weights": lambda parameters, trained, _: 2 * parameters + 6 * trained,
+    "qlora": frozen(lambda outputs, inputs: outputs * inputs * (1 / 2 + 4 / 256)),
+    # A scale in 8 bits for each 64 weights, and one in 32 bits for each 256 of these.
+    "peft-qlora": frozen(lambda outputs, inputs: outputs * inputs * (1 / 2 + 1 / 64 + 4 / 64 / 256)),
+    "torchao-qlora": frozen(lambda outputs, inputs: outputs * inputs + 4 * outputs),
+    "low-rank-gradients": galore,
+    "torchao-int8": int8,
+    "torchao-int4": int4,
+    "semi-structured": sparse,
 }
-# What is packed depends on the layers, and is held to arithmetic in tests/python/test_shrink_libraries.py.
-BY_LAYER = {"qlora", "peft-qlora", "low-rank-gradients"}
+# Why what is held differs from arithmetic by more than 2 %.
+EXPLAINED: dict[tuple[str, str], str] = {}
 
 
-def measure(model: str) -> dict[str, Any]:
-    """The document of `memfit shrink` for a model."""
+def measure(model: str, rows: list[str]) -> dict[str, Any]:
+    """The document of `memfit shrink` for a model and some techniques."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "train.py").write_text(MODELS[model])
+        (Path(folder) / "train.py").write_text(MODELS[model].script)
         done = subprocess.run(
-            [memfit(), *SHRINK, "--only", ",".join(techniques(model)), "--", sys.executable, "train.py"],
+            [memfit(), *SHRINK, "--only", ",".join(rows), "--", sys.executable, "train.py"],
             cwd=folder,
             stdout=subprocess.PIPE,
             text=True,
@@ -147,21 +131,23 @@ def mib(count: float) -> str:
     return f"{count / 2**20:,.0f}"
 
 
-def arithmetic(row: dict[str, Any]) -> str:
-    """What arithmetic gives in MiB for what training holds, and by how much the measured bytes differ."""
-    if row["training"] is None or row["technique"] in BY_LAYER:
-        return ""
-    expected = ARITHMETIC.get(row["technique"], FULL)(row["parameters"], row["trained"])
-    held = sum(row["bytes"].values())
-    return f"{mib(expected)} ({(held / expected - 1) * 100:+.1f} %)"
+def held(row: dict[str, Any]) -> int:
+    """Bytes of weights, gradients and optimizer state; of weights alone where nothing is trained."""
+    return sum(row["bytes"].values())
 
 
-def table(document: dict[str, Any]) -> list[str]:
+def expected(row: dict[str, Any], of: Layers) -> float:
+    """The same by arithmetic."""
+    return ARITHMETIC.get(row["technique"], full)(row["parameters"], row["trained"] or 0, of)
+
+
+def table(model: str, document: dict[str, Any]) -> list[str]:
     lines = [
         "| technique | parameters | trained | holds | arithmetic | training | saves | inference | saves | step |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     unknown = []
+    of = layers(MODELS[model])
     for row in [document["baseline"], *document["rows"]]:
         if row["training"] is None and row["inference"] is None:
             unknown.append(f"- `{row['technique']}` is unknown: {row['note']}")
@@ -170,7 +156,13 @@ def table(document: dict[str, Any]) -> list[str]:
             unknown.append(f"- `{row['technique']}`: {' '.join(row['note'].split())}")
         cells = [f"`{row['technique']}`" if row["levers"] else "as it is"]
         cells += ["" if row[key] is None else f"{row[key] / 1e6:,.1f} M" for key in ("parameters", "trained")]
-        cells += [mib(sum(row["bytes"].values())) if row["training"] else "", arithmetic(row)]
+        wanted = expected(row, of)
+        off = held(row) / wanted - 1
+        cells += [mib(held(row)), f"{mib(wanted)} ({off * 100:+.1f} %)"]
+        if abs(off) > 0.02:
+            unknown.append(
+                f"- `{row['technique']}` differs from arithmetic: {EXPLAINED[model, row['technique']]}"
+            )
         for part in ("training", "inference"):
             cells.append("" if row[part] is None else mib(row[part]["device"]))
             saved = row["saves"][part]
@@ -186,40 +178,55 @@ Written by `python scripts/tables/shrink.py`; torch {torch}. Each row is a run o
 in fp32, {steps} steps. All sizes are in MiB.
 
 - `holds`: weights, gradients and optimizer state as they were counted. `arithmetic`: the same from the numbers of
-  parameters alone, and by how much the first differs.
+  parameters and the shapes of layers, and by how much the first differs.
 - `training` and `inference`: peaks of the device with all activations, CUDA context and libraries; `saves` is the
   difference from the first row, negative where a technique takes more.
 
-`holds` differs from arithmetic where tensors are too small to be packed: state below 4,096 elements stays in fp32 under
-`8-bit-optimizer` and `bf16-weights`, and so does batch normalisation under `bf16-weights`. The masks of `prune-masks`
-are buffers, so only the peaks have them. Formats that depend on the layers (`qlora`, `peft-qlora`, `low-rank-gradients`,
-torchao's and 2:4 sparsity) are held to arithmetic in `tests/python/test_shrink.py` and `test_shrink_libraries.py`.
+`holds` is of weights alone where nothing is trained. Differences above 2 % are explained below the table. Smaller ones
+come from tensors that are too small to be packed: state below 4,096 elements stays in fp32 under `8-bit-optimizer` and
+`bf16-weights`, and so does batch normalisation under `bf16-weights`; NF4 has a table of 16 numbers and one of 256 for
+each matrix. The masks of `prune-masks` are buffers, so only the peaks have them.
 
-Published figures, for comparison. QLoRA's paper states 0.127 bits for each parameter for the scales of NF4 with
-double quantization, which is 4.127 bits in all; `tests/python/test_shrink_libraries.py` holds `peft-qlora` to it.
-GaLore's paper states the optimizer state of an m by n matrix as mr + 2nr numbers instead of 2mn, to which the same
-test holds `low-rank-gradients`.
+A technique that a table lacks was not measured for that model.
 """
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--only", nargs="*", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--published", nargs="*", choices=list(shrink_published.CASES), default=None)
+    parser.add_argument("--rows", nargs="+", help="techniques to measure again; others keep their rows")
     options = parser.parse_args()
     known: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    if options.published is not None:
+        for case in options.published or shrink_published.CASES:
+            known.setdefault(PUBLISHED, {})[case] = shrink_published.CASES[case]()
+            KEPT.write_text(json.dumps(known, indent=1) + "\n")
     for model in options.only:
-        known[model] = measure(model)
+        wanted = [each for each in techniques(model) if not options.rows or each in options.rows]
+        if not wanted:
+            continue
+        known[model] = merged(known.get(model), measure(model, wanted), techniques(model))
         print(f"{model}: {known[model]['runs']} runs in {known[model]['wall_s']:.0f} s", flush=True)
         KEPT.write_text(json.dumps(known, indent=1) + "\n")
-        write(known)
+    write(known)
+
+
+def merged(before: dict[str, Any] | None, after: dict[str, Any], order: list[str]) -> dict[str, Any]:
+    """A table with the rows that were measured again."""
+    if before and before["baseline"]["training"] != after["baseline"]["training"]:
+        raise SystemExit("the first row is not what it was: measure all rows of the model again")
+    rows = {row["technique"]: row for row in [*(before["rows"] if before else ()), *after["rows"]]}
+    return {**after, "rows": [rows[name] for name in order if name in rows]}
 
 
 def write(known: dict[str, Any]) -> None:
-    torch = next(iter(known.values()))["torch"]
+    torch = next(known[model] for model in MODELS if model in known)["torch"]
     lines = [HEAD.format(torch=torch, gpu=GPU, steps=STEPS)]
     for model in MODELS:
         if model in known:
-            lines += [f"## {model}", "", *table(known[model])]
+            lines += [f"## {model}", "", *table(model, known[model])]
+    lines += shrink_published.section(known.get(PUBLISHED, {}), known)
     OUT.write_text("\n".join(lines).rstrip() + "\n")
 
 

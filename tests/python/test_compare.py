@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -123,3 +125,21 @@ def test_one_number_for_a_batch_is_a_score() -> None:
     )
     assert found.samples == 4
     assert found.difference == pytest.approx(1.0)
+
+
+def test_a_page_has_the_figures_and_needs_no_network(tmp_path: Path) -> None:
+    found = shrink.compare(Scores(0.0), Scores(-0.25), batches(), metric)
+    found.save(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    for text in ("worse", "-0.25", "95%", "100 paired scores", f"{found.before.milliseconds:.2f} ms", "4 B"):
+        assert text in page, text
+    assert page.startswith("<!doctype html>")
+    assert not re.search(r"https?:|<script|<link|src=", page)
+    assert found._repr_html_() in page
+    # The intervals are on one scale: the shifted scores end further left.
+    lines = re.findall(r'<line x1="([\d.]+)" x2="([\d.]+)"', page)
+    (low, high), (shifted_low, shifted_high) = [tuple(map(float, each)) for each in lines]
+    assert 0 < shifted_low < low < high < 1000
+    assert high - low == pytest.approx(shifted_high - shifted_low, abs=0.5)
+    # No card, no peaks.
+    assert "peak" not in page

@@ -78,6 +78,69 @@ def test_features_are_compared_and_move_the_student() -> None:
     assert float(step((IMAGES, LABELS)).loss - plain) == pytest.approx(10 * float(distance), rel=1e-4)
 
 
+class Convolutional(nn.Module):
+    """Feature maps of any number of channels."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.maps, self.head = nn.Conv2d(1, channels, 3), nn.Linear(channels, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.maps(x.view(-1, 1, 4, 2).repeat(1, 1, 2, 4)).mean((2, 3)))
+
+
+def test_attention_is_where_outputs_are_large_whatever_their_channels() -> None:
+    teacher, student = Convolutional(8), Convolutional(2)
+    images = IMAGES.view(-1, 1, 4, 2).repeat(1, 1, 2, 4)
+    one, two = (
+        functional.normalize(each.maps(images).square().mean(1).flatten(1), dim=1)
+        for each in (student, teacher)
+    )
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    result = memfit.distill(
+        teacher, student, optimizer, weight=1.0, attentions={"maps": "maps"}, attention_weight=100.0
+    )
+    plain = memfit.distill(teacher, copy.deepcopy(student), torch.optim.SGD(student.parameters(), lr=0.0))
+    difference = float(result((IMAGES, LABELS)).loss - plain((IMAGES, LABELS)).loss)
+    assert difference == pytest.approx(100 * float((one - two).square().mean()), rel=1e-4)
+    moved = functional.normalize(student.maps(images).square().mean(1).flatten(1), dim=1)
+    assert (moved - two).square().mean() < (one - two).square().mean()
+
+
+class Attending(nn.Module):
+    """Returns attention weights beside its output, as the modules of transformers do."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(8, heads, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.view(-1, 1, 8).repeat(1, 3, 1) * torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1)
+        return self.head(self.attention(x, x, x, average_attn_weights=False)[0].mean(1))
+
+
+def test_attention_weights_are_compared_where_there_are_some() -> None:
+    teacher, student = Attending(4), Attending(2)
+    tokens = IMAGES.view(-1, 1, 8).repeat(1, 3, 1) * torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1)
+    one, two = (
+        each.attention(tokens, tokens, tokens, average_attn_weights=False)[1].mean(1)
+        for each in (student, teacher)
+    )
+    assert one.shape == two.shape == (6, 3, 3)
+    found = distillation.attention_distance((tokens, one.unsqueeze(1)), (tokens, two.unsqueeze(1)))
+    torch.testing.assert_close(found, (one - two).square().flatten(1).mean(1))
+    step = memfit.distill(
+        teacher,
+        student,
+        torch.optim.SGD(student.parameters(), lr=0.1),
+        attentions={"attention": "attention"},
+        micro_batch=2,
+    )
+    step((IMAGES, LABELS))
+    with pytest.raises(ValueError, match="no places to attend to"):
+        distillation.attention_distance(IMAGES, IMAGES)
+
+
 def test_the_teacher_keeps_its_precision_and_may_stay_on_the_host() -> None:
     teacher, student = Language(0.0), Language(0.0)
     expected = teacher(TOKENS)
@@ -95,7 +158,8 @@ def test_mistakes_are_named() -> None:
     for options, text in (
         ({"temperature": 0.0}, "above 0"),
         ({"weight": 1.5}, "between 0 and 1"),
-        ({"features": {"9": "0"}}, "student has no module `9`"),
+        ({"features": {"9": "0"}}, "student has no module `9`, which `features`"),
+        ({"attentions": {"0": "9"}}, "teacher has no module `9`, which `attentions`"),
         ({"offload": True}, "the teacher has none"),
     ):
         with pytest.raises(ValueError, match=text):

@@ -368,7 +368,7 @@ EFFECTS: dict[str, Callable[[], None] | str] = {
         ("lighter-convolutions", "drop-in-network", "shorter-sequences"), "test_levers_lighter.py"
     ),
     **dict.fromkeys(
-        ("qat", "float8-training", "semi-structured", "peft-qlora", "low-rank-gradients"),
+        ("qat", "float8-training", "semi-structured", "peft-qlora", "torchao-qlora", "low-rank-gradients"),
         "test_shrink_libraries.py",
     ),
 }

@@ -33,6 +33,32 @@ def test_float16_gradients_cannot_be_unscaled():
     says("half-model-with-grad-scaler", said)
 
 
+@proof("half-batch-norm")
+def test_running_statistics_do_not_fit_in_float16():
+    def after(steps, kind, mean, spread, momentum):
+        generator = torch.Generator().manual_seed(0)
+        layer = nn.BatchNorm1d(4, momentum=momentum).to(kind)
+        for _ in range(steps):
+            layer((torch.randn(256, 4, generator=generator) * spread + mean).to(kind))
+        return layer.eval()
+
+    half, full = (after(100, kind, 0, 320, 0.1) for kind in (torch.float16, torch.float32))
+    assert not half(torch.full((1, 4), 320.0).half()).any()
+    assert full(torch.full((1, 4), 320.0)).mean() > 0.9
+    variances = [layer.running_var.double().mean().item() for layer in (half, full)]
+    says(
+        "half-batch-norm",
+        f"running variance is {variances[0]:.0e} in float16, and {variances[1]:.0e} in float32",
+    )
+    half, full = (after(6000, kind, 10, 1, 0.001) for kind in (torch.float16, torch.float32))
+    means = [layer.running_mean.double().mean().item() for layer in (half, full)]
+    says(
+        "half-batch-norm",
+        f"running mean is {means[0]:.3g} in float16, and {means[1]:.3g} in float32",
+    )
+    assert nn.BatchNorm2d(3)(torch.ones(2, 3, 4, 4).half()).dtype == torch.float16
+
+
 @proof("deprecated-cuda-amp")
 def test_the_old_names_warn():
     for old in (torch.cuda.amp.autocast, torch.cuda.amp.GradScaler, torch.cpu.amp.autocast):

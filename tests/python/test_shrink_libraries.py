@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import torch
 from lever_models import TOKENS, Language, adam
 from memfit import _levers, shrink
 from memfit._levers import Target
+from memfit._levers.transposed import linear_layers
 from runs import MIB
+from test_levers_transposed import logits, network, train
 from test_shrink import ADAPTERS, ALL, HEAD, MATRICES, NORM, SCRIPT
 from test_shrink import shrink as measured
 from training import flat
@@ -55,7 +59,7 @@ def test_pruned_channels_shrink_layers_gradients_and_state(tmp_path: Path) -> No
 
 
 def test_adapters_and_quantized_weights_are_counted(tmp_path: Path) -> None:
-    found = rows(tmp_path, SCRIPT, "dora,torchao-int8,torchao-fp8", "h100-sxm")
+    found = rows(tmp_path, SCRIPT, "dora,torchao-int8,torchao-fp8,torchao-qlora", "h100-sxm")
     magnitudes = 4 * (768 + 256 + 1024 + 256)
     row = found["dora"]
     assert (row["parameters"], row["trained"]) == (ALL + ADAPTERS + magnitudes, ADAPTERS + magnitudes + NORM)
@@ -70,6 +74,50 @@ def test_adapters_and_quantized_weights_are_counted(tmp_path: Path) -> None:
         less = found["none"]["inference"]["allocated"] - row["inference"]["allocated"]
         # Two matrices of 1 MiB at most are dequantized at once, and their product with the scales.
         assert abs(3 * quantized - less) <= 3 * MIB
+    row = found["torchao-qlora"]
+    # The head keeps its precision.
+    outputs = scales - 1000
+    weights = 4 * (ALL - MATRICES + ADAPTERS) + MATRICES
+    assert (row["parameters"], row["trained"]) == (ALL + ADAPTERS, ADAPTERS + NORM)
+    assert weights <= row["bytes"]["weights"] <= weights + 8 * outputs
+    assert row["bytes"]["optimizer"] == 8 * (ADAPTERS + NORM)
+
+
+@pytest.mark.parametrize("name", ["dora", "peft_qlora", "torchao_qlora", "qat", "float8_training"])
+def test_transposed_layers_are_trained_and_come_back(name: str) -> None:
+    model = network()
+    before, expected = copy.deepcopy(model), logits(model)
+    kinds, names = [type(each) for each in model.modules()], list(model.state_dict())
+    optimizer = adam(model)
+    adapts = name in ("dora", "peft_qlora", "torchao_qlora")
+    change = getattr(shrink, name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        applied = change(model, optimizer, rank=4) if adapts else change(model)
+    if not adapts:
+        optimizer = adam(model)
+    if name != "float8_training":
+        assert float((logits(model) - expected).detach().abs().max()) < (1e-5 if name == "dora" else 0.3)
+        train(model, optimizer, 1)
+    assert [type(each) for each in model.modules()] != kinds
+    applied.undo()
+    assert [type(each) for each in model.modules()] == kinds
+    assert list(model.state_dict()) == names
+    # Adapters are dropped, and what `qat` trained stays.
+    for one, two in zip(linear_layers(model).values(), linear_layers(before).values(), strict=True):
+        assert torch.equal(one.weight, two.weight) == (name != "qat")
+
+
+def test_transposed_layers_are_quantized_for_inference() -> None:
+    model = network()
+    before, expected = flat(model), logits(model)
+    applied = shrink.torchao_weights(model, "int8")
+    found = logits(model)
+    assert 0 < float((found - expected).detach().abs().max()) < 0.05
+    assert model.transformer.h[0].mlp.c_fc.weight.shape == (256, 64)
+    applied.undo()
+    assert torch.equal(flat(model), before)
+    assert torch.equal(logits(model), expected)
 
 
 def test_adapters_of_peft_begin_as_nothing_and_are_dropped() -> None:
@@ -203,7 +251,9 @@ def test_sparse_products_need_a_card_that_has_them(tmp_path: Path) -> None:
     assert "compute capability 8.x" in row["note"]
 
 
-@pytest.mark.parametrize("name", ["qat", "float8-training", "peft-qlora", "low-rank-gradients"])
+@pytest.mark.parametrize(
+    "name", ["qat", "float8-training", "peft-qlora", "torchao-qlora", "low-rank-gradients"]
+)
 def test_what_a_library_puts_in_place_learns_and_is_taken_out(name: str) -> None:
     torch.manual_seed(0)
     model = Language(0.0)

@@ -4,6 +4,7 @@ memfit cannot be imported: they return what they returned before.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import subprocess
@@ -23,19 +24,26 @@ MODEL = """
 import torch
 from torch import nn
 
+def linear(inputs, outputs, turned):
+    if not turned:
+        return nn.Linear(inputs, outputs)
+    from transformers.pytorch_utils import Conv1D
+    return Conv1D(outputs, inputs)
+
 class Block(nn.Module):
-    def __init__(self, width):
+    def __init__(self, width, turned):
         super().__init__()
-        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = linear(width, 2 * width, turned), linear(2 * width, width, turned)
 
     def forward(self, x):
         return x + self.down(torch.relu(self.up(self.norm(x))))
 
 class Model(nn.Module):
-    def __init__(self):
+    def __init__(self, turned=False):
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 32, 7, stride=2, padding=3), nn.ReLU(), nn.Conv2d(32, 64, 3))
-        self.blocks = nn.Sequential(*(Block(64) for _ in range(4)))
+        self.blocks = nn.Sequential(*(Block(64, turned) for _ in range(4)))
         self.head = nn.Linear(64, 10)
 
     def forward(self, x):
@@ -45,11 +53,33 @@ class Model(nn.Module):
 STATE = "model = Model(); model.load_state_dict(torch.load(path))"
 WHOLE = "model = torch.load(path, weights_only=False)"
 ASSIGNED = "import torchao; model = Model(); model.load_state_dict(torch.load(path, weights_only=False), assign=True)"
+TIMM = """
+import timm
+model = timm.create_model("rexnet_150", num_classes=10)
+model.load_state_dict(torch.load(path))
+"""
+INT8 = """
+from torchao.quantization import Int8WeightOnlyConfig, quantize_
+inside = [id(each) for block in model.blocks for each in (block.up, block.down)]
+quantize_(model, Int8WeightOnlyConfig(version=2), lambda module, _: id(module) in inside)
+"""
+NF4 = """
+from bitsandbytes.nn import Linear4bit, Params4bit
+for block in model.blocks:
+    for name in ("up", "down"):
+        layer = getattr(block, name)
+        packed = Linear4bit(layer.in_features, layer.out_features, compute_dtype=torch.float32, quant_type="nf4")
+        packed.bias = layer.bias
+        packed.weight = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4", module=packed).to("cpu")
+        setattr(block, name, packed)
+model.is_loaded_in_4bit = True
+"""
 ADAPTED = """
 import peft
 model = Model()
 saved = torch.load(path, weights_only=False)
 model.load_state_dict(saved["base"])
+PACKED
 peft.inject_adapter_in_model(peft.LoraConfig(**saved["config"]), model)
 peft.set_peft_model_state_dict(model, saved["adapters"])
 """
@@ -124,6 +154,18 @@ def another(model: nn.Module) -> tuple[Any, str]:
     return model.memfit_network, WHOLE
 
 
+def of_timm(model: nn.Module) -> tuple[Any, str]:
+    optimizer = adam(model)
+    shrink.drop_in_network(model, IMAGES, "timm/rexnet_150", optimizer)
+    train(model, optimizer)
+    return model.memfit_network.state_dict(), TIMM
+
+
+def quantized_state(model: nn.Module) -> Any:
+    shrink.quantized_weights(model, bits=4)
+    return model.state_dict()
+
+
 def quantized(kind: Any) -> Callable[[nn.Module], tuple[Any, str]]:
     def make(model: nn.Module) -> tuple[Any, str]:
         shrink.torchao_weights(model, kind)
@@ -132,19 +174,25 @@ def quantized(kind: Any) -> Callable[[nn.Module], tuple[Any, str]]:
     return make
 
 
-def adapted(model: nn.Module) -> tuple[Any, str]:
-    peft = importlib.import_module("peft")
-    optimizer = adam(model)
-    layers = [f"blocks.{place}.{name}" for place in range(4) for name in ("up", "down")]
-    shrink.dora(model, optimizer, rank=4)
-    train(model, optimizer)
-    base = {
-        name.replace("base_layer.", ""): each
-        for name, each in model.state_dict().items()
-        if "lora_" not in name
-    }
-    config = {"r": 4, "lora_alpha": 8.0, "target_modules": layers, "use_dora": True}
-    return {"base": base, "config": config, "adapters": peft.get_peft_model_state_dict(model)}, ADAPTED
+def adapted(
+    change: Callable[..., shrink.Applied], packed: str = "", **options: Any
+) -> Callable[[nn.Module], tuple[Any, str]]:
+    """Adapters of peft, beside the weights that the model had, which are quantized again."""
+
+    def make(model: nn.Module) -> tuple[Any, str]:
+        peft = importlib.import_module("peft")
+        optimizer = adam(model)
+        layers = [f"blocks.{place}.{name}" for place in range(4) for name in ("up", "down")]
+        base = copy.deepcopy(model.state_dict())
+        change(model, optimizer, rank=4)
+        train(model, optimizer)
+        # The head is trained as well.
+        base.update({name: each for name, each in model.state_dict().items() if name.startswith("head.")})
+        config = {"r": 4, "lora_alpha": 8.0, "target_modules": layers, **options}
+        saved = {"base": base, "config": config, "adapters": peft.get_peft_model_state_dict(model)}
+        return saved, ADAPTED.replace("PACKED", packed)
+
+    return make
 
 
 # What makes it, and the library that it takes, if any.
@@ -169,7 +217,20 @@ MADE: dict[str, tuple[Callable[[nn.Module], tuple[Any, str]], str]] = {
     "float8-training": (undone(lambda model, _: shrink.float8_training(model)), "torchao"),
     "torchao-int8": (quantized("int8"), "torchao"),
     "torchao-int8-int4": (quantized("int8-int4"), "torchao"),
-    "dora": (adapted, "peft"),
+    "dora": (adapted(shrink.dora, use_dora=True), "peft"),
+    "peft-qlora": (adapted(shrink.peft_qlora, NF4), "bitsandbytes"),
+    "torchao-qlora": (adapted(shrink.torchao_qlora, INT8), "torchao"),
+    "bf16-weights": (undone(shrink.bf16_weights), ""),
+    "int4-weights": (lambda model: (quantized_state(model), STATE), ""),
+    # The layers of GPT-2, for which the libraries' formats have linear layers.
+    "turned-lora": (undone(lambda model, optimizer: shrink.lora(model, optimizer, rank=4)), "transformers"),
+    "turned-qat": (undone(lambda model, _: shrink.qat(model)), "torchao"),
+    "turned-torchao-int8": (
+        lambda model: (shrink.torchao_weights(model, "int8"), (model, WHOLE))[1],
+        "torchao",
+    ),
+    "turned-dora": (adapted(shrink.dora, use_dora=True, fan_in_fan_out=True), "peft"),
+    "drop-in-network-of-timm": (of_timm, "timm"),
 }
 
 
@@ -186,8 +247,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             if library and find_spec(library) is None:
                 continue
             torch.manual_seed(0)
-            model = model_of()
-            saved, loads[name] = make(model)
+            is_turned = name.startswith("turned-")
+            model = model_of(turned=is_turned)
+            saved, load = make(model)
+            loads[name] = load.replace("Model()", "Model(turned=True)") if is_turned else load
             with torch.inference_mode():
                 outputs = model.eval()(IMAGES)
             torch.save(saved, folder / f"{name}.pt")

@@ -1,7 +1,7 @@
 //! Queries on facts that several rules share.
 
 use memfit_source::{
-    Backward, Facts, Flags, FunctionId, Handler, Kind, LoopId, Op, OpKind, Span, Store, Window,
+    Backward, Call, Facts, Flags, FunctionId, Handler, Kind, LoopId, Op, OpKind, Span, Store, Window,
 };
 
 use crate::rule::Context;
@@ -20,6 +20,32 @@ impl Context<'_> {
             && (self.project.called_without_grad.contains(name)
                 || self.facts.called_without_grad.iter().any(|known| known == name))
     }
+}
+
+/// Calls that cast a model to float16 of which an optimizer holds parameters.
+pub(crate) fn trained_in_half<'a>(context: &'a Context<'_>) -> impl Iterator<Item = &'a Call> {
+    let facts = context.facts;
+    facts.calls.iter().filter(move |call| {
+        let Some(receiver) = call.receiver.as_ref().filter(|receiver| {
+            (call.is_method("half") || call.is_method("to"))
+                && receiver.value.is_module()
+                && call.result.is(Flags::HALF)
+                && !receiver.value.is(Flags::HALF)
+        }) else {
+            return false;
+        };
+        // A model converted at its creation has the name that it is bound to.
+        let (start, _) = facts.line_start(call.span.start);
+        let before = facts.text[start as usize..call.span.start as usize].trim();
+        let model = before.strip_suffix('=').map_or(context.slice(receiver.span), str::trim);
+        facts.calls.iter().any(|other| {
+            matches!(other.result.kind, Kind::Optimizer)
+                && other
+                    .arguments
+                    .iter()
+                    .any(|argument| context.slice(argument.value_span).starts_with(&format!("{model}.")))
+        })
+    })
 }
 
 /// Backward pass of an operation, if it is one.

@@ -37,6 +37,7 @@ rules! {
     full_image_on_device,
     gradients_for_nothing,
     graph_in_container,
+    half_batch_norm,
     half_model_with_grad_scaler,
     hook_stores_activation,
     late_zero_grad,

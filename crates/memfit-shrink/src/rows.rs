@@ -175,6 +175,7 @@ fn row<B: Bench>(
         notes
             .extend(before.zip(after).filter(|_| is_affected).and_then(|(old, new)| unsaved(what, old, new)));
     }
+    notes.extend(kept_activations(baseline, &row));
     notes.extend(Some(technique.note.to_owned()).filter(|note| !note.is_empty()));
     row.note = Some(notes.join("; ")).filter(|note| !note.is_empty());
     Ok(Some(row))
@@ -219,6 +220,27 @@ fn unsaved(what: &str, before: Peak, after: Peak) -> Option<String> {
     } else {
         format!("saves nothing in {what}")
     })
+}
+
+/// Says what a training with frozen weights still holds besides weights, gradients and optimizer state, where
+/// that is most of the peak.
+fn kept_activations(before: &ShrinkRow, after: &ShrinkRow) -> Option<String> {
+    // What is held may be gone at the peak, so the rest is at least this.
+    let rest = |row: &ShrinkRow| {
+        let bytes = row.bytes?;
+        let held = bytes.weights + bytes.gradients + bytes.optimizer;
+        Some((row.training?.allocated, row.training?.allocated.saturating_sub(held)))
+    };
+    let ((_, was), (peak, is)) = (rest(before)?, rest(after)?);
+    if after.trained? > before.trained? / 2 || is < peak / 2 {
+        return None;
+    }
+    Some(format!(
+        "activations stay: besides weights, gradients and optimizer state the peak has {} ({} as it is), which \
+         activation checkpointing makes smaller",
+        size(is),
+        size(was)
+    ))
 }
 
 #[cfg(test)]
@@ -360,6 +382,32 @@ mod tests {
             with(9 * MIB, 100 * MIB),
             Some("saves nothing in training: tensors take 1.0 MiB less, the allocator's segments do not"),
         );
+    }
+
+    #[test]
+    fn frozen_weights_leave_activations_and_the_row_says_so() {
+        let held = |weights: u64, rest: u64| ShrinkBytes {
+            weights: weights * MIB,
+            gradients: rest * MIB,
+            optimizer: 2 * rest * MIB,
+        };
+        let row = |bytes: ShrinkBytes, trained: u64, mib: u64| {
+            let technique = find("lora").unwrap();
+            ShrinkRow {
+                bytes: Some(bytes),
+                trained: Some(trained),
+                training: Some(peak(mib)),
+                ..blank(technique)
+            }
+        };
+        let before = row(held(100, 100), 100, 1000);
+        let note = kept_activations(&before, &row(held(101, 1), 1, 704)).unwrap();
+        assert!(note.contains("the peak has 600 MiB (600 MiB as it is)"), "{note}");
+        // Little is left, or most weights are trained.
+        assert_eq!(kept_activations(&before, &row(held(101, 1), 1, 180)), None);
+        assert_eq!(kept_activations(&before, &row(held(100, 90), 90, 970)), None);
+        // Inference has no bytes of training.
+        assert_eq!(kept_activations(&before, &blank(find("int8-weights").unwrap())), None);
     }
 
     #[test]

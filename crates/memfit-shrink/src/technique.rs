@@ -153,6 +153,14 @@ pub const TECHNIQUES: &[Technique] = &[
         note: "for pretrained weights; saved with peft",
     },
     Technique {
+        name: "torchao-qlora",
+        title: "LoRA of peft on int8 weights of torchao",
+        levers: &[(Lever::TorchaoQlora, Given::Count(16))],
+        affects: Affects::Both,
+        how: "memfit.shrink.torchao_qlora(model, optimizer, rank=16)",
+        note: "for pretrained weights; saved with peft, which cannot merge these adapters",
+    },
+    Technique {
         name: "train-head",
         title: "train the head only",
         levers: &[(Lever::TrainOnly, Given::Word("head"))],
@@ -295,6 +303,22 @@ pub const TECHNIQUES: &[Technique] = &[
         affects: Affects::Both,
         how: "memfit.shrink.drop_in_network(model, images, \"regnet_y_800mf\", optimizer)",
         note: "torchvision publishes 78.83 % top-1 on ImageNet for its IMAGENET1K_V2 weights (ResNet-50: 80.86 %)",
+    },
+    Technique {
+        name: "rexnet",
+        title: "timm's rexnet_150",
+        levers: &[(Lever::DropInNetwork, Given::Word("timm/rexnet_150"))],
+        affects: Affects::Both,
+        how: "memfit.shrink.drop_in_network(model, images, \"timm/rexnet_150\", optimizer)",
+        note: "timm publishes 80.32 % top-1 on ImageNet for rexnet_150.nav_in1k at 224 pixels (resnet50.a1h_in1k: 80.68 %)",
+    },
+    Technique {
+        name: "convnext",
+        title: "timm's convnext_pico",
+        levers: &[(Lever::DropInNetwork, Given::Word("timm/convnext_pico"))],
+        affects: Affects::Both,
+        how: "memfit.shrink.drop_in_network(model, images, \"timm/convnext_pico\", optimizer)",
+        note: "timm publishes 80.41 % top-1 on ImageNet for convnext_pico.d1_in1k at 288 pixels (resnet50.a1_in1k: 81.21 %)",
     },
     Technique {
         name: "smaller-images",

@@ -12,8 +12,8 @@ from typing import Any
 from torch import nn
 
 from .frozen import head
-from .lora import regroup
 from .registry import Stage, lever
+from .replacing import regroup
 from .several import models
 from .target import CannotApply, Target, Undo, percentage
 from .wrapping import together

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .lora import regroup
 from .registry import Stage, lever
-from .replacing import layers_of, replace
+from .replacing import layers_of, regroup, replace
 from .target import CannotApply, Target, Undo
 from .wrapping import together
 

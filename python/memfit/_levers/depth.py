@@ -12,8 +12,8 @@ from typing import Any
 from torch import nn
 
 from .blocks import blocks
-from .lora import regroup
 from .registry import Stage, lever
+from .replacing import regroup
 from .target import CannotApply, Target, Undo, percentage
 from .wrapping import together
 

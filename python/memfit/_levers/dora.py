@@ -1,20 +1,24 @@
-"""`dora` and `peft-qlora`: the model's weights are frozen, and adapters of the library peft are trained.
+"""`dora`, `peft-qlora` and `torchao-qlora`: the model's weights are frozen, and adapters of the library peft
+are trained.
 
 The adapters are on the layers that `lora` would choose, and the layers behind the repeated blocks, such as a
-new classifier, remain trainable. For `peft-qlora` the frozen weights are quantized by bitsandbytes.
+new classifier, remain trainable. For `peft-qlora` the frozen weights are quantized by bitsandbytes, for
+`torchao-qlora` by torchao.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from torch import nn
 
-from .lora import behind, regroup, trained_layers
+from .lora import behind, trained_layers
 from .registry import Stage, lever
-from .replacing import replace
+from .replacing import regroup, replace
 from .target import CannotApply, Target, Undo, needs, table
-from .torchao_weights import drop_from
+from .torchao_weights import drop_from, quantized
+from .transposed import as_linear, is_transposed, sides
 from .wrapping import together
 
 _RANK = 16
@@ -25,8 +29,10 @@ def dora(target: Target, value: Any, name: str) -> Undo:
     """Train adapters: `value` is their rank, or a table of `rank` and `alpha`. The undo drops them."""
     wanted = _rank(value, name)
     layers = trained_layers(target.model, name)
-    stays = {id(each) for each in behind(target.model, layers)}
-    return _inject(target, name, layers, stays, wanted, use_dora=True)
+    turned = all(is_transposed(layer) for layer in layers.values())
+    return _inject(
+        target, name, layers, _behind(target, layers), wanted, use_dora=True, fan_in_fan_out=turned
+    )
 
 
 @lever("peft-qlora", Stage.MODEL, 55)
@@ -36,25 +42,18 @@ def peft_qlora(target: Target, value: Any, name: str) -> Undo:
     with needs(name, "bitsandbytes"):
         from bitsandbytes.nn import Linear4bit, Params4bit
     layers = trained_layers(target.model, name)
-    stays = {id(each) for each in behind(target.model, layers)}
-    kinds = {layer.weight.dtype for layer in layers.values()}
-    if not all(kind.is_floating_point and kind.itemsize > 1 for kind in kinds):
-        raise CannotApply(name, "the weights are quantized already")
+    stays = _behind(target, layers)
+    _refuse_quantized(layers, name)
     instead: dict[nn.Module, nn.Module] = {}
     for layer in layers.values():
         packed = Linear4bit(
-            layer.in_features,
-            layer.out_features,
-            bias=False,
-            compute_dtype=layer.weight.dtype,
-            quant_type="nf4",
-            device="meta",
+            *sides(layer), bias=False, compute_dtype=layer.weight.dtype, quant_type="nf4", device="meta"
         )
         packed.bias = layer.bias
-        place = layer.weight.device
+        place, rows = layer.weight.device, layer.weight.data
         # The weights are quantized where they are moved to, from the host.
-        weight = Params4bit(layer.weight.data.cpu(), requires_grad=False, quant_type="nf4", module=packed)
-        packed.weight = weight.to(place)
+        given = (rows.t() if is_transposed(layer) else rows).cpu().contiguous()
+        packed.weight = Params4bit(given, requires_grad=False, quant_type="nf4", module=packed).to(place)
         instead[layer] = packed
     weights = [layer.weight for layer in layers.values()]
     undone = [replace(target.model, instead)]
@@ -73,6 +72,40 @@ def peft_qlora(target: Target, value: Any, name: str) -> Undo:
         drop_from(target.optimizers, weights)
         return lambda: None
     return together(undone)
+
+
+@lever("torchao-qlora", Stage.MODEL, 57)
+def torchao_qlora(target: Target, value: Any, name: str) -> Undo:
+    """Train adapters on weights in int8: `value` is their rank, or a table of `rank` and `alpha`."""
+    wanted = _rank(value, name)
+    with needs(name, "torchao"):
+        from torchao.quantization import Int8WeightOnlyConfig
+    _refuse_quantized(trained_layers(target.model, name), name)
+    undone = [as_linear(target)]
+    try:
+        layers = trained_layers(target.model, name)
+        stays = _behind(target, layers)
+        weights = [layer.weight for layer in layers.values()]
+        undone.append(quantized(target, list(layers.values()), Int8WeightOnlyConfig(version=2), name))
+        with warnings.catch_warnings():
+            # peft cannot merge adapters into these weights, and nothing here does.
+            warnings.filterwarnings("ignore", message=".*get_apply_tensor_subclass")
+            undone.append(_inject(target, name, layers, stays, wanted, in_place_of=weights))
+    except BaseException:
+        together(undone)()
+        raise
+    # What could undo it would keep the original weights in memory.
+    return together(undone) if target.undoes else lambda: None
+
+
+def _behind(target: Target, layers: dict[str, Any]) -> set[int]:
+    return {id(each) for each in behind(target.model, layers)}
+
+
+def _refuse_quantized(layers: dict[str, Any], name: str) -> None:
+    kinds = {layer.weight.dtype for layer in layers.values()}
+    if not all(kind.is_floating_point and kind.itemsize > 1 for kind in kinds):
+        raise CannotApply(name, "the weights are quantized already")
 
 
 def _rank(value: Any, name: str) -> dict[str, float]:

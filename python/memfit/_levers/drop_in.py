@@ -1,4 +1,5 @@
-"""`drop-in-network`: the model's layers are replaced by a network of torchvision with as many classes.
+"""`drop-in-network`: the model's layers are replaced by a network of torchvision or timm with as many
+classes.
 
 The model stays the same object, and calls the new network. For classifiers of images: the model takes a batch
 of images with 3 channels, and returns a matrix of logits.
@@ -12,30 +13,28 @@ from typing import Any
 import torch
 from torch import nn
 
-from .lora import regroup
 from .registry import Stage, lever
+from .replacing import regroup
 from .several import models
 from .target import CannotApply, Target, Undo, needs
 from .wrapping import together, wrap
 
-_NETWORK = "memfit_network"
+_NETWORK, _TIMM = "memfit_network", "timm/"
 
 
 @lever("drop-in-network", Stage.MODEL, 1)
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Replace the network: `value` is the name of a classifier in torchvision. Weights begin random."""
-    with needs(name, "torchvision"):
-        from torchvision import models as networks
+    """Replace the network: `value` is the name of a classifier in torchvision, or in timm after `timm/`.
+
+    Weights begin random.
+    """
     several = models(target.model)
     if len(several) > 1:
         raise CannotApply(name, "several models train together, and one network would replace them")
     (model,) = several
     classes = _classes(model, target, name)
-    # Networks for other purposes would download a backbone.
-    if value not in networks.list_models(module=networks):
-        raise CannotApply(name, f"torchvision has no classifier of the name {value!r}")
     with torch.random.fork_rng(devices=[]):
-        network = networks.get_model(value, weights=None, num_classes=classes)
+        network = _network(value, classes, name)
     first = next(model.parameters())
     network.to(first.device, first.dtype).train(model.training)
     before = (dict(model._modules), dict(model._parameters), dict(model._buffers))
@@ -55,6 +54,24 @@ def apply(target: Target, value: Any, name: str) -> Undo:
             table.update(entries)
 
     return undo
+
+
+def _network(value: Any, classes: int, name: str) -> nn.Module:
+    """Return a network with random weights."""
+    if isinstance(value, str) and value.startswith(_TIMM):
+        with needs(name, "timm"):
+            import timm
+        wanted = value.removeprefix(_TIMM)
+        if not timm.is_model(wanted):
+            raise CannotApply(name, f"timm has no model of the name {wanted!r}")
+        found: nn.Module = timm.create_model(wanted, pretrained=False, num_classes=classes)
+        return found
+    with needs(name, "torchvision"):
+        from torchvision import models as networks
+    # Networks for other purposes would download a backbone.
+    if value not in networks.list_models(module=networks):
+        raise CannotApply(name, f"torchvision has no classifier of the name {value!r}")
+    return networks.get_model(value, weights=None, num_classes=classes)
 
 
 def _calls(model: nn.Module, _forward: Callable[..., Any], /, *args: Any, **_kwargs: Any) -> Any:

@@ -18,9 +18,10 @@ from torch.nn import functional
 
 from .blocks import blocks
 from .registry import Stage, lever
-from .replacing import unshared
+from .replacing import regroup
 from .several import named
 from .target import CannotApply, Target, Undo, modules, table
+from .transposed import is_transposed, linear_layers, sides
 from .wrapping import together, wrap
 
 DOWN, UP = "memfit_lora_down", "memfit_lora_up"
@@ -58,19 +59,21 @@ def apply(target: Target, value: Any, name: str) -> Undo:
 
 def trained_layers(
     model: nn.Module, name: str, target: Target | None = None, chosen: Any = None
-) -> dict[str, nn.Linear]:
+) -> dict[str, Any]:
     """Return the linear layers that get an adapter: those of the repeated blocks, or else all but the
     last.
     """
     if chosen and target is not None:
         picked = zip(chosen, modules(target, name, chosen), strict=True)
-        layers = {path: module for path, module in picked if isinstance(module, nn.Linear)}
+        layers = {
+            path: module for path, module in picked if isinstance(module, nn.Linear) or is_transposed(module)
+        }
         if len(layers) < len(chosen):
             raise CannotApply(name, "only linear layers can have an adapter")
         return layers
     inside = tuple(f"{path}." for path in blocks(model))
     # The adapter of a weight shared by several modules would apply to all of them.
-    every = unshared(model, nn.Linear)
+    every = linear_layers(model)
     layers = {path: module for path, module in every.items() if path.startswith(inside)} if inside else {}
     if not layers and len(every) > 1:
         layers = dict(list(every.items())[:-1])
@@ -79,7 +82,7 @@ def trained_layers(
     return layers
 
 
-def behind(model: nn.Module, layers: dict[str, nn.Linear]) -> Iterator[nn.Parameter]:
+def behind(model: nn.Module, layers: dict[str, Any]) -> Iterator[nn.Parameter]:
     """Yield the parameters behind the repeated blocks and the adapted layers: a final norm, a head.
 
     The layer that computes the logits of a vocabulary is excluded: it is not new, and as large as the
@@ -88,7 +91,7 @@ def behind(model: nn.Module, layers: dict[str, nn.Linear]) -> Iterator[nn.Parame
     found = blocks(model)
     # Without blocks, a layer without an adapter stays frozen unless it is the last one.
     inside = {model.get_submodule(path) for path in found} if found else set()
-    linear = [module for module in model.modules() if type(module) is nn.Linear]
+    linear = [module for module in model.modules() if type(module) is nn.Linear or is_transposed(module)]
     ahead = {*layers.values(), *([] if found else linear[:-1])}
     for block in inside:
         ahead.update(block.modules())
@@ -104,20 +107,21 @@ def behind(model: nn.Module, layers: dict[str, nn.Linear]) -> Iterator[nn.Parame
             yield from (each for each in own if each is not None and shared[id(each)] == 1)
 
 
-def _one(path: str, layer: nn.Linear, rank: int, scale: float, name: str) -> Undo:
+def _one(path: str, layer: Any, rank: int, scale: float, name: str) -> Undo:
     place = layer.weight.device
     kind = layer.weight.dtype if layer.weight.is_floating_point() else torch.float32
     # A generator of its own, so that the script's random numbers are unaffected.
     seed = int.from_bytes(hashlib.sha256(path.encode()).digest()[:4], "little")
-    numbers = torch.rand(rank, layer.in_features, generator=torch.Generator().manual_seed(seed))
-    bound = layer.in_features**-0.5
+    inputs, outputs = sides(layer)
+    numbers = torch.rand(rank, inputs, generator=torch.Generator().manual_seed(seed))
+    bound = inputs**-0.5
     down = nn.Parameter(((numbers * 2 - 1) * bound).to(place, kind))
-    up = nn.Parameter(torch.zeros(layer.out_features, rank, dtype=kind, device=place))
+    up = nn.Parameter(torch.zeros(outputs, rank, dtype=kind, device=place))
     layer.register_parameter(DOWN, down)
     layer.register_parameter(UP, up)
     layer.__dict__[_SCALE] = scale
 
-    def around(called: nn.Linear, forward: Callable[..., torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
+    def around(called: nn.Module, forward: Callable[..., torch.Tensor], inputs: torch.Tensor) -> torch.Tensor:
         down, up = getattr(called, DOWN), getattr(called, UP)
         beside = functional.linear(functional.linear(inputs.to(down.dtype), down), up) * scale
         through = forward(inputs)
@@ -136,7 +140,7 @@ def _one(path: str, layer: nn.Linear, rank: int, scale: float, name: str) -> Und
         del layer._parameters[DOWN], layer._parameters[UP], layer.__dict__[_SCALE]
         if bool((up != 0).any()):
             with torch.no_grad():
-                change = _change(down, up, scale).to(layer.weight.dtype)
+                change = _change(layer, down, up, scale).to(layer.weight.dtype)
                 if layer.weight.numel():
                     layer.weight.add_(change)
                 else:
@@ -146,9 +150,10 @@ def _one(path: str, layer: nn.Linear, rank: int, scale: float, name: str) -> Und
     return undo
 
 
-def _change(down: torch.Tensor, up: torch.Tensor, scale: float) -> torch.Tensor:
+def _change(layer: nn.Module, down: torch.Tensor, up: torch.Tensor, scale: float) -> torch.Tensor:
     """Return the adapter's contribution to the weight."""
-    return up.detach().double() @ down.detach().double() * scale
+    change = up.detach().double() @ down.detach().double() * scale
+    return change.t() if is_transposed(layer) else change
 
 
 def _added(layer: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
@@ -160,7 +165,7 @@ def _added(layer: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any)
         # On the host: a second copy of all weights may not fit on the GPU.
         down, up = (layer._parameters[each].detach().cpu() for each in (DOWN, UP))  # type: ignore[union-attr]
         before = state[name].detach().cpu()
-        state[name] = before + _change(down, up, layer.__dict__[_SCALE]).to(before.dtype)
+        state[name] = before + _change(layer, down, up, layer.__dict__[_SCALE]).to(before.dtype)
 
 
 def _begin_anew(layer: nn.Module, state: dict[str, Any], prefix: str, *_rest: Any) -> None:
@@ -170,41 +175,3 @@ def _begin_anew(layer: nn.Module, state: dict[str, Any], prefix: str, *_rest: An
             layer._parameters[UP].zero_()  # type: ignore[union-attr]
     for name in (DOWN, UP):
         state.setdefault(f"{prefix}{name}", layer._parameters[name])
-
-
-def regroup(
-    optimizers: list[torch.optim.Optimizer], instead: dict[nn.Parameter, list[nn.Parameter]]
-) -> list[Undo]:
-    """Add adapters to the optimizer groups of their layers' weights; other parameters stay."""
-    held = {each for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
-    # Adapters of weights that were not trained go to the first group.
-    homeless = [matrix for weight, matrices in instead.items() if weight not in held for matrix in matrices]
-    undone = []
-    for optimizer in optimizers:
-        undone.append(_regroup_one(optimizer, instead, homeless))
-        homeless = []
-    return undone
-
-
-def _regroup_one(
-    optimizer: torch.optim.Optimizer,
-    instead: dict[nn.Parameter, list[nn.Parameter]],
-    homeless: list[nn.Parameter],
-) -> Undo:
-    before = [(group, list(group["params"])) for group in optimizer.param_groups]
-    states: dict[nn.Parameter, Any] = {}
-    for group, parameters in before:
-        group["params"] = [now for each in parameters for now in instead.get(each, [each])]
-        for parameter in parameters:
-            if parameter in instead and parameter in optimizer.state:
-                states[parameter] = optimizer.state.pop(parameter)
-    optimizer.param_groups[0]["params"] += homeless
-
-    def undo() -> None:
-        for matrix in (matrix for matrices in instead.values() for matrix in matrices):
-            optimizer.state.pop(matrix, None)
-        optimizer.state.update(states)
-        for group, parameters in before:
-            group["params"] = parameters
-
-    return undo

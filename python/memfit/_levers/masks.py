@@ -14,6 +14,7 @@ from torch.nn.utils import prune
 
 from .registry import Stage, lever
 from .target import CannotApply, Target, Undo, percentage
+from .transposed import is_transposed
 from .wrapping import together
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -28,7 +29,8 @@ def apply(target: Target, value: Any, name: str) -> Undo:
         module
         for module in target.model.modules()
         # Subclasses may be used without a call, by attention for example, and a mask needs the call's hook.
-        if type(module) in _LAYERS and uses[id(module._parameters.get("weight"))] == 1
+        if (type(module) in _LAYERS or is_transposed(module))
+        and uses[id(module._parameters.get("weight"))] == 1
     ]
     if not layers:
         raise CannotApply(name, "the model has no linear or convolution layers with weights of their own")

@@ -14,6 +14,8 @@ from torch import nn
 from .registry import Stage, lever
 from .replacing import layers_of, replace
 from .target import CannotApply, Target, Undo, needs
+from .transposed import as_linear
+from .wrapping import together
 
 # Weights of a row that share a scale, as in torchao's examples.
 GROUP = 32
@@ -27,13 +29,16 @@ def apply(target: Target, value: Any, name: str) -> Undo:
     with needs(name, "torchao"):
         from torchao.quantization.qat import IntxFakeQuantizeConfig
         from torchao.quantization.qat.linear import FakeQuantizedLinear
+    turned = as_linear(target)
     layers = [layer for layer in layers_of(target.model, nn.Linear) if layer.in_features % GROUP == 0]
     if not layers:
+        turned()
         raise CannotApply(name, f"the model has no linear layers whose inputs are a multiple of {GROUP}")
     activations = IntxFakeQuantizeConfig(torch.int8, "per_token", is_symmetric=False)
     weights = IntxFakeQuantizeConfig(torch.int4, group_size=GROUP, is_symmetric=True)
     # The layer's parameters are shared, so optimizers need no change.
-    return replace(
+    replaced = replace(
         target.model,
         {layer: FakeQuantizedLinear.from_linear(layer, activations, weights) for layer in layers},
     )
+    return together([turned, replaced])

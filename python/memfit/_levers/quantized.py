@@ -19,6 +19,7 @@ from .codes import Coded, decode, encode
 from .lora import trained_layers
 from .registry import Stage, lever
 from .target import CannotApply, Target, Undo
+from .transposed import is_transposed
 from .wrapping import together, wrap
 
 _TABLES = {"8-bit": "signed8", "4-bit": "normal4"}
@@ -30,17 +31,30 @@ class _Product(torch.autograd.Function):
     """A linear layer's product with a quantised weight."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, bias: torch.Tensor | None, weight: Coded) -> torch.Tensor:
-        ctx.weight, ctx.biased = weight, bias is not None
-        return functional.linear(inputs, decode(weight, inputs.dtype), bias)
+    def forward(
+        ctx: Any, inputs: torch.Tensor, bias: torch.Tensor | None, weight: Coded, turned: bool
+    ) -> torch.Tensor:
+        ctx.weight, ctx.biased, ctx.turned = weight, bias is not None, turned
+        return functional.linear(inputs, _matrix(weight, inputs.dtype, turned), bias)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:  # type: ignore[override]
-        to_inputs = gradient @ decode(ctx.weight, gradient.dtype) if ctx.needs_input_grad[0] else None
+    def backward(
+        ctx: Any,
+        gradient: torch.Tensor,  # type: ignore[override]
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
+        weight = _matrix(ctx.weight, gradient.dtype, ctx.turned) if ctx.needs_input_grad[0] else None
+        to_inputs = gradient @ weight if weight is not None else None
+        del weight
         to_bias = None
         if ctx.biased and ctx.needs_input_grad[1]:
             to_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0)
-        return to_inputs, to_bias, None
+        return to_inputs, to_bias, None, None
+
+
+def _matrix(weight: Coded, dtype: torch.dtype, turned: bool) -> torch.Tensor:
+    """Dequantise a weight; its rows are outputs."""
+    matrix = decode(weight, dtype)
+    return matrix.t() if turned else matrix
 
 
 @lever("quantized-base", Stage.MODEL, 10)
@@ -69,7 +83,7 @@ class _Base:
         return _Base(copy.deepcopy(self.coded, memo), None)
 
 
-def _one(layer: nn.Linear, table: str, name: str, undoes: bool) -> Undo:
+def _one(layer: Any, table: str, name: str, undoes: bool) -> Undo:
     weight = layer.weight
     trains = weight.requires_grad
     place = weight.device
@@ -80,7 +94,7 @@ def _one(layer: nn.Linear, table: str, name: str, undoes: bool) -> Undo:
     weight.grad = None
     weight.data = torch.empty(0, dtype=weight.dtype, device=place)
 
-    def around(called: nn.Linear, _forward: Callable[..., Any], inputs: torch.Tensor) -> torch.Tensor:
+    def around(called: Any, _forward: Callable[..., Any], inputs: torch.Tensor) -> torch.Tensor:
         bias, coded = called.bias, getattr(called, _BASE).coded
         if coded.codes.device != inputs.device:
             # The module was moved in the meantime.
@@ -93,7 +107,7 @@ def _one(layer: nn.Linear, table: str, name: str, undoes: bool) -> Undo:
             kind = torch.promote_types(kind, bias.dtype)
         with torch.autocast(inputs.device.type, enabled=False):
             product: torch.Tensor = _Product.apply(
-                inputs.to(kind), bias.to(kind) if bias is not None else None, coded
+                inputs.to(kind), bias.to(kind) if bias is not None else None, coded, is_transposed(called)
             )
         return product
 

@@ -1,10 +1,11 @@
-"""Replaces layers of a model by other modules, and puts them back."""
+"""Replaces layers of a model by other modules, and parameters of optimizers by others; puts them back."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from .target import Undo
@@ -44,5 +45,43 @@ def replace(model: nn.Module, instead: dict[nn.Module, nn.Module]) -> Undo:
         for parent, name, child in changed:
             child.train(parent._modules[name].training)  # type: ignore[union-attr]
             parent._modules[name] = child
+
+    return undo
+
+
+def regroup(
+    optimizers: list[torch.optim.Optimizer], instead: dict[nn.Parameter, list[nn.Parameter]]
+) -> list[Undo]:
+    """Add adapters to the optimizer groups of their layers' weights; other parameters stay."""
+    held = {each for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
+    # Adapters of weights that were not trained go to the first group.
+    homeless = [matrix for weight, matrices in instead.items() if weight not in held for matrix in matrices]
+    undone = []
+    for optimizer in optimizers:
+        undone.append(_regroup_one(optimizer, instead, homeless))
+        homeless = []
+    return undone
+
+
+def _regroup_one(
+    optimizer: torch.optim.Optimizer,
+    instead: dict[nn.Parameter, list[nn.Parameter]],
+    homeless: list[nn.Parameter],
+) -> Undo:
+    before = [(group, list(group["params"])) for group in optimizer.param_groups]
+    states: dict[nn.Parameter, Any] = {}
+    for group, parameters in before:
+        group["params"] = [now for each in parameters for now in instead.get(each, [each])]
+        for parameter in parameters:
+            if parameter in instead and parameter in optimizer.state:
+                states[parameter] = optimizer.state.pop(parameter)
+    optimizer.param_groups[0]["params"] += homeless
+
+    def undo() -> None:
+        for matrix in (matrix for matrices in instead.values() for matrix in matrices):
+            optimizer.state.pop(matrix, None)
+        optimizer.state.update(states)
+        for group, parameters in before:
+            group["params"] = parameters
 
     return undo

@@ -15,6 +15,8 @@ from .registry import Stage, lever
 from .replacing import layers_of
 from .target import CannotApply, Target, Undo
 from .torchao_weights import drop_from
+from .transposed import as_linear
+from .wrapping import together
 
 # The smallest sides of a 16-bit matrix, and what they are multiples of.
 ROWS, COLUMNS = 32, 64
@@ -29,11 +31,35 @@ def apply(target: Target, _value: Any, name: str) -> Undo:
         raise CannotApply(
             name, "this PyTorch version has no 2:4 sparsity; 2.2 is the first that does"
         ) from error
+    turned = as_linear(target)
     layers = [
         layer
         for layer in layers_of(target.model, nn.Linear)
         if layer.out_features % ROWS == 0 and layer.in_features % COLUMNS == 0
     ]
+    try:
+        _refuse(layers, name)
+    except CannotApply:
+        turned()
+        raise
+    kept = [(layer, layer.weight) for layer in layers]
+    for layer, weight in kept:
+        with torch.no_grad():
+            sparse = SparseSemiStructuredTensorCUTLASS.from_dense(pruned(weight.detach()))
+        layer.weight = nn.Parameter(sparse, requires_grad=False)
+    if not target.undoes:
+        drop_from(target.optimizers, [weight for _, weight in kept])
+        kept.clear()
+
+    def undo() -> None:
+        for layer, weight in kept:
+            layer.weight = weight
+
+    return together([turned, undo])
+
+
+def _refuse(layers: list[nn.Linear], name: str) -> None:
+    """Raise `CannotApply` unless the kernels take these layers."""
     if not layers:
         raise CannotApply(
             name, f"the model has no linear layers with sides that are multiples of {ROWS} and {COLUMNS}"
@@ -48,20 +74,6 @@ def apply(target: Target, _value: Any, name: str) -> Undo:
             "PyTorch's CUTLASS kernels for 2:4 sparsity run on GPUs of compute capability 8.x only; those of "
             "cuSPARSELt, for others, take a workspace that is not known without such a GPU",
         )
-    kept = [(layer, layer.weight) for layer in layers]
-    for layer, weight in kept:
-        with torch.no_grad():
-            sparse = SparseSemiStructuredTensorCUTLASS.from_dense(pruned(weight.detach()))
-        layer.weight = nn.Parameter(sparse, requires_grad=False)
-    if not target.undoes:
-        drop_from(target.optimizers, [weight for _, weight in kept])
-        kept.clear()
-
-    def undo() -> None:
-        for layer, weight in kept:
-            layer.weight = weight
-
-    return undo
 
 
 def pruned(weight: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,8 @@ from .qat import GROUP
 from .registry import Stage, lever
 from .replacing import unshared
 from .target import CannotApply, Target, Undo, needs
+from .transposed import as_linear
+from .wrapping import together
 
 KINDS = ("int8", "fp8", "int4", "int8-int4")
 
@@ -28,24 +30,38 @@ def apply(target: Target, value: Any, name: str) -> Undo:
         raise CannotApply(name, f"the value is one of {', '.join(KINDS)}, got {value!r}")
     with needs(name, "torchao"):
         from torchao import quantization
+    turned = as_linear(target)
     # A weight that the embeddings share would be there twice, once quantized.
     layers = list(unshared(target.model, nn.Linear).values())
     if value in ("int4", "int8-int4"):
         layers = [layer for layer in layers if layer.in_features % GROUP == 0]
-    if not layers:
-        raise CannotApply(name, "the model has no linear layers that torchao could quantize")
-    if value == "int4" and any(layer.weight.dtype != torch.bfloat16 for layer in layers):
-        raise CannotApply(name, "torchao's int4 kernels need weights in bf16: apply `pure-bf16` first")
+    try:
+        if not layers:
+            raise CannotApply(name, "the model has no linear layers that torchao could quantize")
+        if value == "int4" and any(layer.weight.dtype != torch.bfloat16 for layer in layers):
+            raise CannotApply(name, "torchao's int4 kernels need weights in bf16: apply `pure-bf16` first")
+        restore = quantized(target, layers, _config(quantization, value), name)
+    except CannotApply:
+        turned()
+        raise
+    return together([turned, restore])
+
+
+def quantized(target: Target, layers: list[nn.Linear], config: Any, name: str) -> Undo:
+    """Quantize the weights of these layers."""
+    from torchao.quantization import quantize_
+
     kept = [(layer, layer.weight, layer.weight.data) for layer in layers]
     chosen = {id(layer) for layer in layers}
     try:
         with _without_gradients(target.model):
-            quantization.quantize_(
-                target.model, _config(quantization, value), lambda module, _path: id(module) in chosen
-            )
+            quantize_(target.model, config, lambda module, _path: id(module) in chosen)
     except Exception as error:
         _restore(kept)
         raise CannotApply(name, f"torchao refuses: {type(error).__name__}: {error}") from error
+    for layer in layers:
+        # A description of the weight that cannot be pickled: the model could not be saved as a whole.
+        layer.__dict__.pop("extra_repr", None)
     if not target.undoes:
         drop_from(target.optimizers, [weight for layer, weight, _ in kept if layer.weight is not weight])
         kept.clear()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -71,6 +73,17 @@ class Comparison:
                 f"{_core.format_size(side.weights):>12}{peak:>12}".rstrip()
             )
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from .comparison_page import element
+
+        return element(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the comparison as a page that needs no network."""
+        from .comparison_page import page
+
+        Path(path).write_text(page(self), "utf-8")
 
 
 def compare(

@@ -37,6 +37,8 @@ def distill(
     weight: float = 0.5,
     features: Mapping[str, str] | None = None,
     feature_weight: float = 1.0,
+    attentions: Mapping[str, str] | None = None,
+    attention_weight: float = 1.0,
     offload: bool = False,
     **options: Any,
 ) -> Step:
@@ -45,8 +47,10 @@ def distill(
     `call(model, batch)` returns a model's outputs; the default passes the first entry of a tuple, or a
     dictionary without its labels. `loss(outputs, batch)` is the student's own loss, as for `Step`, with a
     share of `1 - weight`; without it the teacher alone teaches. `features` maps modules of the student to
-    modules of the teacher whose outputs have the same shape. `offload` keeps the teacher's repeated blocks in
-    host memory. Other options are those of `Step`.
+    modules of the teacher whose outputs have the same shape. `attentions` does so for attention: where both
+    modules return attention weights beside their output, these are compared, and otherwise the places at
+    which their outputs are large, whatever the number of channels. `offload` keeps the teacher's repeated
+    blocks in host memory. Other options are those of `Step`.
     """
     if temperature <= 0:
         raise ValueError(f"`temperature` is {temperature}, but has to be above 0")
@@ -56,13 +60,14 @@ def distill(
         raise ValueError("the teacher and the student are the same module")
     distillation = _Distillation(
         teacher,
-        student,
         loss,
         call or outputs_of,
         temperature,
         weight if loss else 1.0,
-        features or {},
-        feature_weight,
+        [
+            _Matched(teacher, student, "features", features or {}, feature_weight, feature_distance),
+            _Matched(teacher, student, "attentions", attentions or {}, attention_weight, attention_distance),
+        ],
     )
     if offload:
         _offload(teacher, next((each.device for each in student.parameters()), torch.device("cpu")))
@@ -75,29 +80,23 @@ class _Distillation:
     def __init__(
         self,
         teacher: nn.Module,
-        student: nn.Module,
         loss: Callable[[Any, Any], Any] | None,
         call: Call,
         temperature: float,
         weight: float,
-        features: Mapping[str, str],
-        feature_weight: float,
+        matched: Sequence[_Matched],
     ) -> None:
         self._teacher = teacher.eval()
         self._loss, self._call = loss, call
-        self._temperature, self._weight, self._feature_weight = temperature, weight, feature_weight
-        self._pairs = [
-            (_module(student, "student", ours), _module(teacher, "teacher", theirs))
-            for ours, theirs in features.items()
-        ]
+        self._temperature, self._weight, self._matched = temperature, weight, matched
 
     def losses(self, student: nn.Module, batch: Any) -> dict[str, Any]:
         """Return the losses by name, each as a sum and its count."""
-        with torch.no_grad(), _outputs([theirs for _, theirs in self._pairs]) as seen:
+        with torch.no_grad(), _outputs([theirs for each in self._matched for theirs in each.theirs]) as seen:
             # The teacher keeps its own precision.
             kind = next((each.dtype for each in self._teacher.parameters()), torch.float32)
             taught = logits_of(self._call(self._teacher, _in_precision(batch, kind)))
-        with _outputs([ours for ours, _ in self._pairs]) as felt:
+        with _outputs([ours for each in self._matched for ours in each.ours]) as felt:
             outputs = self._call(student, batch)
         logits = logits_of(outputs)
         if logits.shape != taught.shape:
@@ -109,15 +108,78 @@ class _Distillation:
         losses: dict[str, Any] = {"teacher": (self._weight * soft, rows)}
         if self._loss is not None:
             losses["own"] = _times(self._loss(outputs, batch), 1 - self._weight)
-        for place, (ours, theirs) in enumerate(zip(felt, seen, strict=True)):
-            if ours.shape != theirs.shape:
-                raise ValueError(
-                    f"features have the shapes {tuple(ours.shape)} and {tuple(theirs.shape)}; name modules whose "
-                    "outputs have the same shape, such as a projection of the student's"
-                )
-            distance = (ours.float() - theirs.float()).square().flatten(1).mean(1).sum()
-            losses[f"features.{place}"] = (self._feature_weight * distance, len(ours))
+        pairs = iter(zip(felt, seen, strict=True))
+        for each in self._matched:
+            for place in range(len(each.ours)):
+                distances = each.distance(*next(pairs))
+                losses[f"{each.name}.{place}"] = (each.weight * distances.sum(), len(distances))
         return losses
+
+
+class _Matched:
+    """Pairs of modules whose outputs are compared."""
+
+    def __init__(
+        self,
+        teacher: nn.Module,
+        student: nn.Module,
+        name: str,
+        pairs: Mapping[str, str],
+        weight: float,
+        distance: Callable[[Any, Any], torch.Tensor],
+    ) -> None:
+        self.name, self.weight, self.distance = name, weight, distance
+        self.ours = [_module(student, "student", name, ours) for ours in pairs]
+        self.theirs = [_module(teacher, "teacher", name, theirs) for theirs in pairs.values()]
+
+
+def feature_distance(ours: Any, theirs: Any) -> torch.Tensor:
+    """Return the mean squared difference of two modules' outputs, for each sample."""
+    ours, theirs = _first(ours), _first(theirs)
+    if ours.shape != theirs.shape:
+        raise ValueError(
+            f"features have the shapes {tuple(ours.shape)} and {tuple(theirs.shape)}; name modules whose "
+            "outputs have the same shape, such as a projection of the student's"
+        )
+    return (ours.float() - theirs.float()).square().flatten(1).mean(1)
+
+
+def attention_distance(ours: Any, theirs: Any) -> torch.Tensor:
+    """Return the mean squared difference of two modules' attention, for each sample."""
+    weights = _weights(ours), _weights(theirs)
+    if weights[0] is not None and weights[1] is not None:
+        # Models of different width have different numbers of heads.
+        maps = [each.float().mean(1) if each.dim() == 4 else each.float() for each in weights]
+    else:
+        maps = [_map(_first(each)) for each in (ours, theirs)]
+    if maps[0].shape != maps[1].shape:
+        raise ValueError(
+            f"attention has the shapes {tuple(maps[0].shape)} and {tuple(maps[1].shape)}; name modules whose "
+            "outputs have as many places: feature maps of the same size, or as many tokens"
+        )
+    return (maps[0] - maps[1]).square().flatten(1).mean(1)
+
+
+def _map(output: torch.Tensor) -> torch.Tensor:
+    """Return how large an output is at each place, with norm 1 (Zagoruyko and Komodakis, 2017).
+
+    Channels are the second side of feature maps, and the last one of tokens.
+    """
+    if output.dim() < 3:
+        raise ValueError(f"an output of the shape {tuple(output.shape)} has no places to attend to")
+    energy = output.float().square().mean(1 if output.dim() > 3 else -1).flatten(1)
+    return functional.normalize(energy, dim=1)
+
+
+def _first(output: Any) -> torch.Tensor:
+    return output[0] if isinstance(output, tuple) else output
+
+
+def _weights(output: Any) -> torch.Tensor | None:
+    """Return the attention weights that a module returns beside its output, if it does."""
+    found = output[1] if isinstance(output, tuple) and len(output) > 1 else None
+    is_square = isinstance(found, torch.Tensor) and found.dim() in (3, 4) and found.is_floating_point()
+    return found if is_square else None
 
 
 def outputs_of(model: nn.Module, batch: Any) -> Any:
@@ -176,13 +238,13 @@ class _SoftLoss(torch.autograd.Function):
 
 
 @contextlib.contextmanager
-def _outputs(modules: Sequence[nn.Module]) -> Iterator[list[torch.Tensor]]:
+def _outputs(modules: Sequence[nn.Module]) -> Iterator[list[Any]]:
     """Collect the outputs of modules, in the order in which they were named."""
     seen: list[Any] = [None] * len(modules)
 
     def keep(place: int) -> Callable[..., None]:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            seen[place] = output[0] if isinstance(output, tuple) else output
+            seen[place] = output
 
         return hook
 
@@ -194,13 +256,13 @@ def _outputs(modules: Sequence[nn.Module]) -> Iterator[list[torch.Tensor]]:
             hook.remove()
     missing = [type(module).__name__ for module, output in zip(modules, seen, strict=True) if output is None]
     if missing:
-        raise ValueError(f"the forward pass did not call the module named in `features`: {missing[0]}")
+        raise ValueError(f"the forward pass did not call a module that is to be compared: {missing[0]}")
 
 
-def _module(model: nn.Module, whose: str, name: str) -> nn.Module:
+def _module(model: nn.Module, whose: str, option: str, name: str) -> nn.Module:
     known = dict(model.named_modules())
     if name not in known:
-        raise ValueError(f"the {whose} has no module `{name}`, which `features` names")
+        raise ValueError(f"the {whose} has no module `{name}`, which `{option}` names")
     return known[name]
 
 

@@ -31,8 +31,9 @@
 //! ## References
 //! - [torch.amp](https://docs.pytorch.org/docs/stable/amp.html)
 
-use memfit_source::{Flags, OpKind};
+use memfit_source::OpKind;
 
+use crate::query::trained_in_half;
 use crate::rule::{Context, Findings, Fixes, Rule, Severity};
 
 pub(super) static RULE: Rule = Rule {
@@ -61,32 +62,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     if !real {
         return;
     }
-    for call in &facts.calls {
-        let cast = call.receiver.as_ref().filter(|receiver| {
-            (call.is_method("half") || call.is_method("to"))
-                && receiver.value.is_module()
-                && call.result.is(Flags::HALF)
-                && !receiver.value.is(Flags::HALF)
-        });
-        let Some(receiver) = cast.filter(|_| call.site.guard.is_none() || call.site.guard == step.site.guard)
-        else {
-            continue;
-        };
-        // A model converted at its creation has the name that it is bound to.
-        let (start, _) = facts.line_start(call.span.start);
-        let before = facts.text[start as usize..call.span.start as usize].trim();
-        let model = before.strip_suffix('=').map_or(context.slice(receiver.span), str::trim);
-        // Trained models: those with parameters in an optimizer, or otherwise those that are called.
-        let optimized = facts.calls.iter().any(|other| {
-            matches!(other.result.kind, memfit_source::Kind::Optimizer)
-                && other
-                    .arguments
-                    .iter()
-                    .any(|argument| context.slice(argument.value_span).starts_with(&format!("{model}.")))
-        });
+    for call in trained_in_half(context) {
+        let guarded = call.site.guard.is_some() && call.site.guard != step.site.guard;
         let same =
             call.site.function == step.site.function || call.site.function == facts.ops[0].site.function;
-        if !optimized || !same {
+        if guarded || !same {
             continue;
         }
         findings

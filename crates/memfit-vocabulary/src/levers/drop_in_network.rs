@@ -10,10 +10,10 @@ pub(super) const LEVER: Declaration = Declaration {
         (Lever::PruneChannels, "the network is replaced"),
         (Lever::LighterConvolutions, "the network is replaced"),
     ],
-    brief: "a network of torchvision in the place of the model's layers",
+    brief: "another network in the place of the model's layers",
     docs: Docs::new(
         "name",
-        "the layers of a classifier of images are replaced by a network of torchvision, by its name there, with as many classes; its weights begin random",
+        "the layers of a classifier of images are replaced by a network of torchvision, by its name there, or of timm, as `\"timm/NAME\"`, with as many classes; its weights begin random",
     ),
     ..Declaration::new("drop-in-network", Stage::Model, Label::ChangesTraining)
 };

@@ -1,0 +1,28 @@
+//! LoRA adapters of peft on frozen weights in int8 of torchao.
+
+use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
+
+pub(super) const LEVER: Declaration = Declaration {
+    harm: Harm::Model,
+    excludes: &[
+        (Lever::Lora, "a layer has one kind of adapter"),
+        (Lever::Dora, "a layer has one kind of adapter"),
+        (Lever::PeftQlora, "a layer has one kind of adapter"),
+        (Lever::TrainOnly, "`torchao-qlora` chooses what is trained beside its adapters"),
+        (Lever::LowRankGradients, "adapters have a low rank already"),
+        (Lever::QuantizedBase, "a weight has one data type"),
+        (Lever::QuantizedWeights, "a weight has one data type"),
+        (Lever::TorchaoWeights, "a weight has one data type"),
+        (Lever::SemiStructured, "a weight has one data type"),
+        (Lever::Qat, "a layer is replaced once"),
+        (Lever::Float8Training, "a layer is replaced once"),
+        (Lever::PruneMasks, "peft's adapters take the layers' place"),
+        (Lever::Shard, "adapters beside a shard are not sharded with it"),
+    ],
+    brief: "peft's LoRA adapters on weights in int8 of torchao",
+    docs: Docs::new(
+        "rank",
+        "LoRA adapters of the library peft on frozen weights in int8 of the library torchao; both have to be installed",
+    ),
+    ..Declaration::new("torchao-qlora", Stage::Model, Label::ChangesTraining)
+};
