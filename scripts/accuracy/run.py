@@ -140,13 +140,16 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="also those that have a result for this code")
     parser.add_argument("--page", action="store_true", help="only write the page")
     args = parser.parse_args()
+    if args.page:
+        TARGET.write_text(page.text(page.all_figures()))
+        return
     found = figures.results()
     code = code_of()
     given = dict(pair.split("=", 1) for pair in args.environment)
     pythons = {torch_of(path): path for name, path in given.items() if name[0].isdigit()}
     pythons = pythons or {torch_of(sys.executable): sys.executable}
     left = []
-    for source in [] if args.page else figures.sources():
+    for source in figures.sources():
         for case in source["run"]:
             key = figures.key_of(source, case)
             known = found.get(key)
