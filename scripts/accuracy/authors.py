@@ -2,10 +2,11 @@
 
     python authors.py [--on-device] [--without MODULE…] [--call EXPRESSION…] SCRIPT [ARGUMENT…]
 
-The working folder is a checkout of the author's repository; SCRIPT is a file in it, or a module's dotted name.
-With `--call` the script is imported, and the expressions are evaluated among its names: functions that a hosted
-service would call. `--without` replaces a module that draws or reaches a service by one that does nothing.
-`--on-device` makes weights on the GPU, where the author moves them there: the host could not hold them.
+The working folder is a checkout of the author's repository; SCRIPT is a file in it, or a module's dotted
+name. With `--call` the script is imported, and the expressions are evaluated among its names: functions
+that a hosted service would call. `--without` replaces a module that draws or reaches a service by one that
+does nothing. `--on-device` makes weights on the GPU, where the author moves them there: the host could not
+hold them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import importlib
+import importlib.metadata
 import importlib.util
 import runpy
 import sys
@@ -26,6 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import torch
 from measured import peak_of, report
 
+INSTALLED = importlib.metadata.version
+
 
 def on_dump(name: str) -> None:
     """Report a snapshot's peaks under its file's stem, as they are computed from a published one."""
@@ -36,6 +40,14 @@ def on_dump(name: str) -> None:
 
 def at_end() -> None:
     report(allocated=torch.cuda.max_memory_allocated(), reserved=torch.cuda.max_memory_reserved())
+
+
+def version_of(name: str) -> str:
+    """Return a distribution's version; "0" for the checkout's own packages, which are not installed."""
+    try:
+        return INSTALLED(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "0"
 
 
 def imported(script: str) -> ModuleType:
@@ -65,6 +77,7 @@ def main() -> None:
     sys.path[1:1] = [str(folder) for folder in folders if folder.is_dir()]
     for name in args.without:
         sys.modules[name] = MagicMock(name=name)
+    importlib.metadata.version = version_of
     torch.cuda.memory._dump_snapshot = lambda filename="dump_snapshot.pickle", *_: on_dump(str(filename))
     atexit.register(at_end)
     if args.on_device:

@@ -1,8 +1,10 @@
 """BERT-Large in transformers' Trainer, as transformers' page on memory measured it.
 
-    python bert_trainer.py idle|loaded|train [--batch N] [--accumulate N] [--fp16] [--checkpointing] [--adafactor]
+    python bert_trainer.py idle|loaded|train [--batch N] [--accumulate N] [--fp16] [--checkpointing]
+    [--adafactor]
 
-Reports the memory of the device in use at the end, as NVML counts it: 512 random sequences of 512 tokens, one epoch.
+Reports the memory of the device in use at the end, as NVML counts it: 512 random sequences of 512 tokens,
+one epoch.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ ROOT = HERE.parents[1]
 CASES = HERE / "cases"
 RESULTS = ROOT / "measurements" / "accuracy.json"
 KINDS = ("allocated", "reserved", "device", "fits", "time")
+MIB = 1 << 20
 BYTES = {"MiB": 1 << 20, "GiB": 1 << 30, "GB": 10**9, "1000 MiB": 1000 << 20, "B": 1}
 REQUIRED = ("name", "repository", "card", "card_stated", "torch", "torch_stated", "code", "derivation", "run")
 # `authors`: the published code itself runs. `package`: the model is the published package's own, the loop is
@@ -77,6 +78,12 @@ def sources(folder: Path = CASES) -> list[dict[str, Any]]:
             missing = [name for name in REQUIRED if name not in merged]
             if missing or merged["code"] not in CODE:
                 raise ValueError(f"{path.name}: {merged.get('name')}: {missing or merged['code']}")
+            for case in merged["run"]:
+                names = [row["name"] for row in rows_of(case)]
+                if len(set(names)) < len(names):
+                    raise ValueError(
+                        f"{path.name}: {merged['name']}: {case['name']}: two figures of one name"
+                    )
             found.append(merged)
     return found
 
@@ -113,10 +120,12 @@ def key_of(source: dict[str, Any], case: dict[str, Any]) -> str:
     return f"{source['name']} | {case['name']}"
 
 
-def found_value(row: dict[str, Any], result: dict[str, Any]) -> tuple[float | None, float | None, float | None]:
+def found_value(
+    row: dict[str, Any], result: dict[str, Any]
+) -> tuple[float | None, float | None, float | None]:
     """Return a figure's value in a result, and its interval where there is one.
 
-    `report:NAME` is a field of memfit's answer; anything else is what the script printed, matched when it ran.
+    `report:NAME` is a field of memfit's answer; anything else was read from what the script printed.
     """
     if row["read"].startswith("report:"):
         value = result.get("report", {}).get(row["read"].removeprefix("report:"))

@@ -1,9 +1,9 @@
 """A model of OpenMMLab's in its own training step: `python openmmlab.py mmseg|mmaction CONFIG [STEPS]`.
 
-CONFIG is a file of the package's own configs; batch, input size, model and optimizer are the ones it states. The
-inputs are made up, as large as the pipeline crops them. The step runs under DistributedDataParallel, as published,
-with one process: synchronised batch normalisation is the plain one then. mmcv is the one without compiled operators;
-a model that calls one of those cannot run here.
+CONFIG is a file of the package's own configs; batch, input size, model and optimizer are the ones it
+states. The inputs are made up, as large as the pipeline crops them. The step runs under
+DistributedDataParallel, as published, with one process: synchronised batch normalisation is the plain one
+then. mmcv is the one without compiled operators; a model that calls one of those cannot run here.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from unittest.mock import MagicMock
 
 sys.modules["mmcv._ext"] = MagicMock(name="mmcv._ext")
 
-import torch
-from measured import report
-from mmcv import Config
-from mmcv.runner import build_optimizer
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+import torch  # noqa: E402
+from measured import report  # noqa: E402
+from mmcv import Config  # noqa: E402
+from mmcv.runner import build_optimizer  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 Data = dict[str, Any]
 
@@ -76,7 +76,9 @@ def segmentation(config: Config) -> tuple[nn.Module, Data]:
 def shape_of(pipeline: list[Data]) -> tuple[int, int, int, int]:
     """Return the clips, frames, height and width that a training pipeline makes."""
     sampled = next(each for each in pipeline if "SampleFrames" in each["type"])
-    sizes = [each for each in pipeline if each["type"] in ("Resize", "RandomCrop") and each.get("keep_ratio", True)]
+    sizes = [
+        each for each in pipeline if each["type"] in ("Resize", "RandomCrop") and each.get("keep_ratio", True)
+    ]
     fixed = [each for each in pipeline if each["type"] == "Resize" and each.get("keep_ratio") is False]
     if fixed:
         width, height = fixed[-1]["scale"]

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import ablation_table
-import consumer_speed
 import datacenter_speed
 import throughput
 import tomllib
@@ -19,7 +18,11 @@ sys.path.insert(0, str(HERE.parent / "cards"))
 MEASUREMENTS = ROOT / "measurements"
 TIMM = "huggingface/pytorch-image-models"
 # What each source states of its torch.
-NVIDIA = {"resnet50": "container 21.03", "resnext101-32x4d": "a container of 2020", "bert-large": "container 19.07"}
+NVIDIA = {
+    "resnet50": "container 21.03",
+    "resnext101-32x4d": "a container of 2020",
+    "bert-large": "container 19.07",
+}
 DATACENTER = {
     "video": ("karpathy/build-nanogpt", "2.3", "a nightly of June 2024"),
     "blog": ("pytorch.org/blog", "2.0", "2.0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Sequence
 
@@ -34,6 +35,13 @@ release of torch that they state. All else is *otherwise*. Errors are of the est
 *Rounded*: within half a unit of the last published digit. *Under*: found less than published, beyond that rounding;
 it is the error that costs a run. *Inside*: the published figure is inside memfit's interval, where there is one.
 """
+
+PEERS = """The course's language model in single precision, allocated peaks of published snapshots, by
+`python scripts/accuracy/peers.py`; *under* leaves out differences of less than 0.1 %. Not compared: DeepSpeed's
+estimators, whose model states leave activations out as accelerate's do, xMem and torch-preflight, which has no peak.
+
+"""
+ROUNDING = 0.001
 
 
 def all_figures() -> list[Figure]:
@@ -92,7 +100,9 @@ def by_source(found: Sequence[Figure]) -> str:
         cells = [source, f"{s.figures}", middle, percent(s.worst), str(s.under), first.code]
         cells += [f"{first.torch_stated} → {used}", f"{first.card_stated} → {cards}"]
         lines.append(f"| {' | '.join(cells)} |")
-    middle = f"The median of the {len(medians)} medians is {statistics.median(medians):.2%}." if medians else ""
+    middle = (
+        f"The median of the {len(medians)} medians is {statistics.median(medians):.2%}." if medians else ""
+    )
     return "\n".join([middle, "", *lines]) if medians else "\n".join(lines)
 
 
@@ -109,6 +119,29 @@ def remarks(found: Sequence[Figure]) -> str:
         lines += [f"  - {case['name']}: {case['differs']}" for case in source["run"] if "differs" in case]
         lines += [f"  - *miss*, {case['name']}: {case['miss']}" for case in source["run"] if "miss" in case]
     return "\n".join(lines)
+
+
+def peers() -> str:
+    """Return what other tools say of the same published peaks, beside memfit's answer."""
+    path = figures.ROOT / "measurements" / "accuracy-peers.json"
+    if not path.exists():
+        return "Not run yet: `python scripts/accuracy/peers.py`."
+    found = {each.case: each for each in figures.from_cases(figures.results()) if each.name == "allocated"}
+    lines = ["| tool | cases | median error | worst | under |", "|---" * 5 + "|"]
+    cases: dict[str, None] = {}
+    for name, peer in json.loads(path.read_text())["peers"].items():
+        rows = list(peer["cases"].values())
+        cases |= dict.fromkeys(peer["cases"])
+        errors = [abs(row["found"] / row["published"] - 1) for row in rows]
+        under = sum(row["found"] < row["published"] * (1 - ROUNDING) for row in rows)
+        middle, worst = statistics.median(errors), max(errors)
+        lines.append(f"| {name} {peer['version']} | {len(rows)} | {middle:.1%} | {worst:.1%} | {under} |")
+    ours = [found[name] for name in cases if name in found and found[name].error is not None]
+    if ours:
+        s = summary.of(ours)
+        under = sum((each.found or 0) < each.published * (1 - ROUNDING) for each in ours)
+        lines.append(f"| memfit run | {len(ours)} | {s.median:.1%} | {s.worst:.1%} | {under} |")
+    return PEERS + "\n".join(lines)
 
 
 def number(each: Figure, value: float | None) -> str:
@@ -150,6 +183,8 @@ def text(found: Sequence[Figure]) -> str:
         fits(found),
         "\n## Sources\n",
         by_source(found),
+        "\n## Other tools on the same cases\n",
+        peers(),
         "\n## How the numbers were read, and where a case differs\n",
         remarks(found),
         "\n## All figures\n",

@@ -3,11 +3,12 @@
     python scripts/accuracy/run.py [--environment 2.6=PYTHON]… [--mirror FOLDER] [--only WORDS] [--again]
     python scripts/accuracy/run.py --page
 
-A case runs if it has no result for the code that is checked out; its result is written as soon as it is there, so
-the command can be stopped and started again. A source names the release of torch, and the nearest of the given
-interpreters runs it; some name an interpreter that has the packages of requirements.md. FOLDER has `owner+name/repo` (a git directory) or `owner+name` (a working tree) of each
-repository whose own code runs; cases whose repository or interpreter is not there are told and left out. `--page` only writes
-the page, from accuracy.json and from the results of the other scripts that the page names.
+A case runs if it has no result for the code that is checked out; its result is written as soon as it is
+there, so the command can be stopped and started again. A source names the release of torch, and the nearest
+of the given interpreters runs it; some name an interpreter by what it has installed. FOLDER has
+`owner+name/repo` (a git directory) or `owner+name` (a working tree) of each repository whose own code runs;
+cases whose repository or interpreter is not there are told and left out. `--page` only writes the page,
+from accuracy.json and from the results of the other scripts that the page names.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def code_of() -> str:
 
 
 def nearest(wanted: str, pythons: dict[str, str]) -> str:
-    """Return the release among `pythons` that is nearest to the one wanted; the newest where none is stated."""
+    """Return the release nearest to the one wanted; the newest where none is stated."""
     versions = sorted(pythons, key=figures.release)
     if not wanted:
         return versions[-1]
@@ -58,9 +59,7 @@ def nearest(wanted: str, pythons: dict[str, str]) -> str:
 
 def memfit() -> str:
     beside = Path(sys.executable).with_name("memfit")
-    found = os.environ.get("MEMFIT_COMMAND") or (
-        str(beside) if beside.is_file() else shutil.which("memfit")
-    )
+    found = os.environ.get("MEMFIT_COMMAND") or (str(beside) if beside.is_file() else shutil.which("memfit"))
     if not found:
         sys.exit("memfit is not installed here")
     return found
