@@ -33,7 +33,8 @@ HOW = """
 *Code and release match*: the authors' own script ran, unmodified unless its remark says otherwise, with the minor
 release of torch that they state. All else is *otherwise*. Errors are of the estimate over the published figure.
 *Rounded*: within half a unit of the last published digit. *Under*: found less than published, beyond that rounding;
-it is the error that costs a run. *Inside*: the published figure is inside memfit's interval, where there is one.
+it is the error that costs a run. *Inside*: the published figure is inside memfit's interval, where there is one; of a device, that is from what is reserved to the
+upper bound.
 """
 
 PEERS = """The course's language model in single precision, allocated peaks of published snapshots, by
@@ -144,6 +145,25 @@ def peers() -> str:
     return PEERS + "\n".join(lines)
 
 
+def waiting() -> str:
+    """Return the sources whose cases are in the data files, and have no result yet."""
+    results = figures.results()
+    lines = []
+    for source in figures.sources():
+        cases = [case for case in source["run"] if figures.key_of(source, case) not in results]
+        if cases:
+            count = sum(len(figures.rows_of(case)) for case in cases)
+            lines.append((source["name"], len(cases), count))
+    if not lines:
+        return "None."
+    total = (
+        f"{sum(count for *_, count in lines)} figures of {len(lines)} sources, which no count above includes."
+    )
+    return "\n".join(
+        [total, "", *(f"- {name}: {cases} cases, {count} figures" for name, cases, count in lines)]
+    )
+
+
 def number(each: Figure, value: float | None) -> str:
     if value is None:
         return ""
@@ -187,6 +207,8 @@ def text(found: Sequence[Figure]) -> str:
         peers(),
         "\n## How the numbers were read, and where a case differs\n",
         remarks(found),
+        "\n## Cases without a result yet\n",
+        waiting(),
         "\n## All figures\n",
         "Memory in MiB.\n",
         rows(found),

@@ -164,6 +164,8 @@ def main() -> None:
                 continue
             version = torch_of(given[name]) if name else nearest(source["torch"], pythons)
             result = run_case(source, case, version, given[name] if name else pythons[version], tree)
+            # Another run may have added to the file.
+            found = figures.results()
             found[key] = {"code": code, **result}
             print(key, result["problem"] or f"{len(result['read'])} figures", flush=True)
             figures.RESULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
