@@ -5,7 +5,7 @@
 #   make test-exhaustive  the Python tests with all of their parameters
 #   make check    formatting, lints, types
 #   make ages     the pages of measurements that are older than the code they measure
-#   make accuracy  published figures, run again on virtual GPUs where there is no result yet; ACCURACY=FOLDER has the sources' repositories; takes 8 GB, and hours
+#   make accuracy  published figures on virtual GPUs, those without a result; ACCURACY=FOLDER has the repositories; hours
 #   make bench    how fast it is, beside what PyTorch has for the purpose
 #   make fuzz     feed the parsers with garbage, FUZZ_SECONDS for each
 #   make properties  all properties with a hundred seeds, where `make test` has one
