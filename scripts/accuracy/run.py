@@ -144,7 +144,8 @@ def main() -> None:
         return
     found = figures.results()
     code = code_of()
-    given = dict(pair.split("=", 1) for pair in args.environment)
+    # Cases run in other folders.
+    given = {name: os.path.abspath(path) for name, path in (pair.split("=", 1) for pair in args.environment)}
     pythons = {torch_of(path): path for name, path in given.items() if name[0].isdigit()}
     pythons = pythons or {torch_of(sys.executable): sys.executable}
     left = []
