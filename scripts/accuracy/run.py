@@ -69,7 +69,7 @@ def command_of(source: dict[str, Any], case: dict[str, Any], python: str, answer
     """Return the command line of a case."""
     card, ranks = case.get("card", source["card"]), case.get("ranks", 1)
     words = [memfit(), "run", "--gpu", card + (f":{ranks}" if ranks > 1 else "")]
-    words += ["--steps", str(case.get("steps", 0)), "--timeout", "8m", "--no-prove", "--show-output"]
+    words += ["--steps", str(case.get("steps", 0)), "--timeout", "20m", "--no-prove", "--show-output"]
     words += ["--json", str(answer), "--", python]
     if ranks > 1:
         words += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
@@ -90,6 +90,8 @@ def fields(answer: Path) -> dict[str, Any]:
         return {}
     document = json.loads(answer.read_text())
     found: dict[str, Any] = {"verdict": document["verdict"]}
+    if document.get("problem"):
+        found["problem"] = document["problem"]["kind"]
     if document["verdict"] in ("fits", "oom"):
         found["fits"] = 1 if document["verdict"] == "fits" else 0
     found |= {name: document["peak"][name] for name in REPORTED if document["peak"].get(name) is not None}
@@ -165,6 +167,10 @@ def main() -> None:
                 continue
             version = torch_of(given[name]) if name else nearest(source["torch"], pythons)
             result = run_case(source, case, version, given[name] if name else pythons[version], tree)
+            # The machine was too slow: that says nothing of the case.
+            if result["report"].get("problem") == "timeout":
+                print(key, "stopped at the time limit", flush=True)
+                continue
             # Another run may have added to the file.
             found = figures.results()
             found[key] = {"code": code, **result}
