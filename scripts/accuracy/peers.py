@@ -67,7 +67,8 @@ def mem_tracker(case: dict[str, Any]) -> int:
     from torch.distributed._tools.mem_tracker import MemTracker
 
     with FakeTensorMode():
-        device = "cuda"
+        # Fake tensors have sizes only; on a host without a driver, those of the GPU cannot be indexed.
+        device = "cpu"
         model = course_lm.build(case["size"], VOCABULARY, case["length"], device)
         optimizer = course_lm.WrittenOutAdamW(model.parameters())
         inputs = torch.randint(0, VOCABULARY, (BATCH, case["length"]), device=device)
@@ -103,9 +104,9 @@ def torchinfo_total(case: dict[str, Any]) -> int:
 
 
 PEERS: dict[str, tuple[str, Callable[[dict[str, Any]], int]]] = {
-    "torch FakeTensorMode and MemTracker": ("torch", mem_tracker),
     "accelerate's estimate": ("accelerate", accelerate_rule),
     "torchinfo": ("torchinfo", torchinfo_total),
+    "torch FakeTensorMode and MemTracker": ("torch", mem_tracker),
 }
 
 
@@ -127,7 +128,7 @@ def main() -> None:
                 flush=True,
             )
         found["peers"][name] = {"version": version, "cases": results}
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
