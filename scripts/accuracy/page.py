@@ -39,7 +39,8 @@ upper bound.
 
 PEERS = """The course's language model in single precision, allocated peaks of published snapshots, by
 `python scripts/accuracy/peers.py`; *under* leaves out differences of less than 0.1 %. Not compared: DeepSpeed's
-estimators, whose model states leave activations out as accelerate's do, xMem and torch-preflight, which has no peak.
+estimators, whose model states leave activations out as accelerate's do, xMem and torch-preflight, which has no peak;
+a tool of the script without a row here has no result yet.
 
 """
 ROUNDING = 0.001
