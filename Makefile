@@ -5,6 +5,7 @@
 #   make test-exhaustive  the Python tests with all of their parameters
 #   make check    formatting, lints, types
 #   make ages     the pages of measurements that are older than the code they measure
+#   make accuracy  published figures on virtual GPUs, those without a result; ACCURACY=FOLDER has the repositories; hours
 #   make bench    how fast it is, beside what PyTorch has for the purpose
 #   make scale    how time and memory grow with layers, ranks, events, files, images
 #   make torture  soak and fault injection of every part; takes hours, SCALE=0.1 for a tenth of them
@@ -35,6 +36,7 @@ FUZZ_SECONDS ?= 20
 TORCH        ?=
 PROGRAMS     ?= 100
 SCALE        ?= 1
+ACCURACY     ?= target/accuracy/mirror
 ARM64        ?= target/arm64
 PYTEST_ARGS  ?= -n 2 --dist loadfile
 BIN          := $(VENV)/bin
@@ -43,7 +45,7 @@ STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
-.PHONY: help demo test test-rust test-python test-exhaustive test-newest check ages bench scale torture fuzz properties parallel models sanitizers mutants differential libraries integrations shrink site vscode vscode-test matrix symbols clean \
+.PHONY: help demo test test-rust test-python test-exhaustive test-newest check ages accuracy bench scale torture fuzz properties parallel models sanitizers mutants differential libraries integrations shrink site vscode vscode-test matrix symbols clean \
         dist dist-again dist-matrix arm64 arm64-machine release-rehearsal release-check release-upload release-page
 .DELETE_ON_ERROR:
 
@@ -84,6 +86,19 @@ check: $(STAMPS)/check $(STAMPS)/memfit
 
 ages:
 	@$(PYTHON) scripts/measurements/index.py
+
+# Two releases of torch, as most sources state them. mmcv without its compiled operators, beside the packages of 2022
+# that were published with it.
+accuracy: requirements/accuracy.txt $(STAMPS)/memfit
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-accuracy-2.6
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-accuracy-2.11
+	$(BIN)/uv pip install --quiet --python $(VENV)-accuracy-2.6/bin/python -r $< torch==2.6.0 torchvision==0.21.0
+	$(BIN)/uv pip install --quiet --python $(VENV)-accuracy-2.11/bin/python -r $< torch==2.11.0 torchvision==0.26.0
+	MMCV_WITH_OPS=0 $(BIN)/uv pip install --quiet --python $(VENV)-accuracy-2.6/bin/python --no-deps --no-build-isolation \
+	    mmcv==1.7.0 mmsegmentation==0.30.0 mmaction2==0.24.1
+	$(BIN)/python scripts/accuracy/run.py --mirror $(ACCURACY) \
+	    --environment 2.6=$(VENV)-accuracy-2.6/bin/python --environment 2.11=$(VENV)-accuracy-2.11/bin/python \
+	    --environment openmmlab=$(VENV)-accuracy-2.6/bin/python --environment transformers=$(VENV)-accuracy-2.6/bin/python
 
 bench: $(STAMPS)/test $(STAMPS)/memfit
 	$(BIN)/python benches/report.py

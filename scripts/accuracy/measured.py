@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 PREFIX = "measured: "
 
@@ -30,21 +31,34 @@ def record() -> None:
     torch.cuda.memory._record_memory_history(context=None, stacks="python", max_entries=1_000_000)
 
 
-def recorded_peak() -> int:
-    """Return the peak of allocated memory since `record`, computed as from a published snapshot.
+def peak_of(snapshot: dict[str, Any]) -> dict[str, int]:
+    """Return the peaks of a snapshot's first recorded device, and what was allocated before its first event.
 
     A snapshot has the actual sizes of blocks at its end, and the requested sizes of earlier events. The
-    initial memory follows by subtraction; the rest is a running sum.
+    initial memory follows by subtraction; the rest is a running sum. Segments are counted in the same way.
     """
+    ends = {
+        "allocated": sum(segment["allocated_size"] for segment in snapshot["segments"]),
+        "reserved": sum(segment["total_size"] for segment in snapshot["segments"]),
+    }
+    signs = {
+        "allocated": {"alloc": 1, "free_completed": -1},
+        "reserved": {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1},
+    }
+    events = next((trace for trace in snapshot["device_traces"] if trace), [])
+    found = {}
+    for metric, at_end in ends.items():
+        change = highest = 0
+        for event in events:
+            change += signs[metric].get(event["action"], 0) * event["size"]
+            highest = max(highest, change)
+        found[metric] = at_end - change + highest
+        found[f"{metric}_before"] = at_end - change
+    return found
+
+
+def recorded_peak() -> int:
+    """Return the peak of allocated memory since `record`, computed as from a published snapshot."""
     import torch
 
-    snapshot = torch.cuda.memory._snapshot()
-    at_end = sum(segment["allocated_size"] for segment in snapshot["segments"])
-    change = highest = 0
-    for event in snapshot["device_traces"][torch.cuda.current_device()]:
-        if event["action"] == "alloc":
-            change += event["size"]
-        elif event["action"] == "free_completed":
-            change -= event["size"]
-        highest = max(highest, change)
-    return at_end - change + highest
+    return peak_of(torch.cuda.memory._snapshot())["allocated"]

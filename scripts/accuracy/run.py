@@ -1,211 +1,184 @@
-"""Run the published cases on virtual cards and write measurements/published-peaks.md.
+"""Run the published cases on virtual GPUs, and write measurements/accuracy.md: `make accuracy`.
 
-    python scripts/accuracy/run.py [--python 2.11=PATH]… [--only WORDS]
+    python scripts/accuracy/run.py [--environment 2.6=PYTHON]… [--mirror FOLDER] [--only WORDS] [--again]
+    python scripts/accuracy/run.py --page
 
-Each case is run with the nearest of the interpreters given (by the release of torch; by default the one
-that runs this), on the card that its source names. Where a source names none, the case says which card is
-assumed.
+A case runs if it has no result for the code that is checked out; its result is written as soon as it is
+there, so the command can be stopped and started again. A source names the release of torch, and the nearest
+of the given interpreters runs it; some name an interpreter by what it has installed. FOLDER has
+`owner+name/repo` (a git directory) or `owner+name` (a working tree) of each repository whose own code runs;
+cases whose repository or interpreter is not there are told and left out. `--page` only writes the page,
+from accuracy.json and from the results of the other scripts that the page names.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+import tempfile
 from pathlib import Path
 from typing import Any
 
-import tomllib
+import figures
+import page
 from measured import parse
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-TARGET = ROOT / "measurements/published-peaks.md"
-RESULTS = ROOT / "measurements/published-peaks.json"
-MIB = 1024**2
-JUDGED_FROM = (2, 11)
-TOLERANCE = {"reserved": 0.02}
-OTHERWISE = 0.01
+sys.path[:0] = [str(HERE.parent / "strangers"), str(HERE.parent / "measurements")]
+
+import index  # noqa: E402
+from mirror import checked_out  # noqa: E402
+
+TARGET = ROOT / "measurements" / "accuracy.md"
+REPORTED = ("allocated", "reserved", "device", "device_upper")
 
 
-NOT_REBUILT = """## Not rebuilt
-
-Published with as good settings, but not tried here:
-
-- kkaitlyn111/cs336-a2-systems (torch 2.6, nine figures): the code of the model is not in the repository.
-- Lightning-AI/litgpt, resource tables (torch 2.1, twenty figures): a LoRA implementation of that time, half of
-  the rows over weights that another library quantises.
-- pytorch/ao, low-bit optimizers (torch 2.4, five figures): the optimizers are another library's.
-- pytorch/torchtitan, Llama 3.1 8B (a nightly of December 2024, six figures): on 8 and 128 GPUs.
-"""
-
-
-@dataclass(frozen=True)
-class Line:
-    """One metric of one case."""
-
-    case: dict[str, Any]
-    metric: str
-    published: float
-    found: float | None
-    torch: str
-    problem: str = ""
-
-    @property
-    def error(self) -> float | None:
-        return None if self.found is None else self.found / self.published - 1
-
-    @property
-    def hit(self) -> bool:
-        return self.error is not None and abs(self.error) <= TOLERANCE.get(self.metric, OTHERWISE)
-
-
-def release(version: str) -> tuple[int, int]:
-    major, minor = version.split("+")[0].split(".")[:2]
-    return int(major), int(minor)
-
-
-def torch_of(python: str) -> str:
-    return subprocess.check_output(
-        [python, "-c", "import torch; print(torch.__version__)"], text=True
-    ).strip()
+def code_of() -> str:
+    """Return the last commit that changed the code which the page measures."""
+    paths = next(each.code for each in index.pages() if each.path == "measurements/accuracy.md")
+    command = ["git", "log", "-1", "--format=%h", "--", *paths, *index.NOT_MEASURED]
+    return subprocess.check_output(command, cwd=ROOT, text=True).strip()
 
 
 def nearest(wanted: str, pythons: dict[str, str]) -> str:
-    """The version among `pythons` that is nearest to the one wanted; the newest where none is stated."""
-    versions = sorted(pythons, key=release)
+    """Return the release nearest to the one wanted; the newest where none is stated."""
+    versions = sorted(pythons, key=figures.release)
     if not wanted:
         return versions[-1]
-    goal = release(wanted)
-    return min(versions, key=lambda v: abs((release(v)[0] - goal[0]) * 100 + release(v)[1] - goal[1]))
+    major, minor = figures.release(wanted)
+    return min(
+        versions,
+        key=lambda v: abs((figures.release(v)[0] - major) * 100 + figures.release(v)[1] - minor),
+    )
 
 
 def memfit() -> str:
     beside = Path(sys.executable).with_name("memfit")
-    found = str(beside) if beside.is_file() else shutil.which("memfit")
+    found = os.environ.get("MEMFIT_COMMAND") or (str(beside) if beside.is_file() else shutil.which("memfit"))
     if not found:
         sys.exit("memfit is not installed here")
     return found
 
 
-def run_case(case: dict[str, Any], version: str, python: str) -> dict[str, Any]:
-    """Run one case: what it measured, in bytes, and with which torch."""
-    ranks = case.get("ranks", 1)
-    command = [memfit(), "run", "--gpu", case["gpu"] + (f":{ranks}" if ranks > 1 else "")]
-    command += ["--steps", "0", "--timeout", "20m", "--show-output", "--", python]
+def command_of(source: dict[str, Any], case: dict[str, Any], python: str, answer: Path) -> list[str]:
+    """Return the command line of a case."""
+    card, ranks = case.get("card", source["card"]), case.get("ranks", 1)
+    words = [memfit(), "run", "--gpu", card + (f":{ranks}" if ranks > 1 else "")]
+    words += ["--steps", str(case.get("steps", 0)), "--timeout", "20m", "--no-prove", "--show-output"]
+    words += ["--json", str(answer), "--", python]
     if ranks > 1:
-        command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    command += [str(HERE / case["script"]), *case["arguments"].split()]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    try:
-        return {"torch": version, "found": parse(done.stdout + "\n" + done.stderr), "problem": ""}
-    except ValueError as error:
-        print(done.stderr[-2000:], file=sys.stderr)
-        return {"torch": version, "found": {}, "problem": f"{error} (status {done.returncode})"}
+        words += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    if case.get("code", source["code"]) != "authors":
+        return [*words, str(HERE / case["script"]), *case.get("arguments", "").split()]
+    words.append(str(HERE / "authors.py"))
+    words += ["--on-device"] if case.get("on_device") else []
+    for name in source.get("without", []):
+        words += ["--without", name]
+    for expression in case.get("call", []):
+        words += ["--call", expression]
+    return [*words, case["script"], *case.get("arguments", "").split()]
 
 
-def lines_of(case: dict[str, Any], result: dict[str, Any]) -> list[Line]:
-    """A line for each metric that was published."""
-    found = result["found"]
-    return [
-        Line(
-            case,
-            metric,
-            value,
-            found[metric] / MIB if metric in found else None,
-            result["torch"],
-            result["problem"],
+def fields(answer: Path) -> dict[str, Any]:
+    """Return what the figures need of memfit's answer."""
+    if not answer.is_file() or not answer.read_text().strip():
+        return {}
+    document = json.loads(answer.read_text())
+    found: dict[str, Any] = {"verdict": document["verdict"]}
+    if document.get("problem"):
+        found["problem"] = document["problem"]["kind"]
+    if document["verdict"] in ("fits", "oom"):
+        found["fits"] = 1 if document["verdict"] == "fits" else 0
+    found |= {name: document["peak"][name] for name in REPORTED if document["peak"].get(name) is not None}
+    if "device" in found:
+        found["device"] = [found["reserved"], found["device"], found["device_upper"]]
+    time = document.get("time") or {}
+    if time.get("step_ms_estimate"):
+        found["step_ms"] = [time["step_ms_low"], time["step_ms_estimate"], time["step_ms_high"]]
+    return found
+
+
+def run_case(
+    source: dict[str, Any], case: dict[str, Any], version: str, python: str, tree: Path
+) -> dict[str, Any]:
+    """Run one case; return what its figures need."""
+    env = {**os.environ, **source.get("environment", {}), **case.get("environment", {})}
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        command = command_of(source, case, python, answer)
+        done = subprocess.run(
+            command, cwd=tree / case.get("folder", ""), env=env, capture_output=True, text=True, check=False
         )
-        for metric, value in case["published"].items()
-    ]
+        output = done.stderr + "\n" + done.stdout
+        report = fields(answer)
+    try:
+        measured = parse(output)
+    except ValueError:
+        measured = {}
+    read = figures.read_output(case, output, measured)
+    problem = "" if read or report.get("fits") is not None else f"status {done.returncode}"
+    if problem:
+        print(output[-3000:], file=sys.stderr)
+    return {"torch": version, "read": read, "report": report, "problem": problem}
 
 
-def row(line: Line) -> str:
-    case = line.case
-    if line.found is None or line.error is None:
-        found, error, verdict = "-", "-", line.problem or "not reported"
-    else:
-        found, error = f"{line.found:,.2f}", f"{line.error:+.2%}"
-        verdict = "hit" if line.hit else "**miss**"
-    metric = line.metric.replace("_", " ")
-    torch = f"{case['torch_stated']} → {line.torch}"
-    card = f"{case['gpu_stated']} → {case['gpu']}"
-    cells = [case["name"], metric, f"{line.published:,.2f}", found, error, verdict, torch, card]
-    return f"| {' | '.join(cells)} |"
-
-
-def table(lines: list[Line]) -> str:
-    head = "| case | metric | published, MiB | memfit, MiB | error | | torch | card |\n" + "|---" * 8 + "|"
-    return "\n".join([head, *(row(line) for line in lines)])
-
-
-def unique(lines: list[Line]) -> list[dict[str, Any]]:
-    """The cases of the lines, each once."""
-    return list({line.case["name"]: line.case for line in lines}.values())
-
-
-def page(lines: list[Line]) -> str:
-    judged = [x for x in lines if x.case["torch"] and release(x.case["torch"]) >= JUDGED_FROM]
-    others = [x for x in lines if x not in judged]
-    remarks = [f"- {case['name']}: {case['differs']}" for case in unique(lines) if "differs" in case]
-    sources = sorted({line.case["source"] for line in lines})
-    hits = sum(line.hit for line in judged)
-    return f"""# Published peaks, and what the virtual card says
-
-Peaks that other people measured on real cards and published, each rebuilt from its stated settings and run
-on the virtual card. Written by `python scripts/accuracy/run.py`; the cases are in
-`scripts/accuracy/cases.toml`.
-
-A hit is within 1 % for allocated memory and within 2 % for reserved memory. `stated → used` says which
-torch and which card the source names, and which ones were used here.
-
-## Measured with torch 2.11 or later: {hits} of {len(judged)} within their bounds
-
-{table(judged)}
-
-## Others, listed apart: measured with another torch than could be run, or one that is not stated
-
-{sum(line.hit for line in others)} of {len(others)} within the same bounds.
-
-{table(others)}
-
-## Where a case differs from what its source states
-
-{chr(10).join(remarks) or "Nowhere."}
-
-{NOT_REBUILT}
-## Sources
-
-{chr(10).join(f"- {source}" for source in sources)}
-"""
+def torch_of(python: str) -> str:
+    show = "import importlib.metadata as m; print(m.version('torch'))"
+    return subprocess.check_output([python, "-c", show], text=True).strip()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--python", action="append", default=[], metavar="VERSION=PATH")
-    parser.add_argument(
-        "--only", help="run only the cases whose name holds this; the others keep their results"
-    )
+    parser.add_argument("--environment", action="append", default=[], metavar="RELEASE=PYTHON")
+    parser.add_argument("--mirror", type=Path, default=ROOT / "target/accuracy/mirror")
+    parser.add_argument("--work", type=Path, default=ROOT / "target/accuracy/checkouts")
+    parser.add_argument("--only", default="", help="only cases whose source or name holds this")
+    parser.add_argument("--again", action="store_true", help="also those that have a result for this code")
+    parser.add_argument("--page", action="store_true", help="only write the page")
     args = parser.parse_args()
-    pythons = dict(pair.split("=", 1) for pair in args.python)
-    pythons = {torch_of(path): path for path in pythons.values()} or {
-        torch_of(sys.executable): sys.executable
-    }
-    cases = tomllib.loads((HERE / "cases.toml").read_text())["case"]
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    for case in cases:
-        if args.only and args.only not in case["name"]:
-            continue
-        version = nearest(case["torch"], pythons)
-        results[case["name"]] = run_case(case, version, pythons[version])
-        for line in lines_of(case, results[case["name"]]):
-            print(row(line), flush=True)
-        RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
-    known = [case for case in cases if case["name"] in results]
-    TARGET.write_text(page([line for case in known for line in lines_of(case, results[case["name"]])]))
+    if args.page:
+        TARGET.write_text(page.text(page.all_figures()))
+        return
+    found = figures.results()
+    code = code_of()
+    # Cases run in other folders.
+    given = {name: os.path.abspath(path) for name, path in (pair.split("=", 1) for pair in args.environment)}
+    pythons = {torch_of(path): path for name, path in given.items() if name[0].isdigit()}
+    pythons = pythons or {torch_of(sys.executable): sys.executable}
+    left = []
+    for source in figures.sources():
+        for case in source["run"]:
+            key = figures.key_of(source, case)
+            known = found.get(key)
+            if args.only not in key or (known and known["code"] == code and not args.again):
+                continue
+            tree: Path | None = ROOT
+            if case.get("code", source["code"]) == "authors":
+                args.work.mkdir(parents=True, exist_ok=True)
+                tree = checked_out(args.mirror, source, args.work)
+            name = source.get("interpreter")
+            if tree is None or (name and name not in given):
+                left.append(key)
+                continue
+            version = torch_of(given[name]) if name else nearest(source["torch"], pythons)
+            result = run_case(source, case, version, given[name] if name else pythons[version], tree)
+            # The machine was too slow: that says nothing of the case.
+            if result["report"].get("problem") == "timeout":
+                print(key, "stopped at the time limit", flush=True)
+                continue
+            # Another run may have added to the file.
+            found = figures.results()
+            found[key] = {"code": code, **result}
+            print(key, result["problem"] or f"{len(result['read'])} figures", flush=True)
+            figures.RESULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    for key in left:
+        print(f"not run, its repository or interpreter is not here: {key}", file=sys.stderr)
+    TARGET.write_text(page.text(page.all_figures()))
 
 
 if __name__ == "__main__":

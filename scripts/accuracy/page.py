@@ -1,0 +1,217 @@
+"""The text of measurements/accuracy.md: a summary over all figures, then the sources, then the rows."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+
+import figures
+import others
+import summary
+from figures import Figure
+
+LABELS = {
+    "allocated": "allocated memory",
+    "reserved": "reserved memory",
+    "device": "memory of the device (`nvidia-smi`)",
+    "fits": "fits or not",
+    "time": "step time",
+}
+HEAD = """# Accuracy: published figures beside memfit's
+
+Figures that other people measured on real GPUs and published, and what `memfit run` says of the same cases on a
+virtual GPU. Nothing was measured on a GPU of the project's own. Written by `python scripts/accuracy/run.py`; the
+cases, with what each source states, how its numbers were read and where a case differs, are in
+`scripts/accuracy/cases/`. Step times and fits are read from the results of the scripts of
+[throughput.md](throughput.md), [consumer-speed.md](consumer-speed.md), [datacenter-speed.md](datacenter-speed.md),
+[ablation.md](ablation.md) and [cards-published.md](cards-published.md), which have their own remarks: some of their
+rows were seen when the clock was made.
+
+"""
+HOW = """
+*Code and release match*: the authors' own script ran, unmodified unless its remark says otherwise, with the minor
+release of torch that they state. All else is *otherwise*. Errors are of the estimate over the published figure.
+*Rounded*: within half a unit of the last published digit. *Under*: found less than published, beyond that rounding;
+it is the error that costs a run. *Inside*: the published figure is inside memfit's interval, where there is one; of a device, that is from what is reserved to the
+upper bound.
+"""
+
+PEERS = """The course's language model in single precision, allocated peaks of published snapshots, by
+`python scripts/accuracy/peers.py`; *under* leaves out differences of less than 0.1 %. Not compared: DeepSpeed's
+estimators, whose model states leave activations out as accelerate's do, xMem and torch-preflight, which has no peak;
+a tool of the script without a row here has no result yet.
+
+"""
+ROUNDING = 0.001
+
+
+def all_figures() -> list[Figure]:
+    return figures.from_cases(figures.results()) + others.figures()
+
+
+def percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.2%}"
+
+
+def overview(found: Sequence[Figure]) -> str:
+    lines = [
+        "| figures | | n | answered | median error | 90th percentile | worst | rounded | under | inside |",
+        "|---" * 10 + "|",
+    ]
+    for kind in figures.KINDS:
+        if kind == "fits":
+            continue
+        for title, match in (("code and release match", True), ("otherwise", False)):
+            chosen = [each for each in found if each.kind == kind and each.matches is match]
+            if not chosen:
+                continue
+            s = summary.of(chosen)
+            inside = f"{s.inside} of {s.intervals}" if s.intervals else ""
+            cells = [LABELS[kind], title, str(s.figures), str(s.answered)]
+            cells += [percent(s.median), percent(s.ninetieth), percent(s.worst)]
+            cells += [str(s.rounded), str(s.under), inside]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def fits(found: Sequence[Figure]) -> str:
+    v = summary.verdicts(found)
+    return (
+        f"Of {v.statements} published fits and failures, {v.answered} are answered and {v.agree} agree. "
+        f"**False fits** (published to fail, answered to fit): {v.false_fits}. "
+        f"False failures: {v.false_failures}."
+    )
+
+
+def by_source(found: Sequence[Figure]) -> str:
+    """Return one row per source, so that a long table of one source does not outweigh the others."""
+    lines = [
+        "| source | figures | median error | worst | under | code | torch | card |",
+        "|---" * 8 + "|",
+    ]
+    medians = []
+    for source in dict.fromkeys(each.source for each in found):
+        rows = [each for each in found if each.source == source]
+        s, v, first = summary.of(rows), summary.verdicts(rows), rows[0]
+        if s.median is not None:
+            medians.append(s.median)
+        middle = percent(s.median) if not v.statements else f"{v.agree} of {v.answered} agree"
+        used = ", ".join(sorted({each.torch_used for each in rows} - {""})) or "not kept"
+        cards = ", ".join(sorted({each.card_used for each in rows}))
+        cells = [source, f"{s.figures}", middle, percent(s.worst), str(s.under), first.code]
+        cells += [f"{first.torch_stated} → {used}", f"{first.card_stated} → {cards}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    middle = (
+        f"The median of the {len(medians)} medians is {statistics.median(medians):.2%}." if medians else ""
+    )
+    return "\n".join([middle, "", *lines]) if medians else "\n".join(lines)
+
+
+def remarks(found: Sequence[Figure]) -> str:
+    """Return what the data files say of each source that has figures here."""
+    present = {each.source for each in found}
+    lines = []
+    for source in figures.sources():
+        if source["name"] not in present:
+            continue
+        lines.append(f"- **{source['name']}**: {source['derivation']}.")
+        if "differs" in source:
+            lines.append(f"  - {source['differs']}")
+        lines += [f"  - {case['name']}: {case['differs']}" for case in source["run"] if "differs" in case]
+        lines += [f"  - *miss*, {case['name']}: {case['miss']}" for case in source["run"] if "miss" in case]
+    return "\n".join(lines)
+
+
+def peers() -> str:
+    """Return what other tools say of the same published peaks, beside memfit's answer."""
+    path = figures.ROOT / "measurements" / "accuracy-peers.json"
+    if not path.exists():
+        return "Not run yet: `python scripts/accuracy/peers.py`."
+    found = {each.case: each for each in figures.from_cases(figures.results()) if each.name == "allocated"}
+    lines = ["| tool | cases | median error | worst | under |", "|---" * 5 + "|"]
+    cases: dict[str, None] = {}
+    for name, peer in json.loads(path.read_text())["peers"].items():
+        rows = list(peer["cases"].values())
+        cases |= dict.fromkeys(peer["cases"])
+        errors = [abs(row["found"] / row["published"] - 1) for row in rows]
+        under = sum(row["found"] < row["published"] * (1 - ROUNDING) for row in rows)
+        middle, worst = statistics.median(errors), max(errors)
+        lines.append(f"| {name} {peer['version']} | {len(rows)} | {middle:.1%} | {worst:.1%} | {under} |")
+    ours = [found[name] for name in cases if name in found and found[name].error is not None]
+    if ours:
+        s = summary.of(ours)
+        under = sum((each.found or 0) < each.published * (1 - ROUNDING) for each in ours)
+        lines.append(f"| memfit run | {len(ours)} | {s.median:.1%} | {s.worst:.1%} | {under} |")
+    return PEERS + "\n".join(lines)
+
+
+def waiting() -> str:
+    """Return the sources whose cases are in the data files, and have no result yet."""
+    results = figures.results()
+    lines = []
+    for source in figures.sources():
+        cases = [case for case in source["run"] if figures.key_of(source, case) not in results]
+        if cases:
+            count = sum(len(figures.rows_of(case)) for case in cases)
+            lines.append((source["name"], len(cases), count))
+    if not lines:
+        return "None."
+    total = (
+        f"{sum(count for *_, count in lines)} figures of {len(lines)} sources, which no count above includes."
+    )
+    return "\n".join(
+        [total, "", *(f"- {name}: {cases} cases, {count} figures" for name, cases, count in lines)]
+    )
+
+
+def number(each: Figure, value: float | None) -> str:
+    if value is None:
+        return ""
+    if each.kind == "fits":
+        return "fits" if value else "does not fit"
+    return f"{value:,.2f} ms" if each.kind == "time" else f"{value / 2**20:,.2f}"
+
+
+def rows(found: Sequence[Figure]) -> str:
+    lines = [
+        "| source | case | figure | published | memfit | error | interval |",
+        "|---" * 7 + "|",
+    ]
+    for each in found:
+        error = each.problem if each.error is None else f"{each.error:+.2%}"
+        if each.kind == "fits" and each.found is not None:
+            error = "" if each.found == each.published else "**differs**"
+        interval = f"{number(each, each.low)} to {number(each, each.high)}" if each.low is not None else ""
+        cells = [each.source.partition("@")[0], each.case, f"{each.name}, {each.kind}"]
+        cells += [number(each, each.published), number(each, each.found), error, interval]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def text(found: Sequence[Figure]) -> str:
+    """Return the page."""
+    documents = {each.source for each in found}
+    repositories = {each.repository for each in found}
+    counts = (
+        f"**{len(found)} figures from {len(documents)} documents of {len(repositories)} repositories or "
+        f"publications.**\n"
+    )
+    parts = [
+        HEAD + counts,
+        overview(found),
+        HOW,
+        fits(found),
+        "\n## Sources\n",
+        by_source(found),
+        "\n## Other tools on the same cases\n",
+        peers(),
+        "\n## How the numbers were read, and where a case differs\n",
+        remarks(found),
+        "\n## Cases without a result yet\n",
+        waiting(),
+        "\n## All figures\n",
+        "Memory in MiB.\n",
+        rows(found),
+    ]
+    return "\n".join(parts) + "\n"
