@@ -281,3 +281,16 @@ def test_no_lazy_module_is_imported_by_a_look_at_the_loaded_ones(probe: Any, mon
     found = {id(module): namespace for module, namespace in probe("imports").loaded()}
     assert found[id(lazy)]["__name__"] == "lazy"
     assert probe("flows")._sources({__file__})[__file__]
+
+
+def test_shortened_random_tensors_are_made_on_the_default_device() -> None:
+    code = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+from memfit_probe import random_numbers
+random_numbers.arm(torch)
+with torch.device("meta"):
+    assert torch.randn(2, 3).is_meta and torch.rand(2 << 20).is_meta
+assert torch.randn(2 << 20).device.type == "cpu"
+"""
+    subprocess.run([sys.executable, "-c", code, str(PROBE)], check=True)
