@@ -89,7 +89,7 @@ def release() -> tuple[int, int]:
 
 @pytest.mark.skipif(release() < (2, 15), reason="the rules are those of 2.15: earlier releases prefer others")
 @pytest.mark.parametrize("card", first(CARDS, besides=["rtx-4090", "b200"]))
-def test_the_kernel_is_the_one_of_that_card(card: str, tmp_path: Path) -> None:
+def test_the_chosen_attention_kernel_is_that_of_the_gpu(card: str, tmp_path: Path) -> None:
     calls = ", ".join(f"{name!r}: chosen({given})" for name, (given, _) in CALLS.items())
     found = on_device(SCRIPT % calls, tmp_path, gpu=card)
     assert found.status == 0, found.output

@@ -210,14 +210,14 @@ def test_a_plan_for_several_cards_divides_one_batch(folder: Path) -> None:
     assert "share each batch" in row["note"]
 
 
-def test_what_did_not_run_is_not_said_to_have_run(folder: Path) -> None:
+def test_a_script_without_steps_reports_zero_steps(folder: Path) -> None:
     (folder / "idle.py").write_text("import torch\ntorch.zeros(1 << 28, device='cuda')\n")
     document = cards(folder, "--gpu", "l4", "--", sys.executable, "idle.py")
     assert document["steps"] == 0
     assert document["rows"][0]["verdict"] == "fits-as-is"
 
 
-def test_questions_without_an_answer(folder: Path) -> None:
+def test_errors_have_their_kind_and_exit_status(folder: Path) -> None:
     failing = str(WORKLOADS / "failing.py")
     document = cards(folder, "--gpu", "l4", "--", sys.executable, failing, status=2)
     assert document["problem"]["message"]

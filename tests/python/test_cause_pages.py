@@ -46,7 +46,7 @@ def test_each_cause_has_a_page_and_a_broken_script() -> None:
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_what_helps_helps(cause: str, came: dict[str, dict[str, Any]]) -> None:
+def test_the_mended_script_of_each_cause_page_fits(cause: str, came: dict[str, dict[str, Any]]) -> None:
     scripts = [what for name, what in came.items() if name.startswith(f"{cause}-")]
     assert scripts, "there is code on the page"
     for what in scripts:

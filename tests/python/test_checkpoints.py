@@ -71,7 +71,7 @@ def test_a_checkpoint_is_written_renamed_pruned_and_resumed_from(tmp_path):
     assert (tmp_path / "checkpoint-0" / "weights.pt").read_text() == "trained for a day"
 
 
-def test_every_way_to_write_one_takes_next_to_no_room(tmp_path):
+def test_redirected_checkpoints_of_every_kind_take_almost_no_disk_space(tmp_path):
     report = completed(
         tmp_path,
         """

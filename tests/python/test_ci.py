@@ -154,7 +154,7 @@ def test_a_tree_is_not_compared_with_itself(grown: Path) -> None:
     assert str(grown / "src/pack/model.py") in row["problem"]["message"]
 
 
-def test_other_answers(tmp_path: Path) -> None:
+def test_new_failed_and_shrunk_scripts_have_their_verdicts(tmp_path: Path) -> None:
     python = sys.executable
     folder = project(tmp_path / "project", settings(f"{python} train.py"))
     (folder / "broken.py").write_text("raise KeyError('it')\n")

@@ -274,7 +274,7 @@ def test_memory_that_another_stream_uses_is_held() -> None:
     assert each("not recorded") == [0, 0, 0]
 
 
-def test_saved_tensors_leave_for_the_host() -> None:
+def test_saved_tensors_are_offloaded_to_the_host() -> None:
     for clock in CLOCKS:
         plain, saved = (under(clock).said[name] for name in ("plain", "save_on_cpu"))
         # The input and the last of the chain stay on the card.
@@ -300,7 +300,7 @@ def test_an_offloader_on_a_side_stream_holds_what_it_copies() -> None:
     assert stashed[0] < each("plain")[0]["reserved"], found
 
 
-def test_what_is_gathered_ahead_is_held() -> None:
+def test_prefetched_parameters_stay_allocated() -> None:
     fsdp2, fsdp1 = each("fsdp2"), each("fsdp1")
     assert len(set(fsdp2)) == 1, "it orders its streams by events alone"
     assert fsdp1[0] <= fsdp1[1] <= fsdp1[2]

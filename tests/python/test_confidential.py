@@ -51,7 +51,7 @@ def test_secrets_of_the_command_line_are_in_nothing_that_is_shared(tmp_path: Pat
     assert b"hush" in recording
 
 
-def test_what_is_confidential_has_no_names(tmp_path: Path) -> None:
+def test_confidential_answers_contain_no_names(tmp_path: Path) -> None:
     open_report, _ = run(tmp_path)
     report, recording = run(tmp_path, "--confidential")
     for word in (TOKEN, "hush", "SecretNet", "private.py", str(tmp_path), sys.executable):

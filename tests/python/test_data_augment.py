@@ -119,7 +119,7 @@ def test_each_change_alone_is_torchvisions(change: dict[str, Any]) -> None:
     assert not torch.allclose(ours, image / 255, atol=0.01), "the change is no change"
 
 
-def test_targets_go_along_as_in_torchvision() -> None:
+def test_targets_follow_augmentation_as_in_torchvision() -> None:
     augment = Augment(**ALL)
     size = (48, 64)
     boxes = torch.tensor([[10.0, 8.0, 40.0, 30.0], [30.0, 20.0, 50.0, 44.0]])
@@ -174,7 +174,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder(tmp_path_factory.mktemp("photographs"))
 
 
-def test_what_is_drawn_depends_on_the_sample_alone(photographs: Path) -> None:
+def test_augmentation_depends_only_on_seed_epoch_and_sample(photographs: Path) -> None:
     options = {**OPTIONS, "augment": Augment(**ALL), "crop": "random"}
     first = list(ImageLoader(photographs, **options))
     whole = torch.cat([images for images, _ in first])

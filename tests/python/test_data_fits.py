@@ -114,7 +114,7 @@ def test_tables_of_paths_and_labels_are_read(photographs: Path, tmp_path: Path) 
         ImageLoader(pandas.DataFrame({"a": [1], "b": [2]}), **OPTIONS)
 
 
-def test_torchdata_s_loader_goes_on_where_it_stood(photographs: Path) -> None:
+def test_torchdatas_stateful_loader_resumes(photographs: Path) -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader() -> Any:
@@ -274,7 +274,7 @@ def test_pinned_memory_comes_back_after_the_copy_on_a_card(photographs: Path, tm
     assert report["host"]["pinned"] > 0
 
 
-def test_a_disk_that_takes_no_more_costs_the_cache_and_nothing_else(tmp_path: Path) -> None:
+def test_a_full_disk_only_disables_the_cache(tmp_path: Path) -> None:
     picture(900, 700).save(tmp_path / "large.jpg", quality=90)
     code = f"""
         import resource, signal, sys

@@ -81,7 +81,7 @@ def test_packed_and_indexed_tiffs_are_those_of_pillow(
     assert torch.equal(part, whole[:, 7:20, 11:31])
 
 
-def test_a_palette_of_16_bits_is_looked_up() -> None:
+def test_pixels_of_a_16_bit_palette_image_become_colours() -> None:
     values = numpy.random.default_rng(0).integers(0, 1 << 16, (9, 11))
     colours = numpy.random.default_rng(5).integers(0, 65536, 3 << 16).reshape(3, -1)
     found = decode(tiff(values, 16, 3), margin=None)
@@ -102,7 +102,7 @@ def test_palettes_that_pillow_writes(compression: str | None, tmp_path: Path) ->
     assert images.shape == (1, 3, 32, 32)
 
 
-def test_a_palette_that_is_cut_off_is_told() -> None:
+def test_a_truncated_palette_is_an_error() -> None:
     values = numpy.zeros((4, 4), numpy.int64)
     data = bytearray(tiff(values, 8, 3))
     # The palette has fewer numbers than its bits can name.
@@ -128,7 +128,7 @@ def archive(count: int) -> bytes:
 
 
 @pytest.mark.parametrize("ending", ["tar.gz", "tgz", "tar.zst"])
-def test_compressed_shards_are_those_that_are_not(ending: str, tmp_path: Path) -> None:
+def test_compressed_shards_give_the_same_samples_as_plain_ones(ending: str, tmp_path: Path) -> None:
     plain = archive(12)
     (tmp_path / "a.tar").write_bytes(plain)
     if ending == "tar.zst":
@@ -164,7 +164,7 @@ def test_a_damaged_archive_is_named_and_leaves_no_file(
     assert list(place.iterdir()) == []
 
 
-def test_pillow_is_the_measure() -> None:
+def test_images_of_all_kinds_equal_pillows() -> None:
     """The TIFFs that are written here are ones that Pillow reads, or nothing above says anything."""
     values = numpy.arange(12).reshape(3, 4)
     assert Image.open(io.BytesIO(tiff(values, 4, 3))).mode == "P"
@@ -175,7 +175,7 @@ AVIF = features.check("avif")
 
 
 @pytest.mark.skipif(not AVIF, reason="this Pillow reads no AVIF")
-def test_avif_is_what_pillow_makes_of_it(tmp_path: Path) -> None:
+def test_avif_images_equal_pillows(tmp_path: Path) -> None:
     image = picture(90, 61)
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -203,7 +203,9 @@ def test_avif_is_what_pillow_makes_of_it(tmp_path: Path) -> None:
     assert torch.equal(same[0], images[0])
 
 
-def test_what_is_missing_for_a_kind_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_a_format_needs_is_named_if_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(features, "check", lambda _: False)
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     with pytest.raises(ImportError, match=r"Pillow 11\.3 or later"):

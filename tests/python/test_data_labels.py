@@ -169,7 +169,7 @@ def test_arrays_keep_their_types(files: list[str]) -> None:
         assert same(targets(files, given), torch.as_tensor(given) if wanted is None else wanted), given
 
 
-def test_anything_else_comes_as_it_was_given(files: list[str]) -> None:
+def test_other_labels_are_returned_unchanged(files: list[str]) -> None:
     ragged = [[1, 2], [3], [], [4, 5, 6], [7], [8]]
     boxes = [{"boxes": [[0, 0, 1, 1]], "label": number} for number in range(COUNT)]
     masks = [f"masks/{number}.png" for number in range(COUNT)]
@@ -244,7 +244,7 @@ def test_missing_labels_of_a_frame_and_of_a_data_set_are_errors(files: list[str]
             targets(Rows(files, [0, 1, None, 2, 1, 0], key))
 
 
-def test_labels_that_would_be_used_for_nothing_are_an_error(files: list[str], tmp_path: Path) -> None:
+def test_labels_for_a_source_that_has_its_own_are_an_error(files: list[str], tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.jpg").write_bytes(Path(files[0]).read_bytes())
     for source in (tmp_path, csv_of(tmp_path, files, [0] * COUNT), [(file, 0) for file in files]):

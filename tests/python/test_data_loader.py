@@ -200,7 +200,7 @@ def test_a_file_that_goes_while_it_runs_is_named(tmp_path: Path) -> None:
         list(loader)
 
 
-def test_other_types_are_not_squeezed_unasked(tmp_path: Path) -> None:
+def test_other_types_are_not_converted_without_dtype(tmp_path: Path) -> None:
     folder(tmp_path, 2, 1)
     import numpy
     from PIL import Image
@@ -247,7 +247,7 @@ class Bytes:
         }[self.form]
 
 
-def test_any_data_set_of_bytes_or_paths_will_do(photographs: Path) -> None:
+def test_a_data_set_of_bytes_or_paths_is_a_source(photographs: Path) -> None:
     files = sorted(photographs.rglob("*.jpg"))
     wanted = images_of(ImageLoader([str(file) for file in files], size=16, batch_size=7, memory="64 MiB"))
     for form in ("bytes", "path", "pair", "boxes", "hugging-face", "hugging-face-path"):

@@ -73,7 +73,7 @@ def test_targets_go_with_the_picture_as_in_torchvision(tmp_path: Path) -> None:
     assert int(moved["masks"][0].sum()) == (right - left) * (bottom - top)
 
 
-def test_what_is_cut_away_is_left_out_with_its_row(tmp_path: Path) -> None:
+def test_boxes_outside_the_crop_are_dropped_with_their_rows(tmp_path: Path) -> None:
     path, _ = drawn(tmp_path)
     target = {
         "boxes": [[30, 20, 90, 60], [0, 0, 10, 8]],
@@ -152,7 +152,9 @@ def served(photographs: Path) -> Iterator[tuple[str, list[str]]]:
         thread.join()
 
 
-def test_addresses_give_what_files_give_and_go_on(photographs: Path, served: tuple[str, list[str]]) -> None:
+def test_remote_files_give_the_same_batches_and_resume(
+    photographs: Path, served: tuple[str, list[str]]
+) -> None:
     address, asked = served
     paths = files(photographs)
     addresses = [f"{address}/{Path(path).relative_to(photographs)}" for path in paths]

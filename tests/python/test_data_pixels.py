@@ -82,7 +82,7 @@ def test_resizing_is_that_of_pillow(filter_: str, size: tuple[int, int]) -> None
 
 @pytest.mark.parametrize("shape", [(500, 375), (375, 500), (256, 256), (1000, 224), (231, 230)])
 @pytest.mark.parametrize("resize", [232, 256])
-def test_the_middle_is_that_of_torchvision(shape: tuple[int, int], resize: int) -> None:
+def test_a_center_crop_equals_torchvisions(shape: tuple[int, int], resize: int) -> None:
     image = picture(*shape)
     middle = functional.center_crop(functional.resize(image, [resize]), [224])
     found = decode(encoded(image, "PNG"), 224, "center", resize=resize)
@@ -92,7 +92,7 @@ def test_the_middle_is_that_of_torchvision(shape: tuple[int, int], resize: int) 
 
 
 @pytest.mark.parametrize("shape", [(500, 375), (375, 500)])
-def test_the_short_side_is_that_of_torchvision(shape: tuple[int, int]) -> None:
+def test_resizing_the_short_side_equals_torchvisions(shape: tuple[int, int]) -> None:
     image = picture(*shape)
     mean, most = apart(decode(encoded(image, "PNG"), 200), tensor(functional.resize(image, [200])))
     assert mean < 0.02
@@ -100,7 +100,7 @@ def test_the_short_side_is_that_of_torchvision(shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("part", [(0, 0, 50, 60), (311, 200, 90, 99), (13, 7, 384, 257), (100, 50, 1, 1)])
-def test_a_part_is_that_of_torchvision(part: tuple[int, int, int, int]) -> None:
+def test_a_crop_equals_torchvisions(part: tuple[int, int, int, int]) -> None:
     image = picture(401, 299)
     left, top, width, height = part
     wanted = functional.resized_crop(
@@ -137,7 +137,7 @@ def test_decoding_small_is_close_to_decoding_in_full(margin: float, limit: float
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_pictures_stand_upright(orientation: int) -> None:
+def test_exif_orientation_is_applied(orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     image = picture(120, 80)
@@ -277,13 +277,13 @@ def test_colours_are_jittered_as_by_torchvision() -> None:
         (b"\x89PNG\r\n\x1a\n" + bytes(40), "does not begin with its header"),
     ],
 )
-def test_what_is_no_image_is_told(data: bytes, said: str) -> None:
+def test_a_file_that_is_no_image_is_an_error(data: bytes, said: str) -> None:
     with pytest.raises(memfit.data.ImageError, match=said):
         decode(data)
 
 
 @pytest.mark.parametrize("kind", ["jpeg-420", "jpeg-progressive", "png", "webp", "tiff-lzw"])
-def test_an_image_cut_off_is_told(kind: str) -> None:
+def test_a_truncated_image_is_an_error(kind: str) -> None:
     data = FILES[kind](picture(300, 200))
     for part in (0.4, 0.9):
         with pytest.raises(memfit.data.ImageError, match=r"damaged|ends"):
@@ -303,7 +303,7 @@ def test_an_image_cut_off_is_told(kind: str) -> None:
         ({"page": 3}, "have pages to choose from"),
     ],
 )
-def test_settings_that_cannot_be_are_told(options: dict[str, Any], said: str) -> None:
+def test_invalid_settings_are_errors(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         decode(encoded(picture(400, 300), "JPEG"), **options)
 

@@ -16,7 +16,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([memfit(), "data", *arguments], capture_output=True, text=True)
 
 
-def test_a_folder_is_told_as_it_is(tmp_path: Path) -> None:
+def test_the_report_describes_the_folder(tmp_path: Path) -> None:
     folder(tmp_path, 12, 2)
     big = encoded(picture(1200, 900), "JPEG", progressive=True, exif=turned())
     (tmp_path / "class0" / "big.jpg").write_bytes(big)
@@ -62,7 +62,7 @@ def turned() -> Image.Exif:
     return exif
 
 
-def test_what_is_no_folder_of_images_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_images_is_reported(tmp_path: Path) -> None:
     done = run(str(tmp_path))
     assert done.returncode == 2
     assert "there are no images in it" in done.stderr

@@ -93,7 +93,7 @@ def test_the_check_finds_what_is_wrong_with_a_wheel(
         ("manylinux_2_28_riscv64", False),
     ],
 )
-def test_an_index_and_an_old_system_take_the_tag(dist: Any, tag: str, good: bool) -> None:
+def test_wheel_tags_must_suit_an_index_and_old_systems(dist: Any, tag: str, good: bool) -> None:
     named = dist("check").WHEEL_NAME.fullmatch(f"memfit-0.1.0-cp310-abi3-{tag}.whl")
     assert bool(named and int(named[2]) <= 28) is good
 
@@ -278,7 +278,7 @@ def test_the_archive_of_the_stand_alone_command_is_the_same_again(dist: Any, tmp
     )
 
 
-def test_a_finished_wheel_has_its_papers(dist: Any, tmp_path: Path) -> None:
+def test_a_finished_wheel_has_licences_and_a_bill_of_materials(dist: Any, tmp_path: Path) -> None:
     build, wheels = dist("build"), dist("wheels")
     built = tmp_path / "built" / NAME
     built.parent.mkdir()

@@ -132,7 +132,9 @@ def test_a_value_is_followed_to_the_statement_that_fails(code: str, probe: Probe
 
 
 @pytest.mark.parametrize("code", NOT_REACHED.values(), ids=NOT_REACHED)
-def test_a_value_that_goes_elsewhere_is_not(code: str, probe: Probe, tmp_path: Path) -> None:
+def test_a_value_that_does_not_reach_the_failing_statement_is_not_followed(
+    code: str, probe: Probe, tmp_path: Path
+) -> None:
     assert not reached(probe("flows"), code, tmp_path)
 
 

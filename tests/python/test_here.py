@@ -64,7 +64,7 @@ def doctor(**environment: str) -> dict[str, dict[str, Any]]:
     ],
     ids=["python too old", "musl", "no torch", "torch for the CPU", "torch too old"],
 )
-def test_an_interpreter_that_will_not_do_is_refused_in_a_line(
+def test_an_unsuitable_interpreter_is_refused_with_one_line(
     tmp_path: Path, given: dict[str, Any], said: str, remedy: str
 ) -> None:
     python = interpreter(tmp_path, **given)
@@ -83,7 +83,7 @@ def test_an_interpreter_that_will_not_do_is_refused_in_a_line(
     assert remedy in broken[0]["hint"]
 
 
-def test_a_torch_that_nothing_was_run_with_is_told_and_not_refused(tmp_path: Path) -> None:
+def test_an_untested_torch_release_causes_a_note_and_no_refusal(tmp_path: Path) -> None:
     interpreter(tmp_path, "3.12.1", torch="__version__ = '2.99.0+cu140'\ncuda = '14.0'\n")
     check = doctor(VIRTUAL_ENV=str(tmp_path))["torch"]
     assert check["health"] == "absent"
@@ -108,14 +108,14 @@ def test_without_a_home_everything_but_calibrations_works() -> None:
     assert "XDG_CONFIG_HOME" in check["hint"]
 
 
-def test_a_preloaded_library_is_told_of() -> None:
+def test_a_preloaded_library_is_reported() -> None:
     assert "LD_PRELOAD" not in doctor(LD_PRELOAD="")
     missing = doctor(LD_PRELOAD="/nowhere/lib.so")["LD_PRELOAD"]
     assert missing["health"] == "absent"
     assert "unset LD_PRELOAD" in missing["hint"]
 
 
-def test_a_machine_without_shared_memory_is_told_of() -> None:
+def test_missing_shared_memory_is_reported() -> None:
     def inside(change: str) -> dict[str, Any]:
         script = f"{change} && exec {memfit()} doctor --format json"
         done = subprocess.run(

@@ -214,7 +214,7 @@ def test_windows_give_the_whole_images_result(blend: str, shape: Any, window: An
         assert torch.allclose(infer.sliding(even, 8, overlap=0.5, blend=blend), infer(even), atol=1e-5)
 
 
-def test_who_holds_memory_is_named() -> None:
+def test_holders_of_memory_are_named() -> None:
     model = Perceptron()
     kept = {"largest": torch.zeros(1000, 1000)}
     listed = memfit.holders("cpu", least=1 << 20)

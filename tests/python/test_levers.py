@@ -148,7 +148,7 @@ def test_levers_are_applied_in_their_order_and_undone_together() -> None:
         ("lora", 0, "at least 1"),
     ],
 )
-def test_what_cannot_be_applied_says_why(name: str, value: Any, text: str) -> None:
+def test_a_lever_that_cannot_be_applied_is_refused_with_the_reason(name: str, value: Any, text: str) -> None:
     with pytest.raises(CannotApply, match=text):
         _levers.apply(target_of(Language()), [(name, value)])
 
@@ -267,7 +267,7 @@ def test_updates_too_small_for_bf16_add_up_all_the_same() -> None:
 
 
 @pytest.mark.parametrize(("table", "most"), [("signed8", 0.02), ("unsigned8", 0.01), ("normal4", 0.15)])
-def test_codes_are_near_what_they_stand_for(table: str, most: float) -> None:
+def test_quantized_values_are_close_to_the_originals(table: str, most: float) -> None:
     generator = torch.Generator().manual_seed(0)
     for shape in [(1,), (257,), (64, 100), (3, 5, 7)]:
         values = torch.randn(shape, generator=generator)
@@ -281,7 +281,7 @@ def test_codes_are_near_what_they_stand_for(table: str, most: float) -> None:
     assert large.nbytes < (1 << 16) * (0.6 if table == "normal4" else 1.1)
 
 
-def test_small_matrices_beside_frozen_codes_are_trained_and_added() -> None:
+def test_lora_adapters_on_quantized_weights_are_trained_and_merged() -> None:
     torch.manual_seed(0)
     model = Language(0.0)
     before = copy.deepcopy(model.state_dict())
@@ -303,7 +303,7 @@ def test_small_matrices_beside_frozen_codes_are_trained_and_added() -> None:
     assert float((model(TOKENS) - closed).abs().max()) < 0.1
 
 
-def test_weights_that_are_not_trained_are_near_themselves_in_codes() -> None:
+def test_quantized_weights_for_inference_are_close_to_the_originals() -> None:
     torch.manual_seed(0)
     model = Language(0.0).eval()
     before, held = flat(model), sum(parameter.nbytes for parameter in model.parameters())
@@ -386,7 +386,7 @@ def test_loaders_give_the_same_samples() -> None:
     assert target.load(loader) is loader
 
 
-def test_pictures_are_made_small_before_they_go_anywhere() -> None:
+def test_images_are_resized_on_the_host_before_the_upload() -> None:
     target = Target(nn.Linear(1, 1))
     applied = _levers.apply(target, [("resize-before-upload", 16)])
     pictures = torch.randint(0, 255, (2, 3, 32, 64), dtype=torch.uint8)
@@ -410,7 +410,7 @@ def test_the_allocators_settings_go_into_the_environment(monkeypatch: pytest.Mon
     assert "max_split_size_mb:64" not in wanted["PYTORCH_ALLOC_CONF"]
 
 
-def test_shards_are_put_together_again(tmp_path: Any) -> None:
+def test_shards_are_gathered_when_the_lever_is_undone(tmp_path: Any) -> None:
     import torch.distributed as dist
 
     dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)

@@ -60,7 +60,7 @@ def several() -> nn.Module:
         (several, {"rank": 2, "modules": ["4"]}, set()),
     ],
 )
-def test_what_stands_behind_the_blocks_goes_on_training(
+def test_layers_after_the_blocks_stay_trainable_under_lora(
     build: Callable[[], nn.Module], value: object, whole: set[str]
 ) -> None:
     model = build()
@@ -136,7 +136,7 @@ def test_each_matrix_is_updated_where_its_weight_was_and_nothing_else_is_lost() 
     )
 
 
-def test_a_weight_of_several_layers_has_no_matrices_beside_it() -> None:
+def test_a_shared_weight_gets_no_lora_adapters() -> None:
     model = Language(0.0)
     model.blocks[1].mlp[0].weight = model.blocks[0].mlp[0].weight
     applied = _levers.apply(target_of(model), [("lora", 2), ("quantized-base", "8-bit")])

@@ -332,7 +332,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_attention_is_what_plain_torch_makes_of_it(case: Case, kernels: list[int]) -> None:
+def test_attention_under_sdpa_equals_plain_torchs(case: Case, kernels: list[int]) -> None:
     torch.manual_seed(0)
     model, x = Model(case.body), torch.randn(BATCH, LENGTH, HEADS * WIDTH)
     expected = outcome(model, x, case.autocast)

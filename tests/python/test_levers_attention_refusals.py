@@ -44,7 +44,7 @@ REFUSED: dict[str, Body] = {
 
 
 @pytest.mark.parametrize("body", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_told_any_more_is_refused(body: Body) -> None:
+def test_attention_that_needs_the_missing_scores_is_refused(body: Body) -> None:
     model, x = Model(body), torch.randn(BATCH, LENGTH, HEADS * WIDTH)
     outcome(model, x, False)
     applied = _levers.apply(Target(model), [("sdpa", True)])

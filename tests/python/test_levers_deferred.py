@@ -102,7 +102,7 @@ def test_logits_are_made_whole_only_where_they_are_asked_for() -> None:
         ("a sum beside it", "bqhd,bkhd->bhqk", "bhqk,bkhe->bqhe", True),
     ],
 )
-def test_attention_in_letters_is_recognised(
+def test_attention_written_with_einsum_is_recognised(
     form: str, product: str, weighted: str, used: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Lettered(nn.Module):

@@ -385,7 +385,7 @@ def test_every_lever_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("name", [name for name, effect in EFFECTS.items() if not isinstance(effect, str)])
 @pytest.mark.filterwarnings("ignore:memfit")
-def test_a_lever_does_something(name: str) -> None:
+def test_each_lever_has_its_documented_effect(name: str) -> None:
     effect = EFFECTS[name]
     assert callable(effect)
     effect()

@@ -250,7 +250,7 @@ def chunked(model: nn.Module) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_losses_are_what_plain_torch_makes_of_them(loss: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def test_chunked_losses_equal_plain_torchs(loss: Callable[[torch.Tensor], torch.Tensor]) -> None:
     torch.manual_seed(0)
     model = Net()
     for autocast in (False, True):
@@ -309,7 +309,9 @@ def gradient_of_the_logits(_model: nn.Module, logits: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("ask", [second_order, late_gradient, late_hook, gradient_of_the_logits])
-def test_gradients_that_went_another_way_are_refused(ask: Callable[[nn.Module, torch.Tensor], None]) -> None:
+def test_gradients_that_bypass_the_chunked_loss_are_refused(
+    ask: Callable[[nn.Module, torch.Tensor], None],
+) -> None:
     torch.manual_seed(0)
     model = Net()
     undo = chunked(model)
@@ -352,7 +354,7 @@ def test_a_weight_that_a_hook_computes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("change", ["parametrized", "dropped out", "transformed", "drawn"])
-def test_other_layers_before_the_loss_are_what_they_are(change: str) -> None:
+def test_other_layers_before_the_loss_are_unaffected(change: str) -> None:
     class Drawn(nn.Linear):
         def forward(self, hidden: torch.Tensor) -> torch.Tensor:
             return super().forward(functional.dropout(hidden, 0.5))

@@ -38,7 +38,7 @@ class Borrowed(nn.Module):
         return self.second(functional.linear(x, self.first.weight, self.first.bias))
 
 
-def test_a_block_that_all_layers_share_is_checkpointed() -> None:
+def test_a_block_shared_by_all_layers_is_checkpointed() -> None:
     torch.manual_seed(0)
     model, x = Shared(), torch.randn(16, 8)
     assert blocks(model) == ["layers.0"]

@@ -146,7 +146,7 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("calls", [1, 2])
 @pytest.mark.parametrize("what", KINDS)
-def test_a_second_pass_begins_as_the_first_and_leaves_no_trace(what: str, calls: int) -> None:
+def test_a_recomputed_pass_sees_the_first_passs_state_and_leaves_no_trace(what: str, calls: int) -> None:
     built = []
     for _ in range(2):
         torch.manual_seed(0)
@@ -178,7 +178,7 @@ def test_checkpoints_within_checkpoints_and_backwards_that_are_run_twice(what: s
     first.undo()
 
 
-def test_only_what_changes_is_kept() -> None:
+def test_checkpointing_saves_only_state_that_the_pass_changes() -> None:
     block = nn.Sequential(Block("written"), nn.BatchNorm1d(5))
     for _ in range(2):
         passes = passes_module.Passes(block, [])
@@ -242,7 +242,7 @@ def by_other_weights(model: nn.Module, inputs: torch.Tensor) -> Any:
 
 
 @pytest.mark.parametrize("way", [by_grad, by_samples, by_other_weights])
-def test_transforms_and_other_weights_find_no_checkpoint(way: Callable[..., Any]) -> None:
+def test_functional_transforms_give_the_same_results_under_checkpointing(way: Callable[..., Any]) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*[Block("plain") for _ in range(2)])
     inputs = torch.randn(4, 5, 6)
@@ -277,7 +277,7 @@ class Turned(nn.Module):
         {"layer_past": (torch.full((6,), 0.5), torch.ones(6)), "use_cache": True},
     ],
 )
-def test_what_is_called_like_a_cache_arrives(given: dict[str, Any]) -> None:
+def test_arguments_named_like_a_cache_reach_a_checkpointed_block(given: dict[str, Any]) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(Turned(), Turned())
     inputs = torch.randn(4, 6)

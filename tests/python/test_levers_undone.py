@@ -141,7 +141,7 @@ SETTINGS = ("num_workers", "prefetch_factor", "pin_memory", "batch_sampler", "ti
         ("length-buckets", True, {"batch_sampler": None}),
     ],
 )
-def test_a_loader_of_somebodys_own_is_as_it_was(lever: str, value: Any, changed: dict[str, Any]) -> None:
+def test_a_custom_loader_is_restored_unchanged(lever: str, value: Any, changed: dict[str, Any]) -> None:
     loader = Own([torch.full((3,), float(number)) for number in range(6)])
     before = {key: getattr(loader, key) for key in SETTINGS}
     target = Target(nn.Linear(1, 1))
@@ -174,7 +174,7 @@ class Codes(torch.Tensor):
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_only_plain_tensors_are_sent_away(tensor: torch.Tensor, plain: bool) -> None:
+def test_only_plain_tensors_are_offloaded(tensor: torch.Tensor, plain: bool) -> None:
     assert is_plain(tensor) == plain
     module = nn.Linear(WIDTH, WIDTH)
     module.register_buffer("held", tensor.detach())

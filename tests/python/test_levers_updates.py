@@ -70,7 +70,7 @@ def test_an_optimizer_in_the_backward_gives_the_weights_of_a_plain_one(kind: str
         assert torch.equal(one, other), name
 
 
-def test_in_the_backward_sparse_gradients_and_matrices_are_updated_as_ever() -> None:
+def test_optimizer_in_backward_supports_sparse_gradients_and_muon() -> None:
     kinds: list[tuple[Callable[[Any], torch.optim.Optimizer], Callable[[], nn.Module]]] = [
         (
             lambda params: torch.optim.SparseAdam(params, lr=0.1),
@@ -101,7 +101,7 @@ def test_in_the_backward_sparse_gradients_and_matrices_are_updated_as_ever() -> 
 
 
 @pytest.mark.parametrize("kind", TOGETHER)
-def test_what_updates_its_parameters_together_is_not_taken_apart(kind: str) -> None:
+def test_optimizers_that_need_all_parameters_at_once_are_not_split(kind: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
     optimizer = TOGETHER[kind](model.parameters())
@@ -155,7 +155,7 @@ def test_a_second_backward_of_a_step_is_refused_in_the_backward() -> None:
         of_judge.step(closure)
 
 
-def test_a_rate_that_is_set_after_the_backward_comes_too_late_in_it() -> None:
+def test_a_learning_rate_set_between_backward_and_step_is_refused() -> None:
     for rate in (0.1, torch.tensor(0.1)):
         model = nn.Linear(3, 2)
         optimizer = torch.optim.AdamW(model.parameters(), lr=rate, foreach=False)
@@ -171,7 +171,7 @@ def test_a_rate_that_is_set_after_the_backward_comes_too_late_in_it() -> None:
             optimizer.step()
 
 
-def test_what_looks_at_gradients_after_the_backward_is_refused_in_it() -> None:
+def test_optimizer_in_backward_refuses_second_optimizers_and_step_hooks() -> None:
     model = nn.Linear(3, 2)
     first, second = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
     marks = [traces(model, each) for each in (first, second)]
@@ -275,7 +275,7 @@ def test_a_checkpoint_is_saved_and_loaded_under_a_lever_of_kernels(name: str) ->
     assert float((flat(model) - flat(twin)).abs().max()) < 1e-6
 
 
-def test_a_step_of_ones_own_is_not_given_the_fused_kernel() -> None:
+def test_an_overridden_step_does_not_get_the_fused_kernel() -> None:
     class Looks(torch.optim.AdamW):
         def step(self, closure: Any = None) -> Any:
             return super().step(closure)
@@ -295,7 +295,7 @@ def test_pytorchs_step_under_another_name_is_given_the_fused_kernel_and_is_round
     applied.undo()
 
 
-def test_an_optimizer_in_a_wrapper_is_tried_as_what_it_is() -> None:
+def test_a_wrapped_optimizer_is_tested_as_its_inner_one() -> None:
     class Wrapper(torch.optim.Optimizer):
         """As accelerate has it."""
 

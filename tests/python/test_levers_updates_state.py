@@ -17,7 +17,7 @@ from torch import nn
 from training import flat
 
 
-def test_a_state_that_is_loaded_under_packed_moments_is_packed() -> None:
+def test_a_loaded_optimizer_state_is_packed_under_a_packing_lever() -> None:
     (model, optimizer), (twin, plain) = pair(
         lambda params: torch.optim.AdamW(params, lr=0.01), lambda: nn.Sequential(nn.Linear(80, 80))
     )
@@ -76,7 +76,7 @@ def test_moments_that_two_levers_pack_are_packed_by_the_second_and_come_back() -
     step()
 
 
-def test_a_small_second_moment_does_not_divide_by_next_to_nothing() -> None:
+def test_a_small_packed_second_moment_does_not_cause_huge_updates() -> None:
     """In a block of codes with a gradient ten thousand times as large, a number moves no further than it
     would.
     """
@@ -114,7 +114,7 @@ def test_groups_that_are_added_to_an_adafactor_have_the_rates_of_the_optimizer()
     applied.undo()
 
 
-def test_an_optimizer_of_ones_own_is_not_rounded_to_the_nearest() -> None:
+def test_pure_bf16_refuses_optimizers_without_stochastic_rounding() -> None:
     model = target_of(Language(0.0)).model
     before, optimizer = flat(model), Lion(model.parameters())
     with pytest.raises(CannotApply, match="no stochastic rounding"):
@@ -142,7 +142,7 @@ class Outer(torch.optim.Optimizer):
 @pytest.mark.parametrize(
     "name", ["foreach-off", "fused-optimizer", "optimizer-in-backward", "8-bit-optimizer"]
 )
-def test_a_lever_is_on_the_optimizer_within_another(name: str) -> None:
+def test_a_lever_on_a_wrapped_optimizer_is_applied_to_the_inner_one(name: str) -> None:
     learnt = []
     for around in (lambda optimizer: optimizer, Outer):
         torch.manual_seed(0)
@@ -160,7 +160,9 @@ def test_a_lever_is_on_the_optimizer_within_another(name: str) -> None:
     assert torch.equal(*learnt)
 
 
-def test_an_optimizer_is_tried_without_a_word_to_the_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_testing_an_optimizer_leaves_the_devices_random_numbers_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def seeds(_seed: int) -> None:
         raise AssertionError("random numbers of the cards are the script's")
 

@@ -237,7 +237,9 @@ ENVIRONMENT = {"convolutions by the older interface": {"TORCH_CUDNN_V8_API_DISAB
 
 
 @pytest.mark.parametrize("name", PIECES)
-def test_it_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_function_runs_on_the_virtual_gpu(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for variable, value in ENVIRONMENT.get(name, {}).items():
         monkeypatch.setenv(variable, value)
     answer = on_device(PIECES[name], tmp_path)

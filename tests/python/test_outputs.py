@@ -72,7 +72,7 @@ def things(tmp_path_factory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_a_full_disk_is_told_by_every_verb(name, things):
+def test_every_verb_reports_a_full_disk(name, things):
     arguments = [word.format(**things) for word in VERBS[name]]
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -82,7 +82,7 @@ def test_a_full_disk_is_told_by_every_verb(name, things):
     assert "No space left on device" in done.stderr
 
 
-def test_a_reader_that_goes_away_is_no_error():
+def test_a_closed_pipe_is_no_error():
     shell = f"{memfit()} gpus | head -1; exit ${{PIPESTATUS[0]}}"
     assert subprocess.run(["bash", "-c", shell], check=False, capture_output=True).returncode == 0
 

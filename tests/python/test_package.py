@@ -148,7 +148,7 @@ def test_a_real_card_is_read_through_nvidias_own_library(tmp_path: Path) -> None
     assert gpu["found"].startswith("Tesla T4, ")
 
 
-def test_without_a_real_card_that_is_said() -> None:
+def test_a_missing_real_gpu_is_reported() -> None:
     done = command("run", "--gpu", "local", "--", "true")
     if done.returncode == 2:
         assert "there is no NVIDIA GPU with a working driver here" in done.stderr

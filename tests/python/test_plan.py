@@ -131,7 +131,7 @@ SMALL = (
 TELL = "\nprint(sum(p.double().abs().sum().item() for p in model.parameters()))\n"
 
 
-def test_the_change_of_the_script_applies_and_is_the_same_training():
+def test_the_patch_applies_and_trains_the_same():
     folder, run = planned(LOADER, "--memory", "1GiB", "--allow", "rounding", "--diff=memfit.patch")
     change = run.report["patch"]
     assert change["proof"]["verdict"] == "fits", (change, run.stderr)
@@ -161,7 +161,7 @@ def test_the_change_of_the_script_applies_and_is_the_same_training():
     assert abs(learnt(changed) - learnt(original)) < 1e-3 * learnt(original)
 
 
-def test_a_change_that_trains_otherwise_says_by_how_much():
+def test_a_patch_with_other_gradients_states_the_difference():
     coupled = LOADER.replace("nn.Linear(64, 128)", "nn.BatchNorm1d(1024), nn.Linear(64, 128)")
     assert coupled != LOADER
     _, run = planned(coupled, "--memory", "1GiB", "--allow", "changes-training", "--diff=memfit.patch")
@@ -183,7 +183,7 @@ RAGGED = (
 )
 
 
-def test_tries_are_of_the_largest_input_of_the_data_set():
+def test_trials_use_the_largest_input_of_the_data_set():
     _, run = planned(RAGGED, "--memory", "8GiB")
     assert any("differ in size" in note for note in run.report["notes"]), run.report["notes"]
     # The logits of eight samples of the longest, and their gradient; the first batches have eight of them at
@@ -191,7 +191,7 @@ def test_tries_are_of_the_largest_input_of_the_data_set():
     assert run.report["baseline"]["peak"]["allocated"] > 2 * 8 * 300 * 250 * 4
 
 
-def test_a_script_that_makes_its_own_batches_is_divided_by_their_names():
+def test_a_script_that_generates_batches_is_divided_through_its_batch_size_variables():
     folder, run = planned(BY_NAME, "--memory", "1GiB", "--diff=memfit.patch")
     report = run.report
     # The printed change was run: levers with which the script fails are left out, with a reason.
@@ -225,7 +225,7 @@ def test_a_script_that_makes_its_own_batches_is_divided_by_their_names():
     assert said in run.report["fidelity"]["notes"], run.report["fidelity"]
 
 
-def test_a_loop_that_ends_before_a_divided_step_is_complete_does_not_decide(tmp_path: Path) -> None:
+def test_a_loop_that_ends_within_a_divided_step_gives_no_verdict(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BY_NAME.replace("range(20)", "range(5)"))
     plan = 'micro_batch = 1\n[made_for]\nbatch = 48\nbatch_names = ["batch_size"]\n'
     (tmp_path / "memfit.plan.toml").write_text(plan)
@@ -256,7 +256,7 @@ for inputs, labels in loader:
 """
 
 
-def test_a_change_that_lacks_part_of_the_plan_says_so():
+def test_a_patch_names_levers_that_it_leaves_out():
     # Only optimizer state on the host fits, which plain PyTorch cannot do in a few lines.
     _, run = planned(WIDE, "--memory", "1450MiB", "--allow", "rounding", "--diff=memfit.patch")
     assert {lever["name"] for lever in run.report["chosen"]["levers"]} == {"host-optimizer-state"}
@@ -283,7 +283,7 @@ def test_a_trainer_divides_its_batches_by_its_own_settings():
     ]
 
 
-def test_replicas_are_sharded_where_a_plan_says_so():
+def test_a_plan_replaces_replicas_by_shards():
     with tempfile.TemporaryDirectory(prefix="memfit-plan-") as folder:
         plan = Path(folder) / "plan.toml"
         plan.write_text('[[lever]]\nname = "shard"\nvalue = true\nlabel = "rounding"\n')
@@ -312,7 +312,7 @@ print("kinds", *sorted(set(kinds)), torch._dynamo.utils.counters["stats"]["uniqu
 """
 
 
-def test_a_model_compiled_as_a_whole_is_called_within_what_the_plan_puts_around_it():
+def test_a_model_compiled_in_place_runs_under_the_plans_autocast():
     with tempfile.TemporaryDirectory(prefix="memfit-plan-") as folder:
         (Path(folder) / "train.py").write_text(COMPILED_IN_PLACE)
         (Path(folder) / "plan.toml").write_text(
@@ -327,7 +327,7 @@ def test_a_model_compiled_as_a_whole_is_called_within_what_the_plan_puts_around_
     assert done.report["at_peak"]["phase"] != "unknown"
 
 
-def test_one_process_stands_for_all_until_the_plan_is_run_with_them():
+def test_the_search_runs_one_process_and_confirms_the_plan_with_all():
     torchrun = "-m torch.distributed.run --standalone --nproc-per-node 2 distributed.py"
     shape = "--width 2048 --batch-size 4096"
     run = invoke(
@@ -387,7 +387,7 @@ for _ in range(5):
 """
 
 
-def test_what_takes_turns_is_not_divided_and_attention_that_is_written_out_is_known():
+def test_alternating_optimizers_are_not_divided_and_handwritten_attention_becomes_sdpa():
     folder, run = planned(TURNS, "--memory", "3584MiB", "--allow", "rounding")
     report = run.report
     assert report["verdict"] == "fits-with-plan", (report, run.stderr)
@@ -413,7 +413,7 @@ def test_what_takes_turns_is_not_divided_and_attention_that_is_written_out_is_kn
     assert set(late[1:-1]) == {"True"}
 
 
-def test_whoever_has_had_enough_gets_the_best_so_far():
+def test_an_interrupt_prints_the_best_plan_so_far():
     folder = Path(tempfile.mkdtemp(prefix="memfit-plan-"))
     (folder / "train.py").write_text(LOADER)
     ours, theirs = os.openpty()

@@ -64,14 +64,14 @@ def test_a_script_of_memfits_own_step_takes_pieces_pictures_and_buckets_from_a_p
     assert tall == {"32": 32, "64": 32}, lines
 
 
-def test_what_fits_is_left_alone():
+def test_a_script_that_fits_is_left_alone():
     _, run = planned(LOADER, "--memory", "8GiB")
     assert run.status == 0, run.stderr
     assert run.report["verdict"] == "fits-as-is"
     assert run.report["chosen"]["levers"] == []
 
 
-def test_what_cannot_fit_is_told_with_the_smallest_card():
+def test_a_script_that_cannot_fit_is_reported_with_the_smallest_gpu():
     _, run = planned(LOADER, "--memory", "400MiB", "--allow", "exact")
     assert run.status == 1, run.stderr
     assert run.report["verdict"] == "does-not-fit"
@@ -102,7 +102,7 @@ def test_a_script_that_fails_by_itself_has_no_plan():
     assert "my own" in run.report["problem"]["message"]
 
 
-def test_a_loss_of_which_nothing_is_shown_is_not_divided_unless_that_is_asked_for():
+def test_an_unverified_loss_is_divided_only_if_allowed():
     script = LOADER.replace(
         "        optimizer.zero_grad()", "        loss = loss / loss.item()\n        optimizer.zero_grad()"
     )

@@ -380,7 +380,7 @@ def alike(ours: list[Any], plain: list[Any]) -> bool:
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_a_batch_in_pieces_is_the_whole_batch(answers: dict[str, Any], name: str) -> None:
+def test_a_divided_batch_trains_like_the_whole_batch(answers: dict[str, Any], name: str) -> None:
     plain, planned = answers["plain"][name], answers["planned"][name]
     assert isinstance(plain, list), plain
     assert isinstance(planned, list), planned
@@ -395,9 +395,7 @@ def test_a_batch_in_pieces_is_the_whole_batch(answers: dict[str, Any], name: str
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_parts_are_known_to_train_as_the_whole_only_where_that_was_shown(
-    answers: dict[str, Any], name: str
-) -> None:
+def test_division_counts_as_exact_only_if_verified(answers: dict[str, Any], name: str) -> None:
     plain, planned = answers["plain"][f"loss: {name}"], answers["planned"][f"loss: {name}"]
     assert isinstance(planned, list), planned
     learnt, said = planned

@@ -70,7 +70,7 @@ def test_what_is_imported_before_a_try_asks_nothing_of_a_card(probe):
     assert wanted(strange) == ["torch._dynamo", "json"]
 
 
-def test_a_run_to_the_end_has_never_enough(probe):
+def test_with_steps_0_the_step_count_never_ends_the_run(probe):
     counter = probe("counting").StepCounter(0)
     count(counter, "a " * 100)
     assert not counter.enough

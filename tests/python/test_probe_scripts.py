@@ -292,7 +292,7 @@ def test_a_model_that_does_not_fit_while_it_is_moved_is_parameters(tmp_path):
     assert categories["parameters"] == report["at_peak"]["allocated"] > 1024 * MIB
 
 
-def test_what_pytorch_does_without_is_no_out_of_memory_error(probe, tmp_path):
+def test_a_refused_optional_allocation_is_no_out_of_memory_error(probe, tmp_path):
     """A convolution whose workspace does not fit takes another algorithm: the script never hears of it."""
     session = SimpleNamespace(watch=None, steps=SimpleNamespace(complete=4), note=pytest.fail)
     memory = probe("oom").OutOfMemory(session)

@@ -94,7 +94,7 @@ def test_a_recorded_run_is_replayed_device_by_device(recording: Path) -> None:
     assert "rank 3" in invoke(["replay", str(recording), "--rank", "3"]).stderr
 
 
-def test_what_would_have_been_without_a_leak_or_with_smaller_blocks(recording: Path) -> None:
+def test_replays_without_a_leak_and_with_smaller_blocks(recording: Path) -> None:
     plain = replay(recording)["peak"]
     dropped = replay(recording, "--without", LEAK)
     [change] = dropped["changes"]
@@ -118,7 +118,7 @@ def test_what_would_have_been_without_a_leak_or_with_smaller_blocks(recording: P
     assert replay(recording, "--capacity", small, "--without", LEAK)["oom"] is None
 
 
-def test_what_is_not_there_is_said_with_what_is(recording: Path) -> None:
+def test_an_unknown_rank_device_or_line_is_reported_with_the_known_ones(recording: Path) -> None:
     answer = invoke(["replay", str(recording), "--without", "train.py:999"])
     assert answer.status == 2
     assert "train.py:999" in answer.stderr

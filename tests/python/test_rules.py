@@ -110,7 +110,7 @@ def test_a_running_loss_is_no_leak(measured):
 
 
 @proof("retain-graph-in-loop")
-def test_a_retained_graph_meets_the_next(measured):
+def test_a_retained_graph_coexists_with_the_next_one(measured):
     figures = measured["retain-graph-in-loop"]
     one = measured["graph-in-container"]["one"]
     assert figures["freed"] < 2 * one < figures["retained"]
@@ -242,7 +242,7 @@ def test_parameters_and_gradients_refer_to_each_other(measured):
 
 
 @proof("recurrent-state-not-detached")
-def test_the_second_batch_raises(measured):
+def test_recurrent_state_that_is_not_detached_raises_in_the_second_batch(measured):
     figures = measured["recurrent-state-not-detached"]
     assert 3.5 * figures["one"] < figures["four"]
     assert figures["detached"] < figures["one"] / 100
@@ -260,7 +260,7 @@ def test_the_second_batch_raises(measured):
 
 
 @proof("no-grad-not-called")
-def test_a_class_is_no_context():
+def test_no_grad_without_parentheses_raises():
     with pytest.raises(TypeError), torch.no_grad:
         pass
     with pytest.raises(TypeError), torch.inference_mode:

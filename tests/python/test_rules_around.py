@@ -344,7 +344,7 @@ def test_a_cycle_keeps_every_batch():
 
 
 @proof("gradients-for-nothing")
-def test_a_teacher_that_nobody_trains_gets_gradients():
+def test_a_teacher_without_an_optimizer_gets_gradients():
     teacher = torch.nn.Linear(1024, 1024, bias=False)
     x = torch.randn(2, 1024)
     student = torch.nn.Linear(1024, 1024, bias=False)

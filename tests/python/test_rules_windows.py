@@ -36,7 +36,7 @@ def whole(count=4):
 
 
 @proof("zero-grad-inside-window")
-def test_only_the_last_micro_batch_counts():
+def test_zero_grad_inside_the_window_keeps_only_the_last_gradients():
     window = lambda i: (i + 1) % 4 == 0  # noqa: E731
     (right,) = accumulated(lambda _: False, window)
     (wrong,) = accumulated(lambda _: True, window)
@@ -76,7 +76,7 @@ def test_the_first_window_has_one_micro_batch():
 
 
 @proof("partial-window-dropped")
-def test_what_is_left_over_is_never_stepped():
+def test_a_partial_last_window_is_never_stepped():
     wrong = accumulated(lambda _: False, lambda i: (i + 1) % 4 == 0, count=6)
     right = accumulated(lambda _: False, lambda i: (i + 1) % 4 == 0 or i + 1 == 6, count=6)
     samples = [len(x) for x, _ in data(6)]
@@ -129,7 +129,7 @@ def test_batch_normalisation_sees_the_micro_batch():
 
 
 @proof("one-parameter-gradient-scaled")
-def test_the_direction_changes():
+def test_accumulating_normalised_gradients_changes_the_direction():
     model = net()
     x, y = data()[0]
     functional.cross_entropy(model(x), y).backward()

@@ -19,7 +19,7 @@ def test_half_precision_halves_what_autocast_keeps():
     assert activations(f"{RESNET} --precision fp16") == pytest.approx(bf16, rel=0.01)
 
 
-def test_channels_last_moves_nothing_but_workspaces():
+def test_channels_last_changes_only_workspaces():
     plain, last = completed(RESNET), completed(f"{RESNET} --channels-last")
     assert last.categories["activations"] == pytest.approx(plain.categories["activations"], rel=0.01)
 
@@ -76,7 +76,7 @@ def test_checkpointing_trades_activations_for_time():
         )
 
 
-def test_transformers_own_checkpointing_does_too():
+def test_checkpointing_of_transformers_trades_activations_for_time():
     sizes = "gpt2.py --layers 4 --sequence 512 --batch-size 4"
     assert activations(f"{sizes} --gradient-checkpointing") < 0.75 * activations(sizes)
 

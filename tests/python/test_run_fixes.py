@@ -41,7 +41,7 @@ def test_the_first_fix_is_proven_by_a_second_run(too_big: tuple[Run, Path]) -> N
     assert all(fix["evidence"] != "run" for fix in report["fixes"][1:])
 
 
-def test_explain_says_the_same_of_the_recording(too_big: tuple[Run, Path]) -> None:
+def test_explain_names_the_same_cause_and_remedies_for_the_recording(too_big: tuple[Run, Path]) -> None:
     report = too_big[0].report
     done = subprocess.run(
         [memfit(), "explain", str(too_big[1]), "--format", "json"], capture_output=True, text=True, check=True
@@ -64,7 +64,7 @@ def test_a_setting_is_proven_through_the_environment() -> None:
     assert (first["lever"], first["evidence"], first["fits"]) == ("drop-setting", "run", True), first
 
 
-def test_nothing_runs_again_where_that_is_not_wanted() -> None:
+def test_no_prove_runs_nothing_again() -> None:
     answer = broken("too_big", "--no-prove", "--steps", "1")
     report = answer.report
     assert report["cause"] == "too-big"
@@ -73,7 +73,7 @@ def test_nothing_runs_again_where_that_is_not_wanted() -> None:
     assert "running again" not in answer.stderr
 
 
-def test_what_workers_hold_is_seen() -> None:
+def test_the_remedy_for_workers_on_the_gpu_is_confirmed_by_a_run() -> None:
     """The first remedy is a change of the source, and the script fits with it."""
     report = broken("outside", "--steps", "0").report
     assert (report["verdict"], report["cause"]) == ("oom", "outside")
@@ -120,7 +120,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("start", [["main.py"], ["-m", "main"], ["./main.py"]], ids=" ".join)
-def test_a_changed_file_is_what_runs(start: list[str], tmp_path: Path) -> None:
+def test_the_edited_file_runs_in_the_confirming_run(start: list[str], tmp_path: Path) -> None:
     """In the script, in what it imports, and in processes that it starts; the files stay as they are."""
     (tmp_path / "main.py").write_text(MAIN)
     (tmp_path / "helper.py").write_text("THERE = 1\n")

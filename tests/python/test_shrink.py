@@ -199,7 +199,7 @@ def test_inference_holds_weights_and_a_forward_pass(rows: dict[str, dict[str, An
     assert abs(4 * ALL - weights - saved(rows, "int8-weights", "inference")) <= 2 * MIB
 
 
-def test_masks_are_said_to_save_nothing(rows: dict[str, dict[str, Any]]) -> None:
+def test_pruning_masks_have_a_note_that_they_save_nothing(rows: dict[str, dict[str, Any]]) -> None:
     row = rows["prune-masks"]
     # A mask and a product for each element of a linear layer.
     extra = 2 * 4 * (MATRICES + 256 * 1000)
@@ -210,7 +210,7 @@ def test_masks_are_said_to_save_nothing(rows: dict[str, dict[str, Any]]) -> None
     assert row["saves"]["inference"] < 0
 
 
-def test_what_cannot_be_applied_says_why(rows: dict[str, dict[str, Any]]) -> None:
+def test_a_lever_that_cannot_be_applied_is_refused_with_the_reason(rows: dict[str, dict[str, Any]]) -> None:
     row = rows["smaller-images"]
     assert "DataLoader" in row["note"]
     assert row["training"] is None
@@ -245,7 +245,7 @@ def test_an_unknown_technique_is_refused(folder: Path) -> None:
     assert "lora" in done.stderr
 
 
-def test_people_see_a_table(shown: tuple[dict[str, Any], str]) -> None:
+def test_the_text_is_a_table(shown: tuple[dict[str, Any], str]) -> None:
     lines = shown[1].splitlines()
     rows = len(shown[0]["rows"])
     assert lines[0].startswith(f"MEASURED {rows - 1} of {rows} techniques  on a virtual Tesla T4")

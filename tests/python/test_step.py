@@ -85,7 +85,7 @@ COMBINATIONS = list(
 
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
-def test_the_whole_batchs_training(kind: str, dtype: torch.dtype) -> None:
+def test_training_in_micro_batches_equals_that_with_whole_batches(kind: str, dtype: torch.dtype) -> None:
     """384 combinations of model, batches, split, window, clipping and type, with and without a schedule."""
     chosen = [entry for entry in COMBINATIONS if entry[0] == kind and entry[5] == dtype]
     assert len(chosen) == 48
@@ -166,7 +166,7 @@ DRAWING = {
 
 
 @pytest.mark.parametrize("kind", DRAWING)
-def test_what_draws_random_numbers_is_the_loop_with_the_same_split(kind: str) -> None:
+def test_training_with_dropout_equals_a_loop_with_the_same_split(kind: str) -> None:
     """112 combinations of model, split, window, precision, clipping and schedule, bit for bit a loop written
     by hand.
     """
@@ -241,7 +241,7 @@ def test_windows_of_several_batches_step_once() -> None:
     assert not step.finish()
 
 
-def test_a_window_that_is_left_open_is_said() -> None:
+def test_an_unfinished_window_causes_a_warning() -> None:
     model = Perceptron()
     step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), mean_loss, accumulate=2)
     step(batches("perceptron", [4], torch.float32)[0])
@@ -316,7 +316,7 @@ def test_steps_that_the_scaler_skips_are_reported_and_the_scale_is_one_in_a_wind
     assert (seen[:2], seen[-2:]) == ([256.0, 256.0], [128.0, 128.0])
 
 
-def test_fp16_in_trouble_is_said_with_the_modules_and_the_scales() -> None:
+def test_fp16_overflow_warnings_name_modules_and_scales() -> None:
     torch.manual_seed(0)
     model = Perceptron()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**6, growth_interval=10**6)
@@ -343,7 +343,7 @@ def test_fp16_in_trouble_is_said_with_the_modules_and_the_scales() -> None:
     assert (step.skipped, step.scales[:2], step.scales[-1]) == (7, [64.0, 32.0], 0.5)
 
 
-def test_what_is_not_exact_is_said_once() -> None:
+def test_an_inexact_division_is_reported_once() -> None:
     class Stateful(nn.Module):
         def __init__(self) -> None:
             super().__init__()

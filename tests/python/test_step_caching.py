@@ -83,7 +83,7 @@ def test_a_contrastive_loss_in_parts_is_that_of_the_whole_batch(items: int, micr
     assert torch.allclose(flat(divided), flat(plain), rtol=0, atol=1e-12)
 
 
-def test_the_batches_loss_and_gradient_norm_are_told() -> None:
+def test_the_result_has_the_whole_batchs_loss_and_gradient_norm() -> None:
     torch.manual_seed(0)
     model = Towers().double()
     expected = contrastive(model, embed(model, pairs(20))).item()
@@ -130,7 +130,7 @@ def test_random_numbers_are_the_same_in_both_passes() -> None:
     assert not torch.equal(seen[0], seen[1])
 
 
-def test_an_out_of_memory_anywhere_leaves_no_trace() -> None:
+def test_an_out_of_memory_error_at_any_operation_leaves_no_trace() -> None:
     torch.manual_seed(0)
     fresh = Towers(dropout=0.5)
     data = [pairs(12, torch.float32)]
@@ -156,7 +156,7 @@ def test_an_out_of_memory_anywhere_leaves_no_trace() -> None:
     assert survived > 5
 
 
-def test_what_is_not_equal_in_parts_is_refused() -> None:
+def test_batch_normalisation_in_embed_is_refused() -> None:
     """Batch normalisation within `embed` takes its statistics from each part."""
     torch.manual_seed(0)
     model = Towers(norm=True)
@@ -179,7 +179,7 @@ def test_arguments_that_contradict_each_other_are_refused() -> None:
         step(pairs(8, torch.float32))
 
 
-def test_a_batch_of_thousands_fits_a_card_that_holds_hundreds(tmp_path: Any) -> None:
+def test_gradient_caching_fits_a_batch_that_is_too_large_for_the_gpu(tmp_path: Any) -> None:
     """A convolutional encoder with 4,096 pictures on an RTX 3060, which holds 256 at once and no 1,024."""
     script = """
     import memfit

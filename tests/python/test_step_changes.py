@@ -124,7 +124,7 @@ def warmed_up(model: nn.Module, batch: Any, now: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("loss", [reduced, by_class, ignoring, warmed_up])
-def test_a_loss_that_changes_with_the_training_is_compared_again(loss: Any) -> None:
+def test_a_loss_that_changes_during_training_is_compared_again(loss: Any) -> None:
     torch.manual_seed(3)
     generator, model, now = torch.Generator().manual_seed(3), Perceptron().double(), SimpleNamespace(epoch=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -167,7 +167,7 @@ def with_bounded_weights(loss: torch.Tensor, model: nn.Module) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("bend", [flooded, clamped, no_better_than, with_bounded_weights])
-def test_a_kink_in_a_mean_over_the_batch_is_seen_from_afar(bend: Any) -> None:
+def test_a_kink_in_a_mean_over_the_batch_is_refused_before_the_mean_passes_it(bend: Any) -> None:
     """All samples are on one side of it at first."""
     torch.manual_seed(0)
     generator, model = torch.Generator().manual_seed(3), Perceptron().double()
@@ -205,7 +205,7 @@ def test_a_comparison_leaves_objects_around_the_loss_as_they_were() -> None:
     assert any("total" in name for name in step.verification.counters)
 
 
-def test_a_run_of_a_comparison_that_fails_leaves_nothing_to_the_next() -> None:
+def test_a_failed_run_of_a_comparison_does_not_affect_the_next() -> None:
     """The first micro-batch of a comparison runs out of memory after it wrote to a tensor."""
     generator, model = torch.Generator().manual_seed(3), Perceptron().double()
     # An iterator, since values that a forward pass changes are put back.

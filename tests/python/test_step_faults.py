@@ -109,7 +109,7 @@ class Held:
     __slots__ = ("references",)
 
 
-def test_a_failed_attempt_holds_nothing() -> None:
+def test_a_failed_attempt_releases_its_memory() -> None:
     held = Held()
     held.references = []
 
@@ -131,7 +131,7 @@ def test_a_failed_attempt_holds_nothing() -> None:
 
 
 @pytest.mark.parametrize("since", [0, 5], ids=["from the first step", "later"])
-def test_numbers_that_are_drawn_elsewhere_are_drawn_again(since: int) -> None:
+def test_a_retry_repeats_random_numbers_of_python_and_numpy(since: int) -> None:
     """A forward that takes random numbers from Python's or NumPy's generator gets the same ones when it is
     run again.
     """
@@ -216,7 +216,7 @@ class Averaging(nn.Module):
 @pytest.mark.parametrize("since", [0, 1, 3])
 @pytest.mark.parametrize("build", [Normalised, Averaging])
 @pytest.mark.filterwarnings("ignore:memfit")
-def test_buffers_that_begin_to_change_later_are_put_back(build: Any, since: int) -> None:
+def test_buffers_that_first_change_in_a_later_step_are_restored(build: Any, since: int) -> None:
     """Layers that are frozen at first: the window in which they begin to keep statistics is the one that
     fails.
     """
@@ -244,7 +244,7 @@ def test_buffers_that_begin_to_change_later_are_put_back(build: Any, since: int)
     assert torch.equal(flat(run(True)), flat(run(False)))
 
 
-def test_one_sample_that_does_not_fit_is_an_orderly_end() -> None:
+def test_a_single_sample_that_does_not_fit_raises_with_state_unchanged() -> None:
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
         model(batch[0])
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 7.00 GiB.")
@@ -261,7 +261,7 @@ def test_one_sample_that_does_not_fit_is_an_orderly_end() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_the_users_own_errors_go_on_as_they_are() -> None:
+def test_errors_of_the_users_loss_are_raised_unchanged() -> None:
     def loss(*_: Any) -> torch.Tensor:
         raise ZeroDivisionError("mine")
 

@@ -51,7 +51,7 @@ class Fragile:
 @pytest.mark.filterwarnings("ignore:memfit")
 @pytest.mark.parametrize("failures", [0, 1], ids=["in peace", "again after running out"])
 @pytest.mark.parametrize("micro_batch", [None, 3])
-def test_they_are_added_to_the_steps_own(micro_batch: int | None, failures: int) -> None:
+def test_gradients_from_before_a_step_are_added_to_its_own(micro_batch: int | None, failures: int) -> None:
     torch.manual_seed(0)
     model = Perceptron().double()
     wanted = by_hand(copy.deepcopy(model))
@@ -68,7 +68,7 @@ def test_they_are_added_to_the_steps_own(micro_batch: int | None, failures: int)
         torch.testing.assert_close(ours.detach(), theirs, rtol=1e-9, atol=1e-12)
 
 
-def test_they_are_where_they_were_when_a_step_fails() -> None:
+def test_gradients_from_before_a_step_are_restored_when_it_fails() -> None:
     model = Perceptron().double()
 
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
@@ -87,7 +87,7 @@ def test_they_are_where_they_were_when_a_step_fails() -> None:
         assert torch.equal(now, values)
 
 
-def test_zeros_are_not_worth_a_word() -> None:
+def test_zero_gradients_from_before_a_step_cause_no_warning() -> None:
     model = Perceptron().double()
     for each in model.parameters():
         each.grad = torch.zeros_like(each)
@@ -98,7 +98,7 @@ def test_zeros_are_not_worth_a_word() -> None:
     assert all(each.grad is None for each in model.parameters())
 
 
-def test_without_gradients_before_it_nothing_is_kept() -> None:
+def test_a_step_without_earlier_gradients_saves_none() -> None:
     model = Perceptron().double()
     step = memfit.Step(model, torch.optim.SGD(model.parameters(), lr=0.1), entropy)
     for _ in range(2):

@@ -98,11 +98,11 @@ def test_means_are_those_of_the_whole_batch(name: str, micro: int) -> None:
 
 @pytest.mark.parametrize("micro", [3, 4])
 @pytest.mark.parametrize("name", OTHERS)
-def test_what_is_no_mean_is_not_divided(name: str, micro: int) -> None:
+def test_losses_that_are_no_means_are_not_divided(name: str, micro: int) -> None:
     check(OTHERS[name], micro, equal=False)
 
 
-def test_sums_with_their_counts_are_as_they_should_be() -> None:
+def test_losses_as_sums_with_counts_are_weighted_correctly() -> None:
     def selected(model: nn.Module, batch: Any) -> Any:
         losses, mask = masked(model, batch)
         return losses[mask].sum(), mask.sum()

@@ -117,7 +117,7 @@ def weights(model: nn.Module) -> list[torch.Tensor]:
     return [each.detach().clone() for each in model.parameters()]
 
 
-def test_an_optimizer_that_runs_out_behind_another_is_not_taken_for_one_that_did_nothing(
+def test_out_of_memory_in_the_second_optimizers_step_raises_step_invalid(
     model: nn.Module,
 ) -> None:
     step = memfit.Step(model, failing(model, 1), entropy)
@@ -125,7 +125,7 @@ def test_an_optimizer_that_runs_out_behind_another_is_not_taken_for_one_that_did
         step(batches(1)[0])
 
 
-def test_a_backup_brings_back_what_the_first_has_moved(model: nn.Module) -> None:
+def test_a_backup_restores_parameters_that_the_first_optimizer_updated(model: nn.Module) -> None:
     before = weights(model)
     optimizers = failing(model, 2)
     step = memfit.Step(model, optimizers, entropy, backup=True)
@@ -140,7 +140,7 @@ def test_a_backup_brings_back_what_the_first_has_moved(model: nn.Module) -> None
 
 
 @pytest.mark.parametrize("lever", ["8-bit-optimizer", "foreach-off"])
-def test_levers_reach_all_of_them(lever: str) -> None:
+def test_levers_are_applied_to_all_optimizers(lever: str) -> None:
     model = nn.Sequential(nn.Linear(64, 128), nn.Linear(128, 64))
     optimizers = [torch.optim.AdamW(each.parameters()) for each in model]
     step = memfit.Step(model, optimizers, entropy, levers={lever: True})
@@ -154,7 +154,7 @@ def test_levers_reach_all_of_them(lever: str) -> None:
     step.close()
 
 
-def test_what_several_cannot_be_is_refused(model: nn.Module) -> None:
+def test_invalid_combinations_of_optimizers_are_refused(model: nn.Module) -> None:
     one = torch.optim.SGD(model.parameters(), lr=0.1)
     check: dict[str, tuple[Any, Callable[[], Any]]] = {
         "both have a parameter": (

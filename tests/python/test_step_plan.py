@@ -62,7 +62,7 @@ def begin(**settings: Any) -> tuple[Language, torch.optim.Optimizer, memfit.Step
     return model, optimizer, memfit.Step(model, optimizer, language_loss, **settings)
 
 
-def test_a_plan_is_followed_said_where_it_is_elsewhere_and_undone(tmp_path: Path) -> None:
+def test_a_plan_is_applied_warns_if_made_for_another_gpu_and_is_undone(tmp_path: Path) -> None:
     plan = tmp_path / "memfit.plan.toml"
     plan.write_text(PLAN)
     torch.manual_seed(0)
@@ -91,7 +91,7 @@ def test_a_plan_is_followed_said_where_it_is_elsewhere_and_undone(tmp_path: Path
     assert torch.allclose(flat(model), flat(plain), rtol=0, atol=1e-6)
 
 
-def test_keywords_win_and_conflicts_are_named(tmp_path: Path) -> None:
+def test_keywords_take_precedence_over_the_plan_and_conflicts_are_named(tmp_path: Path) -> None:
     plan = tmp_path / "memfit.plan.toml"
     plan.write_text(PLAN)
     with warnings.catch_warnings():
@@ -152,7 +152,7 @@ def test_an_optimizer_in_the_backward_is_never_half_applied() -> None:
     assert outcomes["invalid"] > 0
 
 
-def test_a_step_that_was_put_back_does_not_stand_in_the_next_ones_way() -> None:
+def test_a_step_restored_from_its_backup_does_not_block_the_next() -> None:
     data = torch.randn(4, 6), torch.tensor([0, 1, 2, 3])
     put_back = 0
     for at in range(1, 400, 7):
@@ -171,7 +171,7 @@ def test_a_step_that_was_put_back_does_not_stand_in_the_next_ones_way() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:memfit")
-def test_packed_moments_are_put_back_with_the_rest() -> None:
+def test_packed_moments_are_restored_after_a_failed_step() -> None:
     """An optimizer's step that fails at any of its operations is done again, from the moments as they were
     packed.
     """
@@ -206,7 +206,7 @@ def test_packed_moments_are_put_back_with_the_rest() -> None:
         assert torch.equal(kept, moment), at
 
 
-def test_a_full_stop_says_what_holds_the_memory_and_what_would_fit(tmp_path: Path) -> None:
+def test_a_sample_that_does_not_fit_names_what_holds_the_memory_and_what_would_fit(tmp_path: Path) -> None:
     """A sequence so long that not even one of its samples fits on the card."""
     found = on_device(
         RAGGED
@@ -242,7 +242,7 @@ def test_a_full_stop_says_what_holds_the_memory_and_what_would_fit(tmp_path: Pat
     assert (found["same"], found["left"], found["steps"]) == (True, 0, 1)
 
 
-def test_levers_on_a_card_take_what_they_promise(tmp_path: Path) -> None:
+def test_levers_on_a_virtual_gpu_take_the_promised_memory(tmp_path: Path) -> None:
     found = on_device(
         RAGGED
         + textwrap.dedent("""
@@ -320,7 +320,7 @@ def test_levers_on_a_card_take_what_they_promise(tmp_path: Path) -> None:
     assert set(left.values()) == {left["plain"]}, left
 
 
-def test_a_leak_is_said_with_the_line_that_holds_it(tmp_path: Path) -> None:
+def test_a_leak_warning_names_the_line_that_holds_the_tensors(tmp_path: Path) -> None:
     found = on_device(
         RAGGED
         + textwrap.dedent("""

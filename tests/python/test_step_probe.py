@@ -16,7 +16,7 @@ from training import Transformer, flat, mean_loss
 MIB = 2**20
 
 
-def test_a_probe_leaves_everything_as_it_was() -> None:
+def test_a_probe_restores_all_state() -> None:
     torch.manual_seed(0)
     model = Transformer(0.1)
     step = memfit.Step(model, torch.optim.AdamW(model.parameters()), mean_loss, micro_batch=2)

@@ -78,7 +78,7 @@ def test_a_rank_that_shares_the_parameters_may_run_out_of_memory(world: int, fau
     ("world", "faults"),
     [(2, 1), pytest.param(2, 3, marks=exhaustive), pytest.param(4, 3, marks=exhaustive)],
 )
-def test_a_rank_that_is_stuck_in_a_collective_is_got_out(world: int, faults: int) -> None:
+def test_a_rank_stuck_in_a_collective_is_released(world: int, faults: int) -> None:
     """Collectives of the model's own, the exchange of gradients, and shards whose owner cannot take part any
     more.
     """

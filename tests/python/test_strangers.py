@@ -21,7 +21,7 @@ TRAINING = """
 """
 
 
-def test_the_probe_is_there_whatever_the_command_makes_of_pythonpath(tmp_path: Path) -> None:
+def test_the_probe_loads_even_if_the_command_changes_pythonpath(tmp_path: Path) -> None:
     def start(gpu, command, environment):
         return through_memfit(gpu, ["env", "PYTHONPATH=.", *command], environment)
 
@@ -67,7 +67,9 @@ def test_a_made_up_data_set_has_all_samples_as_its_class_keeps_them(tmp_path: Pa
         ("assert number > 1", "exception-after-change"),
     ],
 )
-def test_no_value_is_blamed_for_a_mistake_in_the_program(line: str, kind: str, tmp_path: Path) -> None:
+def test_assumed_values_are_not_blamed_for_a_mistake_in_the_script(
+    line: str, kind: str, tmp_path: Path
+) -> None:
     answer = on_device(f"    number = int(torch.rand(8, device=device).sum() * 3)\n    {line}\n", tmp_path)
     assert answer.report["problem"]["kind"] == kind, answer.report["problem"]
 
@@ -171,7 +173,7 @@ def test_positions_of_unknown_elements_are_in_range_and_differ(
     assert found["order"] == list(range(6))
 
 
-def test_what_cannot_be_stood_in_for_is_memfits_own_word(tmp_path: Path) -> None:
+def test_a_missing_configuration_is_an_error_of_memfits_own(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     # Without a network, the hub's library tries for half a minute unless it is told.
     code = """
@@ -217,7 +219,7 @@ WEIGHTS_IN_A_TRANSFORM = """
     ["", "data = Blurred(); sizes = [len(data[index]) for index in range(9)]"],
     ids=["workers", "main"],
 )
-def test_a_transform_with_weights_ends_no_run(before: str, tmp_path: Path) -> None:
+def test_forward_passes_of_a_transform_with_weights_are_not_steps(before: str, tmp_path: Path) -> None:
     def start(gpu, command, environment):
         return through_memfit(gpu, command, environment, options=("--steps", "3"))
 
@@ -235,7 +237,7 @@ def before_torch(folder: Path, lines: str) -> dict[str, Any]:
     return through_memfit("rtx-4090", [sys.executable, str(script)], {})[2]["problem"]
 
 
-def test_what_fails_before_torch_is_imported_is_told(tmp_path: Path) -> None:
+def test_an_error_before_torch_is_imported_is_reported(tmp_path: Path) -> None:
     missing = before_torch(tmp_path, "import no_such_package\n")
     assert missing["kind"] == "module-missing", missing
     assert missing["message"] == f"{sys.executable} has no module `no_such_package`."
@@ -246,7 +248,7 @@ def test_what_fails_before_torch_is_imported_is_told(tmp_path: Path) -> None:
     assert (failed["kind"], "KeyError: 'image'" in failed["message"]) == ("exception", True), failed
 
 
-def test_a_helper_that_fails_before_torch_is_no_reason(tmp_path: Path) -> None:
+def test_an_error_of_a_helper_process_before_torch_is_not_blamed(tmp_path: Path) -> None:
     helper = """
         import subprocess, sys
         subprocess.run([sys.executable, "-c", "import no_such_package"], check=False)
@@ -270,14 +272,14 @@ TRANSFORMS = """
 """
 
 
-def test_transforms_of_the_data_are_no_passes_without_a_backward_pass(tmp_path: Path) -> None:
+def test_data_transforms_do_not_count_as_evaluation_passes(tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
     report = on_device("    import numpy\n" + TRANSFORMS, tmp_path).report
     assert report["verdict"] == "oom", report["verdict"]
     assert report["cause"] != "evaluation-with-gradients", report["cause"]
 
 
-def test_an_assertion_without_words_is_told_by_its_source(tmp_path: Path) -> None:
+def test_an_assertion_without_a_message_is_reported_with_its_source(tmp_path: Path) -> None:
     answer = on_device("    assert len(sys.argv) > 9\n", tmp_path)
     message = answer.report["problem"]["message"]
     assert re.search(
@@ -298,7 +300,7 @@ IN_A_WORKER = """
 """
 
 
-def test_an_error_in_a_worker_is_told_as_its_own(tmp_path: Path) -> None:
+def test_an_error_in_a_loader_worker_is_reported_with_its_own_traceback(tmp_path: Path) -> None:
     answer = on_device(IN_A_WORKER, tmp_path)
     assert answer.report["problem"]["kind"] == "module-missing", answer.report["problem"]
     answer = on_device(
@@ -340,7 +342,7 @@ HELPER = """
 """ + textwrap.indent(textwrap.dedent(TRAINING), "    ")
 
 
-def test_a_process_that_a_rank_starts_is_no_rank(tmp_path: Path) -> None:
+def test_processes_started_by_a_rank_are_not_counted_as_ranks(tmp_path: Path) -> None:
     def start(gpu, command, environment):
         ranked = {**environment, "RANK": "0", "WORLD_SIZE": "1"}
         return through_memfit(gpu, command, ranked, options=("--steps", "3"))
@@ -367,7 +369,7 @@ def test_a_loop_that_waits_for_an_assumed_value_is_named(tmp_path: Path) -> None
     assert re.search(r"script\.py:\d+.* read values that only a GPU can compute", problem["message"]), problem
 
 
-def test_the_last_line_of_a_script_that_ends_with_a_status_is_told(tmp_path: Path) -> None:
+def test_a_script_that_exits_with_a_status_is_reported_with_its_last_line(tmp_path: Path) -> None:
     usage = """
         import argparse
         parser = argparse.ArgumentParser()
@@ -386,7 +388,7 @@ FAILS_AND_STAYS = """
 """
 
 
-def test_a_script_that_failed_and_does_not_end_is_told_by_its_error(tmp_path: Path) -> None:
+def test_a_hanging_script_that_had_failed_is_reported_with_its_error(tmp_path: Path) -> None:
     def start(gpu, command, environment):
         return through_memfit(gpu, command, environment, options=("--timeout", "15s"))
 

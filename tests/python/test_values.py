@@ -156,14 +156,14 @@ FOLLOWS = """
 """
 
 
-def test_what_follows_from_known_values_is_computed(tmp_path: Path) -> None:
+def test_values_that_follow_from_known_ones_are_computed(tmp_path: Path) -> None:
     answer = on_device(FOLLOWS, tmp_path)
     assert answer.status == 0, answer.output
     assert answer.said["wrong"] == {}
 
 
 @pytest.mark.parametrize("piece", TRUE, ids=lambda name: name.replace(" ", "-"))
-def test_what_is_uploaded_is_true(piece: str, tmp_path: Path) -> None:
+def test_uploaded_values_read_back_unchanged(piece: str, tmp_path: Path) -> None:
     answer = on_device(TRUE[piece], tmp_path)
     assert answer.status == 0, answer.output
 
@@ -250,7 +250,7 @@ OVERWRITTEN = """
 """
 
 
-def test_what_libraries_compute_is_not_what_was_there(tmp_path: Path) -> None:
+def test_memory_that_a_library_wrote_has_unknown_contents(tmp_path: Path) -> None:
     answer = on_device(OVERWRITTEN, tmp_path)
     assert answer.status == 0, answer.output
     left = answer.said["left"]

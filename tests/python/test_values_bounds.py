@@ -36,7 +36,7 @@ def test_sizes_that_are_read_back_are_upper_bounds(tmp_path: Path) -> None:
         assert set(sizes.values()) == {int(count)}, (count, sizes)
 
 
-def test_each_rule_that_answered_is_named(tmp_path: Path) -> None:
+def test_each_assumption_is_named(tmp_path: Path) -> None:
     answer = on_device(SIZES + "    assert torch.isfinite(torch.randn(9, device=device)).all()\n", tmp_path)
     rules = {value["call"]: value["count"] for value in answer.report["fidelity"]["values"]}
     for name in ("nonzero", "unique"):
@@ -90,7 +90,7 @@ def test_tokens_are_routed_to_experts_without_loss(
     assert any("no bound follows" in value["call"] for value in answer.report["fidelity"]["values"])
 
 
-def test_a_verdict_that_hangs_on_a_size_is_an_interval(tmp_path: Path) -> None:
+def test_a_verdict_that_depends_on_a_size_has_an_interval_of_peaks(tmp_path: Path) -> None:
     answer = on_device(
         """
         x = torch.randn(256, 1024, 1024, device=device)
@@ -135,7 +135,7 @@ def test_generation_ends_where_the_policy_says(tmp_path: Path) -> None:
     assert any("generate" in value and "0.5 of the upper bound" in value for value in values), values
 
 
-def test_a_detector_trains_and_keeps_as_many_boxes_as_it_may(tmp_path: Path) -> None:
+def test_a_detector_trains_with_the_maximum_number_of_boxes(tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
     answer = on_device(
         """
@@ -165,7 +165,7 @@ def test_a_detector_trains_and_keeps_as_many_boxes_as_it_may(tmp_path: Path) -> 
     assert answer.said == {"boxes": [100, 100], "labels": [1, 2]}
 
 
-def test_a_card_for_which_there_is_no_code_says_so(tmp_path: Path) -> None:
+def test_a_gpu_without_kernels_in_this_pytorch_is_reported(tmp_path: Path) -> None:
     answer = on_device(
         """
         oldest = min(int(arch.removeprefix("sm_").rstrip("af")) for arch in torch.cuda.get_arch_list())

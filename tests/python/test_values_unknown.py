@@ -69,14 +69,14 @@ COMPUTED = """
 """
 
 
-def test_what_follows_from_uploads_is_computed_by_whatever_operator(tmp_path: Path) -> None:
+def test_every_operator_computes_from_uploaded_values(tmp_path: Path) -> None:
     answer = on_device(COMPUTED, tmp_path)
     assert answer.status == 0, answer.output
     assert answer.said == {"wrong": {}, "total": 262_144, "repeated": 262_144}
     assert answer.report["fidelity"]["values"] == []
 
 
-def test_a_size_that_was_summed_on_the_card_runs_out_of_memory_as_there(tmp_path: Path) -> None:
+def test_a_size_summed_from_uploaded_values_runs_out_of_memory_as_on_a_real_gpu(tmp_path: Path) -> None:
     answer = on_device(
         """
         lengths = torch.tensor([4096] * 64).to("cuda")

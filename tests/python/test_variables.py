@@ -19,7 +19,7 @@ class Thing:
     """Something that can be watched as it goes."""
 
 
-def test_what_a_function_lets_go_of_is_gone() -> None:
+def test_variables_that_a_function_releases_are_freed() -> None:
     frame = sys._getframe()
     thing = Thing()
     gone = weakref.ref(thing)

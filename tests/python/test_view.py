@@ -60,7 +60,7 @@ def drawn(browser: chromium.Chromium) -> None:
 
 
 @in_browser
-def test_the_page_shows_the_recording_and_asks_nobody(browser, folder):
+def test_the_page_shows_the_recording_and_makes_no_requests(browser, folder):
     url = page(folder, "run.pickle")
     browser.open(url)
     drawn(browser)
@@ -387,7 +387,7 @@ def unpacked(text: str, manifest: str) -> str:
         (["run.pickle", "-o", "no/such/folder.html"], "folder.html"),
     ],
 )
-def test_what_cannot_be_shown_is_said(folder, arguments, said):
+def test_files_that_cannot_be_shown_are_errors(folder, arguments, said):
     done = invoke(["view", *arguments], cwd=folder)
     assert done.status == 2
     assert done.stdout == ""

@@ -103,7 +103,7 @@ def test_a_run_is_seen_while_it_goes_on_and_its_end_ends_the_watching(waiting):
     assert run.wait(timeout=60) == 0
 
 
-def test_what_is_no_run_is_said_to_be_none():
+def test_watching_a_process_that_is_no_run_is_an_error():
     alone = invoke(["watch", str(os.getpid()), "--once"])
     assert alone.status == 2
     assert "does not belong to a memfit run" in alone.stderr
@@ -146,7 +146,7 @@ def test_prometheus_reads_the_run_while_it_goes_on(waiting, tmp_path):
     assert serving.returncode == -signal.SIGINT, "Ctrl-C ends it"
 
 
-def test_a_port_that_is_taken_is_said():
+def test_a_port_in_use_is_reported():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         answer = invoke(["watch", "--prometheus", str(port)])
