@@ -57,7 +57,7 @@ CASES = [
         "drop-setting",
     ),
     Case("growing_cache", "growing-cache", "torch.cat([states", lever="preallocate"),
-    Case("does_not_fit", "does-not-fit", "nn.Linear(8192", lever="shard"),
+    Case("does_not_fit", "does-not-fit", "nn.Linear(8192", lever="larger-card"),
 ]
 
 

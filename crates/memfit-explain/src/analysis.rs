@@ -3,11 +3,11 @@
 use memfit_allocator::{Edit, Outcome, Program, ReplayConditions};
 use memfit_patch::{Code, Ran, RecordedFacts, Refusal, RemedyRequest};
 use memfit_recording::{StackId, Track};
-use memfit_vocabulary::{Lever, Phase, Proof};
+use memfit_vocabulary::{Lever, Proof};
 
 use crate::case::Case;
 use crate::explanation::{Apply, Fact, Fix, Line};
-use crate::origins::{Origins, Role, Site};
+use crate::origins::{Origins, Site};
 use crate::timeline::{Life, MAX_BYTES, Timeline};
 
 /// Capacity that is never reached: small enough for nine eighths of it to be reserved many times over.
@@ -155,22 +155,6 @@ impl<'case> Analysis<'case> {
     /// User code lines of a stack, innermost first.
     pub(crate) fn lines(&self, stack: StackId) -> Vec<Line> {
         self.timeline.origins.get(stack).user.iter().map(|site| self.line(*site)).collect()
-    }
-
-    /// Stack of the failing request. The autograd engine's threads have no Python frames: their requests are
-    /// blamed on the line that called the backward pass.
-    pub(crate) fn failing_stack(&self) -> StackId {
-        let timeline = &self.timeline;
-        let trouble = timeline.trouble;
-        let is_known = |stack: &StackId| timeline.origins.get(*stack).site().is_some();
-        if trouble.phase != Phase::Backward || is_known(&trouble.stack) {
-            return trouble.stack;
-        }
-        let backward = timeline
-            .lives
-            .iter()
-            .filter(|life| life.role == Role::Backward && life.block.born <= trouble.moment);
-        backward.rev().map(|life| life.block.stack).find(is_known).unwrap_or(trouble.stack)
     }
 
     pub(crate) fn fact(&self, text: impl Into<String>, bytes: u64, stack: Option<StackId>) -> Fact {

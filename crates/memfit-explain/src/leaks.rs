@@ -96,9 +96,9 @@ fn rebuilt_collections(
     // With growing sequence lengths, activations grow too: they belong to the batch and are no collection.
     let of_batch = |category| matches!(category, Category::Activations | Category::Temporary);
     let keys = live.keys().filter(|key| timeline.by_rounds || !of_batch(key.category));
-    let held = live_bytes_at(timeline, keys.map(|key| rebuilt_key(*key)), ends, rebuilt_key);
+    let held = live_bytes_at(timeline, keys.copied(), ends);
     let leak = |(key, lives): (&Key, &Vec<(usize, &Life)>)| {
-        let held = held.get(&rebuilt_key(*key))?;
+        let held = held.get(key)?;
         // It never shrinks after it was first allocated.
         let begun = held.iter().rposition(|bytes| *bytes == 0).map_or(0, |none| none + 1);
         let held = &held[begun..];
@@ -107,9 +107,8 @@ fn rebuilt_collections(
             grown.push(pair[1].checked_sub(pair[0])?);
         }
         let bytes: u64 = lives.iter().map(|(_, life)| life.block.bytes).sum();
-        let requested: u64 = lives.iter().map(|(_, life)| life.requested_bytes()).sum();
         let times = grown.iter().filter(|bytes| **bytes > 0).count();
-        if times < MIN_GROWTHS || times * 5 < grown.len() * 3 || requested < *held.last()? {
+        if times < MIN_GROWTHS || times * 5 < grown.len() * 3 || bytes < *held.last()? {
             return None;
         }
         grown.sort_unstable();
@@ -128,33 +127,22 @@ fn rebuilt_collections(
     live.iter().filter_map(leak).collect()
 }
 
-/// Key of a collection that is rebuilt. Without a backward pass, the newest copy counts as an activation, since
-/// it is live, and each earlier one as temporary, since its successor replaced it.
-const fn rebuilt_key(key: Key) -> Key {
-    match key.category {
-        Category::Temporary => Key { category: Category::Activations, ..key },
-        _ => key,
-    }
-}
-
-/// Requested bytes of each line that are live at these moments. The allocator may hand out a larger block for
-/// a smaller tensor.
+/// Live bytes of each line at these moments.
 fn live_bytes_at(
     timeline: &Timeline<'_>,
     keys: impl Iterator<Item = Key>,
     ends: &[u32],
-    key_of: impl Fn(Key) -> Key,
 ) -> BTreeMap<Key, Vec<u64>> {
     let mut held: BTreeMap<Key, Vec<u64>> = keys.map(|key| (key, vec![0; ends.len()])).collect();
     for life in &timeline.lives {
-        let key = key_of(Key { site: life.site, module: life.module(), category: life.category });
+        let key = Key { site: life.site, module: life.module(), category: life.category };
         let Some(held) = held.get_mut(&key).filter(|_| !life.stays() && life.block.pool.0 == 0) else {
             continue;
         };
         let first = ends.partition_point(|end| *end <= life.block.born);
         let behind = ends.partition_point(|end| *end < life.block.freed);
         for at_end in &mut held[first..behind.max(first)] {
-            *at_end = at_end.saturating_add(life.requested_bytes());
+            *at_end = at_end.saturating_add(life.block.bytes);
         }
     }
     held
@@ -164,7 +152,7 @@ fn live_bytes_at(
 /// one.
 fn full_collections(timeline: &Timeline<'_>, keys: impl Iterator<Item = Key>, now: usize) -> HashSet<Key> {
     let Some(from) = now.checked_sub(SAMPLES) else { return HashSet::new() };
-    let held = live_bytes_at(timeline, keys, &timeline.periods()[from..now], |key| key);
+    let held = live_bytes_at(timeline, keys, &timeline.periods()[from..now]);
     let is_full =
         |held: &[u64]| held.first().zip(held.last()).is_some_and(|(then, last)| *then > 0 && last <= then);
     held.into_iter().filter(|(_, held)| is_full(held)).map(|(key, _)| key).collect()
