@@ -34,8 +34,7 @@ from torch.utils.checkpoint import checkpoint
 
 SCHEMA = "memfit.ground-truth/1"
 STEPS = 8
-# A case that hangs must not keep the others from being measured.
-CASE_SECONDS = 120
+CASE_SECONDS = 120  # A case that hangs must not stop the others.
 HERE = Path(__file__).resolve().parent
 Case = Callable[[], list[float]]
 CASES: dict[str, Case] = {}
@@ -354,10 +353,9 @@ def measure(name: str) -> dict[str, Any]:
 
 def smi(query: str) -> str | None:
     """Return one value of the first GPU from nvidia-smi; `None` without it."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
+    if shutil.which("nvidia-smi") is None:
         return None
-    asked = [command, f"--query-gpu={query}", "--format=csv,noheader,nounits", "--id=0"]
+    asked = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", "--id=0"]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
     return done.stdout.strip() or None if done.returncode == 0 else None
 

@@ -17,6 +17,7 @@ const LONG_FOR_A_REASON: &[(&str, &str)] = &[
     ("crates/memfit-devices/data", "one table of cards"),
     ("measurements", "results of runs"),
     ("scripts/strangers/scripts.toml", "one table of scripts, with what was read of each"),
+    ("scripts/accuracy/cases", "tables of published figures, with what each source states"),
     ("docs/api.md", "generated from the code"),
 ];
 

@@ -2,7 +2,7 @@
 
 cause: first-step-surprise
 line: self.optimizer.step()
-remedy: adafactor|eight-bit-optimizer|bf16-optimizer-state|host-optimizer-state|optimizer-in-backward
+remedy: adafactor|8-bit-optimizer|bf16-optimizer-state|host-optimizer-state|optimizer-in-backward
 remedy: pure-bf16|lora|shard|low-rank-gradients
 """
 

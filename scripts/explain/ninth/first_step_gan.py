@@ -2,7 +2,7 @@
 
 cause: first-step-surprise
 line: opt_g.step()|opt_d.step()
-remedy: adafactor|eight-bit-optimizer|bf16-optimizer-state|host-optimizer-state|optimizer-in-backward
+remedy: adafactor|8-bit-optimizer|bf16-optimizer-state|host-optimizer-state|optimizer-in-backward
 remedy: pure-bf16|shard|zero-grad-earlier|low-rank-gradients
 """
 

@@ -2,7 +2,7 @@
 
 cause: first-step-surprise
 line: self.opt.step()
-remedy: bf16-optimizer-state|host-optimizer-state|optimizer-in-backward|pure-bf16|eight-bit-optimizer
+remedy: bf16-optimizer-state|host-optimizer-state|optimizer-in-backward|pure-bf16|8-bit-optimizer
 remedy: adafactor|shard
 """
 

@@ -2,7 +2,7 @@
 
 cause: first-step-surprise|does-not-fit
 line: optimizer.step()
-remedy: adafactor|eight-bit-optimizer|bf16-optimizer-state|host-optimizer-state|optimizer-in-backward
+remedy: adafactor|8-bit-optimizer|bf16-optimizer-state|host-optimizer-state|optimizer-in-backward
 remedy: pure-bf16|lora|shard|keep-off-the-card|low-rank-gradients
 """
 
