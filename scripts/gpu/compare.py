@@ -89,13 +89,13 @@ def card_name(found: dict[str, Any], memfit: str) -> str:
     words = set(own.replace("-", " ").split())
 
     def distance(gpu: dict[str, Any]) -> tuple[int, int]:
-        other = set(f"{gpu['name']} {gpu['full_name']}".lower().replace("-", " ").split())
+        other = set(f"{gpu['id']} {gpu['name']}".lower().replace("-", " ").split())
         return -len(words & other), abs(gpu["memory"] - found["card"]["capacity"])
 
     best = min(listed, key=distance)
-    if not words & set(f"{best['name']} {best['full_name']}".lower().replace("-", " ").split()):
+    if not words & set(f"{best['id']} {best['name']}".lower().replace("-", " ").split()):
         sys.exit(f"no GPU of the catalogue has a name like {found['card']['name']}: pass --gpu")
-    return str(best["name"])
+    return str(best["id"])
 
 
 def virtual(gpu: str, memfit: str, cases: list[str]) -> dict[str, Any]:
