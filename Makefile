@@ -17,6 +17,7 @@
 #   make mutants  mutants of the deciding crates that no test notices; takes cargo-mutants, and hours
 #   make differential  the replay beside PyTorch's own allocator, PROGRAMS random programs of each setting and release
 #   make libraries  the libraries that people train with, each on a virtual card; rewrites docs/libraries.md
+#   make atlas    the largest batch of common models on each GPU; rewrites docs/atlas.md; hours, ATLAS_MINUTES=30 goes on later
 #   make integrations  trainers of other libraries with memfit, with the oldest and the newest supported releases
 #   make shrink     techniques of `memfit shrink` that need further libraries, and the example of smaller models
 #   make symbols  the kernels of PyTorch's releases, to which layouts are held; TORCH="2.15.0" for one (1 GB each)
@@ -38,6 +39,7 @@ PROGRAMS     ?= 100
 SCALE        ?= 1
 ACCURACY     ?= target/accuracy/mirror
 ARM64        ?= target/arm64
+ATLAS_MINUTES ?= inf
 PYTEST_ARGS  ?= -n 2 --dist loadfile
 BIN          := $(VENV)/bin
 # Stamps say what was installed, so that a second run installs nothing.
@@ -45,7 +47,7 @@ STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \
                 Cargo.toml Cargo.lock pyproject.toml $(wildcard README.md LICENSE-*)
 
-.PHONY: help demo test test-rust test-python test-exhaustive test-newest check ages accuracy bench scale torture fuzz properties parallel models sanitizers mutants differential libraries integrations shrink site vscode vscode-test matrix symbols clean \
+.PHONY: help demo test test-rust test-python test-exhaustive test-newest check ages accuracy bench scale torture fuzz properties parallel models sanitizers mutants differential libraries atlas integrations shrink site vscode vscode-test matrix symbols clean \
         dist dist-again dist-matrix arm64 arm64-machine release-rehearsal release-check release-upload release-page
 .DELETE_ON_ERROR:
 
@@ -136,6 +138,13 @@ libraries: $(STAMPS)/memfit
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-libraries
 	$(BIN)/uv pip install --quiet --python $(VENV)-libraries/bin/python -r requirements/libraries.txt
 	$(BIN)/python scripts/tables/libraries.py --python $(VENV)-libraries/bin/python
+
+# The same environment; goes on where it stopped.
+atlas: $(STAMPS)/memfit
+	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-libraries
+	$(BIN)/uv pip install --quiet --python $(VENV)-libraries/bin/python -r requirements/libraries.txt
+	$(BIN)/python scripts/atlas/atlas.py --python $(VENV)-libraries/bin/python --minutes $(ATLAS_MINUTES)
+	$(BIN)/python scripts/atlas/atlas_page.py
 
 # Environments of their own: the oldest and the newest releases of the trainers.
 integrations: $(STAMPS)/memfit
