@@ -74,6 +74,25 @@ def test_assumed_values_are_not_blamed_for_a_mistake_in_the_script(
     assert answer.report["problem"]["kind"] == kind, answer.report["problem"]
 
 
+@pytest.mark.parametrize(
+    ("missing", "kind"), [("input.txt", "exception"), ("own.txt", "exception-after-change")]
+)
+def test_a_missing_file_is_the_scripts_own_mistake_unless_memfit_leads_its_path_aside(
+    missing: str, kind: str, tmp_path: Path
+) -> None:
+    (tmp_path / "own.txt").write_text("as it was")
+    code = f"""
+    import os
+    folder = os.path.dirname(os.path.abspath(__file__))
+    torch.zeros(9, device=device)
+    os.remove(os.path.join(folder, "own.txt"))
+    open(os.path.join(folder, "{missing}"))
+    """
+    answer = on_device(code, tmp_path)
+    assert answer.report["problem"]["kind"] == kind, answer.report["problem"]
+    assert (tmp_path / "own.txt").read_text() == "as it was"
+
+
 def test_a_host_that_is_not_reached_is_a_problem_of_its_own(tmp_path: Path) -> None:
     code = "    raise OSError('<urlopen error [Errno -2] Name or service not known>')\n"
     answer = on_device(code, tmp_path)

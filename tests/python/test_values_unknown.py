@@ -243,3 +243,31 @@ def test_operators_are_followed_in_whatever_way_they_are_called(tmp_path: Path) 
     assert (said["own"], said["random"], said["gradient"]) == ("Own", True, [3])
     assert (len(said["graphs"]), said["builtin"]) == (1, "builtin_function_or_method")
     assert any("cumsum of type object" in target for target in said["graphs"][0])
+
+
+# An integer that the device cannot know, at most 9.
+DIFFERENCE = "torch.randint(0, 9, (300,), device=device).sort()[0].diff().max()"
+
+
+@pytest.mark.parametrize(
+    ("use", "verdict"),
+    [
+        # Eight elements need as many bytes as one: the allocator rounds to 512.
+        ("torch.zeros(int(NUMBER) + 1, device=device)", "unknown"),
+        ("torch.zeros(int(NUMBER) + 1, dtype=torch.bool, device=device)", "unknown"),
+        ("torch.zeros(len(range(int(NUMBER.float()) + 1)), device=device)", "unknown"),
+        # Only a small number is in the range of a list.
+        (
+            "names = 'a b c d e f g h i j'.split(); print(names[int(NUMBER)]); torch.zeros(9, device=device)",
+            "fits",
+        ),
+        # No number changes what is allocated.
+        ("print(int(NUMBER)); torch.zeros(9, device=device)", "fits"),
+    ],
+)
+def test_a_verdict_is_unknown_where_an_unknown_integer_is_a_size(
+    use: str, verdict: str, tmp_path: Path
+) -> None:
+    answer = on_device(use.replace("NUMBER", DIFFERENCE), tmp_path)
+    assert answer.report["verdict"] == verdict, answer.output
+    assert answer.report["fidelity"]["values"], "the integer is assumed"

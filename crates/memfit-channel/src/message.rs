@@ -101,8 +101,10 @@ pub enum Message {
         /// Number of reads.
         count: u64,
     },
-    /// The script read back an integer that only a GPU can compute.
-    ReadBack {
+    /// A line of the script read a value that was assumed, for the first time.
+    Assumed {
+        /// Id of the assumption.
+        id: String,
         /// Line of the script that read it.
         place: String,
     },

@@ -10,7 +10,6 @@ use crate::{ClockMode, HostTime, PROTOCOL, RunDir, ValuePolicy};
 /// Limits and options of a run, written once to the run directory as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own")]
 pub struct Setup {
     /// Version of the channel; must equal [`PROTOCOL`].
     pub protocol: u32,
@@ -30,9 +29,9 @@ pub struct Setup {
     /// Policy for sizes that are read back but only a GPU can compute.
     #[serde(default)]
     pub values: ValuePolicy,
-    /// `true` if unknown integers are read as a nonzero number, to detect whether anything depends on them.
+    /// Number that unknown integers are read as in place of 0, to detect whether anything depends on them.
     #[serde(default)]
-    pub other_numbers: bool,
+    pub other_number: Option<u16>,
     /// `true` if the probe seeds the random number generators, so that two runs draw the same numbers.
     #[serde(default)]
     pub seeded: bool,
@@ -187,7 +186,7 @@ impl Setup {
             cover_full: false,
             stacks: false,
             values: ValuePolicy::default(),
-            other_numbers: false,
+            other_number: None,
             seeded: false,
             synthetic: Synthetic::default(),
             host: None,

@@ -538,4 +538,14 @@ mod tests {
         assert_eq!(run.command.words, ["python", "train.py", "--gpu", "0", "--steps", "7"]);
         assert_eq!(run.steps, None);
     }
+
+    #[test]
+    fn an_unknown_option_before_the_command_is_not_taken_for_it() {
+        for verb in ["run", "plan", "cards", "shrink", "launch"] {
+            let error =
+                Args::try_parse_from(["memfit", verb, "--page", "x.html", "--", "python", "train.py"])
+                    .unwrap_err();
+            assert_eq!(error.kind(), clap::error::ErrorKind::UnknownArgument, "{verb}: {error}");
+        }
+    }
 }

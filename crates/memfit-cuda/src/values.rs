@@ -16,8 +16,9 @@ mod shared;
 mod store;
 
 use std::{
-    ffi::{CStr, c_char},
+    ffi::{CStr, CString, c_char},
     slice,
+    sync::{PoisonError, RwLock},
 };
 
 use memfit_channel::{TallyKind, ValuePolicy};
@@ -75,7 +76,7 @@ pub(crate) unsafe fn device_to_host(target: *mut u8, source: u64, size: u64, is_
     }
     let found = MEMORY.read(source, bytes);
     for assumption in reads::complete(bytes, found) {
-        machine::count(TallyKind::ValuePolicy, assumption.id());
+        count_assumption(assumption.id());
     }
 }
 
@@ -168,7 +169,27 @@ unsafe extern "C" fn memfit_vgpu_assumed(name: *const c_char) {
     // SAFETY: the caller guarantees a valid string.
     let name = unsafe { CStr::from_ptr(name) };
     if let Ok(id) = name.to_str() {
-        machine::count(TallyKind::ValuePolicy, id);
+        count_assumption(id);
+    }
+}
+
+/// The probe's function for each assumption.
+type OnAssumed = extern "C" fn(*const c_char);
+
+static ON_ASSUMED: RwLock<Option<OnAssumed>> = RwLock::new(None);
+
+/// Sets the function that gets the id of each assumption, in the thread that reads the value; null for none.
+#[unsafe(no_mangle)]
+extern "C" fn memfit_vgpu_on_assumed(function: Option<OnAssumed>) {
+    *ON_ASSUMED.write().unwrap_or_else(PoisonError::into_inner) = function;
+}
+
+fn count_assumption(id: &str) {
+    machine::count(TallyKind::ValuePolicy, id);
+    // The probe's function waits for Python's lock, so none of ours may be held.
+    let function = *ON_ASSUMED.read().unwrap_or_else(PoisonError::into_inner);
+    if let (Some(function), Ok(id)) = (function, CString::new(id)) {
+        function(id.as_ptr());
     }
 }
 

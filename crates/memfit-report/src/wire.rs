@@ -43,9 +43,9 @@ pub use plan::{
 pub use replay::{BlockChange, Circumstances, Predicted, Recorded, ReplayOom, ReplayPeak, ReplayReport};
 pub use rules::{RuleEntry, RuleList, RuleReport};
 pub use run::{
-    AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, Fidelity, Host, ModuleBytes,
-    Oom, Outside, OutsidePart, Peak, PeakEnd, PeakInterval, PossibleEffect, Problem, Rank, RunReport, Script,
-    Time, Verdict,
+    AssumedValue, AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, Fidelity,
+    Host, ModuleBytes, Oom, Outside, OutsidePart, Peak, PeakEnd, PeakInterval, PossibleEffect, Problem, Rank,
+    RunReport, Script, Time, Verdict,
 };
 pub use shrink::{ShrinkBytes, ShrinkLever, ShrinkReport, ShrinkRow, ShrinkSaved};
 pub use watch::{WatchReport, WatchedCard, WatchedOom, WatchedProcess, WatchedRun};

@@ -2,13 +2,15 @@
 //! script saw.
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
 
 use memfit_channel::Planned;
 use memfit_report::remarks::{Note, Stake};
-use memfit_report::wire::{CallCount, Exception};
+use memfit_report::wire::Exception;
 use memfit_vocabulary::Remark;
 
 use crate::facts::{Facts, may_affect_memory};
+use crate::overlaid::MAX_NAMES;
 use crate::request::Request;
 
 /// Beginning of the messages that memfit's own stand-ins raise in the script.
@@ -57,7 +59,7 @@ pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) 
 
 /// Changes by memfit to what the script saw, the most likely to matter first.
 fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<String> {
-    let count = |call: &CallCount| match call.count {
+    let times = |count: u64| match count {
         1 => "once".to_owned(),
         count => format!("{count} times"),
     };
@@ -70,14 +72,14 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
         changes.push(format!("the script had read values that only a GPU can compute, taken as 0{place}"));
     }
     let refused = facts.tally.unmodelled.iter().filter(|call| may_affect_memory(&call.call));
-    changes.extend(refused.map(|call| format!("`{}` was refused ({})", call.call, count(call))));
+    changes.extend(refused.map(|call| format!("`{}` was refused ({})", call.call, times(call.count))));
     // Numbers that decide something are listed above, with their lines.
-    let assumed = facts.tally.values.iter().zip(&facts.tally.stakes).filter(|(_, stake)| match stake {
+    let assumed = facts.tally.values.iter().filter(|(_, stake)| match stake {
         Stake::Number => false,
         Stake::Value => reached,
         Stake::Size | Stake::Unbounded => true,
     });
-    changes.extend(assumed.map(|(value, _)| format!("{} ({})", value.call, count(value))));
+    changes.extend(assumed.map(|(value, _)| format!("{} ({})", value.call, times(value.count))));
     if request.planned.as_ref().is_some_and(Planned::changes_training) {
         changes.push("a plan was applied".to_owned());
     }
@@ -86,7 +88,13 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
     }
     let changed = |note: &&Note| {
         let remark = note.remark().filter(|remark| CHANGES.contains(remark));
-        remark.is_some_and(|remark| remark != Remark::FilesKept || is_file_error(exception))
+        remark.is_some_and(|remark| match remark {
+            Remark::FilesKept | Remark::Checkpoints if is_file_error(exception) => {
+                may_be_overlaid(facts, &exception.message)
+            }
+            Remark::FilesKept => false,
+            _ => true,
+        })
     };
     changes.extend(facts.notes.iter().chain(&facts.tally.notes).filter(changed).map(Note::text));
     changes
@@ -107,6 +115,13 @@ const FILE_ERRORS: &[&str] = &[
 
 fn is_file_error(exception: &Exception) -> bool {
     FILE_ERRORS.contains(&exception.r#type.as_str())
+}
+
+/// Returns `false` if a file error quotes a path of which no part is in the overlay: the script would have
+/// got the same answer from its own disk.
+fn may_be_overlaid(facts: &Facts, message: &str) -> bool {
+    let is_there = |path: &str| path.split('/').any(|part| facts.overlaid.contains(OsStr::new(part)));
+    !message.contains('\'') || facts.overlaid.len() >= MAX_NAMES || message.split('\'').any(is_there)
 }
 
 /// Innermost line of the user's code in a traceback, as `train.py:12 in main`.

@@ -1,6 +1,7 @@
 //! Facts of a completed run: the input of the verdict and the report.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
@@ -12,12 +13,13 @@ use memfit_channel::{ClockMark, RunDir, Setup, ValuePolicy};
 use memfit_devices::Overhead;
 use memfit_recording::Track;
 use memfit_report::remarks::{Note, Stake, assumption_text};
-use memfit_report::wire::{AtPeak, CallCount, Coverage, DeviceInfo, Exception, Peak};
+use memfit_report::wire::{AssumedValue, AtPeak, CallCount, Coverage, DeviceInfo, Exception, Peak};
 use memfit_vocabulary::Remark;
 
 use crate::environment::Command;
 use crate::host::HostPeaks;
 use crate::inbox::{Cause, Inbox, Speaker};
+use crate::overlaid;
 use crate::preflight::Torch;
 use crate::recording::{self, Fullest};
 use crate::request::Request;
@@ -30,6 +32,8 @@ const TAIL_BYTES: u64 = 64 << 10;
 
 /// Maximum lines, or sizes, that are named if numbers were read back.
 const MAX_NAMED: usize = 3;
+/// Maximum number of lines listed for each assumption.
+const MAX_LINES: usize = 16;
 
 /// Prefixes of calls that never affect a training's device memory: telemetry, profilers, logs, and the table
 /// by which NVIDIA's tools find each other, which its libraries ask for and do without.
@@ -64,8 +68,6 @@ pub struct Facts {
     pub(crate) tally: Tally,
     /// Remarks of the processes.
     pub(crate) notes: Vec<Note>,
-    /// Lines that read back integers which only a GPU can compute.
-    pub(crate) read_back: Vec<String>,
     /// The line that read such values most often since the last step, and how often.
     pub(crate) repeated: Option<(String, u64)>,
     /// Totals of the processes' allocators.
@@ -76,6 +78,8 @@ pub struct Facts {
     pub oom: Option<OomFacts>,
     /// An uncaught exception that is no out-of-memory error.
     pub exception: Option<Exception>,
+    /// Names of files that the run wrote, renamed or removed in the overlay, if there is such an exception.
+    pub(crate) overlaid: BTreeSet<OsString>,
     /// Possible causes of that exception.
     pub(crate) cause: Cause,
     /// The interpreter that ran the script.
@@ -123,10 +127,8 @@ impl HandedOut {
 pub(crate) struct Tally {
     /// Calls that are not modelled.
     pub(crate) unmodelled: Vec<CallCount>,
-    /// Values answered by policy.
-    pub(crate) values: Vec<CallCount>,
-    /// Possible consequence of each of these.
-    pub(crate) stakes: Vec<Stake>,
+    /// Values that were assumed, with the possible consequence of each.
+    pub(crate) values: Vec<(AssumedValue, Stake)>,
     /// Remarks.
     pub(crate) notes: Vec<Note>,
     /// Maximum bytes that a remark concerns, by its id.
@@ -207,22 +209,33 @@ impl Facts {
 
     /// Returns `true` if a value with one of these consequences was read back.
     pub(crate) fn has_read(&self, stakes: &[Stake]) -> bool {
-        self.tally.stakes.iter().any(|stake| stakes.contains(stake))
+        self.tally.values.iter().any(|(_, stake)| stakes.contains(stake))
     }
 
     /// First few lines that read back numbers which only a GPU can compute, for a sentence; `None` if none is
     /// known.
     pub(crate) fn lines_read(&self) -> Option<String> {
-        let lines: Vec<&str> = self.read_back.iter().take(MAX_NAMED).map(String::as_str).collect();
+        let values = self.tally.values.iter();
+        let numbers = values.filter(|(_, stake)| matches!(stake, Stake::Number | Stake::Unbounded));
+        let mut lines: Vec<&str> = Vec::new();
+        for line in numbers.flat_map(|(value, _)| &value.lines) {
+            if !lines.contains(&line.as_str()) {
+                lines.push(line);
+            }
+        }
+        lines.truncate(MAX_NAMED);
         (!lines.is_empty()).then(|| lines.join(", "))
     }
 
     /// First few sizes that were read back but only a GPU can compute, for a sentence.
     pub(crate) fn sizes_read(&self) -> Option<String> {
-        let stakes = self.tally.stakes.iter();
-        let sizes: Vec<&str> = (self.tally.values.iter().zip(stakes))
+        let values = self.tally.values.iter();
+        let sizes: Vec<String> = values
             .filter(|(_, stake)| matches!(stake, Stake::Size | Stake::Unbounded))
-            .map(|(value, _)| value.call.as_str())
+            .map(|(value, _)| match value.lines.first() {
+                Some(line) => format!("{} (at {line})", value.call),
+                None => value.call.clone(),
+            })
             .take(MAX_NAMED)
             .collect();
         (!sizes.is_empty()).then(|| sizes.join("; "))
@@ -302,9 +315,8 @@ pub(crate) fn gather(
         overhead: stage.overhead().cloned(),
         command: without_secrets(command.words()),
         fullest,
-        tally: tally(&ledger, setup.values),
+        tally: tally(&ledger, setup.values, &inbox),
         notes: notes(&inbox, tracks, stage.run_dir(), command),
-        read_back: read_back(&inbox),
         repeated: (inbox.processes.values())
             .filter_map(|speaker| speaker.repeated.clone())
             .max_by_key(|(_, count)| *count),
@@ -313,6 +325,7 @@ pub(crate) fn gather(
         watched: !inbox.processes.is_empty(),
         oom: oom(&inbox),
         exception: uncaught.map(|(exception, _)| exception.clone()),
+        overlaid: uncaught.map(|_| overlaid::names(&stage.run_dir().overlay_tree())).unwrap_or_default(),
         cause: uncaught.map(|(_, cause)| cause).unwrap_or_default(),
         on_host: inbox.processes.values().find_map(|speaker| speaker.on_host.clone()),
         torch: inbox
@@ -402,7 +415,7 @@ fn fullest_share(process: &ProcessView) -> Option<(u32, memfit_channel::ledger::
         .map(|(card, share)| (card, *share))
 }
 
-fn tally(ledger: &LedgerView, policy: ValuePolicy) -> Tally {
+fn tally(ledger: &LedgerView, policy: ValuePolicy, inbox: &Inbox) -> Tally {
     let mut tally = Tally::default();
     for entry in &ledger.tally {
         let counted = || CallCount { call: entry.name.clone(), count: entry.count };
@@ -415,8 +428,8 @@ fn tally(ledger: &LedgerView, policy: ValuePolicy) -> Tally {
                     Stake::Unbounded => format!("{text}; no bound follows"),
                     Stake::Value | Stake::Number => text.to_owned(),
                 };
-                tally.stakes.push(stake);
-                tally.values.push(CallCount { call, count: entry.count });
+                let lines = lines_that_read(inbox, &entry.name);
+                tally.values.push((AssumedValue { call, count: entry.count, lines }, stake));
             }
             TallyKind::Note => tally.notes.push(Note::received(&entry.name, BTreeMap::new())),
             TallyKind::RemarkBytes => {
@@ -465,14 +478,16 @@ fn notes(inbox: &Inbox, tracks: &[Track], run_dir: &RunDir, command: &Command) -
     notes
 }
 
-fn read_back(inbox: &Inbox) -> Vec<String> {
-    let mut places = Vec::new();
-    for place in inbox.processes.values().flat_map(|speaker| &speaker.read_back) {
-        if !places.contains(place) {
-            places.push(place.clone());
+/// First lines of the script's processes that read a value of this assumption.
+fn lines_that_read(inbox: &Inbox, id: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let assumed = inbox.processes.values().flat_map(|speaker| &speaker.assumed);
+    for (_, line) in assumed.filter(|(assumption, _)| assumption == id) {
+        if lines.len() < MAX_LINES && !lines.contains(line) {
+            lines.push(line.clone());
         }
     }
-    places
+    lines
 }
 
 fn oom(inbox: &Inbox) -> Option<OomFacts> {

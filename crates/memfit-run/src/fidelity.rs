@@ -19,7 +19,7 @@ pub(crate) fn assess(request: &Request, outcome: &Outcome) -> Fidelity {
     let effects = effects(request, outcome, &notes);
     Fidelity {
         unmodelled: facts.tally.unmodelled.clone(),
-        values: facts.tally.values.clone(),
+        values: facts.tally.values.iter().map(|(value, _)| value.clone()).collect(),
         notes: notes.iter().map(Note::text).collect(),
         effects,
     }
@@ -90,48 +90,38 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
         }
     });
     let between = sizes_between(outcome);
-    let values =
-        facts.tally.values.iter().zip(&facts.tally.stakes).map(|(value, stake)| match (stake, between) {
-            (Stake::Value, _) => effect(
-                "value",
+    let values = facts.tally.values.iter().map(|(value, stake)| match (stake, between) {
+        (Stake::Value, _) => effect(
+            "value",
+            &value.call,
+            None,
+            "not a size: a peak changes only if the script's control flow depends on it",
+        ),
+        (Stake::Number, _) => match outcome.numbers {
+            Numbers::Harmless => {
+                effect("number", &value.call, Some(0), "a second run with another number allocated the same")
+            }
+            Numbers::Decisive => {
+                effect("number", &value.call, None, "what the script allocates depends on it")
+            }
+            Numbers::Fatal => effect("number", &value.call, None, "with another number the script fails"),
+            Numbers::Unfinished => {
+                effect("number", &value.call, None, "the run with another number was stopped before its end")
+            }
+            Numbers::Untried => effect(
+                "number",
                 &value.call,
                 None,
-                "not a size: a peak changes only if the script's control flow depends on it",
+                "no known bound if it becomes a size; no second run tried that",
             ),
-            (Stake::Number, _) => match outcome.numbers {
-                Numbers::Harmless => effect(
-                    "number",
-                    &value.call,
-                    Some(0),
-                    "a second run with another number allocated the same",
-                ),
-                Numbers::Decisive => {
-                    effect("number", &value.call, None, "what the script allocates depends on it")
-                }
-                Numbers::Fatal => effect("number", &value.call, None, "with another number the script fails"),
-                Numbers::Unfinished => effect(
-                    "number",
-                    &value.call,
-                    None,
-                    "the run with another number was stopped before its end",
-                ),
-                Numbers::Untried => effect(
-                    "number",
-                    &value.call,
-                    None,
-                    "no known bound if it becomes a size; no second run tried that",
-                ),
-            },
-            (Stake::Unbounded, _) => {
-                effect("size-unbounded", &value.call, None, "the arguments give no bound")
-            }
-            (Stake::Size, Some(bytes)) => {
-                let why =
-                    "between the device peaks with all such sizes at their upper and at their lower bound";
-                effect("size", &value.call, Some(bytes), why)
-            }
-            (Stake::Size, None) => effect("size", &value.call, None, "`--sizes both` runs with both bounds"),
-        });
+        },
+        (Stake::Unbounded, _) => effect("size-unbounded", &value.call, None, "the arguments give no bound"),
+        (Stake::Size, Some(bytes)) => {
+            let why = "between the device peaks with all such sizes at their upper and at their lower bound";
+            effect("size", &value.call, Some(bytes), why)
+        }
+        (Stake::Size, None) => effect("size", &value.call, None, "`--sizes both` runs with both bounds"),
+    });
     let notes = notes.iter().map(|note| {
         let bytes = match note.effect() {
             Effect::None => Some(0),

@@ -51,8 +51,8 @@ pub(crate) struct Speaker {
     pub(crate) ooms: Vec<(Oom, u64)>,
     /// Messages of the out-of-memory errors.
     pub(crate) oom_texts: Vec<String>,
-    /// Lines that read back integers which only a GPU can compute.
-    pub(crate) read_back: Vec<String>,
+    /// Assumed values that the script read: the id of each assumption, and a line that read it.
+    pub(crate) assumed: Vec<(String, String)>,
     /// The line that read such values most often since the last step, and how often.
     pub(crate) repeated: Option<(String, u64)>,
     /// Remarks on the accuracy of the results.
@@ -119,7 +119,7 @@ impl Speaker {
                 self.exception = Some((Exception { r#type, message, traceback }, oom));
                 self.cause = Cause { program, reached };
             }
-            Message::ReadBack { place } => self.read_back.push(place),
+            Message::Assumed { id, place } => self.assumed.push((id, place)),
             Message::Repeated { place, count } => self.repeated = Some((place, count)),
             Message::Refused { lever, why } => self.refused.push((lever, why)),
             Message::Training(training) => self.training = Some(*training),

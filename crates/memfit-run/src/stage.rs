@@ -48,8 +48,8 @@ pub struct Changes {
     pub files: BTreeMap<String, String>,
     /// `true` if the stack of each allocation is recorded, even without a requested recording.
     pub stacks: bool,
-    /// `true` if unknown integers are read as a nonzero number.
-    pub other_numbers: bool,
+    /// Number that unknown integers are read as in place of 0.
+    pub other_number: Option<u16>,
     /// `true` if random numbers are seeded, so that they repeat in another such run.
     pub seeded: bool,
     /// Set for a run whose tensors stay on the host.
@@ -77,7 +77,7 @@ impl Stage {
         let overhead = overhead(request, torch);
         let mut setup = setup(request, overhead.as_ref(), values);
         setup.stacks |= changes.stacks;
-        setup.other_numbers = changes.other_numbers;
+        setup.other_number = changes.other_number;
         setup.seeded = changes.seeded;
         setup.host.clone_from(&changes.host);
         setup.write(&run_dir)?;

@@ -30,6 +30,7 @@ use memfit_report::remarks::Stake;
 use memfit_report::text::size;
 use memfit_report::wire::{Problem, Verdict};
 
+use crate::RunError;
 use crate::blame;
 use crate::facts::{Facts, OomFacts, may_affect_memory};
 use crate::known_failures::{self, Ran};
@@ -72,6 +73,11 @@ struct Evidence {
     numbers: Numbers,
 }
 
+/// Numbers that another run reads where the first read 0, in the order in which they are tried. A tensor of
+/// 1032 elements is larger than the allocator's rounding, so it shows. But such a number may be outside of a
+/// list, or make a loop too long; then 7 is tried.
+const OTHER_NUMBERS: [u16; 2] = [1032, 7];
+
 /// Effect of numbers that were answered with zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Numbers {
@@ -89,6 +95,24 @@ pub(crate) enum Numbers {
 }
 
 impl Numbers {
+    /// Effect of numbers on the run with these facts, with the facts of the last run with another number.
+    pub(crate) fn test(
+        zeros: &Facts,
+        mut run: impl FnMut(u16) -> Result<Facts, RunError>,
+    ) -> Result<(Self, Facts), RunError> {
+        let [large, small] = OTHER_NUMBERS;
+        let others = run(large)?;
+        let found = Self::compare(zeros, &others);
+        // A run that failed without running out of memory tells nothing of what the number decides.
+        let failed = others.ended != zeros.ended && others.oom.is_none();
+        let inconclusive = failed || matches!(found, Self::Fatal | Self::Unfinished);
+        if others.ended == Ended::Interrupted || !inconclusive {
+            return Ok((found, others));
+        }
+        let others = run(small)?;
+        Ok((Self::compare(zeros, &others), others))
+    }
+
     /// Compares the facts of the two runs.
     pub(crate) fn compare(zeros: &Facts, others: &Facts) -> Self {
         let peaks = |facts: &Facts| -> Vec<_> { facts.ranks.iter().map(|rank| rank.peak).collect() };

@@ -264,7 +264,7 @@ class Fidelity:
 
     unmodelled: tuple[CallCount, ...]
     """Calls that the virtual device does not model, and refused."""
-    values: tuple[CallCount, ...]
+    values: tuple[AssumedValue, ...]
     """Values that a kernel would have computed and the script read back, by what was answered."""
     notes: tuple[str, ...]
     """Further remarks."""
@@ -296,6 +296,18 @@ class CallCount:
     """The name."""
     count: int
     """Number of occurrences."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssumedValue:
+    """A value that was assumed, and the lines of the script that read it."""
+
+    call: str
+    """Its description."""
+    count: int
+    """Number of times it was read."""
+    lines: tuple[str, ...] = ()
+    """First lines of the script that read it, as `file:line in function`; empty where they are unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,6 @@ pub(crate) struct CommandArgs {
         id = "command",
         required = true,
         trailing_var_arg = true,
-        allow_hyphen_values = true,
         value_name = "COMMAND",
         value_hint = ValueHint::CommandWithArguments
     )]

@@ -24,9 +24,10 @@ thread_local! {
     static ASSUMPTIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Number that a second run reads where the first read zero. For a position, which is one of at least two, 1.
-const OTHER_INTEGER: u8 = 7;
-const OTHER_POSITION: u8 = 1;
+/// Number that another run reads where the first read 0, of a position, which is one of at least two, ...
+const OTHER_POSITION: u16 = 1;
+/// ... and of a number that stays a floating-point number.
+const OTHER_FLOAT: f32 = 7.0;
 
 /// Type of the numbers being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,13 +63,17 @@ impl Reads {
 }
 
 impl Float {
-    /// Alternative number in this type.
-    fn other_bytes(self) -> Vec<u8> {
+    /// Encodes a small whole number, which all of these types hold exactly.
+    fn encode(self, number: f32) -> Vec<u8> {
         match self {
-            Self::Half => 0x4700_u16.to_le_bytes().to_vec(),
-            Self::Brain => 0x40e0_u16.to_le_bytes().to_vec(),
-            Self::Single => f32::from(OTHER_INTEGER).to_le_bytes().to_vec(),
-            Self::Double => f64::from(OTHER_INTEGER).to_le_bytes().to_vec(),
+            Self::Half => {
+                // The exponent has 5 bits in place of 8, the mantissa 10 in place of 23.
+                let bits = number.to_bits() - ((127 - 15) << 23);
+                ((bits >> 13) as u16).to_le_bytes().to_vec()
+            }
+            Self::Brain => ((number.to_bits() >> 16) as u16).to_le_bytes().to_vec(),
+            Self::Single => number.to_le_bytes().to_vec(),
+            Self::Double => f64::from(number).to_le_bytes().to_vec(),
         }
     }
 }
@@ -97,42 +102,48 @@ pub(super) fn complete(bytes: &mut [u8], found: Found) -> Vec<Assumption> {
     if assumptions.contains(&Assumption::UnknownNumber) {
         UNKNOWN_FLOATS.set(UNKNOWN_FLOATS.get() + 1);
     }
-    let integer = assumptions.iter().copied().filter_map(other_integer).min();
-    if integer.is_some() {
+    if assumptions.iter().any(|assumption| is_position(*assumption) || is_integer(*assumption)) {
         UNKNOWN_INTEGERS.set(UNKNOWN_INTEGERS.get() + 1);
     }
-    if machine::get().is_ok_and(|machine| machine.setup.other_numbers) {
-        if assumptions == [Assumption::Ranking] {
-            other_positions(bytes);
-            return assumptions;
-        }
-        let floats = integer.is_some() || assumptions.contains(&Assumption::UnknownNumber);
-        match (reads.float.filter(|_| floats), integer) {
-            (Some(float), _) => replace_zeros(bytes, &float.other_bytes()),
-            (None, Some(other)) => replace_zeros(bytes, &encode_integer(other, bytes.len())),
-            (None, None) => {}
-        }
+    if let Some(number) = machine::get().ok().and_then(|machine| machine.setup.other_number) {
+        replace_unknown(bytes, &assumptions, reads.float, number);
     }
     assumptions
 }
 
-/// Number that a second run reads where the first read zero, to detect whether anything depends on it; `None`
-/// if the assumption is not about an unknown integer.
-fn other_integer(assumption: Assumption) -> Option<u8> {
-    match assumption {
-        Assumption::Position | Assumption::Ranking => Some(OTHER_POSITION),
-        Assumption::UnknownInteger | Assumption::IntegerSum | Assumption::IntegerExtreme => {
-            Some(OTHER_INTEGER)
-        }
-        _ => None,
+/// Replaces the zeros of unknown numbers, to detect whether anything depends on them; an integer becomes
+/// `number`.
+fn replace_unknown(bytes: &mut [u8], assumptions: &[Assumption], float: Option<Float>, number: u16) {
+    if assumptions == [Assumption::Ranking] {
+        return other_positions(bytes);
+    }
+    let integer = if assumptions.iter().copied().any(is_position) {
+        Some(OTHER_POSITION)
+    } else {
+        assumptions.iter().copied().any(is_integer).then_some(number)
+    };
+    let is_float = assumptions.contains(&Assumption::UnknownNumber);
+    match (float, integer) {
+        (Some(float), Some(integer)) => replace_zeros(bytes, &float.encode(f32::from(integer))),
+        (Some(float), None) if is_float => replace_zeros(bytes, &float.encode(OTHER_FLOAT)),
+        (None, Some(integer)) => replace_zeros(bytes, &encode_integer(integer, bytes.len())),
+        (_, None) => {}
     }
 }
 
-/// Encodes a small integer in words of the largest width that divides `length`.
-fn encode_integer(number: u8, length: usize) -> Vec<u8> {
+fn is_position(assumption: Assumption) -> bool {
+    matches!(assumption, Assumption::Position | Assumption::Ranking)
+}
+
+fn is_integer(assumption: Assumption) -> bool {
+    matches!(assumption, Assumption::UnknownInteger | Assumption::IntegerSum | Assumption::IntegerExtreme)
+}
+
+/// Encodes an integer in words of the largest width that divides `length`.
+fn encode_integer(number: u16, length: usize) -> Vec<u8> {
     let width = [8, 4].into_iter().find(|width| length.is_multiple_of(*width)).unwrap_or(length);
-    let mut word = vec![0; width];
-    word.iter_mut().take(1).for_each(|byte| *byte = number);
+    let mut word = u64::from(number).to_le_bytes().to_vec();
+    word.resize(width, 0);
     word
 }
 
@@ -261,10 +272,25 @@ mod tests {
         replace_zeros(&mut narrow, &encode_integer(7, 4));
         assert_eq!(u32::from_le_bytes(narrow), 7);
         let mut reals = [0.5_f32, 0.0].map(f32::to_le_bytes).concat();
-        replace_zeros(&mut reals, &Float::Single.other_bytes());
+        replace_zeros(&mut reals, &Float::Single.encode(7.0));
         assert_eq!(reals, [0.5_f32, 7.0].map(f32::to_le_bytes).concat());
         // The upper half of single precision.
-        assert_eq!(Float::Brain.other_bytes(), Float::Single.other_bytes()[2..]);
-        assert_eq!(Float::Half.other_bytes(), [0x00, 0x47], "1.75 times 4: exponent 17, mantissa 0.75");
+        assert_eq!(Float::Brain.encode(1032.0), Float::Single.encode(1032.0)[2..]);
+        assert_eq!(Float::Half.encode(7.0), [0x00, 0x47], "1.75 times 4: exponent 17, mantissa 0.75");
+        assert_eq!(Float::Half.encode(1032.0), [0x08, 0x64], "1024 + 8: exponent 25, mantissa 8");
+    }
+
+    #[test]
+    fn the_number_takes_the_place_of_integers_and_positions_stay_in_range() {
+        let read = |assumption: Assumption, float: Option<Float>| {
+            let mut bytes = vec![0; 4];
+            replace_unknown(&mut bytes, &[assumption], float, 1032);
+            bytes
+        };
+        assert_eq!(read(Assumption::IntegerSum, None), 1032_u32.to_le_bytes());
+        assert_eq!(read(Assumption::UnknownInteger, Some(Float::Single)), 1032_f32.to_le_bytes());
+        assert_eq!(read(Assumption::Position, None), 1_u32.to_le_bytes());
+        assert_eq!(read(Assumption::UnknownNumber, Some(Float::Single)), 7_f32.to_le_bytes());
+        assert_eq!(read(Assumption::AllTrue, None), [0; 4]);
     }
 }

@@ -298,7 +298,7 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
         fact("not modelled", &format!("{} ({})", call.call, times(call.count)));
     }
     for value in &report.fidelity.values {
-        fact("assumed", &format!("{} ({})", value.call, times(value.count)));
+        fact("assumed", &format!("{} ({}{})", value.call, times(value.count), at_lines(&value.lines)));
     }
     // What is modelled has been told where the figure stands.
     for remark in report.fidelity.remarks().filter(|remark| remark.id != Remark::Outside.id()) {
@@ -391,6 +391,19 @@ fn phase(phase: Phase) -> &'static str {
         Phase::Backward => "backward pass",
         Phase::Optimizer => "optimizer step",
         Phase::Other => "outside forward, backward and optimizer",
+    }
+}
+
+/// The first of the lines that read a value, without its folder, and the number of the others.
+fn at_lines(lines: &[String]) -> String {
+    let Some(first) = lines.first() else {
+        return String::new();
+    };
+    let line = first.rsplit_once('/').map_or(first.as_str(), |(_, name)| name);
+    match lines.len() - 1 {
+        0 => format!(", at {line}"),
+        1 => format!(", at {line} and 1 other line"),
+        others => format!(", at {line} and {others} other lines"),
     }
 }
 

@@ -338,7 +338,7 @@ pub struct Fidelity {
     /// Calls that the virtual device does not model, and refused.
     pub unmodelled: Vec<CallCount>,
     /// Values that a kernel would have computed and the script read back, by what was answered.
-    pub values: Vec<CallCount>,
+    pub values: Vec<AssumedValue>,
     /// Further remarks.
     pub notes: Vec<String>,
     /// Possible effect of each on the peaks, in this order: calls, values, notes.
@@ -367,6 +367,18 @@ pub struct CallCount {
     pub call: String,
     /// Number of occurrences.
     pub count: u64,
+}
+
+/// A value that was assumed, and the lines of the script that read it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AssumedValue {
+    /// Its description.
+    pub call: String,
+    /// Number of times it was read.
+    pub count: u64,
+    /// First lines of the script that read it, as `file:line in function`; empty where they are unknown.
+    #[serde(default)]
+    pub lines: Vec<String>,
 }
 
 /// Outcome of the script itself.

@@ -10,9 +10,9 @@ pub(crate) mod reviewed;
 use memfit_devices::Origin;
 use memfit_report::remarks::Note;
 use memfit_report::wire::{
-    AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, ExplainEdit, ExplainFix,
-    Fidelity, FixProof, Host, ModuleBytes, Oom, Outside, OutsidePart, Peak, PeakEnd, PeakInterval, Problem,
-    Rank, RunReport, Script, Time, Verdict, schema,
+    AssumedValue, AtPeak, CallCount, CardKind, CategoryBytes, Coverage, DeviceInfo, Exception, ExplainEdit,
+    ExplainFix, Fidelity, FixProof, Host, ModuleBytes, Oom, Outside, OutsidePart, Peak, PeakEnd,
+    PeakInterval, Problem, Rank, RunReport, Script, Time, Verdict, schema,
 };
 use memfit_vocabulary::{Category, Cause, Lever, Phase, Proof, Remark};
 
@@ -176,9 +176,13 @@ fn outside_is_modelled() -> Fidelity {
 pub(crate) fn unknown() -> RunReport {
     let mut report = fits();
     report.verdict = Verdict::Unknown;
-    report.fidelity.values = vec![CallCount {
+    report.fidelity.values = vec![AssumedValue {
         call: "the size of `nonzero` depends on computed values, upper bound used".to_owned(),
         count: 12,
+        lines: vec![
+            "/home/me/train.py:31 in assign".to_owned(),
+            "/home/me/train.py:47 in <module>".to_owned(),
+        ],
     }];
     report.fidelity.unmodelled = vec![CallCount { call: "cudaGraphicsMapResources".to_owned(), count: 1 }];
     report.coverage.growth_per_step = Some(8 * MIB as i64);

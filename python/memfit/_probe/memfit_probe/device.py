@@ -3,6 +3,9 @@
 import ctypes
 import functools
 
+# The type of a function that gets the id of an assumption.
+ON_ASSUMED = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+
 
 class Device:
     """Typed functions of the library."""
@@ -23,6 +26,8 @@ class Device:
         self.expect = function("expect", ctypes.c_int64)
         # Counts an assumption by its id.
         self.assumed = function("assumed", ctypes.c_char_p)
+        # Sets the function that gets the id of each assumption, in the thread that reads the value.
+        self.on_assumed = function("on_assumed", ON_ASSUMED)
         # Sets the data type of later reads; returns the number of unknown integers read so far.
         self.reading = function("reading", ctypes.c_int, result=u64)
         # Returns the number of unknown floating-point values read so far.

@@ -8,7 +8,7 @@ import functools
 import sys
 import threading
 
-from . import asserts, channel, device, flows, imports, unknown_floats
+from . import asserts, assumed_lines, channel, device, flows, imports, unknown_floats
 from .oom import frames_here, stack
 
 # Methods of `torch.Tensor` that return values which can be followed, ...
@@ -31,6 +31,7 @@ def arm(session):
     """Watch the methods that read values."""
     known = device.find()
     if known is not None:
+        assumed_lines.arm(known)
         session.reads = Reads(session, known)
         session.reads.arm()
 
@@ -81,8 +82,6 @@ class Reads:
             finally:
                 self._locate(known.assumptions() - assumed)
                 integers = known.reading(0) != before
-                if integers:
-                    report_use(self.session)
             if not integers and known.unknown_floats() != floats:
                 return self._unknown(name, result)
             if name == "__bool__" and known.assumptions() != assumed:
@@ -132,15 +131,5 @@ class Reads:
         return self.number(result) if type(result) is float else result
 
     def decides(self):
-        """Count and report that something depends on an unknown value."""
+        """Count that something depends on an unknown value."""
         self.known.assumed(DECIDES)
-        report_use(self.session)
-
-
-def report_use(session):
-    """Report the line that used an unknown value other than to print it, once."""
-    frames = stack(frames_here())
-    key = ("read-back", *frames[:1])
-    if frames and key not in session.told:
-        session.told.add(key)
-        channel.send("read_back", place=frames[0])

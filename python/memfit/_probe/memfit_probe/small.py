@@ -13,7 +13,7 @@ import functools
 import sys
 import threading
 
-from . import device, groups, imports, read_back
+from . import device, groups, imports
 
 # Maximum number of elements of a tensor that is followed: integers, and other types.
 MAX_INTEGERS = 1 << 16
@@ -246,7 +246,6 @@ class Small:
     def _follow(self, name, original, args, kwargs):
         """Run an operator, and report its result to the device if it can be computed."""
         known, under_way = self.known, self.under_way
-        before = known.reading(0)
         under_way.name = name
         try:
             expected = None
@@ -269,9 +268,6 @@ class Small:
         if expected is not None and not self._tell(result, expected):
             # The result on the GPU has another shape, so any use of it is a guess.
             known.assumed(b"unknown-integer")
-            read_back.report_use(self.session)
-        elif known.reading(0) != before:
-            read_back.report_use(self.session)
         return result
 
     # On the host
