@@ -150,7 +150,7 @@ atlas: $(STAMPS)/memfit
 integrations: $(STAMPS)/memfit
 	$(BIN)/python scripts/integrations.py
 
-site: requirements/site.txt $(STAMPS)/venv
+site: requirements/site.txt $(STAMPS)/test $(STAMPS)/memfit
 	$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python $(VENV)-site
 	$(BIN)/uv pip install --quiet --python $(VENV)-site/bin/python -r requirements/site.txt
 	NO_MKDOCS_2_WARNING=1 $(VENV)-site/bin/python scripts/site/build.py

@@ -16,6 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gallery
+
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 SITE = ROOT / "target/site"
@@ -80,6 +82,11 @@ def main() -> int:
     out = parser.parse_args().out.resolve()
     text = settings()
     collect(out / "pages", set(PAGE.findall(text)))
+    (out / "pages" / gallery.GUIDE.relative_to(ROOT)).write_text(gallery.guide(linked=True))
+    for entry in gallery.entries():
+        folder = out / "pages/docs/gallery"
+        folder.mkdir(exist_ok=True)
+        gallery.write_page(entry, folder)
     (out / "mkdocs.yml").write_text(text)
     return subprocess.run(
         [
