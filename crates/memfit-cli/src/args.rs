@@ -158,7 +158,7 @@ pub(crate) struct RunArgs {
     #[arg(long, short, value_name = "K")]
     pub(crate) steps: Option<u64>,
 
-    /// What has to run: only the steps, or also the script's evaluation and its largest batch.
+    /// What to run: only the steps, or also the script's evaluation and its largest batch.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) cover: Option<Cover>,
 

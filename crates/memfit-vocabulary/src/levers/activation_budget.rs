@@ -19,7 +19,7 @@ pub(super) const LEVER: Declaration = Declaration {
     }]),
     docs: Docs::new(
         "percent",
-        "compiled graphs save that share of their activations and recompute the rest; graphs that draw random numbers save all",
+        "compiled graphs save that percentage of their activations and recompute the rest; graphs that draw random numbers save all",
     ),
     ..Declaration::new("activation-budget", Stage::Model, Label::Rounding)
 };

@@ -11,7 +11,7 @@ pub(super) const LEVER: Declaration = Declaration {
     sentence: Sentence::Words("PYTORCH_ALLOC_CONF=expandable_segments:True: less fragmentation"),
     search: Some(Search::new(Turn::Always, 110, sense)),
     script: Script::Environment { name: "PYTORCH_CUDA_ALLOC_CONF", value: "expandable_segments:True" },
-    docs: Docs::new("", "`expandable_segments:True` in the environment; a warning where CUDA runs already"),
+    docs: Docs::new("", "sets `expandable_segments:True` in the environment; warns if CUDA is already initialised"),
     ..Declaration::new("expandable-segments", Stage::Environment, Label::Exact)
 };
 

@@ -6,7 +6,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "gradient accumulation over micro-batches",
     sentence: Sentence::With(sentence),
     script: Script::Accumulation,
-    docs: Docs::new("samples", "gradient accumulation over micro-batches of at most so many samples"),
+    docs: Docs::new("samples", "gradient accumulation over micro-batches of at most this many samples"),
     ..Declaration::new("micro-batch", Stage::Step, Label::Rounding)
 };
 

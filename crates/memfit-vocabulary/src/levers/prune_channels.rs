@@ -12,7 +12,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "channels with the smallest weights removed from the layers",
     docs: Docs::new(
         "hundredths of the channels",
-        "structured pruning by torch-pruning, which has to be installed: layers really shrink, except the output layer; the model has to be trained further",
+        "structured pruning by the library torch-pruning, which has to be installed: all layers but the output layer get fewer channels; the model needs further training",
     ),
     ..Declaration::new("prune-channels", Stage::Model, Label::ChangesTraining)
 };

@@ -14,7 +14,7 @@ pub(super) const LEVER: Declaration = Declaration {
     search: Some(Search::new(Turn::IfMemoryShort, 250, sense)),
     docs: Docs::new(
         "length",
-        "images are resized on the host until their shorter side has that length, through `step.over(loader)`",
+        "images are resized on the host so that their shorter side has that length, through `step.over(loader)`",
     ),
     ..Declaration::new("resize-before-upload", Stage::Data, Label::ChangesTraining)
 };

@@ -14,7 +14,7 @@ pub(super) const LEVER: Declaration = Declaration {
     search: Some(Search::new(Turn::IfMemoryShort, 260, sense)),
     docs: Docs::new(
         "tokens",
-        "ids, labels and masks are cut on the host to at most that many tokens, through `step.over(loader)`",
+        "ids, labels and masks are truncated on the host to at most that many tokens, through `step.over(loader)`",
     ),
     ..Declaration::new("shorter-sequences", Stage::Data, Label::ChangesTraining)
 };

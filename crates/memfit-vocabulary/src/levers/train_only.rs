@@ -11,7 +11,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "only a part of the model is trained",
     docs: Docs::new(
         "`\"head\"`, `\"last-2-blocks\"`, `\"biases\"`, `\"norms\"`",
-        "all other parameters are frozen: they have neither gradients nor optimizer state, and activations in front of the first trained layer are not kept",
+        "all other parameters are frozen: they have neither gradients nor optimizer state, and activations before the first trained layer are not saved",
     ),
     ..Declaration::new("train-only", Stage::Model, Label::ChangesTraining)
 };
