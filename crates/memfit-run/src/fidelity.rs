@@ -25,7 +25,7 @@ pub(crate) fn assess(request: &Request, outcome: &Outcome) -> Fidelity {
     }
 }
 
-/// Remark on a process that made no progress, beside so many ranks.
+/// Remark on a process that made no progress, in a run of this many ranks.
 fn stalled(ranks: usize) -> Note {
     let who = if ranks > 1 { "some ranks" } else { "a process of the script" };
     Note::new(Remark::Stalled).with("who", who)
@@ -134,7 +134,7 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
     refused.chain(values).chain(notes).collect()
 }
 
-/// Difference between the peaks of the two runs, if both bounds were run to the end.
+/// Difference between the peaks of the two runs, if both completed.
 fn sizes_between(outcome: &Outcome) -> Option<u64> {
     let lower = outcome.lower.as_ref()?;
     let upper = &outcome.facts;

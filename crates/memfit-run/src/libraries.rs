@@ -51,8 +51,8 @@ impl Library {
         )
     }
 
-    /// File names to try in a folder. A system's own `libcuda.so.1` may lie beside the program in a folder
-    /// like `/usr/lib`: that name is only trusted in a folder that belongs to memfit.
+    /// File names to try in a folder. A folder such as `/usr/lib` may contain the system's own `libcuda.so.1`
+    /// beside the program, so that name is accepted only in a folder that belongs to memfit.
     fn candidates(self, folder: &Folder) -> Vec<PathBuf> {
         let mut names = vec![self.built_name()];
         if folder.packaged {

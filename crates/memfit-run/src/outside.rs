@@ -19,8 +19,8 @@ pub(crate) fn at_peak(facts: &Facts, seen: OutsideView, peak: &Peak) -> Outside 
     };
     let other_processes = match &facts.real {
         Some(real) => real.before.used,
-        // Memory on the device beyond this rank's own segments: other processes, or direct calls of
-        // `cudaMalloc`.
+        // Memory on the device that is not in this rank's segments: other processes, or direct `cudaMalloc`
+        // calls.
         None => peak.device.saturating_sub(peak.reserved + outside.total()),
     };
     Outside { other_processes, ..outside }
@@ -51,8 +51,8 @@ pub(crate) fn parts(request: &Request, facts: &Facts, outside: &Outside) -> Vec<
     parts
 }
 
-/// Scales the interval of one item to the booked total: several processes or communicators have several items
-/// of a kind.
+/// Scales the interval of one item to the booked total, which may contain several items of a kind (processes,
+/// communicators).
 fn scaled_part(name: &str, booked: u64, one: Interval, source: &str) -> OutsidePart {
     let scaled = |end: u64| match one.typical.get() {
         0 => end,
@@ -111,7 +111,7 @@ pub(crate) fn notes(device: &Device, facts: &Facts) -> Vec<Note> {
     notes
 }
 
-/// Note on the releases that the intervals were observed with.
+/// Note that names the releases with which the intervals were observed.
 fn stack_notes(overhead: &Overhead) -> Vec<Note> {
     let [from, to] = overhead.seen_with;
     let seen = if from == to { from.to_string() } else { format!("{from} to {to}") };
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(two.origin, Origin::Modelled);
         let none = scaled_part("communication", 0, one, "NCCL issues 864");
         assert_eq!((none.low, none.typical, none.high), (0, 0, 0));
-        // Part of one item, as when a process is about to end.
+        // Less than one item, as when a process is about to end.
         let less = scaled_part("context", 5 << 20, one, "seen");
         assert!(less.low <= less.typical && less.typical <= less.high);
     }
