@@ -1,15 +1,15 @@
-//! SARIF 2.1.0, which code hosts and editors read.
+//! SARIF 2.1.0, the format of findings for code hosts and editors.
 
 use serde_json::{Value, json};
 
 use crate::wire::{CheckFinding, CheckReport};
 
-/// As much of a rule as SARIF tells.
+/// The properties of a rule that SARIF contains.
 #[derive(Clone, Debug)]
 pub struct RuleInfo {
     /// Its name.
     pub name: String,
-    /// Its purpose in a sentence.
+    /// Its purpose in one sentence.
     pub summary: String,
     /// Its page, in Markdown.
     pub page: String,
@@ -17,7 +17,7 @@ pub struct RuleInfo {
     pub severity: String,
 }
 
-/// The report as one SARIF run.
+/// Converts the report to one SARIF run.
 pub fn sarif(report: &CheckReport, rules: &[RuleInfo], version: &str) -> Value {
     let told: Vec<&RuleInfo> =
         rules.iter().filter(|rule| report.findings.iter().any(|finding| finding.rule == rule.name)).collect();
@@ -90,7 +90,7 @@ fn result(finding: &CheckFinding, index: Option<usize>) -> Value {
             .iter()
             .map(|label| {
                 let mut place = json!({"artifactLocation": {"uri": uri(&finding.file)}});
-                // The lines of a notebook's labels are those of a cell.
+                // In a notebook, a label's line is relative to its cell.
                 if finding.cell.is_none() {
                     place["region"] = json!({"startLine": label.line, "startColumn": label.column});
                 }
@@ -128,7 +128,7 @@ fn result(finding: &CheckFinding, index: Option<usize>) -> Value {
     value
 }
 
-/// A path as a relative reference: what a URI does not allow is escaped.
+/// Converts a path to a relative URI reference; characters that a URI does not allow are escaped.
 fn uri(path: &str) -> String {
     let mut result = String::with_capacity(path.len());
     for byte in path.trim_start_matches("./").bytes() {

@@ -69,7 +69,7 @@ fn drawn(out: &mut String, report: &PlanReport, rows: &[(&str, &PlanRun)]) {
     );
 }
 
-/// A run's device peak in parts: reserved memory by category, and memory outside the allocator.
+/// Parts of a run's device peak: reserved memory by category, and memory outside the allocator.
 fn parts(run: &PlanRun) -> Vec<(&'static str, u64)> {
     let Some(at_peak) = &run.at_peak else { return Vec::new() };
     let mut parts: Vec<(&'static str, u64)> =

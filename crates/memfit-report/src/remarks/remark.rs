@@ -1,17 +1,17 @@
-//! Remarks on how far the figures can be trusted.
+//! Remarks on the accuracy of the figures.
 
 use memfit_vocabulary::Remark;
 
 /// The possible effect of a remark on the peaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing: only who held the memory, or how long something took.
+    /// No effect on sizes: it concerns only who held the memory, or a duration.
     None,
-    /// As much as was booked for it: the true size may be anything up to about twice that.
+    /// At most the booked amount: the true size may be up to about twice as large.
     Booked,
-    /// It is an upper bound: the true peak may be lower by as much as was booked.
+    /// The figure is an upper bound: the true peak may be lower by up to the booked amount.
     Bound,
-    /// As much as the remark itself states.
+    /// At most the amount that the remark states.
     Stated,
     /// Nothing bounds it.
     Unbounded,
@@ -33,7 +33,7 @@ impl Effect {
 /// The text of a remark, with `{placeholders}`, and its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemarkText {
-    /// The sentence for people.
+    /// The text for people.
     pub text: &'static str,
     /// Its possible effect.
     pub effect: Effect,

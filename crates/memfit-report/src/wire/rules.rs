@@ -11,9 +11,9 @@ pub struct RuleEntry {
     pub severity: String,
     /// `safe`, `unsafe`, or none.
     pub fix: Option<String>,
-    /// It runs without being selected.
+    /// `true` if the rule is on by default.
     pub on: bool,
-    /// Its purpose in a sentence.
+    /// Its purpose in one sentence.
     pub summary: String,
 }
 

@@ -1,4 +1,4 @@
-//! Explanations, one of each cause, made up.
+//! Sample explanations, one for each cause.
 
 use memfit_report::wire::{
     CodeLine, Considered, Evidence, ExplainEdit, ExplainEnvironment, ExplainFix, ExplainHolder, ExplainLeak,

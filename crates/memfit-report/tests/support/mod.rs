@@ -1,4 +1,4 @@
-//! Reports of every kind, made up.
+//! Sample reports of every kind.
 
 #![allow(dead_code, reason = "each test program uses its share")]
 
@@ -135,7 +135,7 @@ pub(crate) fn oom() -> RunReport {
     report
 }
 
-/// One that a run has proven, with a change of a file; one that arithmetic shows; one that is not enough.
+/// Remedies: one proven by a run with a change of a file, one proven by arithmetic, one that is not enough.
 fn fixes(peak: Peak) -> Vec<ExplainFix> {
     let fix = |lever: Lever, saves, how: &str, fits| ExplainFix {
         lever,
