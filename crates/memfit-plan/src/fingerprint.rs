@@ -10,7 +10,7 @@ use crate::plan::MadeFor;
 /// Environment in which a plan is used; `None` for unknown values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Here {
-    /// `torch.__version__`.
+    /// Environment in which a plan is used; `None` for unknown values.
     pub torch: Option<String>,
     /// Name of the GPU.
     pub gpu: Option<String>,

@@ -1,4 +1,4 @@
-//! What a user types after `memfit cards`.
+//! Arguments of `memfit cards`.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What a user types after `memfit shrink`.
+//! Arguments of `memfit shrink`.
 
 use clap::builder::PossibleValuesParser;
 use memfit_devices::Bytes;

@@ -18,7 +18,7 @@ use crate::request::{self, lever_setup};
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
-/// Measures techniques that make the model of a command smaller.
+/// Measures techniques that reduce the size of a command's model.
 pub(crate) fn shrink(args: &ShrinkArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
     let started = Instant::now();
     let mut report = blank(args);
@@ -87,7 +87,7 @@ fn measure(
     Ok(())
 }
 
-/// Runs of the script, each with other levers, on the card with unlimited memory.
+/// Runs of the script with different levers, on the GPU with unlimited memory.
 struct Runs<'a> {
     rehearsal: Rehearsal<'a>,
     request: Request,
@@ -172,7 +172,7 @@ impl Runs<'_> {
     }
 }
 
-/// The peaks of a part of a run: what is outside the allocator is as large as in the whole run.
+/// Peaks of a part of a run; memory outside the allocator is that of the whole run.
 fn within(run: Peak, allocated: u64, reserved: u64) -> Peak {
     Peak {
         allocated,

@@ -1,5 +1,5 @@
-//! A changed script beside the script itself, in numbers: both train a few steps with small batches on this
-//! machine's processor, and the gradients of every optimizer step are compared.
+//! Compares a changed script with the original numerically: both train a few steps with small batches on this
+//! machine's CPU, and the gradients of every optimizer step are compared.
 
 use std::time::Duration;
 
@@ -15,28 +15,28 @@ use super::script::Script;
 use super::{Tries, failure};
 use crate::{CliError, Printer};
 
-/// Samples in a part of a batch.
+/// Samples in a micro-batch.
 const PART: u64 = 2;
-/// Samples in a loader's batch: two parts, and a shorter one.
+/// Samples in a loader's batch: two full micro-batches and a smaller one.
 const BATCH: u64 = 5;
-/// Samples in a batch that the script makes itself: whole parts.
+/// Samples in a batch that the script creates itself: only full micro-batches.
 const OWN_BATCH: u64 = 4;
 /// Optimizer steps of each run.
 const STEPS: u64 = 4;
-/// A run that takes longer is given up.
+/// Time limit of a run.
 const TIME_LIMIT: Duration = Duration::from_mins(3);
-/// Of the memory that is free on this machine, a run may take this share.
+/// Maximum share of this machine's free memory that a run may use.
 const MEMORY_SHARE: f64 = 0.6;
 
-/// The script's own runs, by which changes of it are judged: of one text, and kept from change to change.
+/// Runs of the original script with which changed scripts are compared; reused while the script is the same.
 #[derive(Default)]
 pub(super) struct Beside {
-    /// The text that ran, and where its gradients are, or why there are none.
+    /// The source that ran, with the folder of its gradients or the reason why there are none.
     ran: Option<(String, Result<TempDir, String>)>,
 }
 
 impl Beside {
-    /// Compares a changed script with the script itself. `peak` is what the changed script takes on the GPU.
+    /// Compares a changed script with the original. `peak` is the changed script's peak on the GPU.
     pub(super) fn compare(
         &mut self,
         tries: &mut Tries<'_>,
@@ -91,7 +91,8 @@ impl Beside {
     }
 }
 
-/// Runs the script itself twice: what it keeps, or why nothing can be compared with it.
+/// Runs the original script twice. Returns the folder of its results, or the reason why no comparison is
+/// possible.
 fn of_script(
     tries: &mut Tries<'_>,
     script: &Script<'_>,
@@ -122,7 +123,7 @@ fn gib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 30)
 }
 
-/// The script and the changed script, with batches so small that a processor computes them.
+/// The original and the changed script, with batches small enough for a CPU.
 struct Pair {
     script: String,
     changed: String,
@@ -164,12 +165,12 @@ impl Pair {
 
 /// `true` if a lever computes the same numbers on this machine's CPU, up to rounding.
 fn computes_alike(lever: Lever) -> bool {
-    // A compiler for the processor is another compiler.
+    // On a CPU, `torch.compile` uses another compiler backend.
     let compiles = matches!(lever, Lever::Compile | Lever::ActivationBudget);
     !compiles && matches!(lever.label(), Label::Exact | Label::Rounding)
 }
 
-/// Runs this text of the script on the host: what came of it, or why there is nothing to compare.
+/// Runs this source of the script on the host; returns the reason if there is nothing to compare.
 fn on_host(
     tries: &mut Tries<'_>,
     script: &Script<'_>,
@@ -187,7 +188,7 @@ fn on_host(
     Ok(told.ok_or_else(|| why_not(&facts, part)))
 }
 
-/// Why a run on the host has nothing to compare.
+/// Reason why a run on the host has no results to compare.
 fn why_not(facts: &Facts, part: HostPart) -> String {
     let who = if part == HostPart::Changed { "the changed script" } else { "the script" };
     if facts.ended == Ended::TimedOut {

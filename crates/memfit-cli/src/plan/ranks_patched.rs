@@ -1,4 +1,4 @@
-//! A plan for several GPUs as a change of the script, run as each of the ranks that differ.
+//! A plan for several GPUs as a patch of the script, run as each of the ranks that differ.
 
 use std::path::Path;
 
@@ -13,12 +13,12 @@ use super::patched::{rejected, run_changed, shown};
 use super::script::Script;
 use crate::{CliError, Printer};
 
-/// Share by which a rank's peak may differ from the plan's.
+/// Maximum relative difference between a rank's peak and the plan's.
 const MAX_APART: f64 = 0.02;
 
-/// Writes a plan into the script, and runs what comes of it with torchrun's variables, as each of the ranks
-/// that the plan was run as. A change that fails, does not fit or takes other memory than the plan is not
-/// given. `blocks` are the modules that are gathered one by one.
+/// Applies a plan to the script's source, and runs the result with torchrun's environment variables as each
+/// of the ranks that the plan was run as. A patch that fails, does not fit or has another peak than the plan
+/// is not returned. `blocks` are the modules that are gathered one by one.
 pub(crate) fn patched_for_ranks(
     tries: &mut Tries<'_>,
     plan: &Plan,
@@ -73,7 +73,7 @@ fn as_rank(tries: &Tries<'_>, plan: &Plan, rank: u32) -> Result<Request, CliErro
     Ok(Request { lone_rank, ..request })
 }
 
-/// Why a run of the changed script is not what the plan promised.
+/// Reason why a run of the changed script contradicts the plan.
 fn refuted(verdict: Verdict, found: u64, planned: u64) -> Option<String> {
     if verdict != Verdict::Fits {
         return Some("was not seen to fit".to_owned());

@@ -20,7 +20,7 @@ const GIB: u64 = 1 << 30;
 struct Pretended {
     batch: u64,
     blocks: u64,
-    /// Bytes of a sample in each block.
+    /// Bytes per sample in each block.
     kept: u64,
     fixed: u64,
     budget: u64,

@@ -2,7 +2,7 @@
 
 use crate::{Declaration, Docs, Label, Search, Sense, Sentence, Situation, Stage, Turn};
 
-/// A loss over at least so many classes is worth cutting.
+/// Minimum number of classes for which chunked cross-entropy is worth a try.
 const MANY_CLASSES: u64 = 4096;
 
 pub(super) const LEVER: Declaration = Declaration {

@@ -1,4 +1,4 @@
-//! DoRA adapters: LoRA adapters with a trained length of each weight's rows.
+//! DoRA adapters: LoRA adapters with a trained magnitude for each row of the weight.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 

@@ -1,4 +1,4 @@
-//! Another network in the place of the model's layers.
+//! The model's layers are replaced by another network.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 

@@ -1,4 +1,4 @@
-//! Products of linear layers in float8.
+//! Linear layers multiply in float8.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 

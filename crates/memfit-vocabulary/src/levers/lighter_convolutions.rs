@@ -1,4 +1,4 @@
-//! Convolutions with fewer weights and products.
+//! Convolutions with fewer weights and operations.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 

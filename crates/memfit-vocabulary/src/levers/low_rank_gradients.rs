@@ -1,4 +1,4 @@
-//! AdamW in a space of low rank, into which gradients are projected (GaLore).
+//! GaLore: AdamW in a low-rank space into which gradients are projected.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 

@@ -10,7 +10,7 @@ pub(super) const LEVER: Declaration = Declaration {
     ..Declaration::new("micro-batch", Stage::Step, Label::Rounding)
 };
 
-/// Without training, nothing is accumulated, and the label says so.
+/// Inference accumulates nothing, and the text says so.
 fn sentence(moved: Moved<'_>) -> String {
     let samples = counted(moved.value.count(), "sample");
     match moved.label {

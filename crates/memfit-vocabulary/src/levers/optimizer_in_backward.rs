@@ -1,4 +1,4 @@
-//! Each parameter is updated as soon as its gradient is there.
+//! Each parameter is updated as soon as its gradient is computed.
 
 use crate::{Declaration, Docs, Label, Lever, Search, Sense, Sentence, Situation, Stage, Turn};
 

@@ -1,4 +1,4 @@
-//! LoRA adapters of peft on frozen weights in NF4 of bitsandbytes.
+//! LoRA adapters by peft on frozen weights in bitsandbytes' NF4.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 

@@ -1,4 +1,4 @@
-//! Whole channels are removed from the layers, which become smaller (structured pruning).
+//! Structured pruning: whole channels are removed from the layers.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 

@@ -1,4 +1,4 @@
-//! Attention whose matrix is never materialised (SDPA).
+//! Scaled dot-product attention (SDPA), which never materialises the attention matrix.
 
 use crate::{Declaration, Docs, Label, Search, Sense, Sentence, Situation, Stage, Turn};
 

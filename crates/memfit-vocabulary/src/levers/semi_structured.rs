@@ -1,4 +1,4 @@
-//! 2:4 sparsity of a model that is not trained: half of the weights, and where they were.
+//! 2:4 sparsity of a model that is not trained: half of the weights, with their positions.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 

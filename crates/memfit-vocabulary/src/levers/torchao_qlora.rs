@@ -1,4 +1,4 @@
-//! LoRA adapters of peft on frozen weights in int8 of torchao.
+//! LoRA adapters by peft on frozen weights in torchao's int8.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 

@@ -1,4 +1,4 @@
-//! Only a part of the model is trained: the rest is frozen.
+//! Only a part of the model is trained; the rest is frozen.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 
