@@ -1,4 +1,4 @@
-//! Lines of two commits, matched: an edit above a line moves it, and does not make it another one.
+//! Matches the lines of two commits: a line that moves because of an edit above it stays the same line.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,14 @@ use memfit_report::wire::{CiLine, CiModule};
 
 use crate::measurement::{MeasuredLine, MeasuredModule};
 
-/// Texts at least this similar are versions of one line.
+/// Minimum similarity of two texts to count as versions of one line.
 const MIN_SIMILARITY: f64 = 0.5;
 /// Maximum lines and modules of a row.
 const MAX_LISTED: usize = 20;
 
-/// Changes of all lines, the largest first. A line that only one side lists changed by an unknown amount up
-/// to the other side's `floor`, below which nothing is listed; so it counts only above that.
+/// Changes of all lines, largest first. If only one side lists a line, its bytes on the other side are
+/// unknown but at most that side's `floor`, below which lines are not listed; only the change beyond that
+/// counts.
 pub(crate) fn changed_lines(base: &[MeasuredLine], head: &[MeasuredLine], floor: u64) -> Vec<CiLine> {
     let mut changes: Vec<CiLine> = matched(base, head)
         .into_iter()
@@ -53,12 +54,12 @@ pub(crate) fn changed_modules(base: &[MeasuredModule], head: &[MeasuredModule], 
 
 type Pair<'lines> = (Option<&'lines MeasuredLine>, Option<&'lines MeasuredLine>);
 
-/// Pairs lines: those of equal text in the same function and order; then those whose text was edited; then
-/// those of equal text in another file or function.
+/// Pairs lines: first those with equal text in the same function, in order; then those whose text was edited;
+/// then those with equal text in another file or function.
 fn matched<'lines>(base: &'lines [MeasuredLine], head: &'lines [MeasuredLine]) -> Vec<Pair<'lines>> {
     let mut before: Vec<&MeasuredLine> = base.iter().collect();
     let mut now: Vec<&MeasuredLine> = head.iter().collect();
-    // Of several equal lines, the first is the first.
+    // Equal lines are paired in order of their position.
     before.sort_by_key(|line| (&line.file, line.line));
     now.sort_by_key(|line| (&line.file, line.line));
     let mut pairs = Vec::new();
@@ -78,7 +79,7 @@ fn matched<'lines>(base: &'lines [MeasuredLine], head: &'lines [MeasuredLine]) -
     pairs
 }
 
-/// Moves pairs out of both lists, the most similar first.
+/// Moves pairs out of both lists, most similar first.
 fn take<'lines>(
     before: &mut Vec<&'lines MeasuredLine>,
     now: &mut Vec<&'lines MeasuredLine>,
@@ -108,7 +109,7 @@ fn take<'lines>(
     now.retain(|_| !keep.next().copied().unwrap_or(false));
 }
 
-/// The change of a line; `None` for two missing lines.
+/// The change of a line; `None` if both sides are missing.
 fn change(before: Option<&MeasuredLine>, now: Option<&MeasuredLine>) -> Option<CiLine> {
     let shown = now.or(before)?;
     let bytes = |line: Option<&MeasuredLine>| line.map_or(0, MeasuredLine::bytes);
@@ -126,7 +127,7 @@ fn change(before: Option<&MeasuredLine>, now: Option<&MeasuredLine>) -> Option<C
     })
 }
 
-/// The category and module whose bytes changed most.
+/// The category and the module whose bytes changed most.
 fn most_changed(before: Option<&MeasuredLine>, now: Option<&MeasuredLine>) -> (String, String) {
     let mut changes: BTreeMap<(&str, &str), i64> = BTreeMap::new();
     for (side, sign) in [(before, -1), (now, 1)] {

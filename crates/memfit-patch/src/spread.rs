@@ -62,7 +62,7 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan, blocks: &[String]) -> Re
     Ok(())
 }
 
-/// Refuses what these few lines would make wrong.
+/// Refuses plans and scripts for which this code would be wrong.
 fn check(draft: &Draft<'_>, plan: &Plan, parallel: &Parallel) -> Result<(), Why> {
     let by_step = |what: &str| format!("{what}: `memfit.Step(…, plan=\"FILE\")` does it");
     if parallel.tensor > 1 {

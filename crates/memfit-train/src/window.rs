@@ -52,7 +52,7 @@ impl Window {
         Ok(first)
     }
 
-    /// Sets the divisor to the weight that all ranks know the window to have, before its first backward pass.
+    /// Sets the divisor to the window's weight, if all ranks know it before its first backward pass.
     pub fn divide_by(&mut self, divisor: f64) -> Result<(), TrainError> {
         let divisor = checked(divisor)?;
         if divisor > 0.0 {
