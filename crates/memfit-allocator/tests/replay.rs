@@ -142,7 +142,7 @@ fn a_block_that_moved_is_found_out() {
 
 #[test]
 fn expandable_segments_would_have_saved_it() {
-    // By default each block has a segment of 12 MiB, of which nearly 2 MiB are of no use to other blocks.
+    // By default, each block has a segment of 12 MiB, of which other blocks cannot use nearly 2 MiB.
     let steps = (0..36).map(|_| Step::Alloc { size: 10 * MIB + 4096, stream: 0 }).collect();
     let allocator = run("", steps);
     assert!(allocator.stats().num_ooms > 0, "it runs out of memory by default");
@@ -267,7 +267,7 @@ proptest! {
         if foretold {
             prop_assert_eq!(segments_of(&after), segments_of(&before));
         }
-        // From there on, nothing changes any more.
+        // From there on, the result does not change.
         let (third, foretold) = round_trip(&after, &given(conf));
         prop_assert_eq!(events_of(&third), again);
         if foretold {

@@ -39,7 +39,7 @@ pub enum WorkKind {
     Attention,
     /// Memory-bound kernels with known operands.
     Memory,
-    /// Kernels of which only the reachable memory is known.
+    /// Kernels for which only the reachable memory is known.
     Guess,
     /// Copies between host and device, and between devices.
     Transfer,
@@ -107,7 +107,7 @@ pub struct ClockMark {
     pub end: u64,
     /// Nanoseconds of work queued so far, by kind.
     pub busy: Vec<u64>,
-    /// When each of the GPUs that are timed beside it would be done; empty where that is not known.
+    /// Completion times on the GPUs with auxiliary clocks; empty if unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<u64>,
 }
@@ -142,8 +142,8 @@ impl Default for SpeedRange {
 
 impl StepTime {
     /// Estimates the step time from the marks at the ends of the steps, in order. The first step is a warm-up
-    /// and is left out; of the others, the later half is used, since compilation and capture are over by
-    /// then. `None` with fewer than two marks, or if the clock stands still.
+    /// and is left out; of the others, the later half is used, since compilation and capture are complete by
+    /// then. `None` with fewer than two marks, or if the clock does not advance.
     pub fn from_marks(marks: &[ClockMark], compute: SpeedRange, memory: SpeedRange) -> Option<Self> {
         let steps: Vec<(&ClockMark, &ClockMark)> = marks.iter().zip(marks.get(1..)?).collect();
         let mut steady = steps.get(steps.len() / 2..)?.to_vec();

@@ -77,7 +77,7 @@ pub enum Message {
         #[serde(default)]
         values: BTreeMap<String, String>,
     },
-    /// An exception that nothing caught ended the process.
+    /// An uncaught exception ended the process.
     Exception {
         /// Qualified name of the type.
         r#type: String,
@@ -155,7 +155,7 @@ pub struct Training {
     pub seen: u64,
     /// Names in the script that hold that number, if it has no PyTorch loader.
     pub names: Vec<String>,
-    /// Names of the models that train beside the first one.
+    /// Names of the models that train in addition to the first one.
     #[serde(default)]
     pub models: Vec<String>,
     /// Number of the loader's batches that were consumed.
@@ -261,7 +261,7 @@ pub struct Training {
     /// Numbers of parameters, and their bytes.
     #[serde(default)]
     pub holdings: Holdings,
-    /// Peaks of a part of the run, if they were asked for.
+    /// Peaks of a part of the run, if requested.
     #[serde(default)]
     pub peaks: Option<PartPeaks>,
 }
@@ -436,7 +436,7 @@ pub struct Done {
     /// Data supply of its training, if it has a PyTorch loader.
     #[serde(default)]
     pub feeding: Option<Feeding>,
-    /// `true` if the script asked how large the GPU is, as far as that is noticed.
+    /// `true` if the script queried the GPU's memory size, as far as that is detected.
     #[serde(default)]
     pub asks_size: bool,
     /// Peaks and counters by device, from `torch.cuda.memory_stats`.

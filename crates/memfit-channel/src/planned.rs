@@ -1,4 +1,4 @@
-//! Changes that the probe applies to a training, besides watching it. The device knows nothing of them.
+//! Changes that the probe applies to a training, in addition to watching it. They do not concern the device.
 
 use std::fs;
 
@@ -30,7 +30,7 @@ pub struct Planned {
     /// `true` if the script only runs forward passes: levers apply to its first one, and its batches are
     /// split without an optimizer step around them.
     pub infers: bool,
-    /// Spread over several ranks, of which the process is one; `None` for one GPU.
+    /// Parallelism of the training that the process is a rank of; `None` for one GPU.
     pub parallel: Option<ParallelSetup>,
     /// Levers, in order.
     pub levers: Vec<LeverSetup>,
@@ -44,9 +44,10 @@ pub struct Planned {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
-    /// The training from the levers on, without what loading the model and applying them took.
+    /// The training from the application of the levers on, without the memory for loading the model and
+    /// applying them.
     Training,
-    /// One forward pass under `inference_mode`, which takes the place of the training.
+    /// One forward pass under `inference_mode` instead of the training.
     Inference,
 }
 
@@ -124,7 +125,7 @@ impl Planned {
         Some(whole / long)
     }
 
-    /// Writes the plan to the file where the probe looks for it.
+    /// Writes the plan to the file that the probe reads.
     pub fn write(&self, run_dir: &RunDir) -> Result<(), ChannelError> {
         let path = run_dir.plan();
         let text = serde_json::to_vec(self)

@@ -48,7 +48,7 @@ impl RunDir {
         self.0.join("forks")
     }
 
-    /// Facts of the device that the script was told before it used the device, one per line.
+    /// File with the device properties that the script queried before it used the device, one per line.
     pub fn asked(&self) -> PathBuf {
         self.0.join("asked")
     }

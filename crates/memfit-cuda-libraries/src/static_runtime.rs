@@ -75,7 +75,7 @@ fn imports(sections: &[Section<'_>], wanted: &str) -> bool {
     })
 }
 
-/// Maps a file's bytes: extensions have hundreds of megabytes, of which few are read.
+/// Maps a file's bytes: extensions have hundreds of megabytes, of which only a few are read.
 fn with_bytes<T>(path: &Path, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
     let file = File::open(path).ok()?;
     file.metadata().ok().filter(std::fs::Metadata::is_file)?;

@@ -2,8 +2,8 @@
 //!
 //! Owns the properties of each GPU as the CUDA driver and PyTorch see it ([`Device`]), the memory outside
 //! PyTorch's allocator on it ([`Overhead`]), the source of every figure, look-up by name ([`Catalogue`]), and
-//! the measurements on a real GPU that replace these figures ([`Calibration`]). It must not know of anything
-//! else: no other crate of memfit, no CUDA, no terminal.
+//! the measurements on a real GPU that replace these figures ([`Calibration`]). It knows no other crate of
+//! memfit, no CUDA and no terminal.
 //!
 //! ```
 //! use memfit_devices::{Catalogue, parse_size};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Tuning advice: nothing is wrong.
+    /// Tuning advice; the code is correct.
     Note,
     /// A real but bounded cost.
     Warning,

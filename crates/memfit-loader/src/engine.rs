@@ -454,7 +454,7 @@ impl Shared {
         image.view_of_copy(Input::Memory(copy.into()), rendering)
     }
 
-    /// Runs `work` once the image's cost and `beside` bytes more are available.
+    /// Runs `work` once the image's cost and `beside` additional bytes are available.
     fn run_admitted<T>(
         &self,
         decoder: &mut Decoder,
@@ -495,7 +495,7 @@ impl Shared {
 /// heaps.
 fn trim_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: takes a number and touches free memory alone.
+    // SAFETY: takes a number and touches only free memory.
     unsafe {
         libc::malloc_trim(0);
     }

@@ -36,7 +36,7 @@ impl Slot {
         self.length
     }
 
-    /// One sample's bytes; `None` where they would not lie inside.
+    /// One sample's bytes; `None` if they would not lie inside.
     ///
     /// # Safety
     ///

@@ -15,7 +15,7 @@ use crate::position::{offset_at, position_at};
 
 /// Source name of diagnostics in the editor.
 const SOURCE: &str = "memfit";
-/// Command of the lens that runs a file. The editor performs it: the server runs nothing.
+/// Command of the code lens that runs a file. The editor executes it: the server runs nothing.
 pub(crate) const RUN: &str = "memfit.run";
 
 /// Text with the editor's URI.

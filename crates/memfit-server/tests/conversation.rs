@@ -105,7 +105,7 @@ fn settings_of_the_editor_are_taken_and_what_cannot_be_meant_is_not() {
         set(editor, json!({"severity": {"no-grad-not-called": "note"}}));
         let told = editor.diagnostics();
         assert_eq!((&told["version"], &told["diagnostics"][0]["severity"]), (&json!(1), &json!(3)));
-        // Neither setting changes anything, and the user is told why.
+        // Neither setting has an effect, and the user gets the reason.
         set(editor, json!({"ignore": ["no-such-rule"]}));
         assert!(
             editor.diagnostics()["message"].as_str().unwrap().contains("there is no rule `no-such-rule`")

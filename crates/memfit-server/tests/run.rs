@@ -1,4 +1,4 @@
-//! What an editor shows of a run: the lens that starts it, and bytes beside the lines.
+//! Tests of what an editor shows about a run: the code lens that starts it, and bytes next to the lines.
 #![allow(clippy::unwrap_used, reason = "a test that cannot talk has failed")]
 
 mod support;
@@ -127,7 +127,7 @@ fn lines_have_the_bytes_of_the_run_until_they_change() {
         assert_eq!(placed(&hints(editor, &uri)), [(4, 23, "12.0 MiB activations, temporary")]);
         change(editor, &TEXT.replace("    loss = model", "        loss = model"));
         assert_eq!(placed(&hints(editor, &uri)), [(2, 14, "3.0 MiB parameters")]);
-        // Of another range nothing is told.
+        // No hints outside the requested range.
         let range = json!({"start": {"line": 3, "character": 0}, "end": {"line": 9, "character": 0}});
         let asked = json!({"textDocument": {"uri": uri}, "range": range});
         assert_eq!(editor.ask("textDocument/inlayHint", asked), json!([]));

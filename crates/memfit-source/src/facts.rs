@@ -499,7 +499,7 @@ pub struct Handler {
     pub leaves: bool,
     /// `true` if it contains a raise or exit.
     pub raises: bool,
-    /// `true` if it only prints, logs, or does nothing.
+    /// `true` if it only prints, logs, or has no effect.
     pub only_tells: bool,
     /// `true` if it searches the message for `out of memory`.
     pub reads_message: bool,

@@ -102,8 +102,7 @@ fn meant<'a>(lists: &'a [Library], entry: &'a Entry) -> &'a Entry {
     entry.target.as_ref().and_then(|target| all.find(|each| each.name == *target)).unwrap_or(entry)
 }
 
-/// Reason why a modelled call cannot be made here, if it cannot: many need the real library beside the
-/// device.
+/// Reason why a modelled call cannot be tested here; `None` if it can: many need the real library as well.
 fn absent(release: Option<&Release>, list: &Library, entry: &Entry, meant: &Entry) -> Option<&'static str> {
     if release.is_some_and(|release| release.major < 13) && meant.varies {
         return Some("it has other parameters in this release than in the newest");
@@ -121,7 +120,7 @@ fn absent(release: Option<&Release>, list: &Library, entry: &Entry, meant: &Entr
     }
 }
 
-/// Real libraries of the last environment, loaded beside the device as PyTorch loads them.
+/// Real libraries of the last environment, loaded as PyTorch loads them.
 struct Release {
     /// CUDA major version.
     major: u32,

@@ -1,4 +1,4 @@
-//! Tests of the three clock modes, each in a process of its own: work on one stream, as the host and other
+//! Tests of the three clock modes, each in a separate process: work on one stream, as the host and other
 //! streams see it.
 //!
 //! One test, since it forks: a second test's thread would interfere with the children.

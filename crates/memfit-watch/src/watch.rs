@@ -274,7 +274,7 @@ impl Watch {
     /// Records a change of a device's segment, after its allocation with this number.
     pub fn segment(&self, device: u8, number: u64, segment: &Segment) {
         let Segment { address, bytes, stream, time_us, stack, change } = *segment;
-        // A change that this build does not know means nothing to a reader either.
+        // A change that this build does not know is unknown to readers, too.
         let Some(change) = SegmentChange::from_code(change) else { return };
         self.log.push(&Event::Segment { device, change, number, address, bytes, stack, stream, time_us });
     }

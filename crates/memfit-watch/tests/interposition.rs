@@ -10,8 +10,8 @@ use memfit_channel::{
     events::{self, Event},
 };
 
-/// libc10's two functions, with a count of their calls; and the program that opens the library as Python
-/// does, in a scope of its own, and reports as PyTorch's allocator does.
+/// libc10's two functions, with a count of their calls; and a program that opens the library like Python, in
+/// a separate scope, and reports like PyTorch's allocator.
 const LIBRARY: &str = r"
 #include <stdint.h>
 #include <stddef.h>

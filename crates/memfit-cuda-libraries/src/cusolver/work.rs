@@ -1,4 +1,4 @@
-//! Work of decompositions: nothing is computed, and each takes its time on its handle's stream.
+//! Work of decompositions: nothing is computed, but each takes time on its handle's stream.
 //!
 //! Operation counts are those of LAPACK's algorithms (Golub and Van Loan, Matrix Computations, 4th edition,
 //! for real numbers; complex ones count four times). Eigenvectors and singular vectors are assumed to be

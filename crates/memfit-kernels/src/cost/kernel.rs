@@ -41,7 +41,7 @@ pub(crate) enum Cost {
     Flex(Flex),
     /// Passes over all operands, at a share of the bandwidth of long copies.
     Passes { share: f64, passes: f64 },
-    /// Reads or writes as many elements as an argument says, in each of `tensors` tensors.
+    /// Reads or writes as many elements as an argument specifies, in each of `tensors` tensors.
     Counted { argument: usize, tensors: f64, element: f64 },
     /// Gathers rows of a table, or adds to them.
     Rows,

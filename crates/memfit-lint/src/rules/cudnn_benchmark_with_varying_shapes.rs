@@ -24,7 +24,7 @@
 //!     images = torch.nn.functional.interpolate(images, size=size)
 //!     loss = criterion(model(images), labels)
 //! ```
-//! Or draw from a few sizes, each of which is tried out once.
+//! Or draw from a few sizes, so that each is tried only once.
 //!
 //! ## Fix safety
 //! No fix: the right change depends on the program.

@@ -2,8 +2,8 @@
 //!
 //! ## What it does
 //! Finds backward passes that compute gradients which no optimizer uses: for a teacher called with gradients
-//! on, for a generator whose fakes are not detached for the discriminator's loss, for a backbone below a head
-//! that alone is trained.
+//! enabled, for a generator whose fakes are not detached for the discriminator's loss, for a frozen backbone
+//! below a trained head.
 //!
 //! ## Why
 //! The activations of that model are saved for the backward pass, and its gradients take as many bytes as its

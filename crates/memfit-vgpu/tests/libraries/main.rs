@@ -1,7 +1,7 @@
 //! Tests of the mathematics and communication libraries, through C calls as PyTorch makes them.
 //!
 //! The real libraries can only be queried where they are installed: in the Python environments that
-//! `MEMFIT_TEST_SITE_PACKAGES` lists. Without one, those tests are skipped with a message.
+//! `MEMFIT_TEST_SITE_PACKAGES` lists. Without any, those tests are skipped with a message.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 #![allow(non_snake_case, reason = "the libraries' names")]

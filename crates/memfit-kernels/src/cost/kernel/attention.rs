@@ -211,7 +211,7 @@ fn flash(grid: Grid, arguments: Arguments, backward: bool) -> Option<Shape> {
 }
 
 /// Reads the memory-efficient kernels' parameters: after the addresses come the widths of keys and values and
-/// the numbers of queries and keys, and a little later the kind of mask. The grid tells in which words:
+/// the numbers of queries and keys, and a little later the kind of mask. The grid shows in which words:
 /// forward, its first extent counts tiles of queries; backward, it counts parts of the keys, and the number
 /// of heads follows the lengths.
 fn efficient(grid: Grid, arguments: Arguments, backward: bool) -> Option<Shape> {
