@@ -257,9 +257,9 @@ proptest! {
         prop_assume!(!waits || before.events.iter().any(|event| event.action == TraceAction::FreeCompleted));
         let (after, foretold) = round_trip(&before, &given(conf));
         // Blocks from before the trace come first.
-        let (told, again) = (events_of(&before), events_of(&after));
-        let new = again.len() - told.len();
-        prop_assert_eq!(&again[new..], &told[..]);
+        let (original, again) = (events_of(&before), events_of(&after));
+        let new = again.len() - original.len();
+        prop_assert_eq!(&again[new..], &original[..]);
         if kept >= allocator.device().trace.len() {
             prop_assert_eq!(new, 0);
             prop_assert!(foretold);

@@ -174,9 +174,9 @@ impl Judge {
             .map(|recorded| &recorded.samples[0])
             .filter(|sample| sample.report.verdict != Verdict::Error);
         let first = through.next()?;
-        let told =
+        let has_facts =
             |sample: &'_ Ran| sample.outcome.facts.fullest().is_some_and(|rank| rank.training.is_some());
-        let teller = std::iter::once(first).chain(through).find(|sample| told(sample)).unwrap_or(first);
+        let teller = std::iter::once(first).chain(through).find(|sample| has_facts(sample)).unwrap_or(first);
         Some((&first.device, teller.outcome.facts.fullest().and_then(|rank| rank.training.as_ref())))
     }
 
@@ -307,7 +307,7 @@ impl Judge {
         if replay.within(limit.saturating_add(allowance)).0.ran_out.is_none() {
             return Some(Clear::No);
         }
-        // Whether the script would catch the error is known only for parts of the training where one has
+        // The script's reaction to the error is known only for parts of the training where one has
         // occurred.
         Some(if !self.catches && self.fatal.contains(&site) {
             Clear::Yes(replay.within(limit).0)

@@ -41,20 +41,20 @@ const fn one() -> u32 {
 /// The price file could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PricesError {
-    /// It cannot be read.
+    /// Unreadable.
     #[error("the price file `{}` cannot be read", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: std::io::Error,
     },
-    /// Its content is not a valid price file.
+    /// Content is not a valid price file.
     #[error("the price file `{}` is not valid: {why}", path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the error.
         why: String,
     },
 }

@@ -55,7 +55,7 @@ pub struct Found {
     pub problem: Option<Problem>,
 }
 
-/// Why there is no table.
+/// Reason why there is no table.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
     /// A run failed to start.
@@ -148,7 +148,7 @@ fn one_command(
         command: command.words().to_vec(),
         ..question.request.clone()
     };
-    let words = told(command.words());
+    let words = shown_words(command.words());
     let started = Instant::now();
     console.remark("starting the script, up to its first use of the GPU");
     let rehearsal = Rehearsal::open(&request, home, console)?;
@@ -204,7 +204,7 @@ fn one_command(
 }
 
 /// A command for people.
-fn told(words: &[OsString]) -> Vec<String> {
+fn shown_words(words: &[OsString]) -> Vec<String> {
     without_secrets(words.iter().map(|word| word.to_string_lossy().into_owned()))
 }
 

@@ -71,7 +71,7 @@ pub enum Message {
     },
     /// A remark on the accuracy of the results.
     Note {
-        /// Its id.
+        /// Id.
         id: String,
         /// Values for the placeholders of its text.
         #[serde(default)]

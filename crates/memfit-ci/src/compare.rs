@@ -20,7 +20,7 @@ pub struct Question<'given> {
 pub fn compare(question: Question<'_>, base: Option<&Measurement>, head: &Measurement) -> CiRow {
     let mut row = blank(question, Some(head));
     let Some(base) = base else { return row };
-    let (before, now) = (question.peak.of(&base.peak), question.peak.of(&head.peak));
+    let (before, now) = (question.peak.bytes_of(&base.peak), question.peak.bytes_of(&head.peak));
     let permitted = question.script.max_growth.bytes(before);
     let growth = now as i64 - before as i64;
     row.base = Some(side(base));

@@ -151,7 +151,7 @@ mod tests {
         MeasuredLine { file: file.into(), line: number, function: "main".into(), text: text.into(), holds }
     }
 
-    fn told(base: &[MeasuredLine], head: &[MeasuredLine]) -> Vec<String> {
+    fn summary(base: &[MeasuredLine], head: &[MeasuredLine]) -> Vec<String> {
         let one = |line: &CiLine| format!("{}:{} {:+}", line.file, line.line, line.growth);
         changed_lines(base, head, 0).iter().map(one).collect()
     }
@@ -164,31 +164,31 @@ mod tests {
             line("a.py", 11, "new()", 300),
             line("a.py", 23, "y = g()", 50),
         ];
-        assert_eq!(told(&base, &head), ["a.py:11 +300"]);
-        assert_eq!(told(&head, &base), ["a.py:11 -300"]);
+        assert_eq!(summary(&base, &head), ["a.py:11 +300"]);
+        assert_eq!(summary(&head, &base), ["a.py:11 -300"]);
     }
 
     #[test]
     fn equal_lines_are_told_apart_by_their_order() {
         let base = [line("a.py", 1, "x = f()", 100), line("a.py", 2, "x = f()", 7)];
         let head = [line("a.py", 4, "x = f()", 107), line("a.py", 3, "x = f()", 100)];
-        assert_eq!(told(&base, &head), ["a.py:4 +100"]);
+        assert_eq!(summary(&base, &head), ["a.py:4 +100"]);
     }
 
     #[test]
     fn an_edited_line_is_the_same_line_and_an_unrelated_one_is_not() {
         let base = [line("a.py", 1, "x = torch.empty(100)", 100)];
         let head = [line("a.py", 1, "x = torch.empty(400)", 400)];
-        assert_eq!(told(&base, &head), ["a.py:1 +300"]);
+        assert_eq!(summary(&base, &head), ["a.py:1 +300"]);
         let other = [line("a.py", 1, "loss.backward()", 400)];
-        assert_eq!(told(&base, &other), ["a.py:1 +400", "a.py:1 -100"]);
+        assert_eq!(summary(&base, &other), ["a.py:1 +400", "a.py:1 -100"]);
     }
 
     #[test]
     fn a_renamed_file_keeps_its_lines() {
         let base = [line("old.py", 1, "x = f()", 100), line("old.py", 2, "", 5)];
         let head = [line("new.py", 1, "x = f()", 150), line("new.py", 2, "", 5)];
-        assert_eq!(told(&base, &head), ["new.py:1 +50", "new.py:2 +5", "old.py:2 -5"]);
+        assert_eq!(summary(&base, &head), ["new.py:1 +50", "new.py:2 +5", "old.py:2 -5"]);
     }
 
     #[test]
@@ -211,8 +211,8 @@ mod tests {
         let of = |name: &str, bytes| MeasuredModule { name: name.to_owned(), bytes };
         let found =
             changed_modules(&[of("a", 5), of("b", 9), of("c", 1)], &[of("a", 5), of("b", 2), of("d", 3)], 0);
-        let told: Vec<_> = found.iter().map(|module| (module.name.as_str(), module.growth)).collect();
-        assert_eq!(told, [("b", -7), ("d", 3), ("c", -1)]);
+        let summary: Vec<_> = found.iter().map(|module| (module.name.as_str(), module.growth)).collect();
+        assert_eq!(summary, [("b", -7), ("d", 3), ("c", -1)]);
     }
 
     #[test]

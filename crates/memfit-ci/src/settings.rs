@@ -137,8 +137,8 @@ pub enum JudgedPeak {
 }
 
 impl JudgedPeak {
-    /// Its bytes.
-    pub const fn of(self, peak: &Peak) -> u64 {
+    /// Bytes.
+    pub const fn bytes_of(self, peak: &Peak) -> u64 {
         match self {
             Self::Device => peak.device,
             Self::Reserved => peak.reserved,
@@ -146,7 +146,7 @@ impl JudgedPeak {
         }
     }
 
-    /// Its name in settings and reports.
+    /// Name in settings and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Device => "device",

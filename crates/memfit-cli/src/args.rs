@@ -404,7 +404,7 @@ impl From<HostClock> for HostTime {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct GpuChoice {
-    /// As it was typed.
+    /// Name, as typed.
     pub(crate) name: String,
     /// At least one.
     pub(crate) count: u32,

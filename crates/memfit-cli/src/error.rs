@@ -80,7 +80,7 @@ pub enum CliError {
     /// The measuring process failed.
     #[error("measuring the GPU failed: {said}")]
     Measuring {
-        /// Its last output.
+        /// Last output.
         said: String,
     },
     /// A real GPU that is not in the catalogue.
@@ -100,7 +100,7 @@ pub enum CliError {
     BrokenCalibration {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         why: String,
     },
     /// The location of this user's settings is unknown.
@@ -111,7 +111,7 @@ pub enum CliError {
     Settings {
         /// The file.
         file: PathBuf,
-        /// Why, with the line.
+        /// Reason, with the line.
         source: Box<toml::de::Error>,
     },
     /// A setting that does not exist.
@@ -131,7 +131,7 @@ pub enum CliError {
         what: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: std::io::Error,
     },
     /// The file does not contain an allocator trace.
@@ -159,7 +159,7 @@ pub enum CliError {
     Unopenable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: Box<OpenError>,
     },
     /// The recording has no events.
@@ -232,7 +232,7 @@ pub enum CliError {
     /// The script fails on every GPU.
     #[error("no plan can be made for this script: {why}")]
     NothingToPlan {
-        /// Why.
+        /// Reason.
         why: String,
         /// Advice.
         hint: String,
@@ -240,7 +240,7 @@ pub enum CliError {
     /// The script has no training whose model could be made smaller.
     #[error("nothing can be measured for this script: {why}")]
     NothingToShrink {
-        /// Why.
+        /// Reason.
         why: String,
         /// Advice.
         hint: String,
@@ -262,7 +262,7 @@ pub enum CliError {
     CiSettings {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// Reason.
         why: String,
     },
     /// `memfit ci` does not run on the real GPU.
@@ -276,7 +276,7 @@ pub enum CliError {
     Baseline {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// Reason.
         source: memfit_ci::BaselineError,
     },
     /// The base's run imported source of the working tree.

@@ -172,10 +172,10 @@ impl<'a> Tries<'a> {
         };
         let share = parallel.zip(self.batch).map(|(parallel, batch)| parallel.share(batch));
         // A script that creates its batches itself gets its share as the batch size.
-        let told = share.filter(|_| !self.names.is_empty());
+        let own_share = share.filter(|_| !self.names.is_empty());
         let planned = Planned {
             parallel: parallel.map(|parallel| parallel_setup(&parallel, rank, per_machine)),
-            micro_batch: candidate.micro_batch.or(told),
+            micro_batch: candidate.micro_batch.or(own_share),
             batch: self.batch,
             by_name: !self.names.is_empty(),
             accumulate: candidate.accumulate,
@@ -263,12 +263,12 @@ impl Tries<'_> {
         }
         let fullest = outcome.facts.fullest();
         let mut training = fullest.and_then(|rank| rank.training.as_ref()).map(training);
-        if let Some(told) =
-            fullest.and_then(|rank| rank.training.as_ref()).filter(|told| !told.sampled.is_empty())
+        if let Some(sampled) =
+            fullest.and_then(|rank| rank.training.as_ref()).filter(|sampled| !sampled.sampled.is_empty())
         {
             let note = format!(
                 "the data set's items differ in size: each candidate ran with batches of the largest items, so memory and time are those of the worst case ({})",
-                told.sampled
+                sampled.sampled
             );
             if !self.notes.contains(&note) {
                 self.notes.push(note);
@@ -389,53 +389,53 @@ fn lower(sentence: &str) -> String {
 }
 
 /// The facts about a training from the message that contains them.
-pub(crate) fn training(told: &memfit_channel::message::Training) -> Training {
+pub(crate) fn training(message: &memfit_channel::message::Training) -> Training {
     Training {
-        batch: told.batch,
-        names: told.names.clone(),
-        models: told.models.clone(),
-        own_accumulation: told.batches.checked_div(told.steps).unwrap_or(1).max(1),
-        couples_samples: told.couples_samples,
-        parts: match told.undivided.as_deref() {
+        batch: message.batch,
+        names: message.names.clone(),
+        models: message.models.clone(),
+        own_accumulation: message.batches.checked_div(message.steps).unwrap_or(1).max(1),
+        couples_samples: message.couples_samples,
+        parts: match message.undivided.as_deref() {
             Some("") => Parts::TrainAsWhole,
             Some(why) => Parts::Unverified(why.to_owned()),
             None => Parts::Unseen,
         },
-        convolves: told.convolves,
-        classes: told.classes,
-        explicit_attention: told.explicit_attention,
-        alternates: told.alternates,
-        backwards: told.backwards,
-        ignores: told.ignores,
-        compiled: told.compiled,
-        draws: told.draws,
-        reduced: told.autocast || told.half,
-        half: told.half,
-        replicated: told.replicated,
-        state: told.state,
-        trained: told.trained,
-        optimizes: !told.optimizers.is_empty(),
-        fusible: told.fusible && !told.fused,
-        foreach: !told.optimizers.is_empty() && !told.fused && !told.foreach_off,
-        clips: told.clips,
-        framework: Framework::from_name(&told.framework),
-        lengths: told.lengths.clone(),
-        parameters: told.parameters,
-        linears: told.linears,
-        pretrained: told.pretrained,
-        cached: told.cached,
-        tokens: told.tokens,
-        pictures: told.pictures,
-        sequence: told.sequence,
-        processes: told.processes.max(1),
-        loading: told.loading.map(|told| Loading {
-            workers: told.workers,
-            pinned: told.pinned,
-            item_ns: told.item_ns,
-            item_bytes: told.item_bytes,
-            items: told.items,
+        convolves: message.convolves,
+        classes: message.classes,
+        explicit_attention: message.explicit_attention,
+        alternates: message.alternates,
+        backwards: message.backwards,
+        ignores: message.ignores,
+        compiled: message.compiled,
+        draws: message.draws,
+        reduced: message.autocast || message.half,
+        half: message.half,
+        replicated: message.replicated,
+        state: message.state,
+        trained: message.trained,
+        optimizes: !message.optimizers.is_empty(),
+        fusible: message.fusible && !message.fused,
+        foreach: !message.optimizers.is_empty() && !message.fused && !message.foreach_off,
+        clips: message.clips,
+        framework: Framework::from_name(&message.framework),
+        lengths: message.lengths.clone(),
+        parameters: message.parameters,
+        linears: message.linears,
+        pretrained: message.pretrained,
+        cached: message.cached,
+        tokens: message.tokens,
+        pictures: message.pictures,
+        sequence: message.sequence,
+        processes: message.processes.max(1),
+        loading: message.loading.map(|loading| Loading {
+            workers: loading.workers,
+            pinned: loading.pinned,
+            item_ns: loading.item_ns,
+            item_bytes: loading.item_bytes,
+            items: loading.items,
         }),
-        blocks: told
+        blocks: message
             .blocks
             .iter()
             .map(|block| Measured {

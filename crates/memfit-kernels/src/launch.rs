@@ -119,7 +119,7 @@ pub struct Grid {
 pub struct Launch<'a> {
     /// Grid and block extents.
     pub grid: Grid,
-    /// Its arguments.
+    /// Arguments.
     pub arguments: Arguments<'a>,
     /// Memory that the arguments lead to.
     pub memory: &'a dyn Memory,

@@ -109,8 +109,8 @@ pub(crate) fn listed(names: &[String]) -> String {
         }
     }
     let alone = parts.len() == 1;
-    let told: Vec<String> = parts.iter().map(|part| part.to_python(alone)).collect();
-    format!("[{}]", told.join(", "))
+    let elements: Vec<String> = parts.iter().map(|part| part.to_python(alone)).collect();
+    format!("[{}]", elements.join(", "))
 }
 
 /// Part of a list of names.

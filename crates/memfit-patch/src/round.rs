@@ -110,7 +110,7 @@ impl Round {
 pub(crate) enum Read {
     /// Only its size.
     Size,
-    /// Its value.
+    /// Value.
     Value,
 }
 

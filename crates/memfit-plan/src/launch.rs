@@ -37,7 +37,7 @@ pub enum LaunchError {
     NotApplicable {
         /// Degree.
         degree: &'static str,
-        /// Its value.
+        /// Value.
         value: u32,
     },
     /// The number of ranks does not match the machines.

@@ -53,7 +53,7 @@ impl Controller {
         let ask = || {
             let (room, cached) = space?
                 .call0()
-                .and_then(|told| told.extract::<Option<(u64, u64)>>())
+                .and_then(|answer| answer.extract::<Option<(u64, u64)>>())
                 .unwrap_or_else(|error| {
                     failed = Some(error);
                     None

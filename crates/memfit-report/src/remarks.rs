@@ -39,7 +39,7 @@ impl Note {
 
     /// Sets the value of a placeholder.
     #[must_use]
-    pub fn with(mut self, placeholder: &str, value: impl Into<String>) -> Self {
+    pub fn with_value(mut self, placeholder: &str, value: impl Into<String>) -> Self {
         self.values.insert(placeholder.to_owned(), value.into());
         self
     }
@@ -51,13 +51,13 @@ impl Note {
 
     /// The possible effect on the peaks. An unknown remark counts as the most severe.
     pub fn effect(&self) -> Effect {
-        self.remark().map_or(Effect::Unbounded, |remark| RemarkText::of(remark).effect)
+        self.remark().map_or(Effect::Unbounded, |remark| RemarkText::for_remark(remark).effect)
     }
 
     /// The text for people.
     pub fn text(&self) -> String {
         match self.remark() {
-            Some(remark) => fill(RemarkText::of(remark).text, &self.values),
+            Some(remark) => fill(RemarkText::for_remark(remark).text, &self.values),
             None => self.unknown(),
         }
     }

@@ -49,12 +49,17 @@ pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) 
         return (format!("The script failed by itself: {failed}"), false);
     }
     let place = user_line(&exception.traceback).map(|place| format!(", at {place}")).unwrap_or_default();
-    let told = changes.iter().take(MAX_CHANGES).map(String::as_str).collect::<Vec<_>>().join("; ");
+    let listed_changes = changes.iter().take(MAX_CHANGES).map(String::as_str).collect::<Vec<_>>().join("; ");
     let more = match changes.len().saturating_sub(MAX_CHANGES) {
         0 => String::new(),
         more => format!("; and {more} more"),
     };
-    (format!("memfit may have caused this failure. Before it: {told}{more}. Then{place}: {failed}"), true)
+    (
+        format!(
+            "memfit may have caused this failure. Before it: {listed_changes}{more}. Then{place}: {failed}"
+        ),
+        true,
+    )
 }
 
 /// Changes by memfit to what the script saw, the most likely to matter first.

@@ -23,7 +23,7 @@ pub enum CheckoutError {
     /// The repository has no such commit.
     #[error("the repository has no commit `{reference}`")]
     NoCommit {
-        /// As it was named.
+        /// Name, as given.
         reference: String,
         /// `true` if the clone has only a part of the history.
         shallow: bool,
@@ -31,9 +31,9 @@ pub enum CheckoutError {
     /// Git refused.
     #[error("git could not check out `{reference}`: {said}")]
     Refused {
-        /// As it was named.
+        /// Name, as given.
         reference: String,
-        /// Its last output.
+        /// Last output.
         said: String,
     },
     /// A file that the settings link does not exist.

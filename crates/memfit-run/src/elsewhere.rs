@@ -30,7 +30,7 @@ pub struct Replayed {
 /// A request that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RanOut {
-    /// Its bytes.
+    /// Bytes.
     pub requested: u64,
     /// The optimizer step during which it was made, counted from 1.
     pub step: u64,

@@ -13,7 +13,7 @@ use crate::{Home, RunError, preflight, script};
 pub struct Command {
     /// Path of the program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// Arguments.
     pub args: Vec<OsString>,
     /// Interpreter that will import torch, if it can be determined.
     pub python: Option<PathBuf>,

@@ -61,7 +61,7 @@ pub enum RunError {
     OldPython {
         /// The interpreter.
         python: PathBuf,
-        /// Its version.
+        /// Version.
         version: String,
     },
     /// The interpreter is linked with musl.

@@ -60,7 +60,7 @@ pub struct Facts {
     pub(crate) command: Vec<String>,
     /// Memory outside the allocator on a virtual device, with its source.
     pub(crate) overhead: Option<Overhead>,
-    /// Its ranks, in order.
+    /// Ranks, in order.
     pub(crate) ranks: Vec<RankFacts>,
     /// Index in `ranks` of the one with the highest device peak.
     pub(crate) fullest: usize,
@@ -142,13 +142,13 @@ pub struct RankFacts {
     pub(crate) rank: u32,
     /// Device that it used most.
     pub(crate) card: u32,
-    /// Its peaks.
+    /// Peaks.
     pub(crate) peak: Peak,
     /// Memory outside the allocator on that device at its peak.
     pub(crate) outside: OutsideView,
     /// Completed steps.
     pub(crate) steps: u64,
-    /// Its last message.
+    /// Last message.
     pub done: Option<Done>,
     /// Readings of the device's clock at the end of each step.
     pub(crate) marks: Vec<ClockMark>,
@@ -459,14 +459,14 @@ fn notes(inbox: &Inbox, tracks: &[Track], run_dir: &RunDir, command: &Command) -
         }
     }
     if inbox.garbled > 0 {
-        notes.push(Note::new(Remark::Garbled).with("count", inbox.garbled.to_string()));
+        notes.push(Note::new(Remark::Garbled).with_value("count", inbox.garbled.to_string()));
     }
     if tracks.iter().any(|track| track.truncated) {
         notes.push(Note::new(Remark::LogFull));
     }
     if let Some(skipped) = &command.skipped {
-        let note = Note::new(Remark::PythonSkipped).with("path", skipped.display().to_string());
-        notes.push(note.with("python", command.program.display().to_string()));
+        let note = Note::new(Remark::PythonSkipped).with_value("path", skipped.display().to_string());
+        notes.push(note.with_value("python", command.program.display().to_string()));
     }
     let led_aside =
         [(run_dir.saved_checkpoints(), Remark::Checkpoints), (run_dir.kept_files(), Remark::FilesKept)];

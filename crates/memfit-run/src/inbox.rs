@@ -71,7 +71,7 @@ pub(crate) struct Speaker {
     pub(crate) loader: Option<Loader>,
     /// The same measurement with other numbers of workers.
     pub(crate) trials: Vec<LoaderTrial>,
-    /// Its last message.
+    /// Last message.
     pub(crate) done: Option<Done>,
 }
 

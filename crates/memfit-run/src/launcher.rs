@@ -109,12 +109,12 @@ mod tests {
         let command =
             Command { program, args: words.collect(), python: Some("/v/python".into()), skipped: None };
         let found = launched(&command, 4);
-        let told = found.as_ref().map(|found| {
+        let parsed = found.as_ref().map(|found| {
             assert_eq!(found.alone.program, PathBuf::from("/v/python"), "{line}");
             assert_eq!(found.alone.args.first().map(PathBuf::from), Some(found.script.clone()), "{line}");
             (found.processes, found.alone.words()[1..].join(" "))
         });
-        assert_eq!(told, wanted.map(|(count, words)| (count, words.to_owned())), "{line}");
+        assert_eq!(parsed, wanted.map(|(count, words)| (count, words.to_owned())), "{line}");
     }
 
     #[test]

@@ -152,8 +152,8 @@ pub fn perform(request: &Request, home: &Home, console: &dyn Console) -> Result<
     };
     let first = runner.first(request, policy)?;
     // Upper-bound sizes may be the reason. If the run also fails with lower bounds, they are not.
-    let told = matches!(request.sizes, Sizes::At(_));
-    let hangs = verdict::has_size_read_back(&first.facts) && !request.card.is_local() && !told;
+    let chosen = matches!(request.sizes, Sizes::At(_));
+    let hangs = verdict::has_size_read_back(&first.facts) && !request.card.is_local() && !chosen;
     let lower = if hangs && (first.facts.oom.is_some() || request.sizes == Sizes::Both) {
         console.remark("running again, with computed sizes at their lower bound");
         let trial = Request { output: None, ..request.clone() };

@@ -21,7 +21,7 @@ impl Library {
     /// All libraries.
     pub const ALL: [Self; 3] = [Self::Device, Self::Nvml, Self::Watch];
 
-    /// Its name in a package: the name that the loader looks for.
+    /// Name in a package: the name that the loader looks for.
     pub fn soname(self) -> &'static str {
         match self {
             Self::Device => "libcuda.so.1",
@@ -30,7 +30,7 @@ impl Library {
         }
     }
 
-    /// Its name in Cargo's target folder.
+    /// Name in Cargo's target folder.
     fn built_name(self) -> &'static str {
         match self {
             Self::Device => "libmemfit_vgpu.so",

@@ -107,7 +107,9 @@ fn exact(name: &str, bytes: u64, origin: Origin, source: &str) -> OutsidePart {
 /// Notes on these figures.
 pub(crate) fn notes(device: &Device, facts: &Facts) -> Vec<Note> {
     let mut notes = facts.overhead.as_ref().map(stack_notes).unwrap_or_default();
-    notes.extend(device.calibrated_by().map(|source| Note::new(Remark::Calibrated).with("source", source)));
+    notes.extend(
+        device.calibrated_by().map(|source| Note::new(Remark::Calibrated).with_value("source", source)),
+    );
     notes
 }
 
@@ -115,10 +117,10 @@ pub(crate) fn notes(device: &Device, facts: &Facts) -> Vec<Note> {
 fn stack_notes(overhead: &Overhead) -> Vec<Note> {
     let [from, to] = overhead.seen_with;
     let seen = if from == to { from.to_string() } else { format!("{from} to {to}") };
-    let mut notes = vec![Note::new(Remark::Outside).with("cuda", &seen)];
+    let mut notes = vec![Note::new(Remark::Outside).with_value("cuda", &seen)];
     if overhead.is_of_another_stack() {
         let asked = overhead.asked_for.to_string();
-        notes.push(Note::new(Remark::OutsideStack).with("seen", seen).with("cuda", asked));
+        notes.push(Note::new(Remark::OutsideStack).with_value("seen", seen).with_value("cuda", asked));
     }
     notes
 }
@@ -131,13 +133,13 @@ mod tests {
 
     #[test]
     fn figures_are_said_to_be_for_the_stacks_with_which_they_were_seen() {
-        let told = |asked_for| {
+        let notes_with = |asked_for| {
             let notes = stack_notes(&Overhead { seen_with: [12, 13], asked_for, ..Overhead::default() });
             notes.iter().map(Note::text).collect::<Vec<_>>()
         };
-        let [plain] = told(13).try_into().unwrap();
+        let [plain] = notes_with(13).try_into().unwrap();
         assert!(plain.contains("with torch for CUDA 12 to 13:"), "{plain}");
-        let [same, other] = told(14).try_into().unwrap();
+        let [same, other] = notes_with(14).try_into().unwrap();
         assert_eq!(same, plain);
         assert!(other.contains("CUDA 12 to 13, and this torch is for CUDA 14:"), "{other}");
     }

@@ -99,10 +99,10 @@ fn waits_for_data(request: &Request, facts: &Facts) -> Option<Note> {
     };
     (loading > high).then(|| {
         Note::new(Remark::WaitsForData)
-            .with("how", how)
-            .with("loading", milliseconds(loading))
-            .with("step", milliseconds(typical))
-            .with("high", milliseconds(high))
+            .with_value("how", how)
+            .with_value("loading", milliseconds(loading))
+            .with_value("step", milliseconds(typical))
+            .with_value("high", milliseconds(high))
     })
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     let reserved = facts.fullest().map_or(0, |rank| rank.peak.reserved);
     if pending as f64 > MIN_REMARK_SHARE * reserved as f64 {
         let mib = pending.div_ceil(1 << 20);
-        notes.push(Note::new(Remark::Pending).with("mib", mib.to_string()));
+        notes.push(Note::new(Remark::Pending).with_value("mib", mib.to_string()));
     }
     if let Some(planned) = &request.planned
         && let Some(most) = planned.most_pieces
@@ -121,8 +121,8 @@ pub(crate) fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     {
         notes.push(
             Note::new(Remark::Pieces)
-                .with("pieces", planned.pieces.to_string())
-                .with("run", (most + 1).to_string()),
+                .with_value("pieces", planned.pieces.to_string())
+                .with_value("run", (most + 1).to_string()),
         );
     }
     notes.extend(waits_for_data(request, facts));

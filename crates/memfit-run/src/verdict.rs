@@ -57,7 +57,7 @@ struct Evidence {
     watched: bool,
     sizes: SizesRead,
     /// `true` if the user chose the position of sizes; the verdict then refers to that choice.
-    told: bool,
+    chosen: bool,
     refused: Option<String>,
     capacity: u64,
     device_upper: u64,
@@ -146,7 +146,13 @@ struct Oom {
 
 impl Evidence {
     /// Extracts the facts that matter for the verdict.
-    fn from_facts(facts: &Facts, capacity: u64, lower: Option<&Facts>, told: bool, numbers: Numbers) -> Self {
+    fn from_facts(
+        facts: &Facts,
+        capacity: u64,
+        lower: Option<&Facts>,
+        chosen: bool,
+        numbers: Numbers,
+    ) -> Self {
         let oom = |oom: &OomFacts| Oom { uncaught: oom.uncaught, steps_after: oom.steps_after };
         Self {
             ended: facts.ended,
@@ -159,7 +165,7 @@ impl Evidence {
                 bounded: facts.has_read(&[Stake::Size]),
                 unbounded: facts.has_read(&[Stake::Unbounded]),
             },
-            told,
+            chosen,
             refused: facts
                 .tally
                 .unmodelled
@@ -220,8 +226,8 @@ pub(crate) fn judge_run(
     lower: Option<&Facts>,
     numbers: Numbers,
 ) -> (Verdict, Option<Problem>) {
-    let told = matches!(request.sizes, Sizes::At(_));
-    let evidence = Evidence::from_facts(facts, facts.device(request).capacity, lower, told, numbers);
+    let chosen = matches!(request.sizes, Sizes::At(_));
+    let evidence = Evidence::from_facts(facts, facts.device(request).capacity, lower, chosen, numbers);
     let (verdict, mut problem) = judge(&evidence);
     if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
         && problem.kind == "exception"
@@ -294,7 +300,7 @@ fn judge(evidence: &Evidence) -> (Verdict, Option<Problem>) {
 
 fn out_of_memory(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     let SizesRead { bounded, unbounded } = evidence.sizes;
-    if !(bounded || unbounded) || evidence.told || evidence.lower_fails == Some(true) {
+    if !(bounded || unbounded) || evidence.chosen || evidence.lower_fails == Some(true) {
         return (Verdict::Oom, None);
     }
     let message = "It ran out of memory, but some tensor sizes depend on values that only a GPU can compute. It does not fit with these sizes at their upper bound, but may fit with the real ones.";
@@ -325,7 +331,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
             return (Verdict::Unknown, problem("single-step", &message, Some(hint)));
         }
     }
-    if evidence.sizes.unbounded && !evidence.told {
+    if evidence.sizes.unbounded && !evidence.chosen {
         let message = "It fits with the assumed sizes, but some tensor sizes depend on values that only a GPU can compute, and have no known bound: see `assumed`.";
         let hint =
             "`--sizes 1` gives the verdict for the assumed values; `--gpu local` measures on a real GPU";
@@ -341,7 +347,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         ),
         Numbers::Untried | Numbers::Harmless => None,
     };
-    if let Some(depends) = depends.filter(|_| !evidence.told) {
+    if let Some(depends) = depends.filter(|_| !evidence.chosen) {
         let message =
             format!("It fits with the values that were assumed where only a GPU can compute them, {depends}");
         let hint = match evidence.numbers {
@@ -352,7 +358,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         };
         return (Verdict::Unknown, problem("number-read-back", &message, Some(hint)));
     }
-    if evidence.is_tight() && evidence.sizes.bounded && !evidence.told {
+    if evidence.is_tight() && evidence.sizes.bounded && !evidence.chosen {
         let message = "It fits with little to spare, but the script reads values that only a GPU can compute and may need more memory with the real ones.";
         let hint = "the verdict would be certain if a tenth of the GPU's memory stayed free";
         return (Verdict::Unknown, problem("size-read-back", message, Some(hint)));
@@ -423,7 +429,7 @@ mod tests {
             used_gpu: true,
             watched: true,
             sizes: SizesRead::default(),
-            told: false,
+            chosen: false,
             refused: None,
             capacity: 24 * GIB,
             device_upper: 12 * GIB,
@@ -502,7 +508,7 @@ mod tests {
         let none = SizesRead::default();
         let bounded = SizesRead { bounded: true, ..none };
         let unbounded = SizesRead { unbounded: true, ..none };
-        for (sizes, told, device_upper, verdict, kind) in [
+        for (sizes, chosen, device_upper, verdict, kind) in [
             (bounded, false, 12 * GIB, Fits, None),
             (bounded, false, tight, Unknown, Some("size-read-back")),
             (bounded, true, tight, Fits, None),
@@ -510,9 +516,9 @@ mod tests {
             (unbounded, true, GIB, Fits, None),
             (none, false, tight, Fits, None),
         ] {
-            check(&Evidence { sizes, told, device_upper, ..plain(Ended::Complete) }, verdict, kind);
+            check(&Evidence { sizes, chosen, device_upper, ..plain(Ended::Complete) }, verdict, kind);
         }
-        for (numbers, told, verdict, kind) in [
+        for (numbers, chosen, verdict, kind) in [
             (Numbers::Untried, false, Fits, None),
             (Numbers::Harmless, false, Fits, None),
             (Numbers::Decisive, false, Unknown, Some("number-read-back")),
@@ -521,7 +527,7 @@ mod tests {
             (Numbers::Unfinished, true, Fits, None),
             (Numbers::Decisive, true, Fits, None),
         ] {
-            check(&Evidence { told, numbers, ..plain(Ended::Complete) }, verdict, kind);
+            check(&Evidence { chosen, numbers, ..plain(Ended::Complete) }, verdict, kind);
         }
         for (refused, device_upper, verdict, kind) in [
             ("cudaGraphicsMapResources", tight, Unknown, Some("unmodelled-call")),
@@ -530,14 +536,14 @@ mod tests {
             let refused = Some(refused.to_owned());
             check(&Evidence { refused, device_upper, ..plain(Ended::Complete) }, verdict, kind);
         }
-        for (lower_fails, told, verdict) in [
+        for (lower_fails, chosen, verdict) in [
             (None, false, Unknown),
             (Some(false), false, Unknown),
             (Some(true), false, Oom),
             (None, true, Oom),
         ] {
             let evidence =
-                Evidence { oom: UNCAUGHT, sizes: bounded, told, lower_fails, ..plain(Ended::Exited(1)) };
+                Evidence { oom: UNCAUGHT, sizes: bounded, chosen, lower_fails, ..plain(Ended::Exited(1)) };
             check(&evidence, verdict, (verdict == Unknown).then_some("size-read-back"));
         }
     }

@@ -91,7 +91,7 @@ impl Document {
         Self { source, config, rule_pages, parts }
     }
 
-    /// Its texts.
+    /// Texts.
     pub(crate) fn texts(&self) -> impl Iterator<Item = &Item> {
         self.parts.iter().map(|part| &part.of)
     }
@@ -103,11 +103,11 @@ impl Document {
 
     /// Diagnostics of each of its texts, as notifications.
     pub(crate) fn diagnostic_reports(&self) -> Vec<Value> {
-        let told = |part: &Part| {
+        let report_of_part = |part: &Part| {
             let diagnostics = self.diagnostics(&part.of.uri);
             json!({"uri": part.of.uri, "version": part.of.version, "diagnostics": diagnostics})
         };
-        self.parts.iter().map(told).collect()
+        self.parts.iter().map(report_of_part).collect()
     }
 
     /// Diagnostics of one of its texts.

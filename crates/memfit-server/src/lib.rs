@@ -109,8 +109,9 @@ pub fn serve(connection: &Connection, settings: &dyn Settings, version: &str) ->
                 }
                 let pushes = !session.client().pulls;
                 for diagnostics in news.into_iter().filter(|_| pushes) {
-                    let told = Notification::new("textDocument/publishDiagnostics".to_owned(), diagnostics);
-                    send(connection, Message::Notification(told))?;
+                    let published =
+                        Notification::new("textDocument/publishDiagnostics".to_owned(), diagnostics);
+                    send(connection, Message::Notification(published))?;
                 }
             }
             Message::Response(_) => {}

@@ -114,9 +114,9 @@ impl<'a> Session<'a> {
         let before: Vec<Item> = document.texts().cloned().collect();
         let after = changes::apply_cell_changes(before.clone(), change);
         let gone = before.into_iter().filter(|cell| after.iter().all(|kept| kept.uri != cell.uri));
-        let mut told: Vec<Value> = gone.map(|cell| nothing_in(&cell.uri)).collect();
-        told.extend(self.open_notebook(uri, after));
-        told
+        let mut reports: Vec<Value> = gone.map(|cell| nothing_in(&cell.uri)).collect();
+        reports.extend(self.open_notebook(uri, after));
+        reports
     }
 
     /// Text of an open file.
@@ -200,9 +200,9 @@ impl<'a> Session<'a> {
     }
 
     fn keep(&mut self, uri: String, document: Document) -> Vec<Value> {
-        let told = document.diagnostic_reports();
+        let reports = document.diagnostic_reports();
         self.documents.insert(uri, document);
-        told
+        reports
     }
 
     fn forget_cells(&mut self, notebook: &str) {

@@ -149,8 +149,11 @@ fn a_recording_without_hashes_of_the_source_shows_nothing_and_a_new_one_is_read(
         assert_eq!(hints(editor, &uri), [] as [Value; 0]);
         std::fs::write(folder.join("run.memfit"), "nonsense").unwrap();
         assert_eq!(hints(editor, &uri), [] as [Value; 0]);
-        let told = editor.diagnostics()["message"].as_str().unwrap().to_owned();
-        assert!(told.contains("run.memfit` is not shown: this is not a memfit recording"), "{told}");
+        let complaint = editor.diagnostics()["message"].as_str().unwrap().to_owned();
+        assert!(
+            complaint.contains("run.memfit` is not shown: this is not a memfit recording"),
+            "{complaint}"
+        );
     });
 }
 

@@ -43,7 +43,7 @@ pub struct Measured {
     pub training: Training,
     /// Levers that could not be applied, with reasons.
     pub refused: Vec<(String, String)>,
-    /// Why the run failed.
+    /// Reason why the run failed.
     pub problem: Option<String>,
 }
 
@@ -353,11 +353,11 @@ mod tests {
         let (table, _) =
             rows(&["prune-channels", "fewer-blocks", "bf16-weights", "int8-weights"], answer, 99);
         let table = table.unwrap();
-        let told: Vec<&str> = table.rows.iter().filter_map(|row| row.note.as_deref()).collect();
-        assert!(told[0].contains("pip install torch-pruning"));
-        assert!(told[1].contains("fails with it: KeyError"));
-        assert!(told[2].starts_with("inference cannot be measured: the script fails with it: TypeError"));
-        assert!(told[3].contains("TypeError"));
+        let texts: Vec<&str> = table.rows.iter().filter_map(|row| row.note.as_deref()).collect();
+        assert!(texts[0].contains("pip install torch-pruning"));
+        assert!(texts[1].contains("fails with it: KeyError"));
+        assert!(texts[2].starts_with("inference cannot be measured: the script fails with it: TypeError"));
+        assert!(texts[3].contains("TypeError"));
         for row in [0, 1, 3].map(|place| &table.rows[place]) {
             assert_eq!(
                 (row.training, row.inference, row.step_ms_estimate, row.parameters),
@@ -372,8 +372,8 @@ mod tests {
     fn what_saves_nothing_says_so_with_bytes() {
         let with = |allocated: u64, device: u64| Peak { allocated, device, ..Peak::default() };
         let before = with(10 * MIB, 100 * MIB);
-        let check = |after: Peak, told: Option<&str>| {
-            assert_eq!(unsaved("training", before, after).as_deref(), told);
+        let check = |after: Peak, texts: Option<&str>| {
+            assert_eq!(unsaved("training", before, after).as_deref(), texts);
         };
         check(with(9 * MIB, 99 * MIB), None);
         check(with(10 * MIB, 100 * MIB), Some("saves nothing in training"));

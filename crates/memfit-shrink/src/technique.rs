@@ -10,7 +10,7 @@ const SIDE_MULTIPLE: u64 = 32;
 pub struct Technique {
     /// The name on the command line and in JSON.
     pub name: &'static str,
-    /// Its description in tables.
+    /// Description in tables.
     pub title: &'static str,
     /// Levers and their settings.
     pub levers: &'static [(Lever, Given)],
@@ -18,7 +18,7 @@ pub struct Technique {
     pub affects: Affects,
     /// The technique in the user's own code.
     pub how: &'static str,
-    /// Its cost besides memory.
+    /// Cost besides memory.
     pub note: &'static str,
 }
 

@@ -107,7 +107,7 @@ pub struct Function {
 /// Class definition.
 #[derive(Clone, Debug)]
 pub struct Class {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Full names of the base classes, as far as they are known.
     pub bases: Vec<String>,

@@ -78,7 +78,7 @@ impl Statement {
         }
     }
 
-    /// Its expressions.
+    /// Expressions.
     pub fn expressions(&self) -> impl Iterator<Item = &Expression> {
         self.targets.iter().chain(&self.values)
     }

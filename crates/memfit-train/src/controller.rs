@@ -98,7 +98,7 @@ impl Batch {
 /// Micro-batch to be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Its samples.
+    /// Samples.
     pub part: Part,
     /// `true` to empty the allocator's cache before it.
     pub empties: bool,

@@ -16,7 +16,7 @@ pub struct Declaration {
     pub label: Label,
     /// Degree of harm to the training results.
     pub harm: Harm,
-    /// When it is applied.
+    /// Stage at which it is applied.
     pub stage: Stage,
     /// Levers that it cannot be combined with, with reasons. Stating a pair on one side is enough.
     pub excludes: &'static [(Lever, &'static str)],
@@ -31,13 +31,13 @@ pub struct Declaration {
     /// Condition under which the search for a plan tries it. `None` if the search does not try it, or
     /// computes its extent.
     pub search: Option<Search>,
-    /// Its form in a plain PyTorch script.
+    /// Form in a plain PyTorch script.
     pub script: Script,
     /// Equivalent keywords of training libraries.
     pub keywords: &'static [Keyword],
     /// Bytes of device memory that it saves, if they follow from the sizes alone.
     pub saves: Option<fn(&Held) -> u64>,
-    /// Its row in the table of levers.
+    /// Row in the table of levers.
     pub docs: Docs,
 }
 
@@ -132,9 +132,9 @@ impl Harm {
 /// A lever of a plan, with the data for its report.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved<'a> {
-    /// Its setting.
+    /// Setting.
     pub value: &'a Value,
-    /// Its label for this training.
+    /// Label for this training.
     pub label: Label,
     /// Forward and backward passes in one optimizer step.
     pub passes: u64,
@@ -203,7 +203,7 @@ pub struct Keyword {
     pub framework: Framework,
     /// The keyword's name.
     pub name: &'static str,
-    /// Its value, as Python.
+    /// Value, as Python.
     pub value: &'static str,
 }
 
@@ -238,9 +238,9 @@ pub enum Script {
     },
     /// An environment variable, set at the beginning of the script.
     Environment {
-        /// Its name.
+        /// Name.
         name: &'static str,
-        /// Its value.
+        /// Value.
         value: &'static str,
     },
     /// Statements before the training.
@@ -263,7 +263,7 @@ pub enum ModelChange {
     Modules {
         /// The function's name.
         function: &'static str,
-        /// Its definition.
+        /// Definition.
         definition: &'static str,
         /// Modules that it needs.
         imports: &'static [&'static str],
@@ -286,7 +286,7 @@ pub enum ModelChange {
 pub struct Docs {
     /// The values that it accepts; empty if it is only on or off.
     pub value: &'static str,
-    /// Its effect.
+    /// Effect.
     pub effect: &'static str,
     /// Addition to its label; empty if there is none.
     pub label: &'static str,

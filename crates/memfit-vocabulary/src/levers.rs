@@ -15,7 +15,7 @@ impl Lever {
         self.declaration().name
     }
 
-    /// Its label, provided that splitting a batch was verified.
+    /// Label, provided that splitting a batch was verified.
     pub const fn label(self) -> Label {
         self.declaration().label
     }
@@ -34,7 +34,7 @@ impl Lever {
         self.declaration().harm
     }
 
-    /// When it is applied.
+    /// Stage at which it is applied.
     pub const fn stage(self) -> Stage {
         self.declaration().stage
     }

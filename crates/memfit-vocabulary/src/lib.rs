@@ -132,7 +132,7 @@ vocabulary! {
 }
 
 vocabulary! {
-    /// Why memory ran out.
+    /// Reason why memory ran out.
     Cause {
         /// Memory did not run out, and does not grow.
         None = 0, "none";

@@ -73,7 +73,7 @@ pub struct Training {
     pub sequence: u64,
     /// Processes that train together.
     pub processes: u64,
-    /// Its repeated blocks.
+    /// Repeated blocks.
     pub blocks: Vec<Measured>,
     /// Measurements of its data loading; `None` if they were not possible.
     pub loading: Option<Loading>,
@@ -142,7 +142,7 @@ pub struct Loading {
 /// Measurements of a repeated block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Bytes that its forward pass keeps.
     pub kept: u64,

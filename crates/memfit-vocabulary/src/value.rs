@@ -67,12 +67,12 @@ pub fn in_short(names: &[String]) -> String {
             (None, _) => parts.push((stem, Vec::new())),
         }
     }
-    let told = parts.into_iter().map(|(stem, numbers)| match numbers.as_slice() {
+    let ranges = parts.into_iter().map(|(stem, numbers)| match numbers.as_slice() {
         [] => stem,
         [one] => stem.replace('#', &one.to_string()),
         [first, .., last] => stem.replace('#', &format!("{first}-{last}")),
     });
-    told.collect::<Vec<_>>().join(", ")
+    ranges.collect::<Vec<_>>().join(", ")
 }
 
 /// A name with its last number replaced by a placeholder, and the number.
@@ -96,9 +96,9 @@ mod tests {
 
     #[test]
     fn rows_of_modules_are_told_as_ranges() {
-        let check = |names: &[&str], told: &str| {
+        let check = |names: &[&str], ranges: &str| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            assert_eq!(in_short(&names), told);
+            assert_eq!(in_short(&names), ranges);
         };
         check(&[], "");
         check(&["head"], "head");

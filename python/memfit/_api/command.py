@@ -1,4 +1,4 @@
-"""Runs the command `memfit` in a process of its own, once, for its text and its JSON."""
+"""Runs the command `memfit` once, in a separate process, and returns its text and its JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ START = "import sys; sys.path[0] = sys.argv.pop(1); from memfit._cli import main
 
 @dataclass(frozen=True)
 class Reply:
-    """What a command answered."""
+    """Answer of a command."""
 
     status: int
     text: str

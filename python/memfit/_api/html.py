@@ -55,7 +55,7 @@ class Markup(str):
 
 
 def text(value: object) -> str:
-    """Return a value as HTML; strings are escaped, whoever wrote them."""
+    """Return a value as HTML; all strings are escaped."""
     return value if isinstance(value, Markup) else escape(str(value))
 
 

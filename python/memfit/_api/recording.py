@@ -56,7 +56,7 @@ class Recorder:
         # Asked before, PyTorch crashes.
         torch.cuda.init()
         memory = torch.cuda.memory
-        # The history that `memfit run` has of its own gives way.
+        # The history recorded by `memfit run` itself is replaced.
         self._was_on = bool(torch._C._cuda_isHistoryEnabled()) and "MEMFIT_RUN_DIR" not in os.environ
         if self._was_on:
             self._before = [trace[-1] if trace else None for trace in memory._snapshot()["device_traces"]]

@@ -1,4 +1,4 @@
-"""Runs cells of a notebook under a verb of the command, as one script in a process of its own."""
+"""Runs cells of a notebook under a verb of the command, as one script in a separate process."""
 
 from __future__ import annotations
 

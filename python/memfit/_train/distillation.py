@@ -176,7 +176,7 @@ def _first(output: Any) -> torch.Tensor:
 
 
 def _weights(output: Any) -> torch.Tensor | None:
-    """Return the attention weights that a module returns beside its output, if it does."""
+    """Return the attention weights that a module returns in addition to its output, if any."""
     found = output[1] if isinstance(output, tuple) and len(output) > 1 else None
     is_square = isinstance(found, torch.Tensor) and found.dim() in (3, 4) and found.is_floating_point()
     return found if is_square else None

@@ -1,4 +1,4 @@
-"""What a trainer counts on itself during a step: losses to log, tokens, metrics."""
+"""Counters that a trainer updates during a step: losses to log, tokens, metrics."""
 
 from __future__ import annotations
 

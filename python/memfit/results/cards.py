@@ -45,7 +45,7 @@ class CardsReport(CardsQuestions):
     notes: tuple[str, ...]
     """Remarks."""
     problem: Problem | None = None
-    """Why there is no answer."""
+    """Reason why there is no answer."""
 
 
 @dataclass(frozen=True, kw_only=True)

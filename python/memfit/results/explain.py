@@ -96,11 +96,11 @@ class Holder:
     name: str
     """The category, the module or the line."""
     bytes: int
-    """Its bytes."""
+    """Bytes."""
     blocks: int
     """Number of blocks."""
     children: tuple[Holder, ...]
-    """Its parts."""
+    """Parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,11 +134,11 @@ class FixProof:
     """Result of a run with a remedy."""
 
     verdict: Verdict
-    """Its verdict."""
+    """Verdict."""
     steps: int
     """Completed steps."""
     peak: Peak
-    """Its peaks."""
+    """Peaks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,9 +146,9 @@ class Environment:
     """An environment variable."""
 
     name: str
-    """Its name."""
+    """Name."""
     value: str
-    """Its value."""
+    """Value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,13 +172,13 @@ class Leak:
     module: str | None = None
     """The module in whose call it was allocated."""
     category: str
-    """Its category."""
+    """Category."""
     per_step: int
     """Bytes left behind by each step."""
     bytes: int
     """Bytes that were there."""
     steps: int
-    """Of how many steps."""
+    """Number of steps concerned."""
     dies_at_step: int | None = None
     """The step in which memory runs out."""
 

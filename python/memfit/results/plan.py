@@ -67,7 +67,7 @@ class PlanReport(PlanQuestions):
     patch: PlanPatch | None = None
     """The plan as a patch of the script, if requested."""
     problem: Problem | None = None
-    """Why there is no answer."""
+    """Reason why there is no answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,9 +157,9 @@ class PlanRank:
     """The run of one rank of a plan for several GPUs."""
 
     rank: int
-    """Its number."""
+    """Number."""
     peak: Peak
-    """Its peaks."""
+    """Peaks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,9 +169,9 @@ class PlanLever:
     name: str
     """Name of the lever."""
     value: bool | int | str | tuple[str, ...]
-    """Its setting."""
+    """Setting."""
     label: str
-    """Its label for this training."""
+    """Label for this training."""
     unverified: str | None = None
     """Reason why the label could not be verified; it is then the worst possible one."""
 
@@ -191,9 +191,9 @@ class RejectedLever:
     """A lever that is not in the plan."""
 
     lever: str
-    """Its name."""
+    """Name."""
     why: str
-    """Why."""
+    """Reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +201,6 @@ class SmallestCard:
     """A GPU on which the unchanged script fits."""
 
     name: str
-    """Its name."""
+    """Name."""
     capacity: int
-    """Its memory in bytes."""
+    """Memory in bytes."""

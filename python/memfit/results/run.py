@@ -190,7 +190,7 @@ class OutsidePart:
     origin: str
     """Origin of the figure."""
     source: str
-    """Its source."""
+    """Source."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,7 +280,7 @@ class PossibleEffect:
     bytes: int | None = None
     """Upper bound of the effect in bytes; absent if unbounded."""
     why: str
-    """Why so many."""
+    """Explanation of that bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,7 +298,7 @@ class AssumedValue:
     """A value that was assumed, and the lines of the script that read it."""
 
     call: str
-    """Its description."""
+    """Description."""
     count: int
     """Number of times it was read."""
     lines: tuple[str, ...] = ()
@@ -314,7 +314,7 @@ class Script:
     interpreter: str | None = None
     """The interpreter that ran it."""
     exit_status: int | None = None
-    """Its exit status, if it ended by itself."""
+    """Exit status, if it ended by itself."""
     signal: str | None = None
     """The signal that ended it, unless memfit sent it."""
     exception: UncaughtException | None = None

@@ -40,8 +40,8 @@ pub(crate) fn ci(args: &CiArgs, settings: &Settings, home: &Home, printer: &Prin
         Format::Text => CiFormat::Text,
         Format::Json => CiFormat::Json,
     });
-    let told = tell(&report, args, format, found.is_ok(), printer);
-    match (told, found) {
+    let printed = tell(&report, args, format, found.is_ok(), printer);
+    match (printed, found) {
         (Err(error), _) | (Ok(()), Err(error)) => printer.error(&error),
         (Ok(()), Ok(())) => exit(&report, args.accept),
     }

@@ -369,12 +369,12 @@ fn of_ignored(found: &Answer, chosen: &Tried) -> Option<String> {
 fn of_framework(found: &Answer, plan: &Plan) -> Option<String> {
     let framework = found.training.framework.filter(|_| found.verdict == Verdict::FitsWithPlan)?;
     let words = framework_settings(framework, plan);
-    let told: Vec<String> = words.iter().map(|(name, value, _)| format!("{name}={value}")).collect();
-    (!told.is_empty()).then(|| {
+    let assignments: Vec<String> = words.iter().map(|(name, value, _)| format!("{name}={value}")).collect();
+    (!assignments.is_empty()).then(|| {
         format!(
             "the same in the library's own settings, as far as it has them: `{}({})`",
             framework.taker(),
-            told.join(", ")
+            assignments.join(", ")
         )
     })
 }

@@ -38,12 +38,12 @@ pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Pri
             for difference in &differences {
                 report
                     .fidelity
-                    .add(&Note::new(Remark::PlanDiffers).with("difference", difference.to_string()));
+                    .add(&Note::new(Remark::PlanDiffers).with_value("difference", difference.to_string()));
             }
         }
         Ok(report)
     });
-    let told = match outcome {
+    let printed = match outcome {
         Ok(report) => {
             print_report(&report, confidential, &out, settings, printer).map(|()| Exit::from(report.verdict))
         }
@@ -52,7 +52,7 @@ pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Pri
             print_failure(&failure, confidential, &out, settings, printer).map(|()| printer.error(&error))
         }
     };
-    told.unwrap_or_else(|error| printer.error(&error))
+    printed.unwrap_or_else(|error| printer.error(&error))
 }
 
 fn request(args: RunArgs, settings: &Settings) -> Result<Request, CliError> {

@@ -116,15 +116,15 @@ impl Bench for Runs<'_> {
         let report = report(&request, &outcome);
         self.torch = self.torch.take().or_else(|| report.torch.clone());
         let fullest = outcome.facts.fullest();
-        let told = fullest.and_then(|rank| rank.training.as_ref());
-        let facts = told.map(training).unwrap_or_default();
+        let reported = fullest.and_then(|rank| rank.training.as_ref());
+        let facts = reported.map(training).unwrap_or_default();
         let completed = matches!(outcome.facts.ended, Ended::Complete | Ended::Exited(0));
         let mut problem = (!completed || outcome.facts.oom.is_some()).then(|| {
             failure_reason(&outcome.facts, report.problem.as_ref()).unwrap_or("it did not finish".to_owned())
         });
         let mut peak = report.peak;
-        let held = told.map(|told| told.holdings).unwrap_or_default();
-        match told.and_then(|told| told.peaks.as_ref()) {
+        let held = reported.map(|reported| reported.holdings).unwrap_or_default();
+        match reported.and_then(|reported| reported.peaks.as_ref()) {
             _ if problem.is_some() => {}
             _ if pass == Pass::Training && (!facts.optimizes || report.steps == 0) => {
                 problem = Some("no step of an optimizer ran".to_owned());

@@ -72,20 +72,20 @@ impl Beside {
             Some((_, Err(why))) => return Ok(unknown(why.clone())),
             None => return Ok(unknown("the script was not run".to_owned())),
         };
-        let told = match on_host(tries, script, &pair.changed, folder, HostPart::Changed)? {
-            Ok(told) => told,
+        let result = match on_host(tries, script, &pair.changed, folder, HostPart::Changed)? {
+            Ok(result) => result,
             Err(why) => return Ok(unknown(why)),
         };
-        let apart = apart(&told);
+        let apart = apart(&result);
         Ok(PatchNumbers {
-            equal: Some(told.equal),
+            equal: Some(result.equal),
             levers: pair.levers.iter().map(|lever| lever.name().to_owned()).collect(),
-            steps: told.steps,
+            steps: result.steps,
             batch: pair.batch,
             part: pair.part,
             parameter: apart.parameter.filter(|_| apart.difference != Some(0.0)),
             difference: apart.difference,
-            printed: told.printed,
+            printed: result.printed,
             why: None,
         })
     }
@@ -103,16 +103,16 @@ fn of_script(
         return Ok(Err(why));
     }
     Ok(match on_host(tries, script, source, &folder, HostPart::Again)? {
-        Ok(told) if told.equal => Ok(folder),
-        Ok(told) => Err(format!("in two runs of the script itself, {}", apart(&told).difference_told())),
+        Ok(result) if result.equal => Ok(folder),
+        Ok(result) => Err(format!("in two runs of the script itself, {}", apart(&result).difference_told())),
         Err(why) => Err(why),
     })
 }
 
 /// Difference between a run's gradients and the stored ones.
-fn apart(told: &HostCompared) -> PatchNumbers {
-    let difference = told.difference.parse::<f64>().ok().filter(|share| share.is_finite());
-    PatchNumbers { difference, parameter: told.parameter.clone(), ..PatchNumbers::default() }
+fn apart(result: &HostCompared) -> PatchNumbers {
+    let difference = result.difference.parse::<f64>().ok().filter(|share| share.is_finite());
+    PatchNumbers { difference, parameter: result.parameter.clone(), ..PatchNumbers::default() }
 }
 
 fn unknown(why: String) -> PatchNumbers {
@@ -184,8 +184,8 @@ fn on_host(
     let host = HostRun { folder: folder.path().to_owned(), samples: BATCH, part };
     let changes = Changes { seeded: true, host: Some(host), ..script.changes(source)? };
     let facts = tries.rehearsal.run_with(&request, &changes)?.facts;
-    let told = facts.on_host.clone().filter(|told| told.steps > 0 && facts.exception.is_none());
-    Ok(told.ok_or_else(|| why_not(&facts, part)))
+    let result = facts.on_host.clone().filter(|result| result.steps > 0 && facts.exception.is_none());
+    Ok(result.ok_or_else(|| why_not(&facts, part)))
 }
 
 /// Reason why a run on the host has no results to compare.
@@ -195,7 +195,7 @@ fn why_not(facts: &Facts, part: HostPart) -> String {
         return format!("{who} takes longer than {} minutes there", TIME_LIMIT.as_secs() / 60);
     }
     match failure::failure_reason(facts, None) {
-        Some(told) => format!("{who} does not run there: {told}"),
+        Some(result) => format!("{who} does not run there: {result}"),
         None => format!("{who} ends there before its optimizer has stepped"),
     }
 }

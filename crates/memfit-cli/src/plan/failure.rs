@@ -52,10 +52,10 @@ fn frame(line: &str) -> Option<(&str, u64)> {
 mod tests {
     use super::*;
 
-    fn check(kind: &str, message: &str, traceback: &str, told: &str) {
+    fn check(kind: &str, message: &str, traceback: &str, expected: &str) {
         let exception =
             Exception { r#type: kind.into(), message: message.into(), traceback: traceback.into() };
-        assert_eq!(describe(&exception), told);
+        assert_eq!(describe(&exception), expected);
     }
 
     #[test]
@@ -76,7 +76,7 @@ mod tests {
         check("ValueError", "well", "", "ValueError: well");
         check("ValueError", "well", "File \"<string>\", line 3\nFile \"x\", line \n", "ValueError: well");
         let long = "ä".repeat(500);
-        let told = describe(&Exception { r#type: "E".into(), message: long, traceback: String::new() });
-        assert_eq!(told.chars().count(), MAX_CHARS + 1);
+        let expected = describe(&Exception { r#type: "E".into(), message: long, traceback: String::new() });
+        assert_eq!(expected.chars().count(), MAX_CHARS + 1);
     }
 }

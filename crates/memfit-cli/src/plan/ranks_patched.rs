@@ -30,14 +30,14 @@ pub(crate) fn patched_for_ranks(
     let text = std::fs::read_to_string(script).map_err(CliError::io("read", script))?;
     let file = shown(script);
     let changed = spread(&text, plan, blocks);
-    let mut told = PlanPatch {
+    let mut written = PlanPatch {
         file: file.clone(),
         left: rejected(changed.left),
         remarks: changed.remarks,
         ..PlanPatch::default()
     };
     if changed.text == text {
-        return Ok(told);
+        return Ok(written);
     }
     let script = Script { path: script, text: &text, divides_alike: false };
     let changes = script.changes(&changed.text)?;
@@ -47,22 +47,22 @@ pub(crate) fn patched_for_ranks(
         let (proof, failure) = run_changed(tries, &request, &changes)?;
         let why = failure.or_else(|| refuted(proof.verdict, proof.peak.allocated, expected.allocated));
         let fullest = |known: &FixProof| known.peak.device_upper < proof.peak.device_upper;
-        if why.is_some() || told.proof.as_ref().is_none_or(fullest) {
-            told.proof = Some(proof);
+        if why.is_some() || written.proof.as_ref().is_none_or(fullest) {
+            written.proof = Some(proof);
         }
         if let Some(why) = why {
             let why = format!("no change is shown, because the changed script, as rank {rank}, {why}");
-            told.left.push(RejectedLever { lever: Lever::Shard.name().to_owned(), why });
-            return Ok(told);
+            written.left.push(RejectedLever { lever: Lever::Shard.name().to_owned(), why });
+            return Ok(written);
         }
     }
-    told.diff = unified_diff(&format!("a/{file}"), &format!("b/{file}"), &text, &changed.text);
-    told.levers = changed.done.iter().map(|lever| lever.name().to_owned()).collect();
-    told.numbers = Some(PatchNumbers {
+    written.diff = unified_diff(&format!("a/{file}"), &format!("b/{file}"), &text, &changed.text);
+    written.levers = changed.done.iter().map(|lever| lever.name().to_owned()).collect();
+    written.numbers = Some(PatchNumbers {
         why: Some("the changed script trains in several processes".to_owned()),
         ..PatchNumbers::default()
     });
-    Ok(told)
+    Ok(written)
 }
 
 /// The request for a run of the changed script as one rank.

@@ -118,8 +118,8 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
     let then = analysis.replay(&analysis.program, &analysis.case.given, end_of);
     let sites = analysis.sites(newest_stacks(analysis, leaks));
     let places = analysis.places(&sites);
-    let told = |line: u32| facts[0].lines.iter().any(|known| known.line == line);
-    if let Some(keeper) = analysis.code.keeper(&places).filter(|keeper| !told(keeper.line)) {
+    let is_named = |line: u32| facts[0].lines.iter().any(|known| known.line == line);
+    if let Some(keeper) = analysis.code.keeper(&places).filter(|keeper| !is_named(keeper.line)) {
         let memfit_patch::Site { file, line, function } = keeper;
         let lines = vec![analysis.with_text(Line { file, line, function, text: None })];
         facts.push(Fact { text: "this line keeps it".to_owned(), bytes: per_step, lines });

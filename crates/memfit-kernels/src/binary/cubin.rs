@@ -59,7 +59,7 @@ mod attribute {
 
 /// A section of an ELF file.
 pub struct Section<'a> {
-    /// Its name.
+    /// Name.
     pub name: &'a str,
     /// Size in memory.
     size: u64,

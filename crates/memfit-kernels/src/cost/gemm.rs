@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// What cuBLAS reached in float16 on an A100, for square matrices
+    /// Rates that cuBLAS reached in float16 on an A100, for square matrices
     /// (github.com/triton-lang/triton/issues/3551).
     #[test]
     fn square_products_run_as_published() {

@@ -7,21 +7,21 @@ use crate::wire::{CheckFinding, CheckReport};
 /// The properties of a rule that SARIF contains.
 #[derive(Clone, Debug)]
 pub struct RuleInfo {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its purpose in one sentence.
+    /// Purpose in one sentence.
     pub summary: String,
-    /// Its page, in Markdown.
+    /// Page, in Markdown.
     pub page: String,
-    /// Its severity: `error`, `warning` or `note`.
+    /// Severity: `error`, `warning` or `note`.
     pub severity: String,
 }
 
 /// Converts the report to one SARIF run.
 pub fn sarif(report: &CheckReport, rules: &[RuleInfo], version: &str) -> Value {
-    let told: Vec<&RuleInfo> =
+    let used_rules: Vec<&RuleInfo> =
         rules.iter().filter(|rule| report.findings.iter().any(|finding| finding.rule == rule.name)).collect();
-    let descriptors: Vec<Value> = told
+    let descriptors: Vec<Value> = used_rules
         .iter()
         .map(|rule| {
             json!({
@@ -36,7 +36,7 @@ pub fn sarif(report: &CheckReport, rules: &[RuleInfo], version: &str) -> Value {
     let results: Vec<Value> = report
         .findings
         .iter()
-        .map(|finding| result(finding, told.iter().position(|rule| rule.name == finding.rule)))
+        .map(|finding| result(finding, used_rules.iter().position(|rule| rule.name == finding.rule)))
         .collect();
     let notifications: Vec<Value> = report
         .problems

@@ -239,10 +239,10 @@ mod tests {
                     && (axis.position(axis.to) - 110.0).abs() < 1e-9
             );
         }
-        let told: Vec<String> = Axis::covering(&[44.0 * 1e9], true, unit(44e9), 0.0, 1.0)
+        let labels: Vec<String> = Axis::covering(&[44.0 * 1e9], true, unit(44e9), 0.0, 1.0)
             .ticks()
             .map(|tick| axis_size(tick, unit(44e9)))
             .collect();
-        assert_eq!(told.join(", "), "0 GiB, 10 GiB, 20 GiB, 30 GiB, 40 GiB, 50 GiB");
+        assert_eq!(labels.join(", "), "0 GiB, 10 GiB, 20 GiB, 30 GiB, 40 GiB, 50 GiB");
     }
 }

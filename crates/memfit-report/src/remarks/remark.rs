@@ -35,13 +35,13 @@ impl Effect {
 pub struct RemarkText {
     /// The text for people.
     pub text: &'static str,
-    /// Its possible effect.
+    /// Possible effect.
     pub effect: Effect,
 }
 
 impl RemarkText {
     /// The row of a remark.
-    pub const fn of(remark: Remark) -> Self {
+    pub const fn for_remark(remark: Remark) -> Self {
         let (effect, text) = row(remark);
         Self { text, effect }
     }

@@ -9,7 +9,8 @@ use super::*;
 
 #[test]
 fn every_remark_has_its_own_text() {
-    let mut texts: Vec<&str> = Remark::ALL.iter().map(|remark| RemarkText::of(*remark).text).collect();
+    let mut texts: Vec<&str> =
+        Remark::ALL.iter().map(|remark| RemarkText::for_remark(*remark).text).collect();
     texts.sort_unstable();
     assert!(texts.windows(2).all(|pair| pair[0] != pair[1]));
     for remark in Remark::ALL {
@@ -19,14 +20,15 @@ fn every_remark_has_its_own_text() {
 
 #[test]
 fn values_fill_their_placeholders() {
-    let note = Note::new(Remark::LeverRefused).with("lever", "lora").with("why", "no {lever} here");
+    let note =
+        Note::new(Remark::LeverRefused).with_value("lever", "lora").with_value("why", "no {lever} here");
     assert_eq!(note.text(), "the plan's `lora` was not applied: no {lever} here");
     assert_eq!(Note::new(Remark::NotCovered).text(), "`--cover full` saw no {what}");
 }
 
 #[test]
 fn an_unknown_remark_is_shown_and_has_no_bound() {
-    let note = Note::received("from-a-later-release", BTreeMap::new()).with("bytes", "3");
+    let note = Note::received("from-a-later-release", BTreeMap::new()).with_value("bytes", "3");
     assert_eq!(note.text(), "from-a-later-release (bytes: 3)");
     assert_eq!(note.effect(), Effect::Unbounded);
     assert_eq!(Note::received("odd", BTreeMap::new()).text(), "odd");
@@ -56,7 +58,7 @@ fn the_page_lists_each_remark_and_assumption() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/remarks.md");
     let mut page = String::from(PAGE);
     for remark in Remark::ALL {
-        let RemarkText { text, effect } = RemarkText::of(*remark);
+        let RemarkText { text, effect } = RemarkText::for_remark(*remark);
         let _ = writeln!(page, "| `{}` | {text} | {} |", remark.id(), effect.words());
     }
     page.push_str(ASSUMPTIONS);

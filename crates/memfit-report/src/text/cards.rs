@@ -84,8 +84,9 @@ fn headline(out: &mut String, report: &CardsReport, canvas: Canvas) {
             steps => format!("for the {steps} steps that ran"),
         });
     }
-    let told = if parts.is_empty() { String::new() } else { paint(DIM, &format!("  {}", parts.join(dot))) };
-    let _ = writeln!(out, "{}{told}", paint(style, &head));
+    let details =
+        if parts.is_empty() { String::new() } else { paint(DIM, &format!("  {}", parts.join(dot))) };
+    let _ = writeln!(out, "{}{details}", paint(style, &head));
     if let Some(work) = &report.priced {
         let epochs = work.epochs.map_or(String::new(), |epochs| {
             format!(" ({epochs} {})", if epochs == 1 { "epoch" } else { "epochs" })

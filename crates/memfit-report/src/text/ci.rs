@@ -63,8 +63,8 @@ fn headline(out: &mut String, report: &CiReport, canvas: Canvas) {
         Some(CiVerdict::Shrank) => (GOOD, "MEMORY SHRANK"),
         Some(CiVerdict::Same) => (GOOD, "MEMORY IS THE SAME"),
     };
-    let told = format!("  {}", against(report, canvas.dot()));
-    let _ = writeln!(out, "{}{}", paint(style, head), paint(DIM, &told));
+    let described = format!("  {}", against(report, canvas.dot()));
+    let _ = writeln!(out, "{}{}", paint(style, head), paint(DIM, &described));
 }
 
 /// Describes the two sides of a comparison.

@@ -17,7 +17,7 @@ const MAX_FIXES: usize = 5;
 /// Heading of the remedies for an out-of-memory error.
 pub(super) const REMEDIES: &str = "What would have helped";
 
-/// Why memory ran out.
+/// Reason why memory ran out.
 pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
     let mut out = String::new();
     headline(&mut out, report, canvas);

@@ -108,7 +108,7 @@ fn in_numbers(numbers: &PatchNumbers) -> Vec<(Style, String)> {
         numbers.batch,
         numbers.levers.join(", ")
     );
-    let mut told = vec![if equal {
+    let mut phrases = vec![if equal {
         let apart = numbers.difference.filter(|share| *share > 0.0).map_or_else(
             || "equal".to_owned(),
             |share| format!("equal within rounding ({share:.0e} at most)"),
@@ -119,9 +119,9 @@ fn in_numbers(numbers: &PatchNumbers) -> Vec<(Style, String)> {
     }];
     if let Some((now, before)) = &numbers.printed {
         let told_then = if before.is_empty() { "nothing".to_owned() } else { format!("`{}`", before.trim()) };
-        told.push((DOUBT, format!("it prints `{}` where the script prints {told_then}", now.trim())));
+        phrases.push((DOUBT, format!("it prints `{}` where the script prints {told_then}", now.trim())));
     }
-    told
+    phrases
 }
 
 fn headline(out: &mut String, report: &PlanReport, canvas: Canvas) {

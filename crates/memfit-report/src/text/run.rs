@@ -328,7 +328,7 @@ fn outside(report: &RunReport) -> Vec<String> {
         ("communication", "communication", outside.communication),
         ("other_processes", "other processes", outside.other_processes),
     ];
-    let told = |name: &str| {
+    let range = |name: &str| {
         let part = report.outside_parts.iter().find(|part| part.name == name)?;
         Some(match (part.low == part.high, part.origin.name()) {
             (true, origin) => format!(" ({origin})"),
@@ -338,7 +338,7 @@ fn outside(report: &RunReport) -> Vec<String> {
     fields
         .into_iter()
         .filter(|(_, _, bytes)| *bytes > 0)
-        .map(|(name, label, bytes)| format!("{label} {}{}", size(bytes), told(name).unwrap_or_default()))
+        .map(|(name, label, bytes)| format!("{label} {}{}", size(bytes), range(name).unwrap_or_default()))
         .collect()
 }
 

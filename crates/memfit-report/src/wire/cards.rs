@@ -31,7 +31,7 @@ pub struct CardsReport {
     pub command: Vec<String>,
     /// Remarks.
     pub notes: Vec<String>,
-    /// Why there is no answer.
+    /// Reason why there is no answer.
     pub problem: Option<Problem>,
 }
 
@@ -110,7 +110,7 @@ impl CardVerdict {
     }
 }
 
-/// How a verdict is known.
+/// Evidence for a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CardEvidence {

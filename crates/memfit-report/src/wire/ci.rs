@@ -32,9 +32,9 @@ pub struct CiReport {
 /// A commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CiCommit {
-    /// As it was named.
+    /// Name, as given.
     pub reference: String,
-    /// Its hash.
+    /// Hash.
     pub commit: String,
 }
 

@@ -53,7 +53,7 @@ pub struct DataSpread {
 /// One format.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DataFormat {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
     /// Number of images.
     pub count: u64,
@@ -64,7 +64,7 @@ pub struct DataFormat {
 /// A class and its number of images.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DataClass {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Number of images.
     pub count: u64,
@@ -84,9 +84,9 @@ pub struct DataBroken {
 /// A file that cannot be read.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DataFile {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
 }
 

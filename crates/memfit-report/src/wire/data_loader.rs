@@ -26,7 +26,7 @@ pub struct LoaderReport {
     pub card_samples_per_s: Option<f64>,
     /// The data set.
     pub dataset: LoaderDataset,
-    /// Its batches.
+    /// Batches.
     pub batch: LoaderBatch,
     /// Its items, timed one by one; absent if items cannot be read individually.
     pub sample: Option<LoaderSample>,
@@ -63,7 +63,7 @@ pub enum LoaderVerdict {
 /// A data set.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LoaderDataset {
-    /// Its class.
+    /// Class.
     pub class: String,
     /// Number of items, if the data set has a length.
     pub items: Option<u64>,

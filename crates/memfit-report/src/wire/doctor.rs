@@ -28,7 +28,7 @@ impl DoctorReport {
 pub struct Check {
     /// The component.
     pub name: String,
-    /// Its state.
+    /// State.
     pub health: Health,
     /// Version, path or other finding.
     pub found: String,
@@ -40,7 +40,7 @@ pub struct Check {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
-    /// It will do.
+    /// Usable.
     Good,
     /// Missing, but needed only for some features.
     Absent,

@@ -87,11 +87,11 @@ pub struct ExplainPeak {
 pub struct Holder {
     /// The category, the module or the line.
     pub name: String,
-    /// Its bytes.
+    /// Bytes.
     pub bytes: u64,
     /// Number of blocks.
     pub blocks: u64,
-    /// Its parts.
+    /// Parts.
     pub children: Vec<Self>,
 }
 
@@ -124,20 +124,20 @@ pub struct Fix {
 /// Result of a run with a remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FixProof {
-    /// Its verdict.
+    /// Verdict.
     pub verdict: Verdict,
     /// Completed steps.
     pub steps: u64,
-    /// Its peaks.
+    /// Peaks.
     pub peak: Peak,
 }
 
 /// An environment variable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Environment {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its value.
+    /// Value.
     pub value: String,
 }
 
@@ -159,13 +159,13 @@ pub struct Leak {
     pub line: Option<CodeLine>,
     /// The module in whose call it was allocated.
     pub module: Option<String>,
-    /// Its category.
+    /// Category.
     pub category: Category,
     /// Bytes left behind by each step.
     pub per_step: u64,
     /// Bytes that were there.
     pub bytes: u64,
-    /// Of how many steps.
+    /// Number of steps concerned.
     pub steps: u64,
     /// The step in which memory runs out.
     pub dies_at_step: Option<u64>,

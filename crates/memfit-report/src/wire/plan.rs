@@ -60,7 +60,7 @@ pub struct PlanReport {
     /// The plan as a patch of the script, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patch: Option<PlanPatch>,
-    /// Why there is no answer.
+    /// Reason why there is no answer.
     pub problem: Option<Problem>,
 }
 
@@ -182,9 +182,9 @@ pub struct PlanRun {
 /// The run of one rank of a plan for several GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanRank {
-    /// Its number.
+    /// Number.
     pub rank: u32,
-    /// Its peaks.
+    /// Peaks.
     pub peak: Peak,
 }
 
@@ -194,9 +194,9 @@ pub struct PlanLever {
     /// Name of the lever.
     #[serde(rename = "name")]
     pub lever: Lever,
-    /// Its setting.
+    /// Setting.
     pub value: Value,
-    /// Its label for this training.
+    /// Label for this training.
     pub label: Label,
     /// Reason why the label could not be verified; it is then the worst possible one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -215,17 +215,17 @@ pub struct PlanLimit {
 /// A lever that is not in the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RejectedLever {
-    /// Its name.
+    /// Name.
     pub lever: String,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 
 /// A GPU on which the unchanged script fits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SmallestCard {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its memory in bytes.
+    /// Memory in bytes.
     pub capacity: u64,
 }

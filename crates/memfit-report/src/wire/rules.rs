@@ -5,7 +5,7 @@ use serde::Serialize;
 /// A rule, in a list.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleEntry {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// `error`, `warning` or `note`
     pub severity: String,
@@ -13,7 +13,7 @@ pub struct RuleEntry {
     pub fix: Option<String>,
     /// `true` if the rule is on by default.
     pub on: bool,
-    /// Its purpose in one sentence.
+    /// Purpose in one sentence.
     pub summary: String,
 }
 

@@ -66,9 +66,9 @@ pub struct RunReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It fits, for what ran.
+    /// The steps that ran fit.
     Fits,
-    /// It runs out of memory.
+    /// Memory runs out.
     Oom,
     /// Something that is not modelled could change the verdict.
     Unknown,
@@ -255,7 +255,7 @@ pub struct OutsidePart {
     pub high: u64,
     /// Origin of the figure.
     pub origin: Origin,
-    /// Its source.
+    /// Source.
     pub source: String,
 }
 
@@ -303,7 +303,7 @@ pub struct Rank {
     pub rank: u32,
     /// The GPU that the rank used most.
     pub card: u32,
-    /// Its peaks.
+    /// Peaks.
     #[serde(flatten)]
     pub peak: Peak,
 }
@@ -353,7 +353,7 @@ pub struct PossibleEffect {
     pub what: String,
     /// Upper bound of the effect in bytes; absent if unbounded.
     pub bytes: Option<u64>,
-    /// Why so many.
+    /// Explanation of that bound.
     pub why: String,
 }
 
@@ -369,7 +369,7 @@ pub struct CallCount {
 /// A value that was assumed, and the lines of the script that read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssumedValue {
-    /// Its description.
+    /// Description.
     pub call: String,
     /// Number of times it was read.
     pub count: u64,
@@ -385,7 +385,7 @@ pub struct Script {
     pub command: Vec<String>,
     /// The interpreter that ran it.
     pub interpreter: Option<String>,
-    /// Its exit status, if it ended by itself.
+    /// Exit status, if it ended by itself.
     pub exit_status: Option<i32>,
     /// The signal that ended it, unless memfit sent it.
     pub signal: Option<String>,

@@ -28,7 +28,7 @@ pub struct ShrinkReport {
     pub command: Vec<String>,
     /// Remarks.
     pub notes: Vec<String>,
-    /// Why there is no answer.
+    /// Reason why there is no answer.
     pub problem: Option<Problem>,
 }
 
@@ -37,7 +37,7 @@ pub struct ShrinkReport {
 pub struct ShrinkRow {
     /// The technique's name, as in `--only`; `none` for the baseline.
     pub technique: String,
-    /// Its description.
+    /// Description.
     pub title: String,
     /// The levers of the technique, with their settings.
     pub levers: Vec<ShrinkLever>,
@@ -61,16 +61,16 @@ pub struct ShrinkRow {
     pub label: Label,
     /// The technique in the user's own code.
     pub how: String,
-    /// Its cost, or the reason for empty cells.
+    /// Cost, or the reason for empty cells.
     pub note: Option<String>,
 }
 
 /// A lever of a technique.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShrinkLever {
-    /// Its name.
+    /// Name.
     pub name: Lever,
-    /// Its setting.
+    /// Setting.
     pub value: Value,
 }
 

@@ -16,7 +16,7 @@ pub struct WatchReport {
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WatchedRun {
-    /// Its first process.
+    /// First process.
     pub pid: u32,
     /// The command line of the first process.
     pub command: Vec<String>,
@@ -32,9 +32,9 @@ pub struct WatchedRun {
     pub torch: Option<String>,
     /// Virtual or real GPUs.
     pub kind: CardKind,
-    /// Its GPUs.
+    /// GPUs.
     pub cards: Vec<WatchedCard>,
-    /// Its processes that have sent messages or use memory.
+    /// Processes that have sent messages or use memory.
     pub processes: Vec<WatchedProcess>,
     /// The last out-of-memory error.
     pub oom: Option<WatchedOom>,
@@ -60,9 +60,9 @@ pub struct WatchedOom {
 /// One GPU of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WatchedCard {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its memory.
+    /// Memory.
     pub capacity: u64,
     /// Bytes in use now, inside and outside the allocator.
     pub used: u64,
@@ -82,7 +82,7 @@ pub struct WatchedProcess {
     pub rank: Option<u32>,
     /// `true` while it runs.
     pub alive: bool,
-    /// Its completed optimizer steps.
+    /// Completed optimizer steps.
     pub steps: u64,
     /// Bytes in PyTorch's blocks after its last step.
     pub allocated: u64,
@@ -91,7 +91,7 @@ pub struct WatchedProcess {
     /// Bytes it currently uses on the GPUs; absent for a real GPU, whose driver does not report them by
     /// process.
     pub used: Option<u64>,
-    /// Its resident memory on the host.
+    /// Resident memory on the host.
     pub resident: u64,
     /// Page-locked host memory.
     pub pinned: u64,

@@ -169,7 +169,7 @@ fn fixes(peak: Peak) -> Vec<ExplainFix> {
 
 fn outside_is_modelled() -> Fidelity {
     let mut fidelity = Fidelity::default();
-    fidelity.add(&Note::new(Remark::Outside).with("cuda", "12 to 13"));
+    fidelity.add(&Note::new(Remark::Outside).with_value("cuda", "12 to 13"));
     fidelity
 }
 

@@ -50,7 +50,7 @@ impl World {
     }
 
     /// Peak and step time of a candidate.
-    fn of(&self, candidate: &Candidate) -> (u64, f64) {
+    fn evaluate(&self, candidate: &Candidate) -> (u64, f64) {
         let parallel = candidate.parallel.unwrap_or_default();
         let share = parallel.share(self.batch);
         let samples = candidate.micro_batch.unwrap_or(share).min(share);
@@ -93,7 +93,7 @@ impl World {
 
     fn outcome(&self, candidate: &Candidate, room: Room, extra: u64) -> Outcome {
         let parallel = candidate.parallel.unwrap_or_default();
-        let (peak, time) = self.of(candidate);
+        let (peak, time) = self.evaluate(candidate);
         let peak = peak + extra;
         let share = parallel.share(self.batch);
         let kept = self.kept * candidate.micro_batch.unwrap_or(share).min(share)
@@ -193,7 +193,7 @@ fn exhaustive(world: &World, machines: u32, levers: bool) -> Option<f64> {
                         if half {
                             candidate = candidate.with_lever(Lever::AutocastBf16, Value::default());
                         }
-                        let (peak, time) = world.of(&candidate);
+                        let (peak, time) = world.evaluate(&candidate);
                         if peak <= world.budget && best.is_none_or(|best| time < best) {
                             best = Some(time);
                         }
