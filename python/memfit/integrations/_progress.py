@@ -1,4 +1,4 @@
-"""State kept by the callbacks of all trainers: the gradients of a training, and the results of its batches."""
+"""State kept by the callbacks of all trainers: gradients of a training, and results of its batches."""
 
 from __future__ import annotations
 

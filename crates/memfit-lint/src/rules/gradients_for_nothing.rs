@@ -94,7 +94,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .report(at, format!("gradients of `{name}` are computed for nothing: {why}"))
                 .label(op.span, "by this backward pass")
                 .help(format!(
-                    "call it under `torch.no_grad()`, detach what it gives, or freeze it: `{name}.requires_grad_(False)`"
+                    "call it under `torch.no_grad()`, detach its output, or freeze it: `{name}.requires_grad_(False)`"
                 ));
         }
     }

@@ -64,7 +64,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         findings
             .report(
                 call.span,
-                "the pruning masks are saved beside the weights: the file is no smaller, but larger",
+                "the pruning masks are saved with the weights: the file becomes larger, not smaller",
             )
             .label(masks.span, "masks are added here")
             .help("call `prune.remove` for each pruned weight before it is saved");

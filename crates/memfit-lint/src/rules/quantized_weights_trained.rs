@@ -90,10 +90,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             findings
                 .report(
                     trains.span,
-                    "quantized weights have no gradients: this trains only what is not quantized",
+                    "quantized weights have no gradients: only the other parameters are trained",
                 )
                 .label(loaded.span, "the weights are quantized here")
-                .help("train LoRA adapters beside them (QLoRA), or load the weights in bfloat16");
+                .help("train LoRA adapters on them (QLoRA), or load the weights in bfloat16");
         }
     }
 }

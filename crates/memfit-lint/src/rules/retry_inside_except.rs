@@ -91,7 +91,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         findings
-            .report(again, "the failed attempt's tensors are still held here, by the exception's traceback")
+            .report(again, "the exception's traceback still holds the failed attempt's tensors here")
             .label(handler.header, "they are freed when this block has ended")
             .help("set a flag here, and try again after the `except`");
     }
@@ -158,11 +158,11 @@ fn report_kept_exceptions(context: &Context<'_>, findings: &mut Findings<'_>) {
             .report(
                 store.span,
                 format!(
-                    "`{}` holds the tensors of the attempt that failed, by the exception's traceback, while the loop goes on",
+                    "`{}` keeps the exception, whose traceback holds the failed attempt's tensors while the loop continues",
                     store.target
                 ),
             )
-            .label(facts.looped(looped).header, "the next round has so much less memory")
-            .help("keep its text, `str(error)`, or a flag");
+            .label(facts.looped(looped).header, "the next iteration has that much less memory")
+            .help("store its text, `str(error)`, or a flag");
     }
 }
