@@ -410,7 +410,7 @@ impl Hint for CliError {
             ],
             Self::NotCalibrated { .. } => vec!["`memfit calibrate` measures the GPU of this machine".to_owned()],
             Self::BrokenCalibration { .. } => {
-                vec!["`memfit calibrate --forget` removes what is kept; `memfit calibrate` measures again".to_owned()]
+                vec!["`memfit calibrate --forget` removes the stored calibration; `memfit calibrate` measures again".to_owned()]
             }
             Self::NoHome => vec!["`--output FILE` writes it to a file".to_owned()],
             Self::Settings { .. } => vec!["`--isolated` ignores the settings".to_owned()],
@@ -435,7 +435,7 @@ impl Hint for CliError {
                 vec![format!("it has something of {}", known.join(", "))]
             }
             Self::NoMatchingBlocks(error) if error.known.is_empty() => vec![
-                "the recording says nothing of that kind: `memfit run -o FILE.memfit` keeps lines, categories and modules".to_owned(),
+                "the recording lacks that information: `memfit run -o FILE.memfit` records lines, categories and modules".to_owned(),
             ],
             Self::NoMatchingBlocks(error) => {
                 let known: Vec<String> = error.known.iter().map(|name| format!("`{name}`")).collect();
@@ -474,7 +474,7 @@ impl Hint for CliError {
             ],
             Self::CiForLocal => vec!["name a GPU of `memfit gpus`".to_owned()],
             Self::Checkout(error) => error.hint().into_iter().collect(),
-            Self::Baseline { .. } => vec!["`memfit ci --accept` writes it anew".to_owned()],
+            Self::Baseline { .. } => vec!["`memfit ci --accept` writes it again".to_owned()],
             Self::ForeignSource { .. } => vec![
                 "a package that is installed in editable mode is found there; let both sides import their own with a relative path: `PYTHONPATH=src memfit ci --base …`".to_owned(),
             ],

@@ -32,7 +32,7 @@ pub(crate) fn write(
     }
     let training = draft.round()?;
     Training::check_only_backward(draft.facts)?;
-    let model = training.model.clone().ok_or("the model has no name of its own where it is called")?;
+    let model = training.model.clone().ok_or("the model is not called by name in the training loop")?;
     let others = &plan.made_for.models;
     let taken = changes.iter().find_map(|change| match (change, value) {
         (ModelChange::Each { statement, imports }, Value::Switch(true)) => {

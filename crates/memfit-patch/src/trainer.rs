@@ -33,7 +33,7 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
         if lever == Lever::MicroBatch && place.framework != Framework::Transformers {
             draft.left.push(Left {
                 lever,
-                why: format!("the loader's batch has to be made smaller beside `{name}={value}`"),
+                why: format!("the loader's batch size has to be reduced together with `{name}={value}`"),
             });
             set_levers.push(lever);
             continue;

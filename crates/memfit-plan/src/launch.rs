@@ -63,7 +63,7 @@ impl LaunchError {
                 "`memfit plan --gpu NAME:N -o PLAN` plans with the degrees that memfit applies"
             }
             Self::OtherWorld { .. } => {
-                "correct `count` and `nodes` under [made_for], or make the plan anew with `memfit plan`"
+                "correct `count` and `nodes` under [made_for], or make a new plan with `memfit plan`"
             }
         }
     }

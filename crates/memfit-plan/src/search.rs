@@ -40,7 +40,7 @@ impl Limits {
     /// Reason why a lever is excluded, whatever its effect; `None` if it is not.
     fn why_excluded(&self, lever: Lever) -> Option<String> {
         if self.without.contains(&lever) {
-            return Some(format!("`--without {lever}` was asked for"));
+            return Some(format!("excluded by `--without {lever}`"));
         }
         if let Some((_, why)) = self.unsuited.iter().find(|(unsuited, _)| *unsuited == lever) {
             return Some(format!("it cannot be combined with the parallelism: {why}"));
@@ -69,7 +69,7 @@ impl Limits {
 
 /// Reason why a label is not allowed; `None` if it is.
 fn forbidden(label: Label, allow: Label) -> Option<String> {
-    (label > allow).then(|| format!("not allowed: it is `{label}`, and `--allow {allow}` was asked for"))
+    (label > allow).then(|| format!("not allowed: it is `{label}`, and the limit is `--allow {allow}`"))
 }
 
 /// Searches for the fastest plan.

@@ -86,7 +86,7 @@ fn against_time(out: &mut String, report: &PlanReport) {
     out.push_str("<section><h2>Memory against time</h2>\n");
     plot::plot(out, report);
     out.push_str(
-        "<p class=\"key\"><span><span class=\"dot fits\"></span>seen to fit</span><span><span class=\"dot big\"></span>too big</span>\
+        "<p class=\"key\"><span><span class=\"dot fits\"></span>fits</span><span><span class=\"dot big\"></span>too big</span>\
          <span><span class=\"dot open\"></span>not run at this GPU's capacity</span><span>ringed: the plan</span></p>\n\
          <div class=\"scroll\"><table>\n<tr><th class=\"number\"><th class=\"number\">a step<th class=\"number\">between\
          <th class=\"number\">on the GPU<th class=\"number\">allocated<th>with\n",

@@ -83,7 +83,7 @@ fn others(request: &Request, bytes: u64) -> OutsidePart {
                 Card::Virtual(device, _) if device.shares_host_memory() => {
                     "host memory of the run's processes, which the GPU shares"
                 }
-                _ => "memory of the run's processes beside the fullest one's segments",
+                _ => "memory of the run's processes other than the fullest one's segments",
             },
         ),
         Some(source) if request.others == Origin::Calibrated => {

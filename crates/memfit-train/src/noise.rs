@@ -169,7 +169,7 @@ impl NoiseScale {
             Some(_) => "is of the order of the noise scale",
             None => {
                 return format!(
-                    "The mean gradient cannot be told from noise yet: the noise scale is at least {} {unit}, beside a global \
+                    "The mean gradient cannot be distinguished from noise yet: the noise scale is at least {} {unit}, beside a global \
                  batch of {} {unit}. {rule}",
                     number(low),
                     number(batch)
@@ -393,6 +393,6 @@ mod tests {
         let mut unclear = NoiseScale::default();
         (0..12).for_each(|_| assert!(unclear.step(&step(&mut normal, &[8, 8], 40.0))));
         let advice = unclear.advice("SGD", "samples");
-        assert!(advice.contains("cannot be told from noise"), "{advice}");
+        assert!(advice.contains("cannot be distinguished from noise"), "{advice}");
     }
 }

@@ -212,7 +212,7 @@ class Oom:
     caught: bool
     """True if the script caught it."""
     requested: int
-    """Bytes asked for."""
+    """Requested bytes."""
     step: int
     """The step in progress, counted from 1."""
     phase: str

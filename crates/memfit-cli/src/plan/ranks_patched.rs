@@ -76,7 +76,7 @@ fn as_rank(tries: &Tries<'_>, plan: &Plan, rank: u32) -> Result<Request, CliErro
 /// Reason why a run of the changed script contradicts the plan.
 fn refuted(verdict: Verdict, found: u64, planned: u64) -> Option<String> {
     if verdict != Verdict::Fits {
-        return Some("was not seen to fit".to_owned());
+        return Some("was not confirmed to fit".to_owned());
     }
     let (found, planned) = (found as f64, planned as f64);
     let apart = (found - planned).abs() / planned.max(1.0);
@@ -105,7 +105,7 @@ mod tests {
             why(Verdict::Fits, 4 * GIB, 2 * GIB)
                 .contains("where the plan, applied by memfit, takes 2.00 GiB")
         );
-        assert_eq!(why(Verdict::Oom, GIB, GIB), "was not seen to fit");
-        assert_eq!(why(Verdict::Unknown, GIB, GIB), "was not seen to fit");
+        assert_eq!(why(Verdict::Oom, GIB, GIB), "was not confirmed to fit");
+        assert_eq!(why(Verdict::Unknown, GIB, GIB), "was not confirmed to fit");
     }
 }

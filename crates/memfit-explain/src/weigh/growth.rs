@@ -170,7 +170,7 @@ fn preallocated(analysis: &Analysis<'_>, blocks: &HashSet<u32>) -> Fix {
         .map(|life| life.block.bytes)
         .max()
         .unwrap_or(0);
-    let how = "allocate it once at its final size (`torch.empty(most, …)`) and write each part into its place: `torch.cat` of everything so far needs the old and the new tensor at once. Results that are only looked at later can be collected in a list on the host and concatenated at the end";
+    let how = "allocate it once at its final size (`torch.empty(most, …)`) and write each part into its place: `torch.cat` of everything so far needs the old and the new tensor at once. Results that are only needed later can be collected in a list on the host and concatenated at the end";
     modelled_fix(analysis, Lever::Preallocate, twice, how.to_owned(), Apply::ByHand(None))
 }
 

@@ -52,7 +52,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let counted_up =
             facts.enclosing(Some(looped)).any(|id| facts.looped(id).assigned.contains(&counted.counter));
         let why = match counted.bound {
-            CounterBinding::Nowhere => "is bound by nothing: the first round raises `NameError`",
+            CounterBinding::Nowhere => "is never assigned: the first iteration raises `NameError`",
             CounterBinding::Target(id) if !inside(id) && !counted_up => {
                 "is left over from another loop: it has the same value in all iterations"
             }

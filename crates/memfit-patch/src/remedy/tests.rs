@@ -446,7 +446,7 @@ fn what_a_round_leaves_goes_at_its_end() {
     );
     for (keeps, after, why) in [
         ("pass", "print(out)", "reads `out` after the loop"),
-        ("if x:\n            out = up(out)", "", "reads `out` from the round before"),
+        ("if x:\n            out = up(out)", "", "reads `out` from the previous iteration"),
         ("del out", "", "has to do with `out` already"),
         ("f = lambda: 1\n        def late():\n            return out", "", "`late` uses `out`"),
     ] {
@@ -459,7 +459,7 @@ fn what_a_round_leaves_goes_at_its_end() {
     }
     let why_refused =
         refused(left_over(&training("if x:\n            heat = up(x)", ""), &["heat = up"], false));
-    assert!(why_refused.contains("not bound in each round"), "{why_refused}");
+    assert!(why_refused.contains("not assigned in each iteration"), "{why_refused}");
 }
 
 #[test]

@@ -213,7 +213,7 @@ fn a_lever_that_is_not_wanted_is_neither_moved_nor_advised() {
             let may_be_smaller = unwanted == Lever::MicroBatch && answer.chosen.is_none();
             let tried = answer.tried.iter().any(|tried| moved(&tried.candidate, unwanted));
             assert!(!tried || may_be_smaller, "{unwanted}");
-            let told = format!("`--without {unwanted}` was asked for");
+            let told = format!("excluded by `--without {unwanted}`");
             assert!(answer.rejected.iter().any(|rejected| rejected.why == told), "{unwanted}");
             // The same for a lever that a change of the script cannot contain, with its own reason.
             let unwritable = vec![(unwanted, "it has no lines".to_owned())];

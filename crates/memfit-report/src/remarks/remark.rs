@@ -66,16 +66,14 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         Remark::NcclSplit => (None, "`ncclCommSplit`: the new communicator has the parent's size"),
         Remark::RanksFull => (Unbounded, "ranks could not exchange values: the run's directory is full"),
         Remark::RankSilent => (Unbounded, "a rank did not answer another in time: its values were guessed"),
-        Remark::StaticRuntime => {
-            (Unbounded, "`{library}` was not loaded: it brings a CUDA runtime of its own")
-        }
+        Remark::StaticRuntime => (Unbounded, "`{library}` was not loaded: it contains its own CUDA runtime"),
         Remark::Checkpoints => (
             None,
             "checkpoints went to the run's own folder, where the script finds them; in a dry run they hold zeros",
         ),
         Remark::PythonSkipped => (
             None,
-            "`{path}`, the first on `PATH`, has no PyTorch; ran `{python}`, the interpreter beside memfit",
+            "`{path}`, the first on `PATH`, has no PyTorch; ran `{python}`, the interpreter next to memfit",
         ),
         Remark::FilesKept => (
             None,

@@ -65,7 +65,7 @@ fn the_page_lists_each_remark_and_assumption() {
     for assumption in Assumption::ALL {
         let (text, stake) = assumption_text(assumption.id());
         let changes = match stake {
-            Stake::Value => "control flow at the most",
+            Stake::Value => "at most control flow",
             Stake::Number => "a size without a bound, if it becomes one: a second run tells",
             Stake::Size => "a size, up to a bound that follows from the arguments",
             Stake::Unbounded => "a size without a bound",

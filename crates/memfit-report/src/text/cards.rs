@@ -44,7 +44,7 @@ pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
         };
         out.push_str(&canvas.wrapped("next: ", ADVICE, &format!("`{}` {shows}", best.command.join(" "))));
     } else if let Some(unclear) = report.rows.first().filter(|row| row.verdict == CardVerdict::Unknown) {
-        let text = format!("`{}` shows what could not be told, and where", unclear.command.join(" "));
+        let text = format!("`{}` shows what is unknown, and where", unclear.command.join(" "));
         out.push_str(&canvas.wrapped("next: ", ADVICE, &text));
     } else if let Some(near) = report.rows.first() {
         let plan = format!("memfit plan --gpu {} -- …", near.gpu);

@@ -156,8 +156,8 @@ fn changed(change: &BlockChange) -> String {
     );
     match (change.effect.as_str(), change.factor) {
         (_, Some(factor)) => format!("{of}: {factor} times as large"),
-        ("drop", _) => format!("{of}: never asked for"),
-        _ => format!("{of}: given back with the step that made them"),
+        ("drop", _) => format!("{of}: not allocated"),
+        _ => format!("{of}: freed at the end of their step"),
     }
 }
 

@@ -303,7 +303,7 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
     // Modelled parts are already marked next to their figures.
     for remark in report.fidelity.remarks().filter(|remark| remark.id != Remark::Outside.id()) {
         match remark.bytes.filter(|bytes| *bytes > 0) {
-            Some(bytes) => fact("note", &format!("{}: {} at the most", remark.what, size(bytes))),
+            Some(bytes) => fact("note", &format!("{}: at most {}", remark.what, size(bytes))),
             None => fact("note", &remark.what),
         }
     }

@@ -39,7 +39,7 @@ fn one(run: &WatchedRun, canvas: Canvas) -> String {
         let module = oom.module.as_ref().map(|module| format!(" in {module}")).unwrap_or_default();
         let line = oom.line.as_ref().map(|line| format!(", {line}")).unwrap_or_default();
         let text = format!(
-            "{} were asked for in step {}, {}{module}{line}",
+            "{} were requested in step {}, {}{module}{line}",
             size(oom.requested),
             oom.step,
             oom.phase

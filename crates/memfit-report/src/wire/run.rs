@@ -282,7 +282,7 @@ pub struct Host {
 pub struct Oom {
     /// `true` if the script caught it.
     pub caught: bool,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub requested: u64,
     /// The step in progress, counted from 1.
     pub step: u64,

@@ -45,7 +45,7 @@ pub struct WatchedRun {
 pub struct WatchedOom {
     /// The process.
     pub pid: u32,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub requested: u64,
     /// The step in progress, counted from 1.
     pub step: u64,

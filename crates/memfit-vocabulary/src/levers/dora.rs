@@ -6,11 +6,11 @@ pub(super) const LEVER: Declaration = Declaration {
     harm: Harm::Model,
     excludes: &[
         (Lever::Lora, "a layer has one kind of adapter"),
-        (Lever::TrainOnly, "`dora` chooses what is trained beside its adapters"),
+        (Lever::TrainOnly, "`dora` selects the trained parameters itself"),
         (Lever::QuantizedBase, "DoRA computes the length of each row of the full weight"),
         (Lever::QuantizedWeights, "DoRA computes the length of each row of the full weight"),
         (Lever::PruneMasks, "peft's adapters take the layers' place"),
-        (Lever::Shard, "adapters beside a shard are not sharded with it"),
+        (Lever::Shard, "adapters are not sharded with the parameters"),
     ],
     brief: "DoRA adapters on frozen weights",
     docs: Docs::new(

@@ -10,7 +10,7 @@ pub(super) const LEVER: Declaration = Declaration {
         (Lever::PruneChannels, "the network is replaced"),
         (Lever::LighterConvolutions, "the network is replaced"),
     ],
-    brief: "another network in the place of the model's layers",
+    brief: "the model's layers replaced by another network",
     docs: Docs::new(
         "name",
         "replaces the layers of an image classifier by a torchvision model (its name there) or a timm model (`\"timm/NAME\"`) with the same number of classes and random initial weights",

@@ -8,8 +8,8 @@ pub(super) const RANK: u64 = 16;
 pub(super) const LEVER: Declaration = Declaration {
     harm: Harm::Model,
     excludes: &[
-        (Lever::QuantizedWeights, "weights beside which matrices are trained are `quantized-base`"),
-        (Lever::Shard, "matrices beside a shard are not sharded with it"),
+        (Lever::QuantizedWeights, "with LoRA adapters, the lever for quantized weights is `quantized-base`"),
+        (Lever::Shard, "adapters are not sharded with the parameters"),
     ],
     brief: "LoRA adapters on frozen weights",
     sentence: Sentence::Words("LoRA adapters on frozen weights"),

@@ -6,7 +6,7 @@ pub(super) const LEVER: Declaration = Declaration {
     harm: Harm::Model,
     excludes: &[
         (Lever::PruneMasks, "channels would be removed from under the masks"),
-        (Lever::Shard, "a shard's layers have no channels of their own"),
+        (Lever::Shard, "the layers of a shard do not hold whole channels"),
     ],
     unit: "%",
     brief: "channels with the smallest weights removed from the layers",

@@ -5,7 +5,7 @@ use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 pub(super) const LEVER: Declaration = Declaration {
     harm: Harm::Model,
     excludes: &[
-        (Lever::Lora, "`lora` chooses what is trained beside its adapters"),
+        (Lever::Lora, "`lora` selects the trained parameters itself"),
         (Lever::Shard, "parameters frozen before they are sharded would be gathered for nothing"),
     ],
     brief: "only a part of the model is trained",
