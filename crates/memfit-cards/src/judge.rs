@@ -88,7 +88,7 @@ enum Spread {
 }
 
 /// Result of a replay.
-enum Clear {
+enum ReplayOutcome {
     /// The outcome is the same with `allowance` bytes more or less.
     Yes(Replayed),
     /// Memory runs out in a part of the training where no run has shown yet whether the script catches the
@@ -149,7 +149,7 @@ impl Judge {
         let mut failures = 0;
         for place in 0..self.architectures.len() {
             let capability = self.architectures[place].capability;
-            self.meet(rehearsal, vec![Need::Representative(capability)])?;
+            self.make_runs(rehearsal, vec![Need::Representative(capability)])?;
             let Some(report) = self.recorded(capability).map(|recorded| &recorded.samples[0].report) else {
                 continue;
             };
@@ -176,8 +176,9 @@ impl Judge {
         let first = through.next()?;
         let has_facts =
             |sample: &'_ Ran| sample.outcome.facts.fullest().is_some_and(|rank| rank.training.is_some());
-        let teller = std::iter::once(first).chain(through).find(|sample| has_facts(sample)).unwrap_or(first);
-        Some((&first.device, teller.outcome.facts.fullest().and_then(|rank| rank.training.as_ref())))
+        let reporting =
+            std::iter::once(first).chain(through).find(|sample| has_facts(sample)).unwrap_or(first);
+        Some((&first.device, reporting.outcome.facts.fullest().and_then(|rank| rank.training.as_ref())))
     }
 
     /// The verdict on a GPU.
@@ -185,7 +186,7 @@ impl Judge {
         loop {
             match self.decide(device) {
                 Ok(judged) => return Ok(*judged),
-                Err(need) => self.meet(rehearsal, vec![need])?,
+                Err(need) => self.make_runs(rehearsal, vec![need])?,
             }
         }
     }
@@ -215,14 +216,14 @@ impl Judge {
                 .iter()
                 .map(|ran| (ran.device.compute_capability, self.limit(&ran.device).unwrap_or(0)))
                 .collect();
-            self.meet(rehearsal, chosen(needs, &tried))?;
+            self.make_runs(rehearsal, chosen(needs, &tried))?;
         }
     }
 
     /// Returns `true` if the script fits in a run on this GPU.
     pub fn proves(&mut self, rehearsal: &Rehearsal<'_>, device: &Device) -> Result<bool, RunError> {
         if self.ran_on(device).is_none() {
-            self.meet(rehearsal, vec![Need::Run(Box::new(device.clone()))])?;
+            self.make_runs(rehearsal, vec![Need::Run(Box::new(device.clone()))])?;
         }
         Ok(self.ran_on(device).is_some_and(|ran| ran.report.verdict == Verdict::Fits))
     }
@@ -273,10 +274,10 @@ impl Judge {
             Spread::Unmeasured => own_edge + sample.report.peak.reserved / UNMEASURED_SPREAD,
             Spread::Unknown => return Err(run()),
         };
-        let replayed = match self.clear(sample, device, allowance).ok_or_else(run)? {
-            Clear::Yes(replayed) => replayed,
-            Clear::Unseen(site) => return Err(Need::Unseen(site, Box::new(device.clone()))),
-            Clear::No if spread == Spread::Unmeasured => {
+        let replayed = match self.replay_outcome(sample, device, allowance).ok_or_else(run)? {
+            ReplayOutcome::Yes(replayed) => replayed,
+            ReplayOutcome::Unseen(site) => return Err(Need::Unseen(site, Box::new(device.clone()))),
+            ReplayOutcome::No if spread == Spread::Unmeasured => {
                 let path = sample.path;
                 return Err(self.fewest(recorded.capability).map_or_else(run, |fewest| Need::Fewest {
                     capability: recorded.capability,
@@ -284,7 +285,7 @@ impl Judge {
                     path,
                 }));
             }
-            Clear::No => return Err(run()),
+            ReplayOutcome::No => return Err(run()),
         };
         let request = self.request_on(device.clone());
         let report = report(&request, &sample.outcome.moved(&request, replayed, sample.place(device)));
@@ -296,23 +297,23 @@ impl Judge {
 
     /// Replays a run on a GPU, and tests whether `allowance` bytes more or less change the outcome; `None` if
     /// the run cannot be replayed.
-    fn clear(&self, sample: &Ran, device: &Device, allowance: u64) -> Option<Clear> {
+    fn replay_outcome(&self, sample: &Ran, device: &Device, allowance: u64) -> Option<ReplayOutcome> {
         let replay = sample.replay.as_ref()?;
         let limit = sample.limit(device);
         if sample.report.peak.reserved.saturating_add(allowance) <= limit {
-            return Some(Clear::Yes(replay.within(limit).0));
+            return Some(ReplayOutcome::Yes(replay.within(limit).0));
         }
         let (with_less, site) = replay.within(limit.saturating_sub(allowance));
-        let (Some(_), Some(site)) = (with_less.ran_out, site) else { return Some(Clear::No) };
+        let (Some(_), Some(site)) = (with_less.ran_out, site) else { return Some(ReplayOutcome::No) };
         if replay.within(limit.saturating_add(allowance)).0.ran_out.is_none() {
-            return Some(Clear::No);
+            return Some(ReplayOutcome::No);
         }
         // The script's reaction to the error is known only for parts of the training where one has
         // occurred.
         Some(if !self.catches && self.fatal.contains(&site) {
-            Clear::Yes(replay.within(limit).0)
+            ReplayOutcome::Yes(replay.within(limit).0)
         } else {
-            Clear::Unseen(site)
+            ReplayOutcome::Unseen(site)
         })
     }
 
@@ -372,7 +373,7 @@ impl Judge {
     }
 
     /// Makes independent runs, and records their results.
-    fn meet(&mut self, rehearsal: &Rehearsal<'_>, needs: Vec<Need>) -> Result<(), RunError> {
+    fn make_runs(&mut self, rehearsal: &Rehearsal<'_>, needs: Vec<Need>) -> Result<(), RunError> {
         let runs: Vec<(Need, Vec<Device>)> = needs
             .into_iter()
             .filter_map(|need| {
@@ -395,7 +396,7 @@ impl Judge {
             if outcome.facts.ended == Ended::Interrupted {
                 return Err(RunError::Interrupted);
             }
-            self.settle(rehearsal, request, &mut outcome)?;
+            self.test_numbers(rehearsal, request, &mut outcome)?;
             let report = report(request, &outcome);
             let depends = report.verdict == Verdict::Error || outcome.asks_size() || outcome.catches();
             let replay = replay.filter(|_| !depends);
@@ -447,7 +448,7 @@ impl Judge {
         Some(std::iter::once(own).chain(others).cloned().collect())
     }
 
-    #[expect(clippy::type_complexity, reason = "what one run gives, before it is settled")]
+    #[expect(clippy::type_complexity, reason = "the parts of a run's result")]
     fn perform(
         &mut self,
         rehearsal: &Rehearsal<'_>,
@@ -473,7 +474,7 @@ impl Judge {
     }
 
     /// Tests once for all GPUs whether numbers that only a GPU can compute have an effect.
-    fn settle(
+    fn test_numbers(
         &mut self,
         rehearsal: &Rehearsal<'_>,
         request: &Request,

@@ -146,7 +146,7 @@ pub struct HostCompared {
 
 /// Facts about a training.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 pub struct Training {
     /// Samples in the largest batch of the loader, or of those that the script builds itself; 0 if neither is
     /// known.
@@ -408,7 +408,7 @@ pub struct Oom {
 
 /// End of a process, as reported by the probe.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own in the report's coverage")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact of the report's coverage")]
 pub struct Done {
     /// `steps` (the requested number is complete, the process waits), or `exit` (the script reached its own
     /// end).

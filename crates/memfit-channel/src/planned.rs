@@ -9,7 +9,7 @@ use crate::{ChannelError, ClockMark, RunDir};
 /// Changes that the probe applies to a training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-#[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 pub struct Planned {
     /// `true` if the process stops before it first uses the device, and is forked there for each run.
     pub serves: bool,

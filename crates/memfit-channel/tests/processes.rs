@@ -3,7 +3,7 @@
 //! Each child is this test program itself; an environment variable selects its part.
 
 #![allow(unsafe_code, reason = "the tests fork and kill processes")]
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::{
     env, fs,

@@ -1,7 +1,7 @@
 //! `memfit run` with a stand-in for the script: verdicts, exit statuses, and no leftover processes.
 
 #![allow(clippy::unwrap_used, clippy::exit, reason = "a panic fails the test")]
-#![allow(clippy::print_stderr, reason = "the stand-in speaks as scripts do")]
+#![allow(clippy::print_stderr, reason = "the stand-in prints like a script")]
 
 mod support;
 
@@ -167,7 +167,7 @@ fn hide_child() {
     let mut middle = Command::new("setsid");
     middle.arg(std::env::current_exe().unwrap()).args(std::env::args_os().skip(1)).stdin(Stdio::null());
     middle.env_clear().env(PART, "deaf").env(support::PIDS, pids);
-    #[expect(clippy::zombie_processes, reason = "nobody is to know of it")]
+    #[expect(clippy::zombie_processes, reason = "the process is orphaned on purpose")]
     let child = middle.spawn().unwrap();
     // Wait until it has started; otherwise there would be nothing to hide.
     let mark =

@@ -40,7 +40,7 @@ pub(crate) enum Role {
 
 /// Recognised operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own, and several may be true")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent condition")]
 pub(crate) struct Operation {
     /// Creation of optimizer state.
     pub(crate) state: bool,

@@ -4,7 +4,7 @@
 //! A kernel is described once, from its name: [`Descriptor::new`] uses the first family of [`FAMILIES`] that
 //! contains it. The tracking of contents and the estimates of durations use the same descriptor.
 
-#![allow(unsafe_code, reason = "the arguments of a launch are addresses that a C caller hands in")]
+#![allow(unsafe_code, reason = "the arguments of a launch are addresses from a C caller")]
 
 mod table;
 

@@ -1,6 +1,6 @@
 //! A kernel launch: its grid, its arguments, and the memory that they lead to.
 
-#![allow(unsafe_code, reason = "the arguments of a launch are addresses that a C caller hands in")]
+#![allow(unsafe_code, reason = "the arguments of a launch are addresses from a C caller")]
 
 mod operands;
 

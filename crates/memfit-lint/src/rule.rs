@@ -101,7 +101,7 @@ pub struct Fix {
     pub edits: Vec<Edit>,
 }
 
-#[allow(clippy::unnecessary_wraps, reason = "what takes a fix takes none as well")]
+#[allow(clippy::unnecessary_wraps, reason = "callers pass an optional fix")]
 impl Fix {
     pub(crate) fn safe(title: impl Into<String>, edits: Vec<Edit>) -> Option<Self> {
         Some(Self { safe: true, title: title.into(), edits })

@@ -4,7 +4,7 @@
 //! depends on timing: the selection of samples, crops, and the replacement of broken samples are functions of
 //! (seed, epoch, index).
 
-#![allow(unsafe_code, reason = "a C decoder is called, and memory filled that torch owns")]
+#![allow(unsafe_code, reason = "calls a C decoder, and fills memory that torch owns")]
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
 //! Python class for the training controller.
-#![expect(clippy::needless_pass_by_value, reason = "arguments from Python arrive as values of their own")]
+#![expect(clippy::needless_pass_by_value, reason = "arguments from Python are owned")]
 
 use memfit_train::{
     Decision, Evidence, Failure, Fault, Outcome, ScaleTrouble, Settings, Space, Status, TrainError, Update,

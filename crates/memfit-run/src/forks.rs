@@ -5,7 +5,7 @@
 //! with its own run directory. memfit adopts the children, and watches and ends them like processes that it
 //! started itself.
 
-#![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
+#![allow(unsafe_code, reason = "processes are started, watched and ended by system calls")]
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;

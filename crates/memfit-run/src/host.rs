@@ -1,6 +1,6 @@
 //! Host memory of a run: resident memory, and `/dev/shm`.
 
-#![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
+#![allow(unsafe_code, reason = "processes are started, watched and ended by system calls")]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -4,7 +4,7 @@
 //! keeper waits on a pipe whose other end only memfit holds. When that end closes, the keeper ends the run's
 //! processes and removes the run directory. A run that ends normally ends its keeper first.
 
-#![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
+#![allow(unsafe_code, reason = "processes are started, watched and ended by system calls")]
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read as _};

@@ -2,7 +2,7 @@
 //!
 //! The library is loaded on demand; if it is missing, there is no GPU. memfit itself works without it.
 
-#![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
+#![allow(unsafe_code, reason = "processes are started, watched and ended by system calls")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 

@@ -1,6 +1,6 @@
 //! Starts the command, and ends all its processes.
 
-#![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
+#![allow(unsafe_code, reason = "processes are started, watched and ended by system calls")]
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -107,7 +107,7 @@ impl LoneRank {
 
 /// A request for a run.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent option")]
 pub struct Request {
     /// Device of the run.
     pub card: Card,

@@ -47,7 +47,7 @@ const EXTRA_TIME: Duration = Duration::from_mins(1);
 
 /// Facts that the verdict depends on.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 struct Evidence {
     ended: Ended,
     steps_asked: u64,
@@ -409,7 +409,7 @@ fn no_answer(evidence: &Evidence) -> Option<Problem> {
     }
 }
 
-#[allow(clippy::unnecessary_wraps, reason = "every caller wants an option")]
+#[allow(clippy::unnecessary_wraps, reason = "every caller needs an `Option`")]
 fn problem(kind: &str, message: &str, hint: Option<&str>) -> Option<Problem> {
     Some(Problem { kind: kind.to_owned(), message: message.to_owned(), hint: hint.map(str::to_owned) })
 }

@@ -1,5 +1,5 @@
 //! Protocol sessions with an editor, in memory.
-#![allow(clippy::unwrap_used, reason = "a test that cannot talk has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed message fails the test")]
 
 mod support;
 

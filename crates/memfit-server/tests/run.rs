@@ -1,5 +1,5 @@
 //! Tests of what an editor shows about a run: the code lens that starts it, and bytes next to the lines.
-#![allow(clippy::unwrap_used, reason = "a test that cannot talk has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed message fails the test")]
 
 mod support;
 

@@ -23,7 +23,7 @@ macro_rules! ids {
         pub struct $name(pub(crate) u32);
 
         impl $name {
-            #[allow(dead_code, reason = "ids of what is only compared have no use for it")]
+            #[allow(dead_code, reason = "ids are only compared")]
             pub(crate) const fn index(self) -> usize {
                 self.0 as usize
             }

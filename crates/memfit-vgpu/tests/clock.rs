@@ -4,7 +4,7 @@
 //! One test, since it forks: a second test's thread would interfere with the children.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::ffi::c_void;
 use std::fs;

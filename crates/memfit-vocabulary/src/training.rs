@@ -4,7 +4,7 @@ use crate::{Framework, Label, Lever};
 
 /// Facts of a training.
 #[derive(Clone, Debug, Default, PartialEq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 pub struct Training {
     /// Samples in the largest batch; 0 if the number cannot be set from outside.
     pub batch: u64,

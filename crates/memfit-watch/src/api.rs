@@ -3,7 +3,7 @@
 //! Each function does nothing in a process that does not belong to a run. None of them can panic across the
 //! boundary: the code that they call neither indexes out of bounds nor unwraps.
 
-#![allow(unsafe_code, reason = "functions of PyTorch's are interposed")]
+#![allow(unsafe_code, reason = "functions of PyTorch are interposed")]
 
 use std::slice;
 
@@ -52,7 +52,7 @@ pub extern "C" fn memfit_watch_module(module: u32) {
     }
 }
 
-/// Returns the innermost module that this thread works for; 0 for none.
+/// Returns the innermost module whose call or backward node runs on this thread; 0 for none.
 #[unsafe(no_mangle)]
 pub extern "C" fn memfit_watch_current_module() -> u32 {
     Watch::get().map_or(0, Watch::module)

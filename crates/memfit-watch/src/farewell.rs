@@ -7,7 +7,7 @@
 //! in a few runs of a hundred, on real and virtual GPUs alike. Since 3.14, CPython lets such a thread sleep
 //! instead (github.com/python/cpython/issues/87135); this module does the same for earlier releases.
 
-#![allow(unsafe_code, reason = "functions of PyTorch's are interposed")]
+#![allow(unsafe_code, reason = "functions of PyTorch are interposed")]
 
 use std::{
     ffi::{CStr, c_int, c_void},

@@ -1,6 +1,6 @@
 //! State of the watcher: one log, the current phase and step, and each device's counters.
 
-#![allow(unsafe_code, reason = "functions of PyTorch's are interposed")]
+#![allow(unsafe_code, reason = "functions of PyTorch are interposed")]
 
 use std::{
     process, ptr,

@@ -4,7 +4,7 @@
 //! The test program itself plays it: `memfit run -- TEST-PROGRAM --exact the_script --ignored`, with the part
 //! in the environment.
 
-#![allow(dead_code, reason = "each test program uses its share")]
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::fs::File;
 use std::io::Write as _;

@@ -6,7 +6,7 @@
 
 #![allow(
     clippy::used_underscore_binding,
-    reason = "what an argument is called says what it is, and all are looked at alike"
+    reason = "argument names document the call, and all arguments are processed alike"
 )]
 
 use super::handle::Context;

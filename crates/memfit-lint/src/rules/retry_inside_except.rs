@@ -46,7 +46,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     report_kept_exceptions(context, findings);
     for (index, handler) in facts.handlers.iter().enumerate() {
-        if !is_of_memory(handler) {
+        if !catches_oom(handler) {
             continue;
         }
         let inside = |site: &memfit_source::Site| {
@@ -118,7 +118,7 @@ fn is_again(op: &Op, other: &Op) -> bool {
     }
 }
 
-fn is_of_memory(handler: &Handler) -> bool {
+fn catches_oom(handler: &Handler) -> bool {
     catches_memory(handler) || (catches_all(handler) && handler.reads_message)
 }
 
@@ -129,7 +129,7 @@ fn report_kept_exceptions(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Kind::Exception(id) = store.value.kind else { continue };
         let handler = facts.handler(id);
         let Some(looped) = store.site.looped else { continue };
-        if !is_of_memory(handler)
+        if !catches_oom(handler)
             || !matches!(store.kind, StoreKind::Assign | StoreKind::Append | StoreKind::Item)
             || handler.site.looped != Some(looped)
         {
@@ -144,14 +144,14 @@ fn report_kept_exceptions(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let round = context.slice(facts.looped(looped).span);
-        let lets_go =
+        let releases =
             ["__traceback__", "with_traceback", "clear_frames"].iter().any(|way| round.contains(way))
                 || round.contains(&format!("del {}", store.target))
                 || round.contains(&format!("{} = None", store.target));
         let tried = |site: &memfit_source::Site| site.tried == Some(handler.tried);
         let works = facts.ops.iter().any(|op| tried(&op.site))
             || facts.calls.iter().any(|call| tried(&call.site) && computes(facts, call));
-        if lets_go || !works {
+        if releases || !works {
             continue;
         }
         findings

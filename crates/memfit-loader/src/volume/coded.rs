@@ -104,7 +104,7 @@ fn jpeg(coded: &[u8], stored: SliceLayout, out: &mut [u8]) -> Result<(), LoaderE
         _ => {
             return Err(LoaderError::Unsupported {
                 format: NAME,
-                reason: "a JPEG in it has colours".to_owned(),
+                reason: "a JPEG in it is not greyscale".to_owned(),
             });
         }
     };
@@ -145,7 +145,7 @@ fn jp2(coded: &[u8], stored: SliceLayout, out: &mut [u8]) -> Result<(), LoaderEr
     let [plane] = decoded.components() else {
         return Err(LoaderError::Unsupported {
             format: NAME,
-            reason: "a JPEG 2000 in it has colours".to_owned(),
+            reason: "a JPEG 2000 in it is not greyscale".to_owned(),
         });
     };
     if plane.samples().len() as u64 != stored.width * stored.height {

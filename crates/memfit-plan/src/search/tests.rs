@@ -16,7 +16,7 @@ const GIB: u64 = 1 << 30;
 
 /// Training that follows the model with an error.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 struct Pretended {
     batch: u64,
     blocks: u64,

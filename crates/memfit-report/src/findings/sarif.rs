@@ -97,7 +97,7 @@ fn result(finding: &CheckFinding, index: Option<usize>) -> Value {
                 json!({"message": {"text": label.message}, "physicalLocation": place})
             })
             .collect();
-        // They are a set.
+        // SARIF requires these to be distinct.
         let mut distinct: Vec<Value> = Vec::with_capacity(related.len());
         for place in related {
             if !distinct.contains(&place) {

@@ -1,6 +1,6 @@
 //! Sample reports of every kind.
 
-#![allow(dead_code, reason = "each test program uses its share")]
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 pub(crate) mod compared;
 pub(crate) mod explained;
