@@ -186,7 +186,7 @@ impl Label {
             Self::Exact => "the same mathematics",
             Self::Rounding => "the same mathematics, rounded in another order",
             Self::Precision => "the same training in fewer bits",
-            Self::ChangesTraining => "another training",
+            Self::ChangesTraining => "training results change",
         }
     }
 }

@@ -22,9 +22,9 @@ impl Effect {
     pub const fn words(self) -> &'static str {
         match self {
             Self::None => "changes no peak",
-            Self::Booked => "may be off by as much as it was counted with",
-            Self::Bound => "an upper bound: may be lower by as much as it was counted with",
-            Self::Stated => "as much as the text says",
+            Self::Booked => "may be off by up to the counted amount",
+            Self::Bound => "an upper bound: may be lower by up to the counted amount",
+            Self::Stated => "as stated in the text",
             Self::Unbounded => "no known bound",
         }
     }
@@ -77,7 +77,7 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         ),
         Remark::FilesKept => (
             None,
-            "your files were not changed: what the script overwrote, renamed or removed, only the script sees",
+            "your files were not changed: only the script sees the files that it overwrote, renamed or removed",
         ),
         Remark::SyntheticData => (Unbounded, "synthetic data: {what}"),
         Remark::SyntheticWeights => {
@@ -127,7 +127,7 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
             Unbounded,
             "{who} made no progress for 10 s after the others had completed their steps; the figures cover what ran",
         ),
-        Remark::NotCovered => (Unbounded, "`--cover full` saw no {what}"),
+        Remark::NotCovered => (Unbounded, "`--cover full` found no {what}"),
         Remark::Sampled => (
             Unbounded,
             "on a real GPU the device peak is the largest of five samples a second; the other peaks are PyTorch's own counters",
@@ -155,7 +155,7 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         ),
         Remark::OutsideStack => (
             Unbounded,
-            "memory outside PyTorch's allocator was measured with torch for CUDA {seen}, and this torch is for CUDA {cuda}: it may be more than the interval says",
+            "memory outside PyTorch's allocator was measured with torch for CUDA {seen}, and this torch is for CUDA {cuda}: it may exceed the interval",
         ),
         Remark::Calibrated => {
             (None, "the GPU's memory, overhead outside PyTorch's allocator and speeds are from {source}")

@@ -23,7 +23,7 @@ fn values_fill_their_placeholders() {
     let note =
         Note::new(Remark::LeverRefused).with_value("lever", "lora").with_value("why", "no {lever} here");
     assert_eq!(note.text(), "the plan's `lora` was not applied: no {lever} here");
-    assert_eq!(Note::new(Remark::NotCovered).text(), "`--cover full` saw no {what}");
+    assert_eq!(Note::new(Remark::NotCovered).text(), "`--cover full` found no {what}");
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn the_page_lists_each_remark_and_assumption() {
         let (text, stake) = assumption_text(assumption.id());
         let changes = match stake {
             Stake::Value => "at most control flow",
-            Stake::Number => "a size without a bound, if it becomes one: a second run tells",
+            Stake::Number => "a size without a bound, if it becomes one: a second run shows it",
             Stake::Size => "a size, up to a bound that follows from the arguments",
             Stake::Unbounded => "a size without a bound",
         };
@@ -82,7 +82,7 @@ const PAGE: &str = "# Remarks and assumptions
 
 `fidelity` in the JSON of `memfit run` lists each call that the virtual device refused (`unmodelled`), each value that it
 assumed (`values`), and remarks on the figures (`notes`). `fidelity.effects` has one entry for each of them: its `id`, and the
-`bytes` by which it may change the peaks, `null` where nothing bounds that.
+`bytes` by which it may change the peaks, `null` if unbounded.
 
 This page is generated from the table in `crates/memfit-report/src/remarks`. `tests/python/test_remarks.py` produces each
 remark, or names the test that does.
@@ -94,7 +94,7 @@ remark, or names the test that does.
 ";
 
 const ASSUMPTIONS: &str = "
-## Assumptions about values that nobody computed
+## Assumptions about values that were not computed
 
 | `id` | text | what it may change |
 |---|---|---|
