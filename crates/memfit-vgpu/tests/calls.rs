@@ -96,7 +96,7 @@ fn run_directory() -> std::path::PathBuf {
     folder
 }
 
-/// The call itself, or the one that it is an alias of.
+/// The call itself, or the call that it is an alias of.
 fn meant<'a>(lists: &'a [Library], entry: &'a Entry) -> &'a Entry {
     let mut all = lists.iter().flat_map(|list| &list.entries);
     entry.target.as_ref().and_then(|target| all.find(|each| each.name == *target)).unwrap_or(entry)
