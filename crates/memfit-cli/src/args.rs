@@ -400,7 +400,7 @@ impl From<HostClock> for HostTime {
     }
 }
 
-/// A GPU by name, and their number.
+/// A GPU by name, and the number of GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct GpuChoice {
