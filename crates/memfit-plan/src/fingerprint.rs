@@ -10,7 +10,7 @@ use crate::plan::MadeFor;
 /// Environment in which a plan is used; `None` for unknown values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Here {
-    /// Environment in which a plan is used; `None` for unknown values.
+    /// `torch.__version__`.
     pub torch: Option<String>,
     /// Name of the GPU.
     pub gpu: Option<String>,

@@ -272,8 +272,7 @@ impl Facts {
     }
 }
 
-/// Growth of the device's memory use during the run counts as the run's own, assuming that the use by other
-/// programs is constant.
+/// Collects the facts of a run.
 pub(crate) fn gather(
     command: &Command,
     torch: Option<&Torch>,
@@ -296,7 +295,8 @@ pub(crate) fn gather(
         })
         .collect();
     if let (Some(real), [rank]) = (&real, ranks.as_mut_slice()) {
-        // For a process without a last message and without a log, the ledger still has figures.
+        // Growth of the device's memory use during the run counts as the run's own, assuming that the use by
+        // other programs is constant.
         let seen = real.most_used.saturating_sub(real.before.used);
         rank.peak.device = rank.peak.reserved.max(seen);
         rank.peak.device_upper = rank.peak.device;

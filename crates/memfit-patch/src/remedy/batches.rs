@@ -86,7 +86,7 @@ fn droppable(script: &Script, site: &Site, looped: &Statement) -> Result<Vec<Str
     Ok(found)
 }
 
-/// Returns `true` if the recorded files put a model into evaluation mode, and none of them trains.
+/// Checks that each iteration binds a name before reading it, and that nothing reads it later.
 fn ends_with_round(script: &Script, path: &Path<'_>, looped: &Statement, name: &str) -> Result<(), Why> {
     let statement = path.statement();
     if !path.is_in_each_round(looped) {
