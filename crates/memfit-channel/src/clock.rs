@@ -85,19 +85,19 @@ impl WorkKind {
 }
 
 /// Relative error where sizes, types and rates are known.
-/// Unsourced: what cuBLAS reaches differs as much from shape to shape.
+/// Unsourced: the rates that cuBLAS reaches vary this much between shapes.
 const LEAST_ERROR: (f64, f64) = (0.10, 0.15);
 /// Relative error where the share of the bandwidth or the rate is an estimate.
-/// Unsourced: the shares of one family of kernels differ as much.
+/// Unsourced: the shares within one family of kernels vary this much.
 const SHARE_ERROR: (f64, f64) = (0.20, 0.25);
-/// Relative error where a library chooses an algorithm by measurements of its own.
-/// Unsourced: how often published times lie outside is in measurements/throughput.md and consumer-speed.md.
+/// Relative error where a library chooses an algorithm by its own measurements.
+/// Unsourced: measurements/throughput.md and consumer-speed.md count the published times outside of it.
 const CHOICE_ERROR: (f64, f64) = (0.30, 0.40);
 /// Relative error where only the operands are known.
-/// Unsourced: half, or twice.
+/// Unsourced: a factor of two in each direction.
 const GUESS_ERROR: (f64, f64) = (0.50, 1.00);
 /// Relative error of the time in which the device waits for the host.
-/// Unsourced: published times of small networks on several hosts lie further apart than a factor of two.
+/// Unsourced: published times of small networks on different hosts differ by more than a factor of two.
 const HOST_ERROR: (f64, f64) = (0.60, 1.50);
 
 /// Reading of the device's clock at the end of a step.

@@ -273,7 +273,7 @@ pub struct Holdings {
     pub parameters: u64,
     /// Number of those that an optimizer updates.
     pub trained: u64,
-    /// Bytes of the parameters, as they are stored.
+    /// Bytes of the parameters in their stored type.
     pub weights: u64,
     /// Bytes of one gradient for each trained parameter.
     pub gradients: u64,

@@ -93,7 +93,7 @@ impl Default for Planned {
 }
 
 impl Planned {
-    /// Returns `true` if the training runs otherwise than the script has it.
+    /// Returns `true` if the training differs from the script's.
     pub fn changes_training(&self) -> bool {
         self.micro_batch.is_some()
             || self.accumulate != self.own_accumulation
@@ -102,8 +102,8 @@ impl Planned {
             || self.part == Some(Part::Inference)
     }
 
-    /// Number of micro-batches to run of many: the first does not accumulate gradients, the second does, and
-    /// so do all that follow.
+    /// Number of micro-batches that represent all: the first creates the gradients, the second and all others
+    /// add to them.
     const MIN_MICRO_BATCHES: u64 = 2;
 
     /// Returns the same plan limited to the micro-batches from which the others can be extrapolated.

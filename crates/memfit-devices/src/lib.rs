@@ -9,11 +9,11 @@
 //! use memfit_devices::{Catalogue, parse_size};
 //!
 //! let catalogue = Catalogue::builtin()?;
-//! let GPU = catalogue.find("NVIDIA GeForce RTX 4090")?;
-//! assert_eq!(GPU.id, "rtx-4090");
-//! assert!(GPU.memory < GPU.box_memory);
+//! let gpu = catalogue.find("NVIDIA GeForce RTX 4090")?;
+//! assert_eq!(gpu.id, "rtx-4090");
+//! assert!(gpu.memory < gpu.box_memory);
 //!
-//! let small = GPU.clone().with_memory(parse_size("14 GiB")?);
+//! let small = gpu.clone().with_memory(parse_size("14 GiB")?);
 //! assert!(small.overhead(13).total().high < small.memory);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -84,7 +84,7 @@ struct Folders {
     activated: Vec<PathBuf>,
     /// Folders on `PATH`.
     path: Vec<PathBuf>,
-    /// Folders beside memfit: its own, and the one of the interpreter that it is installed in.
+    /// Folders of memfit itself, and of the interpreter in whose environment it is installed.
     beside: Vec<PathBuf>,
 }
 

@@ -90,7 +90,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// differently.
 #[derive(Clone, Debug, Default)]
 pub struct Home {
-    /// Interpreter that memfit is installed beside.
+    /// Interpreter of the environment in which memfit is installed.
     pub python: Option<PathBuf>,
     /// Folder with the device libraries.
     pub libraries: Option<PathBuf>,

@@ -558,7 +558,7 @@ pub struct Facts {
     pub loops: Vec<Loop>,
     /// Conditional branches.
     pub guards: Vec<Guard>,
-    /// Models and parts of models, as far as they are distinguished.
+    /// Models, and parts of models that are told apart.
     pub models: Vec<Model>,
     /// Training operations in order.
     pub ops: Vec<Op>,

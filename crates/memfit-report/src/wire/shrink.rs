@@ -12,7 +12,7 @@ pub struct ShrinkReport {
     pub schema: String,
     /// The GPU. Each run has unlimited memory, so that peaks above its size are known.
     pub device: Option<DeviceInfo>,
-    /// The training as it is.
+    /// The unchanged training.
     pub baseline: Option<ShrinkRow>,
     /// One row per technique.
     pub rows: Vec<ShrinkRow>,
@@ -77,7 +77,7 @@ pub struct ShrinkLever {
 /// Bytes that belong to a model's parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShrinkBytes {
-    /// The parameters as they are stored.
+    /// The parameters in their stored type.
     pub weights: u64,
     /// One gradient for each trained parameter.
     pub gradients: u64,

@@ -41,7 +41,7 @@ fn is_harmless(name: &str) -> bool {
     )
 }
 
-/// Operations whose being the last on an output matters to rules.
+/// Operations for which rules check whether they are the last on an output.
 const LAST_OPERATIONS: Flags = Flags::SOFTMAX.union(Flags::SIGMOID);
 
 impl<'a> Walker<'a> {
