@@ -1,7 +1,7 @@
 //! The Python module `memfit._core`: conversions only.
 //!
-//! Owns the types that cross between Python and Rust. It must not know how anything is done: each function
-//! converts its arguments, releases the interpreter's lock, and calls one function of another crate.
+//! Owns the types that cross between Python and Rust. It contains no logic: each function converts its
+//! arguments, releases the interpreter's lock, and calls one function of another crate.
 
 mod data;
 mod levers;

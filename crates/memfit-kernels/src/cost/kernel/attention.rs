@@ -26,7 +26,7 @@ const GRAPH_ON_HOPPER: f64 = 0.82;
 /// Unsourced: they were written for Volta, and do not overlap copies with arithmetic.
 const EFFICIENT: f64 = 0.45;
 /// The same on Hopper.
-/// Unsourced: as FlashAttention 2 falls behind there.
+/// Unsourced: reduced about as much as FlashAttention 2 is there.
 const EFFICIENT_ON_HOPPER: f64 = 0.30;
 /// The same where they are bound by ordinary cores or slow tensor cores.
 /// Unsourced: such a card's products are slower by more than its attention.
