@@ -53,7 +53,7 @@ class Recorder:
             )
         if not os.path.isdir(os.path.dirname(self.path)):
             raise MemfitError(f"the folder of `{self.path}` does not exist")
-        # Asked before, PyTorch crashes.
+        # PyTorch crashes if the memory history is queried before this.
         torch.cuda.init()
         memory = torch.cuda.memory
         # The history recorded by `memfit run` itself is replaced.
@@ -75,7 +75,7 @@ class Recorder:
         except Exception as problem:
             if error is None:
                 raise
-            # The error that leaves the block says more.
+            # The error that leaves the block is more informative, so this is only a warning.
             warnings.warn(f"memfit could not write `{self.path}`: {problem}", stacklevel=2)
 
     def explain(self, **options: Any) -> ExplainReport:

@@ -1,4 +1,4 @@
-"""The parallel part of a plan: how many ranks do what."""
+"""The parallel part of a plan: the number of ranks for each kind of parallelism."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Shell:
         return []
 
     def __getattr__(self, name: str) -> object:
-        # Whatever else a cell asks of IPython does nothing.
+        # All other calls of IPython do nothing.
         if name.startswith("__"):
             raise AttributeError(name)
         self._leave_out(f"get_ipython().{name}")

@@ -15,7 +15,7 @@ _MAX_ENTRIES = 4096
 _MAX_NUMBERS = 4096
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
-# What every module has: parameters, buffers and hooks, which are not counters.
+# Attributes that every module has: parameters, buffers and hooks, which are not counters.
 _OF_MODULES = frozenset(vars(nn.Module()))
 
 _Restore = Callable[[], Any]

@@ -78,7 +78,7 @@ class CardRow:
     step_ms_low: float | None = None
     """Lower bound of the estimate, within the accuracy of the model."""
     step_ms_high: float | None = None
-    """No more than this."""
+    """Upper bound of the estimate, within the accuracy of the model."""
     samples_per_s: float | None = None
     """Samples per second, over all GPUs."""
     price: CardPrice | None = None
@@ -110,13 +110,13 @@ class CardPrice:
     """Price of training on one offer."""
 
     amount: float
-    """For the priced work."""
+    """Price of the work."""
     low: float
     """Price for the lower bound of the step time."""
     high: float
     """Price for the upper bound of the step time."""
     per_hour: float
-    """For an hour."""
+    """Price per hour."""
     hours: float
     """Hours that the work takes."""
     vendor: str

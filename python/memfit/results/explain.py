@@ -50,7 +50,7 @@ class Evidence:
     text: str
     """A sentence."""
     bytes: int
-    """Bytes that it is about."""
+    """Bytes concerned."""
     stack: tuple[CodeLine, ...]
     """The lines of the user's code concerned, innermost first."""
 
@@ -176,7 +176,7 @@ class Leak:
     per_step: int
     """Bytes left behind by each step."""
     bytes: int
-    """Bytes that were there."""
+    """Bytes at the explained moment."""
     steps: int
     """Number of steps concerned."""
     dies_at_step: int | None = None

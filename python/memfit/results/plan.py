@@ -143,7 +143,7 @@ class PlanRun:
     step_ms_low: float | None = None
     """Lower bound of the estimate, within the accuracy of the model."""
     step_ms_high: float | None = None
-    """No more than this."""
+    """Upper bound of the estimate, within the accuracy of the model."""
     fits: bool
     """True if a run on the GPU fits."""
     refuted: bool = False

@@ -63,7 +63,7 @@ pub struct CardRow {
     pub step_ms_estimate: Option<f64>,
     /// Lower bound of the estimate, within the accuracy of the model.
     pub step_ms_low: Option<f64>,
-    /// No more than this.
+    /// Upper bound of the estimate, within the accuracy of the model.
     pub step_ms_high: Option<f64>,
     /// Samples per second, over all GPUs.
     pub samples_per_s: Option<f64>,
@@ -156,13 +156,13 @@ pub struct PricedWork {
 /// Price of training on one offer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CardPrice {
-    /// For the priced work.
+    /// Price of the work.
     pub amount: f64,
     /// Price for the lower bound of the step time.
     pub low: f64,
     /// Price for the upper bound of the step time.
     pub high: f64,
-    /// For an hour.
+    /// Price per hour.
     pub per_hour: f64,
     /// Hours that the work takes.
     pub hours: f64,

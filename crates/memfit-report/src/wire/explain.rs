@@ -44,7 +44,7 @@ pub struct ExplainReport {
 pub struct Evidence {
     /// A sentence.
     pub text: String,
-    /// Bytes that it is about.
+    /// Bytes concerned.
     pub bytes: u64,
     /// The lines of the user's code concerned, innermost first.
     pub stack: Vec<CodeLine>,
@@ -163,7 +163,7 @@ pub struct Leak {
     pub category: Category,
     /// Bytes left behind by each step.
     pub per_step: u64,
-    /// Bytes that were there.
+    /// Bytes at the explained moment.
     pub bytes: u64,
     /// Number of steps concerned.
     pub steps: u64,

@@ -168,7 +168,7 @@ pub struct PlanRun {
     pub step_ms_estimate: Option<f64>,
     /// Lower bound of the estimate, within the accuracy of the model.
     pub step_ms_low: Option<f64>,
-    /// No more than this.
+    /// Upper bound of the estimate, within the accuracy of the model.
     pub step_ms_high: Option<f64>,
     /// `true` if a run on the GPU fits.
     pub fits: bool,

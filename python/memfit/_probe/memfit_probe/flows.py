@@ -65,7 +65,7 @@ def may_reach(sites, traceback):
 
 
 def _sources(paths):
-    """Return the lines of these files and of all modules of the user's; `None` if any cannot be had."""
+    """Return the lines of these files and of all modules of the user's; `None` if any cannot be read."""
     loaded = (namespace.get("__file__") for _, namespace in imports.loaded())
     found = {path: linecache.getlines(path) for path in paths}
     for path in loaded:

@@ -35,7 +35,7 @@ class Properties:
 
 
 def watch(torch):
-    """Notices from now on when the script asks how large the card is, which may decide what it does."""
+    """Record from now on whether the script queries the GPU's memory size, which may affect its behaviour."""
 
     def noticing(original):
         @functools.wraps(original)

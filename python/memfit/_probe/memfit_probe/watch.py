@@ -120,7 +120,7 @@ class Watch:
 
     def clock(self):
         """Return the time when all queued work will be done, the amounts of each kind of work, and the times
-        on the cards that are timed beside this one, in nanoseconds; None without a clock.
+        on the GPUs with auxiliary clocks, in nanoseconds; None without a clock.
         """
         numbers = array("Q", bytes(8 * CLOCK_NUMBERS))
         count = self._clock(numbers.buffer_info()[0], len(numbers)) if self._clock is not None else 0
