@@ -1,4 +1,4 @@
-//! Generates the entry points that the prototype lists (`api/*.api`) call harmless or refused.
+//! Generates the entry points that the prototype lists (`api/*.api`) declare harmless or refused.
 
 fn main() {
     println!("cargo:rerun-if-changed=api");

@@ -8,7 +8,7 @@ fn main() -> io::Result<()> {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
     println!("cargo::rerun-if-changed=build.rs");
     let mut files = rust_files(&root.join("src/levers"))?;
-    // A lever that exists in one test only: it shows that a file is all that a new one needs.
+    // A lever that exists in one test only. It shows that a new lever needs only one file.
     if env::var_os("CARGO_FEATURE_SAMPLE").is_some() {
         files.extend(rust_files(&root.join("sample"))?);
     }
@@ -67,7 +67,7 @@ impl Lever {{
     pub const ALL: &[Self] = &[
 {all}    ];
 
-    /// Everything that is declared about the lever.
+    /// The declaration of the lever.
     pub const fn declaration(self) -> &'static Declaration {{
         match self {{
 {declarations}        }}

@@ -1,4 +1,4 @@
-"""Errors that need no torch."""
+"""Exceptions of memfit. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def chained(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and those that led to it."""
+    """Yield an error and the errors in its `__cause__` and `__context__` chain."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -29,9 +29,9 @@ class CommandError(MemfitError):
     def __init__(self, message: str, *, hint: str | None = None, report: Report | None = None) -> None:
         super().__init__(message, hint, report)
         self.message = message
-        """What went wrong."""
+        """Description of the error."""
         self.hint = hint
-        """What to do about it, if memfit knows."""
+        """Advice, if there is any."""
         self.report = report
         """The report, if there is one."""
 
@@ -47,7 +47,7 @@ class ScriptError(CommandError):
     ) -> None:
         super().__init__(message, hint=hint, report=report)
         self.output = output
-        """What the script printed last."""
+        """Last output of the script."""
 
     def __str__(self) -> str:
         script = getattr(self.report, "script", None)

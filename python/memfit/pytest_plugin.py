@@ -186,7 +186,7 @@ def memfit_report(request: pytest.FixtureRequest) -> Callable[[Callable[..., obj
 
 
 def find_question(nodeid: str, config: pytest.Config, test: Callable[..., object] | str) -> Question:
-    """Find the marked test that a function or a name stands for, seen from the test `nodeid`."""
+    """Find the marked test for a function or a name, relative to the test `nodeid`."""
     here = nodeid.partition("::")[0]
     collected: dict[str, Question] = config.stash.get(MARKED, {})
     if isinstance(test, str):

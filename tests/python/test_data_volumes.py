@@ -50,7 +50,7 @@ def test_blocks_of_nifti_are_what_was_written(kind: str, name: str, order: str, 
         scaled = volume.read((1, 3), (0, 9), (2, 4), scaled=True)
         wanted = values[frame, 1:3, :, 2:4].astype(numpy.float64) * 2.5 - 10
         assert torch.equal(scaled, torch.from_numpy(wanted.astype(numpy.float32)))
-    with pytest.raises(ValueError, match="number 2 was asked for"):
+    with pytest.raises(ValueError, match="number 2 was requested"):
         Volume(tmp_path / name, frame=2)
     with pytest.raises(ValueError, match="not inside"):
         volume.read((0, 8))

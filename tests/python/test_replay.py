@@ -125,4 +125,4 @@ def test_an_unknown_rank_device_or_line_is_reported_with_the_known_ones(recordin
     assert LEAK in answer.stderr, "what could have been named"
     assert "0.5" in invoke(["replay", str(recording), "--scale", "activations"]).stderr
     text = invoke(["replay", str(recording), "--without", LEAK]).stdout
-    assert "never asked for" in " ".join(text.split())
+    assert "not allocated" in " ".join(text.split())

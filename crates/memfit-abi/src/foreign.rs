@@ -1,9 +1,8 @@
 //! Pointers from C callers: out-parameters to write, arrays to read.
 //!
-//! An entry point must trust its caller, as every C library does. These types concentrate that trust: they
-//! have the layout of the pointers that they stand for, so a C caller creates them by calling; any other code
-//! that creates one from an address states with `unsafe` why it may be dereferenced. They check what can be
-//! checked: null.
+//! An entry point must trust its caller, as every C library does. These types concentrate that trust. They
+//! have the layout of pointers, so a C caller creates them by passing a pointer; any other code that creates
+//! one from an address states with `unsafe` why it may be dereferenced. They check what can be checked: null.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 

@@ -64,7 +64,7 @@ macro_rules! entry_point {
         #[allow(non_snake_case, unsafe_code, reason = "it is exported under the library's own name")]
         #[unsafe(no_mangle)]
         pub(crate) extern "C" fn $name($($argument: $kind),*) -> i32 {
-            #[allow(dead_code, reason = "few bodies look at it")]
+            #[allow(dead_code, reason = "only a few bodies use it")]
             const NAME: &str = stringify!($name);
             $crate::guard::enter($api, NAME, move || $body)
         }

@@ -1,7 +1,7 @@
 //! The C boundary of the device libraries: pointers from C callers, handles, entry points that catch every
 //! panic, and the tally of refused calls.
 //!
-//! This crate must not know what any call does.
+//! This crate does not know the effect of any call.
 
 pub mod foreign;
 pub mod guard;

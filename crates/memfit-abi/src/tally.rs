@@ -12,8 +12,8 @@ pub struct Refusal {
     pub name: &'static str,
     /// Status that it returns.
     pub status: u32,
-    /// A plain atomic: a refused call may come from any thread, and from a child after fork, where a lock
-    /// could be held for ever.
+    /// An atomic without a lock: a refused call may come from any thread, and from a child after fork, where
+    /// a lock could be held for ever.
     count: AtomicU64,
 }
 

@@ -1,4 +1,4 @@
-//! Partial order of the ages of segments that existed before the trace, as far as it has been learnt.
+//! Partial order of the ages of segments that existed before the trace, as far as it is known.
 
 mod chains;
 mod set;
@@ -199,7 +199,7 @@ mod tests {
         let mut ages = ages(5);
         ages.learn(&[1, 2], 1, End::Oldest);
         ages.learn(&[1, 3], 0, End::Oldest);
-        // 2 before 1 before 3; nothing is known of 4 and 5.
+        // 2 before 1 before 3; the order of 4 and 5 is unknown.
         assert_eq!(ages.possible(&[3, 2], End::Oldest), [1]);
         assert_eq!(ages.possible(&[3, 2], End::Youngest), [0]);
         assert_eq!(ages.possible(&[1, 2, 3, 4], End::Oldest), [1, 3]);

@@ -58,8 +58,8 @@ pub trait Device {
     /// Frees reserved address space.
     fn unreserve(&mut self, address: Address, size: u64);
 
-    /// Maps memory to a range of reserved address space. Returns `false` and changes nothing if the device
-    /// has too little memory.
+    /// Maps memory to a range of reserved address space. Returns `false` without any change if the device has
+    /// too little memory.
     fn map(&mut self, address: Address, size: u64) -> bool;
 
     /// Unmaps a range.

@@ -4,7 +4,7 @@
 //! shows the effect of other settings, another GPU or a changed program on the same calls. [`Allocator`]
 //! implements the policy, [`Settings`] and [`Release`] the differences between runs and between releases of
 //! PyTorch, and [`Device`] the layer below: addresses, available memory, completion of work. The allocator is
-//! deterministic and never reads memory: addresses are numbers.
+//! deterministic and never reads memory: addresses are plain numbers.
 //!
 //! This crate contains the allocator's algorithm. It does not know files or Python.
 

@@ -142,7 +142,7 @@ impl PrivatePool {
 pub struct PoolOptions {
     /// Its cached blocks serve requests of the default pool that would fail otherwise (2.9 and later).
     pub use_on_oom: bool,
-    /// Its segments are never split (2.10 and later).
+    /// Segments are never split (2.10 and later).
     pub no_split: bool,
     /// It has its own allocator.
     pub own_allocator: bool,

@@ -78,7 +78,7 @@ fn what_was_told_once_is_not_told_otherwise_later() {
     let (steps, before) = lowest_is_youngest([round(), round()].concat());
     let allocator = run("", steps);
     let mut snapshot = snapshot(&allocator, allocator.device().trace.len() - before);
-    // In the second round, another segment comes first than in the first.
+    // In the second round, the first segment differs from that of the first round.
     let asked: Vec<usize> =
         (0..snapshot.events.len()).filter(|at| snapshot.events[*at].action == TraceAction::Alloc).collect();
     let (first, second) = (asked[6], asked[7]);

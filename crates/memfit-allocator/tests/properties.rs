@@ -129,8 +129,8 @@ fn run(allocator: &mut Allocator<SimulatedDevice>, steps: Vec<Step>) -> Program 
             }
             Step::FinishEvents => allocator.device_mut().finish_events(),
             Step::EmptyCache => allocator.empty_cache(),
-            // Beginning a capture twice, ending one that did not begin and the like are errors, and change
-            // nothing.
+            // Beginning a capture twice, ending one that did not begin, and similar calls are errors without
+            // any effect.
             Step::BeginCapture { pool } => {
                 let _ = allocator.begin_capture(PoolId(0, pool), CaptureFilter::Stream(Stream(pool)));
             }

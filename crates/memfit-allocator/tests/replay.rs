@@ -142,7 +142,7 @@ fn a_block_that_moved_is_found_out() {
 
 #[test]
 fn expandable_segments_would_have_saved_it() {
-    // By default each block has a segment of 12 MiB, of which nearly 2 MiB are of no use to other blocks.
+    // By default, each block has a segment of 12 MiB, of which other blocks cannot use nearly 2 MiB.
     let steps = (0..36).map(|_| Step::Alloc { size: 10 * MIB + 4096, stream: 0 }).collect();
     let allocator = run("", steps);
     assert!(allocator.stats().num_ooms > 0, "it runs out of memory by default");
@@ -257,9 +257,9 @@ proptest! {
         prop_assume!(!waits || before.events.iter().any(|event| event.action == TraceAction::FreeCompleted));
         let (after, foretold) = round_trip(&before, &given(conf));
         // Blocks from before the trace come first.
-        let (told, again) = (events_of(&before), events_of(&after));
-        let new = again.len() - told.len();
-        prop_assert_eq!(&again[new..], &told[..]);
+        let (original, again) = (events_of(&before), events_of(&after));
+        let new = again.len() - original.len();
+        prop_assert_eq!(&again[new..], &original[..]);
         if kept >= allocator.device().trace.len() {
             prop_assert_eq!(new, 0);
             prop_assert!(foretold);
@@ -267,7 +267,7 @@ proptest! {
         if foretold {
             prop_assert_eq!(segments_of(&after), segments_of(&before));
         }
-        // From there on, nothing changes any more.
+        // From there on, the result does not change.
         let (third, foretold) = round_trip(&after, &given(conf));
         prop_assert_eq!(events_of(&third), again);
         if foretold {

@@ -1,16 +1,15 @@
-//! Cards on which a script makes the same allocations, as far as their hardware decides.
+//! GPUs on which a script makes the same allocations, as far as they depend on the hardware.
 
 use memfit_devices::{Bytes, ComputeCapability, Device};
 
-/// Memory of a GPU without a limit.
+/// Memory of a GPU without a memory limit.
 pub const UNLIMITED: Bytes = Bytes::from_gib(1 << 10);
 
 /// The GPUs of one compute capability.
 ///
-/// PyTorch and its libraries choose kernels, and with them workspaces, by the compute capability. The number
-/// of multiprocessors also enters the size of a few workspaces; the representative has the most of them, so
-/// that its requests are the largest, and [`crate::Judge`] runs the GPUs that such a difference could
-/// decide.
+/// PyTorch and its libraries choose kernels, and thereby workspaces, by the compute capability. The number of
+/// multiprocessors affects the size of a few workspaces, too. The representative has the most of them, so its
+/// requests are the largest; [`crate::Judge`] also runs the GPUs for which that difference could matter.
 #[derive(Clone, Debug)]
 pub struct Architecture {
     /// The compute capability.
@@ -20,12 +19,12 @@ pub struct Architecture {
 }
 
 impl Architecture {
-    /// The GPU that is run for all of them.
+    /// The GPU that runs on behalf of all of them.
     pub fn representative(&self) -> &Device {
         &self.cards[0]
     }
 
-    /// A GPU's place among them.
+    /// Index of a GPU among them.
     pub fn place(&self, device: &Device) -> Option<usize> {
         self.cards.iter().position(|card| card.id == device.id)
     }
@@ -51,8 +50,8 @@ pub fn architectures(devices: &[Device]) -> Vec<Architecture> {
     found
 }
 
-/// The architectures of these GPUs, those with most GPUs first: old and new ones are the likeliest to have no
-/// kernels in this torch.
+/// The architectures of these GPUs, those with most GPUs first: very old and very new ones are the likeliest
+/// to lack kernels in this torch.
 pub(crate) fn largest_first(devices: &[Device]) -> Vec<Architecture> {
     let mut all = architectures(devices);
     all.sort_by_key(|architecture| std::cmp::Reverse(architecture.cards.len()));

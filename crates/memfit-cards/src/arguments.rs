@@ -1,10 +1,10 @@
-//! The words of a command that say how large a batch is, and how many processes a launcher starts.
+//! The arguments of a command that set the batch size and the number of processes of a launcher.
 
 use std::ffi::{OsStr, OsString};
 
-/// The placeholder for the batch in a command.
+/// The placeholder for the batch size in a command.
 const PLACEHOLDER: &str = "{batch}";
-/// Options and configuration keys that hold a batch's size, without their dashes and with underscores.
+/// Options and configuration keys that hold a batch size, without dashes and with underscores.
 const BATCH_NAMES: &[&str] = &[
     "batch_size",
     "batch",
@@ -15,20 +15,20 @@ const BATCH_NAMES: &[&str] = &[
     "batchsize",
     "b",
 ];
-/// The option of `torchrun` that says how many processes it starts.
+/// The option of `torchrun` that sets the number of processes.
 const PROCESSES_NAME: &str = "nproc_per_node";
 
 /// A command whose arguments can be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arguments(Vec<OsString>);
 
-/// The argument that was to be changed could not be found.
+/// The argument to be changed was not found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArgumentsError {
-    /// Nothing in the command says how large a batch is.
+    /// No argument of the command sets the batch size.
     #[error("no argument of the command is known to hold the batch size")]
     NoBatch,
-    /// A placeholder without a value for it.
+    /// A placeholder for which no value was given.
     #[error("the command has `{{batch}}` in it, and no batch size is given")]
     BatchMissing,
 }
@@ -44,17 +44,17 @@ impl Arguments {
         &self.0
     }
 
-    /// The batch that the command names, where it does.
+    /// The batch size in the command, if an argument sets it.
     pub fn batch(&self) -> Option<u64> {
         self.value_of(BATCH_NAMES)
     }
 
-    /// The number of processes that a launcher in the command starts, where it is one.
+    /// The number of processes that the command's launcher starts; `None` if it is not a launcher.
     pub fn processes(&self) -> Option<u32> {
         self.launches().then(|| self.value_of(&[PROCESSES_NAME])).flatten()
     }
 
-    /// The same command with another batch; `None` keeps its own.
+    /// The same command with another batch size; `None` keeps its own.
     pub fn with_batch(&self, batch: Option<u64>) -> Result<Self, ArgumentsError> {
         let has_placeholder = |word: &OsString| word.to_string_lossy().contains(PLACEHOLDER);
         let placed = self.0.iter().any(has_placeholder);
@@ -72,12 +72,12 @@ impl Arguments {
         }
     }
 
-    /// The same command with a launcher that starts so many processes; `None` where it is no launcher.
+    /// The same command with a launcher that starts `count` processes; `None` if it is not a launcher.
     pub fn with_processes(&self, count: u32) -> Option<Self> {
         self.launches().then(|| self.with_value(&[PROCESSES_NAME], &count.to_string())).flatten()
     }
 
-    /// Returns `true` if the command is a launcher of PyTorch's.
+    /// Returns `true` if the command is a launcher of PyTorch.
     fn launches(&self) -> bool {
         let ends = |word: &OsString, name: &str| {
             std::path::Path::new(word).file_name().is_some_and(|file| file == name)
@@ -108,7 +108,7 @@ impl Arguments {
         Some(Self(words))
     }
 
-    /// The last word that is one of these options, and the place of its value.
+    /// The last word that is one of these options, and the location of its value.
     fn place_of(&self, names: &[&str]) -> Option<(usize, Value)> {
         (0..self.0.len()).rev().find_map(|index| {
             let value = option_named(&self.0[index], names)?;
@@ -117,16 +117,16 @@ impl Arguments {
     }
 }
 
-/// The place of an option's value.
+/// Location of an option's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
     /// The next word.
     Next,
-    /// In the option's own word, from this byte on.
+    /// In the same word as the option, from this byte on.
     From(usize),
 }
 
-/// The place of an option's value, if the word is one of these options.
+/// Location of an option's value, if the word is one of these options.
 fn option_named(word: &OsStr, names: &[&str]) -> Option<Value> {
     let text = word.to_str()?;
     let bare = text.trim_start_matches('-');
@@ -135,7 +135,7 @@ fn option_named(word: &OsStr, names: &[&str]) -> Option<Value> {
         Some((name, _)) => (name, Value::From(dashes + name.len() + 1)),
         None => (bare, Value::Next),
     };
-    // A configuration's key (`train.batch_size=8`) needs its equals sign, an option its dash.
+    // A configuration key (`train.batch_size=8`) needs its equals sign, an option its dash.
     let key = name.rsplit('.').next().unwrap_or(name).replace('-', "_").to_lowercase();
     let is_option = dashes > 0 || value != Value::Next;
     (is_option && names.contains(&key.as_str())).then_some(value)

@@ -1,19 +1,19 @@
-//! Verdicts on many GPUs from few runs.
+//! Determines the verdicts on many GPUs from few runs.
 //!
-//! Each architecture's representative runs once, with unlimited memory. What its allocator was asked for is
-//! then replayed with the memory of every other GPU. That is not enough where
+//! Each architecture's representative runs once with unlimited memory. The recorded allocator calls are then
+//! replayed with the memory of each other GPU. The script runs on a GPU itself if a replay is not conclusive:
 //!
-//! * the verdict would turn with a little more or less memory ([`edge`]), or within the difference that the
+//! * the verdict would change with a little more or less memory ([`edge`]), or within the difference that the
 //!   number of multiprocessors makes ([`Spread`]);
-//! * it fits only because the allocator gives cached memory back;
-//! * the script catches an out-of-memory error and goes on, or asks how large its GPU is;
-//! * nobody has seen yet whether it catches one in that part of the training.
+//! * the script fits only because the allocator releases cached memory;
+//! * the script catches an out-of-memory error and continues, or queries the GPU's memory size;
+//! * no run has shown yet whether the script catches an error in that part of the training.
 //!
-//! There, GPUs are run. One that lies between two of them is decided by these if their allocators did the
-//! same, and if the script does not ask how large its GPU is ([`Judge::between`]).
+//! A GPU between two of those needs no run if their allocators made the same calls with the same results, and
+//! the script does not query the GPU's memory size ([`Judge::between`]).
 //!
-//! [`Judge::decide`] says which run a verdict still needs. Runs that do not depend on each other are made at
-//! the same time.
+//! [`Judge::decide`] returns the verdict or the run that it still needs. Independent runs are made
+//! concurrently.
 
 use memfit_channel::message::Training;
 use memfit_devices::{ComputeCapability, Device};
@@ -27,15 +27,17 @@ use crate::architecture::{Architecture, UNLIMITED, largest_first};
 use crate::needs::{Need, chosen};
 use crate::replay::{Replay, Site, path};
 
-/// A replay is believed where this share of the GPU more or less changes nothing, and no fewer bytes.
+/// A replay is conclusive if this share of the GPU's memory, and at least [`MIN_EDGE`], more or less does not
+/// change its outcome.
 const EDGE_SHARE: u64 = 100;
 const MIN_EDGE: u64 = 128 << 20;
-/// Some kernels' workspaces grow with the number of multiprocessors. Where even a part of the peak (one in so
-/// many) more or less changes nothing, it is not measured how much that is.
+/// Some kernels' workspaces grow with the number of multiprocessors. That growth is measured only if this
+/// fraction of the peak (one in `UNMEASURED_SPREAD`) more or less would change the outcome.
 const UNMEASURED_SPREAD: u64 = 4;
-/// Architectures that may fail, with none that did not, before the script is taken to fail everywhere.
+/// Number of architectures that may fail, while none succeeds, before the script is assumed to fail
+/// everywhere.
 const MAX_FAILED: usize = 2;
-/// The kind of failure that is the GPU's and not the script's.
+/// The kind of failure that is due to the GPU and not to the script.
 pub(crate) const NO_KERNELS: &str = "no-kernels-for-card";
 
 /// The verdict on one GPU.
@@ -43,16 +45,16 @@ pub(crate) const NO_KERNELS: &str = "no-kernels-for-card";
 pub struct Judged {
     /// The GPU.
     pub device: Device,
-    /// The report of a run on it, or as a run on it would have had it.
+    /// The report of a run on it, or the equivalent derived from other runs.
     pub report: RunReport,
-    /// The peaks with unlimited memory, where the run there could be made.
+    /// The peaks with unlimited memory, if such a run was possible.
     pub needed: Option<Peak>,
-    /// How the verdict is known.
+    /// Evidence for the verdict.
     pub evidence: CardEvidence,
 }
 
-/// The recorded runs of one architecture with unlimited memory: the representative's, and where it was
-/// needed, the run of the GPU with the fewest multiprocessors.
+/// The recorded runs of one architecture with unlimited memory: the representative's and, if it was needed,
+/// that of the GPU with the fewest multiprocessors.
 #[derive(Debug)]
 struct Recorded {
     capability: ComputeCapability,
@@ -63,61 +65,64 @@ struct Recorded {
 #[derive(Debug)]
 struct Ran {
     device: Device,
-    /// The GPUs that were timed beside it, its own first.
+    /// The GPUs for which step times were estimated during the run, its own first.
     cards: Vec<Device>,
     outcome: Outcome,
     report: RunReport,
-    /// The repeatable calls; `None` where every GPU has to be run.
+    /// The replayable calls; `None` if every GPU needs its own run.
     replay: Option<Replay>,
-    /// A digest of what the allocator did; `None` where a single one does not stand for the run.
+    /// Digest of the allocator's calls and their results; `None` if a single digest does not represent the
+    /// run.
     path: Option<u64>,
 }
 
-/// Difference that the number of multiprocessors makes to the peak of an architecture's GPUs.
+/// Effect of the number of multiprocessors on the peaks of an architecture's GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spread {
-    /// At most so many bytes, as runs show.
+    /// At most this many bytes, as measured.
     Known(u64),
-    /// No run has shown it yet.
+    /// Not measured yet.
     Unmeasured,
-    /// The runs that should show it cannot be compared.
+    /// The runs that should measure it are not comparable.
     Unknown,
 }
 
 /// Result of a replay.
-enum Clear {
-    /// So many bytes more or less change nothing about this outcome.
+enum ReplayOutcome {
+    /// The outcome is the same with `allowance` bytes more or less.
     Yes(Replayed),
-    /// Memory runs out where no run has shown yet whether the script catches that.
+    /// Memory runs out in a part of the training where no run has shown yet whether the script catches the
+    /// error.
     Unseen(Site),
-    /// The outcome depends on so many bytes more or less.
+    /// The outcome changes with `allowance` bytes more or less.
     No,
 }
 
-/// Judges GPUs for one command, whose [`Rehearsal`] each question is handed.
+/// Judges GPUs for one command. Each method gets the command's [`Rehearsal`].
 #[derive(Debug)]
 pub struct Judge {
     request: Request,
-    /// Those with most GPUs first.
+    /// Sorted by the number of GPUs, largest first.
     architectures: Vec<Architecture>,
     recorded: Vec<Recorded>,
-    /// Runs on GPUs with their own memory.
+    /// Runs on GPUs with their own memory size.
     ran: Vec<Ran>,
     /// `true` if the script runs on every GPU.
     proves_all: bool,
-    /// `true` if the script was seen to catch an out-of-memory error.
+    /// `true` if the script has been seen to catch an out-of-memory error.
     catches: bool,
-    /// The parts of a training in which one was seen to end it.
+    /// The parts of a training in which an out-of-memory error has been seen to end the script.
     fatal: Vec<Site>,
-    /// The first run that went through, after further runs showed whether numbers that only a GPU computes
-    /// decide anything.
+    /// The first successful run, after further runs showed whether numbers that only a GPU can compute have
+    /// an effect.
     settled: Option<Outcome>,
     progress: Box<dyn Progress>,
     runs: u64,
 }
 
 impl Judge {
-    /// Judges these GPUs; the request's own GPU is not read. `proves_all` runs the script on each of them.
+    /// Creates a judge for these GPUs. The request's own GPU is ignored. `proves_all` runs the script on each
+    /// GPU.
     pub fn new(request: &Request, devices: &[Device], proves_all: bool, console: &dyn Console) -> Self {
         Self {
             request: request.clone(),
@@ -133,18 +138,18 @@ impl Judge {
         }
     }
 
-    /// Runs of the script so far.
+    /// Number of runs so far.
     pub fn runs(&self) -> u64 {
         self.runs
     }
 
-    /// Runs one architecture after the other until the script goes through on one. Returns the problem of a
-    /// script that fails on several for reasons that are not the GPU's.
+    /// Runs one architecture after another until the script succeeds on one. Returns the problem of a script
+    /// that fails on several for reasons other than the GPU.
     pub fn start(&mut self, rehearsal: &Rehearsal<'_>) -> Result<Option<Problem>, RunError> {
         let mut failures = 0;
         for place in 0..self.architectures.len() {
             let capability = self.architectures[place].capability;
-            self.meet(rehearsal, vec![Need::Representative(capability)])?;
+            self.make_runs(rehearsal, vec![Need::Representative(capability)])?;
             let Some(report) = self.recorded(capability).map(|recorded| &recorded.samples[0].report) else {
                 continue;
             };
@@ -160,7 +165,8 @@ impl Judge {
         Ok(None)
     }
 
-    /// The facts about the training from the first run that had any, and the GPU that went through.
+    /// The facts about the training from the first run that reported any, and the GPU of the first successful
+    /// run.
     pub(crate) fn training(&self) -> Option<(&Device, Option<&Training>)> {
         let mut through = self
             .recorded
@@ -168,10 +174,11 @@ impl Judge {
             .map(|recorded| &recorded.samples[0])
             .filter(|sample| sample.report.verdict != Verdict::Error);
         let first = through.next()?;
-        let told =
+        let has_facts =
             |sample: &'_ Ran| sample.outcome.facts.fullest().is_some_and(|rank| rank.training.is_some());
-        let teller = std::iter::once(first).chain(through).find(|sample| told(sample)).unwrap_or(first);
-        Some((&first.device, teller.outcome.facts.fullest().and_then(|rank| rank.training.as_ref())))
+        let reporting =
+            std::iter::once(first).chain(through).find(|sample| has_facts(sample)).unwrap_or(first);
+        Some((&first.device, reporting.outcome.facts.fullest().and_then(|rank| rank.training.as_ref())))
     }
 
     /// The verdict on a GPU.
@@ -179,12 +186,12 @@ impl Judge {
         loop {
             match self.decide(device) {
                 Ok(judged) => return Ok(*judged),
-                Err(need) => self.meet(rehearsal, vec![need])?,
+                Err(need) => self.make_runs(rehearsal, vec![need])?,
             }
         }
     }
 
-    /// The verdicts on GPUs, in their order.
+    /// The verdicts on GPUs, in the given order.
     pub fn judge_all(
         &mut self,
         rehearsal: &Rehearsal<'_>,
@@ -209,19 +216,19 @@ impl Judge {
                 .iter()
                 .map(|ran| (ran.device.compute_capability, self.limit(&ran.device).unwrap_or(0)))
                 .collect();
-            self.meet(rehearsal, chosen(needs, &tried))?;
+            self.make_runs(rehearsal, chosen(needs, &tried))?;
         }
     }
 
-    /// Returns `true` if a run on a GPU is seen to fit.
+    /// Returns `true` if the script fits in a run on this GPU.
     pub fn proves(&mut self, rehearsal: &Rehearsal<'_>, device: &Device) -> Result<bool, RunError> {
         if self.ran_on(device).is_none() {
-            self.meet(rehearsal, vec![Need::Run(Box::new(device.clone()))])?;
+            self.make_runs(rehearsal, vec![Need::Run(Box::new(device.clone()))])?;
         }
         Ok(self.ran_on(device).is_some_and(|ran| ran.report.verdict == Verdict::Fits))
     }
 
-    /// The verdict on a GPU from the runs so far, or the run that it still needs.
+    /// The verdict on a GPU from the runs so far, or else the run that it still needs.
     fn decide(&self, device: &Device) -> Result<Box<Judged>, Need> {
         let capability = device.compute_capability;
         let Some(recorded) = self.recorded(capability) else {
@@ -247,7 +254,7 @@ impl Judge {
         Ok(Box::new(Judged { device: device.clone(), report, needed, evidence }))
     }
 
-    /// The verdict on a GPU where the representative's run had none.
+    /// The verdict on a GPU whose architecture's representative run failed.
     fn failed(&self, device: &Device, outcome: &Outcome) -> Judged {
         let request = self.request_on(device.clone());
         let stands_for_itself =
@@ -256,7 +263,7 @@ impl Judge {
         Judged { device: device.clone(), report: report(&request, outcome), needed: None, evidence }
     }
 
-    /// The report on a GPU by a replay, or the run that is needed instead.
+    /// The report on a GPU derived by a replay, or else the run that is needed.
     fn replayed(&self, recorded: &Recorded, device: &Device) -> Result<RunReport, Need> {
         let run = || Need::Run(Box::new(device.clone()));
         let sample = recorded.sample(device);
@@ -267,10 +274,10 @@ impl Judge {
             Spread::Unmeasured => own_edge + sample.report.peak.reserved / UNMEASURED_SPREAD,
             Spread::Unknown => return Err(run()),
         };
-        let replayed = match self.clear(sample, device, allowance).ok_or_else(run)? {
-            Clear::Yes(replayed) => replayed,
-            Clear::Unseen(site) => return Err(Need::Unseen(site, Box::new(device.clone()))),
-            Clear::No if spread == Spread::Unmeasured => {
+        let replayed = match self.replay_outcome(sample, device, allowance).ok_or_else(run)? {
+            ReplayOutcome::Yes(replayed) => replayed,
+            ReplayOutcome::Unseen(site) => return Err(Need::Unseen(site, Box::new(device.clone()))),
+            ReplayOutcome::No if spread == Spread::Unmeasured => {
                 let path = sample.path;
                 return Err(self.fewest(recorded.capability).map_or_else(run, |fewest| Need::Fewest {
                     capability: recorded.capability,
@@ -278,40 +285,42 @@ impl Judge {
                     path,
                 }));
             }
-            Clear::No => return Err(run()),
+            ReplayOutcome::No => return Err(run()),
         };
         let request = self.request_on(device.clone());
         let report = report(&request, &sample.outcome.moved(&request, replayed, sample.place(device)));
-        // What the whole run did (sizes that it read, numbers) raises no doubt about a run that ends before.
+        // Doubts about the whole run (sizes and numbers that it read) do not apply to a run that ends
+        // earlier.
         let is_sound = replayed.ran_out.is_none() || report.verdict == Verdict::Oom;
         if is_sound { Ok(report) } else { Err(run()) }
     }
 
-    /// The outcome of a replay, where so many bytes more or less change nothing about the verdict; `None`
-    /// where the run cannot be repeated.
-    fn clear(&self, sample: &Ran, device: &Device, allowance: u64) -> Option<Clear> {
+    /// Replays a run on a GPU, and tests whether `allowance` bytes more or less change the outcome; `None` if
+    /// the run cannot be replayed.
+    fn replay_outcome(&self, sample: &Ran, device: &Device, allowance: u64) -> Option<ReplayOutcome> {
         let replay = sample.replay.as_ref()?;
         let limit = sample.limit(device);
         if sample.report.peak.reserved.saturating_add(allowance) <= limit {
-            return Some(Clear::Yes(replay.within(limit).0));
+            return Some(ReplayOutcome::Yes(replay.within(limit).0));
         }
         let (with_less, site) = replay.within(limit.saturating_sub(allowance));
-        let (Some(_), Some(site)) = (with_less.ran_out, site) else { return Some(Clear::No) };
+        let (Some(_), Some(site)) = (with_less.ran_out, site) else { return Some(ReplayOutcome::No) };
         if replay.within(limit.saturating_add(allowance)).0.ran_out.is_none() {
-            return Some(Clear::No);
+            return Some(ReplayOutcome::No);
         }
-        // Whether it would be caught is only known where that was seen.
+        // The script's reaction to the error is known only for parts of the training where one has
+        // occurred.
         Some(if !self.catches && self.fatal.contains(&site) {
-            Clear::Yes(replay.within(limit).0)
+            ReplayOutcome::Yes(replay.within(limit).0)
         } else {
-            Clear::Unseen(site)
+            ReplayOutcome::Unseen(site)
         })
     }
 
-    /// The report on a GPU where a replay is not enough: that of runs of its architecture in which the
-    /// allocator did the same, on GPUs with no more and no less memory, and no more and no fewer
-    /// multiprocessors. Each request that was served with less memory is served with more, and each that was
-    /// refused with more is refused with less, so nothing is different between them.
+    /// Derives the report on a GPU from runs of its architecture whose allocators made the same calls with
+    /// the same results, if their memory sizes and numbers of multiprocessors enclose those of the GPU. A
+    /// request that succeeds with less memory succeeds with more, and one that fails with more fails with
+    /// less, so the calls in between are the same.
     fn between(&self, recorded: &Recorded, device: &Device) -> Result<RunReport, Need> {
         let is_plain =
             |ran: &Ran| ran.path.is_some() && !ran.outcome.asks_size() && ran.outcome.pending() == 0;
@@ -339,9 +348,9 @@ impl Judge {
         Ok(report(&request, &ran.outcome.moved_alike(&request, ran.place(device))))
     }
 
-    /// Difference that the number of multiprocessors makes between a GPU and the run that stands for it. Runs
-    /// of two architectures that made the same requests used the same kernels: what one architecture shows of
-    /// their workspaces holds for the other, too.
+    /// Effect of the number of multiprocessors on the peak, between a GPU and the run that represents it. If
+    /// two architectures made the same requests, they used the same kernels; workspaces measured on one then
+    /// hold for the other.
     fn spread(&self, recorded: &Recorded, device: &Device) -> Spread {
         let sample = recorded.sample(device);
         if sample.device.sm_count == device.sm_count {
@@ -363,8 +372,8 @@ impl Judge {
         if is_covered { Spread::Known(0) } else { Spread::Unmeasured }
     }
 
-    /// Makes runs that do not depend on each other, and learns what they show.
-    fn meet(&mut self, rehearsal: &Rehearsal<'_>, needs: Vec<Need>) -> Result<(), RunError> {
+    /// Makes independent runs, and records their results.
+    fn make_runs(&mut self, rehearsal: &Rehearsal<'_>, needs: Vec<Need>) -> Result<(), RunError> {
         let runs: Vec<(Need, Vec<Device>)> = needs
             .into_iter()
             .filter_map(|need| {
@@ -387,7 +396,7 @@ impl Judge {
             if outcome.facts.ended == Ended::Interrupted {
                 return Err(RunError::Interrupted);
             }
-            self.settle(rehearsal, request, &mut outcome)?;
+            self.test_numbers(rehearsal, request, &mut outcome)?;
             let report = report(request, &outcome);
             let depends = report.verdict == Verdict::Error || outcome.asks_size() || outcome.catches();
             let replay = replay.filter(|_| !depends);
@@ -421,7 +430,7 @@ impl Judge {
         }
     }
 
-    /// The GPUs that are timed in a run, the one that it is on first.
+    /// The GPUs for which a run estimates step times; the GPU of the run comes first.
     fn cards(&self, need: &Need) -> Option<Vec<Device>> {
         let (own, is_timed): (&Device, fn(&Device, &Device) -> bool) = match need {
             Need::Representative(capability) => {
@@ -439,7 +448,7 @@ impl Judge {
         Some(std::iter::once(own).chain(others).cloned().collect())
     }
 
-    #[expect(clippy::type_complexity, reason = "what one run gives, before it is settled")]
+    #[expect(clippy::type_complexity, reason = "the parts of a run's result")]
     fn perform(
         &mut self,
         rehearsal: &Rehearsal<'_>,
@@ -464,8 +473,8 @@ impl Judge {
         performed
     }
 
-    /// Finds out once for all GPUs whether numbers that only a GPU computes decide anything.
-    fn settle(
+    /// Tests once for all GPUs whether numbers that only a GPU can compute have an effect.
+    fn test_numbers(
         &mut self,
         rehearsal: &Rehearsal<'_>,
         request: &Request,
@@ -517,7 +526,7 @@ impl Judge {
 }
 
 impl Recorded {
-    /// The run that stands for a GPU: one with as many multiprocessors, else the representative's.
+    /// The run that represents a GPU: one with as many multiprocessors, otherwise the representative's.
     fn sample(&self, device: &Device) -> &Ran {
         let of_its_size = self.samples.iter().find(|sample| sample.device.sm_count == device.sm_count);
         of_its_size.unwrap_or(&self.samples[0])
@@ -530,13 +539,13 @@ impl Ran {
         device.memory.get().saturating_sub(self.outcome.outside_on(device).upper)
     }
 
-    /// The place of a GPU among those that were timed; beyond them all if it was not.
+    /// Index of a GPU among those for which step times were estimated; `usize::MAX` if it is not among them.
     fn place(&self, device: &Device) -> usize {
         self.cards.iter().position(|card| card.id == device.id).unwrap_or(usize::MAX)
     }
 }
 
-/// A run with what can be repeated of it, and a digest of what its allocator did.
+/// Builds the replay of a run, and the digest of its allocator calls.
 fn repeatable(
     request: &Request,
     outcome: Outcome,
@@ -553,14 +562,14 @@ fn repeatable(
     (outcome, replay, path)
 }
 
-/// The peaks that a sampled run's script would have on another GPU with unlimited memory.
+/// Estimated peaks of the sampled script on another GPU with unlimited memory.
 fn needed(sample: &Ran, device: &Device) -> Peak {
     let outside = sample.outcome.outside_on(device);
     let Peak { allocated, reserved, .. } = sample.report.peak;
     Peak { allocated, reserved, device: reserved + outside.typical, device_upper: reserved + outside.upper }
 }
 
-/// Bytes by which a GPU's memory may be off without the verdict of a replay being believed less.
+/// Bytes by which the memory of a GPU may vary without invalidating a replay's verdict.
 fn edge(capacity: u64) -> u64 {
     (capacity / EDGE_SHARE).max(MIN_EDGE)
 }

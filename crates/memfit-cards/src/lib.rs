@@ -1,12 +1,12 @@
-//! Which GPU a script needs, how many, and what training there costs.
+//! Answers which GPU a script needs, how many, and what the training costs there.
 //!
-//! Owns the verdicts on the GPUs of a catalogue from as few runs as possible ([`Judge`]: one run for each
-//! architecture, replays for its other GPUs, and a run wherever a replay could be wrong), the price file and
-//! the price of a training ([`Prices`]), the order of rows and their Pareto front, and what N replicas of a
-//! script of one process would take. The smallest GPU on which a script fits ([`smallest_fitting`]) is asked
-//! of it by `memfit plan`.
+//! Owns the verdicts on the GPUs of a catalogue from as few runs as possible ([`Judge`]: one run per
+//! architecture, replays for its other GPUs, and a run if a replay could be wrong), the price file and the
+//! price of a training ([`Prices`]), the order of rows and their Pareto front, and the estimated memory of N
+//! replicas of a one-process script. `memfit plan` uses [`smallest_fitting`] to find the smallest GPU on
+//! which a script fits.
 //!
-//! It must not know command lines, terminals, nor how a script is run or a plan is searched for.
+//! It does not know command lines or terminals, nor how a script is run or how a plan is searched for.
 
 mod architecture;
 mod arguments;

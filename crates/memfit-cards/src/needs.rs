@@ -1,4 +1,4 @@
-//! The runs that verdicts still need, and which of them to make next.
+//! The runs that verdicts still need, and which of them are made next.
 
 use memfit_devices::{ComputeCapability, Device};
 
@@ -15,14 +15,15 @@ pub(crate) enum Need {
         capability: ComputeCapability,
         /// The GPU's multiprocessors.
         sm_count: u32,
-        /// Digest of what the representative's allocator did.
+        /// Digest of the allocator calls of the representative.
         path: Option<u64>,
     },
     /// The GPU itself.
     Run(Box<Device>),
-    /// The GPU itself, or another on which memory runs out in that part of the training.
+    /// The GPU itself, or another one on which memory runs out in the same part of the training.
     Unseen(Site, Box<Device>),
-    /// GPUs of the architecture with no more and no less memory; the GPU's allocator can get so many bytes.
+    /// GPUs of the architecture with at least and with at most this GPU's memory; the number is the bytes
+    /// that its allocator can get.
     Between(u64, Box<Device>),
 }
 
@@ -42,8 +43,8 @@ impl Need {
     }
 }
 
-/// The runs to make next, of all that are needed: those that none of the others may make needless. `tried`
-/// are the bytes that the allocator could get on GPUs that were run.
+/// Chooses the runs to make next: those that no other needed run could make unnecessary. `tried` has the
+/// bytes that the allocator could get on GPUs that were run.
 pub(crate) fn chosen(needs: Vec<Need>, tried: &[(ComputeCapability, u64)]) -> Vec<Need> {
     let mut chosen: Vec<Need> = Vec::new();
     let mut groups: Vec<Vec<(u64, Need)>> = Vec::new();
@@ -57,13 +58,13 @@ pub(crate) fn chosen(needs: Vec<Need>, tried: &[(ComputeCapability, u64)]) -> Ve
                     chosen.push(need);
                 }
             }
-            // The script is one, so one GPU shows what it does there.
+            // The behaviour belongs to the script, so one GPU is enough to observe it.
             Need::Unseen(site, _) => {
                 if !chosen.iter().any(|other| matches!(other, Need::Unseen(known, _) if known == site)) {
                     chosen.push(need);
                 }
             }
-            // Of architectures whose kernels are the same, the one with the widest range tells of the others.
+            // Of architectures with the same kernels, the one with the widest range represents the others.
             Need::Fewest { capability, sm_count, path } => {
                 let of_same = chosen.iter().position(|other| match other {
                     Need::Fewest { capability: other, path: known, .. } => {
@@ -84,7 +85,7 @@ pub(crate) fn chosen(needs: Vec<Need>, tried: &[(ComputeCapability, u64)]) -> Ve
             Need::Between(limit, _) => {
                 let limit = *limit;
                 let capability = need.capability();
-                // Between which two of the runs it lies.
+                // Index of the gap between runs into which it falls.
                 let rank = |limit: u64| {
                     tried.iter().filter(|(other, at)| *other == capability && *at < limit).count()
                 };

@@ -1,11 +1,11 @@
-//! The order of the rows, and which of them no other one beats.
+//! The order of the rows, and the Pareto front.
 
 use std::cmp::Ordering;
 
 use memfit_report::wire::{CardRow, CardSort, CardVerdict};
 
-/// Sorts rows, those that fit first, and marks the Pareto front of those: the cheapest and the fastest, and
-/// what lies between them. Without any price, memory takes the place of the price.
+/// Sorts rows, those that fit first, and marks their Pareto front by price and speed. Without prices, memory
+/// takes the place of the price.
 pub fn arrange(rows: &mut [CardRow], sort: CardSort) {
     rows.sort_by(|a, b| {
         group(a)
@@ -22,13 +22,13 @@ pub fn arrange(rows: &mut [CardRow], sort: CardSort) {
     }
 }
 
-/// A row's cost and its slowness; `None` where it has none.
+/// A row's cost and slowness; `None` if one of them is unknown.
 fn point(row: &CardRow, priced: bool) -> Option<(f64, f64)> {
     let cost = if priced { row.price.as_ref()?.amount } else { memory(row) as f64 };
     Some((cost, 1.0 / speed(row)?)).filter(|_| row.verdict.fits())
 }
 
-/// Returns `true` if one point is no worse than another in both values, and better in one.
+/// Returns `true` if one point dominates another: no worse in both values, and better in one.
 fn beats(one: (f64, f64), other: (f64, f64)) -> bool {
     one.0 <= other.0 && one.1 <= other.1 && one != other
 }
@@ -52,7 +52,7 @@ fn by(sort: CardSort, a: &CardRow, b: &CardRow) -> Ordering {
     }
 }
 
-/// The lesser first, what is not known last.
+/// Ascending order, with unknown values last.
 fn last_unknown(a: Option<f64>, b: Option<f64>) -> Ordering {
     match (a, b) {
         (Some(a), Some(b)) => a.total_cmp(&b),
@@ -60,7 +60,7 @@ fn last_unknown(a: Option<f64>, b: Option<f64>) -> Ordering {
     }
 }
 
-/// Samples a second; where samples are not known, steps a second of all GPUs.
+/// Samples per second; if the samples are unknown, steps per second times GPUs.
 fn speed(row: &CardRow) -> Option<f64> {
     row.samples_per_s.or_else(|| Some(f64::from(row.count) * 1e3 / row.step_ms_estimate?))
 }

@@ -1,4 +1,4 @@
-//! Rows that a search for a plan decides: which of them, and what it makes of them.
+//! Chooses the rows for which a plan is searched, and applies the results.
 
 use std::cmp::Ordering;
 
@@ -6,12 +6,12 @@ use memfit_report::wire::{CardEvidence, CardRow, CardSort, CardVerdict, PlanRepo
 
 use crate::prices::Prices;
 
-/// The name under which the search says why it did not spread a training over several GPUs.
+/// The name under which the search reports why it did not spread a training over several GPUs.
 const PARALLEL: &str = "parallel";
 
-/// The places of the rows that a search is made for: the first `most` of those that do not fit as they are
-/// (the cheapest machines first where prices sort them, else in the table's order), then of those whose
-/// replicas of one process are assumed. `launches` tells a command that starts a process for each GPU.
+/// Indices of the rows for which a plan is searched: the first `most` of those that do not fit (cheapest
+/// first if prices are known, else in the table's order), then of those with assumed replicas of one process.
+/// `launches` is `true` if the command starts a process for each GPU.
 pub fn to_plan(
     rows: &[CardRow],
     sort: CardSort,
@@ -22,7 +22,7 @@ pub fn to_plan(
     let is_assumed = |row: &CardRow| row.count > 1 && !launches;
     let class = |row: &CardRow| match row.verdict {
         CardVerdict::DoesNotFit => Some(0),
-        // One process fits, and its replicas may not.
+        // One process fits, but its replicas may not.
         CardVerdict::Unknown if is_assumed(row) && row.headroom.is_some_and(|bytes| bytes < 0) => Some(0),
         CardVerdict::FitsAsIs if is_assumed(row) => Some(1),
         _ => None,
@@ -43,7 +43,7 @@ pub fn to_plan(
     wanted.into_iter().map(|(_, _, place)| place).take(most).collect()
 }
 
-/// Puts what a search found into its row.
+/// Applies the result of a search to its row.
 pub fn apply_plan(row: &mut CardRow, plan: PlanReport, launches: bool) {
     let spreads = row.count > 1 && !launches;
     let why_not = plan.rejected.iter().find(|rejected| rejected.lever == PARALLEL);
@@ -54,7 +54,7 @@ pub fn apply_plan(row: &mut CardRow, plan: PlanReport, launches: bool) {
         (Some(PlanVerdict::FitsWithPlan), Some(chosen)) => {
             let parallel = is_spread(chosen.parallel);
             if spreads && parallel.is_none() && row.verdict.fits() {
-                // A plan for one GPU says nothing of several.
+                // A plan for one GPU does not apply to several.
                 row.note = alone(row, why_not);
                 return;
             }
@@ -90,7 +90,7 @@ pub fn apply_plan(row: &mut CardRow, plan: PlanReport, launches: bool) {
     }
 }
 
-/// The note of a row of assumed replicas that the search could not spread.
+/// The note of a row with assumed replicas that the search could not spread.
 fn alone(row: &CardRow, why_not: Option<String>) -> Option<String> {
     let why = why_not.map(|why| format!("memfit cannot spread the script over GPUs itself ({why})"));
     match (row.note.clone(), why) {

@@ -1,15 +1,15 @@
-//! The price file: offers of GPUs, with the names that their vendors give them.
+//! The price file: offers of GPUs, with vendors' names as free text.
 
 use std::path::{Path, PathBuf};
 
 use memfit_devices::Catalogue;
 use serde::Deserialize;
 
-/// Offers, as a price file has them.
+/// Offers read from a price file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prices {
-    /// The currency of all its prices.
+    /// The currency of all prices.
     pub currency: String,
     #[serde(rename = "offer", default)]
     offers: Vec<Offer>,
@@ -24,7 +24,7 @@ pub struct Offer {
     /// Cards in the machine.
     #[serde(default = "one")]
     pub cards: u32,
-    /// For an hour of the whole machine.
+    /// Per hour, for the whole machine.
     pub per_hour: f64,
     /// Vendor that rents it out.
     #[serde(default)]
@@ -38,29 +38,29 @@ const fn one() -> u32 {
     1
 }
 
-/// A price file that cannot be used.
+/// The price file could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PricesError {
-    /// It cannot be read.
+    /// Unreadable.
     #[error("the price file `{}` cannot be read", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: std::io::Error,
     },
-    /// It is not what a price file is.
+    /// Content is not a valid price file.
     #[error("the price file `{}` is not valid: {why}", path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the error.
         why: String,
     },
 }
 
 impl Prices {
-    /// Reads a price file; its GPUs' names become those of the catalogue.
+    /// Reads a price file, and resolves the names of its GPUs to those of the catalogue.
     pub fn read(path: &Path, catalogue: &Catalogue) -> Result<Self, PricesError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| PricesError::Unreadable { path: path.to_owned(), source })?;
@@ -81,7 +81,7 @@ impl Prices {
         Ok(prices)
     }
 
-    /// The cheapest machine with at least so many of these GPUs: all that it has are paid for.
+    /// The cheapest machine with at least `count` of these GPUs; the price includes all of its GPUs.
     pub fn cheapest(&self, gpu: &str, count: u32) -> Option<&Offer> {
         let enough = |offer: &&Offer| offer.gpu == gpu && offer.cards >= count;
         self.offers.iter().filter(enough).min_by(|a, b| a.per_hour.total_cmp(&b.per_hour))

@@ -1,4 +1,4 @@
-//! The allocator's calls of one run, repeated on GPUs with less memory.
+//! Replays the allocator calls of one run on GPUs with less memory.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -8,11 +8,11 @@ use memfit_recording::{MomentKind, Recording, Track};
 use memfit_run::{RanOut, Replayed};
 use memfit_vocabulary::Phase;
 
-/// The part of a training in which memory runs out: a script that catches the error in one of them may not
-/// in another.
+/// The part of a training in which memory runs out. A script that catches the error in one part may not catch
+/// it in another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Site {
-    /// `true` if an optimizer step was complete by then.
+    /// `true` if an optimizer step was complete before.
     after_first_step: bool,
     phase: Phase,
 }
@@ -25,20 +25,20 @@ impl Site {
     }
 }
 
-/// A recorded run whose calls can be repeated.
+/// A recorded run whose calls can be replayed.
 #[derive(Debug)]
 pub(crate) struct Replay {
     program: Program,
     given: ReplayConditions,
-    /// The moments at which a phase began or a step was complete.
+    /// Times at which a phase began or a step was completed.
     marks: Vec<(u32, Mark)>,
     /// The run's own peaks.
     allocated: u64,
     reserved: u64,
 }
 
-/// A digest of everything that an allocator did on one device: requests with their outcome, and the bytes in
-/// blocks and in segments after each.
+/// Digest of an allocator's calls on one device: requests with their results, and the bytes in blocks and
+/// segments after each.
 pub(crate) fn path(track: &Track, device: u8) -> u64 {
     let mut hasher = DefaultHasher::new();
     for moment in track.moments() {
@@ -61,7 +61,7 @@ enum Mark {
 }
 
 impl Replay {
-    /// The calls that a track tells of on one device. The track is one of the recording's.
+    /// Creates the replay of a track's calls on one device. The track belongs to the recording.
     pub(crate) fn new(recording: &Recording, track: &Track, device: u8, peak: (u64, u64)) -> Self {
         let conditions = Conditions::from_track(&recording.origin, track, None);
         let marks = (0..).zip(track.moments()).filter_map(|(place, moment)| match moment.kind {
@@ -78,11 +78,12 @@ impl Replay {
         }
     }
 
-    /// The outcome where the allocator can get so many bytes, and where memory runs out if it does.
+    /// Outcome if the allocator can get `limit` bytes, and the part of the training in which memory runs out,
+    /// if it does.
     pub(crate) fn within(&self, limit: u64) -> (Replayed, Option<Site>) {
         let Self { allocated, reserved, .. } = *self;
         if reserved <= limit {
-            // Nothing is refused, so nothing is different.
+            // No request fails, so the recorded peaks hold.
             return (Replayed { allocated, reserved, ran_out: None }, None);
         }
         let outcome = self.program.run(&ReplayConditions { capacity: limit, ..self.given }, |_| Edit::Keep);

@@ -1,4 +1,4 @@
-//! N replicas of a script of one process: what `DistributedDataParallel` would add to it.
+//! N replicas of a one-process script: the memory and time that `DistributedDataParallel` would add.
 
 use memfit_devices::Device;
 use memfit_kernels::cost::Speeds;
@@ -8,13 +8,13 @@ use memfit_report::wire::{CardEvidence, CardRow, CardVerdict, Peak};
 use crate::rows::command_for;
 use crate::workload::Workload;
 
-/// The share of a step that is assumed to hide communication: the backward pass.
+/// The share of a step that is assumed to overlap with communication: the backward pass.
 const OVERLAP: f64 = 0.5;
 
-/// Bytes of one of DDP's buckets, which are reduced one after the other (`bucket_cap_mb`).
+/// Size of one DDP bucket (`bucket_cap_mb`); buckets are reduced one after the other.
 const BUCKET: u64 = 25 << 20;
 
-/// Milliseconds of the all-reduces of all gradients.
+/// Milliseconds that the all-reduces of all gradients take.
 fn exchange(gradients: u64, count: u32, speeds: &Speeds) -> f64 {
     let group = Group { ranks: count, per_machine: None };
     let of = |bytes: u64| work(Collective::AllReduce, bytes, group, speeds).length as f64 / 1e6;
@@ -22,11 +22,11 @@ fn exchange(gradients: u64, count: u32, speeds: &Speeds) -> f64 {
     whole as f64 * of(BUCKET) + if rest > 0 { of(rest) } else { 0.0 }
 }
 
-/// A row for `count` GPUs, of the row for one GPU of the kind. DDP keeps the gradients once more in
-/// buckets, and a communicator's buffers; its all-reduces run beside the backward pass.
+/// Derives a row for `count` GPUs from the row for one GPU of the same kind. DDP holds a second copy of the
+/// gradients in buckets, and a communicator has buffers; the all-reduces overlap with the backward pass.
 ///
-/// Nothing ran: the verdict is `fits` only where it fits with all of that at its upper bound, and
-/// `does-not-fit` only where one process alone does not.
+/// No run was made: the verdict is `fits` only if it fits with all of that at its upper bound, and
+/// `does-not-fit` only if one process alone does not fit.
 #[must_use]
 pub fn replicated(row: &CardRow, device: &Device, workload: &Workload, count: u32, cuda: u32) -> CardRow {
     let communicator = device.overhead(cuda).per_communicator;

@@ -1,4 +1,4 @@
-//! Rows of the table: a verdict with its speed, its price and the command that tries it.
+//! Rows of the table: verdict, speed, price, and the command that tries the GPU.
 
 use memfit_devices::ComputeCapability;
 use memfit_report::wire::{CardPrice, CardRow, CardVerdict, PricedWork, RunReport, Verdict};
@@ -9,7 +9,7 @@ use crate::workload::Workload;
 
 const MS_PER_HOUR: f64 = 3_600_000.0;
 
-/// The row of a judged GPU, `count` of which run the command's processes.
+/// The row of a judged GPU; `count` of these GPUs run the command's processes.
 pub fn row(judged: &Judged, count: u32, workload: &Workload, command: &[String]) -> CardRow {
     let Judged { device, report, needed, evidence } = judged;
     let verdict = match report.verdict {
@@ -54,7 +54,7 @@ pub fn row(judged: &Judged, count: u32, workload: &Workload, command: &[String])
     }
 }
 
-/// Why a report has no verdict, or what its verdict rests on.
+/// Reason why a report has no verdict, or the assumptions of its verdict.
 fn note(report: &RunReport, capability: ComputeCapability) -> Option<String> {
     let problem = report.problem.as_ref()?;
     if problem.kind == NO_KERNELS {
@@ -67,7 +67,7 @@ fn note(report: &RunReport, capability: ComputeCapability) -> Option<String> {
     Some(problem.message.trim_end_matches('.').to_owned())
 }
 
-/// The same `memfit run` command for `count` of these GPUs.
+/// The `memfit run` command for `count` of these GPUs.
 pub(crate) fn command_for(command: &[String], gpu: &str, count: u32) -> Vec<String> {
     let mut command = command.to_vec();
     if let Some(place) = command.iter().position(|word| word == "--gpu")
@@ -78,7 +78,7 @@ pub(crate) fn command_for(command: &[String], gpu: &str, count: u32) -> Vec<Stri
     command
 }
 
-/// Adds to each row that fits its samples a second and, where there are prices, what the work costs there.
+/// Adds samples per second to each row that fits and, if there are prices, the cost of the work.
 pub fn price_rows(
     rows: &mut [CardRow],
     samples_per_step: impl Fn(&CardRow) -> Option<u64>,
@@ -106,7 +106,7 @@ pub fn price_rows(
     }
 }
 
-/// Four significant digits: no estimate here has more.
+/// Rounds to four significant digits, since no estimate here is more precise.
 fn round(number: f64) -> f64 {
     if number == 0.0 || !number.is_finite() {
         return number;

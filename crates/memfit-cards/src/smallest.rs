@@ -1,4 +1,4 @@
-//! The smallest GPU on which a script fits as it is.
+//! Finds the smallest GPU on which the unmodified script fits.
 
 use memfit_devices::Device;
 use memfit_report::wire::{CardEvidence, SmallestCard, Verdict};
@@ -6,10 +6,10 @@ use memfit_run::{Rehearsal, RunError};
 
 use crate::judge::Judge;
 
-/// Cards that are judged at most: each architecture among them costs a run.
+/// Maximum GPUs that are judged: each architecture among them costs a run.
 const MAX_JUDGED: usize = 24;
 
-/// The GPU with the least memory, and more than `above` bytes, on which a run of the script is seen to fit.
+/// The GPU with the least memory above `above` bytes on which a run of the script fits.
 pub fn smallest_fitting(
     judge: &mut Judge,
     rehearsal: &Rehearsal<'_>,

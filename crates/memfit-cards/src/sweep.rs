@@ -1,4 +1,4 @@
-//! All rows of a table: every GPU, count and batch that was asked for.
+//! All rows of a table: every requested GPU, count and batch size.
 
 use std::ffi::OsString;
 use std::time::Instant;
@@ -14,17 +14,17 @@ use crate::replicas::replicated;
 use crate::rows::row;
 use crate::workload::Workload;
 
-/// CUDA's major version for communicators' sizes where torch's is not known.
+/// CUDA major version used for the size of communicators if torch's is unknown.
 const UNKNOWN_CUDA: u32 = 12;
 
 /// Request for a table.
 #[derive(Debug)]
 pub struct Question {
-    /// The request for a run of the command; its GPU is not read.
+    /// The request for a run of the command; its GPU is ignored.
     pub request: Request,
     /// The GPUs.
     pub devices: Vec<Device>,
-    /// How many of them; empty for as many as the command starts processes.
+    /// Numbers of GPUs; empty for one per process that the command starts.
     pub counts: Vec<u32>,
     /// Batch sizes; empty for the command's own.
     pub batches: Vec<u64>,
@@ -37,28 +37,28 @@ pub struct Question {
 pub struct Found {
     /// The rows, in no order.
     pub rows: Vec<CardRow>,
-    /// The training, for each batch that was asked for.
+    /// The training, for each requested batch size.
     pub workloads: Vec<(Option<u64>, Workload)>,
     /// Runs of the script.
     pub runs: u64,
-    /// Seconds of the first run, with the script's imports.
+    /// Duration of the first run in seconds, including the script's imports.
     pub first_run_s: Option<f64>,
     /// `torch.__version__`.
     pub torch: Option<String>,
-    /// Steps that the runs that ended well completed, the fewest of them.
+    /// Minimum of the steps completed by the successful runs.
     pub steps: Option<u64>,
     /// `true` if the command starts as many processes as there are GPUs.
     pub launches: bool,
     /// Remarks.
     pub notes: Vec<String>,
-    /// Why the script fails on every GPU.
+    /// Reason why the script fails on every GPU.
     pub problem: Option<Problem>,
 }
 
-/// Why there is no table.
+/// Reason why there is no table.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
-    /// A run could not be made.
+    /// A run failed to start.
     #[error(transparent)]
     Run(#[from] RunError),
     /// An argument could not be set.
@@ -67,15 +67,15 @@ pub enum SweepError {
 }
 
 impl Found {
-    /// The training with a batch that was asked for.
+    /// The training with the requested batch size.
     pub fn workload(&self, batch: Option<u64>) -> Option<&Workload> {
         let of_batch = |known: &&(Option<u64>, Workload)| known.0 == batch || known.1.batch == batch;
         self.workloads.iter().find(of_batch).map(|(_, workload)| workload)
     }
 
-    /// Samples in an optimizer step of a row's GPUs together.
+    /// Samples in an optimizer step, over all GPUs of a row.
     pub fn samples_per_step(&self, row: &CardRow) -> Option<u64> {
-        // A plan that spreads a script of one process divides its batches.
+        // A plan that spreads a one-process script divides its batches.
         let processes = if row.chosen.is_some() && !self.launches { 1 } else { row.count };
         Some(self.workload(row.batch)?.samples_per_step()? * u64::from(processes))
     }
@@ -98,7 +98,7 @@ pub fn sweep(question: &Question, home: &Home, console: &dyn Console) -> Result<
             [] => vec![processes.unwrap_or(1)],
             counts => counts.to_vec(),
         };
-        // A launcher's command differs from count to count; one process is run once for all.
+        // A launcher's command differs from count to count; a one-process script runs once for all counts.
         let commands: Vec<(Arguments, &[u32])> = if processes.is_some() {
             let with = |count: &u32| arguments.with_processes(*count).unwrap_or_else(|| arguments.clone());
             counts.iter().map(with).zip(counts.chunks(1)).collect()
@@ -118,17 +118,17 @@ pub fn sweep(question: &Question, home: &Home, console: &dyn Console) -> Result<
 
 /// Request for one command.
 struct Asked<'counts> {
-    /// The batch that the user asked for.
+    /// The requested batch size.
     batch: Option<u64>,
-    /// The batch that the command names.
+    /// The batch size in the command.
     named: Option<u64>,
     counts: &'counts [u32],
-    /// `true` if it starts as many processes as the count says.
+    /// `true` if it starts one process for each GPU of the count.
     launches: bool,
 }
 
-/// The rows of one command. A launcher starts as many processes as the count says; a script of one process is
-/// run once, and its replicas are modelled.
+/// The rows of one command. A launcher starts one process per GPU; a one-process script runs once, and its
+/// replicas are modelled.
 fn one_command(
     question: &Question,
     command: &Arguments,
@@ -148,7 +148,7 @@ fn one_command(
         command: command.words().to_vec(),
         ..question.request.clone()
     };
-    let words = told(command.words());
+    let words = shown_words(command.words());
     let started = Instant::now();
     console.remark("starting the script, up to its first use of the GPU");
     let rehearsal = Rehearsal::open(&request, home, console)?;
@@ -204,11 +204,11 @@ fn one_command(
 }
 
 /// A command for people.
-fn told(words: &[OsString]) -> Vec<String> {
+fn shown_words(words: &[OsString]) -> Vec<String> {
     without_secrets(words.iter().map(|word| word.to_string_lossy().into_owned()))
 }
 
-/// The CUDA major of a build of torch such as `2.15.0+cu132`.
+/// The CUDA major version of a build of torch such as `2.15.0+cu132`.
 fn cuda_major(torch: &str) -> Option<u32> {
     let digits = torch.split_once("+cu")?.1;
     digits.get(..digits.len().checked_sub(1)?)?.parse().ok()

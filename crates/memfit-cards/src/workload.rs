@@ -1,4 +1,4 @@
-//! What one optimizer step of the training goes through.
+//! The work of one optimizer step of the training.
 
 use memfit_channel::Planned;
 use memfit_channel::message::Training;
@@ -10,13 +10,13 @@ use crate::architecture::UNLIMITED;
 /// The size of a training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Workload {
-    /// Samples in a batch of one process.
+    /// Samples in one process's batch.
     pub batch: Option<u64>,
-    /// Batches in an optimizer step.
+    /// Batches per optimizer step.
     pub accumulation: u64,
     /// Samples in the training's data set.
     pub epoch: Option<u64>,
-    /// Bytes of the gradients of one process: replicas hold them once more, in buckets.
+    /// Bytes of one process's gradients; DDP replicas hold a second copy in buckets.
     pub gradients: u64,
 }
 
@@ -32,8 +32,8 @@ impl From<&Training> for Workload {
 }
 
 impl Workload {
-    /// Asks the training itself, by a run on this GPU with unlimited memory. Needed only for a script that
-    /// cannot be forked: the runs of others tell it themselves.
+    /// Determines the training's workload by a run on this GPU with unlimited memory. Needed only for a
+    /// script that cannot be forked; runs of other scripts report it themselves.
     pub fn survey(rehearsal: &Rehearsal<'_>, request: &Request, device: &Device) -> Result<Self, RunError> {
         let unlimited = Box::new(device.clone().with_memory(UNLIMITED));
         let request = Request {

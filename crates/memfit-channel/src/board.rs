@@ -1,4 +1,4 @@
-//! Boards: files in the run directory on which the processes of a run post small notes for each other.
+//! Boards: files in the run directory on which the processes of a run post short notes to each other.
 //!
 //! Whole notes are appended, each in one call, so writers need no lock among themselves. Anyone can read a
 //! board from the start. A writer that is killed may leave a torn note, which readers skip.

@@ -39,7 +39,7 @@ pub enum WorkKind {
     Attention,
     /// Memory-bound kernels with known operands.
     Memory,
-    /// Kernels of which only the reachable memory is known.
+    /// Kernels for which only the reachable memory is known.
     Guess,
     /// Copies between host and device, and between devices.
     Transfer,
@@ -85,19 +85,19 @@ impl WorkKind {
 }
 
 /// Relative error where sizes, types and rates are known.
-/// Unsourced: what cuBLAS reaches differs as much from shape to shape.
+/// Unsourced: the rates that cuBLAS reaches vary this much between shapes.
 const LEAST_ERROR: (f64, f64) = (0.10, 0.15);
 /// Relative error where the share of the bandwidth or the rate is an estimate.
-/// Unsourced: the shares of one family of kernels differ as much.
+/// Unsourced: the shares within one family of kernels vary this much.
 const SHARE_ERROR: (f64, f64) = (0.20, 0.25);
-/// Relative error where a library chooses an algorithm by measurements of its own.
-/// Unsourced: how often published times lie outside is in measurements/throughput.md and consumer-speed.md.
+/// Relative error where a library chooses an algorithm by its own measurements.
+/// Unsourced: measurements/throughput.md and consumer-speed.md count the published times outside of it.
 const CHOICE_ERROR: (f64, f64) = (0.30, 0.40);
 /// Relative error where only the operands are known.
-/// Unsourced: half, or twice.
+/// Unsourced: a factor of two in each direction.
 const GUESS_ERROR: (f64, f64) = (0.50, 1.00);
 /// Relative error of the time in which the device waits for the host.
-/// Unsourced: published times of small networks on several hosts lie further apart than a factor of two.
+/// Unsourced: published times of small networks on different hosts differ by more than a factor of two.
 const HOST_ERROR: (f64, f64) = (0.60, 1.50);
 
 /// Reading of the device's clock at the end of a step.
@@ -107,7 +107,7 @@ pub struct ClockMark {
     pub end: u64,
     /// Nanoseconds of work queued so far, by kind.
     pub busy: Vec<u64>,
-    /// When each of the GPUs that are timed beside it would be done; empty where that is not known.
+    /// Completion times on the GPUs with auxiliary clocks; empty if unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<u64>,
 }
@@ -142,8 +142,8 @@ impl Default for SpeedRange {
 
 impl StepTime {
     /// Estimates the step time from the marks at the ends of the steps, in order. The first step is a warm-up
-    /// and is left out; of the others, the later half is used, since compilation and capture are over by
-    /// then. `None` with fewer than two marks, or if the clock stands still.
+    /// and is left out; of the others, the later half is used, since compilation and capture are complete by
+    /// then. `None` with fewer than two marks, or if the clock does not advance.
     pub fn from_marks(marks: &[ClockMark], compute: SpeedRange, memory: SpeedRange) -> Option<Self> {
         let steps: Vec<(&ClockMark, &ClockMark)> = marks.iter().zip(marks.get(1..)?).collect();
         let mut steady = steps.get(steps.len() / 2..)?.to_vec();

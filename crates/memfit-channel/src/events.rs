@@ -91,7 +91,7 @@ pub enum Event {
     Alloc {
         /// Context of the allocation.
         place: EventContext,
-        /// Its address.
+        /// Address.
         address: u64,
         /// Size, rounded up as the allocator does.
         bytes: u64,
@@ -104,9 +104,9 @@ pub enum Event {
     Free {
         /// Context of the free.
         place: EventContext,
-        /// Its address.
+        /// Address.
         address: u64,
-        /// Its size.
+        /// Size.
         bytes: u64,
         /// Bytes in blocks on the device, excluding this one.
         allocated: u64,

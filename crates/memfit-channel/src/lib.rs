@@ -8,7 +8,7 @@
 //!   share its capacity, and in which a killed process releases its part;
 //! * an [`events`] log for each process: every block that PyTorch's allocator hands out, with the phase and
 //!   module it was for;
-//! * [`board`]s on which the processes post small notes for each other, since no device carries their bytes;
+//! * [`board`]s on which the processes post short notes to each other, since no device transfers their bytes;
 //! * [`message`]s of each process: the few structured facts that the probe reports (steps, errors, coverage).
 //!
 //! This crate knows neither end: not how a device is simulated, nor how a run is judged.

@@ -71,13 +71,13 @@ pub enum Message {
     },
     /// A remark on the accuracy of the results.
     Note {
-        /// Its id.
+        /// Id.
         id: String,
         /// Values for the placeholders of its text.
         #[serde(default)]
         values: BTreeMap<String, String>,
     },
-    /// An exception that nothing caught ended the process.
+    /// An uncaught exception ended the process.
     Exception {
         /// Qualified name of the type.
         r#type: String,
@@ -146,7 +146,7 @@ pub struct HostCompared {
 
 /// Facts about a training.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 pub struct Training {
     /// Samples in the largest batch of the loader, or of those that the script builds itself; 0 if neither is
     /// known.
@@ -155,7 +155,7 @@ pub struct Training {
     pub seen: u64,
     /// Names in the script that hold that number, if it has no PyTorch loader.
     pub names: Vec<String>,
-    /// Names of the models that train beside the first one.
+    /// Names of the models that train in addition to the first one.
     #[serde(default)]
     pub models: Vec<String>,
     /// Number of the loader's batches that were consumed.
@@ -261,7 +261,7 @@ pub struct Training {
     /// Numbers of parameters, and their bytes.
     #[serde(default)]
     pub holdings: Holdings,
-    /// Peaks of a part of the run, if they were asked for.
+    /// Peaks of a part of the run, if requested.
     #[serde(default)]
     pub peaks: Option<PartPeaks>,
 }
@@ -273,7 +273,7 @@ pub struct Holdings {
     pub parameters: u64,
     /// Number of those that an optimizer updates.
     pub trained: u64,
-    /// Bytes of the parameters, as they are stored.
+    /// Bytes of the parameters in their stored type.
     pub weights: u64,
     /// Bytes of one gradient for each trained parameter.
     pub gradients: u64,
@@ -408,7 +408,7 @@ pub struct Oom {
 
 /// End of a process, as reported by the probe.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own in the report's coverage")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact of the report's coverage")]
 pub struct Done {
     /// `steps` (the requested number is complete, the process waits), or `exit` (the script reached its own
     /// end).
@@ -436,7 +436,7 @@ pub struct Done {
     /// Data supply of its training, if it has a PyTorch loader.
     #[serde(default)]
     pub feeding: Option<Feeding>,
-    /// `true` if the script asked how large the GPU is, as far as that is noticed.
+    /// `true` if the script queried the GPU's memory size, as far as that is detected.
     #[serde(default)]
     pub asks_size: bool,
     /// Peaks and counters by device, from `torch.cuda.memory_stats`.

@@ -1,4 +1,4 @@
-//! Changes that the probe applies to a training, besides watching it. The device knows nothing of them.
+//! Changes that the probe applies to a training, in addition to watching it. They do not concern the device.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::{ChannelError, ClockMark, RunDir};
 /// Changes that the probe applies to a training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-#[expect(clippy::struct_excessive_bools, reason = "each says a thing of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 pub struct Planned {
     /// `true` if the process stops before it first uses the device, and is forked there for each run.
     pub serves: bool,
@@ -30,7 +30,7 @@ pub struct Planned {
     /// `true` if the script only runs forward passes: levers apply to its first one, and its batches are
     /// split without an optimizer step around them.
     pub infers: bool,
-    /// Spread over several ranks, of which the process is one; `None` for one GPU.
+    /// Parallelism of the training that the process is a rank of; `None` for one GPU.
     pub parallel: Option<ParallelSetup>,
     /// Levers, in order.
     pub levers: Vec<LeverSetup>,
@@ -44,9 +44,10 @@ pub struct Planned {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
-    /// The training from the levers on, without what loading the model and applying them took.
+    /// The training from the application of the levers on, without the memory for loading the model and
+    /// applying them.
     Training,
-    /// One forward pass under `inference_mode`, which takes the place of the training.
+    /// One forward pass under `inference_mode` instead of the training.
     Inference,
 }
 
@@ -92,7 +93,7 @@ impl Default for Planned {
 }
 
 impl Planned {
-    /// Returns `true` if the training runs otherwise than the script has it.
+    /// Returns `true` if the training differs from the script's.
     pub fn changes_training(&self) -> bool {
         self.micro_batch.is_some()
             || self.accumulate != self.own_accumulation
@@ -101,8 +102,8 @@ impl Planned {
             || self.part == Some(Part::Inference)
     }
 
-    /// Number of micro-batches to run of many: the first does not accumulate gradients, the second does, and
-    /// so do all that follow.
+    /// Number of micro-batches that represent all: the first creates the gradients, the second and all others
+    /// add to them.
     const MIN_MICRO_BATCHES: u64 = 2;
 
     /// Returns the same plan limited to the micro-batches from which the others can be extrapolated.
@@ -124,7 +125,7 @@ impl Planned {
         Some(whole / long)
     }
 
-    /// Writes the plan to the file where the probe looks for it.
+    /// Writes the plan to the file that the probe reads.
     pub fn write(&self, run_dir: &RunDir) -> Result<(), ChannelError> {
         let path = run_dir.plan();
         let text = serde_json::to_vec(self)

@@ -1,6 +1,6 @@
 //! Facts about processes from `/proc`. Any process may have ended, or belong to another user, at any time.
 
-#![allow(unsafe_code, reason = "memory is shared with other processes, and their locks are the system's")]
+#![allow(unsafe_code, reason = "memory and locks are shared with other processes")]
 
 use std::{
     ffi::{OsStr, OsString},

@@ -48,7 +48,7 @@ impl RunDir {
         self.0.join("forks")
     }
 
-    /// Facts of the device that the script was told before it used the device, one per line.
+    /// File with the device properties that the script queried before it used the device, one per line.
     pub fn asked(&self) -> PathBuf {
         self.0.join("asked")
     }
@@ -78,12 +78,13 @@ impl RunDir {
         self.0.join(format!("messages-{pid}.jsonl"))
     }
 
-    /// Board on which the processes post notes for each other.
+    /// Board on which the processes post notes to each other.
     pub(crate) fn board(&self, name: u64) -> PathBuf {
         self.0.join(format!("board-{name:016x}"))
     }
 
-    /// Exists once a process waits to be ended, so that no other process waits for it.
+    /// Exists once a process has completed its steps and waits to be ended, so that no other process waits
+    /// for it.
     pub fn finished(&self, pid: u32) -> PathBuf {
         self.0.join(format!("finished-{pid}"))
     }

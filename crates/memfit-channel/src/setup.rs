@@ -29,7 +29,7 @@ pub struct Setup {
     /// Policy for sizes that are read back but only a GPU can compute.
     #[serde(default)]
     pub values: ValuePolicy,
-    /// Number that unknown integers are read as in place of 0, to detect whether anything depends on them.
+    /// Value of unknown integers in place of 0, to detect whether anything depends on them.
     #[serde(default)]
     pub other_number: Option<u16>,
     /// `true` if the probe seeds the random number generators, so that two runs draw the same numbers.
@@ -51,7 +51,7 @@ pub struct Setup {
     /// the last step; 0 to skip that.
     #[serde(default)]
     pub measure_loader_ms: u64,
-    /// Cards whose clocks run beside the run's own, which is the first of them.
+    /// GPUs with auxiliary clocks; the first is the run's own GPU.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<Device>,
 }
@@ -86,8 +86,8 @@ pub enum HostPart {
 pub struct Synthetic {
     /// `true` if weights take their shapes from configurations and headers, and are never read.
     pub weights: bool,
-    /// Data sets return synthetic samples; with an empty list of fields, those that each class of data set is
-    /// known to return.
+    /// Data sets return synthetic samples. If the list of fields is empty, samples have the fields that each
+    /// class of data set is known to return.
     pub data: Option<SyntheticData>,
 }
 
@@ -197,7 +197,7 @@ impl Setup {
         }
     }
 
-    /// Writes the settings to the file where the processes of the run look for them.
+    /// Writes the settings to the file that the processes of the run read.
     pub fn write(&self, run_dir: &RunDir) -> Result<(), ChannelError> {
         let path = run_dir.setup();
         let text = serde_json::to_vec_pretty(self)

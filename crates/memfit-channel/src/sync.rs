@@ -1,5 +1,5 @@
-//! The atomics of what processes share: the standard library's, or loom's where `make models` checks every
-//! order in which threads of a machine with weakly ordered memory (ARM) may see each other's stores.
+//! The atomics shared between processes: the standard library's, or loom's in `make models`, which checks all
+//! orders in which threads on a machine with weak memory ordering (ARM) may see each other's stores.
 
 #[cfg(loom)]
 pub(crate) use loom::{

@@ -23,7 +23,7 @@ impl ValuePolicy {
     /// Chooses a size between two bounds.
     pub fn between(self, low: u64, high: u64) -> u64 {
         let span = u128::from(high.saturating_sub(low));
-        // Rounded up: a fraction of something is not nothing.
+        // Rounded up: a share of a nonzero size is not zero.
         low + (span * u128::from(self.0)).div_ceil(1000) as u64
     }
 }

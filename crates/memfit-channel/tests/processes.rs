@@ -1,9 +1,9 @@
 //! Tests of the ledger between processes: they share a device, and a killed process releases its memory.
 //!
-//! Each child is this test program itself; an environment variable tells it what to do.
+//! Each child is this test program itself; an environment variable selects its part.
 
 #![allow(unsafe_code, reason = "the tests fork and kill processes")]
-#![allow(clippy::unwrap_used, reason = "a test fails where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::{
     env, fs,
@@ -103,7 +103,7 @@ fn wait_for_the_end_of_input() {
     std::io::stdin().read_to_string(&mut String::new()).unwrap();
 }
 
-/// Not a test of its own: the child processes of the tests below.
+/// Not a test: the child processes of the tests below.
 #[test]
 #[ignore = "child process of the other tests"]
 fn child() {
@@ -213,8 +213,8 @@ fn a_process_killed_in_the_midst_leaves_the_ledger_usable() {
     assert_eq!((card.used, card.peak), (0, 3 * MIB));
 }
 
-/// Reads the ledger in a process that also writes (NVML beside the device): closing its file must not release
-/// the writer's lock.
+/// Reads the ledger in a process that also writes it (as with NVML): closing its file must not release the
+/// writer's lock.
 #[test]
 fn reading_does_not_drop_the_lock_of_the_same_process() {
     let run = Run::new("read", 100 * MIB);
@@ -243,7 +243,7 @@ fn a_forked_child_does_not_hold_its_parents_lock() {
     // SAFETY: the child only makes system calls until it ends itself.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // SAFETY: nothing of the parent's runs in the child after this.
+        // SAFETY: no code of the parent runs in the child after this.
         unsafe {
             libc::pause();
             libc::_exit(0)

@@ -1,4 +1,4 @@
-//! The file of a baseline: small TOML that a reviewer can read in a diff.
+//! The file of a baseline: short TOML that can be reviewed in a diff.
 
 use std::fmt::Write as _;
 
@@ -11,22 +11,22 @@ use crate::Measurement;
 /// Schema version of the file.
 const SCHEMA: &str = "memfit.baseline/1";
 
-/// A file that holds no baseline.
+/// The file does not contain a baseline.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BaselineError {
     /// Not the file's shape.
     #[error("it is no baseline: {0}")]
     Parse(#[from] Box<toml::de::Error>),
-    /// Another version's shape.
+    /// The file has another schema version.
     #[error("it has the schema `{found}`, and this memfit reads `{SCHEMA}`")]
     Schema {
-        /// The schema that it names.
+        /// The schema version in the file.
         found: String,
     },
 }
 
-/// Name of the baseline's file of a script on a GPU.
+/// File name of the baseline for a script on a GPU.
 pub fn file_name(script: &str, gpu: &str) -> String {
     let plain = |text: &str| -> String {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);

@@ -1,12 +1,12 @@
-//! The largest batch that fits.
+//! Search for the largest batch that fits.
 
-/// Batches beyond this are not tried.
+/// Maximum batch size that is tried.
 const MAX_BATCH: u64 = 1 << 24;
-/// The answer is known to this share of itself: 1/16.
+/// Reciprocal of the relative precision of the result.
 const PRECISION_DIVISOR: u64 = 16;
 
-/// The largest batch that `fits`, to a sixteenth: by doubling from `start`, then by halving the gap. `None`
-/// if not even a batch of one fits. Every answer is a batch that was tried.
+/// The largest batch size that `fits`, to a sixteenth: found by doubling from `start`, then by bisection.
+/// `None` if not even a batch of one fits. The result is always a size that was tried.
 pub fn largest_batch<E>(start: u64, mut fits: impl FnMut(u64) -> Result<bool, E>) -> Result<Option<u64>, E> {
     let start = start.clamp(1, MAX_BATCH);
     let (mut low, mut high) = if fits(start)? { (start, None) } else { (0, Some(start)) };

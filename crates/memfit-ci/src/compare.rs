@@ -1,4 +1,4 @@
-//! The comparison of two measurements.
+//! Comparison of two measurements.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ use crate::{JudgedPeak, Measurement, Script};
 pub struct Question<'given> {
     /// The script, with its permitted growth.
     pub script: &'given Script,
-    /// The peak that is judged.
+    /// The peak that is compared.
     pub peak: JudgedPeak,
 }
 
-/// Compares a measurement with its base; without one, the row is new.
+/// Compares a measurement with its base; without a base, the row is new.
 pub fn compare(question: Question<'_>, base: Option<&Measurement>, head: &Measurement) -> CiRow {
     let mut row = blank(question, Some(head));
     let Some(base) = base else { return row };
-    let (before, now) = (question.peak.of(&base.peak), question.peak.of(&head.peak));
+    let (before, now) = (question.peak.bytes_of(&base.peak), question.peak.bytes_of(&head.peak));
     let permitted = question.script.max_growth.bytes(before);
     let growth = now as i64 - before as i64;
     row.base = Some(side(base));
@@ -233,7 +233,7 @@ mod tests {
         {
             assert!(notes.contains(part), "{part}: {notes}");
         }
-        // Unknown is not different.
+        // An unknown value does not count as different.
         let unknown = Measurement { torch: None, ..measured(1000) };
         assert!(compare(question, Some(&unknown), &measured(1000)).notes.is_empty());
     }

@@ -1,11 +1,11 @@
-//! Memory as a reviewed number: what a commit changes about the peaks of a project's scripts, and where.
+//! Tracks memory over commits: how a commit changes the peaks of a project's scripts, and on which lines.
 //!
-//! Owns the settings under `[tool.memfit.ci]` ([`CiSettings`]), the measurement of a run that is kept
-//! ([`Measurement`]), its file in the project ([`Measurement::to_toml`]), the comparison of two measurements
-//! ([`compare`]) with the lines and modules that grew, and the search for the largest batch that fits
-//! ([`largest_batch`]).
+//! Owns the settings under `[tool.memfit.ci]` ([`CiSettings`]), the stored measurement of a run
+//! ([`Measurement`]) and its file in the project ([`Measurement::to_toml`]), the comparison of two
+//! measurements ([`compare`]) with the lines and modules that grew, and the search for the largest batch that
+//! fits ([`largest_batch`]).
 //!
-//! It must not know command lines, terminals, processes or git: it is given reports and recordings of runs.
+//! It does not know command lines, terminals, processes or git: its input are reports and recordings of runs.
 
 mod baseline;
 mod batch;

@@ -1,4 +1,4 @@
-//! Lines of two commits, matched: an edit above a line moves it, and does not make it another one.
+//! Matches the lines of two commits: a line that moves because of an edit above it stays the same line.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,14 @@ use memfit_report::wire::{CiLine, CiModule};
 
 use crate::measurement::{MeasuredLine, MeasuredModule};
 
-/// Texts at least this similar are versions of one line.
+/// Minimum similarity of two texts to count as versions of one line.
 const MIN_SIMILARITY: f64 = 0.5;
 /// Maximum lines and modules of a row.
 const MAX_LISTED: usize = 20;
 
-/// Changes of all lines, the largest first. A line that only one side lists changed by an unknown amount up
-/// to the other side's `floor`, below which nothing is listed; so it counts only above that.
+/// Changes of all lines, largest first. If only one side lists a line, its bytes on the other side are
+/// unknown but at most that side's `floor`, below which lines are not listed; only the change beyond that
+/// counts.
 pub(crate) fn changed_lines(base: &[MeasuredLine], head: &[MeasuredLine], floor: u64) -> Vec<CiLine> {
     let mut changes: Vec<CiLine> = matched(base, head)
         .into_iter()
@@ -53,12 +54,12 @@ pub(crate) fn changed_modules(base: &[MeasuredModule], head: &[MeasuredModule], 
 
 type Pair<'lines> = (Option<&'lines MeasuredLine>, Option<&'lines MeasuredLine>);
 
-/// Pairs lines: those of equal text in the same function and order; then those whose text was edited; then
-/// those of equal text in another file or function.
+/// Pairs lines: first those with equal text in the same function, in order; then those whose text was edited;
+/// then those with equal text in another file or function.
 fn matched<'lines>(base: &'lines [MeasuredLine], head: &'lines [MeasuredLine]) -> Vec<Pair<'lines>> {
     let mut before: Vec<&MeasuredLine> = base.iter().collect();
     let mut now: Vec<&MeasuredLine> = head.iter().collect();
-    // Of several equal lines, the first is the first.
+    // Equal lines are paired in order of their position.
     before.sort_by_key(|line| (&line.file, line.line));
     now.sort_by_key(|line| (&line.file, line.line));
     let mut pairs = Vec::new();
@@ -78,7 +79,7 @@ fn matched<'lines>(base: &'lines [MeasuredLine], head: &'lines [MeasuredLine]) -
     pairs
 }
 
-/// Moves pairs out of both lists, the most similar first.
+/// Moves pairs out of both lists, most similar first.
 fn take<'lines>(
     before: &mut Vec<&'lines MeasuredLine>,
     now: &mut Vec<&'lines MeasuredLine>,
@@ -108,7 +109,7 @@ fn take<'lines>(
     now.retain(|_| !keep.next().copied().unwrap_or(false));
 }
 
-/// The change of a line; `None` for two missing lines.
+/// The change of a line; `None` if both sides are missing.
 fn change(before: Option<&MeasuredLine>, now: Option<&MeasuredLine>) -> Option<CiLine> {
     let shown = now.or(before)?;
     let bytes = |line: Option<&MeasuredLine>| line.map_or(0, MeasuredLine::bytes);
@@ -126,7 +127,7 @@ fn change(before: Option<&MeasuredLine>, now: Option<&MeasuredLine>) -> Option<C
     })
 }
 
-/// The category and module whose bytes changed most.
+/// The category and the module whose bytes changed most.
 fn most_changed(before: Option<&MeasuredLine>, now: Option<&MeasuredLine>) -> (String, String) {
     let mut changes: BTreeMap<(&str, &str), i64> = BTreeMap::new();
     for (side, sign) in [(before, -1), (now, 1)] {
@@ -150,7 +151,7 @@ mod tests {
         MeasuredLine { file: file.into(), line: number, function: "main".into(), text: text.into(), holds }
     }
 
-    fn told(base: &[MeasuredLine], head: &[MeasuredLine]) -> Vec<String> {
+    fn summary(base: &[MeasuredLine], head: &[MeasuredLine]) -> Vec<String> {
         let one = |line: &CiLine| format!("{}:{} {:+}", line.file, line.line, line.growth);
         changed_lines(base, head, 0).iter().map(one).collect()
     }
@@ -163,31 +164,31 @@ mod tests {
             line("a.py", 11, "new()", 300),
             line("a.py", 23, "y = g()", 50),
         ];
-        assert_eq!(told(&base, &head), ["a.py:11 +300"]);
-        assert_eq!(told(&head, &base), ["a.py:11 -300"]);
+        assert_eq!(summary(&base, &head), ["a.py:11 +300"]);
+        assert_eq!(summary(&head, &base), ["a.py:11 -300"]);
     }
 
     #[test]
     fn equal_lines_are_told_apart_by_their_order() {
         let base = [line("a.py", 1, "x = f()", 100), line("a.py", 2, "x = f()", 7)];
         let head = [line("a.py", 4, "x = f()", 107), line("a.py", 3, "x = f()", 100)];
-        assert_eq!(told(&base, &head), ["a.py:4 +100"]);
+        assert_eq!(summary(&base, &head), ["a.py:4 +100"]);
     }
 
     #[test]
     fn an_edited_line_is_the_same_line_and_an_unrelated_one_is_not() {
         let base = [line("a.py", 1, "x = torch.empty(100)", 100)];
         let head = [line("a.py", 1, "x = torch.empty(400)", 400)];
-        assert_eq!(told(&base, &head), ["a.py:1 +300"]);
+        assert_eq!(summary(&base, &head), ["a.py:1 +300"]);
         let other = [line("a.py", 1, "loss.backward()", 400)];
-        assert_eq!(told(&base, &other), ["a.py:1 +400", "a.py:1 -100"]);
+        assert_eq!(summary(&base, &other), ["a.py:1 +400", "a.py:1 -100"]);
     }
 
     #[test]
     fn a_renamed_file_keeps_its_lines() {
         let base = [line("old.py", 1, "x = f()", 100), line("old.py", 2, "", 5)];
         let head = [line("new.py", 1, "x = f()", 150), line("new.py", 2, "", 5)];
-        assert_eq!(told(&base, &head), ["new.py:1 +50", "new.py:2 +5", "old.py:2 -5"]);
+        assert_eq!(summary(&base, &head), ["new.py:1 +50", "new.py:2 +5", "old.py:2 -5"]);
     }
 
     #[test]
@@ -210,8 +211,8 @@ mod tests {
         let of = |name: &str, bytes| MeasuredModule { name: name.to_owned(), bytes };
         let found =
             changed_modules(&[of("a", 5), of("b", 9), of("c", 1)], &[of("a", 5), of("b", 2), of("d", 3)], 0);
-        let told: Vec<_> = found.iter().map(|module| (module.name.as_str(), module.growth)).collect();
-        assert_eq!(told, [("b", -7), ("d", 3), ("c", -1)]);
+        let summary: Vec<_> = found.iter().map(|module| (module.name.as_str(), module.growth)).collect();
+        assert_eq!(summary, [("b", -7), ("d", 3), ("c", -1)]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is kept of a run: its peaks, and what filled the memory at them.
+//! The stored measurement of a run: its peaks, and the memory at the peak by category, line and module.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use memfit_recording::Recording;
 use memfit_report::wire::{Peak, RunReport};
 use serde::{Deserialize, Serialize};
 
-/// Lines and modules that hold less than this share of the peak are left out: 1/1000.
+/// Reciprocal of the minimum share of the peak for a line or module to be stored.
 const SHARE_DIVISOR: u64 = 1000;
 /// Maximum lines, and maximum modules.
 const MAX_LINES: usize = 60;
@@ -21,7 +21,7 @@ const MAX_TEXT: usize = 120;
 pub struct Measurement {
     /// The script's name.
     pub script: String,
-    /// The GPU, as the settings have it.
+    /// The GPU, as named in the settings.
     pub gpu: String,
     /// The command.
     pub command: Vec<String>,
@@ -53,7 +53,7 @@ pub struct Measurement {
 /// Memory of a line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeasuredLine {
-    /// File, relative to the repository where it lies in it.
+    /// File, relative to the repository if it is inside.
     pub file: String,
     /// Line number, from 1.
     pub line: u32,
@@ -82,17 +82,17 @@ pub struct MeasuredModule {
     pub bytes: u64,
 }
 
-/// Folders by which files are named.
+/// Folders relative to which files are named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roots {
     /// The checkout that ran.
     pub own: PathBuf,
-    /// The user's working tree, if that is another one.
+    /// The user's working tree, if it is another one.
     pub other: Option<PathBuf>,
 }
 
 impl Roots {
-    /// A file's name that is the same in every checkout and environment.
+    /// Name of a file that is the same in every checkout and environment.
     fn name(&self, file: &str) -> String {
         if let Ok(inside) = Path::new(file).strip_prefix(&self.own) {
             return inside.to_string_lossy().into_owned();
@@ -103,8 +103,8 @@ impl Roots {
         }
     }
 
-    /// `true` for source of the user's working tree, where another checkout ran. Packages of an environment
-    /// in that tree are the same for both.
+    /// `true` for source of the user's working tree, if another checkout ran. Packages of an environment in
+    /// that tree are the same for both.
     fn is_of_other(&self, file: &str) -> bool {
         let outside = !Path::new(file).starts_with(&self.own);
         let of_other = self.other.as_ref().is_some_and(|other| Path::new(file).starts_with(other));
@@ -113,7 +113,7 @@ impl Roots {
 }
 
 impl Measurement {
-    /// Takes what is kept from a run's report and recording. `read` returns a file's text.
+    /// Extracts the measurement from a run's report and recording. `read` returns the text of a file.
     pub fn new(
         report: &RunReport,
         recording: &Recording,
@@ -148,7 +148,7 @@ impl Measurement {
         }
     }
 
-    /// Bytes up to which lines and modules may have been left out.
+    /// Maximum bytes of lines and modules that may have been left out.
     pub(crate) fn floor(&self) -> u64 {
         let cut = |full: bool, last: Option<u64>| last.filter(|_| full).unwrap_or(0);
         let lines = cut(self.lines.len() >= MAX_LINES, self.lines.last().map(MeasuredLine::bytes));
@@ -156,7 +156,7 @@ impl Measurement {
         floor(self.peak).max(lines).max(modules)
     }
 
-    /// A file of the user's working tree that ran where another checkout was meant to.
+    /// A file of the user's working tree that was run instead of the checkout's own.
     pub fn foreign_file(recording: &Recording, roots: &Roots) -> Option<String> {
         let lines = fullest_device(recording).map(|(track, device)| lines_at_peak(track, device));
         lines.into_iter().flatten().map(|line| line.file).find(|file| roots.is_of_other(file))

@@ -18,28 +18,28 @@ const UNNAMED: &str = "script";
 pub struct CiSettings {
     /// The scripts.
     pub scripts: Vec<ScriptSettings>,
-    /// GPUs of all scripts that name none.
+    /// GPUs of all scripts that do not name any.
     pub gpus: Vec<String>,
     /// Permitted growth.
     pub max_growth: Option<MaxGrowth>,
     /// Optimizer steps of each run.
     pub steps: Option<u64>,
-    /// The peak that is judged.
+    /// The peak that is compared.
     pub peak: JudgedPeak,
-    /// Folder of the baselines, relative to the settings' file.
+    /// Folder of the baselines, relative to the settings file.
     pub baselines: Option<PathBuf>,
-    /// Files and folders that git does not have, linked into the checkout of `--base`.
+    /// Files and folders outside git that are linked into the checkout of `--base`.
     pub link: Vec<PathBuf>,
 }
 
 /// A script: its command alone, or a table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScriptSettings {
-    /// Name in reports and of the baseline's file.
+    /// Name in reports, and of the baseline's file.
     pub name: Option<String>,
     /// The command.
     pub command: Vec<String>,
-    /// Working directory, relative to the settings' file.
+    /// Working directory, relative to the settings file.
     pub folder: PathBuf,
     /// GPUs.
     pub gpus: Vec<String>,
@@ -56,11 +56,11 @@ pub struct ScriptSettings {
 pub struct Script {
     /// Name.
     pub name: String,
-    /// GPU, as the settings have it: `NAME` or `NAME:N`.
+    /// GPU, as named in the settings: `NAME` or `NAME:N`.
     pub gpu: String,
     /// The command.
     pub command: Vec<String>,
-    /// Working directory, relative to the settings' file.
+    /// Working directory, relative to the settings file.
     pub folder: PathBuf,
     /// Permitted growth.
     pub max_growth: MaxGrowth,
@@ -71,16 +71,16 @@ pub struct Script {
 }
 
 impl CiSettings {
-    /// Folder of the baselines where the settings name none.
+    /// Default folder of the baselines.
     pub const BASELINES: &str = ".memfit/baselines";
 
-    /// Folder of the baselines, relative to the settings' file.
+    /// Folder of the baselines, relative to the settings file.
     pub fn baselines(&self) -> PathBuf {
         self.baselines.clone().unwrap_or_else(|| PathBuf::from(Self::BASELINES))
     }
 
-    /// Every script on every GPU; `gpu` is that of scripts for which no setting names one. An error says what
-    /// the settings lack.
+    /// Every script on every GPU; `gpu` applies to scripts for which no setting names one. The error names
+    /// what the settings lack.
     pub fn scripts(&self, gpu: Option<&str>) -> Result<Vec<Script>, String> {
         let mut found: Vec<Script> = Vec::new();
         for script in &self.scripts {
@@ -123,22 +123,22 @@ fn default_name(command: &[String]) -> String {
     name.or_else(|| module().cloned()).unwrap_or_else(|| UNNAMED.to_owned())
 }
 
-/// The peak whose growth is judged.
+/// The peak whose growth is compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JudgedPeak {
     /// Memory used on the device.
     #[default]
     Device,
-    /// Segments that the allocator holds.
+    /// Segments held by the allocator.
     Reserved,
     /// Tensors.
     Allocated,
 }
 
 impl JudgedPeak {
-    /// Its bytes.
-    pub const fn of(self, peak: &Peak) -> u64 {
+    /// Bytes.
+    pub const fn bytes_of(self, peak: &Peak) -> u64 {
         match self {
             Self::Device => peak.device,
             Self::Reserved => peak.reserved,
@@ -146,7 +146,7 @@ impl JudgedPeak {
         }
     }
 
-    /// Its name in settings and reports.
+    /// Name in settings and reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Device => "device",
@@ -166,8 +166,8 @@ pub enum MaxGrowth {
 }
 
 impl Default for MaxGrowth {
-    /// One percent: more than the step by which PyTorch's allocator takes memory (2 or 20 MiB) once a
-    /// training uses a few GiB, and less than any change that would matter for the batch.
+    /// One percent. With a few GiB, that is more than the granularity of PyTorch's allocator (2 or 20 MiB),
+    /// and less than any change that affects the largest batch.
     fn default() -> Self {
         Self::Share(0.01)
     }
@@ -212,7 +212,7 @@ impl<'de> Deserialize<'de> for MaxGrowth {
     }
 }
 
-/// A command: words, or one text that is split as a shell would.
+/// A command: a list of words, or one text that is split like in a shell.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Words(Vec<String>);
 
@@ -244,7 +244,7 @@ impl<'de> Deserialize<'de> for Words {
 
 const EMPTY: &str = "the command is empty";
 
-/// Splits a command at spaces, except within quotes; nothing is expanded.
+/// Splits a command at spaces outside quotes; nothing is expanded.
 fn split(text: &str) -> Result<Vec<String>, String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     let mut letters = text.chars();

@@ -1,4 +1,4 @@
-//! Command-line arguments as typed. Nothing here opens a file or looks anything up.
+//! Command-line arguments as typed. This module opens no file and looks nothing up.
 
 mod calibrate;
 mod cards;
@@ -113,7 +113,7 @@ pub(crate) enum Verb {
     Completions(CompletionsArgs),
 }
 
-/// Destination of an answer.
+/// Output of an answer.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct OutputArgs {
     /// Output format on standard output.
@@ -158,7 +158,7 @@ pub(crate) struct RunArgs {
     #[arg(long, short, value_name = "K")]
     pub(crate) steps: Option<u64>,
 
-    /// What has to run: only the steps, or also the script's evaluation and its largest batch.
+    /// What to run: only the steps, or also the script's evaluation and its largest batch.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) cover: Option<Cover>,
 
@@ -275,7 +275,7 @@ pub(crate) struct ViewArgs {
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
 
-    /// Write one HTML file, instead of serving the page on this machine and opening it.
+    /// Write one HTML file instead of serving the page on this machine and opening it.
     #[arg(long, short, value_name = "FILE.html", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
 
@@ -299,7 +299,7 @@ pub(crate) struct ViewArgs {
     #[arg(long, conflicts_with = "output")]
     pub(crate) no_browser: bool,
 
-    /// Serve on this port [default: one that is free].
+    /// Serve on this port [default: a free port].
     #[arg(long, value_name = "PORT", conflicts_with = "output")]
     pub(crate) port: Option<u16>,
 }
@@ -334,7 +334,7 @@ pub(crate) struct CompletionsArgs {
     pub(crate) shell: Completions,
 }
 
-/// What completions can be had for.
+/// Targets of `memfit completions`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Completions {
     Bash,
@@ -346,7 +346,7 @@ pub(crate) enum Completions {
     Man,
 }
 
-/// Coverage that an answer needs.
+/// Parts of the script that have to run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Cover {
@@ -380,7 +380,7 @@ impl From<Clock> for ClockMode {
     }
 }
 
-/// Effect of the host's computing on the clock.
+/// Advance of the clock by the host's computing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum HostClock {
@@ -400,17 +400,17 @@ impl From<HostClock> for HostTime {
     }
 }
 
-/// A GPU by name, and how many of them.
+/// A GPU by name, and the number of GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct GpuChoice {
-    /// As it was typed.
+    /// Name, as typed.
     pub(crate) name: String,
     /// At least one.
     pub(crate) count: u32,
 }
 
-/// The most GPUs that one machine may have.
+/// Maximum GPUs of one machine.
 const MAX_GPUS: u32 = 16;
 
 impl FromStr for GpuChoice {

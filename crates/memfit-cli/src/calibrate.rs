@@ -1,7 +1,7 @@
-//! One calibration: starts the interpreter that has torch, looks at the GPU from outside at each of its
-//! stages, and makes of both what a GPU of this machine has and does.
+//! One calibration: starts an interpreter with torch, reads the GPU's memory use at each of its stages, and
+//! combines both into the measured figures of this machine's GPU.
 //!
-//! [`child`] talks to the measuring process, [`conclude`] makes figures of what it said, [`store`] keeps them
+//! [`child`] communicates with the measuring process, [`conclude`] computes the figures, [`store`] saves them
 //! for this machine.
 
 mod child;
@@ -16,7 +16,7 @@ use self::child::Measuring;
 use self::conclude::Seen;
 use crate::{CliError, Printer};
 
-/// More GPUs than these talk over links that the first ones share.
+/// Maximum number of GPUs measured together: further ones would use links that the first ones already use.
 const MAX_RANKS: u32 = 8;
 
 /// A GPU that was measured.
@@ -28,7 +28,7 @@ pub(crate) struct Measured {
     pub(crate) known: Device,
 }
 
-/// Measures the GPU that this process sees.
+/// Measures the first visible GPU.
 pub(crate) fn perform(
     python: Option<&std::path::Path>,
     catalogue: &Catalogue,
@@ -42,7 +42,7 @@ pub(crate) fn perform(
     let interpreter = preflight::interpreter(&command.program)?;
     preflight::torch(&interpreter)?;
 
-    // Within a run of memfit's the GPU may be one of its own.
+    // Within a memfit run, the GPU may be a virtual one.
     let run = RunDir::from_env().and_then(|run_dir| Setup::read(&run_dir).ok());
     let mut seen = Seen::nothing(run.is_some_and(|setup| !setup.cards.is_empty()));
     printer.remark("measuring the GPU; nothing else should run on it (one to two minutes)");

@@ -1,4 +1,4 @@
-//! The pages of causes, which are wherever the command is.
+//! The pages of causes, which are embedded in the command.
 
 use memfit_vocabulary::Cause;
 
@@ -8,7 +8,7 @@ macro_rules! page {
     };
 }
 
-/// The page of a cause; empty for none.
+/// The page of a cause; empty if there is none.
 pub(crate) const fn page(cause: Cause) -> &'static str {
     match cause {
         Cause::None => "",

@@ -1,4 +1,4 @@
-//! The verbs, one file each: from what was typed to an answer.
+//! The verbs, one file each: they compute the answer from the arguments.
 
 mod calibrate;
 mod cards;
@@ -55,12 +55,12 @@ use crate::printer::{Printer, to_json};
 use crate::settings::Settings;
 use crate::{CliError, Hint as _};
 
-/// The catalogue with the user's own GPUs, and with what was measured on this machine.
+/// The catalogue with the user's own GPUs and this machine's calibrations.
 fn catalogue(named: Option<&Path>, settings: &Settings) -> Result<Catalogue, CliError> {
     calibrated_catalogue(named, None, settings)
 }
 
-/// The same, with a calibration from a file before those of this machine.
+/// The same; a calibration from a file takes precedence over this machine's.
 fn calibrated_catalogue(
     named: Option<&Path>,
     calibration: Option<&Path>,
@@ -72,7 +72,7 @@ fn calibrated_catalogue(
     Ok(catalogue)
 }
 
-/// The catalogue as it is written, with the user's own GPUs where there are any.
+/// The uncalibrated catalogue, with the user's own GPUs if there are any.
 fn plain_catalogue(named: Option<&Path>, settings: &Settings) -> Result<Catalogue, CliError> {
     let file = named.or(settings.catalogue.as_deref());
     Ok(match file {
@@ -86,7 +86,7 @@ fn seconds_since(started: Instant) -> f64 {
     (started.elapsed().as_secs_f64() * 1000.0).round() / 1000.0
 }
 
-/// The error with its causes, as a report has it.
+/// Converts an error with its causes to a report's problem.
 fn problem(error: &CliError) -> Problem {
     let mut message = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -97,7 +97,7 @@ fn problem(error: &CliError) -> Problem {
     Problem { message, ..brief_problem(error) }
 }
 
-/// The error without its causes, as a report has it.
+/// Converts an error without its causes to a report's problem.
 fn brief_problem(error: &CliError) -> Problem {
     let hints = error.hints();
     Problem {
@@ -107,8 +107,7 @@ fn brief_problem(error: &CliError) -> Problem {
     }
 }
 
-/// Ends a verb: gives its report, and returns the error for which there is none, or with which it could not
-/// be given.
+/// Ends a verb: prints its report. Returns the error if there is no report, or if printing fails.
 fn conclude(
     found: Result<(), CliError>,
     report: &impl Serialize,
@@ -120,7 +119,7 @@ fn conclude(
 ) -> Result<(), CliError> {
     let text_alone = out.format.or(settings.format).unwrap_or_default() == Format::Text;
     match &found {
-        // For people an error is enough; programs get a document in any case.
+        // For people, the error is enough; programs always get a document.
         Err(_) if text_alone && out.json.is_none() => {}
         Err(_) => answer_shared(report, confidential, String::new, out, settings, printer)?,
         Ok(()) => answer_shared(report, confidential, text, out, settings, printer)?,
@@ -128,8 +127,7 @@ fn conclude(
     found
 }
 
-/// Gives the answer in the form that was asked for; `confidential` leaves the user's names out of what a
-/// program gets.
+/// Prints the answer in the requested form; `confidential` removes the user's names from JSON.
 fn answer_shared(
     value: &impl Serialize,
     confidential: bool,
@@ -144,7 +142,7 @@ fn answer_shared(
     answer(value, text, out, settings, printer)
 }
 
-/// Gives the answer in the form that was asked for.
+/// Prints the answer in the requested form.
 fn answer(
     value: &impl Serialize,
     text: impl FnOnce() -> String,

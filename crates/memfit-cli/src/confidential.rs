@@ -1,14 +1,15 @@
-//! Answers without the user's names: for whoever they are shared with.
+//! Removes the user's names from answers, so that they can be shared.
 
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::CliError;
 
-/// The text in the place of what is left out.
+/// Text that replaces removed text.
 const LEFT_OUT: &str = "(confidential)";
 
-/// `true` if the text under a key, in the object or list of another key, is memfit's or PyTorch's own.
+/// Returns `true` if the text under a key, in the object or list of another key, comes from memfit or
+/// PyTorch.
 fn is_nobodys(within: &str, key: &str) -> bool {
     match key {
         "schema" | "verdict" | "kind" | "phase" | "category" | "cause" | "label" | "lever" | "id"
@@ -22,20 +23,20 @@ fn is_nobodys(within: &str, key: &str) -> bool {
     }
 }
 
-/// The document of an answer without the command, paths, lines, messages, and the names of functions and
-/// modules: only words that are known to be nobody's stay.
+/// The JSON of an answer without the command, paths, lines, messages, and the names of functions and modules.
+/// Only texts known to come from memfit or PyTorch are kept.
 pub(crate) fn redacted(value: &impl Serialize) -> Result<Value, CliError> {
     let mut value = serde_json::to_value(value).map_err(CliError::Json)?;
     redact(&mut value, "");
     Ok(value)
 }
 
-/// `key` is the key of the value; what is in a list has that of the list.
+/// `key` is the key of the value; elements of a list have the key of the list.
 fn redact(value: &mut Value, key: &str) {
     match value {
         Value::String(text) => LEFT_OUT.clone_into(text),
         Value::Array(values) => {
-            // What a command was, not even how many words it had.
+            // The command is removed completely, including the number of its words.
             values.retain(|value| !value.is_string());
             for value in values {
                 redact(value, key);

@@ -1,4 +1,4 @@
-//! Errors before there is an answer, with hints for the user.
+//! Errors that prevent an answer, with hints for the user.
 
 use std::path::{Path, PathBuf};
 
@@ -8,13 +8,13 @@ use memfit_explain::{ExplainError, NoMatchingBlocks};
 use memfit_recording::OpenError;
 use memfit_run::RunError;
 
-/// Advice that goes with an error.
+/// Errors with advice.
 pub trait Hint {
     /// Hints for the user, one sentence each.
     fn hints(&self) -> Vec<String>;
 }
 
-/// Why the command could not answer.
+/// Reason why the command has no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CliError {
@@ -27,13 +27,13 @@ pub enum CliError {
     /// A rule that does not exist.
     #[error(transparent)]
     Rule(#[from] memfit_lint::ConfigError),
-    /// Source could not be read.
+    /// A source file could not be read.
     #[error(transparent)]
     Check(#[from] memfit_lint::Error),
-    /// The editor and the server parted badly.
+    /// The connection between the editor and the server failed.
     #[error(transparent)]
     Server(#[from] memfit_server::ServerError),
-    /// No file is there to check.
+    /// There is no file to check.
     #[error("there is no Python in {}", paths.iter().map(|path| format!("`{}`", path.display())).collect::<Vec<_>>().join(", "))]
     NothingToCheck {
         /// The named paths.
@@ -42,13 +42,13 @@ pub enum CliError {
     /// The answer could not be written to standard output.
     #[error("the answer could not be written to standard output")]
     Output(#[source] std::io::Error),
-    /// A script could not be run on the GPUs.
+    /// The script could not be run on the GPUs.
     #[error(transparent)]
     Arguments(#[from] memfit_cards::ArgumentsError),
-    /// The price file cannot be used.
+    /// The price file could not be used.
     #[error(transparent)]
     Prices(#[from] memfit_cards::PricesError),
-    /// No GPU of the catalogue is as was asked.
+    /// No GPU of the catalogue matches the filters.
     #[error("no GPU of the catalogue is of that kind and size")]
     NoCardLeft,
     /// `--gpu NAME:N` of `memfit cards`.
@@ -62,16 +62,16 @@ pub enum CliError {
     /// `--gpu local` of `memfit cards`.
     #[error("only virtual GPUs are compared, and `local` is a real one")]
     CardsOfLocal,
-    /// Epochs were asked for, and their length is not known.
+    /// Epochs were requested, but the length of an epoch is unknown.
     #[error("the length of an epoch is not known: the script's data set cannot count its samples")]
     UnknownEpoch,
     /// No GPU was named.
     #[error("no GPU was named")]
     NoGpu,
-    /// The catalogue has no such GPU, or is broken.
+    /// The catalogue has no such GPU, or is invalid.
     #[error(transparent)]
     Catalogue(#[from] CatalogueError),
-    /// A real GPU cannot be given another amount of memory.
+    /// The memory size of a real GPU cannot be changed.
     #[error("`--memory` is for virtual GPUs; a real one has what it has")]
     MemoryOfLocal,
     /// There is no GPU to measure.
@@ -80,38 +80,38 @@ pub enum CliError {
     /// The measuring process failed.
     #[error("measuring the GPU failed: {said}")]
     Measuring {
-        /// Its last output.
+        /// Last output.
         said: String,
     },
-    /// A real GPU that the catalogue does not have.
+    /// A real GPU that is not in the catalogue.
     #[error("the GPU `{name}` is not in the catalogue")]
     UnknownCard {
         /// The driver's name for it.
         name: String,
     },
-    /// A GPU that was never measured here.
+    /// A GPU without a stored calibration.
     #[error("nothing was measured on this machine{}", name.as_ref().map_or(String::new(), |name| format!(" of `{name}`")))]
     NotCalibrated {
-        /// The GPU that was asked for.
+        /// The requested GPU.
         name: Option<String>,
     },
-    /// A file that holds no calibration.
+    /// The file does not contain a calibration.
     #[error("`{}` is no calibration: {why}", path.display())]
     BrokenCalibration {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// Nobody knows where this user's settings are.
+    /// The location of this user's settings is unknown.
     #[error("there is no folder to keep a calibration in: neither XDG_CONFIG_HOME nor HOME is set")]
     NoHome,
-    /// Settings that cannot be understood.
+    /// Invalid settings.
     #[error("the settings in `{}` cannot be understood", file.display())]
     Settings {
         /// The file.
         file: PathBuf,
-        /// Why, with the line.
+        /// Reason, with the line.
         source: Box<toml::de::Error>,
     },
     /// A setting that does not exist.
@@ -121,7 +121,7 @@ pub enum CliError {
         file: PathBuf,
         /// The key.
         key: String,
-        /// The key that was probably meant.
+        /// The most similar setting, if there is one.
         suggestion: Option<String>,
     },
     /// A file or a folder could not be used.
@@ -131,58 +131,58 @@ pub enum CliError {
         what: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: std::io::Error,
     },
-    /// A file that holds no allocator's trace.
+    /// The file does not contain an allocator trace.
     #[error("`{}` holds no trace that can be replayed", path.display())]
     NothingToReplay {
         /// The file.
         path: PathBuf,
     },
-    /// Allocator settings that PyTorch would refuse.
+    /// Allocator settings that PyTorch would reject.
     #[error("`--alloc-conf`: {0}")]
     AllocConf(#[from] SettingsError),
-    /// A rank that a recording has nothing of.
+    /// The recording does not contain this rank.
     #[error("the recording has no data for rank {rank}")]
     NoRankThere {
         /// The rank.
         rank: u32,
-        /// Ranks that the recording has.
+        /// Ranks in the recording.
         ranks: Vec<u32>,
     },
     /// A requested change is not in the recording.
     #[error(transparent)]
     NoMatchingBlocks(#[from] NoMatchingBlocks),
-    /// A file that is none of those that memfit knows, or a damaged one.
+    /// The file has an unknown format or is damaged.
     #[error("`{}` cannot be read", path.display())]
     Unopenable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         source: Box<OpenError>,
     },
-    /// A recording in which nothing happened.
+    /// The recording has no events.
     #[error("`{}` has no memory events{}", path.display(), device.map_or(String::new(), |device| format!(" of device {device}")))]
     NothingToShow {
         /// The file.
         path: PathBuf,
-        /// The only device that was asked for.
+        /// The requested device.
         device: Option<u8>,
     },
-    /// A text where a recording is needed.
+    /// The file is a text, but a recording is needed.
     #[error("`{}` is a text with out-of-memory errors, and no recording", path.display())]
     OnlyTexts {
         /// The file.
         path: PathBuf,
     },
-    /// A file to write whose ending says nothing.
+    /// The extension of the output file is unknown.
     #[error("the file extension of `{}` names no known format", path.display())]
     UnknownOutputFormat {
         /// The file.
         path: PathBuf,
     },
-    /// A file to write that is there.
+    /// The output file exists.
     #[error("`{}` is there already", path.display())]
     OutputExists {
         /// The file.
@@ -199,10 +199,10 @@ pub enum CliError {
         /// Cause.
         source: std::io::Error,
     },
-    /// Images that cannot be looked at.
+    /// Images could not be read.
     #[error(transparent)]
     Data(#[from] memfit_loader::LoaderError),
-    /// More than one folder of images.
+    /// More than one image folder was named.
     #[error("several paths must all be tar shards; otherwise name one folder")]
     SeveralFolders,
     /// There is nothing to watch.
@@ -211,81 +211,81 @@ pub enum CliError {
         None => "no memfit run is in progress on this machine".to_owned(),
     })]
     NothingToWatch {
-        /// The process that was named.
+        /// The named process.
         pid: Option<u32>,
     },
     /// A plan could not be read or written.
     #[error(transparent)]
     Plan(#[from] memfit_plan::PlanError),
-    /// A plan that cannot be launched.
+    /// The plan cannot be launched.
     #[error(transparent)]
     Launch(#[from] memfit_plan::LaunchError),
-    /// A command for several machines without the first one's name.
+    /// The command for several machines requires the name of the first one.
     #[error("the plan is for several machines, and {variable} is not set")]
     LaunchNeeds {
         /// Environment variable.
         variable: &'static str,
     },
-    /// Links that do not suit the GPUs.
+    /// The links do not match the GPUs.
     #[error(transparent)]
     Link(#[from] memfit_devices::LinkError),
-    /// A script that fails whatever the GPU.
+    /// The script fails on every GPU.
     #[error("no plan can be made for this script: {why}")]
     NothingToPlan {
-        /// Why.
+        /// Reason.
         why: String,
         /// Advice.
         hint: String,
     },
-    /// A script without a training that could be made smaller.
+    /// The script has no training whose model could be made smaller.
     #[error("nothing can be measured for this script: {why}")]
     NothingToShrink {
-        /// Why.
+        /// Reason.
         why: String,
         /// Advice.
         hint: String,
     },
-    /// Smaller models on the real GPU.
+    /// `memfit shrink` does not run on the real GPU.
     #[error("`memfit shrink` measures on a virtual GPU")]
     ShrinkForLocal,
-    /// A plan of which it cannot be told whether it fits.
+    /// It is unknown whether the plan fits.
     #[error("cannot tell if the plan fits: {}", .0.message)]
     PlanUnsettled(memfit_report::wire::Problem),
-    /// A plan for the real GPU.
+    /// `memfit plan` does not run on the real GPU.
     #[error("`memfit plan` tries plans on a virtual GPU")]
     PlanForLocal,
     /// There are no settings for `memfit ci`.
     #[error("no pyproject.toml from here upwards has a [tool.memfit.ci]")]
     NoCiSettings,
-    /// Settings of `memfit ci` that name nothing to run.
+    /// The settings of `memfit ci` list no script.
     #[error("[tool.memfit.ci] in `{}`: {why}", file.display())]
     CiSettings {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// Baselines are of virtual GPUs.
+    /// `memfit ci` does not run on the real GPU.
     #[error("`memfit ci` measures on virtual GPUs, which are the same on every machine")]
     CiForLocal,
     /// A commit could not be checked out.
     #[error(transparent)]
     Checkout(#[from] memfit_run::CheckoutError),
-    /// A file that holds no baseline.
+    /// The file does not contain a baseline.
     #[error("the baseline `{}` cannot be read", file.display())]
     Baseline {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// Reason.
         source: memfit_ci::BaselineError,
     },
-    /// The base ran source of the working tree.
+    /// The base's run imported source of the working tree.
     #[error("it imported `{}`, which is the working tree's and not the commit's", file.display())]
     ForeignSource {
         /// The file.
         file: PathBuf,
     },
-    /// A loader is measured beside a virtual GPU.
+    /// `memfit data --loader` does not run on the real GPU.
     #[error("`memfit data --loader` runs a few steps on a virtual GPU, not on this machine's")]
     LoaderForLocal,
     /// An answer could not be written as JSON.
@@ -294,7 +294,7 @@ pub enum CliError {
 }
 
 impl CliError {
-    /// Makes an error of what the operating system said about a file; for `map_err`.
+    /// Returns a closure for `map_err` that attaches the operation and the path to an I/O error.
     pub fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { what, path, source }
@@ -410,7 +410,7 @@ impl Hint for CliError {
             ],
             Self::NotCalibrated { .. } => vec!["`memfit calibrate` measures the GPU of this machine".to_owned()],
             Self::BrokenCalibration { .. } => {
-                vec!["`memfit calibrate --forget` removes what is kept; `memfit calibrate` measures again".to_owned()]
+                vec!["`memfit calibrate --forget` removes the stored calibration; `memfit calibrate` measures again".to_owned()]
             }
             Self::NoHome => vec!["`--output FILE` writes it to a file".to_owned()],
             Self::Settings { .. } => vec!["`--isolated` ignores the settings".to_owned()],
@@ -435,7 +435,7 @@ impl Hint for CliError {
                 vec![format!("it has something of {}", known.join(", "))]
             }
             Self::NoMatchingBlocks(error) if error.known.is_empty() => vec![
-                "the recording says nothing of that kind: `memfit run -o FILE.memfit` keeps lines, categories and modules".to_owned(),
+                "the recording lacks that information: `memfit run -o FILE.memfit` records lines, categories and modules".to_owned(),
             ],
             Self::NoMatchingBlocks(error) => {
                 let known: Vec<String> = error.known.iter().map(|name| format!("`{name}`")).collect();
@@ -474,7 +474,7 @@ impl Hint for CliError {
             ],
             Self::CiForLocal => vec!["name a GPU of `memfit gpus`".to_owned()],
             Self::Checkout(error) => error.hint().into_iter().collect(),
-            Self::Baseline { .. } => vec!["`memfit ci --accept` writes it anew".to_owned()],
+            Self::Baseline { .. } => vec!["`memfit ci --accept` writes it again".to_owned()],
             Self::ForeignSource { .. } => vec![
                 "a package that is installed in editable mode is found there; let both sides import their own with a relative path: `PYTHONPATH=src memfit ci --base …`".to_owned(),
             ],
@@ -490,7 +490,7 @@ impl Hint for CliError {
     }
 }
 
-/// Advice on a file that is no recording, snapshot, trace or log.
+/// Advice for a file that is not a recording, snapshot, trace or log.
 fn unreadable(path: &Path, error: &OpenError) -> Vec<String> {
     let no_memory = matches!(error, OpenError::NoError { .. } | OpenError::Unknown | OpenError::Empty);
     match path.extension().and_then(std::ffi::OsStr::to_str) {

@@ -6,7 +6,7 @@ use memfit_recording::Source;
 
 use crate::CliError;
 
-/// Reads a file, or standard input where it is called `-`. What could not be read of it is told beside it.
+/// Reads a file, or standard input for `-`. Unreadable parts are returned as problems.
 pub(crate) fn read(path: &Path) -> Result<(Source, Vec<String>), CliError> {
     let unreadable = |source| CliError::Unopenable { path: path.to_owned(), source: Box::new(source) };
     let (source, problems) = memfit_recording::open(path).map_err(unreadable)?;

@@ -1,8 +1,8 @@
 //! The command `memfit`: arguments, dispatch and output.
 //!
-//! Owns what a user types ([`args`](mod@args)), the settings files, the exit status and all output (one
-//! [`Printer`]). It must not know how a script is run, how memory is simulated or analysed, or how a report
-//! looks: it asks the crates that know, and hands a wire type to a renderer.
+//! Owns the arguments ([`args`](mod@args)), the settings files, the exit status and all output (one
+//! [`Printer`]). It does not know how a script is run, how memory is simulated or analysed, or how a report
+//! is rendered: it calls the crates that do, and passes wire types to renderers.
 
 mod args;
 mod calibrate;
@@ -36,9 +36,9 @@ pub enum Exit {
     Good,
     /// The answer is bad news.
     BadNews,
-    /// The question could not be answered.
+    /// There is no answer.
     NoAnswer,
-    /// The exit status of a command that was run for the user.
+    /// The exit status of a command run on behalf of the user.
     Command(u8),
 }
 
@@ -64,7 +64,7 @@ impl From<Verdict> for Exit {
     }
 }
 
-/// Runs the command with these arguments, the first of which is the program's name.
+/// Runs the command with these arguments; the first is the program's name.
 pub fn main(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit {
     let exit = answer(arguments, home);
     match printer::lost_answer() {
@@ -79,7 +79,7 @@ fn answer(arguments: impl IntoIterator<Item = OsString>, home: &Home) -> Exit {
         Err(error) => return Printer::new(Colour::Auto, false).usage(&error),
     };
     let printer = Printer::new(args.color, args.quiet);
-    // An editor's server asks for the settings of each file, and tells the editor what is wrong with them.
+    // An editor's server loads the settings of each file, and reports their errors to the editor.
     let isolated = args.isolated || matches!(args.verb, Verb::Server);
     let settings = match Settings::load(isolated) {
         Ok(settings) => settings,

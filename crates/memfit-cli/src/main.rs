@@ -1,6 +1,6 @@
 //! The stand-alone command `memfit`.
 //!
-//! Owns nothing: it hands its arguments to the library and ends with the status that comes back.
+//! Owns nothing: it passes its arguments to the library and exits with the returned status.
 
 use std::process::ExitCode;
 

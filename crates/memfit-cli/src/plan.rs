@@ -22,14 +22,14 @@ use crate::printer::ProgressLine;
 use crate::request::{lever_setups, parallel_setup};
 use crate::{CliError, Printer};
 
-/// Steps of a try: the first makes the optimizer's state, the second's time is that of a step, and the third,
-/// which has one piece more where only some are run, tells the time of a piece.
+/// Steps of a trial. The first creates the optimizer state. The second gives the time of a step. If only some
+/// micro-batches are run, the third has one more of them, which gives the time of a micro-batch.
 const STEPS: u64 = 3;
 
 /// Processes of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
-    /// The first, which stands for all.
+    /// The first, on behalf of all.
     First,
     /// One rank of a training that memfit spreads.
     Rank(u32),
@@ -37,12 +37,12 @@ enum Who {
     All,
 }
 
-/// Facts of a trial beside its outcome.
+/// Further facts about a trial.
 struct Seen {
     candidate: Candidate,
     on_card: bool,
     at_peak: Option<AtPeak>,
-    /// `true` if it fits only as long as values that nobody computed decide nothing.
+    /// `true` if it fits only provided that values which were not computed have no effect.
     hangs_on_numbers: bool,
 }
 
@@ -55,15 +55,15 @@ pub(crate) struct Tries<'a> {
     infers: bool,
     batch: Option<u64>,
     names: Vec<String>,
-    /// Processes, and GPUs that they used, in the unchanged script.
+    /// Processes of the unchanged script, and the GPUs that they used.
     ranks_seen: usize,
     progress: ProgressLine,
     interrupt: Interrupt,
     seen: Vec<Seen>,
-    /// Outcomes of earlier searches, so that a further search runs only what is new.
+    /// Outcomes of earlier searches, so that a further search runs only new candidates.
     known: Vec<(Candidate, Room, Outcome)>,
     count: u64,
-    /// `true` once a trial that ran was reported as not counting.
+    /// `true` once a trial that ran was reported as inconclusive.
     doubted: bool,
     /// `torch.__version__`.
     pub(crate) torch: Option<String>,
@@ -103,10 +103,10 @@ impl<'a> Tries<'a> {
         self.rehearsal.stands_for()
     }
 
-    /// From now on tries are of all processes.
+    /// From now on, trials run all processes.
     pub(crate) fn run_all(&mut self) {
         self.rehearsal.run_all();
-        // What one process came to is not what all of them come to.
+        // The outcomes with one process do not apply to all of them.
         self.known.clear();
     }
 
@@ -115,7 +115,7 @@ impl<'a> Tries<'a> {
         self.tried(candidate, Room::Budget, Who::All)
     }
 
-    /// `true` if the script, which was run unchanged, is one process that uses one GPU.
+    /// `true` if the unchanged script is one process that uses one GPU.
     pub(crate) const fn is_plain(&self) -> bool {
         self.ranks_seen == 1
     }
@@ -134,8 +134,8 @@ impl<'a> Tries<'a> {
         self.seen.iter().rev().find(|seen| seen.candidate == *candidate && seen.on_card == on_card)
     }
 
-    /// Why it cannot be told whether a candidate fits that went through on the GPU, if so: what it allocates
-    /// depends on numbers that nobody computed. It is run again only where it read some.
+    /// Reason why it is unknown whether a candidate fits although it ran on the GPU: its allocations depend
+    /// on numbers that were not computed. Runs it again only if it read such numbers.
     pub(crate) fn unsettled(&mut self, candidate: &Candidate) -> Result<Option<Problem>, CliError> {
         if !self.last(candidate, true).is_some_and(|seen| seen.hangs_on_numbers) {
             return Ok(None);
@@ -148,7 +148,7 @@ impl<'a> Tries<'a> {
         Ok(report.problem.filter(|_| report.verdict != Verdict::Fits))
     }
 
-    /// The report on a run, with more runs where it depends on numbers that nobody computed.
+    /// The report on a run, with further runs if it depends on numbers that were not computed.
     fn run_settled(&mut self, request: &Request) -> Result<RunReport, CliError> {
         let mut outcome = self.rehearsal.run(request)?;
         self.rehearsal.test_numbers(request, &Changes::default(), false, &mut outcome)?;
@@ -171,11 +171,11 @@ impl<'a> Tries<'a> {
             card => card,
         };
         let share = parallel.zip(self.batch).map(|(parallel, batch)| parallel.share(batch));
-        // A script that makes its batches itself is told its share of them.
-        let told = share.filter(|_| !self.names.is_empty());
+        // A script that creates its batches itself gets its share as the batch size.
+        let own_share = share.filter(|_| !self.names.is_empty());
         let planned = Planned {
             parallel: parallel.map(|parallel| parallel_setup(&parallel, rank, per_machine)),
-            micro_batch: candidate.micro_batch.or(told),
+            micro_batch: candidate.micro_batch.or(own_share),
             batch: self.batch,
             by_name: !self.names.is_empty(),
             accumulate: candidate.accumulate,
@@ -186,12 +186,12 @@ impl<'a> Tries<'a> {
             measure: true,
             ..Planned::default()
         };
-        // Without steps every piece is a pass of its own.
+        // Without optimizer steps, every micro-batch is a separate pass.
         let planned = if self.infers { planned } else { planned.limited() };
         Request { card, planned: Some(planned), steps: STEPS, ..self.request.clone() }
     }
 
-    /// The request for a run of a changed script, on a GPU with what a plan may take.
+    /// The request for a run of a changed script, with the memory that a plan may use.
     fn of_change(&self) -> Request {
         Request { card: self.card(Room::Budget), planned: None, ..self.request.clone() }
     }
@@ -256,19 +256,19 @@ impl Tries<'_> {
         let report = report(&request, &outcome);
         self.torch = self.torch.take().or_else(|| report.torch.clone());
         let as_is = *candidate == Candidate::as_is();
-        // Memory may run out in a library that says so in words of its own, as NCCL does: with memory without
-        // end it does not.
+        // Memory may run out in a library that raises its own error, such as NCCL. With unlimited memory it
+        // does not.
         if as_is && room == Room::Boundless && report.verdict == Verdict::Error {
             return Err(unplannable(&report));
         }
         let fullest = outcome.facts.fullest();
         let mut training = fullest.and_then(|rank| rank.training.as_ref()).map(training);
-        if let Some(told) =
-            fullest.and_then(|rank| rank.training.as_ref()).filter(|told| !told.sampled.is_empty())
+        if let Some(sampled) =
+            fullest.and_then(|rank| rank.training.as_ref()).filter(|sampled| !sampled.sampled.is_empty())
         {
             let note = format!(
                 "the data set's items differ in size: each candidate ran with batches of the largest items, so memory and time are those of the worst case ({})",
-                told.sampled
+                sampled.sampled
             );
             if !self.notes.contains(&note) {
                 self.notes.push(note);
@@ -285,7 +285,7 @@ impl Tries<'_> {
             self.names.clone_from(&training.names);
         }
         if let (Some(training), Some(batch)) = (&mut training, self.batch) {
-            // Where the script makes its batches itself, smaller ones are what it says they are.
+            // If the script creates its batches itself, it determines the size of smaller ones.
             training.batch = batch;
             training.names.clone_from(&self.names);
         }
@@ -300,7 +300,7 @@ impl Tries<'_> {
         let doubt = doubt(room, &report);
         let fits = report.verdict == Verdict::Fits
             || completed && report.verdict == Verdict::Unknown && doubt.is_none();
-        // Where memory ran out, or might have, nothing else is said to be wrong.
+        // If memory ran out, or may have, no other problem is reported.
         let short = doubt.is_some() || outcome.facts.oom.is_some() || report.verdict == Verdict::Oom;
         if let Some(doubt) = doubt.filter(|_| completed && !self.doubted) {
             self.doubted = true;
@@ -324,7 +324,7 @@ impl Tries<'_> {
             refused.push((Lever::Shard.name().to_owned(), why.to_owned()));
         }
         let peak = report.peak;
-        // A batch takes as long as all of its passes.
+        // The time of a batch is that of all its passes.
         let passes = if self.infers { candidate.pieces as f64 } else { 1.0 };
         let of_batch = |milliseconds: Option<f64>| milliseconds.map(|milliseconds| milliseconds * passes);
         let recovered = fits && outcome.facts.oom.is_some();
@@ -356,7 +356,7 @@ impl Tries<'_> {
     }
 }
 
-/// Work of the GPU in a step, by what limits it.
+/// GPU work in a step, by the resource that limits it.
 fn busy(report: &RunReport) -> Busy {
     let mut busy = Busy::default();
     for (kind, milliseconds) in &report.time.busy_ms {
@@ -370,8 +370,8 @@ fn busy(report: &RunReport) -> Busy {
     busy
 }
 
-/// Why a run that went through on the GPU does not count: with so little to spare, its verdict would be that
-/// it cannot be told.
+/// Reason why a run that succeeded on the GPU is inconclusive: with so little free memory, its verdict would
+/// be `unknown`.
 fn doubt(room: Room, report: &RunReport) -> Option<String> {
     let problem =
         report.problem.as_ref().filter(|_| room == Room::Budget && report.verdict == Verdict::Unknown)?;
@@ -382,60 +382,60 @@ fn doubt(room: Room, report: &RunReport) -> Option<String> {
     })
 }
 
-/// A sentence within another one.
+/// Formats a sentence for use within another one.
 fn lower(sentence: &str) -> String {
     let mut letters = sentence.chars();
     letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
 }
 
-/// The facts about a training, from the message that has them.
-pub(crate) fn training(told: &memfit_channel::message::Training) -> Training {
+/// The facts about a training from the message that contains them.
+pub(crate) fn training(message: &memfit_channel::message::Training) -> Training {
     Training {
-        batch: told.batch,
-        names: told.names.clone(),
-        models: told.models.clone(),
-        own_accumulation: told.batches.checked_div(told.steps).unwrap_or(1).max(1),
-        couples_samples: told.couples_samples,
-        parts: match told.undivided.as_deref() {
+        batch: message.batch,
+        names: message.names.clone(),
+        models: message.models.clone(),
+        own_accumulation: message.batches.checked_div(message.steps).unwrap_or(1).max(1),
+        couples_samples: message.couples_samples,
+        parts: match message.undivided.as_deref() {
             Some("") => Parts::TrainAsWhole,
             Some(why) => Parts::Unverified(why.to_owned()),
             None => Parts::Unseen,
         },
-        convolves: told.convolves,
-        classes: told.classes,
-        explicit_attention: told.explicit_attention,
-        alternates: told.alternates,
-        backwards: told.backwards,
-        ignores: told.ignores,
-        compiled: told.compiled,
-        draws: told.draws,
-        reduced: told.autocast || told.half,
-        half: told.half,
-        replicated: told.replicated,
-        state: told.state,
-        trained: told.trained,
-        optimizes: !told.optimizers.is_empty(),
-        fusible: told.fusible && !told.fused,
-        foreach: !told.optimizers.is_empty() && !told.fused && !told.foreach_off,
-        clips: told.clips,
-        framework: Framework::from_name(&told.framework),
-        lengths: told.lengths.clone(),
-        parameters: told.parameters,
-        linears: told.linears,
-        pretrained: told.pretrained,
-        cached: told.cached,
-        tokens: told.tokens,
-        pictures: told.pictures,
-        sequence: told.sequence,
-        processes: told.processes.max(1),
-        loading: told.loading.map(|told| Loading {
-            workers: told.workers,
-            pinned: told.pinned,
-            item_ns: told.item_ns,
-            item_bytes: told.item_bytes,
-            items: told.items,
+        convolves: message.convolves,
+        classes: message.classes,
+        explicit_attention: message.explicit_attention,
+        alternates: message.alternates,
+        backwards: message.backwards,
+        ignores: message.ignores,
+        compiled: message.compiled,
+        draws: message.draws,
+        reduced: message.autocast || message.half,
+        half: message.half,
+        replicated: message.replicated,
+        state: message.state,
+        trained: message.trained,
+        optimizes: !message.optimizers.is_empty(),
+        fusible: message.fusible && !message.fused,
+        foreach: !message.optimizers.is_empty() && !message.fused && !message.foreach_off,
+        clips: message.clips,
+        framework: Framework::from_name(&message.framework),
+        lengths: message.lengths.clone(),
+        parameters: message.parameters,
+        linears: message.linears,
+        pretrained: message.pretrained,
+        cached: message.cached,
+        tokens: message.tokens,
+        pictures: message.pictures,
+        sequence: message.sequence,
+        processes: message.processes.max(1),
+        loading: message.loading.map(|loading| Loading {
+            workers: loading.workers,
+            pinned: loading.pinned,
+            item_ns: loading.item_ns,
+            item_bytes: loading.item_bytes,
+            items: loading.items,
         }),
-        blocks: told
+        blocks: message
             .blocks
             .iter()
             .map(|block| Measured {
@@ -460,7 +460,7 @@ fn unplannable(report: &RunReport) -> CliError {
     }
 }
 
-/// The smallest GPU of the catalogue on which the script fits as it is: seen by running it there.
+/// The smallest GPU of the catalogue on which a run of the unchanged script fits.
 pub(crate) fn smallest_card(
     tries: &mut Tries<'_>,
     found: &Answer,

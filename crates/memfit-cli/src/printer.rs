@@ -1,8 +1,8 @@
-//! The one place that owns all output.
+//! The owner of all output.
 //!
-//! The answer goes to standard output, everything else to standard error. Commands never print; they hand
-//! text with styles to a [`Printer`], which knows whether anyone can see colours and progress. A reader that
-//! goes away early (`memfit gpus | head -1`) is no error.
+//! The answer goes to standard output, everything else to standard error. Commands never print; they pass
+//! styled text to a [`Printer`], which knows whether colours and progress can be displayed. A reader that
+//! closes the pipe early (`memfit gpus | head -1`) is not an error.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -79,22 +79,22 @@ fn dumb_terminal() -> bool {
     std::env::var_os("TERM").is_none_or(|term| term == "dumb")
 }
 
-/// All output goes through here.
+/// Prints all output.
 #[derive(Debug)]
 pub struct Printer {
     colour: Colour,
     quiet: bool,
-    /// Shared by all progress of the command: a log gets no line for each of many short runs.
+    /// Shared by all progress of the command, so that a log does not get a line for each of many short runs.
     pace: Arc<Mutex<Pace>>,
 }
 
 impl Printer {
-    /// A printer with the user's wishes.
+    /// Creates a printer with the user's settings.
     pub fn new(colour: Colour, quiet: bool) -> Self {
         Self { colour, quiet, pace: Arc::default() }
     }
 
-    /// The medium that texts are laid out for.
+    /// The medium for text layouts.
     pub fn canvas(&self) -> Canvas {
         let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
         let terminal = || terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
@@ -108,7 +108,8 @@ impl Printer {
         note_loss(out.write_all(printable(text).as_bytes()).and_then(|()| out.flush()));
     }
 
-    /// The answer that a program takes as it is, as `patch` does; a terminal is shown what can be seen of it.
+    /// Prints an answer that a program such as `patch` reads unchanged; on a terminal, control characters are
+    /// escaped.
     pub fn verbatim(&self, text: &str) {
         if io::stdout().is_terminal() {
             return self.answer(text);
@@ -117,7 +118,7 @@ impl Printer {
         note_loss(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
     }
 
-    /// The answer, for programs.
+    /// Prints the answer as JSON.
     pub fn json(&self, value: &impl Serialize) -> Result<(), CliError> {
         let text = to_json(value)?;
         let mut out = io::stdout().lock();
@@ -125,7 +126,7 @@ impl Printer {
         Ok(())
     }
 
-    /// One of several answers, for programs: a line each.
+    /// Prints one of several answers as a line of JSON.
     pub fn json_line(&self, value: &impl Serialize) -> Result<(), CliError> {
         let mut text = serde_json::to_string(value).map_err(CliError::Json)?;
         text.push('\n');
@@ -134,25 +135,25 @@ impl Printer {
         Ok(())
     }
 
-    /// An answer that changes: drawn in place on a terminal, one below the other elsewhere.
+    /// Starts an answer that changes: redrawn in place on a terminal, otherwise printed one after another.
     pub fn screen(&self) -> Screen {
         let in_place = io::stdout().is_terminal() && !dumb_terminal();
         Screen { in_place, colour: self.colour, lines: 0, any: false }
     }
 
-    /// Something worth knowing beside the answer.
+    /// Prints additional information.
     pub fn remark(&self, text: &str) {
         if !self.quiet {
             self.stderr(&format!("{text}\n"));
         }
     }
 
-    /// Something that may surprise.
+    /// Prints a warning.
     pub fn warning(&self, text: &str) {
         self.stderr(&format!("{} {text}\n", paint(WARNING, "warning:")));
     }
 
-    /// An error with its causes and what to do about it.
+    /// Prints an error with its causes and hints.
     pub fn error(&self, error: &CliError) -> Exit {
         let mut text = format!("{} {error}\n", paint(ERROR, "error:"));
         let mut cause = error.source();
@@ -183,8 +184,8 @@ impl Printer {
         }
     }
 
-    /// Starts a progress line unless the user asked for silence: redrawn in place on a terminal, and in a log
-    /// a line of its own now and then.
+    /// Starts a progress line, unless `--quiet` is set: redrawn in place on a terminal; in a log, a new line
+    /// now and then.
     pub fn progress(&self) -> ProgressLine {
         let in_place = io::stderr().is_terminal() && !dumb_terminal();
         let shown = match (self.quiet, in_place) {
@@ -202,10 +203,10 @@ impl Printer {
     }
 }
 
-/// The error with which an answer could not be written, as the system's number; 0 for none.
+/// Operating system's number of the error with which writing an answer failed; 0 for none.
 static LOST: AtomicI32 = AtomicI32::new(0);
 
-/// Notes that an answer could not be written. A reader that has gone away is content with what it has.
+/// Records that an answer could not be written. A closed pipe is not an error.
 fn note_loss(written: io::Result<()>) {
     if let Err(error) = written
         && error.kind() != io::ErrorKind::BrokenPipe
@@ -214,7 +215,7 @@ fn note_loss(written: io::Result<()>) {
     }
 }
 
-/// The error with which an answer could not be written, if one could not.
+/// The error with which writing an answer failed, if it did.
 pub(crate) fn lost_answer() -> Option<io::Error> {
     match LOST.swap(0, Ordering::Relaxed) {
         0 => None,
@@ -238,14 +239,14 @@ impl Console for Printer {
     }
 }
 
-/// JSON as all documents have it: indented, with a line's end at the end.
+/// Formats JSON for all documents: indented, with a final line break.
 pub(crate) fn to_json(value: &impl Serialize) -> Result<String, CliError> {
     let mut text = serde_json::to_string_pretty(value).map_err(CliError::Json)?;
     text.push('\n');
     Ok(text)
 }
 
-/// `true` if the locale shows more than ASCII. Containers have no locale at all, and can.
+/// `true` if the locale can display more than ASCII. Containers often have no locale, and can.
 fn unicode() -> bool {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()
@@ -256,18 +257,18 @@ fn unicode() -> bool {
     })
 }
 
-/// An answer that is drawn again and again.
+/// An answer that is redrawn.
 #[derive(Debug)]
 pub struct Screen {
     in_place: bool,
     colour: Colour,
-    /// Lines of the last drawing that the terminal still shows.
+    /// Number of lines of the last drawing that are still on the terminal.
     lines: usize,
     any: bool,
 }
 
 impl Screen {
-    /// Draws it anew. What would not fit on the terminal is left out at its end.
+    /// Redraws it. Lines that do not fit on the terminal are cut off at the end.
     pub fn draw(&mut self, text: &str) {
         let stream = io::stdout();
         let choice = self.colour.choice(&stream);
@@ -279,8 +280,8 @@ impl Screen {
             if let Some((end, _)) = text.match_indices('\n').nth(room - 1) {
                 shown = &text[..=end];
             }
-            // Up to the first line of the last drawing, and nothing left from there on: no style, so it goes
-            // around what strips styles.
+            // Moves to the first line of the last drawing and erases from there. These are no styles, so they
+            // bypass the writer that strips styles.
             let _gone = match self.lines {
                 0 => Ok(()),
                 lines => write!(out, "\x1b[{lines}A\r\x1b[J"),
@@ -294,7 +295,7 @@ impl Screen {
     }
 }
 
-/// To the beginning of the terminal's line, and nothing left of it.
+/// Moves to the beginning of the line and erases it.
 const ERASE_LINE: &[u8] = b"\r\x1b[K";
 /// Frames of the spinner.
 const FRAMES: [&str; 8] = ["⠋", "⠙", "⠸", "⠴", "⠦", "⠇", "⠏", "⠛"];
@@ -307,7 +308,7 @@ enum Shown {
     AsLines(Arc<Mutex<Pace>>),
 }
 
-/// When a log gets its next line of progress: after a second, and then ever more rarely.
+/// Times of a log's progress lines: the first after a second, then at growing intervals.
 #[derive(Debug)]
 struct Pace {
     started: Instant,
@@ -324,7 +325,7 @@ impl Pace {
     const FIRST: Duration = Duration::from_secs(1);
     const MAX_INTERVAL: Duration = Duration::from_secs(30);
 
-    /// `true` if a line is due after this time.
+    /// Returns `true` if a line is due after this time.
     fn is_due(&mut self, elapsed: Duration) -> bool {
         let due = elapsed >= self.next;
         if due {
@@ -334,7 +335,7 @@ impl Pace {
     }
 }
 
-/// The progress of something that takes long, on standard error.
+/// The progress line of a long operation, on standard error.
 #[derive(Debug)]
 pub struct ProgressLine {
     shown: Shown,
@@ -367,8 +368,8 @@ impl Progress for ProgressLine {
                 let mark = if unicode() { FRAMES[self.frame % FRAMES.len()] } else { "*" };
                 self.frame += 1;
                 let mut err = stream.lock();
-                // Erasing is no style: it happens with and without colour, so it goes around what strips
-                // styles.
+                // Erasing is not a style: it also happens without colour, so it bypasses the writer that
+                // strips styles.
                 let _gone = err.write_all(ERASE_LINE);
                 let mut err = AutoStream::new(err, choice);
                 let _gone =

@@ -1,4 +1,4 @@
-//! Requests for runs: arguments and settings together, with names looked up.
+//! Builds requests for runs from arguments and settings, with names looked up.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -25,7 +25,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// The request of `memfit run`.
 pub(crate) fn to_run(args: RunArgs, settings: &Settings, catalogue: &Catalogue) -> Result<Request, CliError> {
-    // A size in the settings belongs to the GPU there, and not to another that was named instead.
+    // A memory size in the settings belongs to the GPU in the settings, not to one named on the command line.
     let overruled = args.gpu.is_some() && settings.gpu.is_some();
     let memory = args.memory.or(settings.memory.filter(|_| !overruled));
     let gpu = args.gpu.or_else(|| settings.gpu.clone()).ok_or(CliError::NoGpu)?;
@@ -68,7 +68,7 @@ pub(crate) fn to_run(args: RunArgs, settings: &Settings, catalogue: &Catalogue) 
     })
 }
 
-/// The request of `memfit data --loader`: a few steps, and then the loader.
+/// The request of `memfit data --loader`: a few steps, then the loader's measurement.
 pub(crate) fn to_measure(
     args: DataArgs,
     settings: &Settings,
@@ -118,7 +118,7 @@ pub(crate) fn to_plan(
     })
 }
 
-/// The request for one of the runs of `memfit cards`; its GPU is to be replaced.
+/// The request for one of the runs of `memfit cards`; its GPU is a placeholder.
 pub(crate) fn to_compare(
     args: &CardsArgs,
     settings: &Settings,
@@ -192,7 +192,7 @@ pub(crate) fn to_shrink(
     })
 }
 
-/// The GPU of the catalogue that was named, with another amount of memory if that was given.
+/// The named GPU of the catalogue, with another amount of memory if given.
 fn virtual_card(gpu: &GpuChoice, memory: Option<Bytes>, catalogue: &Catalogue) -> Result<Card, CliError> {
     let card = Card::Virtual(Box::new(catalogue.find(&gpu.name)?.clone()), gpu.count);
     Ok(match memory {
@@ -201,7 +201,7 @@ fn virtual_card(gpu: &GpuChoice, memory: Option<Bytes>, catalogue: &Catalogue) -
     })
 }
 
-/// The request for a run of a few steps that nothing else is asked of.
+/// The request for a run of a few steps without further options.
 fn of_a_few_steps(card: Card, timeout: Option<Timeout>, command: Vec<OsString>) -> Request {
     Request {
         card,
@@ -240,7 +240,7 @@ fn synthetic(args: &ScriptArgs, settings: &Settings) -> Synthetic {
     }
 }
 
-/// Memory of other programs on a GPU: as stated, or as measured at calibration.
+/// Memory of other programs on a GPU: as given, or as measured by the calibration.
 fn other_processes(stated: Option<Bytes>, card: &Card) -> (u64, Origin) {
     let calibrated = match card {
         Card::Virtual(device, _) => device.outside.as_ref().and_then(|seen| seen.parts.other_processes),
@@ -252,19 +252,19 @@ fn other_processes(stated: Option<Bytes>, card: &Card) -> (u64, Origin) {
     }
 }
 
-/// A rank's place in a training that is spread over several GPUs.
+/// A rank's position in a training that is spread over several GPUs.
 pub(crate) fn parallel_setup(parallel: &Parallel, rank: u32, per_machine: u32) -> ParallelSetup {
     let world = parallel.world();
     ParallelSetup { rank, per_machine: if per_machine == 0 { world } else { per_machine.min(world) } }
 }
 
-/// Levers as the probe takes them; the last one spreads the model.
+/// Levers in the form that the probe expects; the last one spreads the model.
 pub(crate) fn lever_setups(settings: &[Setting], parallel: Option<&Parallel>) -> Vec<LeverSetup> {
     let levers = settings.iter().map(|setting| lever_setup(setting.lever, &setting.value));
     levers.chain(parallel.map(|parallel| lever_setup(Lever::Shard, parallel))).collect()
 }
 
-/// A lever as the probe takes it.
+/// A lever in the form that the probe expects.
 pub(crate) fn lever_setup(lever: Lever, value: &impl Serialize) -> LeverSetup {
     LeverSetup { name: lever.name().to_owned(), value: serde_json::to_value(value).unwrap_or_default() }
 }
@@ -291,7 +291,8 @@ pub(crate) fn planned(plan: &Plan, steps: u64) -> Planned {
         levers: lever_setups(&plan.levers, parallel.as_ref()),
         ..Planned::default()
     };
-    // To the end means all of it; and without steps every piece is a pass of its own.
+    // A run to the end covers all micro-batches; without optimizer steps, every micro-batch is a separate
+    // pass.
     if steps == 0 || planned.infers { planned } else { planned.limited() }
 }
 
@@ -329,7 +330,7 @@ mod tests {
         assert_eq!((from_settings.steps, from_settings.forward_steps), (7, 7));
         assert_eq!(request("--steps 1", &settings).unwrap().steps, 1);
         assert_eq!(capacity("--memory 8GiB", &settings), 8 << 30);
-        // The settings' size is the settings' GPU's.
+        // The memory size in the settings belongs to the settings' GPU.
         assert_eq!(capacity("--gpu l4", &settings), capacity("--gpu l4", &Settings::default()));
         let size_alone = Settings { memory: Some(Bytes::from_gib(12)), ..Settings::default() };
         assert_eq!(capacity("--gpu l4", &size_alone), 12 << 30);

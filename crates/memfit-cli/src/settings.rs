@@ -1,4 +1,4 @@
-//! `[tool.memfit]` in pyproject.toml: defaults for what is typed. What is typed wins.
+//! `[tool.memfit]` in pyproject.toml: defaults for options. The command line takes precedence.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,12 +21,12 @@ pub(crate) struct Settings {
     pub(crate) extend_select: Vec<String>,
     /// `memfit check --ignore`
     pub(crate) ignore: Vec<String>,
-    /// `memfit check --exclude`, relative to the file that says so.
+    /// `memfit check --exclude`, relative to the settings file.
     pub(crate) exclude: Vec<String>,
-    /// The folder of that file.
+    /// The folder of the settings file.
     #[serde(skip)]
     pub(crate) folder: PathBuf,
-    /// Other severities, by rule; `off` is none.
+    /// Overridden severities, by rule; `off` disables the rule.
     pub(crate) severity: BTreeMap<String, memfit_lint::Level>,
     /// `memfit check --fail-on`
     pub(crate) fail_on: Option<FailOn>,
@@ -54,9 +54,9 @@ pub(crate) struct Settings {
     pub(crate) other_processes: Option<Bytes>,
     /// `--format`
     pub(crate) format: Option<Format>,
-    /// `--catalogue`, relative to the file that says so.
+    /// `--catalogue`, relative to the settings file.
     pub(crate) catalogue: Option<PathBuf>,
-    /// `--calibration`, relative to the file that says so.
+    /// `--calibration`, relative to the settings file.
     pub(crate) calibration: Option<PathBuf>,
     /// `true` if this machine's stored calibrations are ignored.
     #[serde(skip)]
@@ -93,7 +93,7 @@ pub(crate) const KEYS: &[&str] = &[
     "ci",
 ];
 
-/// As much of a pyproject.toml as matters here.
+/// The parts of a pyproject.toml that are read.
 #[derive(Deserialize)]
 struct Project {
     tool: Option<Tool>,
@@ -114,7 +114,7 @@ impl Settings {
         }
     }
 
-    /// The same from a folder upwards.
+    /// The same, starting from a folder.
     pub(crate) fn of_folder(start: &Path) -> Result<Self, CliError> {
         for folder in start.ancestors() {
             let file = folder.join("pyproject.toml");
@@ -133,7 +133,7 @@ impl Settings {
 
     /// The settings in a pyproject.toml, if it has any.
     fn parse(file: &Path, text: &str) -> Result<Option<Self>, CliError> {
-        // Most projects say nothing about memfit, and their files may be large.
+        // Most projects do not configure memfit, and their files may be large.
         if !text.contains("memfit") {
             return Ok(None);
         }

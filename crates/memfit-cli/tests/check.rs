@@ -1,4 +1,4 @@
-//! `memfit check` from the outside: what it prints, what it changes, how it ends.
+//! End-to-end tests of `memfit check`: output, changes to files, exit status.
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
@@ -117,7 +117,7 @@ fn the_exit_status_depends_on_findings_and_errors() {
     assert_eq!(status(&["check", "broken.ipynb"]), 2);
     assert_eq!(status(&["check", "nowhere.py"]), 2);
     assert_eq!(status(&["check", "warning.py", "--select", "no-such-rule"]), 2);
-    // A file that Python could not read either: what is left of it is checked, and it is not called well.
+    // A file with a syntax error: the rest of it is checked, and the result is not a success.
     let half = memfit(folder.path(), &["check", "half.py"]);
     assert_eq!(half.status.code(), Some(2));
     assert!(text(&half.stderr).contains("half.py:"), "{}", text(&half.stderr));
@@ -146,7 +146,8 @@ fn what_is_excluded_is_passed_over_in_folders() {
     };
     let all = ["check", ".", "--format", "json"];
     assert_eq!(files(folder.path(), &all), ["src/kept_generated.py", "src/train.py"]);
-    // From a folder below, and by what is typed; a file that is named is read whatever the patterns say.
+    // From a subfolder, and with command-line patterns; a file that is named explicitly is read whatever the
+    // patterns say.
     assert_eq!(files(&folder.path().join("src"), &all), ["kept_generated.py", "train.py"]);
     let typed = ["check", ".", "--format", "json", "--exclude", "src"];
     assert_eq!(files(folder.path(), &typed), ["old/train.py"]);

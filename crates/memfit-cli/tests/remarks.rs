@@ -1,4 +1,4 @@
-//! Remarks in reports of runs that went wrong, with a stand-in for the script that causes them.
+//! Remarks in reports of runs that went wrong, produced by a stand-in for the script.
 
 #![allow(clippy::unwrap_used, clippy::exit, reason = "a panic fails the test")]
 
@@ -13,7 +13,7 @@ use memfit_vocabulary::Remark;
 use serde_json::Value;
 use support::{GIB, PART, Place, Script, wait};
 
-/// Not a test: the stand-in.
+/// Not a test: it plays the script.
 #[test]
 #[ignore = "child process of the other tests"]
 fn the_script() {
@@ -83,7 +83,7 @@ fn start_ranks(parts: &[&str]) {
     }
 }
 
-/// The ids of a report's remarks; each must stand among the notes.
+/// The ids of a report's remarks; each must also be among the notes.
 fn remarks(report: &Value) -> Vec<String> {
     let fidelity = &report["fidelity"];
     let effects = fidelity["effects"].as_array().unwrap_or_else(|| panic!("{report:#}"));
@@ -155,7 +155,7 @@ fn a_plan_for_another_card() {
     );
 }
 
-/// A machine with a GPU, as the driver's library shows it.
+/// A machine with a GPU, as seen through the driver's library.
 const DRIVER: &str = r#"
 #include <string.h>
 struct memory { unsigned long long total, free, used; };

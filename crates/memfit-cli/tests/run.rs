@@ -1,8 +1,7 @@
-//! `memfit run`, with a stand-in for the script: verdicts, exit statuses, and that no process is ever left
-//! behind.
+//! `memfit run` with a stand-in for the script: verdicts, exit statuses, and no leftover processes.
 
 #![allow(clippy::unwrap_used, clippy::exit, reason = "a panic fails the test")]
-#![allow(clippy::print_stderr, reason = "the stand-in speaks as scripts do")]
+#![allow(clippy::print_stderr, reason = "the stand-in prints like a script")]
 
 mod support;
 
@@ -14,7 +13,7 @@ use memfit_vocabulary::Assumption;
 use serde_json::Value;
 use support::{GIB, MIB, PART, Place, Script, is_alive, note_pid, text, wait};
 
-/// Not a test: the stand-in.
+/// Not a test: it plays the script.
 #[test]
 #[ignore = "child process of the other tests"]
 fn the_script() {
@@ -147,7 +146,7 @@ fn start_ranks(world: u32, parts: &[&str]) {
             again(part).env("RANK", rank.to_string()).env("WORLD_SIZE", world.to_string()).spawn().unwrap()
         })
         .collect();
-    // As a launcher does: when one fails, it goes, and leaves the others to whoever started it.
+    // Like a launcher: when one process fails, it exits and orphans the others.
     while !children.iter_mut().any(|child| child.try_wait().unwrap().is_some_and(|status| !status.success()))
     {
         std::thread::yield_now();
@@ -155,22 +154,22 @@ fn start_ranks(world: u32, parts: &[&str]) {
     std::process::exit(1);
 }
 
-/// This program again, in another part.
+/// Runs this program again with another part to play.
 fn again(part: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(std::env::args_os().skip(1)).env(PART, part);
     command
 }
 
-/// A grandchild in a session of its own, with nothing of the run in its environment, whose parent is gone.
+/// A grandchild in its own session, with an environment that has nothing of the run, whose parent has exited.
 fn hide_child() {
     let pids = std::env::var_os(support::PIDS).unwrap();
     let mut middle = Command::new("setsid");
     middle.arg(std::env::current_exe().unwrap()).args(std::env::args_os().skip(1)).stdin(Stdio::null());
     middle.env_clear().env(PART, "deaf").env(support::PIDS, pids);
-    #[expect(clippy::zombie_processes, reason = "nobody is to know of it")]
+    #[expect(clippy::zombie_processes, reason = "the process is orphaned on purpose")]
     let child = middle.spawn().unwrap();
-    // It must have begun before the run may end, or there would be nothing to hide.
+    // Wait until it has started; otherwise there would be nothing to hide.
     let mark =
         std::path::PathBuf::from(std::env::var_os(support::PIDS).unwrap()).join(child.id().to_string());
     while !mark.exists() {
@@ -178,8 +177,8 @@ fn hide_child() {
     }
 }
 
-/// Runs the stand-in in a part, and holds the exit status, the verdict and the kind of problem to what they
-/// should be; nothing of the run may be left.
+/// Runs the stand-in with a part to play; checks the exit status, the verdict and the kind of problem, and
+/// that nothing of the run is left.
 fn check(part: &str, options: &[&str], status: i32, verdict: &str, problem: Option<&str>) -> (String, Value) {
     let place = Place::new();
     let (output, report) = place.report(part, options);
@@ -278,7 +277,7 @@ fn every_rank_is_waited_for() {
     let ranks = report["ranks"].as_array().unwrap();
     assert_eq!(ranks.iter().map(|rank| rank["rank"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 1]);
     check("starts a rank that fails", &[], 2, "error", Some("exception"));
-    // Neither is one waited for that came to its own end.
+    // Nor does the run wait for a process that ended by itself.
     let (_, report) = check("starts a rank that ends early", &["--gpu", "rtx-4090:2"], 0, "fits", None);
     assert_eq!(report["steps"], 2);
     let notes = report["fidelity"]["notes"].to_string();
@@ -326,7 +325,7 @@ fn what_the_script_prints_is_shown_beside_the_answer() {
 fn cover_that_was_asked_for_and_not_had_is_told() {
     let (_, report) = check("trains", &["--cover", "full"], 0, "fits", None);
     let notes = report["fidelity"]["notes"].to_string();
-    assert!(notes.contains("saw no evaluation") && notes.contains("saw no largest batch"), "{notes}");
+    assert!(notes.contains("found no evaluation") && notes.contains("found no largest batch"), "{notes}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The command's surface: help, lists, errors with hints, exit statuses.
+//! Snapshots of the command's surface: help, lists, errors with hints, exit statuses.
 
 #![allow(clippy::unwrap_used, clippy::exit, reason = "a panic fails the test")]
 
@@ -87,7 +87,7 @@ fn settings_of_ci_that_name_nothing_to_run() {
     }
 }
 
-/// A folder with an interpreter that answers as it is told.
+/// A folder with an interpreter that prints a given answer.
 fn with_interpreter(answer: &str) -> Place {
     use std::os::unix::fs::PermissionsExt as _;
     let place = Place::new();

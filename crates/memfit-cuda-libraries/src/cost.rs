@@ -1,7 +1,7 @@
 //! Durations of library work: convolutions as matrix products ([`convolution`]), transforms and solvers
 //! ([`library`]).
 //!
-//! This module must not know streams, clocks or calls: code that queues work asks here for its duration.
+//! This module does not know streams, clocks or calls: code that queues work calls it for the duration.
 
 pub(crate) mod convolution;
 pub(crate) mod library;

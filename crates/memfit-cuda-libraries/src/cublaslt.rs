@@ -180,7 +180,7 @@ entry_points! {
         status::SUCCESS
     }
 
-    /// Queues a matrix product: nothing is computed, and it takes its time.
+    /// Queues a matrix product: nothing is computed, but it takes time.
     fn cublasLtMatmul(
         _handle: Ptr, operation: Ptr, _alpha: Ptr, _a: Ptr, a_layout: Ptr, _b: Ptr, b_layout: Ptr, _beta: Ptr,
         _c: Ptr, c_layout: Ptr, d: Ptr, d_layout: Ptr, _algorithm: Ptr, workspace: Ptr, size: usize, stream: usize,

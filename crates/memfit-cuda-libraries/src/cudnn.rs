@@ -1,8 +1,8 @@
 //! cuDNN: the real library's answers, obtained without a device.
 //!
-//! Descriptors are the real library's own, and it answers queries for sizes and heuristics. Only work that
-//! would run on a device does nothing, for as long as it would take ([`problem`], [`work`]). Two mechanisms
-//! make the library answer:
+//! Descriptors belong to the real library, which also answers queries for sizes and heuristics. Only work
+//! that would run on a device is replaced: it does nothing, for as long as it would take ([`problem`],
+//! [`work`]). Two mechanisms make the library answer:
 //!
 //! * the graph interface has a documented mode without a device: heuristics, engines and plans take a
 //!   descriptor of the device's properties ([`backend`]);

@@ -1,7 +1,7 @@
 //! CUPTI, as far as PyTorch's profiler uses it: everything can be subscribed to and enabled, and nothing is
 //! recorded.
 //!
-//! A profile has a complete CPU side; its device side is empty, which a note says.
+//! A profile has a complete CPU side; its device side is empty, which a note reports.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_char};
@@ -212,7 +212,7 @@ entry_points! {
 
 /// `CUPTI_API_VERSION` of a CUDA release: a counter up to 12, derived from the release's numbers since 13.
 ///
-/// The real library cannot be asked: without the driver that it expects, it recurses until the stack
+/// The real library cannot be queried: without the driver that it expects, it recurses until the stack
 /// overflows.
 fn api_version(runtime: i32) -> u32 {
     match runtime {

@@ -1,8 +1,8 @@
 //! Dense cuSOLVER: handles, parameters, and the workspace of each decomposition.
 //!
-//! Parameters are the real library's own. Its size queries need a device, so sizes come from [`sizes`]. A
-//! decomposition takes its time ([`work`]), computes nothing, and leaves `devInfo` unchanged: zero, which
-//! means success.
+//! Parameters belong to the real library. Its size queries need a device, so sizes come from [`sizes`]. A
+//! decomposition takes time ([`work`]), computes nothing, and leaves `devInfo` unchanged: zero, which means
+//! success.
 
 mod handle;
 mod sizes;

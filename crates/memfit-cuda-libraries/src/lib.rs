@@ -1,9 +1,9 @@
 //! Mathematics and communication libraries, as PyTorch calls them: cuBLAS, cuDNN, cuSOLVER, NCCL and others.
 //!
-//! Nothing is computed. What stays faithful decides memory and control flow: workspace sizes, reserve spaces,
-//! plans, descriptors that return their settings, communicators that know their size and rank. cuDNN's
-//! answers are the real library's own, obtained without a device; where a library cannot tell a size, it
-//! comes from a formula that is written beside it, and `fidelity` says so.
+//! Nothing is computed. Everything that determines memory and control flow is faithful: workspace sizes,
+//! reserve spaces, plans, descriptors that return their settings, communicators that know their size and
+//! rank. cuDNN's answers come from the real library, obtained without a device. If a library cannot report a
+//! size, a documented formula computes it, and `fidelity` reports that.
 //!
 //! These modules know the device only through [`memfit_cuda::card`].
 

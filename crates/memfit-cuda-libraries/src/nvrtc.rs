@@ -1,5 +1,5 @@
-//! NVRTC: a compiler, so nothing here concerns the device. The real library compiles; its output is loaded
-//! like any other module.
+//! NVRTC is a compiler and does not use the device. The real library compiles; its output is loaded like any
+//! other module.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
 

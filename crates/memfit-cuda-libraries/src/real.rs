@@ -1,5 +1,4 @@
-//! The real libraries, which PyTorch has loaded beside this one: calls that need no device are forwarded to
-//! them.
+//! Forwards calls that need no device to the real libraries, which PyTorch has loaded as well.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
 
@@ -83,7 +82,7 @@ impl Function {
             return Some(known);
         }
         // SAFETY: the handle is open, and the name a NUL-terminated string. With this handle, the loader
-        // searches that library first, and not this one, which stands in front of it.
+        // searches that library first, and not this one, which precedes it in the search order.
         let found = unsafe { libc::dlsym(self.library.handle()?, self.name.as_ptr()) };
         self.address.store(found, Ordering::Relaxed);
         (!found.is_null()).then_some(found)

@@ -1,6 +1,5 @@
-//! Detection of extensions with a statically linked CUDA runtime: the device cannot stand in front of it, and
-//! it would ask the driver for undocumented tables. They are recognised by their file, before they are
-//! loaded.
+//! Detection of extensions with a statically linked CUDA runtime: the device cannot replace it, and it would
+//! request undocumented tables from the driver. They are recognised by their file, before they are loaded.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
 
@@ -75,7 +74,7 @@ fn imports(sections: &[Section<'_>], wanted: &str) -> bool {
     })
 }
 
-/// Maps a file's bytes: extensions have hundreds of megabytes, of which few are read.
+/// Maps a file's bytes: extensions have hundreds of megabytes, of which only a few are read.
 fn with_bytes<T>(path: &Path, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
     let file = File::open(path).ok()?;
     file.metadata().ok().filter(std::fs::Metadata::is_file)?;

@@ -1,5 +1,5 @@
-//! Device attributes: the values that `cudaDeviceGetAttribute` and `cuDeviceGetAttribute` return. Both calls
-//! number the attributes alike.
+//! Device attributes: the values that `cudaDeviceGetAttribute` and `cuDeviceGetAttribute` return. The runtime
+//! and the driver use the same attribute numbers.
 //!
 //! Values that differ between devices come from the catalogue. Limits that all supported devices share
 //! (textures, grids) come from the tables in NVIDIA's CUDA C++ Programming Guide.

@@ -1,9 +1,9 @@
-//! Clocks of other GPUs that run beside the run's own: how long its work would take there.
+//! Auxiliary clocks: estimate how long the run's work would take on other GPUs.
 //!
-//! A run may name GPUs of the same architecture ([`memfit_channel::Setup::beside`]). Each has a host's time
-//! and the end of one queue: all streams are taken for one, and waiting for any work is waiting for all of
-//! it. The first GPU named is the run's own, so that the difference between its clock here and the real one
-//! shows how much that simplification costs.
+//! A run may name GPUs of the same architecture ([`memfit_channel::Setup::beside`]). Each has a host time and
+//! the end of a single queue: all streams are treated as one, and waiting for any work waits for all of it.
+//! The first GPU named is the run's own, so the difference between its auxiliary clock and the real one shows
+//! the error of that simplification.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -15,9 +15,9 @@ use memfit_kernels::cost::{Speeds, Work};
 /// One GPU's clock.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clock {
-    /// The host's time, in nanoseconds.
+    /// Host time in nanoseconds.
     host: u64,
-    /// When all queued work is done.
+    /// Completion time of all queued work.
     end: u64,
 }
 
@@ -25,18 +25,18 @@ struct Clock {
 struct Beside {
     speeds: Vec<Speeds>,
     clocks: Mutex<Vec<Clock>>,
-    /// `true` if work was queued whose length on the other GPUs is not known: that of a graph's nodes.
+    /// `true` if a graph was launched, whose nodes' durations on the other GPUs are unknown.
     inexact: AtomicBool,
 }
 
 static BESIDE: OnceLock<Beside> = OnceLock::new();
 
 thread_local! {
-    /// The lengths of the work that this thread is about to queue, one for each GPU.
+    /// Durations of the work that this thread is about to queue, one for each GPU.
     static LENGTHS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps a clock for each of these GPUs.
+/// Creates a clock for each of these GPUs.
 pub(crate) fn keep(devices: &[Device]) {
     if !devices.is_empty() {
         let speeds: Vec<Speeds> = devices.iter().map(Speeds::from_device).collect();
@@ -45,16 +45,16 @@ pub(crate) fn keep(devices: &[Device]) {
     }
 }
 
-/// Measures the work that this thread queues next on each of the other GPUs.
+/// Computes the duration of this thread's next piece of work on each of the GPUs.
 #[inline]
 pub(crate) fn measure(mut work: impl FnMut(&Speeds) -> Work) {
     let Some(beside) = BESIDE.get() else { return };
-    // Libraries that are asked for a length may queue work of their own meanwhile.
+    // Computing a duration may make a library queue other work, so the results are stored afterwards.
     let lengths: Vec<u64> = beside.speeds.iter().map(|speeds| work(speeds).length).collect();
     LENGTHS.set(lengths);
 }
 
-/// Queues what was measured, or work that is as long on every GPU.
+/// Queues the measured work, or work of the same duration on every GPU if none was measured.
 #[inline]
 pub(crate) fn queue(length: u64, host: u64) {
     let Some(beside) = BESIDE.get() else { return };
@@ -67,13 +67,13 @@ pub(crate) fn queue(length: u64, host: u64) {
     });
 }
 
-/// Forgets what was measured: it becomes a graph's node.
+/// Discards the measured durations, since the work becomes a graph's node.
 #[inline]
 pub(crate) fn forget() {
     LENGTHS.with_borrow_mut(Vec::clear);
 }
 
-/// A graph runs, whose nodes were not measured.
+/// Records that a graph was launched, whose nodes were not measured.
 pub(crate) fn lose() {
     if let Some(beside) = BESIDE.get() {
         beside.inexact.store(true, Relaxed);
@@ -88,7 +88,7 @@ pub(crate) fn spend(nanoseconds: u64) {
     }
 }
 
-/// The host waits for the GPU.
+/// Makes the host wait for the GPU.
 #[inline]
 pub(crate) fn wait() {
     if let Some(beside) = BESIDE.get() {
@@ -96,7 +96,7 @@ pub(crate) fn wait() {
     }
 }
 
-/// When each GPU is done with what is queued; nothing where that is not known.
+/// Completion time of all queued work on each GPU; empty if unknown.
 pub(crate) fn ends() -> Vec<u64> {
     match BESIDE.get() {
         Some(beside) if !beside.inexact.load(Relaxed) => {

@@ -1,11 +1,11 @@
 //! The virtual CUDA device: memory, streams, events and kernels, under the names of the CUDA runtime and the
 //! driver.
 //!
-//! Every name that they export is in the prototype lists (`api/*.api`), and each of them is *modelled*
-//! (written here by hand), *harmless* or *refused* (both generated from the lists). The libraries above the
-//! device know it through [`card`].
+//! Every exported name is in the prototype lists (`api/*.api`), as *modelled* (written by hand in this
+//! crate), *harmless* or *refused* (both generated from the lists). The libraries above the device access it
+//! through [`card`].
 //!
-//! This crate must not know Recordings or Python.
+//! This crate does not know recordings or Python.
 
 mod attributes;
 mod beside;

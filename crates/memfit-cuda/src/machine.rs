@@ -137,7 +137,8 @@ fn make() -> Result<Machine, Status> {
     Ok(Machine { setup, ledger, cards })
 }
 
-/// Reports that the run directory cannot be read. The watcher, whose fault that is, reads standard error.
+/// Reports that the run directory cannot be read. The watcher is responsible for it, and reads standard
+/// error.
 fn report_unreadable_run(error: &dyn std::fmt::Display) -> Status {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "memfit: the virtual device cannot start: {error}");
@@ -235,7 +236,7 @@ impl Card {
         self.context.load(Acquire)
     }
 
-    /// Creates the primary context if there is none; on a real device that takes some of its memory.
+    /// Creates the primary context if there is none; as on a real device, that takes memory.
     #[inline]
     pub(crate) fn need_context(&self) -> Outcome {
         if self.has_context() {

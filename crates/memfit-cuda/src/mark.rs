@@ -5,9 +5,9 @@
 use crate::{beside, clock, machine, streams};
 use memfit_abi::Out;
 
-/// Writes the time at which all queued work completes, the nanoseconds of work queued so far by kind, and
-/// the completion times on the GPUs that are timed beside this one, as many numbers as `room` allows.
-/// Returns the number written; 0 without a device.
+/// Writes the completion time of all queued work, the nanoseconds of work queued so far by kind, and the
+/// completion times on the GPUs with auxiliary clocks, as many numbers as `room` allows. Returns the number
+/// written; 0 without a device.
 #[unsafe(no_mangle)]
 extern "C" fn memfit_vgpu_clock(target: Out<u64>, room: usize) -> usize {
     if machine::peek().is_none() || target.is_null() {

@@ -4,7 +4,7 @@
 //! of them: while two run, each takes twice as long. Completion times are reported when work is queued and
 //! cannot be revised; work queued behind a kernel that was slowed down later starts later.
 //!
-//! This module must not know what the work is, only for how long it occupies the device.
+//! This module knows only how long work occupies the device, not what the work is.
 
 use std::{
     ptr,

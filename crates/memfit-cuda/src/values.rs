@@ -5,7 +5,7 @@
 //! as zeros, except where a rule answers instead. A rule's answer is kept like any other content, under the
 //! rule's name, and is counted when the host reads it.
 //!
-//! This module knows nothing of devices, streams and errors, only addresses and bytes.
+//! This module knows only addresses and bytes, not devices, streams and errors.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
@@ -98,8 +98,8 @@ pub(crate) fn record_received(target: u64, bytes: &[u8], answered: bool) {
     MEMORY.write(target, bytes, origin);
 }
 
-/// Shares a block with other processes, under a name that all of them know. The owner publishes what it knows
-/// of the contents.
+/// Shares a block with other processes, under a name that all of them know. The owner publishes the contents
+/// that it knows.
 pub(crate) fn share(name: u64, start: u64, size: u64, owner: bool) {
     MEMORY.share(name, start, size, owner);
 }

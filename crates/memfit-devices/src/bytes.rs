@@ -171,7 +171,7 @@ pub enum SizeError {
 }
 
 impl SizeError {
-    /// Suggests what to write instead.
+    /// Suggests a correct spelling.
     pub fn hint(&self) -> String {
         match self {
             Self::NoUnit(text) => format!("write `{text}GiB`, `{text}MiB` or `{text}B`"),

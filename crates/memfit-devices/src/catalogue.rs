@@ -75,8 +75,8 @@ impl Catalogue {
     /// words like "NVIDIA", "GeForce", "Tesla" or "RTX" are optional, and so is the memory size on its box
     /// ("RTX 4090 24GB").
     ///
-    /// A bare name shared by several variants means the one with the least memory: what fits there fits on
-    /// the others.
+    /// A name shared by several variants means the one with the least memory: a script that fits there fits
+    /// on the others.
     pub fn find(&self, name: &str) -> Result<&Device, CatalogueError> {
         let wanted = keys(name);
         let plain = wanted.iter().find_map(|key| self.names.get(key).map(|&index| &self.devices[index]));
@@ -223,8 +223,8 @@ fn is_slug(id: &str) -> bool {
     !id.is_empty() && id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }
 
-/// Folded forms of a name for look-up: without the maker's words, and also without the product line's ("RTX",
-/// "GTX"), since people say "4090".
+/// Normalised forms of a name for look-up: without the maker's words, and also without the product line's
+/// ("RTX", "GTX"), so that "4090" is enough.
 fn keys(name: &str) -> Vec<String> {
     const MAKERS: [&str; 6] = ["nvidia", "geforce", "tesla", "quadro", "gpu", "generation"];
     let mut folded: String =

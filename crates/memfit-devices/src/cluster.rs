@@ -3,7 +3,7 @@
 use crate::device::{Device, HostLinkKind};
 use crate::link::{Cluster, Link, LinkError, LinkPlace, LinkSpeed, find_link};
 
-/// GPUs of a machine if nothing else is known.
+/// Number of GPUs of a machine if nothing else is known.
 const USUAL_MACHINE: u32 = 8;
 /// Network between machines if the user names none.
 const USUAL_NETWORK: &str = "ib-400";
@@ -31,7 +31,7 @@ impl Device {
             }
             Some("pcie") => {
                 self.peer_link = None;
-                // A measured rate was that of the GPU's own link.
+                // The measured rate was that of the GPU's own link.
                 self.achieved.measured.peers = None;
             }
             _ => {}
@@ -44,7 +44,7 @@ impl Device {
         Ok(self)
     }
 
-    /// Connections of the device: as set by [`Device::linked`], else those of a usual machine.
+    /// Connections of the device: as set by [`Device::linked`], otherwise those of a typical machine.
     pub fn connections(&self) -> Cluster {
         self.cluster.unwrap_or_else(|| self.cluster_of(USUAL_MACHINE))
     }

@@ -2,18 +2,18 @@
 //!
 //! Owns the properties of each GPU as the CUDA driver and PyTorch see it ([`Device`]), the memory outside
 //! PyTorch's allocator on it ([`Overhead`]), the source of every figure, look-up by name ([`Catalogue`]), and
-//! the measurements on a real GPU that replace these figures ([`Calibration`]). It must not know of anything
-//! else: no other crate of memfit, no CUDA, no terminal.
+//! the measurements on a real GPU that replace these figures ([`Calibration`]). It knows no other crate of
+//! memfit, no CUDA and no terminal.
 //!
 //! ```
 //! use memfit_devices::{Catalogue, parse_size};
 //!
 //! let catalogue = Catalogue::builtin()?;
-//! let GPU = catalogue.find("NVIDIA GeForce RTX 4090")?;
-//! assert_eq!(GPU.id, "rtx-4090");
-//! assert!(GPU.memory < GPU.box_memory);
+//! let gpu = catalogue.find("NVIDIA GeForce RTX 4090")?;
+//! assert_eq!(gpu.id, "rtx-4090");
+//! assert!(gpu.memory < gpu.box_memory);
 //!
-//! let small = GPU.clone().with_memory(parse_size("14 GiB")?);
+//! let small = gpu.clone().with_memory(parse_size("14 GiB")?);
 //! assert!(small.overhead(13).total().high < small.memory);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

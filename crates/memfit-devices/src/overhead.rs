@@ -234,8 +234,8 @@ mod tests {
                 let overhead = device.overhead(cuda_major);
                 assert_eq!(overhead.is_of_another_stack(), !seen, "{} with CUDA {cuda_major}", device.id);
             }
-            // An older stack loads everything at once, or may: the newer one's interval must not be used for
-            // it.
+            // An older CUDA version may load all modules at once: the newer one's interval must not be used
+            // for it.
             let (older, newer) = (device.overhead(11).total(), device.overhead(12).total());
             assert!(older.high > newer.high && older.low <= newer.low, "{}", device.id);
         }

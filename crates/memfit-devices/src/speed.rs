@@ -91,7 +91,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Returns `true` if nothing was measured.
+    /// Returns `true` if there are no measurements.
     pub fn is_nothing(&self) -> bool {
         *self == Self::default()
     }

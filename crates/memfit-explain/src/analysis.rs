@@ -162,7 +162,7 @@ impl<'case> Analysis<'case> {
     }
 
     /// Stacks of blocks with their bytes, largest first.
-    #[expect(clippy::unused_self, reason = "one of the questions that the bench is asked")]
+    #[expect(clippy::unused_self, reason = "a method like the other queries of the analysis")]
     pub(crate) fn stacks<'a>(&self, lives: impl Iterator<Item = &'a Life>) -> Vec<(StackId, u64)> {
         let mut sums: std::collections::HashMap<StackId, u64> = std::collections::HashMap::new();
         for life in lives {

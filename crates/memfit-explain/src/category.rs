@@ -70,7 +70,7 @@ pub fn category_with(track: &Track, lives: &Lives, block: &Block) -> Category {
         (None, Phase::Other) if block.freed != NEVER && lives.phase(block.freed) == Phase::Backward => {
             Category::Activations
         }
-        // What a script makes and frees between two phases: a mask, a metric, a batch's conversion.
+        // Allocated and freed between two phases: a mask, a metric, a batch's conversion.
         (None, Phase::Other) if lives.dies_before_next_phase(block) => Category::Temporary,
         // A loader that works ahead had prepared the next batch when the recording ended.
         (None, Phase::Other) if block.freed == NEVER && lives.batches.contains(&extent(block)) => {

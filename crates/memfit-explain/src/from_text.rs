@@ -108,7 +108,7 @@ pub(crate) fn explain_text(text: &OomText) -> Explanation {
     } else if let Some(refused) = &card.refused {
         fact(
             format!(
-                "CUDA ran out of memory before the first tensor, in {}: every process on the GPU needs a context of its own",
+                "CUDA ran out of memory before the first tensor, in {}: every process on the GPU needs its own context",
                 refused.describe()
             ),
             0,

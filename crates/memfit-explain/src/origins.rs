@@ -40,7 +40,7 @@ pub(crate) enum Role {
 
 /// Recognised operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a question of its own, and several may be true")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent condition")]
 pub(crate) struct Operation {
     /// Creation of optimizer state.
     pub(crate) state: bool,
@@ -192,7 +192,7 @@ pub(crate) fn is_user_file(file: &str) -> bool {
 
 /// Returns `true` if a file contains Python. With `stacks="all"`, PyTorch's default, stacks also have native
 /// frames of source files, objects, libraries and the interpreter; a Python script without an extension is
-/// told from these by its name.
+/// distinguished from these by its name.
 fn is_python(file: &str) -> bool {
     const ENDINGS: [&str; 3] = ["py", "pyw", "ipynb"];
     let name = file.rsplit(['/', '\\']).next().unwrap_or_default();

@@ -96,17 +96,17 @@ pub fn explain_recording(
     }
     let (track, device) = select_track(asked, &tracks)?;
     let origin = &recording.origin;
-    let Conditions { given, alloc_conf, card: told } = Conditions::from_track(origin, track, asked.torch);
-    let limit = asked.limit.or(told.limit).or_else(|| track.limit_at_oom(device));
-    let others = if told.refused.as_ref().is_some_and(|refused| refused.trains) {
+    let Conditions { given, alloc_conf, card: named } = Conditions::from_track(origin, track, asked.torch);
+    let limit = asked.limit.or(named.limit).or_else(|| track.limit_at_oom(device));
+    let others = if named.refused.as_ref().is_some_and(|refused| refused.trains) {
         // The message has no figures, so the recorded totals are used.
         let recorded =
             tracks.iter().filter(|(track, of)| Some(track.pid) != origin.oom_process && *of == device);
         recorded.map(|(track, _)| other_process(track, device)).collect()
     } else {
-        merge_other_processes(track, device, &tracks, told.others)
+        merge_other_processes(track, device, &tracks, named.others)
     };
-    let card = Card { name: origin.device.clone(), capacity: origin.capacity, limit, others, ..told };
+    let card = Card { name: origin.device.clone(), capacity: origin.capacity, limit, others, ..named };
     Ok(judged(&Case { track, device, card, given, alloc_conf, source }))
 }
 
@@ -128,9 +128,10 @@ fn merge_other_processes(
     own: &Track,
     device: u8,
     tracks: &[(&Track, u8)],
-    told: Vec<OtherProcess>,
+    named: Vec<OtherProcess>,
 ) -> Vec<OtherProcess> {
-    told.into_iter()
+    named
+        .into_iter()
         .filter(|other| other.pid != own.pid)
         .map(|other| {
             let track = tracks.iter().find(|(track, of)| track.pid == other.pid && *of == device);

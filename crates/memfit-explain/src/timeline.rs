@@ -144,17 +144,17 @@ impl<'track> Timeline<'track> {
 struct Roles {
     phases: Vec<(u32, Phase)>,
     /// `true` if the phases were recorded.
-    told: bool,
+    phases_recorded: bool,
     /// `true` if stacks were recorded. A block without one then belongs to the autograd engine, whose threads
     /// have no Python frames.
     stacks: bool,
 }
 
 impl Roles {
-    fn from_track(track: &Track, device: u8, origins: &Origins, told: bool) -> Self {
+    fn from_track(track: &Track, device: u8, origins: &Origins, phases_recorded: bool) -> Self {
         let stacks = origins.any();
-        let mut roles = Self { phases: Vec::new(), told, stacks };
-        if told {
+        let mut roles = Self { phases: Vec::new(), phases_recorded, stacks };
+        if phases_recorded {
             roles.phases = track.phases().collect();
             return roles;
         }
@@ -255,7 +255,7 @@ fn classify_blocks(
     roles: &Roles,
     trouble: u32,
 ) -> impl Iterator<Item = (u32, Block, Category, Role)> {
-    let told = roles.told.then(|| Lives::from_track(track));
+    let phases_recorded = roles.phases_recorded.then(|| Lives::from_track(track));
     let ran_out = track.moment(trouble).is_some_and(|moment| matches!(moment.kind, MomentKind::Oom(_)));
     let ended = Ends { roles, moment: trouble, failed: ran_out.then_some(trouble) };
     let before = first_event(track);
@@ -267,7 +267,7 @@ fn classify_blocks(
         if role == Role::Unknown && roles.stacks && block.born >= before {
             role = Role::Backward;
         }
-        let category = match &told {
+        let category = match &phases_recorded {
             Some(lives) => category_with(track, lives, &block),
             None => ended.category(
                 &block,
@@ -438,7 +438,7 @@ fn pass_begins(track: &Track, lives: &[Life], trouble: u32) -> Vec<u32> {
 }
 
 fn rounds(track: &Track, lives: &[Life], roles: &Roles, trouble: u32) -> Vec<u32> {
-    if roles.told && !track.calls.is_empty() {
+    if roles.phases_recorded && !track.calls.is_empty() {
         return pass_begins(track, lives, trouble);
     }
     // A forward pass begins when a module allocates after something else did. Blocks from before the

@@ -5,7 +5,7 @@
 //! ([`kernel`]), and collectives ([`collective`]). The rates that a device reaches come from its entry in the
 //! catalogue ([`speeds`]), or from a calibration.
 //!
-//! This module must not know streams, clocks or calls: code that queues work asks here for its duration.
+//! This module does not know streams, clocks or calls: code that queues work calls it for the duration.
 
 pub mod collective;
 pub mod gemm;

@@ -1,10 +1,10 @@
 //! Families of kernels: the kernels in each, a launch's effect on the known contents of memory, its cost, and
 //! the source of the numbers.
 //!
-//! A kernel is described once, from its name: [`Descriptor::new`] takes the first family of [`FAMILIES`] that
+//! A kernel is described once, from its name: [`Descriptor::new`] uses the first family of [`FAMILIES`] that
 //! contains it. The tracking of contents and the estimates of durations use the same descriptor.
 
-#![allow(unsafe_code, reason = "the arguments of a launch are addresses that a C caller hands in")]
+#![allow(unsafe_code, reason = "the arguments of a launch are addresses from a C caller")]
 
 mod table;
 
@@ -113,7 +113,7 @@ pub struct Descriptor {
     own_layout: bool,
     /// Parameters derived from the signature, for kernels whose machine code is unavailable.
     declared: Option<Vec<Param>>,
-    /// Description in the machine code, once it was asked for.
+    /// Description in the machine code; loaded on demand.
     function: OnceLock<Function>,
 }
 
@@ -131,7 +131,7 @@ impl Descriptor {
         Self { family, effect, cost, own_layout, declared, function: OnceLock::new() }
     }
 
-    /// The launch, with its arguments bounded to the parameters that the kernel is known to have.
+    /// The launch, with its arguments limited to the known parameters of the kernel.
     #[inline]
     fn bound_arguments<'l>(&'l self, launch: Launch<'l>) -> Launch<'l> {
         let arguments = launch.arguments;

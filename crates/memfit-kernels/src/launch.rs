@@ -1,6 +1,6 @@
 //! A kernel launch: its grid, its arguments, and the memory that they lead to.
 
-#![allow(unsafe_code, reason = "the arguments of a launch are addresses that a C caller hands in")]
+#![allow(unsafe_code, reason = "the arguments of a launch are addresses from a C caller")]
 
 mod operands;
 
@@ -22,7 +22,7 @@ pub struct Arguments<'a> {
     checked: bool,
 }
 
-/// A source of a kernel's parameters. It is only asked if they are needed, because that reads the machine
+/// A source of a kernel's parameters. It is queried only if they are needed, because that reads the machine
 /// code of a whole module.
 pub trait Parameters {
     /// Parameters of the kernel; `None` if they are unknown.
@@ -65,7 +65,7 @@ impl<'a> Arguments<'a> {
         self.params.parameters()
     }
 
-    /// Reads the argument at `index`, which the kernel's own signature says is a `T`.
+    /// Reads the argument at `index`, which has type `T` in the kernel's own signature.
     #[inline]
     pub fn get<T: Copy>(self, index: usize) -> Option<T> {
         self.get_at(index, 0)
@@ -119,7 +119,7 @@ pub struct Grid {
 pub struct Launch<'a> {
     /// Grid and block extents.
     pub grid: Grid,
-    /// Its arguments.
+    /// Arguments.
     pub arguments: Arguments<'a>,
     /// Memory that the arguments lead to.
     pub memory: &'a dyn Memory,

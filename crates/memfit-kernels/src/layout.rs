@@ -14,7 +14,7 @@ pub(crate) use lists::Lists;
 pub(crate) use strides::Strides;
 pub(crate) use tensor_info::{TensorInfo, Width};
 
-/// Sizes of a kernel's parameters in a layout, as far as they are read.
+/// Sizes of a kernel's parameters in a layout; only those that are read.
 pub(crate) type Sizes = Vec<RangeInclusive<usize>>;
 
 /// A parameter that is not read.

@@ -33,7 +33,7 @@ pub enum Origin {
     /// The host reads it, under this rule's name, but nothing is derived from it: results computed from it
     /// stay unknown, so that sizes keep their bounds.
     Guess(Assumption),
-    /// Each element is known to be zero or one, and the number of ones may be known.
+    /// Each element is zero or one; the number of ones may be known.
     Flags(Ones),
     /// The contents are not kept: only the extremes of everything that was written together are known.
     Within(Extremes),

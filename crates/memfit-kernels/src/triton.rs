@@ -1,9 +1,9 @@
 //! Finds the operands that a Triton kernel writes, from the intermediate text that its compiler keeps beside
 //! the machine code.
 //!
-//! The names of such kernels are no signatures, and machine code does not tell how a parameter is used. The
+//! The names of such kernels are not signatures, and machine code does not show how a parameter is used. The
 //! text does: each address that is stored to was derived from a parameter. If the path from one to the other
-//! cannot be followed, the answer is unknown.
+//! cannot be followed, the result is unknown.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ const MAX_PASSES: usize = 8;
 /// Parameters that an address may derive from, one bit each.
 type Origins = u64;
 
-/// Indices of a kernel's parameters that lead to memory which it writes; `None` if the text does not tell.
+/// Indices of a kernel's parameters through which it writes memory; `None` if the text does not show it.
 pub(crate) fn written_params(text: &str, kernel: &str) -> Option<Vec<usize>> {
     let (params, body) = function(text, kernel)?;
     let mut flow = Flow::default();

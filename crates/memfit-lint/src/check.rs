@@ -102,7 +102,7 @@ pub struct Problem {
     pub start: Option<Location>,
     /// Message.
     pub message: String,
-    /// `true` if nothing of the file was checked.
+    /// `true` if nothing in the file was checked.
     pub fatal: bool,
 }
 
@@ -148,7 +148,7 @@ pub fn check_paths(paths: &[PathBuf], config: &Config) -> Result<Report, Error> 
     let files = parallel_map(&parsed, threads, |file| judge(file, config, projects.of_file(&file.path)))?;
     let files =
         files.into_iter().filter(|file| !file.findings.is_empty() || !file.problems.is_empty()).collect();
-    // Dropping syntax trees takes time, so it is done on a thread that nothing waits for.
+    // Dropping syntax trees takes time, so it is done on a thread that is not waited for.
     let taken_down = std::thread::Builder::new().stack_size(STACK).spawn(move || drop((parsed, library)));
     drop(taken_down);
     Ok(Report { files, read })

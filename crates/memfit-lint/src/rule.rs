@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Tuning advice: nothing is wrong.
+    /// Tuning advice; the code is correct.
     Note,
     /// A real but bounded cost.
     Warning,
@@ -101,7 +101,7 @@ pub struct Fix {
     pub edits: Vec<Edit>,
 }
 
-#[allow(clippy::unnecessary_wraps, reason = "what takes a fix takes none as well")]
+#[allow(clippy::unnecessary_wraps, reason = "callers pass an optional fix")]
 impl Fix {
     pub(crate) fn safe(title: impl Into<String>, edits: Vec<Edit>) -> Option<Self> {
         Some(Self { safe: true, title: title.into(), edits })

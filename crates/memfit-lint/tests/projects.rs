@@ -100,16 +100,16 @@ fn what_was_imported_already_is_checked_as_if_it_had_not_been() {
         std::fs::write(folder.path().join(name), text).unwrap();
     }
     let config = Config { select: vec!["all".to_owned()], ..Config::default() };
-    let told = |paths: &[&str]| {
+    let reported = |paths: &[&str]| {
         let paths: Vec<_> = paths.iter().map(|name| folder.path().join(name)).collect();
         let report = check_paths(&paths, &config).unwrap();
         let files = report.files.iter().filter(|file| file.path.ends_with("b_evaluation.py"));
         files.map(|file| format!("{:?} {:?}", file.findings, file.problems)).collect::<Vec<_>>()
     };
-    let alone = told(&["b_evaluation.py"]);
+    let alone = reported(&["b_evaluation.py"]);
     assert!(alone[0].contains("eval-without-no-grad") && alone[0].contains("unused"), "{alone:?}");
-    assert_eq!(told(&["a_main.py", "b_evaluation.py", "c_main.py"]), alone);
-    assert_eq!(told(&files.map(|(name, _)| name)), alone);
+    assert_eq!(reported(&["a_main.py", "b_evaluation.py", "c_main.py"]), alone);
+    assert_eq!(reported(&files.map(|(name, _)| name)), alone);
 }
 
 /// Ids of another file's forward passes are local to it: those in a returned tuple must not be confused with

@@ -1,7 +1,7 @@
-//! The ceiling of a loader: decoding and resizing alone, from files that are in memory already, by so many
+//! Upper limit of a loader's speed: decoding and resizing alone, from files in memory, with a given number of
 //! threads.
 //!
-//! Owns the measurement that `benches/data.py` puts beside whole loaders; it prints images a second, on
+//! Makes the measurement that `benches/data.py` compares with whole loaders; prints images per second on
 //! stdout.
 //!
 //!     cargo run --release -p memfit-loader --features turbo --example ceiling -- FOLDER IMAGES THREADS SIZE

@@ -1,7 +1,7 @@
-//! JPEGs at a quarter and an eighth of their size: libjpeg-turbo beside the decoder in Rust.
+//! JPEGs at a quarter and an eighth of their size: libjpeg-turbo compared with the decoder in Rust.
 //!
-//! Owns the measurement in `measurements/jpeg-scales.md`, which it prints on stdout: processor time of this
-//! thread, the least of some turns, since what else the machine does can only add to it.
+//! Makes the measurement in `measurements/jpeg-scales.md`, and prints it on stdout: CPU time of this thread,
+//! the minimum of several rounds, since other load can only add to it.
 //!
 //!     cargo run --release -p memfit-loader --features turbo --example scales -- FILE.jpg…
 

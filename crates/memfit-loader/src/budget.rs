@@ -25,8 +25,8 @@ const MAX_KEPT_BYTES: u64 = 48 << 20;
 const THREAD_OVERHEAD_BYTES: u64 = 512 << 10;
 
 impl Shares {
-    /// Divides `memory` bytes. There are at most `prefetch` slots beside the user's, and fewer if they do not
-    /// fit.
+    /// Divides `memory` bytes. There are at most `prefetch` slots in addition to the user's, and fewer if
+    /// they do not fit.
     ///
     /// `pinned` slots are rounded up to powers of two, as PyTorch's pinned allocator does; others to whole
     /// pages.

@@ -64,8 +64,8 @@ pub struct Cache {
 type Key = blake3::Hash;
 
 impl Cache {
-    /// Opens a cache in a folder, which is created if necessary. Copies have a short side of `side` pixels,
-    /// and take at most `most` bytes together.
+    /// Opens a cache in a folder, which is created if necessary. Copies have a short side of `side` pixels;
+    /// their total size is at most `most` bytes.
     pub fn open(folder: &Path, side: u32, most: u64) -> Result<Self, LoaderError> {
         let bad = |reason: String| LoaderError::BadSource { path: folder.to_owned(), reason };
         if side < 8 {
@@ -166,7 +166,8 @@ impl Cache {
         Some(bytes[HEADER_BYTES..].to_vec())
     }
 
-    /// Creates the copy of an image. Needs [`Self::creation_bytes`] bytes beside the image's own cost.
+    /// Creates the copy of an image. Needs [`Self::creation_bytes`] bytes in addition to the image's own
+    /// cost.
     pub(crate) fn make(decoder: &mut Decoder, image: &Prepared) -> Result<Vec<u8>, LoaderError> {
         let (width, height) = image.size();
         let colours = match image.layout().bands {
@@ -347,7 +348,7 @@ mod tests {
             for process in 0..4 {
                 let folder = folder.path();
                 scope.spawn(move || {
-                    // A cache of its own over the same folder, as in another process.
+                    // Another cache on the same folder, as in another process.
                     let cache = Cache::open(folder, 64, most).expect("a cache");
                     for number in 0..40 {
                         cache.store(key(&format!("{}", number * (process + 1))), &[0; 100]);

@@ -69,7 +69,7 @@ pub struct Decoder {
     turbo: Option<turbo::Turbo>,
 }
 
-/// Image whose header was read: the cost of decoding is known, and nothing was allocated for it.
+/// Image whose header has been read: the cost of decoding is known, and no memory has been allocated for it.
 #[derive(Debug)]
 pub struct Prepared {
     input: Input,

@@ -4,7 +4,7 @@
 //! depends on timing: the selection of samples, crops, and the replacement of broken samples are functions of
 //! (seed, epoch, index).
 
-#![allow(unsafe_code, reason = "a C decoder is called, and memory filled that torch owns")]
+#![allow(unsafe_code, reason = "calls a C decoder, and fills memory that torch owns")]
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -454,7 +454,7 @@ impl Shared {
         image.view_of_copy(Input::Memory(copy.into()), rendering)
     }
 
-    /// Runs `work` once the image's cost and `beside` bytes more are available.
+    /// Runs `work` once the image's cost and `beside` additional bytes are available.
     fn run_admitted<T>(
         &self,
         decoder: &mut Decoder,
@@ -495,7 +495,7 @@ impl Shared {
 /// heaps.
 fn trim_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: takes a number and touches free memory alone.
+    // SAFETY: takes a number and touches only free memory.
     unsafe {
         libc::malloc_trim(0);
     }

@@ -41,7 +41,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Name of the format, as people write it.
+    /// Common name of the format.
     pub fn name(self) -> &'static str {
         match self {
             Self::Jpeg => "JPEG",
@@ -131,7 +131,7 @@ pub enum Storage {
     Tiff {
         /// Width and height of the strips or tiles.
         chunk: (u32, u32),
-        /// `true` if each band has chunks of its own.
+        /// `true` if each band has its own chunks.
         planar: bool,
         /// Palette indices, or samples of fewer than eight bits; `None` for all other images.
         packed: Option<Packed>,

@@ -313,7 +313,7 @@ impl Plan {
                 cost.decoder = floats.checked_add(file)?.checked_add(1 << 20)?;
             }
             Storage::Tiff { chunk, packed, .. } => {
-                // A palette is read as a list of values, each in a structure of its own.
+                // A palette is read as a list of values, each in a separate structure.
                 let palette = packed.filter(|packed| packed.palette);
                 let colours = palette.map_or(0, |packed| (3_u64 << packed.bits) * PALETTE_VALUE_BYTES);
                 let one = bytes(chunk.0, chunk.1, self.from)?.checked_mul(2)?;

@@ -1,6 +1,6 @@
 //! Caller-owned memory that a batch is written to, sample by sample.
 
-#![allow(unsafe_code, reason = "a C decoder is called, and memory filled that torch owns")]
+#![allow(unsafe_code, reason = "calls a C decoder, and fills memory that torch owns")]
 
 /// Size of a page of the host: 4 KiB on x86-64, and 4, 16 or 64 KiB on ARM.
 pub(crate) fn page_bytes() -> u64 {
@@ -36,7 +36,7 @@ impl Slot {
         self.length
     }
 
-    /// One sample's bytes; `None` where they would not lie inside.
+    /// One sample's bytes; `None` if they would not lie inside.
     ///
     /// # Safety
     ///

@@ -62,7 +62,7 @@ pub struct Survey {
     pub cost: Spread,
     /// Bytes that a program needs that always decodes in full.
     pub full: Spread,
-    /// Number of images of which the loader decodes fewer pixels than there are.
+    /// Number of images of which the loader decodes only a part of the pixels.
     pub scaled: u64,
     /// Number of unreadable files, and some of them with the reasons.
     pub broken: (u64, Vec<(String, String)>),

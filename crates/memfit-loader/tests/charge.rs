@@ -15,7 +15,7 @@ use memfit_loader::{Crop, Decoder, Framing, Input, Mode, Prepared, Rendering};
 struct Counting;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
-static MOST: AtomicUsize = AtomicUsize::new(0);
+static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Serialises measurements.
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -23,7 +23,7 @@ static TURN: Mutex<()> = Mutex::new(());
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::SeqCst) + layout.size();
-        MOST.fetch_max(now, Ordering::SeqCst);
+        PEAK_BYTES.fetch_max(now, Ordering::SeqCst);
         // SAFETY: the caller's promise is forwarded.
         unsafe { System.alloc(layout) }
     }
@@ -125,10 +125,10 @@ fn measure(path: &Path, bytes: &[u8], framing: &Framing) -> (u64, u64) {
     let mut out = vec![0; image.bytes()];
     let _turn = TURN.lock().expect("no one fell over");
     let before = NOW.load(Ordering::SeqCst);
-    MOST.store(before, Ordering::SeqCst);
+    PEAK_BYTES.store(before, Ordering::SeqCst);
     let mut decoder = Decoder::new();
     decoder.decode(&image, true, &mut out).expect("it is decoded");
-    let allocated = MOST.load(Ordering::SeqCst) - before;
+    let allocated = PEAK_BYTES.load(Ordering::SeqCst) - before;
     ((allocated + decoder.mapped()) as u64, image.cost().total())
 }
 

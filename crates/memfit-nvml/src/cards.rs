@@ -83,7 +83,7 @@ pub(crate) fn card_at(index: usize) -> Outcome<Card> {
     all_cards()?.nth(index).ok_or(Status::INVALID_ARGUMENT)
 }
 
-/// Current state of a device in the ledger, and of its processes; nothing is used before the ledger exists.
+/// Current state of a device in the ledger, and of its processes; zero use before the ledger exists.
 pub(crate) fn usage(card: Card) -> Outcome<(CardView, Vec<ProcessView>)> {
     let run = initialized()?;
     let view = LedgerView::read(&run.dir).map_err(|_| Status::UNKNOWN)?.unwrap_or_default();

@@ -108,7 +108,7 @@ fn brand(card: Card) -> i32 {
     }
 }
 
-/// Clock in MHz: `NVML_CLOCK_GRAPHICS`, `_SM` and `_MEM` are known.
+/// Clock in MHz; supports `NVML_CLOCK_GRAPHICS`, `_SM` and `_MEM`.
 pub(crate) fn clock(card: Card, kind: i32) -> Outcome<u32> {
     match kind {
         0 | 1 => Ok(card.device.sm_clock_khz / 1000),

@@ -1,13 +1,13 @@
 //! NVML for the virtual device: `libnvidia-ml.so.1`.
 //!
-//! It owns NVML's view of a run: its devices, and the ledger's memory and processes on them. Every name that
-//! the real library exports is in the prototype list (`api/nvml.api`); calls that the list does not mark as
+//! Owns NVML's view of a run: its devices, and the ledger's memory and processes on them. Every name that the
+//! real library exports is in the prototype list (`api/nvml.api`); calls that the list does not mark as
 //! modelled are refused as "not supported", and counted.
 //!
 //! The command `nvidia-smi` of a run is `memfit_nvidia_smi` of this library: it prints NVML's answers.
 //!
-//! This crate must not know how memory is simulated: it reads the set-up and the ledger of the run, and
-//! nothing else. Outside a run there is no driver, as on a machine without a GPU.
+//! This crate does not know how memory is simulated: it reads only the set-up and the ledger of the run.
+//! Outside a run there is no driver, as on a machine without a GPU.
 
 mod boundary;
 mod cards;

@@ -1,4 +1,4 @@
-//! Refused calls, counted by name in the run's ledger, from which the report takes them.
+//! Counts refused calls by name in the run's ledger, which the report reads.
 
 #![allow(unsafe_code, reason = "calls are exported under NVML's names")]
 

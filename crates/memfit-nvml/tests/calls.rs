@@ -3,7 +3,7 @@
 //! The calls are one test, since it forks: a second test's thread would interfere with the children.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::collections::BTreeSet;
 use std::fs;

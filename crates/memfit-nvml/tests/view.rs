@@ -2,7 +2,7 @@
 //! library reads its run once.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fs;

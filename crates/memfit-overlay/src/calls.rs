@@ -4,8 +4,8 @@
 //! system call that the C library's own function would make.
 
 #![allow(unsafe_code, reason = "functions of the C library are interposed")]
-#![allow(clippy::missing_safety_doc, reason = "each is called as the C library's own function would be")]
-#![allow(missing_docs, reason = "each is the C library's function of its name")]
+#![allow(clippy::missing_safety_doc, reason = "each is called like the C library's function")]
+#![allow(missing_docs, reason = "each has the name of a C library function")]
 
 use std::{
     ffi::{CStr, c_char, c_int, c_long, c_uint, c_void},

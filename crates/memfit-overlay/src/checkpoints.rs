@@ -1,6 +1,6 @@
 //! Checkpoints that are written to a file which the script has opened itself.
 //!
-//! When such a file is opened, nothing shows that it will be a checkpoint. So it is redirected to the overlay
+//! When such a file is opened, it is unknown that it will be a checkpoint. So it is redirected to the overlay
 //! when the first bytes are written: the descriptor is exchanged, and the file on the user's disk is removed.
 
 use std::{
@@ -31,7 +31,7 @@ const MAX_HEADER: u64 = 100_000_000;
 const MAX_BYTES_BEFORE: u64 = 64 << 20;
 
 /// `true` if this process has serialised a checkpoint in memory, to write it itself. Otherwise bytes that
-/// look like one are a download, which stays where it is.
+/// look like one are a download, which is not redirected.
 static IN_MEMORY: AtomicBool = AtomicBool::new(false);
 
 /// Records that this process serialises a checkpoint in memory, or reads one from the overlay.

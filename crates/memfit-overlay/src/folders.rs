@@ -2,8 +2,8 @@
 //! it hides.
 
 #![allow(unsafe_code, reason = "functions of the C library are interposed")]
-#![allow(clippy::missing_safety_doc, reason = "each is called as the C library's own function would be")]
-#![allow(missing_docs, reason = "each is the C library's function of its name")]
+#![allow(clippy::missing_safety_doc, reason = "each is called like the C library's function")]
+#![allow(missing_docs, reason = "each has the name of a C library function")]
 
 use std::{
     ffi::{CStr, CString, c_char, c_int},

@@ -3,8 +3,8 @@
 //! `tree/` has the files at their own absolute paths. Two kinds of entries are markers, stored as symbolic
 //! links with targets that no script writes: a removed file, and a user's file that the script has renamed. A
 //! folder that hides the user's folder of the same path has a marker in it. `made/` has an empty file for
-//! each file, folder or link that the run itself created on the user's disk, by device and inode: these the
-//! script may remove, as without memfit.
+//! each file, folder or link that the run itself created on the user's disk, by device and inode; the script
+//! may remove these, as without memfit.
 
 use std::{
     ffi::OsStr,
@@ -63,7 +63,7 @@ impl Layer {
         LAYERS[run].get_or_init(|| RunDir::from_env().as_ref().and_then(Self::from_run_dir)).as_ref()
     }
 
-    /// Moves this process to another run: a forked child becomes a run of its own, which continues with the
+    /// Moves this process to another run: a forked child becomes a separate run, which continues with the
     /// current files.
     pub fn become_another() {
         let before = Self::get();
@@ -111,7 +111,7 @@ impl Layer {
         PathBuf::from(OsStr::from_bytes(&place))
     }
 
-    /// Path that a path in the overlay stands for; `None` for other paths.
+    /// Path that is represented by a path in the overlay; `None` for other paths.
     pub(crate) fn outside<'path>(&self, path: &'path Path) -> Option<&'path [u8]> {
         let rest = path.as_os_str().as_bytes().strip_prefix(self.tree.as_os_str().as_bytes())?;
         match rest {

@@ -43,7 +43,7 @@ pub(crate) fn write(file: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> 
 
 /// Writes at an offset, with holes for zeros. The file's position afterwards is unspecified.
 fn write_at(file: BorrowedFd<'_>, bytes: &[u8], start: u64) -> Result<usize, Errno> {
-    // End of the last hole: up to there nothing has been written yet.
+    // End of the last hole: no bytes up to there have been written yet.
     let mut hole_until = 0;
     let mut done = 0;
     while done < bytes.len() {

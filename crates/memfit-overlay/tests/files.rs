@@ -1,7 +1,7 @@
 //! Tests of the files that a process sees, and of those that stay on the user's disk. Each test runs in a
-//! process of its own that belongs to a run; there, the standard library's calls go through the overlay.
+//! separate process that belongs to a run; there, the standard library's calls go through the overlay.
 
-#![allow(clippy::unwrap_used, clippy::exit, reason = "a test that fails, and a child that has done its part")]
+#![allow(clippy::unwrap_used, clippy::exit, reason = "ends a failed test, and a child process that is done")]
 
 use std::{
     env, fs,

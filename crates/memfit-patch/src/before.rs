@@ -32,7 +32,7 @@ pub(crate) fn write(
     }
     let training = draft.round()?;
     Training::check_only_backward(draft.facts)?;
-    let model = training.model.clone().ok_or("the model has no name of its own where it is called")?;
+    let model = training.model.clone().ok_or("the model is not called by name in the training loop")?;
     let others = &plan.made_for.models;
     let taken = changes.iter().find_map(|change| match (change, value) {
         (ModelChange::Each { statement, imports }, Value::Switch(true)) => {
@@ -109,8 +109,8 @@ pub(crate) fn listed(names: &[String]) -> String {
         }
     }
     let alone = parts.len() == 1;
-    let told: Vec<String> = parts.iter().map(|part| part.to_python(alone)).collect();
-    format!("[{}]", told.join(", "))
+    let elements: Vec<String> = parts.iter().map(|part| part.to_python(alone)).collect();
+    format!("[{}]", elements.join(", "))
 }
 
 /// Part of a list of names.

@@ -316,7 +316,7 @@ impl<'a> Draft<'a> {
             })
         };
         let place = training.around.iter().find(|looped| root.is_empty() || !made_in(looped));
-        let place = place.ok_or("the model is made anew in every round")?;
+        let place = place.ok_or("the model is created again in every iteration")?;
         let indent = self.indent(place);
         let start = self.line_start(place.span.start);
         let mut text = String::new();

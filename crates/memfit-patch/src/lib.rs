@@ -90,8 +90,8 @@ fn applied(text: &str, plan: &Plan, blocks: Option<&[String]>) -> Patched {
             Err(why) => draft.left.push(Left { lever: Lever::Shard, why }),
         }
     }
-    let told = trainer::write(&mut draft, plan);
-    for (lever, value) in wanted(plan).into_iter().filter(|(lever, _)| !told.contains(lever)) {
+    let handled = trainer::write(&mut draft, plan);
+    for (lever, value) in wanted(plan).into_iter().filter(|(lever, _)| !handled.contains(lever)) {
         let written = write(&mut draft, lever, &value, plan);
         match written {
             Ok(()) => draft.done.push(lever),
@@ -109,7 +109,7 @@ fn applied(text: &str, plan: &Plan, blocks: Option<&[String]>) -> Patched {
     }
     let (done, left, remarks) = (draft.done.clone(), draft.left.clone(), draft.remarks.clone());
     match draft.render() {
-        Ok(text) => Patched { text, done, left, remarks, by_library: told },
+        Ok(text) => Patched { text, done, left, remarks, by_library: handled },
         Err(why) => unread(&why),
     }
 }

@@ -154,7 +154,7 @@ fn shrink_own_batches(
     let targets = &training.looped.targets;
     let made = Span::new(training.suite[round.from].span.start, training.suite[training.backward].span.end);
     if targets.iter().any(|target| words(made.slice(draft.text)).any(|word| word == target)) {
-        return Err("each round's batch depends on the loop's own counter".to_owned());
+        return Err("each iteration's batch depends on the loop counter".to_owned());
     }
     let mut found = false;
     for name in &plan.made_for.batch_names {

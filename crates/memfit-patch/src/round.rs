@@ -110,7 +110,7 @@ impl Round {
 pub(crate) enum Read {
     /// Only its size.
     Size,
-    /// Its value.
+    /// Value.
     Value,
 }
 
@@ -196,7 +196,7 @@ fn changed_in_place(statement: &Statement) -> Option<&str> {
     }
 }
 
-/// Refuses a counter that began before the loop, since each micro-batch would increment it.
+/// Refuses a counter that was initialised before the loop, since each micro-batch would increment it.
 fn counts_up(statement: &Statement, bound: &BTreeSet<String>) -> Result<(), Why> {
     let own = binds_anew(statement);
     for each in flat(std::slice::from_ref(statement)) {

@@ -31,7 +31,7 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan, blocks: &[String]) -> Re
     check(draft, plan, &parallel)?;
     let training = draft.round()?;
     Training::check_only_backward(draft.facts)?;
-    let model = training.model.clone().ok_or("the model has no name of its own where it is called")?;
+    let model = training.model.clone().ok_or("the model is not called by name in the training loop")?;
     let optimizer = optimizer(draft, training, &model)?;
     let loader = Loader::find(draft, training)?;
     start(draft, training)?;
@@ -62,7 +62,7 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan, blocks: &[String]) -> Re
     Ok(())
 }
 
-/// Refuses what these few lines would make wrong.
+/// Refuses plans and scripts for which this code would be wrong.
 fn check(draft: &Draft<'_>, plan: &Plan, parallel: &Parallel) -> Result<(), Why> {
     let by_step = |what: &str| format!("{what}: `memfit.Step(…, plan=\"FILE\")` does it");
     if parallel.tensor > 1 {
@@ -112,7 +112,7 @@ fn optimizer<'a>(draft: &Draft<'a>, training: &Training<'a>, model: &str) -> Res
     let place = training.scope.iter().find(|statement| statement.span.contains(call.span));
     let statement = place
         .filter(|each| each.kind == StatementKind::Assign)
-        .ok_or("the optimizer is not made by a statement of its own in the function that trains")?;
+        .ok_or("the optimizer is not created by a separate statement in the function that trains")?;
     let requests = |call: &&Call| {
         ["parameters", "named_parameters"].iter().any(|name| call.is_method(name))
             && call.receiver.as_ref().is_some_and(|receiver| receiver.span.slice(draft.text) == model)

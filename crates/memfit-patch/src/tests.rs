@@ -134,8 +134,7 @@ fn what_is_not_understood_is_left_alone() {
     }
 }
 
-/// Each reference workload, none of which was written for this test, takes a plan or states the reason why
-/// not.
+/// Each reference workload, none of which was written for this test, accepts a plan or gets a reason why not.
 #[test]
 fn workloads_take_a_plan_or_say_why_not() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workloads");

@@ -26,16 +26,16 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
         }
         _ => return Vec::new(),
     };
-    let mut told: Vec<Lever> = Vec::new();
+    let mut set_levers: Vec<Lever> = Vec::new();
     let mut added = String::new();
     let words = framework_settings(place.framework, plan).into_iter();
     for (name, value, lever) in words.filter(|(_, _, lever)| !own_loop || *lever != Lever::MicroBatch) {
         if lever == Lever::MicroBatch && place.framework != Framework::Transformers {
             draft.left.push(Left {
                 lever,
-                why: format!("the loader's batch has to be made smaller beside `{name}={value}`"),
+                why: format!("the loader's batch size has to be reduced together with `{name}={value}`"),
             });
-            told.push(lever);
+            set_levers.push(lever);
             continue;
         }
         match place.call.keyword(name) {
@@ -44,8 +44,8 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
             }
             None => added.extend([", ", name, "=", value.as_str()]),
         }
-        if !told.contains(&lever) {
-            told.push(lever);
+        if !set_levers.contains(&lever) {
+            set_levers.push(lever);
             draft.done.push(lever);
         }
         if lever == Lever::Checkpointing {
@@ -58,7 +58,7 @@ pub(crate) fn write(draft: &mut Draft<'_>, plan: &Plan) -> Vec<Lever> {
     if !added.is_empty() {
         draft.edits.push(draft.facts.add_argument(place.call, added.trim_start_matches(", ")));
     }
-    told
+    set_levers
 }
 
 /// The single call that creates the settings. With several calls, returns the reason why none can be changed.

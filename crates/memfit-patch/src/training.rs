@@ -113,7 +113,7 @@ impl<'a> Training<'a> {
 /// counts as a model if its parameters are requested.
 fn forwards<'a>(facts: &'a Facts, op: &Op) -> Vec<(Span, Option<&'a str>)> {
     let here = |function| function == op.site.function;
-    let told = facts
+    let candidates = facts
         .ops
         .iter()
         .filter(|forward| matches!(forward.kind, OpKind::Forward) && here(forward.site.function))
@@ -128,7 +128,7 @@ fn forwards<'a>(facts: &'a Facts, op: &Op) -> Vec<(Span, Option<&'a str>)> {
         let name = call.callee.slice(&facts.text);
         models.contains(&name).then_some((call.span, Some(name)))
     });
-    told.chain(called).collect()
+    candidates.chain(called).collect()
 }
 
 /// Innermost list of statements that contains all of these spans, and the statements on the way to it.

@@ -1,4 +1,4 @@
-//! Solves choices of blocks given as JSON, one a line, and measures the time: for comparisons with other
+//! Solves block choices given as JSON, one per line, and measures the time, for comparison with other
 //! solvers.
 //!
 //! Input: `{"blocks": [[keep, residue, recompute_ns], …], "tail": bytes, "budget": bytes}`. Output:

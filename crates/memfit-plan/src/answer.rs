@@ -47,9 +47,9 @@ pub struct Rejected {
 /// Limit of the plan's micro-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limit {
-    /// Largest micro-batch that was seen to fit.
+    /// Largest micro-batch that fitted in a run.
     pub largest: u64,
-    /// Smallest micro-batch that was seen not to fit; `None` if the whole batch fits.
+    /// Smallest micro-batch that did not fit in a run; `None` if the whole batch fits.
     pub refuted: Option<u64>,
 }
 
@@ -72,9 +72,9 @@ pub struct Answer {
     pub advice: Vec<String>,
     /// Facts about the training.
     pub training: Training,
-    /// Ranks that the chosen plan was run as, with their peaks.
+    /// Ranks as which the chosen plan was run, with their peaks.
     pub ranks: Vec<(u32, Expected)>,
-    /// The fewest GPUs on which the chosen plan was seen to fit, if it is for several.
+    /// The fewest GPUs on which a run of the chosen plan fitted, if it is for several.
     pub fewest: Option<u32>,
     /// Number of runs.
     pub evaluations: u64,

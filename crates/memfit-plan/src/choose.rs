@@ -5,10 +5,10 @@
 //! run in the opposite order and need all of the block's activations. Memory peaks either at the end of the
 //! forward pass, together with the loss, or while one block runs, on top of the outputs of earlier blocks.
 //!
-//! The problem is a multiple-choice knapsack with a budget at each prefix. Partial choices are dropped if
-//! another one is better in bytes and time, or if the bound of the relaxed problem with divisible blocks
-//! shows that they cannot beat the best known choice. Identical blocks need no special case, since partial
-//! choices that differ only in which of them were selected are equal in both.
+//! The problem is a multiple-choice knapsack with a budget at each prefix. A partial choice is dropped if
+//! another one is better in bytes and time, or if the bound of the relaxed problem (with divisible blocks)
+//! shows that it cannot beat the best known choice. Identical blocks need no special case, since partial
+//! choices that differ only in which of them are selected have equal bytes and time.
 
 /// Block in one forward and backward pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Block {
             .chain(offload)
     }
 
-    /// Savings of the block, the cheapest for each byte first: the lower hull of its options.
+    /// Savings of the block, cheapest per byte first: the lower hull of its options.
     fn steps(&self) -> Vec<Saving> {
         let mut options: Vec<(u64, u64)> = self.options().map(|(_, bytes, cost)| (bytes, cost)).collect();
         options.sort_by_key(|(bytes, cost)| (std::cmp::Reverse(*bytes), *cost));
@@ -218,7 +218,7 @@ impl Ahead {
         (over == 0).then_some(least)
     }
 
-    /// Greedy choice: whole blocks, the cheapest for each byte first.
+    /// Greedy choice: whole blocks, cheapest per byte first.
     fn first_guess(blocks: &[Block], tail: u64, budget: u64) -> Option<Choice> {
         let mut order: Vec<usize> = (0..blocks.len()).collect();
         let rate = |block: &Block| {
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_hundred_blocks_are_no_trouble() {
-        // Identical blocks, and all different ones.
+        // Identical blocks, and blocks that all differ.
         let alike = vec![
             Block {
                 keep: 1_000,

@@ -3,7 +3,7 @@
 
 use crate::Host;
 
-/// Measurement for a number of workers.
+/// Measurement with a number of workers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Given {
     /// Number of workers.
@@ -23,11 +23,11 @@ pub struct Batches {
     pub bytes: u64,
     /// Milliseconds of the slowest batch in one process.
     pub slowest_ms: f64,
-    /// `true` if they are on the GPU already.
+    /// `true` if they are already on the GPU.
     pub on_card: bool,
 }
 
-/// Expected supply of a GPU.
+/// Expected data supply of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fed {
     /// Milliseconds from one batch to the next.
@@ -47,7 +47,7 @@ pub struct Proposal {
     pub pinned: bool,
     /// `persistent_workers`.
     pub persistent: bool,
-    /// `true` if the GPU would not wait; `None` if its time is not known.
+    /// `true` if the GPU would not wait; `None` if its time is unknown.
     pub keeps_up: Option<bool>,
     /// Reason in one sentence.
     pub why: String,
@@ -64,7 +64,7 @@ const LIMIT_DIVISOR: u64 = 2;
 /// PyTorch's default `prefetch_factor`, and the maximum that is proposed.
 const PREFETCH_RANGE: (u64, u64) = (2, 8);
 
-/// Supply of a GPU that takes `card_ms` for a batch; without workers, loading runs between the steps.
+/// Data supply of a GPU that takes `card_ms` for a batch. Without workers, loading runs between the steps.
 pub fn expected(given: &Given, card_ms: f64) -> Fed {
     let period_ms = if given.workers == 0 { given.batch_ms + card_ms } else { given.batch_ms.max(card_ms) };
     Fed { period_ms, waits: 1.0 - card_ms / period_ms }
@@ -140,7 +140,7 @@ fn keeps_up(one: &Given, card_ms: f64) -> bool {
     }
 }
 
-/// Batches to prefetch for each worker, so that the finished ones last while the slowest one is made.
+/// Batches to prefetch per worker, so that the finished ones last until the slowest one is complete.
 fn prefetch(workers: u64, batches: &Batches, period_ms: f64) -> u64 {
     let meanwhile = (batches.slowest_ms / period_ms.max(0.001)).ceil() as u64;
     (1 + meanwhile.div_ceil(workers)).clamp(PREFETCH_RANGE.0, PREFETCH_RANGE.1)
@@ -184,7 +184,7 @@ mod tests {
     fn the_fewest_workers_that_keep_up_are_proposed() {
         assert_eq!(workers(Some(500.0), &HOST), (1, Some(true)));
         assert_eq!(workers(Some(150.0), &HOST), (4, Some(true)));
-        // A reserve is kept: 100 ms with four workers are not within 105.
+        // With the reserve, 100 ms with four workers do not fit into 105 ms.
         assert_eq!(workers(Some(105.0), &HOST), (8, Some(true)));
         assert_eq!(workers(Some(10_000.0), &HOST), (0, Some(true)));
         assert_eq!(workers(Some(20.0), &HOST), (8, Some(false)));

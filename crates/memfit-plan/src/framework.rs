@@ -46,10 +46,10 @@ mod tests {
             made_for: MadeFor { batch: Some(32), own_accumulation: 2, ..MadeFor::default() },
             ..Plan::as_is()
         };
-        let check = |framework: Framework, plan: &Plan, told: &str| {
+        let check = |framework: Framework, plan: &Plan, expected: &str| {
             let words = framework_settings(framework, plan);
             let words: Vec<String> = words.iter().map(|(name, value, _)| format!("{name}={value}")).collect();
-            assert_eq!(words.join(", "), told);
+            assert_eq!(words.join(", "), expected);
         };
         let accumulates = "gradient_accumulation_steps=16";
         check(

@@ -9,7 +9,7 @@ pub struct Point {
     pub time: f64,
 }
 
-/// Indices of the Pareto front, the fastest first. Of equal points the first stays.
+/// Indices of the Pareto front, fastest first. Of equal points, the first is kept.
 pub fn front(points: &[Point]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..points.len()).collect();
     order.sort_by(|a, b| {

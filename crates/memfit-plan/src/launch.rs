@@ -12,7 +12,7 @@ const PORT: u16 = 29500;
 /// Program that starts the processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Launcher {
-    /// `torchrun`, typed on each machine.
+    /// `torchrun`, started by hand on each machine.
     #[default]
     Torchrun,
     /// `srun` in an allocation of Slurm, which starts `torchrun` on each machine.
@@ -37,10 +37,10 @@ pub enum LaunchError {
     NotApplicable {
         /// Degree.
         degree: &'static str,
-        /// Its value.
+        /// Value.
         value: u32,
     },
-    /// The ranks do not fill the machines.
+    /// The number of ranks does not match the machines.
     #[error("the plan has {world} ranks, and {nodes} machines of {count} GPUs have {}", nodes * count)]
     OtherWorld {
         /// Ranks.
@@ -63,7 +63,7 @@ impl LaunchError {
                 "`memfit plan --gpu NAME:N -o PLAN` plans with the degrees that memfit applies"
             }
             Self::OtherWorld { .. } => {
-                "correct `count` and `nodes` under [made_for], or make the plan anew with `memfit plan`"
+                "correct `count` and `nodes` under [made_for], or make a new plan with `memfit plan`"
             }
         }
     }
@@ -72,9 +72,9 @@ impl LaunchError {
 /// A part of a command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Word {
-    /// Text, quoted where the shell needs that.
+    /// Text, quoted where the shell requires it.
     Text(String),
-    /// An expression for the shell, in double quotes.
+    /// A shell expression, in double quotes.
     Expression(&'static str),
 }
 
@@ -83,7 +83,7 @@ enum Word {
 pub struct Launch {
     before: Option<&'static str>,
     words: Vec<Word>,
-    /// Machines on which the command has to be typed.
+    /// Machines on which the command has to be started.
     pub machines: u64,
     /// Environment variable that must be set to the first machine's name.
     pub needs: Option<&'static str>,
@@ -102,7 +102,7 @@ impl Launch {
         let world = u64::from(parallel.world());
         let own_gpu = sees_own_gpu(plan.made_for.torch.as_deref());
         let nodes = plan.made_for.nodes.unwrap_or(1).max(1);
-        // A hand-written plan need not say how many GPUs a machine has.
+        // A hand-written plan may omit the number of GPUs per machine.
         let count = match plan.made_for.count {
             0 => world / nodes,
             count => count,
@@ -152,7 +152,7 @@ impl Launch {
             .iter()
             .map(|word| match word {
                 Word::Text(text) => quoted(text),
-                // Job numbers have no port.
+                // Slurm job numbers are not ports.
                 Word::Expression(name) if *name == "$SLURM_JOB_ID" => format!("\"{name}\""),
                 Word::Expression(name) => format!("\"{name}:{PORT}\""),
             })
@@ -162,9 +162,9 @@ impl Launch {
     }
 }
 
-/// The option with which each process sees its own GPU as `cuda:0`, so that `model.to("cuda")` is right as it
-/// stands. Releases before PyTorch 2.10 lack it: there the script has to take the GPU of `LOCAL_RANK`, as the
-/// step's error says.
+/// The option with which each process sees its own GPU as `cuda:0`, so that `model.to("cuda")` works
+/// unchanged. It exists since PyTorch 2.10; with earlier releases the script has to use the GPU of
+/// `LOCAL_RANK`, as the step's error says.
 fn sees_own_gpu(torch: Option<&str>) -> &'static [&'static str] {
     match torch.and_then(release) {
         Some(release) if release < (2, 10) => &[],
@@ -172,11 +172,11 @@ fn sees_own_gpu(torch: Option<&str>) -> &'static [&'static str] {
     }
 }
 
-/// A script's command, divided for `torchrun`.
+/// A script's command, split up for `torchrun`.
 struct Training {
     /// The start of torchrun's command line.
     torchrun: Vec<String>,
-    /// The words after its options.
+    /// The words after its own options.
     rest: Vec<String>,
 }
 

@@ -16,7 +16,7 @@ use crate::trial::Candidate;
 pub(crate) struct Entry {
     /// Lever.
     pub(crate) lever: Lever,
-    /// Its conditions for the search.
+    /// Conditions for the search.
     pub(crate) search: Search,
 }
 

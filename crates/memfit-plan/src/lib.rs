@@ -1,8 +1,8 @@
 //! Planning: the fastest way to make a training fit, as a set of levers and a plan file.
 //!
-//! The crate contains the plan and its file ([`Plan`]), the choice of blocks to keep, recompute and offload,
-//! the search over levers, and its results. It does not know how a candidate is run (a trait does that), or
-//! the presentation of an answer.
+//! Owns the plan and its file ([`Plan`]), the choice of blocks to keep, recompute and offload, the search
+//! over levers, and its results. It does not know how a candidate is run (a trait does that) or how an answer
+//! is presented.
 
 mod answer;
 mod choose;

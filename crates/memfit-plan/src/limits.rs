@@ -23,9 +23,9 @@ pub struct Limits {
     pub link: Option<f64>,
     /// Levers that must not be used.
     pub without: Vec<Lever>,
-    /// Levers that a change of the script cannot contain, with reasons, if such a change is wanted.
+    /// Levers that a patch of the script cannot contain, with reasons, if a patch is requested.
     pub unwritable: Vec<(Lever, String)>,
-    /// Levers that do not work with the way in which the training is spread over GPUs, with reasons.
+    /// Levers that do not work with the chosen parallelism, with reasons.
     pub unsuited: Vec<(Lever, String)>,
     /// Maximum number of runs.
     pub most_runs: u64,

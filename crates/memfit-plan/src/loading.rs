@@ -1,7 +1,7 @@
 //! `loader-workers`: enough workers to keep up with the GPU, within the host's memory and `/dev/shm`.
 //!
-//! Device memory does not depend on it, so it is no candidate of the search: it follows from the time of an
-//! item of the script's data set and of the plan's step.
+//! Device memory does not depend on it, so it is not a candidate of the search: it follows from the load time
+//! per item of the script's data set and the plan's step time.
 
 use memfit_vocabulary::Loading;
 
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(workers(loading(0, 10, 1 << 20), &host), Some(7));
         assert_eq!(workers(loading(7, 10, 1 << 20), &host), None);
         assert_eq!(workers(loading(4, 100, 1 << 20), &host), Some(16));
-        // A GiB for each batch: two of them for each worker, within half of the memory.
+        // One GiB per batch: two batches per worker, within half of the memory.
         assert_eq!(workers(loading(0, 10, 16 << 20), &host), Some(2));
         let small = Host { memory: 2 * GIB, ..host };
         assert_eq!(workers(loading(0, 10, 1 << 20), &small), Some(2));

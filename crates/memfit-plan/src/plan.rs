@@ -18,7 +18,7 @@ pub struct Plan {
     /// Loader batches in one optimizer step (gradient accumulation).
     #[serde(default = "one")]
     pub accumulate: u64,
-    /// Spread over several GPUs; `None` for one.
+    /// How the training is spread over several GPUs; `None` for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallel: Option<Parallel>,
     /// Levers in the order in which they are applied.
@@ -50,7 +50,7 @@ pub struct MadeFor {
     /// Number of machines; `None` for one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u64>,
-    /// Links between the GPUs that the user named.
+    /// Links between the GPUs, as given by the user.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<String>,
     /// Command line.

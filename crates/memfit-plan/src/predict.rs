@@ -21,7 +21,7 @@ pub(crate) struct Sample {
     pub(crate) training: Training,
 }
 
-/// Share of the transfer time that is never hidden.
+/// Share of the transfer time that never overlaps with computation.
 const UNHIDDEN_SHARE: f64 = 0.02;
 
 /// Prediction for a candidate.
@@ -48,15 +48,15 @@ pub(crate) struct Ways {
     pub(crate) link: Option<f64>,
 }
 
-/// Nanoseconds of a block's transfers that do not overlap: to the host during the next block's forward pass,
-/// and back during its backward pass, which takes twice as long.
+/// Nanoseconds of a block's transfers that do not overlap with computation: to the host during the next
+/// block's forward pass, and back during its backward pass, which takes twice as long.
 pub(crate) fn exposed_ns(bytes: u64, link: f64, beside_ns: u64) -> u64 {
     let way = (bytes as f64 / link * 1e9) as u64;
     way.saturating_sub(beside_ns).saturating_add(way.saturating_sub(beside_ns.saturating_mul(2)))
 }
 
-/// Cost of offloading even when it overlaps: copies must be started, and share the memory bandwidth. A block
-/// that fits is therefore kept.
+/// Cost of offloading even if it overlaps: copies must be launched, and they share the memory bandwidth. A
+/// block that fits is therefore kept.
 fn unhidden_ns(bytes: u64, link: f64) -> u64 {
     ((bytes as f64 / link * 1e9 * UNHIDDEN_SHARE) as u64).max(1)
 }
@@ -87,7 +87,7 @@ impl Model {
         // A run that ended before its time was measured says nothing about it.
         let time = |sample: &Sample| Some((sample.pieces, sample.outcome.peak.step_ms?));
         let known = small.iter().chain(std::iter::once(&large)).filter_map(time).collect();
-        // The line is exact at its own two sizes, whatever is learnt at others.
+        // The line is exact at its own two sizes, whatever is learned at others.
         let more =
             small.iter().chain(std::iter::once(&large)).map(|sample| (sample.micro_batch, 0)).collect();
         Self { large, small, more, known, again: 1.0 }
@@ -255,7 +255,8 @@ mod tests {
 
     #[test]
     fn memory_and_time_lie_on_the_line_through_two_runs() {
-        // 100 constant bytes, 10 a sample in each of two blocks; 50 ms, and 2 for each further micro-batch.
+        // 100 constant bytes, 10 per sample in each of two blocks; 50 ms, and 2 ms for each additional
+        // micro-batch.
         let model = Model::new(
             sample(64, 1, 100 + 20 * 64, 50.0, 640),
             Some(sample(16, 4, 100 + 20 * 16, 56.0, 160)),
@@ -337,7 +338,7 @@ mod tests {
 
     #[test]
     fn a_way_hides_behind_the_neighbour() {
-        // At a thousand bytes a second, a byte takes a millisecond.
+        // At a thousand bytes per second, a byte takes a millisecond.
         for (bytes, beside_ms, exposed_ms) in [(10, 10, 0), (10, 5, 5), (10, 4, 8), (10, 0, 20), (0, 0, 0)] {
             assert_eq!(
                 exposed_ns(bytes, 1e3, beside_ms * 1_000_000),

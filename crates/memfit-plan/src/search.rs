@@ -1,11 +1,11 @@
 //! Search for the fastest plan that fits, with few runs.
 //!
-//! The script is run unchanged; if it does not fit, it is run without a memory limit to measure its need.
-//! Levers without cost are tried one after the other and kept if they save memory without costing time. Then
-//! the batch is divided and blocks are recomputed as a model of memory and time from two runs predicts; the
-//! best candidate is run on the GPU, the result corrects the model, and so on until no candidate is expected
-//! to beat the best plan. A model compiled block by block is then tried as a whole. Finally, the plan's
-//! micro-batch is raised until one more sample does not fit.
+//! The script is run unchanged. If it does not fit, it is run without a memory limit to measure its needs.
+//! Levers without cost are tried one after another, and kept if they save memory without costing time. Then
+//! the batch is split and blocks are recomputed as predicted by a model of memory and time from two runs. The
+//! best candidate is run on the GPU and its result corrects the model, until no candidate is expected to beat
+//! the best plan. A model compiled block by block is then also tried compiled as a whole. Finally, the plan's
+//! micro-batch is increased until one more sample does not fit.
 
 mod carried;
 mod combine;
@@ -40,7 +40,7 @@ impl Limits {
     /// Reason why a lever is excluded, whatever its effect; `None` if it is not.
     fn why_excluded(&self, lever: Lever) -> Option<String> {
         if self.without.contains(&lever) {
-            return Some(format!("`--without {lever}` was asked for"));
+            return Some(format!("excluded by `--without {lever}`"));
         }
         if let Some((_, why)) = self.unsuited.iter().find(|(unsuited, _)| *unsuited == lever) {
             return Some(format!("it cannot be combined with the parallelism: {why}"));
@@ -69,7 +69,7 @@ impl Limits {
 
 /// Reason why a label is not allowed; `None` if it is.
 fn forbidden(label: Label, allow: Label) -> Option<String> {
-    (label > allow).then(|| format!("not allowed: it is `{label}`, and `--allow {allow}` was asked for"))
+    (label > allow).then(|| format!("not allowed: it is `{label}`, and the limit is `--allow {allow}`"))
 }
 
 /// Searches for the fastest plan.
@@ -171,7 +171,7 @@ impl<'a, T: Trial> Search<'a, T> {
 
     fn fits_as_is(mut self, own: Outcome) -> Result<Answer, T::Error> {
         let training = own.training.clone().unwrap_or_default();
-        // Faster or smaller plans are reported but not used, since no change was requested.
+        // Faster or smaller plans are reported but not used, since no change is needed.
         let mut candidate = Candidate::as_is();
         for (entry, value) in self.levers(Turn::Always, Harm::Digits, &training, &own.peak) {
             let Ok(with) = entry.add_to(&candidate, value) else { continue };
@@ -299,7 +299,7 @@ impl<'a, T: Trial> Search<'a, T> {
         1
     }
 
-    /// After an interrupt: the fastest candidate that was seen to need no more memory than the GPU has.
+    /// After an interrupt: the fastest candidate whose measured peak fits on the GPU.
     fn best_so_far(&self, training: &Training) -> Option<Tried> {
         let allowed = |tried: &&Tried| {
             let divided = tried.candidate.micro_batch.map_or(Label::Exact, |_| training.label_of_dividing());

@@ -14,7 +14,7 @@ pub struct Candidate {
     pub pieces: u64,
     /// Loader batches in one optimizer step (gradient accumulation).
     pub accumulate: u64,
-    /// Spread over several GPUs; `None` for one.
+    /// How the training is spread over several GPUs; `None` for one.
     pub parallel: Option<Parallel>,
     /// Levers.
     pub settings: Vec<Setting>,
@@ -126,7 +126,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Communication that no other work overlaps, in a step of this length.
+    /// Communication that does not overlap with other work, in a step of this length.
     pub fn exposed(&self, step_ms: f64) -> f64 {
         (step_ms - self.compute - self.memory).clamp(0.0, self.communication)
     }

@@ -108,7 +108,7 @@ fn harmless(text: &mut String, library: &Library, entry: &Entry) {
         let kind =
             if parameter.flow == Flow::In { abi_type(&parameter.kind) } else { "*mut c_void".to_owned() };
         let used = parameter.flow == Flow::Out;
-        // The list does not say which operands a call writes, so the contents of all become unknown.
+        // The list does not state which operands a call writes, so the contents of all become unknown.
         let computed = if library.computes && parameter.flow == Flow::In {
             forget_function(entry, &parameter.kind)
         } else {

@@ -2,7 +2,7 @@
 //!
 //! This crate owns the format of the lists (the folders `api/` of the device crates), the generator that
 //! their build scripts call, and, behind the feature `testing`, callers for each listed name by its
-//! prototype. It must not know what any of the calls does.
+//! prototype. It does not know the effect of any call.
 //!
 //! # The format
 //!

@@ -16,7 +16,7 @@ pub struct Library {
     pub invalid: u32,
     /// Status of a refused call.
     pub refusal: u32,
-    /// `true` if harmless calls stand for work on the device, which may write their operands.
+    /// `true` if harmless calls represent work on the device, which may write their operands.
     pub computes: bool,
     /// Names in the list.
     pub entries: Vec<Entry>,
@@ -27,7 +27,7 @@ pub struct Library {
 pub enum Class {
     /// Written by hand in `src/`.
     Modelled,
-    /// Returns success and writes every out-parameter, nothing else.
+    /// Returns success and writes every out-parameter; no other effect.
     Harmless,
     /// Counted by name, and answered with the library's own "not supported".
     Refused,
@@ -47,11 +47,11 @@ pub struct Entry {
     pub result: Kind,
     /// Result in place of zero, if it is no status.
     pub answer: Option<String>,
-    /// Call that an alias stands for.
+    /// Call that an alias refers to.
     pub target: Option<String>,
     /// CUDA release that introduced it, in the encoding of `cuGetProcAddress`.
     pub since: Option<u32>,
-    /// `true` if another CUDA release gives it other parameters; the remark tells which.
+    /// `true` if another CUDA release gives it other parameters; the remark states which.
     pub varies: bool,
 }
 

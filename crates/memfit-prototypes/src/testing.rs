@@ -25,7 +25,7 @@ pub fn library_path(file: &str) -> PathBuf {
     found.expect("cargo builds the cdylib with its tests")
 }
 
-/// Reads the lists of crates beside the calling test's.
+/// Reads the lists of crates next to the calling test's crate.
 pub fn lists(crates: &[&str]) -> Vec<Library> {
     let own = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     let read = |name: &&str| read_folder(&own.with_file_name(name).join("api"));
@@ -50,7 +50,7 @@ pub fn dynamic_symbols(path: &Path, defined: bool) -> BTreeSet<String> {
 pub struct Loaded(*mut c_void);
 
 impl Loaded {
-    /// Loads the library, which initialises nothing of CUDA.
+    /// Loads the library, which does not initialise CUDA.
     pub fn new(path: &Path) -> Self {
         let path = CString::new(path.as_os_str().as_encoded_bytes()).expect("a path has no NUL");
         // SAFETY: the path ends with NUL, and loading the library runs no code of consequence.

@@ -1,7 +1,7 @@
 //! Python classes for images, sources and batches.
 
-#![allow(unsafe_code, reason = "memory is handed over that torch owns")]
-#![expect(clippy::needless_pass_by_value, reason = "arguments from Python arrive as values of their own")]
+#![allow(unsafe_code, reason = "receives memory that torch owns")]
+#![expect(clippy::needless_pass_by_value, reason = "arguments from Python are owned")]
 
 mod source;
 mod volume;

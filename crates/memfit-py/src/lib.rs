@@ -1,7 +1,7 @@
 //! The Python module `memfit._core`: conversions only.
 //!
-//! Owns the types that cross between Python and Rust. It must not know how anything is done: each function
-//! converts its arguments, releases the interpreter's lock, and calls one function of another crate.
+//! Owns the types that cross between Python and Rust. It contains no logic: each function converts its
+//! arguments, releases the interpreter's lock, and calls one function of another crate.
 
 mod data;
 mod levers;
@@ -41,8 +41,8 @@ mod _core {
     /// Runs the command with these arguments, the first of which is the program's name, and returns its exit
     /// status.
     ///
-    /// `python` is the interpreter that memfit is installed beside, `libraries` the folder with its device
-    /// libraries.
+    /// `python` is the interpreter of the environment in which memfit is installed, `libraries` the folder with
+    /// its device libraries.
     #[pyfunction]
     #[pyo3(signature = (arguments, *, python = None, libraries = None))]
     fn main(

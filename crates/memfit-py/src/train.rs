@@ -1,5 +1,5 @@
 //! Python class for the training controller.
-#![expect(clippy::needless_pass_by_value, reason = "arguments from Python arrive as values of their own")]
+#![expect(clippy::needless_pass_by_value, reason = "arguments from Python are owned")]
 
 use memfit_train::{
     Decision, Evidence, Failure, Fault, Outcome, ScaleTrouble, Settings, Space, Status, TrainError, Update,
@@ -53,7 +53,7 @@ impl Controller {
         let ask = || {
             let (room, cached) = space?
                 .call0()
-                .and_then(|told| told.extract::<Option<(u64, u64)>>())
+                .and_then(|answer| answer.extract::<Option<(u64, u64)>>())
                 .unwrap_or_else(|error| {
                     failed = Some(error);
                     None

@@ -61,7 +61,7 @@ impl fmt::Display for Unknown {
             }
             Self::Resumed { times } => write!(
                 formatter,
-                "the trace does not follow from the allocator's rules at {times} places, where its state was worked out anew"
+                "the trace does not follow from the allocator's rules at {times} places, where its state was restored from the trace"
             ),
             Self::Segments => formatter.write_str("segments were not recorded"),
             Self::Stacks => formatter.write_str("stacks were not recorded"),
@@ -69,7 +69,7 @@ impl fmt::Display for Unknown {
             Self::Steps => formatter.write_str("training steps were not recorded"),
             Self::Modules => formatter.write_str("modules were not recorded"),
             Self::Requests => {
-                formatter.write_str("what was asked for was not recorded: sizes are those of blocks")
+                formatter.write_str("requested sizes were not recorded: sizes are those of blocks")
             }
             Self::Blocks => formatter
                 .write_str("PyTorch's own blocks were not recorded, only what the process got from CUDA"),

@@ -196,8 +196,8 @@ fn a_file_of_any_format_cut_off_at_any_byte_gives_what_comes_before_and_the_plac
                     error
                 }
             };
-            let told = said.contains("byte ") || TOO_SHORT.iter().any(|short| said.contains(short));
-            assert!(told, "{name} at {length}: {said}");
+            let located = said.contains("byte ") || TOO_SHORT.iter().any(|short| said.contains(short));
+            assert!(located, "{name} at {length}: {said}");
         }
         println!("{name}: {} bytes, {in_part} lengths of which a part can be used", bytes.len());
         // A compressed or encoded file yields nothing before its first whole block; every other yields parts.

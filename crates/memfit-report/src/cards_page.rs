@@ -1,13 +1,13 @@
-//! The GPUs for a script as a page: price against time with the Pareto front, filters, and the command of
+//! The GPUs for a script as a page: price against time with the Pareto front, filters, and the command for
 //! each point.
 //!
-//! One file that fetches nothing. The report's rows are embedded as JSON, and a short script draws those that
-//! the filters leave.
+//! The page is one file without external resources. The report's rows are embedded as JSON, and a short
+//! script draws those that match the filters.
 
 use crate::text::size;
 use crate::wire::{CardVerdict, CardsReport};
 
-/// The look that the pages of reports share.
+/// The style sheet that all report pages share.
 const STYLE: &str = include_str!("plan_page/page.css");
 const OWN_STYLE: &str = include_str!("cards_page/page.css");
 const SCRIPT: &str = include_str!("cards_page/page.js");
@@ -52,12 +52,12 @@ pub fn cards_page(report: &CardsReport) -> String {
     )
 }
 
-/// The report as JSON within a page: nothing in it ends the element that it stands in.
+/// The report as JSON, escaped so that it cannot end the element that contains it.
 fn embedded(report: &CardsReport) -> String {
     serde_json::to_string(report).unwrap_or_else(|_| "null".to_owned()).replace('<', "\\u003c")
 }
 
-/// Text that is text in HTML as well.
+/// Escapes a text for HTML.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,11 +1,11 @@
-//! What a commit changes about memory, as a comment of a pull request: Markdown.
+//! Memory changes of a commit, as a pull request comment in Markdown.
 
 use std::fmt::Write as _;
 
 use crate::text::{ci as words, size};
 use crate::wire::{CiReport, CiRow, CiSide, CiVerdict};
 
-/// The hidden first line by which a comment is found again and updated in place.
+/// Hidden first line by which a comment is found again, so that it is updated in place.
 pub const CI_MARKER: &str = "<!-- memfit ci -->";
 
 /// The report of `memfit ci` as Markdown.
@@ -73,7 +73,7 @@ const fn mark(verdict: CiVerdict) -> &'static str {
     }
 }
 
-/// Everything about a row beyond the table, folded.
+/// Everything about a row that the table does not show, in a collapsed section.
 fn details(out: &mut String, row: &CiRow) {
     let (lines, modules) = words::explaining(row);
     let beside = words::beside(row);
@@ -127,7 +127,7 @@ fn details(out: &mut String, row: &CiRow) {
     out.push_str("\n</details>\n");
 }
 
-/// Text that Markdown and HTML take literally, in one line.
+/// Escapes a text for Markdown and HTML, on one line.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for letter in text.chars() {
@@ -136,7 +136,7 @@ fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '&' => out.push_str("&amp;"),
             '\n' | '\r' => out.push(' '),
-            // `@name` would notify somebody.
+            // `@name` would notify a user.
             '@' => out.push_str("&#64;"),
             '|' | '*' | '_' | '[' | ']' | '#' | '\\' | '~' => {
                 out.push('\\');
@@ -148,7 +148,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// A code span in a table's cell: backticks inside need a longer fence, and a bar would end the cell.
+/// A code span for a table cell: backticks inside need a longer fence, and a vertical bar would end the cell.
 fn code(text: &str) -> String {
     let text = text.replace(['\n', '\r'], " ").replace('|', "\\|");
     let longest = text.split(|letter| letter != '`').map(str::len).max().unwrap_or(0);

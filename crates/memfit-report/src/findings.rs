@@ -1,5 +1,5 @@
-//! The findings of `memfit check` in formats for other programs: SARIF, GitHub annotations, GitLab and
-//! JUnit reports. The texts for people are in [`crate::text`].
+//! The findings of `memfit check` in machine-readable formats: SARIF, GitHub annotations, GitLab and JUnit
+//! reports. The text output is in [`crate::text`].
 
 mod github;
 mod gitlab;

@@ -1,4 +1,4 @@
-//! The table of the levers that a plan applies, for the documentation.
+//! The table of the levers that a plan can apply, for the documentation.
 
 use std::fmt::Write as _;
 

@@ -1,9 +1,9 @@
-//! Every renderer, and the wire types with their schema versions.
+//! All renderers, and the wire types with their schema versions.
 //!
-//! Owns the shapes of memfit's JSON ([`wire`]), which are promises to other software, and the texts that
-//! people read ([`text`]). A renderer turns a wire type into a string and does no more: both outputs say the
-//! same thing because they are made from the same value.
-//! It must not know how results are computed, nor where its text goes: no terminal, no file, no clock.
+//! Owns the format of memfit's JSON ([`wire`]), which other software relies on, and the text output
+//! ([`text`]). A renderer only converts a wire type to a string. Text and JSON agree because they are made
+//! from the same value. The crate knows neither how results are computed nor where the text goes: it uses no
+//! terminal, file or clock.
 
 mod cards_page;
 mod ci_comment;

@@ -1,6 +1,6 @@
-//! Runs in progress as metrics in the text format of Prometheus.
+//! Runs in progress as metrics in the Prometheus text format.
 //!
-//! Command lines and paths are left out: metrics are kept, and read by others.
+//! Command lines and paths are left out, since metrics are stored and read by others.
 
 use std::fmt::Write as _;
 
@@ -95,7 +95,7 @@ fn about(run: &WatchedRun) -> String {
     labels(&[("run", &run.pid.to_string()), ("torch", run.torch.as_deref().unwrap_or("")), ("gpus", kind)])
 }
 
-/// Formats labels; backslashes, quotes and line ends are escaped.
+/// Formats labels, with backslashes, quotes and line ends escaped.
 fn labels(labels: &[(&str, &str)]) -> String {
     let each = labels.iter().map(|(name, value)| {
         let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");

@@ -1,7 +1,7 @@
-//! The result of a search for the fastest plan as a page: the plan in words, a plot of memory against
-//! time, memory before and after by category, and the reasons for what was left out.
+//! The result of `memfit plan` as a page: the plan in words, a plot of memory against time, memory before and
+//! after by category, and the reasons why levers were left out.
 //!
-//! One file that fetches nothing and runs nothing.
+//! The page is one file without external resources or scripts.
 
 mod bars;
 mod plot;
@@ -86,7 +86,7 @@ fn against_time(out: &mut String, report: &PlanReport) {
     out.push_str("<section><h2>Memory against time</h2>\n");
     plot::plot(out, report);
     out.push_str(
-        "<p class=\"key\"><span><span class=\"dot fits\"></span>seen to fit</span><span><span class=\"dot big\"></span>too big</span>\
+        "<p class=\"key\"><span><span class=\"dot fits\"></span>fits</span><span><span class=\"dot big\"></span>too big</span>\
          <span><span class=\"dot open\"></span>not run at this GPU's capacity</span><span>ringed: the plan</span></p>\n\
          <div class=\"scroll\"><table>\n<tr><th class=\"number\"><th class=\"number\">a step<th class=\"number\">between\
          <th class=\"number\">on the GPU<th class=\"number\">allocated<th>with\n",
@@ -116,8 +116,8 @@ fn against_time(out: &mut String, report: &PlanReport) {
     out.push_str("</table></div></section>\n");
 }
 
-/// The numbered points of the plot: the Pareto front, the fastest first, and the runs that a plan is
-/// always compared with.
+/// The numbered points of the plot: the Pareto front, fastest first, and the runs that a plan is always
+/// compared with.
 fn shown(report: &PlanReport) -> impl Iterator<Item = (usize, &PlanRun)> {
     let baseline = report.baseline.iter().filter(|baseline| {
         !report.pareto.iter().any(|run| run.levers.is_empty() && run.accumulate == baseline.accumulate)
@@ -140,11 +140,11 @@ fn is_chosen(run: &PlanRun, report: &PlanReport) -> bool {
         .is_some_and(|chosen| chosen.levers == run.levers && chosen.accumulate == run.accumulate)
 }
 
-/// Prose with what stands between backticks as code.
+/// Converts text between backticks to code elements.
 fn in_prose(text: &str) -> String {
     let mut out = String::new();
     let parts: Vec<&str> = text.split('`').collect();
-    // An odd one out opens nothing.
+    // A backtick without a partner stays a character.
     let paired = parts.len() % 2 == 1;
     for (index, part) in parts.iter().enumerate() {
         match (index % 2 == 1, paired) {
@@ -160,7 +160,7 @@ fn in_prose(text: &str) -> String {
     out
 }
 
-/// Text that is text in HTML as well.
+/// Escapes a text for HTML.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -204,7 +204,7 @@ mod tests {
         assert!(
             page.contains(">as it is</text>") && page.contains("&lt;T4&gt;") && page.contains("1 &lt; 2")
         );
-        // It fetches nothing and runs nothing.
+        // No external resources and no scripts.
         assert!(!page.contains("<script") && !page.contains("http"));
     }
 }

@@ -1,8 +1,8 @@
-//! The one table of what a report says about its own figures: the text of each remark and each assumption,
-//! and what it may change in the peaks.
+//! The table of remarks and assumptions about a report's figures: the text of each, and its possible effect
+//! on the peaks.
 //!
-//! The device, the probe and the command name a remark by its id and pass values for the placeholders. An
-//! unknown id is shown as it came, and nothing bounds what it may change.
+//! The device, the probe and the command identify a remark by its id and pass values for its placeholders. An
+//! unknown id is shown unchanged, and its possible effect is unbounded.
 
 mod assumption;
 mod remark;
@@ -32,14 +32,14 @@ impl Note {
         Self::received(remark.id(), BTreeMap::new())
     }
 
-    /// A remark as a process sent it.
+    /// Creates a remark from a process's message.
     pub fn received(id: &str, values: BTreeMap<String, String>) -> Self {
         Self { id: id.to_owned(), values }
     }
 
     /// Sets the value of a placeholder.
     #[must_use]
-    pub fn with(mut self, placeholder: &str, value: impl Into<String>) -> Self {
+    pub fn with_value(mut self, placeholder: &str, value: impl Into<String>) -> Self {
         self.values.insert(placeholder.to_owned(), value.into());
         self
     }
@@ -51,18 +51,18 @@ impl Note {
 
     /// The possible effect on the peaks. An unknown remark counts as the most severe.
     pub fn effect(&self) -> Effect {
-        self.remark().map_or(Effect::Unbounded, |remark| RemarkText::of(remark).effect)
+        self.remark().map_or(Effect::Unbounded, |remark| RemarkText::for_remark(remark).effect)
     }
 
-    /// The sentence for people.
+    /// The text for people.
     pub fn text(&self) -> String {
         match self.remark() {
-            Some(remark) => fill(RemarkText::of(remark).text, &self.values),
+            Some(remark) => fill(RemarkText::for_remark(remark).text, &self.values),
             None => self.unknown(),
         }
     }
 
-    /// The entry in `fidelity.effects`: `bytes` at the most, `None` where nothing bounds it.
+    /// The entry in `fidelity.effects`: at most `bytes`; `None` if unbounded.
     pub fn possible_effect(&self, bytes: Option<u64>) -> PossibleEffect {
         PossibleEffect {
             id: self.id.clone(),
@@ -80,19 +80,19 @@ impl Note {
 }
 
 impl Fidelity {
-    /// Adds a remark that nothing bounds.
+    /// Adds a remark whose possible effect is unbounded.
     pub fn add(&mut self, note: &Note) {
         self.notes.push(note.text());
         self.effects.push(note.possible_effect(None));
     }
 
-    /// The remarks, each with what it may change; refused calls and assumed values left out.
+    /// The remarks with their possible effects, without refused calls and assumed values.
     pub(crate) fn remarks(&self) -> impl Iterator<Item = &PossibleEffect> {
         self.effects[self.effects.len().saturating_sub(self.notes.len())..].iter()
     }
 }
 
-/// Replaces each `{placeholder}` by its value; one without a value stays.
+/// Replaces each `{placeholder}` by its value. A placeholder without a value is kept.
 fn fill(template: &str, values: &BTreeMap<String, String>) -> String {
     let mut text = String::with_capacity(template.len());
     let mut rest = template;

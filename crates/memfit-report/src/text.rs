@@ -1,6 +1,6 @@
 //! Texts for people.
 //!
-//! Each renderer returns a string with ANSI styles in it; whoever prints it strips them where they are not
+//! Each renderer returns a string with ANSI styles; the code that prints it removes them if they are not
 //! wanted.
 
 mod calibrate;
@@ -40,12 +40,12 @@ pub use run::run;
 pub use shrink::shrink;
 pub use watch::watch;
 
-/// A size for people: binary units, with the unit, and as many decimals as matter.
+/// Formats a size for people: binary units, with as many decimals as are useful.
 pub fn size(bytes: u64) -> String {
     const UNITS: [(u32, &str); 4] = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     for (shift, unit) in UNITS {
         let one = 1_u64 << shift;
-        // What would round to a thousand and more of a unit is told in the next: 1023.9 MiB is a GiB.
+        // A size that would round up to a full larger unit is printed in that unit (1023.9 MiB).
         if bytes >= one - one / 64 {
             let count = bytes as f64 / one as f64;
             let decimals = match unit {
@@ -59,7 +59,7 @@ pub fn size(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// A number for people, with commas between thousands.
+/// Formats a number for people, with commas between thousands.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();

@@ -1,7 +1,7 @@
-//! The shapes of memfit's JSON.
+//! The format of memfit's JSON output.
 //!
-//! A field that is here stays, with its meaning, until the number in its schema's name changes. Bytes are
-//! integers.
+//! A published field keeps its meaning until the version in its schema's name changes. Sizes are integers in
+//! bytes.
 
 mod calibrate;
 mod cards;
@@ -78,7 +78,7 @@ pub mod schema {
     pub const RULE: &str = "memfit.rule/1";
     /// Output of `memfit data`.
     pub const DATA: &str = "memfit.data/1";
-    /// A `DataLoader` of the user's own.
+    /// Output of `memfit data --loader`.
     pub const DATA_LOADER: &str = "memfit.data-loader/1";
     /// Output of `memfit calibrate --show`.
     pub const CALIBRATIONS: &str = "memfit.calibrations/1";

@@ -1,4 +1,5 @@
-//! The table of levers in the documentation is that of the declarations. `MEMFIT_UPDATE_DOCS=1` writes it.
+//! Checks that the table of levers in the documentation agrees with the declarations. `MEMFIT_UPDATE_DOCS=1`
+//! writes it.
 
 use std::path::Path;
 

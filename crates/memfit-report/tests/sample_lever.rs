@@ -1,5 +1,5 @@
-//! A lever needs one file: the one in `memfit-vocabulary/sample` is all that this build has beside others.
-//! `cargo test -p memfit-report --features sample --test sample_lever`
+//! Checks that a lever needs only one file: the build adds the file in `memfit-vocabulary/sample` and nothing
+//! else. `cargo test -p memfit-report --features sample --test sample_lever`
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! The JSON of a report against the schema that is promised to other software.
+//! Validates the JSON of reports against the published schemas.
 
 #![allow(clippy::unwrap_used, clippy::exit, reason = "a panic fails the test")]
 
@@ -12,7 +12,8 @@ fn schema() -> Value {
     serde_json::from_str(include_str!("../../../docs/schema/memfit.run-1.json")).unwrap()
 }
 
-/// Violations of a schema: as much of JSON Schema as ours uses; anything else is refused.
+/// Violations of a schema. Only the parts of JSON Schema that memfit uses are supported; anything else is an
+/// error.
 fn violations(value: &Value, schema: &Value, root: &Value, path: &str, found: &mut Vec<String>) {
     let rules = schema.as_object().unwrap();
     for (rule, wanted) in rules {
@@ -188,7 +189,7 @@ fn what_breaks_the_promise_is_seen() {
     ] {
         assert!(!check(&broken(pointer, value.clone())).is_empty(), "{value} passes at {pointer}");
     }
-    // A newer release may have more to say.
+    // A newer release may add fields.
     let mut more = good.clone();
     more["surprise"] = Value::from(1);
     assert_eq!(check(&more), Vec::<String>::new());

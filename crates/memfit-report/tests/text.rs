@@ -1,4 +1,4 @@
-//! The texts of reports, as people see them.
+//! Snapshots of the text output.
 
 #![allow(clippy::unwrap_used, clippy::exit, reason = "a panic fails the test")]
 
@@ -15,7 +15,7 @@ use memfit_report::wire::{
 };
 use support::{all, failed, fits, oom, recovered, two_ranks, unknown};
 
-/// The text without its styles.
+/// The text without ANSI styles.
 fn plain(report: &RunReport, width: usize, unicode: bool) -> String {
     let text = text::run(report, Canvas { width, unicode });
     anstream::adapter::strip_str(&text).to_string()
@@ -169,7 +169,7 @@ fn a_run_of_two_ranks() {
     insta::assert_snapshot!("two_ranks", plain(&two_ranks(), 80, true));
 }
 
-/// A T4 on which most was measured.
+/// A T4 on which most quantities were measured.
 fn calibration() -> Calibration {
     let megabytes = |mib: [u64; 3]| {
         let [low, typical, high] = mib.map(Bytes::from_mib);
@@ -247,7 +247,7 @@ fn no_text_is_wider_than_it_may_be() {
     }
 }
 
-/// The bars stand for what the numbers say: together with the headroom they fill the GPU.
+/// The bars agree with the numbers: together with the headroom they fill the GPU.
 #[test]
 fn bars_begin_where_the_one_above_ends() {
     let text = plain(&fits(), 120, false);
@@ -276,7 +276,7 @@ fn growth_is_told_where_it_would_matter() {
     let mut report = fits();
     report.coverage.growth_per_step = Some(report.headroom / 100);
     assert!(text_of(&report).contains("it is full after 100 more"), "{}", text_of(&report));
-    // So little is noise: nobody waits for two hundred thousand steps.
+    // Such a small growth is noise: it would take two hundred thousand steps to matter.
     report.coverage.growth_per_step = Some(report.headroom / 200_000);
     assert!(!text_of(&report).contains("grew"), "{}", text_of(&report));
 }

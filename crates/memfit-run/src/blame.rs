@@ -1,5 +1,5 @@
-//! Explains whether memfit may have caused a failure of the script: the changes that a run made to what the
-//! script saw.
+//! Explains whether memfit may have caused a failure of the script, by listing the changes that it made to
+//! what the script saw.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use crate::facts::{Facts, may_affect_memory};
 use crate::overlaid::MAX_NAMES;
 use crate::request::Request;
 
-/// Beginning of the messages that memfit's own stand-ins raise in the script.
+/// Prefix of the messages of exceptions that memfit raises in the script.
 pub(crate) const MESSAGE_PREFIX: &str = "memfit: ";
 
 /// Maximum changes that are listed.
@@ -33,7 +33,7 @@ const CHANGES: &[Remark] = &[
     Remark::FilesKept,
 ];
 
-/// Sentence on a failure, and whether memfit may have caused it.
+/// Sentence that says whether memfit may have caused a failure.
 pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) -> (String, bool) {
     let said = exception.message.lines().map(str::trim).find(|line| !line.is_empty());
     let failed = match (said, raising_source(&exception.traceback)) {
@@ -49,12 +49,17 @@ pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) 
         return (format!("The script failed by itself: {failed}"), false);
     }
     let place = user_line(&exception.traceback).map(|place| format!(", at {place}")).unwrap_or_default();
-    let told = changes.iter().take(MAX_CHANGES).map(String::as_str).collect::<Vec<_>>().join("; ");
+    let listed_changes = changes.iter().take(MAX_CHANGES).map(String::as_str).collect::<Vec<_>>().join("; ");
     let more = match changes.len().saturating_sub(MAX_CHANGES) {
         0 => String::new(),
         more => format!("; and {more} more"),
     };
-    (format!("memfit may have caused this failure. Before it: {told}{more}. Then{place}: {failed}"), true)
+    (
+        format!(
+            "memfit may have caused this failure. Before it: {listed_changes}{more}. Then{place}: {failed}"
+        ),
+        true,
+    )
 }
 
 /// Changes by memfit to what the script saw, the most likely to matter first.
@@ -64,7 +69,7 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
         count => format!("{count} times"),
     };
     let mut changes = Vec::new();
-    // Sizes are in tensors, whose way through the program is not followed.
+    // Tensors with such a size are not followed through the program.
     let reached = facts.cause.reached;
     let read: &[Stake] = if reached { &[Stake::Number, Stake::Unbounded] } else { &[Stake::Unbounded] };
     if facts.has_read(read) {
@@ -73,7 +78,7 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
     }
     let refused = facts.tally.unmodelled.iter().filter(|call| may_affect_memory(&call.call));
     changes.extend(refused.map(|call| format!("`{}` was refused ({})", call.call, times(call.count))));
-    // Numbers that decide something are listed above, with their lines.
+    // Numbers that affect the outcome are listed above, with their lines.
     let assumed = facts.tally.values.iter().filter(|(_, stake)| match stake {
         Stake::Number => false,
         Stake::Value => reached,
@@ -100,8 +105,8 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
     changes
 }
 
-/// Exceptions of file operations. A script finds its own files where it wrote them, so the overlay cannot
-/// cause others.
+/// Exceptions of file operations. A script finds its own files where it wrote them, so the overlay can cause
+/// no other exceptions.
 const FILE_ERRORS: &[&str] = &[
     "OSError",
     "FileNotFoundError",
@@ -117,8 +122,8 @@ fn is_file_error(exception: &Exception) -> bool {
     FILE_ERRORS.contains(&exception.r#type.as_str())
 }
 
-/// Returns `false` if a file error quotes a path of which no part is in the overlay: the script would have
-/// got the same answer from its own disk.
+/// Returns `false` if a file error quotes a path that has no component in the overlay: without memfit, the
+/// script would have got the same error.
 fn may_be_overlaid(facts: &Facts, message: &str) -> bool {
     let is_there = |path: &str| path.split('/').any(|part| facts.overlaid.contains(OsStr::new(part)));
     !message.contains('\'') || facts.overlaid.len() >= MAX_NAMES || message.split('\'').any(is_there)
@@ -153,9 +158,9 @@ fn raising_source(traceback: &str) -> Option<(String, &str)> {
 /// Line in the message of an exception that PyTorch passes on from a worker of a loader, or a replica.
 const ORIGINAL: &str = "Original Traceback (most recent call last):";
 
-/// The exception of the worker or replica, if PyTorch passed one on; the missing module, if a library raised
-/// an import error of its own from that; the exception whose traceback the message quotes; else the exception
-/// itself.
+/// The exception to report: that of a loader's worker or a replica if PyTorch passed one on; the missing
+/// module if a library re-raised an import error; the exception whose traceback the message quotes; otherwise
+/// the exception itself.
 pub(crate) fn original(exception: &Exception) -> Cow<'_, Exception> {
     let first = passed_on(&exception.message)
         .or_else(|| missing_module(exception))
@@ -163,7 +168,7 @@ pub(crate) fn original(exception: &Exception) -> Cow<'_, Exception> {
     first.map_or(Cow::Borrowed(exception), Cow::Owned)
 }
 
-/// Line between an exception and one that was raised from it.
+/// Line between an exception and one that was raised from it (`raise … from`).
 const DIRECT_CAUSE: &str = "The above exception was the direct cause of the following exception:";
 
 fn missing_module(exception: &Exception) -> Option<Exception> {
@@ -191,10 +196,10 @@ fn passed_on(message: &str) -> Option<Exception> {
     })
 }
 
-/// Headline of a traceback.
+/// First line of a traceback.
 const TRACEBACK: &str = "Traceback (most recent call last):";
 
-/// The error that began it, if a message quotes the traceback of another process.
+/// The original error, if a message quotes the traceback of another process.
 fn quoted(message: &str) -> Option<Exception> {
     let (_, traceback) = message.split_once(TRACEBACK)?;
     let first = traceback.split(DIRECT_CAUSE).next()?;

@@ -1,4 +1,4 @@
-//! A commit in a temporary working tree of git's, beside the user's own.
+//! A commit checked out in a temporary git working tree beside the user's own.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt as _;
@@ -23,7 +23,7 @@ pub enum CheckoutError {
     /// The repository has no such commit.
     #[error("the repository has no commit `{reference}`")]
     NoCommit {
-        /// As it was named.
+        /// Name, as given.
         reference: String,
         /// `true` if the clone has only a part of the history.
         shallow: bool,
@@ -31,12 +31,12 @@ pub enum CheckoutError {
     /// Git refused.
     #[error("git could not check out `{reference}`: {said}")]
     Refused {
-        /// As it was named.
+        /// Name, as given.
         reference: String,
-        /// Its last output.
+        /// Last output.
         said: String,
     },
-    /// A file that the settings link is not there.
+    /// A file that the settings link does not exist.
     #[error("cannot link `{}` into the checkout", path.display())]
     Link {
         /// The file or folder.
@@ -44,7 +44,7 @@ pub enum CheckoutError {
         /// The cause.
         source: std::io::Error,
     },
-    /// There is no folder for it.
+    /// The temporary folder could not be created.
     #[error("there is no folder for temporary files")]
     Temporary(#[source] std::io::Error),
 }
@@ -73,7 +73,7 @@ impl CheckoutError {
     }
 }
 
-/// A commit in a folder of its own; removed when dropped.
+/// A commit in its own folder; removed when dropped.
 #[derive(Debug)]
 pub struct Checkout {
     top: PathBuf,
@@ -95,7 +95,7 @@ impl Checkout {
             tempfile::Builder::new().prefix("memfit-base-").tempdir().map_err(CheckoutError::Temporary)?;
         let root = temporary.path().canonicalize().map_err(CheckoutError::Temporary)?;
         let inside = folder.strip_prefix(&top).unwrap_or(Path::new(""));
-        // From here on, dropping removes whatever git has made.
+        // From here on, dropping removes whatever git has created.
         let checkout = Self {
             tree: root.join("base"),
             folder: root.join("base").join(inside),
@@ -115,7 +115,7 @@ impl Checkout {
         Ok(checkout)
     }
 
-    /// Links a file or folder of the user's, unless the commit has its own.
+    /// Links a file or folder of the user, unless the commit contains it.
     fn link(&self, folder: &Path, path: &Path) -> Result<(), CheckoutError> {
         let wrong = |source| CheckoutError::Link { path: path.to_owned(), source };
         let own = folder.join(path).canonicalize().map_err(wrong)?;
@@ -139,7 +139,7 @@ impl Checkout {
         &self.tree
     }
 
-    /// The folder in the checkout that corresponds to the one that it was made for.
+    /// The folder in the checkout that corresponds to the folder passed to [`Checkout::new`].
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -155,7 +155,7 @@ impl Drop for Checkout {
         let remove = ["worktree", "remove", "--force", "--force"].map(OsStr::new);
         let _removed = git(&self.top, remove.into_iter().chain([self.tree.as_os_str()]));
         drop(self.temporary.take());
-        // A checkout that was interrupted half-way is known to git by its missing folder.
+        // An interrupted checkout leaves a registered working tree whose folder is missing.
         let _pruned = git(&self.top, ["worktree", "prune"].map(OsStr::new));
     }
 }
@@ -180,15 +180,15 @@ fn commit(top: &Path, reference: &str) -> Result<String, CheckoutError> {
     })
 }
 
-/// Runs git in a folder: what it printed, or as an error what it complained about. It is out of reach of the
-/// terminal's Ctrl-C, so that a checkout is not left half-way, and runs none of the user's hooks.
+/// Runs git in a folder and returns its output; its error text is the error. The command ignores the
+/// terminal's Ctrl-C, so that no checkout is left half done, and runs none of the user's hooks.
 fn git<'word>(
     folder: &Path,
     words: impl IntoIterator<Item = &'word OsStr>,
 ) -> Result<Result<String, String>, CheckoutError> {
     let mut command = Command::new("git");
     command.arg("-C").arg(folder).args(["-c", "core.hooksPath=/dev/null"]).args(words);
-    // In a hook of git's own, these would name another repository.
+    // Inside a git hook, these variables would name another repository.
     for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"] {
         command.env_remove(name);
     }
@@ -206,7 +206,7 @@ mod tests {
         git(folder, words.iter().map(OsStr::new)).unwrap().unwrap()
     }
 
-    /// A repository with two commits, of which the second has changes in the tree and the index.
+    /// A repository with two commits; the second has changes in the tree and in the index.
     fn sample() -> (TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();

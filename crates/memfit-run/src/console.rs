@@ -2,9 +2,9 @@
 
 use std::fmt::Debug;
 
-/// Receives remarks, the script's output and progress while a run lasts. Runs may last at the same time.
+/// Receives remarks, the script's output and progress during a run. Several runs may use it at once.
 pub trait Console: Debug + Sync {
-    /// Shows a line of information besides the result.
+    /// Shows a line of additional information.
     fn remark(&self, text: &str);
 
     /// Shows bytes that the script printed, unchanged.
@@ -26,7 +26,7 @@ pub trait Progress: Debug {
     fn clear(&mut self);
 }
 
-/// Shows nothing: for one of several runs at the same time, whose lines would overwrite each other.
+/// Shows nothing. Used for concurrent runs, whose progress lines would overwrite each other.
 #[derive(Debug)]
 pub(crate) struct Silent;
 

@@ -1,8 +1,8 @@
-//! What a run on one GPU says of another GPU of the same architecture.
+//! Derives the result on another GPU of the same architecture from a run on one GPU.
 //!
-//! The calls of the allocator are the recorded ones; their outcome on the other GPU is somebody else's to
-//! find out (a replay), and is handed in. This adds what lies outside the allocator there and the clock that
-//! ran beside the run's own, so that the other GPU gets a report and a verdict as if it had been run.
+//! The allocator calls are the recorded ones. The caller finds out their outcome on the other GPU (by a
+//! replay) and passes it in. This module adds the memory outside the allocator on that GPU, and its clock,
+//! which ran during the original run. The result is a report and a verdict as from a run on that GPU.
 
 use memfit_channel::ClockMark;
 use memfit_channel::message::Oom as OomMessage;
@@ -12,27 +12,27 @@ use memfit_recording::{Recording, Track};
 use crate::facts::{OomFacts, RankFacts};
 use crate::{Card, Outcome, Request, recording};
 
-/// By how much the clock of the run's own GPU beside it may differ from the real one, for the other clocks
-/// beside it to be used.
+/// Tolerance of the auxiliary clocks: the auxiliary clock for the run's own GPU may differ from its real
+/// clock by this share; otherwise no auxiliary clock is used.
 const CLOCK_TOLERANCE: f64 = 0.1;
 
 /// The outcome of the recorded calls on another GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replayed {
-    /// The most bytes in blocks.
+    /// Peak bytes in blocks.
     pub allocated: u64,
-    /// The most bytes in segments.
+    /// Peak bytes in segments.
     pub reserved: u64,
-    /// The request that could not be served.
+    /// The request that failed.
     pub ran_out: Option<RanOut>,
 }
 
-/// A request that could not be served.
+/// A request that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RanOut {
-    /// Its bytes.
+    /// Bytes.
     pub requested: u64,
-    /// The optimizer step that it belongs to, from 1.
+    /// The optimizer step during which it was made, counted from 1.
     pub step: u64,
 }
 
@@ -41,7 +41,7 @@ pub struct RanOut {
 pub struct OutsideBytes {
     /// As booked.
     pub typical: u64,
-    /// At the upper bound, on which the verdict rests.
+    /// At the upper bound, which the verdict uses.
     pub upper: u64,
 }
 
@@ -51,8 +51,8 @@ impl Outcome {
         recording::build(request, &self.facts, tracks)
     }
 
-    /// The only rank's process on one GPU; `None` where several processes or GPUs took part, of which a
-    /// replay of one says too little.
+    /// The only rank's process on one GPU; `None` if several processes or GPUs took part, since a replay of
+    /// one does not represent the run.
     pub fn lone_track<'tracks>(&self, tracks: &'tracks [Track]) -> Option<(&'tracks Track, u8)> {
         let ([_], [track]) = (self.facts.ranks.as_slice(), tracks) else { return None };
         match track.devices().as_slice() {
@@ -61,17 +61,17 @@ impl Outcome {
         }
     }
 
-    /// Bytes by which memory that waited for another stream raised the peak: it depends on the clock.
+    /// Bytes by which memory that waited for another stream raised the peak. They depend on the clock.
     pub fn pending(&self) -> u64 {
         self.facts.ranks.iter().map(|rank| rank.pending).max().unwrap_or(0)
     }
 
-    /// Returns `true` if the script asked how large the GPU is.
+    /// Returns `true` if the script queried the GPU's memory size.
     pub fn asks_size(&self) -> bool {
         self.facts.ranks.iter().filter_map(|rank| rank.done.as_ref()).any(|done| done.asks_size)
     }
 
-    /// Returns `true` if the script went on by itself after it had run out of memory.
+    /// Returns `true` if the script continued by itself after an out-of-memory error.
     pub fn catches(&self) -> bool {
         self.facts.oom.as_ref().is_some_and(|oom| !oom.uncaught)
     }
@@ -90,7 +90,7 @@ impl Outcome {
         let booked: u64 = parts.iter().map(|(booked, ..)| *booked).sum();
         let upper_here: u64 =
             parts.iter().map(|(booked, own, _)| scaled(*booked, *own, own.high.get()).max(*booked)).sum();
-        // Memory from `cudaMalloc` itself, other processes, and what else the GPU's ledger had.
+        // Memory from direct `cudaMalloc` calls, other processes, and the other entries of the GPU's ledger.
         let host = |shared: bool| if shared { self.facts.host.resident } else { 0 };
         let (host_here, host_there) =
             (host(self.facts.setup.shares_host_memory()), host(device.shares_host_memory()));
@@ -107,8 +107,8 @@ impl Outcome {
         }
     }
 
-    /// This run as it would have been on the request's GPU, which is the one at `place` of the GPUs that
-    /// were timed beside it.
+    /// This run as it would have been on the request's GPU, which has index `place` among the GPUs that were
+    /// timed in it.
     #[must_use]
     pub fn moved(&self, request: &Request, replayed: Replayed, place: usize) -> Self {
         let mut moved = self.relocated(request, (replayed.allocated, replayed.reserved), place);
@@ -129,15 +129,15 @@ impl Outcome {
         moved
     }
 
-    /// This run as it would have been on the request's GPU, where each of the allocator's calls has the same
-    /// outcome.
+    /// This run as it would have been on the request's GPU, if each allocator call has the same outcome
+    /// there.
     #[must_use]
     pub fn moved_alike(&self, request: &Request, place: usize) -> Self {
         let peak = self.facts.fullest().map_or((0, 0), |rank| (rank.peak.allocated, rank.peak.reserved));
         self.relocated(request, peak, place)
     }
 
-    /// This run with the request's GPU around its allocator, and that GPU's clock.
+    /// This run with the memory outside the allocator and the clock of the request's GPU.
     fn relocated(&self, request: &Request, (allocated, reserved): (u64, u64), place: usize) -> Self {
         let mut facts = self.facts.clone();
         if let Card::Virtual(device, _) = &request.card {
@@ -154,14 +154,14 @@ impl Outcome {
         Self { facts, lower: None, numbers: self.numbers, diagnosis: None, recording: None }
     }
 
-    /// Takes over what another run of the script showed about numbers that only a GPU computes.
+    /// Copies another run's finding about numbers that only a GPU can compute.
     pub fn settle_as(&mut self, other: &Self) {
         self.numbers = other.numbers;
     }
 }
 
-/// An amount of which `booked` was seen where one of its kind typically is `own`, with another amount for
-/// one.
+/// Scales an amount: `booked` was seen where one item typically is `own`; an item on the other GPU is
+/// `there`.
 fn scaled(booked: u64, own: Interval, there: u64) -> u64 {
     match own.typical.get() {
         0 => booked,
@@ -169,8 +169,8 @@ fn scaled(booked: u64, own: Interval, there: u64) -> u64 {
     }
 }
 
-/// The marks of the GPU at `place` of those that were timed beside a run; none where its clock cannot stand
-/// for that GPU's. The kinds of work share its time as they share the run's own.
+/// Clock readings of the GPU with index `place` among those that were timed during a run; empty if that clock
+/// does not represent the GPU. The shares of the kinds of work are those of the run itself.
 fn marks_beside(rank: &RankFacts, place: usize) -> Vec<ClockMark> {
     let (Some(first), Some(last)) = (rank.marks.first(), rank.marks.last()) else { return Vec::new() };
     let passed = |end: fn(&ClockMark, usize) -> Option<u64>, place: usize| {
@@ -182,7 +182,7 @@ fn marks_beside(rank: &RankFacts, place: usize) -> Vec<ClockMark> {
     if real <= 0.0 || own <= 0.0 || (own / real - 1.0).abs() > CLOCK_TOLERANCE {
         return Vec::new();
     }
-    // One queue in the place of several streams is as far off on the other GPU as on this one.
+    // Modelling several streams by one queue is assumed to be equally wrong on both GPUs.
     let correction = real / own;
     let moved = |mark: &ClockMark| {
         let end = (*mark.beside.get(place)? as f64 * correction) as u64;

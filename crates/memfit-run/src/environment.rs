@@ -1,4 +1,4 @@
-//! Resolution of the user's command: its program, its interpreter, its script.
+//! Resolves the user's command: its program, its interpreter, its script.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 use crate::{Home, RunError, preflight, script};
 
-/// A command that can be started.
+/// A command that is ready to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     /// Path of the program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// Arguments.
     pub args: Vec<OsString>,
     /// Interpreter that will import torch, if it can be determined.
     pub python: Option<PathBuf>,
@@ -32,9 +32,9 @@ impl Command {
     }
 }
 
-/// Resolves the words of a command. A path is used as given. A name means the program of the activated
-/// environment; else the one on `PATH`, unless it is Python's and has no torch; else the one beside memfit. A
-/// Python file that is not executable is passed to `python`.
+/// Resolves the words of a command. A path is used unchanged. A name is looked up in the activated
+/// environment; then on `PATH`, except for Python programs without torch; then beside memfit. A Python file
+/// that is not executable is passed to `python`.
 pub fn resolve(words: &[OsString], home: &Home) -> Result<Command, RunError> {
     let has_torch = |python: &Path| preflight::interpreter(python).is_ok_and(|found| found.has_torch());
     resolve_in(words, &Folders::find(home), &has_torch)
@@ -84,7 +84,7 @@ struct Folders {
     activated: Vec<PathBuf>,
     /// Folders on `PATH`.
     path: Vec<PathBuf>,
-    /// Folders beside memfit: that of the interpreter that it is installed in, and its own.
+    /// Folders of memfit itself, and of the interpreter in whose environment it is installed.
     beside: Vec<PathBuf>,
 }
 
@@ -92,7 +92,7 @@ impl Folders {
     fn find(home: &Home) -> Self {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let installed = home.python.as_deref().and_then(Path::parent).map(Path::to_owned);
-        // A stand-alone memfit that is on no path can still run itself.
+        // A stand-alone memfit that is not on `PATH` can still run itself.
         let own = std::env::current_exe().ok().and_then(|path| path.parent().map(Path::to_owned));
         Self {
             activated: ["VIRTUAL_ENV", "CONDA_PREFIX"]
@@ -110,8 +110,8 @@ impl Folders {
         [&self.activated, &self.path, &self.beside].into_iter().flatten().cloned().collect()
     }
 
-    /// Finds a program by name. A Python program on `PATH` without torch yields to one beside memfit, and is
-    /// `skipped`.
+    /// Finds a program by name. A Python program on `PATH` without torch is passed over (`skipped`) if there
+    /// is one beside memfit.
     fn choose(
         &self,
         name: &OsStr,
@@ -150,8 +150,8 @@ fn is_python(program: &Path) -> bool {
     })
 }
 
-/// Interpreter of a program written in Python (`torchrun`, `accelerate`): the one in its shebang, else the
-/// one beside it.
+/// Interpreter of a program written in Python (`torchrun`, `accelerate`): the one in its shebang line,
+/// otherwise the one beside it.
 fn program_interpreter(program: &Path, folders: &Folders) -> Option<PathBuf> {
     let named = first_line(program).and_then(|line| interpreter_in_shebang(&line));
     if let Some(named) = named {
@@ -163,7 +163,7 @@ fn program_interpreter(program: &Path, folders: &Folders) -> Option<PathBuf> {
 }
 
 fn first_line(program: &Path) -> Option<Vec<u8>> {
-    // The kernel itself reads no more than this of a first line.
+    // The kernel reads no more than this of the first line.
     let mut head = Vec::new();
     std::fs::File::open(program).ok()?.take(256).read_to_end(&mut head).ok()?;
     let line = head.split(|byte| *byte == b'\n').next()?;

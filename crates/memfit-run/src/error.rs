@@ -7,7 +7,7 @@ use memfit_recording::RecordingError;
 
 use crate::releases::tried;
 
-/// The operation of an [`RunError::Io`] that fails where the folder for temporary files cannot be written to.
+/// Operation of a [`RunError::Io`] that fails if the folder for temporary files is not writable.
 pub(crate) const TEMPORARY: &str = "make a folder in";
 
 /// A run could not be performed.
@@ -22,7 +22,7 @@ pub enum RunError {
         /// The number of ranks.
         size: u32,
     },
-    /// A single rank of many was requested on a real GPU.
+    /// A single rank of many was requested with a real GPU.
     #[error("a single rank of many cannot run on a real GPU: NCCL waits for the other ranks")]
     LoneRankOfLocal,
     /// This machine has no usable GPU.
@@ -61,7 +61,7 @@ pub enum RunError {
     OldPython {
         /// The interpreter.
         python: PathBuf,
-        /// Its version.
+        /// Version.
         version: String,
     },
     /// The interpreter is linked with musl.
@@ -70,7 +70,7 @@ pub enum RunError {
         /// The interpreter.
         python: PathBuf,
     },
-    /// The interpreter's torch is for a CUDA that the virtual device does not stand in for.
+    /// The interpreter's torch was built for a CUDA version that the virtual device does not support.
     #[error("`{}` has PyTorch {version} for CUDA {cuda}, and the virtual device is one of CUDA 12 and later", python.display())]
     OldTorch {
         /// The interpreter.

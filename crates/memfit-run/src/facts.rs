@@ -30,13 +30,13 @@ use crate::watch::{Ended, RealCard, Watched};
 /// Bytes that are kept of the end of a script's output.
 const TAIL_BYTES: u64 = 64 << 10;
 
-/// Maximum lines, or sizes, that are named if numbers were read back.
+/// Maximum lines, or sizes, named in a sentence about values that were read back.
 const MAX_NAMED: usize = 3;
 /// Maximum number of lines listed for each assumption.
 const MAX_LINES: usize = 16;
 
 /// Prefixes of calls that never affect a training's device memory: telemetry, profilers, logs, and the table
-/// by which NVIDIA's tools find each other, which its libraries ask for and do without.
+/// by which NVIDIA's tools find each other. NVIDIA's libraries query these and work without them.
 const IRRELEVANT_CALLS: &[&str] = &[
     "nvml",
     "cupti",
@@ -60,11 +60,11 @@ pub struct Facts {
     pub(crate) command: Vec<String>,
     /// Memory outside the allocator on a virtual device, with its source.
     pub(crate) overhead: Option<Overhead>,
-    /// Its ranks, in order.
+    /// Ranks, in order.
     pub(crate) ranks: Vec<RankFacts>,
     /// Index in `ranks` of the one with the highest device peak.
     pub(crate) fullest: usize,
-    /// Names that the device counted, by kind.
+    /// Names that the device counted, by kind of entry.
     pub(crate) tally: Tally,
     /// Remarks of the processes.
     pub(crate) notes: Vec<Note>,
@@ -86,17 +86,17 @@ pub struct Facts {
     pub(crate) interpreter: Option<String>,
     /// `torch.__version__`.
     pub(crate) torch: Option<String>,
-    /// Allocator settings; those reported by the script's own process if available.
+    /// Allocator settings, as reported by the script's own process if available.
     pub(crate) alloc_conf: Option<String>,
     /// Result of a comparison run on the host.
     pub on_host: Option<HostCompared>,
-    /// The real device, if it is one.
+    /// The real device, if the run uses one.
     pub(crate) real: Option<RealCard>,
     /// Peaks on the host.
     pub(crate) host: HostPeaks,
     /// Peak of the page-locked memory.
     pub(crate) pinned: u64,
-    /// From the start of the command to the end of its processes.
+    /// Wall time from the start of the command to the end of its processes.
     pub(crate) wall: Duration,
     /// End of the script's standard error, or of its standard output if that is empty.
     pub last_output: String,
@@ -142,13 +142,13 @@ pub struct RankFacts {
     pub(crate) rank: u32,
     /// Device that it used most.
     pub(crate) card: u32,
-    /// Its peaks.
+    /// Peaks.
     pub(crate) peak: Peak,
     /// Memory outside the allocator on that device at its peak.
     pub(crate) outside: OutsideView,
     /// Completed steps.
     pub(crate) steps: u64,
-    /// Its last message.
+    /// Last message.
     pub done: Option<Done>,
     /// Readings of the device's clock at the end of each step.
     pub(crate) marks: Vec<ClockMark>,
@@ -160,7 +160,7 @@ pub struct RankFacts {
     pub loader: Option<Loader>,
     /// The same with each number of workers.
     pub trials: Vec<LoaderTrial>,
-    /// Growth of the peak in use due to memory that waited for another stream.
+    /// Growth of the peak of used memory due to memory that waited for another stream.
     pub(crate) pending: u64,
     /// Composition of the peak.
     pub(crate) at_peak: Option<AtPeak>,
@@ -177,7 +177,7 @@ pub struct OomFacts {
     pub(crate) process: u32,
     /// `true` if it ended the process.
     pub(crate) uncaught: bool,
-    /// Steps that were completed after the last error.
+    /// Steps completed after the last error.
     pub(crate) steps_after: u64,
 }
 
@@ -197,7 +197,7 @@ impl Facts {
         self.fullest().map(|rank| rank.peak).unwrap_or_default()
     }
 
-    /// Returns `true` if the user or the clock stopped the run.
+    /// Returns `true` if the user or the time limit stopped the run.
     pub(crate) fn was_stopped(&self) -> bool {
         matches!(self.ended, Ended::Interrupted | Ended::TimedOut)
     }
@@ -207,13 +207,13 @@ impl Facts {
         self.oom.is_some() || self.ranks.iter().any(|rank| rank.peak.reserved > 0)
     }
 
-    /// Returns `true` if a value with one of these consequences was read back.
+    /// Returns `true` if a value with one of these possible consequences was read back.
     pub(crate) fn has_read(&self, stakes: &[Stake]) -> bool {
         self.tally.values.iter().any(|(_, stake)| stakes.contains(stake))
     }
 
-    /// First few lines that read back numbers which only a GPU can compute, for a sentence; `None` if none is
-    /// known.
+    /// The first few lines that read back numbers which only a GPU can compute, as part of a sentence; `None`
+    /// if none is known.
     pub(crate) fn lines_read(&self) -> Option<String> {
         let values = self.tally.values.iter();
         let numbers = values.filter(|(_, stake)| matches!(stake, Stake::Number | Stake::Unbounded));
@@ -227,7 +227,7 @@ impl Facts {
         (!lines.is_empty()).then(|| lines.join(", "))
     }
 
-    /// First few sizes that were read back but only a GPU can compute, for a sentence.
+    /// The first few sizes that were read back but only a GPU can compute, as part of a sentence.
     pub(crate) fn sizes_read(&self) -> Option<String> {
         let values = self.tally.values.iter();
         let sizes: Vec<String> = values
@@ -241,7 +241,7 @@ impl Facts {
         (!sizes.is_empty()).then(|| sizes.join("; "))
     }
 
-    /// Description of the device; a real one describes itself.
+    /// Description of the device. For a real device, its own data are used.
     pub(crate) fn device(&self, request: &Request) -> DeviceInfo {
         let info = request.card.info();
         match &self.real {
@@ -295,8 +295,8 @@ pub(crate) fn gather(
         })
         .collect();
     if let (Some(real), [rank]) = (&real, ranks.as_mut_slice()) {
-        // Growth of the device's memory use during the run is attributed to the run, assuming that no other
-        // program's changed.
+        // Growth of the device's memory use during the run counts as the run's own, assuming that the use by
+        // other programs is constant.
         let seen = real.most_used.saturating_sub(real.before.used);
         rank.peak.device = rank.peak.reserved.max(seen);
         rank.peak.device_upper = rank.peak.device;
@@ -361,7 +361,7 @@ fn rank(index: u32, pid: u32, speaker: &Speaker, logged: Option<Fullest>, ledger
         outside = share.outside;
     }
     if let Some(card) = ledger.cards.get(number as usize) {
-        // The verdict is about the device, which holds the memory of all its processes.
+        // The verdict is about the device, which holds the memory of all processes on it.
         peak.device = peak.device.max(card.peak_device);
         peak.device_upper = peak.device_upper.max(card.peak_device_upper);
         outside = card.outside_at_peak;
@@ -385,8 +385,8 @@ fn rank(index: u32, pid: u32, speaker: &Speaker, logged: Option<Fullest>, ledger
     }
 }
 
-/// PyTorch's own statistics of the device that a process used most, with the process's number for it; or the
-/// log's, for a process without a last message.
+/// PyTorch's own statistics of the device that a process used most, with the process's index for it. For a
+/// process without a last message, the statistics come from its log.
 fn statistics(speaker: &Speaker, logged: Option<&Fullest>) -> (u32, DeviceStats) {
     let last_words = speaker.done.as_ref().and_then(|done| {
         done.devices
@@ -397,7 +397,7 @@ fn statistics(speaker: &Speaker, logged: Option<&Fullest>) -> (u32, DeviceStats)
     let (device, mut stats) = last_words.unwrap_or_default();
     stats.peak_allocated = stats.peak_allocated.max(speaker.peak_allocated);
     match logged {
-        // The log has the same totals, block by block; a script may have reset PyTorch's own peaks.
+        // The log has the same totals block by block; a script may have reset PyTorch's own peak counters.
         Some(logged) if last_words.is_none() || logged.device == device => {
             stats.peak_allocated = stats.peak_allocated.max(logged.allocated);
             stats.peak_reserved = stats.peak_reserved.max(logged.reserved);
@@ -459,14 +459,14 @@ fn notes(inbox: &Inbox, tracks: &[Track], run_dir: &RunDir, command: &Command) -
         }
     }
     if inbox.garbled > 0 {
-        notes.push(Note::new(Remark::Garbled).with("count", inbox.garbled.to_string()));
+        notes.push(Note::new(Remark::Garbled).with_value("count", inbox.garbled.to_string()));
     }
     if tracks.iter().any(|track| track.truncated) {
         notes.push(Note::new(Remark::LogFull));
     }
     if let Some(skipped) = &command.skipped {
-        let note = Note::new(Remark::PythonSkipped).with("path", skipped.display().to_string());
-        notes.push(note.with("python", command.program.display().to_string()));
+        let note = Note::new(Remark::PythonSkipped).with_value("path", skipped.display().to_string());
+        notes.push(note.with_value("python", command.program.display().to_string()));
     }
     let led_aside =
         [(run_dir.saved_checkpoints(), Remark::Checkpoints), (run_dir.kept_files(), Remark::FilesKept)];
@@ -495,7 +495,7 @@ fn oom(inbox: &Inbox) -> Option<OomFacts> {
         .processes
         .iter()
         .find(|(_, speaker)| !speaker.ooms.is_empty() || !speaker.oom_texts.is_empty())?;
-    // An error of unknown circumstances, because it occurred before the probe could attach to the allocator.
+    // For an error before the probe could attach to the allocator, the circumstances are unknown.
     let unseen = || Oom {
         requested: 0,
         device: 0,
@@ -505,7 +505,7 @@ fn oom(inbox: &Inbox) -> Option<OomFacts> {
         stack: Vec::new(),
     };
     let uncaught = speaker.exception.as_ref().is_some_and(|(_, oom)| *oom);
-    // Report the error that ended the script, or else the first that it caught.
+    // Report the error that ended the script, otherwise the first error that it caught.
     let which = if uncaught { speaker.ooms.last() } else { speaker.ooms.first() };
     let text = if uncaught { speaker.oom_texts.last() } else { speaker.oom_texts.first() };
     let last = speaker.ooms.last().map_or(speaker.steps, |(_, steps)| *steps);
@@ -521,8 +521,8 @@ fn oom(inbox: &Inbox) -> Option<OomFacts> {
 /// Exceptions by which a launcher says that a process it started has failed.
 const PASSED_ON: &[&str] = &["CalledProcessError", "ChildFailedError"];
 
-/// Exception to report, and its possible causes. A launcher's own exception only says that a
-/// process which it started has failed.
+/// The exception to report, and its possible causes. A launcher's own exception only says that a process
+/// failed which it had started.
 fn uncaught(inbox: &Inbox, ended: Ended) -> Option<(&Exception, Cause)> {
     let failed: Vec<(u32, &Speaker)> = inbox
         .processes
@@ -532,7 +532,7 @@ fn uncaught(inbox: &Inbox, ended: Ended) -> Option<(&Exception, Cause)> {
         .collect();
     let started = |launcher: u32, speaker: &Speaker| {
         let mut parent = speaker.parent;
-        // Process ids may be reused, so bound the walk by the number of processes.
+        // Process ids may be reused, so the walk is bounded by the number of processes.
         for _ in 0..inbox.processes.len() {
             match parent {
                 Some(pid) if pid == launcher => return true,
@@ -542,8 +542,8 @@ fn uncaught(inbox: &Inbox, ended: Ended) -> Option<(&Exception, Cause)> {
         }
         false
     };
-    // A helper that never imported torch may fail without harm: it counts if nothing else can have ended the
-    // run.
+    // A helper that never imported torch may fail without consequences: its failure counts only if nothing
+    // else can have ended the run.
     let harmless = |speaker: &Speaker| {
         let above = failed.iter().filter(|(other, _)| started(*other, speaker));
         let mut reasons = above.filter_map(|(_, above)| above.exception.as_ref());

@@ -25,17 +25,17 @@ pub(crate) fn assess(request: &Request, outcome: &Outcome) -> Fidelity {
     }
 }
 
-/// Remark on a process that made no progress, beside so many ranks.
+/// Remark on a process that made no progress, in a run of this many ranks.
 fn stalled(ranks: usize) -> Note {
     let who = if ranks > 1 { "some ranks" } else { "a process of the script" };
-    Note::new(Remark::Stalled).with("who", who)
+    Note::new(Remark::Stalled).with_value("who", who)
 }
 
 fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     let mut notes = facts.notes.clone();
     notes.extend(facts.tally.notes.iter().cloned());
     for (lever, why) in facts.ranks.iter().flat_map(|rank| &rank.refused) {
-        notes.push(Note::new(Remark::LeverRefused).with("lever", lever).with("why", why));
+        notes.push(Note::new(Remark::LeverRefused).with_value("lever", lever).with_value("why", why));
     }
     if facts.ended == Ended::Stalled {
         notes.push(stalled(facts.ranks.len()));
@@ -44,7 +44,7 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
         let covered = facts.coverage();
         for (what, ran) in [("evaluation", covered.evaluation), ("largest batch", covered.largest_batch)] {
             if !ran {
-                notes.push(Note::new(Remark::NotCovered).with("what", what));
+                notes.push(Note::new(Remark::NotCovered).with_value("what", what));
             }
         }
     }
@@ -55,7 +55,8 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
         }
     }
     if let Some(torch) = facts.torch.as_deref().filter(|torch| releases::standing(torch) != Standing::Tried) {
-        let note = Note::new(Remark::TorchUntried).with("torch", torch).with("tried", releases::tried());
+        let note =
+            Note::new(Remark::TorchUntried).with_value("torch", torch).with_value("tried", releases::tried());
         notes.push(note);
     }
     notes.extend(time::notes(request, facts));
@@ -68,7 +69,7 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
             _ => "assumed",
         };
         let held = size(request.other_processes);
-        notes.push(Note::new(Remark::OtherProcesses).with("how", how).with("held", held));
+        notes.push(Note::new(Remark::OtherProcesses).with_value("how", how).with_value("held", held));
     }
     notes
 }
@@ -134,7 +135,7 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
     refused.chain(values).chain(notes).collect()
 }
 
-/// Difference between the peaks of the two runs, if both bounds were run to the end.
+/// Difference between the peaks of the two runs, if both completed.
 fn sizes_between(outcome: &Outcome) -> Option<u64> {
     let lower = outcome.lower.as_ref()?;
     let upper = &outcome.facts;

@@ -1,11 +1,11 @@
-//! A server process of the script that is prepared once and forked for each run.
+//! A process of the script that is prepared once and forked for each run.
 //!
-//! Importing torch and building a model takes seconds, a step on the virtual device milliseconds. The script
-//! runs until it first needs the device; each candidate of a plan continues from that point in a child of its
-//! own, with its own run directory. memfit adopts the children, and watches and ends them as if it had
-//! started them.
+//! Importing torch and building a model takes seconds; a step on the virtual device takes milliseconds. The
+//! script runs until it first needs the device. Each run then continues from that point in a forked child
+//! with its own run directory. memfit adopts the children, and watches and ends them like processes that it
+//! started itself.
 
-#![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
+#![allow(unsafe_code, reason = "processes are started, watched and ended by system calls")]
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -29,29 +29,29 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum duration of a fork.
 const FORK_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The process that is forked.
+/// The process that is forked for each run.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// The process; locked while it forks, which it does once at a time.
+    /// The process. The lock ensures that it forks one child at a time.
     child: Mutex<Running>,
     stage: Stage,
     requests: File,
-    /// The GPU whose facts the script was told before it needed one.
+    /// The GPU whose properties the script may have read before the fork.
     device: Option<Device>,
     _keeper: Keeper,
 }
 
 impl Server {
-    /// `true` if a run on another GPU can continue from here: every fact of the GPU that the script was
-    /// told so far holds for that one as well.
+    /// Returns `true` if a run on another GPU can continue from here: all GPU properties that the script has
+    /// read so far are the same there.
     pub(crate) fn stands_for(&self, device: &Device) -> bool {
         let Some(own) = &self.device else { return true };
         let asked = std::fs::read_to_string(self.stage.run_dir().asked()).unwrap_or_default();
         asked.lines().all(|fact| is_shared(fact, own, device))
     }
 
-    /// Starts the command and waits until it can be forked; `None` if it never can: it may train in several
-    /// processes, or end without using a device.
+    /// Starts the command and waits until it can be forked. Returns `None` if it cannot: it may train in
+    /// several processes, or end without using a device.
     pub(crate) fn start(
         request: &Request,
         command: &Command,
@@ -126,7 +126,7 @@ impl Drop for Server {
     }
 }
 
-/// `true` if a fact of the GPU, as the probe names it, is the same on both.
+/// Returns `true` if a GPU property, by the probe's name for it, is the same on both.
 fn is_shared(fact: &str, one: &Device, other: &Device) -> bool {
     let has_bf16 = |device: &Device| device.compute_capability.major >= 8;
     match fact {

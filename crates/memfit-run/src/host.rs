@@ -1,12 +1,12 @@
 //! Host memory of a run: resident memory, and `/dev/shm`.
 
-#![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
+#![allow(unsafe_code, reason = "processes are started, watched and ended by system calls")]
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Pace of a repeated task, limited so that it uses a small share of one processor.
+/// Interval of a repeated task, adapted so that the task uses a small share of one processor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     least: Duration,
@@ -16,11 +16,11 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Ratio of pause to work. Three tasks have a pace of their own, so together they use a hundredth of one
+    /// Ratio of pause to work. Three tasks each have a `Pace`, so together they use a hundredth of one
     /// processor.
     const REST_FACTOR: u32 = 300;
 
-    /// Creates a pace with an interval between `least` and `most`, whatever the task costs.
+    /// Creates a pace whose interval stays between `least` and `most`, whatever the task costs.
     pub(crate) const fn new(least: Duration, most: Duration) -> Self {
         Self { least, most, interval: least, last: None }
     }
@@ -92,18 +92,19 @@ impl HostWatch {
         let memories: Vec<Memory> = pids.iter().filter_map(|pid| Memory::read(*pid)).collect();
         let together: u64 = match memories.as_slice() {
             [one] => one.resident,
-            // Forked workers share most pages with their parent, so only proportional sizes can be added.
+            // Forked workers share most pages with their parent, so only proportional set sizes can be added
+            // up.
             _ if whole || self.proportional.is_due() => {
                 self.proportional.work(|| pids.iter().map(|pid| proportional(*pid).unwrap_or(0)).sum())
             }
             _ => 0,
         };
-        // A process may have had more between two samples: the kernel records that per process.
+        // A process may have used more between two samples: the kernel records the peak of each process.
         let alone = memories.iter().map(|memory| memory.peak).max().unwrap_or(0);
         self.peaks.resident = self.peaks.resident.max(together).max(alone);
         let growth = used_shared_memory().unwrap_or(0).saturating_sub(self.shm_before);
-        // Other programs use /dev/shm as well, but at most the bytes that its processes have mapped belong to
-        // this run.
+        // Other programs use /dev/shm as well; at most the bytes that the run's processes have mapped belong
+        // to the run.
         let mapped: u64 = memories.iter().map(|memory| memory.shared).sum();
         self.peaks.shared_memory = self.peaks.shared_memory.max(growth.min(mapped));
     }

@@ -71,7 +71,7 @@ pub(crate) struct Speaker {
     pub(crate) loader: Option<Loader>,
     /// The same measurement with other numbers of workers.
     pub(crate) trials: Vec<LoaderTrial>,
-    /// Its last message.
+    /// Last message.
     pub(crate) done: Option<Done>,
 }
 
@@ -134,9 +134,10 @@ impl Speaker {
 /// Possible causes of an exception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cause {
-    /// It is a mistake in the program or in its libraries, which nothing that memfit changed can have caused.
+    /// `true` if the error is a mistake in the program or its libraries that no change by memfit can have
+    /// caused.
     pub(crate) program: bool,
-    /// An assumed value can have reached the statement that raised it.
+    /// `true` if an assumed value may have reached the statement that raised the exception.
     pub(crate) reached: bool,
 }
 
@@ -154,7 +155,7 @@ struct Tail {
 }
 
 impl Inbox {
-    /// Reads new messages. A file that cannot be read is tried again the next time.
+    /// Reads new messages. A file that cannot be read now is retried at the next call.
     pub(crate) fn poll(&mut self, run_dir: &RunDir) {
         for pid in run_dir.message_pids().unwrap_or_default() {
             let tail = self.tails.entry(pid).or_default();
@@ -173,9 +174,9 @@ impl Inbox {
 
     /// Processes that are ranks of a training: those with a rank, else those that trained.
     ///
-    /// The children of a rank inherit its number, such as the processes that compile its kernels. Of the
-    /// processes with one number, those that trained or used memory are the rank; before any has, the ones
-    /// that no other of them started.
+    /// Child processes of a rank inherit its number, for example the compiler processes of Inductor. Among
+    /// processes with the same number, those that trained or used memory are the rank; before any of them
+    /// has, those that no other process of the same number started.
     pub(crate) fn ranks(&self) -> Vec<(u32, &Speaker)> {
         let with = |wanted: &dyn Fn(u32, &Speaker) -> bool| -> Vec<(u32, &Speaker)> {
             self.processes
@@ -207,9 +208,9 @@ impl Inbox {
         ranks
     }
 
-    /// Returns `true` if a process with the same rank has started this one.
+    /// Returns `true` if a process with the same rank started this one.
     fn is_child_of_its_rank(&self, speaker: &Speaker) -> bool {
-        // Process ids are used again: a chain of parents may be a circle.
+        // Process ids are reused, so a chain of parents may be a cycle.
         let mut above = speaker.parent;
         for _ in 0..self.processes.len() {
             let Some(parent) = above.and_then(|pid| self.processes.get(&pid)) else { return false };
@@ -250,7 +251,7 @@ impl Speaker {
 }
 
 impl Tail {
-    /// Returns the complete lines that were not read before.
+    /// Returns the complete lines that were added since the last call.
     fn read_new_lines(&mut self, path: &std::path::Path) -> Option<Vec<u8>> {
         let mut file = File::open(path).ok()?;
         if file.metadata().ok()?.len() <= self.read {
@@ -326,7 +327,7 @@ mod tests {
         assert_eq!(speaker.steps, 3);
     }
 
-    /// A process with PyTorch and the number of a rank.
+    /// A process with PyTorch and a rank.
     fn ranked(rank: u32, parent: u32, steps: u64) -> Speaker {
         Speaker {
             parent: Some(parent),
@@ -348,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_child_that_inherits_its_ranks_number_is_no_rank() {
-        // The compiler of rank 0 has ended before its rank has done anything.
+        // The compiler process of rank 0 has ended before the rank itself has done anything.
         let mut inbox = Inbox::default();
         inbox.processes.extend([
             (10, ranked(0, 1, 0)),

@@ -1,10 +1,10 @@
 //! A small process that briefly outlives memfit if memfit is killed.
 //!
-//! A run must not leave processes behind, even if memfit itself gets a signal that cannot be handled. The
-//! keeper waits on a pipe whose other end only memfit has. Once that is closed, it ends the run's processes
-//! and removes the run directory. A run that ends normally ends its keeper first.
+//! A run must not leave processes behind, even if memfit itself gets a signal that it cannot handle. The
+//! keeper waits on a pipe whose other end only memfit holds. When that end closes, the keeper ends the run's
+//! processes and removes the run directory. A run that ends normally ends its keeper first.
 
-#![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
+#![allow(unsafe_code, reason = "processes are started, watched and ended by system calls")]
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read as _};
@@ -16,8 +16,8 @@ use memfit_channel::RunDir;
 
 use crate::{process, tree};
 
-/// Held while a keeper starts. Two keepers that start at once would inherit each other's pipe, and each would
-/// wait for the other's end.
+/// Held while a keeper starts. Two keepers started at once would inherit each other's pipe ends, and neither
+/// would see its pipe close.
 static STARTING: Mutex<()> = Mutex::new(());
 
 /// Handle to the keeper process.

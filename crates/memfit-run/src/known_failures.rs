@@ -1,6 +1,6 @@
 //! Script failures with a known reason and remedy: a device that this PyTorch has no kernels for, a CUDA
-//! extension that was never built, a download from a host that this machine cannot reach, a module that is
-//! not installed, a terminal that memfit does not give.
+//! extension that was never built, a download from an unreachable host, a module that is not installed, a
+//! missing terminal.
 
 use memfit_report::wire::{Exception, Problem};
 
@@ -55,7 +55,8 @@ fn without_kernels(card: &Card, torch: Option<&str>, exception: &Exception) -> O
 /// Remedies for missing kernels on a processor.
 fn kernels_hint(processor: &str) -> String {
     let builds = if processor == "aarch64" {
-        // torch 2.15: 8.0, 9.0, 10.0, 11.0 and 12.0, and 7.5 and 8.6 on x86-64 beside them.
+        // Compute capabilities in torch 2.15 for ARM: 8.0, 9.0, 10.0, 11.0 and 12.0; on x86-64 also 7.5 and
+        // 8.6.
         "PyTorch's builds for ARM support fewer GPUs than those for x86-64"
     } else {
         "a build for an older CUDA release supports older GPUs"
@@ -111,7 +112,7 @@ const UNREACHED: &[&str] = &[
     "Failed to resolve",
     "Network is unreachable",
     "No route to host",
-    // Of the hub's libraries, which do not pass the reason on.
+    // The Hugging Face libraries do not pass the reason on.
     "Couldn't reach '",
     "OfflineModeIsEnabled",
     "couldn't connect to 'http",
@@ -137,7 +138,7 @@ fn unreached(exception: &Exception) -> Option<Problem> {
     })
 }
 
-/// Beginning of Python's message about an import of what is not there.
+/// Beginning of Python's message about a module that does not exist.
 const NO_MODULE: &str = "No module named '";
 
 fn not_installed(interpreter: Option<&str>, exception: &Exception) -> Option<Problem> {
@@ -146,7 +147,7 @@ fn not_installed(interpreter: Option<&str>, exception: &Exception) -> Option<Pro
     }
     let (module, _) = exception.message.strip_prefix(NO_MODULE)?.split_once('\'')?;
     let kind = "module-missing".to_owned();
-    // Python names the first part that is missing: the packages before it were found.
+    // Python names the first missing component: the packages before it were found.
     if let Some((package, _)) = module.rsplit_once('.') {
         let root = module.split('.').next().unwrap_or(package);
         let whose = interpreter.map(|path| format!(" that {path} found")).unwrap_or_default();
@@ -169,7 +170,7 @@ fn not_installed(interpreter: Option<&str>, exception: &Exception) -> Option<Pro
     })
 }
 
-/// Message of the system about a file that is no terminal.
+/// The operating system's message about a file that is not a terminal.
 const NO_TERMINAL: &str = "Inappropriate ioctl for device";
 /// Command that asks the terminal for its size and prints nothing without one.
 const TERMINAL_SIZE: &str = "stty size";
@@ -195,7 +196,7 @@ fn without_terminal(exception: &Exception) -> Option<Problem> {
     })
 }
 
-/// Lines at the end of a traceback that the frame that raised can have: its place, source, marks, error.
+/// Maximum lines of the last frame at the end of a traceback: location, source, markers, error.
 const LINES_OF_FRAME: usize = 4;
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ const VALUED: &[&str] = &[
     "local-ranks-filter",
 ];
 
-/// Processes of a script that a launcher starts.
+/// Processes of a script that a launcher starts on one machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Launched {
     /// Command that starts one of them alone.
@@ -40,7 +40,7 @@ pub(crate) struct Launched {
     pub(crate) script: PathBuf,
 }
 
-/// Parses a launcher's command; `None` if it is no launcher, or has an unknown option.
+/// Parses a launcher's command. Returns `None` if it is not a launcher, or has an unknown option.
 pub(crate) fn launched(command: &Command, cards: u32) -> Option<Launched> {
     let python = command.python.clone()?;
     let words = arguments(command)?;
@@ -61,7 +61,7 @@ pub(crate) fn launched(command: &Command, cards: u32) -> Option<Launched> {
             Some((name, value)) => (name, Some(value)),
             None => (option, None),
         };
-        // Underscores are an older spelling of the same.
+        // Underscores are an older spelling of the same options.
         let name = name.replace('_', "-");
         if joined.is_none() && FLAGS.contains(&name.as_str()) {
             continue;
@@ -109,12 +109,12 @@ mod tests {
         let command =
             Command { program, args: words.collect(), python: Some("/v/python".into()), skipped: None };
         let found = launched(&command, 4);
-        let told = found.as_ref().map(|found| {
+        let parsed = found.as_ref().map(|found| {
             assert_eq!(found.alone.program, PathBuf::from("/v/python"), "{line}");
             assert_eq!(found.alone.args.first().map(PathBuf::from), Some(found.script.clone()), "{line}");
             (found.processes, found.alone.words()[1..].join(" "))
         });
-        assert_eq!(told, wanted.map(|(count, words)| (count, words.to_owned())), "{line}");
+        assert_eq!(parsed, wanted.map(|(count, words)| (count, words.to_owned())), "{line}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use memfit_channel::{RunDir, made_mark};
 
-/// Removes each folder that the run created, that has files in the overlay, and is empty on the disk.
+/// Removes the folders that the run created, if they have files in the overlay and are empty on the disk.
 pub(crate) fn clear(run_dir: &RunDir) {
     clear_below(run_dir, &run_dir.overlay_tree(), Path::new("/"));
 }
@@ -25,7 +25,7 @@ fn clear_below(run_dir: &RunDir, here: &Path, outside: &Path) {
             meta.is_dir() && run_dir.overlay_made().join(made_mark(meta.dev(), meta.ino())).exists()
         });
         if made {
-            // Fails for a folder that is not empty, which stays.
+            // Fails for a folder that is not empty, which is then kept.
             let _ = fs::remove_dir(&outside);
         }
     }

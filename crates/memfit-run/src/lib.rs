@@ -1,14 +1,14 @@
-//! A run of a script on a device, from the request to the result.
+//! Runs a script on a device, from the request to the result.
 //!
-//! Owns the life of the processes that `memfit run` starts (set-up, watching, ending), the facts that they
-//! leave behind and the verdict on these. It must not know how a command line is parsed, how memory is
-//! simulated or analysed, or how a report looks: it asks the crates that judge, fills a wire type, and talks
-//! to the user through a [`Console`].
+//! Owns the processes that `memfit run` starts (set-up, watching, ending), the facts collected from them, and
+//! the verdict. It does not know how command lines are parsed, how memory is simulated or analysed, or how a
+//! report is rendered: it calls the crates that do, fills a wire type, and communicates with the user through
+//! a [`Console`].
 //!
-//! [`Request`] is the question; [`environment`] and [`preflight`] find out whether the command can be
-//! started; `stage` sets up the run directory; `process` starts and ends processes; `watch` follows them;
-//! `facts` collects the outcome; `verdict` judges it; `remedies` tries changes that would have helped;
-//! [`report`](fn@report) puts all of it into the wire type.
+//! [`Request`] is the input. [`environment`] and [`preflight`] find out whether the command can be started;
+//! `stage` sets up the run directory; `process` starts and ends processes; `watch` follows them; `facts`
+//! collects the outcome; `verdict` judges it; `remedies` tries changes that would have helped;
+//! [`report`](fn@report) converts everything to the wire type.
 
 mod blame;
 mod checkout;
@@ -86,11 +86,11 @@ use self::verdict::Numbers;
 /// Version of this build.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Installation that memfit runs from. A stand-alone program and a Python package find these parts
+/// The installation that memfit runs from. A stand-alone program and a Python package find its parts
 /// differently.
 #[derive(Clone, Debug, Default)]
 pub struct Home {
-    /// Interpreter that memfit is installed beside.
+    /// Interpreter of the environment in which memfit is installed.
     pub python: Option<PathBuf>,
     /// Folder with the device libraries.
     pub libraries: Option<PathBuf>,
@@ -101,9 +101,10 @@ pub struct Home {
 pub struct Outcome {
     /// Facts of the run.
     pub facts: Facts,
-    /// Facts of a second run with each size that is read back at its lower bound; `None` without one.
+    /// Facts of a second run in which each size that is read back is at its lower bound; `None` if there was
+    /// none.
     lower: Option<Facts>,
-    /// Result of the test whether anything depends on numbers that were answered with zero.
+    /// Result of the test of whether anything depends on numbers that were read as zero.
     numbers: Numbers,
     /// Reason why memory ran out, and remedies.
     diagnosis: Option<Diagnosis>,
@@ -112,8 +113,8 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Returns `true` if `fits` holds only if numbers that only a GPU can compute decide nothing, which was
-    /// not tested.
+    /// Returns `true` if the verdict `fits` holds only if numbers that only a GPU can compute have no effect,
+    /// and this was not tested.
     pub fn hangs_on_numbers(&self, request: &Request) -> bool {
         self.numbers == Numbers::Untried && verdict::hangs_on_numbers(request, &self.facts)
     }
@@ -150,9 +151,9 @@ pub fn perform(request: &Request, home: &Home, console: &dyn Console) -> Result<
         Sizes::Bounds | Sizes::Both => ValuePolicy::UPPER,
     };
     let first = runner.first(request, policy)?;
-    // Sizes at their upper bound may be the reason. If it fails with the lower bound as well, they are not.
-    let told = matches!(request.sizes, Sizes::At(_));
-    let hangs = verdict::has_size_read_back(&first.facts) && !request.card.is_local() && !told;
+    // Upper-bound sizes may be the reason. If the run also fails with lower bounds, they are not.
+    let chosen = matches!(request.sizes, Sizes::At(_));
+    let hangs = verdict::has_size_read_back(&first.facts) && !request.card.is_local() && !chosen;
     let lower = if hangs && (first.facts.oom.is_some() || request.sizes == Sizes::Both) {
         console.remark("running again, with computed sizes at their lower bound");
         let trial = Request { output: None, ..request.clone() };
@@ -182,7 +183,7 @@ struct Ran {
     explanation: Option<Explanation>,
 }
 
-/// Everything that is the same for all runs of a command.
+/// Everything that all runs of a command have in common.
 struct Runner<'run> {
     command: &'run Command,
     torch: Option<&'run Torch>,
@@ -197,8 +198,8 @@ impl Runner<'_> {
         self.once(request, values, &Changes::default())
     }
 
-    /// Tests whether anything depends on numbers that were answered with zero, by a second run with other
-    /// numbers. A script that draws random sizes allocates differently each time; then two seeded runs are
+    /// Tests whether anything depends on numbers that were read as zero, by a second run with other numbers.
+    /// A script that draws random sizes allocates differently each time; in that case two seeded runs are
     /// compared.
     fn numbers(
         &self,
@@ -230,7 +231,7 @@ impl Runner<'_> {
         let tracks = recording::tracks(stage.run_dir(), &watched.inbox);
         let facts = facts::gather(self.command, self.torch, &stage, watched, &tracks, wall);
         let mut recording = recording::build(request, &facts, tracks);
-        // Files of a changed source are not the user's.
+        // The source of a changed file differs from the user's.
         if request.output.is_some() && changes.files.is_empty() {
             recording.origin.sources = recording::sources(&recording.tracks, began);
         }
@@ -243,7 +244,7 @@ impl Runner<'_> {
                 recording::save(path, &recording)?;
             }
         }
-        // Lines of a changed source are not the user's.
+        // Line numbers of a changed file differ from the user's.
         let failed = facts.oom.as_ref().filter(|_| changes.files.is_empty());
         let explanation = failed.and_then(|_| {
             memfit_explain::explain_recording(&ExplainOverrides::default(), &recording, &read_source).ok()

@@ -21,7 +21,7 @@ impl Library {
     /// All libraries.
     pub const ALL: [Self; 3] = [Self::Device, Self::Nvml, Self::Watch];
 
-    /// Its name in a package: the name that the loader looks for.
+    /// Name in a package: the name that the loader looks for.
     pub fn soname(self) -> &'static str {
         match self {
             Self::Device => "libcuda.so.1",
@@ -30,7 +30,7 @@ impl Library {
         }
     }
 
-    /// Its name in Cargo's target folder.
+    /// Name in Cargo's target folder.
     fn built_name(self) -> &'static str {
         match self {
             Self::Device => "libmemfit_vgpu.so",
@@ -51,8 +51,8 @@ impl Library {
         )
     }
 
-    /// File names to try in a folder. A system's own `libcuda.so.1` may lie beside the program in a folder
-    /// like `/usr/lib`: that name is only trusted in a folder that belongs to memfit.
+    /// File names to try in a folder. A folder such as `/usr/lib` may contain the system's own `libcuda.so.1`
+    /// beside the program, so that name is accepted only in a folder that belongs to memfit.
     fn candidates(self, folder: &Folder) -> Vec<PathBuf> {
         let mut names = vec![self.built_name()];
         if folder.packaged {

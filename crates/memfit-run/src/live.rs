@@ -1,7 +1,7 @@
-//! A run in progress that another process has started.
+//! A run in progress that was started by another process.
 //!
-//! Its processes are found by the run directory in the environment that they were started with. Nothing is
-//! asked of them: only their messages and the ledger in that directory are read.
+//! Finds its processes by the run directory in their initial environment. The processes are not contacted:
+//! only their messages and the ledger in that directory are read.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -71,7 +71,7 @@ impl LiveRun {
     fn open(run_dir: RunDir, pids: &[u32], all: &BTreeMap<u32, Stat>) -> Option<Self> {
         let setup = Setup::read(&run_dir).ok()?;
         let began = fs::metadata(run_dir.setup()).ok()?.modified().ok()?;
-        // The first process is the one whose parent does not belong to the run.
+        // The first process is the one whose parent is not part of the run.
         let outside = |pid: &&u32| all.get(pid).is_none_or(|entry| !pids.contains(&entry.parent));
         let first = *pids.iter().find(outside).or_else(|| pids.first())?;
         let local = setup.cards.is_empty().then(LocalGpu::find).flatten();
@@ -84,7 +84,8 @@ impl LiveRun {
         &self.run_dir
     }
 
-    /// Reads the current state. A run whose last process has ended shows its last state, marked as ended.
+    /// Reads the current state. After its last process has ended, a run shows its last state, marked as
+    /// ended.
     pub fn read_state(&mut self) -> WatchedRun {
         let over = !self.run_dir.setup().exists() || tree::with_run_dir(&self.run_dir).is_empty();
         if let (true, Some(seen)) = (over, &mut self.seen) {
@@ -153,7 +154,7 @@ impl LiveRun {
         pids.dedup();
         let mut processes: Vec<WatchedProcess> =
             pids.into_iter().map(|pid| self.process(pid, ledger)).collect();
-        // A process that has ended without a step was a helper, and is not shown.
+        // A process that ended without a step was a helper, and is not shown.
         processes.retain(|process| process.alive || process.steps > 0 || process.rank.is_some());
         processes.sort_by_key(|process| (process.rank, process.pid));
         processes
@@ -175,7 +176,7 @@ impl LiveRun {
             steps: speaker.map_or(0, Speaker::all_steps),
             allocated: speaker.map_or(0, |speaker| speaker.allocated),
             peak_allocated: speaker.map_or(0, |speaker| speaker.peak_allocated),
-            // A dead process holds nothing, even if it could not release its memory.
+            // A dead process holds no memory, even if it could not release it.
             used: (!self.setup.cards.is_empty()).then(|| if alive { used.unwrap_or(0) } else { 0 }),
             resident: host::resident(pid).unwrap_or(0),
             pinned: booked.map_or(0, |process| process.pinned),

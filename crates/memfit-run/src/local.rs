@@ -1,8 +1,8 @@
 //! The real GPU as NVIDIA's management library shows it: its name, its memory, and the memory in use.
 //!
-//! The library is loaded when it is needed; if it is missing, there is no GPU. memfit itself needs none.
+//! The library is loaded on demand; if it is missing, there is no GPU. memfit itself works without it.
 
-#![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
+#![allow(unsafe_code, reason = "processes are started, watched and ended by system calls")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
@@ -22,7 +22,7 @@ struct Memory {
     used: u64,
 }
 
-/// `nvmlMemory_v2_t`: it separates the memory that the driver reserves from the memory in use.
+/// `nvmlMemory_v2_t`, which separates the memory reserved by the driver from the memory in use.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct MemoryV2 {
@@ -47,7 +47,8 @@ pub struct LocalGpu {
     memory_info_v2: Option<unsafe extern "C" fn(Handle, *mut MemoryV2) -> c_int>,
 }
 
-// SAFETY: the handle is NVML's, whose functions take it from any thread, also at the same time.
+// SAFETY: the handle belongs to NVML, whose functions may be called with it from any thread, also
+// concurrently.
 unsafe impl Send for LocalGpu {}
 
 /// First device in `CUDA_VISIBLE_DEVICES`.
@@ -104,11 +105,11 @@ impl LocalGpu {
         found.then_some(Self { handle, memory_info, memory_info_v2 })
     }
 
-    /// Bytes in use by all programs, without those that the driver reserves, if it separates them.
+    /// Bytes in use by all programs, without those reserved by the driver if NVML separates them.
     pub fn used(&self) -> Option<u64> {
         let apart = self.memory_info_v2.and_then(|memory_info| {
             let mut memory = MemoryV2 { version: MemoryV2::VERSION, ..MemoryV2::default() };
-            // SAFETY: as for the first version, and `memory` states its layout.
+            // SAFETY: as for the first version; the version field of `memory` states its layout.
             let status = unsafe { memory_info(self.handle, &raw mut memory) };
             (status == SUCCESS).then_some(memory.used)
         });

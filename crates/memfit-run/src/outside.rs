@@ -19,8 +19,8 @@ pub(crate) fn at_peak(facts: &Facts, seen: OutsideView, peak: &Peak) -> Outside 
     };
     let other_processes = match &facts.real {
         Some(real) => real.before.used,
-        // Memory on the device beyond this rank's own segments: other processes, or direct calls of
-        // `cudaMalloc`.
+        // Memory on the device that is not in this rank's segments: other processes, or direct `cudaMalloc`
+        // calls.
         None => peak.device.saturating_sub(peak.reserved + outside.total()),
     };
     Outside { other_processes, ..outside }
@@ -51,8 +51,8 @@ pub(crate) fn parts(request: &Request, facts: &Facts, outside: &Outside) -> Vec<
     parts
 }
 
-/// Scales the interval of one item to the booked total: several processes or communicators have several items
-/// of a kind.
+/// Scales the interval of one item to the booked total, which may contain several items of a kind (processes,
+/// communicators).
 fn scaled_part(name: &str, booked: u64, one: Interval, source: &str) -> OutsidePart {
     let scaled = |end: u64| match one.typical.get() {
         0 => end,
@@ -83,7 +83,7 @@ fn others(request: &Request, bytes: u64) -> OutsidePart {
                 Card::Virtual(device, _) if device.shares_host_memory() => {
                     "host memory of the run's processes, which the GPU shares"
                 }
-                _ => "memory of the run's processes beside the fullest one's segments",
+                _ => "memory of the run's processes other than the fullest one's segments",
             },
         ),
         Some(source) if request.others == Origin::Calibrated => {
@@ -107,18 +107,20 @@ fn exact(name: &str, bytes: u64, origin: Origin, source: &str) -> OutsidePart {
 /// Notes on these figures.
 pub(crate) fn notes(device: &Device, facts: &Facts) -> Vec<Note> {
     let mut notes = facts.overhead.as_ref().map(stack_notes).unwrap_or_default();
-    notes.extend(device.calibrated_by().map(|source| Note::new(Remark::Calibrated).with("source", source)));
+    notes.extend(
+        device.calibrated_by().map(|source| Note::new(Remark::Calibrated).with_value("source", source)),
+    );
     notes
 }
 
-/// Note on the releases that the intervals were observed with.
+/// Note that names the releases with which the intervals were observed.
 fn stack_notes(overhead: &Overhead) -> Vec<Note> {
     let [from, to] = overhead.seen_with;
     let seen = if from == to { from.to_string() } else { format!("{from} to {to}") };
-    let mut notes = vec![Note::new(Remark::Outside).with("cuda", &seen)];
+    let mut notes = vec![Note::new(Remark::Outside).with_value("cuda", &seen)];
     if overhead.is_of_another_stack() {
         let asked = overhead.asked_for.to_string();
-        notes.push(Note::new(Remark::OutsideStack).with("seen", seen).with("cuda", asked));
+        notes.push(Note::new(Remark::OutsideStack).with_value("seen", seen).with_value("cuda", asked));
     }
     notes
 }
@@ -131,13 +133,13 @@ mod tests {
 
     #[test]
     fn figures_are_said_to_be_for_the_stacks_with_which_they_were_seen() {
-        let told = |asked_for| {
+        let notes_with = |asked_for| {
             let notes = stack_notes(&Overhead { seen_with: [12, 13], asked_for, ..Overhead::default() });
             notes.iter().map(Note::text).collect::<Vec<_>>()
         };
-        let [plain] = told(13).try_into().unwrap();
+        let [plain] = notes_with(13).try_into().unwrap();
         assert!(plain.contains("with torch for CUDA 12 to 13:"), "{plain}");
-        let [same, other] = told(14).try_into().unwrap();
+        let [same, other] = notes_with(14).try_into().unwrap();
         assert_eq!(same, plain);
         assert!(other.contains("CUDA 12 to 13, and this torch is for CUDA 14:"), "{other}");
     }
@@ -151,7 +153,7 @@ mod tests {
         assert_eq!(two.origin, Origin::Modelled);
         let none = scaled_part("communication", 0, one, "NCCL issues 864");
         assert_eq!((none.low, none.typical, none.high), (0, 0, 0));
-        // Part of one item, as when a process is about to end.
+        // Less than one item, as when a process is about to end.
         let less = scaled_part("context", 5 << 20, one, "seen");
         assert!(less.low <= less.typical && less.typical <= less.high);
     }

@@ -1,4 +1,4 @@
-//! Names of the files that a run led aside: those that the script wrote, renamed or removed in the overlay.
+//! Names of the files that a run redirected: those that the script wrote, renamed or removed in the overlay.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;

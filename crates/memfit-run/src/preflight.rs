@@ -129,8 +129,8 @@ pub fn torch(interpreter: &Interpreter) -> Result<Torch, RunError> {
     }
 }
 
-/// Returns the text that a line such as `cuda: Optional[str] = '13.2'` assigns to `name`, or `None` if it
-/// assigns `None`.
+/// Returns the text that a line such as `cuda: Optional[str] = '13.2'` assigns to `name`; `None` if the value
+/// is `None`.
 fn assigned(text: &str, name: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let rest = line.strip_prefix(name)?;

@@ -1,6 +1,6 @@
-//! Start of the command, and the end of all its processes.
+//! Starts the command, and ends all its processes.
 
-#![allow(unsafe_code, reason = "processes are started, followed and ended through the system's calls")]
+#![allow(unsafe_code, reason = "processes are started, watched and ended by system calls")]
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -58,8 +58,7 @@ impl Running {
     }
 }
 
-/// Exit status of an adopted process, if it has ended. One that another process has reaped is assumed to have
-/// succeeded.
+/// Exit status of an adopted process, if it has ended. If another process has reaped it, success is assumed.
 fn adopted(pid: u32) -> Option<ExitStatus> {
     let pid = libc::pid_t::try_from(pid).ok()?;
     let mut status = 0;
@@ -67,7 +66,7 @@ fn adopted(pid: u32) -> Option<ExitStatus> {
     match unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } {
         0 => None,
         found if found == pid => Some(ExitStatus::from_raw(status)),
-        // Not adopted yet: the process between is about to end.
+        // Not adopted yet: its parent is about to end.
         _ if std::path::Path::new(&format!("/proc/{pid}")).exists() => None,
         _ => Some(ExitStatus::from_raw(0)),
     }
@@ -118,7 +117,7 @@ pub(crate) fn kill(pid: u32) {
 /// Reaps an adopted process.
 fn reap(pid: u32) {
     let Ok(pid) = libc::pid_t::try_from(pid) else { return };
-    // SAFETY: a null status is allowed, and a process that is no child is refused with an error.
+    // SAFETY: a null status is allowed; for a process that is not a child, the call returns an error.
     unsafe {
         libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG);
     }
@@ -130,7 +129,7 @@ pub(crate) fn end_all(child: &mut Running, run_dir: &RunDir) {
     let deadline = Instant::now() + KILL_TIMEOUT;
     loop {
         let all = tree::all_processes();
-        // Orphans have become memfit's own children, so known processes are remembered.
+        // Orphans have become children of memfit, so known processes are remembered.
         known.append(&mut tree::descendants(&all, child.id()));
         known.append(&mut tree::with_run_dir(run_dir));
         known.retain(|pid| all.contains_key(pid));

@@ -1,4 +1,4 @@
-//! Programs of the virtual machine that shadow the real one's: `nvidia-smi`.
+//! Programs of the virtual machine that shadow the real ones: `nvidia-smi`.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -9,8 +9,8 @@ use memfit_channel::env::RUN_DIR;
 use crate::libraries::Library;
 use crate::{Home, RunError};
 
-/// Writes the programs into the run directory. `nvidia-smi` calls the NVML library, which any Python can
-/// load; without that library it is not written.
+/// Writes the programs into the run directory. `nvidia-smi` calls the NVML library from any Python; without
+/// that library it is not written.
 pub(crate) fn write(run_dir: &RunDir, home: &Home) -> Result<(), RunError> {
     let folder = run_dir.programs();
     std::fs::create_dir(&folder).map_err(RunError::io("make the folder", &folder))?;
@@ -25,7 +25,7 @@ pub(crate) fn write(run_dir: &RunDir, home: &Home) -> Result<(), RunError> {
         .map_err(RunError::io("make executable", path))
 }
 
-/// Text of the program. It is no process of the run: it neither uses the device nor is it watched.
+/// Source of the program. It is not part of the run: it neither uses the device nor is watched.
 fn nvidia_smi(run_dir: &Path, library: &Path, python: Option<&Path>) -> String {
     let python = python.map(|python| format!("{} ", quoted(python))).unwrap_or_default();
     format!(
@@ -66,7 +66,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let odd = root.path().join("it's a folder");
         std::fs::create_dir(&odd).unwrap();
-        // A Python that prints its arguments.
+        // Stands in for Python: it prints its arguments.
         let python = odd.join("python");
         std::fs::write(&python, "#!/bin/sh\nshift 4\nprintf '%s\\n' \"$@\" \"$MEMFIT_RUN_DIR\"\n").unwrap();
         std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o700)).unwrap();

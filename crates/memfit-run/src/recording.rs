@@ -1,4 +1,4 @@
-//! The event logs of a run as a Recording, and the composition of a device's peak.
+//! Converts the event logs of a run to a recording, and computes the composition of a device's peak.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -21,7 +21,7 @@ const MAX_MODULES: usize = 20;
 /// Log summary of the device that a process used most.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fullest {
-    /// Device, as the process numbers it.
+    /// Device, by the process's own index.
     pub(crate) device: u32,
     /// Peak bytes in blocks.
     pub(crate) allocated: u64,
@@ -36,7 +36,7 @@ pub(crate) fn tracks(run_dir: &RunDir, inbox: &Inbox) -> Vec<Track> {
     let pids = run_dir.event_pids().unwrap_or_default();
     pids.into_iter()
         .filter_map(|pid| {
-            // An incomplete log is used as far as it goes; an unreadable one is skipped.
+            // An incomplete log is used up to its end; an unreadable one is skipped.
             let (log, _problems) = events::read(&run_dir.events(pid)).ok()?;
             let rank = inbox.processes.get(&pid).and_then(|speaker| speaker.rank);
             Some(Track::from_log(&log, rank)).filter(|track| !track.blocks().is_empty())
@@ -76,7 +76,7 @@ fn wire(composition: Composition) -> AtPeak {
     }
 }
 
-/// Allocator settings from the environment that the script gets: the newer name wins.
+/// Allocator settings from the script's environment. The newer variable name takes precedence.
 pub(crate) fn alloc_conf() -> Option<String> {
     let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     set("PYTORCH_ALLOC_CONF").or_else(|| set("PYTORCH_CUDA_ALLOC_CONF"))
@@ -102,8 +102,8 @@ pub(crate) fn build(request: &Request, facts: &Facts, tracks: Vec<Track>) -> Rec
     }
 }
 
-/// The user's source files in the tracks' stacks. A file that was written after the run began is left out,
-/// since it may not be what ran.
+/// The user's source files that occur in the tracks' stacks. Files written after the start of the run are
+/// left out, since their content may not be what ran.
 pub(crate) fn sources(tracks: &[Track], began: SystemTime) -> Vec<SourceFile> {
     let files: BTreeSet<String> = tracks.iter().flat_map(memfit_explain::user_files).collect();
     let source = |file: String| {
@@ -115,8 +115,8 @@ pub(crate) fn sources(tracks: &[Track], began: SystemTime) -> Vec<SourceFile> {
     files.into_iter().filter_map(source).collect()
 }
 
-/// Time of the last change of a file's content or inode: a copy that keeps the time of its original, and a
-/// renamed file, are told by the latter.
+/// Time of the last change of a file's content or inode. The inode time also reveals renamed files and copies
+/// that keep the original's time.
 fn last_change(path: &Path) -> Option<SystemTime> {
     let meta = std::fs::metadata(path).ok()?;
     let inode = u64::try_from(meta.ctime()).ok()?;

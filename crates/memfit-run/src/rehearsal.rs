@@ -1,4 +1,4 @@
-//! Repeated cheap runs of the same command, each with other levers or on another device.
+//! Runs the same command repeatedly at low cost, with other levers or on other devices.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc;
@@ -24,7 +24,7 @@ pub struct Rehearsal<'a> {
     command: Command,
     torch: Option<Torch>,
     server: Option<Server>,
-    /// Processes that the command launches, if the first of them stands for all.
+    /// Processes that the command launches, if only the first of them is run on behalf of all.
     standing_in: Option<(Launched, LoneRank)>,
     home: &'a Home,
     console: &'a dyn Console,
@@ -56,12 +56,12 @@ impl<'a> Rehearsal<'a> {
             }
             None => Server::start(request, &command, torch.as_ref(), home)?,
         };
-        // Without forking, running a single rank saves little.
+        // If the command cannot be forked, running a single rank saves little.
         let standing_in = standing_in.filter(|_| server.is_some());
         Ok(Self { command, torch, server, standing_in, home, console })
     }
 
-    /// Runs the command once; of several processes that train, only the first, which stands for all.
+    /// Runs the command once. Of several training processes, only the first runs, on behalf of all.
     pub fn run(&self, request: &Request) -> Result<Outcome, RunError> {
         self.run_first(request, &Changes::default())
     }
@@ -77,16 +77,17 @@ impl<'a> Rehearsal<'a> {
         }
     }
 
-    /// Runs it once with changes, from its very beginning: the prepared process is the unchanged script.
+    /// Runs the command once with changes. It starts from the beginning, since the prepared process has the
+    /// unchanged script.
     pub fn run_with(&self, request: &Request, changes: &Changes) -> Result<Outcome, RunError> {
         let command = self.command.clone();
         let forked = changes.is_none() && self.standing_in.is_none();
         self.run_command(request, &command, changes, forked)
     }
 
-    /// Tests whether an outcome that says `fits` depends on numbers that only a GPU can compute: repeats the
-    /// run with others, with `all` processes or with the one that stands for them. Forked runs draw the same
-    /// random numbers anyway; the others are seeded.
+    /// Tests whether the verdict `fits` depends on numbers that only a GPU can compute: repeats the run with
+    /// other numbers, with `all` processes or only with the first. Forked runs draw the same random numbers
+    /// anyway; other runs are seeded.
     pub fn test_numbers(
         &self,
         request: &Request,
@@ -122,7 +123,7 @@ impl<'a> Rehearsal<'a> {
         self.recorded(request, command, changes, forked, self.console).map(|(outcome, _)| outcome)
     }
 
-    /// Runs it once, and keeps what its allocators did.
+    /// Runs the command once, and returns the tracks of its allocators as well.
     pub fn run_recorded(&self, request: &Request) -> Result<(Outcome, Vec<Track>), RunError> {
         self.recorded_first(request, self.console)
     }
@@ -141,8 +142,8 @@ impl<'a> Rehearsal<'a> {
         self.recorded(&request, &command, &Changes::default(), true, console)
     }
 
-    /// Runs the command once for each request, up to `at_once` at the same time, and has `read` take what is
-    /// of use from each run. `done` hears how many runs are over.
+    /// Runs the command once for each request, up to `at_once` at a time. `read` converts each run to a
+    /// result; `done` is called with the number of finished runs.
     pub fn run_several<T: Send>(
         &self,
         requests: &[Request],
@@ -174,7 +175,7 @@ impl<'a> Rehearsal<'a> {
             }
             drop(sender);
             for (count, (place, ran)) in receiver.iter().enumerate() {
-                // After an error, no further run starts.
+                // After an error, no further run is started.
                 results[place] = Some(ran.inspect_err(|_| next.store(requests.len(), Relaxed))?);
                 done(count + 1);
             }
@@ -183,7 +184,7 @@ impl<'a> Rehearsal<'a> {
         results.into_iter().collect::<Option<_>>().ok_or(RunError::Interrupted)
     }
 
-    /// The number of runs like this one that the machine has processors and memory for at the same time.
+    /// Maximum runs like this one for which the machine has enough processors and memory at the same time.
     pub fn at_once(&self, like: &Outcome) -> usize {
         let Machine { processors, memory, .. } = Machine::current();
         let by_processors = processors / (like.facts.ranks.len() as u64).max(1);
@@ -217,12 +218,12 @@ impl<'a> Rehearsal<'a> {
         Ok((outcome, tracks))
     }
 
-    /// Number of processes that the one that is run stands for.
+    /// Number of processes that the single running process represents.
     pub fn stands_for(&self) -> Option<u32> {
         self.standing_in.as_ref().map(|(launched, _)| launched.processes)
     }
 
-    /// Runs all processes from now on, each time anew.
+    /// From now on, runs all processes, and restarts them for each run.
     pub fn run_all(&mut self) {
         self.standing_in = None;
         self.server = None;
@@ -236,7 +237,7 @@ impl<'a> Rehearsal<'a> {
         self.command.python.as_ref().and_then(|_| script::from_interpreter_args(&self.command.args))
     }
 
-    /// Returns `true` if each run begins where the script first needs the device.
+    /// Returns `true` if runs are forked at the point where the script first needs the device.
     pub fn forks(&self) -> bool {
         self.server.is_some()
     }

@@ -1,28 +1,28 @@
-//! The releases of Python, CUDA and torch that memfit was made for, and those that it was run with.
+//! The releases of Python, CUDA and torch that memfit supports, and those it was tested with.
 
 use memfit_vocabulary::release;
 
 /// The oldest Python that the probe runs in.
 pub const OLDEST_PYTHON: (u32, u32) = (3, 10);
-/// The oldest CUDA whose libraries the virtual device stands in for.
+/// The oldest CUDA release whose libraries the virtual device supports.
 pub const OLDEST_CUDA: u32 = 12;
 /// The oldest release of torch in `measurements/matrix.md`.
 pub const OLDEST_TORCH: (u32, u32) = (2, 6);
 /// The newest release of torch in `measurements/matrix.md`.
 pub const NEWEST_TORCH: (u32, u32) = (2, 15);
 
-/// How a release of torch stands to those that were run.
+/// Relation of a release of torch to the tested ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Between the oldest and the newest that were run.
+    /// Between the oldest and the newest tested release.
     Tried,
-    /// Older than any that was run.
+    /// Older than all tested releases.
     Older,
-    /// Newer than any that was run, or of an unknown version.
+    /// Newer than all tested releases, or of unknown version.
     Newer,
 }
 
-/// How the release of this version of torch stands to those that were run.
+/// Compares a version of torch with the tested releases.
 pub fn standing(torch: &str) -> Standing {
     match release(torch) {
         Some(release) if release < OLDEST_TORCH => Standing::Older,
@@ -31,7 +31,7 @@ pub fn standing(torch: &str) -> Standing {
     }
 }
 
-/// The releases of torch that were run, for people.
+/// The tested releases of torch, as text.
 pub fn tried() -> String {
     format!("{}.{} to {}.{}", OLDEST_TORCH.0, OLDEST_TORCH.1, NEWEST_TORCH.0, NEWEST_TORCH.1)
 }

@@ -1,5 +1,5 @@
-//! Remedies for a run that ran out of memory, and their proofs: remedies that can be applied from outside are
-//! tried by another run, the best first, without touching the user's files.
+//! Remedies for a run that ran out of memory, and their proofs. Remedies that can be applied from outside are
+//! tried by further runs, the best first, without touching the user's files.
 
 use std::ffi::OsString;
 
@@ -41,7 +41,7 @@ impl Diagnosis {
         self.explanation.cause != Cause::None
     }
 
-    /// Next untried remedy that may be enough, and how to try it.
+    /// Next untried remedy that may be enough, and the trial for it.
     fn next(&self, request: &Request, tried: &[(Lever, String)]) -> Option<(usize, Trial)> {
         let untried = |fix: &Fix| !tried.iter().any(|(lever, how)| *lever == fix.lever && *how == fix.how);
         (self.explanation.fixes.iter().enumerate())
@@ -50,13 +50,13 @@ impl Diagnosis {
     }
 
     /// Continues from a run in which a setting cured fragmentation but was not enough: the cause of that
-    /// run's failure becomes the diagnosis. Tried remedies stay in the list, as refuted.
+    /// run's failure becomes the diagnosis. Remedies that were tried stay in the list, marked as refuted.
     fn continue_from(&mut self, later: Explanation) {
         let earlier =
             std::mem::replace(&mut self.explanation, later).fixes.into_iter().zip(self.proofs.drain(..));
         let refuted: Vec<(Fix, Option<FixProof>)> = earlier.filter(|(_, proof)| proof.is_some()).collect();
         let fixes = &mut self.explanation.fixes;
-        // Settings were compared with one that the script does not have.
+        // These remedies build on the trial's setting, which the script itself does not have.
         fixes.retain(|fix| !matches!(fix.apply, Apply::Environment(..)));
         fixes.truncate(MAX_REMEDIES.saturating_sub(refuted.len()));
         self.proofs = vec![None; fixes.len()];
@@ -66,9 +66,9 @@ impl Diagnosis {
         }
     }
 
-    /// Remedies for the report: those proven by a run first, those refuted last among the likely ones. A
-    /// larger device is always enough, but explains nothing, so it comes after possible remedies. Where other
-    /// processes are to blame, a remedy against them comes before changes of the training.
+    /// Remedies for the report: those proven by a run come first, refuted ones last among the likely ones. A
+    /// larger GPU is always enough but explains nothing, so it comes after possible remedies. If other
+    /// processes are the cause, a remedy against them comes before changes to the training.
     pub(crate) fn wire(&self) -> Vec<ExplainFix> {
         let mut fixes: Vec<ExplainFix> = (self.explanation.fixes.iter().zip(&self.proofs))
             .map(|(fix, proof)| ExplainFix { proof: *proof, ..ExplainFix::from(fix.clone()) })
@@ -135,7 +135,7 @@ pub(crate) fn prove(
             Verdict::Fits => true,
             Verdict::Oom => false,
             Verdict::Unknown | Verdict::Error if interrupted => break,
-            // It failed in another way, which proves nothing.
+            // It failed for another reason, which proves nothing.
             Verdict::Unknown | Verdict::Error => continue,
         };
         fix.fits = Some(holds);
@@ -156,8 +156,8 @@ pub(crate) fn prove(
     Ok(())
 }
 
-/// Chooses between the diagnoses of two runs, the second of which recorded stacks: it is more precise, unless
-/// it did not reproduce the failure. Processes that fill a device together need not fail twice.
+/// Chooses between the diagnoses of two runs. The second run recorded stacks, so it is more precise, unless
+/// it did not reproduce the failure: processes that fill a device together need not fail twice.
 fn prefer_stacks(first: Option<Diagnosis>, again: Option<Diagnosis>) -> Option<Diagnosis> {
     let known = first.as_ref().is_some_and(Diagnosis::names_cause);
     again.filter(|again| again.names_cause() || !known).or(first)
@@ -171,7 +171,7 @@ struct Trial {
     with: String,
 }
 
-/// Builds the trial of a remedy; `None` if it takes someone who knows the program.
+/// Builds the trial of a remedy; `None` if only someone who knows the program can apply it.
 fn trial(request: &Request, fix: &Fix) -> Option<Trial> {
     let mut trial = Trial {
         request: Request { output: None, keep: false, ..request.clone() },
@@ -181,7 +181,7 @@ fn trial(request: &Request, fix: &Fix) -> Option<Trial> {
     match &fix.apply {
         Apply::ByHand(_) => return None,
         Apply::Environment(name, value) => {
-            // The newer name wins, and the older must not contradict it.
+            // The newer variable name takes precedence, and the older one must not contradict it.
             let value = (!value.is_empty()).then(|| OsString::from(value));
             trial.with = match &value {
                 Some(value) => format!("{name}={}", value.display()),
@@ -189,14 +189,14 @@ fn trial(request: &Request, fix: &Fix) -> Option<Trial> {
             };
             let others = VARIABLES.iter().filter(|other| *other != name).map(|other| (*other, None));
             trial.changes.environment = others.chain([(*name, value)]).collect();
-            // If it is not enough, the new cause must be found.
+            // If the remedy is not enough, this run's stacks identify the next cause.
             trial.changes.stacks = true;
         }
         Apply::Edit(change) => {
             trial.with = format!("line {} of `{}` changed ({})", change.line, change.file, fix.lever);
             trial.changes.files.insert(change.file.clone(), change.after.clone());
             if fix.lever == Lever::DropSetting {
-                // The script's own settings may have been chosen for it as well.
+                // The other allocator settings of the script may have been chosen to go with the dropped one.
                 trial.changes.environment = VARIABLES.map(|name| (name, None)).into();
             }
         }
@@ -276,7 +276,7 @@ mod tests {
         Diagnosis::new(Explanation { cause, ..Explanation::without_events(run) })
     }
 
-    /// Run that a diagnosis comes from, told by the device that stands for it, and its cause.
+    /// Returns the cause of a diagnosis and the run that it comes from, identified by its device.
     fn run_and_cause(diagnosis: Option<Diagnosis>) -> Option<(u8, Cause)> {
         diagnosis.map(|diagnosis| (diagnosis.explanation.device, diagnosis.explanation.cause))
     }

@@ -1,4 +1,4 @@
-//! Conversion of the facts and the verdict into the report's wire type.
+//! Converts the facts and the verdict to the report's wire type.
 
 use memfit_report::wire::{
     Coverage, DeviceInfo, Fidelity, Host, Oom, Outside, Peak, PeakEnd, PeakInterval, Problem, Rank,

@@ -29,7 +29,7 @@ impl Card {
         matches!(self, Self::Local(_))
     }
 
-    /// The same virtual devices with another amount of memory; real ones as they are.
+    /// The same virtual devices with another amount of memory; real devices are returned unchanged.
     #[must_use]
     pub fn with_memory(&self, memory: Bytes) -> Self {
         match self {
@@ -56,7 +56,7 @@ impl Card {
     }
 }
 
-/// A run's only process in the role of one rank of many.
+/// Rank of a run with only one process out of many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoneRank {
     rank: u32,
@@ -66,8 +66,7 @@ pub struct LoneRank {
 }
 
 impl LoneRank {
-    /// Creates the first of the processes that a launcher starts on this machine, each with a device of its
-    /// own.
+    /// Rank 0 of the processes that a launcher starts on this machine, each with its own device.
     pub(crate) const fn first_rank(size: u32, per_machine: u32) -> Self {
         Self { rank: 0, size, per_machine }
     }
@@ -83,7 +82,7 @@ impl LoneRank {
         }
     }
 
-    /// Environment variables that a launcher sets for that rank.
+    /// Environment variables that a launcher sets for this rank.
     pub fn environment(self) -> Vec<(&'static str, String)> {
         let Self { rank, size, per_machine } = self;
         let on_this = per_machine.min(size - rank / per_machine * per_machine);
@@ -100,7 +99,7 @@ impl LoneRank {
             numbers.into_iter().map(|(name, number)| (name, number.to_string())).collect();
         variables.push(("MASTER_ADDR", "127.0.0.1".to_owned()));
         variables.push((LONE_RANK, format!("{rank}/{size}")));
-        // Otherwise, NCCL's process groups would ask the store every second whether another rank has failed.
+        // Without this, NCCL's process groups would query the store every second for failures of other ranks.
         variables.push(("TORCH_NCCL_ENABLE_MONITORING", "0".to_owned()));
         variables
     }
@@ -108,11 +107,11 @@ impl LoneRank {
 
 /// A request for a run.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent option")]
 pub struct Request {
     /// Device of the run.
     pub card: Card,
-    /// Rank that the run's only process stands for.
+    /// Rank that the run's only process represents.
     pub lone_rank: Option<LoneRank>,
     /// Optimizer steps; 0 runs to the end.
     pub steps: u64,
@@ -126,7 +125,7 @@ pub struct Request {
     pub host_time: HostTime,
     /// Time limit.
     pub timeout: Option<Duration>,
-    /// Policy for sizes that only a GPU can compute.
+    /// Policy for sizes that depend on computed values.
     pub sizes: Sizes,
     /// Replacements for weights and data that this machine lacks.
     pub synthetic: Synthetic,
@@ -134,7 +133,7 @@ pub struct Request {
     pub other_processes: u64,
     /// Source of that figure.
     pub others: Origin,
-    /// Changes that are applied to the training from outside; `None` if it is only watched.
+    /// Changes applied to the training from outside; `None` if it is only observed.
     pub planned: Option<Planned>,
     /// File for the recording.
     pub output: Option<PathBuf>,
@@ -149,7 +148,7 @@ pub struct Request {
     /// Time for which the training's own `DataLoader` is measured with each number of workers after the
     /// steps; `None` to skip that.
     pub measure_loader: Option<Duration>,
-    /// Cards on which the run's work is timed as well, the run's own first.
+    /// GPUs for which step times are estimated during the run; the run's own comes first.
     pub beside: Vec<Device>,
     /// Command as typed.
     pub command: Vec<OsString>,

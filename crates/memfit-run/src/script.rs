@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
-/// Script among Python's arguments; `None` for `-c`, `-m` and standard input.
+/// Finds the script among Python's arguments; `None` for `-c`, `-m` and standard input.
 pub(crate) fn from_interpreter_args(args: &[OsString]) -> Option<PathBuf> {
     let mut args = args.iter();
     while let Some(arg) = args.next() {
@@ -22,7 +22,7 @@ pub(crate) fn from_interpreter_args(args: &[OsString]) -> Option<PathBuf> {
         if flags.starts_with(b"-") {
             continue;
         }
-        // Short options may be joined: `-um package`, `-W ignore`, `-Wignore`.
+        // Short options may be combined: `-um package`, `-W ignore`, `-Wignore`.
         for (at, flag) in flags.iter().enumerate() {
             match flag {
                 b'c' | b'm' | b'V' | b'h' | b'?' => return None,

@@ -3,7 +3,7 @@
 /// Text that replaces a secret.
 const HIDDEN: &str = "<hidden>";
 
-/// Option names with secret values, as the last words of the name.
+/// Names of options with secret values, by the last words of the name.
 const SECRET: &[&str] = &[
     "token",
     "api_key",
@@ -16,7 +16,7 @@ const SECRET: &[&str] = &[
     "credentials",
 ];
 
-/// Words before `token` that make it a tokenizer's.
+/// Words before `token` in option names that refer to a tokenizer.
 const TOKENIZER_WORDS: &[&str] = &[
     "pad",
     "eos",
@@ -36,14 +36,14 @@ const TOKENIZER_WORDS: &[&str] = &[
     "class",
 ];
 
-/// Prefixes of keys that services issue.
+/// Prefixes of API keys that services issue.
 const KEYS: &[&str] =
     &["hf_", "sk-", "ghp_", "gho_", "github_pat_", "glpat-", "xoxb-", "AKIA", "ASIA", "AIza", "wandb_v1_"];
 /// Minimum length of a key.
 const MIN_KEY: usize = 16;
 
-/// Words of a command with secret values hidden: `--token VALUE`, `--api-key=VALUE`, `wandb.api_key=VALUE`,
-/// keys by their prefixes, and passwords in URLs.
+/// Replaces secret values in a command: `--token VALUE`, `--api-key=VALUE`, `wandb.api_key=VALUE`, keys by
+/// their prefixes, and passwords in URLs.
 pub fn without_secrets(words: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut follows = false;
     let mut hide = |word: String| {

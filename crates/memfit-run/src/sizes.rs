@@ -1,4 +1,4 @@
-//! Policy for sizes that only a real GPU can compute: at which bound to run, or at both.
+//! Policy for sizes that only a real GPU can compute: run at the upper bound, the lower bound, or both.
 
 use std::str::FromStr;
 
@@ -9,10 +9,10 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Sizes {
-    /// The upper bound, and the lower one if the verdict depends on it.
+    /// The upper bound; also the lower one if the verdict depends on it.
     #[default]
     Bounds,
-    /// Both bounds in any case.
+    /// Always both bounds.
     Both,
     /// Position that the user chose.
     At(ValuePolicy),

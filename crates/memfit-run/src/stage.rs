@@ -1,5 +1,5 @@
-//! The run directory with everything that the processes of a run need, and the environment that leads them
-//! there.
+//! The run directory with everything that the processes of a run need, and the environment variables that
+//! point to it.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -17,11 +17,11 @@ use crate::preflight::Torch;
 use crate::request::LoneRank;
 use crate::{Card, Home, Request, RunError, error, leftovers, programs};
 
-/// CUDA major version assumed if torch could not be inspected: the one with the larger overhead is the safe
-/// guess.
+/// CUDA major version assumed if torch could not be inspected. It is the one with the larger overhead, so the
+/// assumption is safe.
 const UNKNOWN_CUDA: u32 = 12;
 
-/// Number of steps up to which stacks are always recorded.
+/// Maximum number of steps for which stacks are always recorded.
 const MAX_STACK_STEPS: u64 = 8;
 
 /// Probe files, by their path in its folder.
@@ -48,16 +48,16 @@ pub struct Changes {
     pub files: BTreeMap<String, String>,
     /// `true` if the stack of each allocation is recorded, even without a requested recording.
     pub stacks: bool,
-    /// Number that unknown integers are read as in place of 0.
+    /// Value of unknown integers, in place of 0.
     pub other_number: Option<u16>,
-    /// `true` if random numbers are seeded, so that they repeat in another such run.
+    /// `true` if random number generators are seeded, so that another such run draws the same numbers.
     pub seeded: bool,
-    /// Set for a run whose tensors stay on the host.
+    /// Settings of a run whose tensors stay on the host.
     pub host: Option<HostRun>,
 }
 
 impl Changes {
-    /// Returns `true` if the run is the script's own.
+    /// Returns `true` if the run is that of the unchanged script.
     pub(crate) fn is_none(&self) -> bool {
         self.environment.is_empty() && self.files.is_empty() && self.host.is_none()
     }
@@ -147,10 +147,11 @@ impl Stage {
             environment.push(("LD_LIBRARY_PATH", Some(in_front("LD_LIBRARY_PATH", path))));
             environment.push(("TRITON_LIBCUDA_PATH", Some(libraries.as_os_str().to_owned())));
             environment.push(("PATH", Some(in_front("PATH", [self.run_dir.programs().as_os_str()]))));
-            // Compilers look here for `-lcuda`, which ahead-of-time packages of Inductor are linked with.
+            // Compilers search this folder for `-lcuda`, which Inductor's ahead-of-time packages link
+            // against.
             let folder = [libraries.as_os_str()];
             environment.push(("LIBRARY_PATH", Some(in_front("LIBRARY_PATH", folder))));
-            // The real GPUs that a shell may use are unrelated to the virtual ones.
+            // The variable's value refers to the real GPUs, not to the virtual ones.
             environment.push(("CUDA_VISIBLE_DEVICES", None));
         }
         if let Some(lone) = self.lone_rank {
@@ -179,7 +180,7 @@ fn folder() -> Result<TempDir, RunError> {
         wanted.canonicalize().ok().filter(|path| plain(path)).unwrap_or_else(|| PathBuf::from("/tmp"));
     tempfile::Builder::new()
         .prefix("memfit-")
-        // A script's input and output are private.
+        // The script's input and output are private.
         .permissions(std::fs::Permissions::from_mode(0o700))
         .tempdir_in(&parent)
         .map_err(RunError::io(error::TEMPORARY, parent))
@@ -211,7 +212,8 @@ fn setup(request: &Request, overhead: Option<&Overhead>, values: ValuePolicy) ->
         steps: request.steps,
         forward_steps: request.forward_steps,
         cover_full: request.cover_full,
-        // For a few steps, stacks cost next to nothing, and tell which line to change should memory run out.
+        // For a few steps, stacks cost hardly anything, and they show which line to change if memory runs
+        // out.
         stacks: request.output.is_some() || (1..=MAX_STACK_STEPS).contains(&request.steps),
         values,
         synthetic: request.synthetic.clone(),
@@ -234,7 +236,7 @@ fn preloads(local: bool) -> &'static [Library] {
     if local { &[Library::Watch] } else { &[Library::Device, Library::Watch] }
 }
 
-/// Creates the empty overlay in front of the user's files: results computed by a virtual device are not worth
+/// Creates the empty overlay over the user's files, since results computed by a virtual device are not worth
 /// saving.
 fn make_overlay(run_dir: &RunDir) -> Result<(), RunError> {
     for folder in [run_dir.overlay(), run_dir.overlay_tree(), run_dir.overlay_made()] {
@@ -264,9 +266,9 @@ fn link_libraries(folder: &Path, local: bool, home: &Home) -> Result<(), RunErro
     link(Library::Watch, Library::Watch.soname())?;
     if !local {
         link(Library::Device, Library::Device.soname())?;
-        // Name that a linker looks for: Triton builds an extension against it.
+        // The name that linkers search for: Triton builds an extension against it.
         link(Library::Device, "libcuda.so")?;
-        // Few programs use NVML: a run without it is better than none.
+        // Few programs use NVML, so a run without it is better than no run.
         if Library::Nvml.find(home).is_ok() {
             link(Library::Nvml, Library::Nvml.soname())?;
         }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use memfit_channel::{SyntheticData, SyntheticField};
 use serde::Deserialize;
 
-/// Types of fields: PyTorch's, text, and an image that transforms have yet to convert to a tensor.
+/// Types of fields: PyTorch's types, text, and an image that transforms convert to a tensor later.
 const TYPES: &[&str] = &[
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "str",
     "pil",
@@ -13,7 +13,7 @@ const TYPES: &[&str] = &[
 /// Maximum elements of a sample.
 const MAX_ELEMENTS: u64 = 1 << 32;
 
-/// Samples as described; without a description, each data set is known by its class.
+/// Samples by description; without one, samples follow the class of each data set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Samples(pub SyntheticData);

@@ -1,4 +1,4 @@
-//! Timing in the report: the duration of a step, and whether the clock affected the peaks.
+//! Timing in the report: the duration of a step, and the clock's effect on the peaks.
 
 use memfit_channel::clock::{SpeedRange, StepTime};
 use memfit_channel::{ClockMode, HostTime};
@@ -9,7 +9,7 @@ use memfit_vocabulary::Remark;
 use crate::facts::{Facts, RankFacts};
 use crate::{Card, Request};
 
-/// Minimum share of the peak at which memory that waits for another stream is worth a remark.
+/// Minimum share of the peak for a remark on memory that waits for another stream.
 const MIN_REMARK_SHARE: f64 = 0.005;
 
 /// Step time of the slowest rank, and the duration of the run itself.
@@ -26,14 +26,14 @@ pub(crate) fn step_time(request: &Request, facts: &Facts) -> Time {
             let time = StepTime::from_marks(&rank.marks, compute, memory)?;
             match request.planned.as_ref().filter(|planned| planned.most_pieces.is_some() && !ran_whole(rank))
             {
-                // Too few steps to extrapolate the skipped micro-batches: no time is better than a partial
-                // one.
+                // Too few steps to extrapolate the skipped micro-batches: no time is better than that of a
+                // part.
                 Some(planned) => Some(scale_step_time(time, planned.step_time_factor(&rank.marks)?)),
                 None => Some(time),
             }
         })
         .max_by(|a, b| a.typical.total_cmp(&b.typical))
-        // A clock that takes no time for any work says nothing about a step.
+        // A clock that assigns no time to work says nothing about a step's duration.
         .filter(|_| facts.setup.clock != ClockMode::Instant);
     let clock = match facts.setup.clock {
         ClockMode::Estimate => "estimate",
@@ -58,12 +58,12 @@ pub(crate) fn step_time(request: &Request, facts: &Facts) -> Time {
     }
 }
 
-/// Returns `true` if all micro-batches of its steps were run, though only some were requested.
+/// Returns `true` if all micro-batches of its steps ran, though only some were requested.
 fn ran_whole(rank: &RankFacts) -> bool {
     rank.training.as_ref().is_some_and(|training| training.whole)
 }
 
-/// Scales the time of a step with some of the micro-batches to that of all.
+/// Scales the time of a step with some of its micro-batches to the time with all of them.
 fn scale_step_time(time: StepTime, stretch: f64) -> StepTime {
     StepTime {
         typical: time.typical * stretch,
@@ -73,11 +73,11 @@ fn scale_step_time(time: StepTime, stretch: f64) -> StepTime {
     }
 }
 
-/// Remark that the device would wait for data, derived from the slowest rank's steps; `None` if they do not
-/// tell, or if the error of the step time allows either.
+/// Remark that the device would wait for data, derived from the slowest rank's steps; `None` if unknown, or
+/// if the error of the step time permits both answers.
 fn waits_for_data(request: &Request, facts: &Facts) -> Option<Note> {
     if facts.setup.host_time == HostTime::Measured {
-        // Loading is then part of the reported step time.
+        // In this case, loading is part of the reported step time.
         return None;
     }
     let step = step_time(request, facts);
@@ -99,10 +99,10 @@ fn waits_for_data(request: &Request, facts: &Facts) -> Option<Note> {
     };
     (loading > high).then(|| {
         Note::new(Remark::WaitsForData)
-            .with("how", how)
-            .with("loading", milliseconds(loading))
-            .with("step", milliseconds(typical))
-            .with("high", milliseconds(high))
+            .with_value("how", how)
+            .with_value("loading", milliseconds(loading))
+            .with_value("step", milliseconds(typical))
+            .with_value("high", milliseconds(high))
     })
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     let reserved = facts.fullest().map_or(0, |rank| rank.peak.reserved);
     if pending as f64 > MIN_REMARK_SHARE * reserved as f64 {
         let mib = pending.div_ceil(1 << 20);
-        notes.push(Note::new(Remark::Pending).with("mib", mib.to_string()));
+        notes.push(Note::new(Remark::Pending).with_value("mib", mib.to_string()));
     }
     if let Some(planned) = &request.planned
         && let Some(most) = planned.most_pieces
@@ -121,8 +121,8 @@ pub(crate) fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     {
         notes.push(
             Note::new(Remark::Pieces)
-                .with("pieces", planned.pieces.to_string())
-                .with("run", (most + 1).to_string()),
+                .with_value("pieces", planned.pieces.to_string())
+                .with_value("run", (most + 1).to_string()),
         );
     }
     notes.extend(waits_for_data(request, facts));

@@ -1,7 +1,7 @@
 //! The processes that belong to a run.
 //!
-//! A process belongs to it if it descends from the command, or has the run directory in the environment that
-//! it was started with. Either test alone misses some: a daemon loses its parent, a program may clear its
+//! A process belongs to the run if it descends from the command, or has the run directory in its initial
+//! environment. Each test alone misses some: a daemon loses its parent, and a program may clear its
 //! environment.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,28 +1,28 @@
-//! The verdict: interprets the facts of a run.
+//! Judges a run by its facts.
 //!
-//! Rules, of which the first that applies decides:
+//! Rules; the first one that applies decides:
 //!
-//! 1. An out-of-memory error that ended the script is `oom`; so is one that it caught, unless the requested
-//!    steps were completed afterwards.
-//! 2. A run that was stopped by the user, by the clock, by an exception, a signal or an exit status of its
-//!    own, or that never touched the GPU, has no answer: `error`.
-//! 3. Anything else `fits`, for what ran.
+//! 1. An out-of-memory error that ended the script is `oom`. So is one that the script caught, unless the
+//!    requested steps were completed afterwards.
+//! 2. A run has no answer (`error`) if it was stopped by the user, by the time limit, by an exception, by a
+//!    signal or by its own exit status, or if it never used the GPU.
+//! 3. Everything else `fits`, for what ran.
 //!
-//! If something that is not modelled could change the verdict, it becomes `unknown`:
+//! The verdict becomes `unknown` if something that is not modelled could change it:
 //!
-//! * `oom`, after a size that only a GPU can compute was answered with its upper bound, unless a second run
-//!   with such sizes at their lower bound runs out of memory as well;
-//! * `fits`, after a size was answered for which the arguments give no bound;
-//! * `fits`, after numbers that only a GPU can compute were answered with zero, if a second run with another
-//!   number in their place allocates differently, or was stopped before its end;
+//! * `oom`, after a size that only a GPU can compute was read as its upper bound, unless a second run with
+//!   lower bounds runs out of memory as well;
+//! * `fits`, after a size was read for which the arguments give no bound;
+//! * `fits`, after numbers that only a GPU can compute were read as zero, if a second run with another number
+//!   allocates differently, or was stopped before its end;
 //! * `fits`, with less than 1/[`DOUBT_DIVISOR`] of the device left, after such a size was read back (its
-//!   bound may not bound what the script does with it), or after a call was refused that may affect memory;
-//! * `fits`, if the run was stopped after a single step, and what that step has created (optimizer state,
-//!   gradients) together with the peak before it would not fit;
-//! * `fits`, if a rank that stood still had not completed a step.
+//!   bound may not bound what the script does with it), or after a refused call that may affect memory;
+//! * `fits`, if the run was stopped after a single step, and the memory that this step created (optimizer
+//!   state, gradients) would not fit on top of the peak before it;
+//! * `fits`, if a stalled rank had not completed a step.
 //!
-//! If the user chose the position of sizes between their bounds, the verdict is about that, and such sizes
-//! raise no doubt.
+//! If the user chose the position of sizes between their bounds, the verdict refers to that choice, and such
+//! sizes raise no doubt.
 
 use std::time::Duration;
 
@@ -39,15 +39,15 @@ use crate::request::Request;
 use crate::sizes::Sizes;
 use crate::watch::Ended;
 
-/// Reciprocal of the share of a device that must be free for a doubt not to matter.
+/// Reciprocal of the share of the device that must stay free for a doubt to be ignored.
 const DOUBT_DIVISOR: u64 = 10;
-/// Time limit of another run: this multiple of the first run's duration, plus this time.
+/// Time limit of a repeated run: this multiple of the first run's duration, plus [`EXTRA_TIME`].
 const TIME_FACTOR: u32 = 5;
 const EXTRA_TIME: Duration = Duration::from_mins(1);
 
-/// The facts that matter for the verdict.
+/// Facts that the verdict depends on.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 struct Evidence {
     ended: Ended,
     steps_asked: u64,
@@ -56,46 +56,47 @@ struct Evidence {
     used_gpu: bool,
     watched: bool,
     sizes: SizesRead,
-    /// `true` if the user chose the position of sizes: then the verdict is about that.
-    told: bool,
+    /// `true` if the user chose the position of sizes; the verdict then refers to that choice.
+    chosen: bool,
     refused: Option<String>,
     capacity: u64,
     device_upper: u64,
-    /// Bytes that the only step has created, and that did not exist at the peak.
+    /// Bytes that the only step created and that were not yet allocated at the peak.
     unmet: u64,
     /// `true` if a rank was ended before it had completed a step.
     stepless: bool,
     /// `true` if the script ended while a plan held back a rank's first step.
     held: bool,
-    /// `true` if a run with such sizes at their lower bound ran out of memory as well; `None` without such a
-    /// run.
+    /// `true` if a run with such sizes at their lower bound ran out of memory as well; `None` if there was
+    /// none.
     lower_fails: Option<bool>,
     numbers: Numbers,
 }
 
-/// Numbers that another run reads where the first read 0, in the order in which they are tried. A tensor of
-/// 1032 elements is larger than the allocator's rounding, so it shows. But such a number may be outside of a
-/// list, or make a loop too long; then 7 is tried.
+/// Values that unknown numbers have in further runs instead of 0, in the order in which they are tried. A
+/// tensor of 1032 elements exceeds the allocator's rounding, so its effect is visible. But 1032 may be out of
+/// range for a list, or make a loop too long; then 7 is tried.
 const OTHER_NUMBERS: [u16; 2] = [1032, 7];
 
-/// Effect of numbers that were answered with zero.
+/// Effect of numbers that were read as zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Numbers {
-    /// There were none, or no second run.
+    /// There were no such numbers, or no second run.
     #[default]
     Untried,
-    /// A second run with another number in their place allocated the same.
+    /// A second run with another number allocated the same.
     Harmless,
     /// The second run allocated differently.
     Decisive,
-    /// The second run could not be completed, though the first was.
+    /// The second run failed, though the first did not.
     Fatal,
-    /// The second run was stopped, by the user or by the clock: it says nothing.
+    /// The second run was stopped by the user or by the time limit, so the effect is unknown.
     Unfinished,
 }
 
 impl Numbers {
-    /// Effect of numbers on the run with these facts, with the facts of the last run with another number.
+    /// Determines the effect of numbers on the run with these facts; also returns the facts of the last run
+    /// with another number.
     pub(crate) fn test(
         zeros: &Facts,
         mut run: impl FnMut(u16) -> Result<Facts, RunError>,
@@ -103,7 +104,7 @@ impl Numbers {
         let [large, small] = OTHER_NUMBERS;
         let others = run(large)?;
         let found = Self::compare(zeros, &others);
-        // A run that failed without running out of memory tells nothing of what the number decides.
+        // A run that failed without running out of memory does not show the number's effect.
         let failed = others.ended != zeros.ended && others.oom.is_none();
         let inconclusive = failed || matches!(found, Self::Fatal | Self::Unfinished);
         if others.ended == Ended::Interrupted || !inconclusive {
@@ -113,7 +114,7 @@ impl Numbers {
         Ok((Self::compare(zeros, &others), others))
     }
 
-    /// Compares the facts of the two runs.
+    /// Compares the facts of two runs.
     pub(crate) fn compare(zeros: &Facts, others: &Facts) -> Self {
         let peaks = |facts: &Facts| -> Vec<_> { facts.ranks.iter().map(|rank| rank.peak).collect() };
         if zeros.was_stopped() || others.was_stopped() {
@@ -145,7 +146,13 @@ struct Oom {
 
 impl Evidence {
     /// Extracts the facts that matter for the verdict.
-    fn from_facts(facts: &Facts, capacity: u64, lower: Option<&Facts>, told: bool, numbers: Numbers) -> Self {
+    fn from_facts(
+        facts: &Facts,
+        capacity: u64,
+        lower: Option<&Facts>,
+        chosen: bool,
+        numbers: Numbers,
+    ) -> Self {
         let oom = |oom: &OomFacts| Oom { uncaught: oom.uncaught, steps_after: oom.steps_after };
         Self {
             ended: facts.ended,
@@ -158,7 +165,7 @@ impl Evidence {
                 bounded: facts.has_read(&[Stake::Size]),
                 unbounded: facts.has_read(&[Stake::Unbounded]),
             },
-            told,
+            chosen,
             refused: facts
                 .tally
                 .unmodelled
@@ -195,15 +202,15 @@ pub(crate) fn has_size_read_back(facts: &Facts) -> bool {
     facts.has_read(&[Stake::Size, Stake::Unbounded])
 }
 
-/// Request for another run of a script. It saves nothing, and has a longer time limit than the first took: it
-/// gets further where that one failed. A changed script may wait for ever.
+/// Request for another run of the script. It saves nothing. Its time limit is longer than the first run took,
+/// since it gets further if that one failed; there is a limit because a changed script may wait for ever.
 pub(crate) fn repeat_request(request: &Request, first: &Facts) -> Request {
     let time_limit = first.wall * TIME_FACTOR + EXTRA_TIME;
     let timeout = Some(request.timeout.map_or(time_limit, |own| own.min(time_limit)));
     Request { output: None, timeout, ..request.clone() }
 }
 
-/// Returns `true` if the verdict would be `fits`, but for numbers that were answered with zero.
+/// Returns `true` if the verdict would be `fits`, apart from numbers that were read as zero.
 pub(crate) fn hangs_on_numbers(request: &Request, facts: &Facts) -> bool {
     facts.has_read(&[Stake::Number])
         && !request.card.is_local()
@@ -211,7 +218,7 @@ pub(crate) fn hangs_on_numbers(request: &Request, facts: &Facts) -> bool {
         && !matches!(request.sizes, Sizes::At(_))
 }
 
-/// Verdict on a run, with the reason unless it is a plain one. `lower` are the facts of a second run with
+/// Judges a run; gives a reason unless the verdict is obvious. `lower` has the facts of a second run with
 /// sizes at their lower bounds.
 pub(crate) fn judge_run(
     request: &Request,
@@ -219,8 +226,8 @@ pub(crate) fn judge_run(
     lower: Option<&Facts>,
     numbers: Numbers,
 ) -> (Verdict, Option<Problem>) {
-    let told = matches!(request.sizes, Sizes::At(_));
-    let evidence = Evidence::from_facts(facts, facts.device(request).capacity, lower, told, numbers);
+    let chosen = matches!(request.sizes, Sizes::At(_));
+    let evidence = Evidence::from_facts(facts, facts.device(request).capacity, lower, chosen, numbers);
     let (verdict, mut problem) = judge(&evidence);
     if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
         && problem.kind == "exception"
@@ -254,7 +261,7 @@ pub(crate) fn judge_run(
     (verdict, problem)
 }
 
-/// Likely reason why a run did not end before its time limit.
+/// Likely reason why a run reached its time limit.
 fn waited_for(facts: &Facts) -> Option<String> {
     if let Some(exception) = &facts.exception {
         let exception = blame::original(exception);
@@ -272,7 +279,7 @@ fn waited_for(facts: &Facts) -> Option<String> {
     ))
 }
 
-/// Last line of what a script wrote; `None` if it wrote nothing.
+/// Last line of a script's output; `None` if it is empty.
 fn last_line(output: &str) -> Option<&str> {
     output.lines().map(str::trim).rfind(|line| !line.is_empty())
 }
@@ -293,7 +300,7 @@ fn judge(evidence: &Evidence) -> (Verdict, Option<Problem>) {
 
 fn out_of_memory(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     let SizesRead { bounded, unbounded } = evidence.sizes;
-    if !(bounded || unbounded) || evidence.told || evidence.lower_fails == Some(true) {
+    if !(bounded || unbounded) || evidence.chosen || evidence.lower_fails == Some(true) {
         return (Verdict::Oom, None);
     }
     let message = "It ran out of memory, but some tensor sizes depend on values that only a GPU can compute. It does not fit with these sizes at their upper bound, but may fit with the real ones.";
@@ -313,7 +320,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         return (Verdict::Unknown, problem("no-step", message, Some(hint)));
     }
     if evidence.unmet > 0 {
-        // The allocator rounds sizes up, and leaves gaps.
+        // The allocator rounds sizes up and leaves gaps.
         let unmet = evidence.unmet + evidence.unmet / DOUBT_DIVISOR;
         if evidence.device_upper.saturating_add(unmet) > evidence.capacity {
             let message = format!(
@@ -324,7 +331,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
             return (Verdict::Unknown, problem("single-step", &message, Some(hint)));
         }
     }
-    if evidence.sizes.unbounded && !evidence.told {
+    if evidence.sizes.unbounded && !evidence.chosen {
         let message = "It fits with the assumed sizes, but some tensor sizes depend on values that only a GPU can compute, and have no known bound: see `assumed`.";
         let hint =
             "`--sizes 1` gives the verdict for the assumed values; `--gpu local` measures on a real GPU";
@@ -340,7 +347,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         ),
         Numbers::Untried | Numbers::Harmless => None,
     };
-    if let Some(depends) = depends.filter(|_| !evidence.told) {
+    if let Some(depends) = depends.filter(|_| !evidence.chosen) {
         let message =
             format!("It fits with the values that were assumed where only a GPU can compute them, {depends}");
         let hint = match evidence.numbers {
@@ -351,7 +358,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         };
         return (Verdict::Unknown, problem("number-read-back", &message, Some(hint)));
     }
-    if evidence.is_tight() && evidence.sizes.bounded && !evidence.told {
+    if evidence.is_tight() && evidence.sizes.bounded && !evidence.chosen {
         let message = "It fits with little to spare, but the script reads values that only a GPU can compute and may need more memory with the real ones.";
         let hint = "the verdict would be certain if a tenth of the GPU's memory stayed free";
         return (Verdict::Unknown, problem("size-read-back", message, Some(hint)));
@@ -366,7 +373,7 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
     (Verdict::Fits, None)
 }
 
-/// Reason why a run has no answer, if it has none.
+/// Reason why a run has no answer; `None` if it has one.
 fn no_answer(evidence: &Evidence) -> Option<Problem> {
     match evidence.ended {
         Ended::Interrupted => problem("interrupted", "The run was interrupted.", None),
@@ -402,7 +409,7 @@ fn no_answer(evidence: &Evidence) -> Option<Problem> {
     }
 }
 
-#[allow(clippy::unnecessary_wraps, reason = "every caller wants an option")]
+#[allow(clippy::unnecessary_wraps, reason = "every caller needs an `Option`")]
 fn problem(kind: &str, message: &str, hint: Option<&str>) -> Option<Problem> {
     Some(Problem { kind: kind.to_owned(), message: message.to_owned(), hint: hint.map(str::to_owned) })
 }
@@ -422,7 +429,7 @@ mod tests {
             used_gpu: true,
             watched: true,
             sizes: SizesRead::default(),
-            told: false,
+            chosen: false,
             refused: None,
             capacity: 24 * GIB,
             device_upper: 12 * GIB,
@@ -501,7 +508,7 @@ mod tests {
         let none = SizesRead::default();
         let bounded = SizesRead { bounded: true, ..none };
         let unbounded = SizesRead { unbounded: true, ..none };
-        for (sizes, told, device_upper, verdict, kind) in [
+        for (sizes, chosen, device_upper, verdict, kind) in [
             (bounded, false, 12 * GIB, Fits, None),
             (bounded, false, tight, Unknown, Some("size-read-back")),
             (bounded, true, tight, Fits, None),
@@ -509,9 +516,9 @@ mod tests {
             (unbounded, true, GIB, Fits, None),
             (none, false, tight, Fits, None),
         ] {
-            check(&Evidence { sizes, told, device_upper, ..plain(Ended::Complete) }, verdict, kind);
+            check(&Evidence { sizes, chosen, device_upper, ..plain(Ended::Complete) }, verdict, kind);
         }
-        for (numbers, told, verdict, kind) in [
+        for (numbers, chosen, verdict, kind) in [
             (Numbers::Untried, false, Fits, None),
             (Numbers::Harmless, false, Fits, None),
             (Numbers::Decisive, false, Unknown, Some("number-read-back")),
@@ -520,7 +527,7 @@ mod tests {
             (Numbers::Unfinished, true, Fits, None),
             (Numbers::Decisive, true, Fits, None),
         ] {
-            check(&Evidence { told, numbers, ..plain(Ended::Complete) }, verdict, kind);
+            check(&Evidence { chosen, numbers, ..plain(Ended::Complete) }, verdict, kind);
         }
         for (refused, device_upper, verdict, kind) in [
             ("cudaGraphicsMapResources", tight, Unknown, Some("unmodelled-call")),
@@ -529,14 +536,14 @@ mod tests {
             let refused = Some(refused.to_owned());
             check(&Evidence { refused, device_upper, ..plain(Ended::Complete) }, verdict, kind);
         }
-        for (lower_fails, told, verdict) in [
+        for (lower_fails, chosen, verdict) in [
             (None, false, Unknown),
             (Some(false), false, Unknown),
             (Some(true), false, Oom),
             (None, true, Oom),
         ] {
             let evidence =
-                Evidence { oom: UNCAUGHT, sizes: bounded, told, lower_fails, ..plain(Ended::Exited(1)) };
+                Evidence { oom: UNCAUGHT, sizes: bounded, chosen, lower_fails, ..plain(Ended::Exited(1)) };
             check(&evidence, verdict, (verdict == Unknown).then_some("size-read-back"));
         }
     }

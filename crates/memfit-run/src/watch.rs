@@ -1,4 +1,4 @@
-//! Follows a run from its first process to its last, and decides when it is over.
+//! Follows a run from its first process to its last, and decides when it is complete.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,11 +24,11 @@ use crate::tree;
 use crate::{Console, RunError};
 use crate::{Interrupt, Request};
 
-/// Pace of reading messages.
+/// Interval for reading messages.
 const MESSAGE_PACE: Pace = Pace::new(Duration::from_millis(10), Duration::from_millis(250));
-/// Pace of the more expensive readings.
+/// Interval for the more expensive readings.
 const SAMPLE_PACE: Pace = Pace::new(Duration::from_millis(200), Duration::from_secs(2));
-/// Time without a sign of life after which a rank counts as stalled once another is done.
+/// A rank that shows no activity for this long counts as stalled once another rank is done.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// End of a run.
@@ -36,7 +36,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum Ended {
     /// Every rank has completed the requested steps.
     Complete,
-    /// A rank has completed them, and others stalled.
+    /// A rank has completed the steps, and others stalled.
     Stalled,
     /// The command ended by itself, with this status.
     Exited(i32),
@@ -109,8 +109,8 @@ pub(crate) fn run(
         life: Life::default(),
     };
     let ended = watch.follow(&mut child, &interrupted);
-    // Read once more before the end, for state that lives only as long as a process, and after it, for last
-    // messages.
+    // Read once more before the end, for state that exists only while a process does, and once after it, for
+    // last messages.
     watch.sample(child.id(), true);
     process::end_all(&mut child, stage.run_dir());
     drop(keeper);
@@ -140,7 +140,7 @@ struct Watch<'a> {
 impl Watch<'_> {
     fn follow(&mut self, child: &mut Running, interrupt: &Interrupt) -> Ended {
         loop {
-            // Read the status first: messages before a process's end are written by the time it is reaped.
+            // Read the status first: when a process has been reaped, all its messages are written.
             let status = child.try_wait();
             let mut hearing = self.hearing;
             hearing.work(|| self.read_messages());
@@ -188,7 +188,7 @@ impl Watch<'_> {
         if let (Some(real), Some(used)) = (&mut self.real, self.local.and_then(LocalGpu::used)) {
             real.most_used = real.most_used.max(used);
         }
-        // A ledger that does not exist yet, or is incomplete, is read again the next time.
+        // A ledger that does not exist yet, or is incomplete, is retried at the next reading.
         self.ledger = LedgerView::read(self.stage.run_dir()).ok().flatten().or_else(|| self.ledger.take());
         self.life.note(&all, &self.inbox);
         self.line.draw(&self.inbox, self.ledger.as_ref(), self.started.elapsed());
@@ -233,7 +233,7 @@ fn ended_with(status: ExitStatus) -> Ended {
     }
 }
 
-/// Signs of life of the ranks that are not done: messages, or processor time.
+/// Activity of the ranks that are not done: messages or processor time.
 #[derive(Debug)]
 struct Life {
     last_sign: Instant,
@@ -249,7 +249,7 @@ impl Default for Life {
 }
 
 impl Life {
-    /// Processor time in clock ticks below which a process is only waiting: about a tenth of a second.
+    /// Processor time in clock ticks up to which a process counts as waiting: about a tenth of a second.
     const MAX_IDLE_TICKS: u64 = 10;
 
     fn note(&mut self, all: &BTreeMap<u32, Stat>, inbox: &Inbox) {

@@ -1,4 +1,4 @@
-//! The editor: what it can do, and the requests that it is sent.
+//! The editor: its capabilities, and the requests to it.
 
 use std::path::PathBuf;
 
@@ -65,7 +65,7 @@ impl Client {
         request(connection, "client/registerCapability", json!({"registrations": [registration]}))
     }
 
-    /// Asks the editor to ask again for what it shows.
+    /// Asks the editor to query what it displays again.
     pub(crate) fn refresh(&self, connection: &Connection) -> Result<(), ServerError> {
         let kinds = [
             (self.pulls, "workspace/diagnostic/refresh"),

@@ -15,7 +15,7 @@ use crate::position::{offset_at, position_at};
 
 /// Source name of diagnostics in the editor.
 const SOURCE: &str = "memfit";
-/// Command of the lens that runs a file. The editor performs it: the server runs nothing.
+/// Command of the code lens that runs a file. The editor executes it: the server runs nothing.
 pub(crate) const RUN: &str = "memfit.run";
 
 /// Text with the editor's URI.
@@ -91,7 +91,7 @@ impl Document {
         Self { source, config, rule_pages, parts }
     }
 
-    /// Its texts.
+    /// Texts.
     pub(crate) fn texts(&self) -> impl Iterator<Item = &Item> {
         self.parts.iter().map(|part| &part.of)
     }
@@ -103,11 +103,11 @@ impl Document {
 
     /// Diagnostics of each of its texts, as notifications.
     pub(crate) fn diagnostic_reports(&self) -> Vec<Value> {
-        let told = |part: &Part| {
+        let report_of_part = |part: &Part| {
             let diagnostics = self.diagnostics(&part.of.uri);
             json!({"uri": part.of.uri, "version": part.of.version, "diagnostics": diagnostics})
         };
-        self.parts.iter().map(told).collect()
+        self.parts.iter().map(report_of_part).collect()
     }
 
     /// Diagnostics of one of its texts.
@@ -189,7 +189,7 @@ impl Document {
         self.parts.iter().find(|part| part.span.start <= byte && byte <= part.span.end)
     }
 
-    /// Offset in the checked text of a position in one of the texts.
+    /// Converts a position in one of the texts to an offset in the checked text.
     fn offset_at(&self, uri: &str, position: &Value) -> Option<u32> {
         let part = self.parts.iter().find(|part| part.of.uri == uri)?;
         let within = offset_at(position, &part.of.text, &part.lines);
@@ -199,7 +199,7 @@ impl Document {
         Some(part.span.start + json_escaped(part.of.text.get(..within as usize)?).len() as u32)
     }
 
-    /// Offset in a text of an offset in the checked text.
+    /// Converts an offset in the checked text to an offset in a part's text.
     fn offset_in_part(&self, part: &Part, byte: u32) -> u32 {
         let byte = byte.clamp(part.span.start, part.span.end);
         let before = Span::new(part.span.start, byte).slice(&self.source.text);
@@ -293,7 +293,7 @@ impl Document {
         actions
     }
 
-    /// Every changed text, as a whole.
+    /// Workspace edit that replaces each changed text as a whole.
     fn fix_all_edit(&self) -> Option<Value> {
         let applied = self.source.fix_all(false, &self.config).ok()?;
         let after: Vec<String> = if self.is_notebook() {

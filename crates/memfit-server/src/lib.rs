@@ -1,4 +1,4 @@
-//! Language server: findings, fixes and rule pages in an editor, and bytes of the last run beside its lines.
+//! Language server: findings, fixes and rule pages in an editor, and bytes of the last run next to its lines.
 //!
 //! The crate implements the protocol with an editor: open documents and notebooks, their findings, and the
 //! answers about them ([`serve`]). Documents are checked when they change, and are never written; nothing is
@@ -109,8 +109,9 @@ pub fn serve(connection: &Connection, settings: &dyn Settings, version: &str) ->
                 }
                 let pushes = !session.client().pulls;
                 for diagnostics in news.into_iter().filter(|_| pushes) {
-                    let told = Notification::new("textDocument/publishDiagnostics".to_owned(), diagnostics);
-                    send(connection, Message::Notification(told))?;
+                    let published =
+                        Notification::new("textDocument/publishDiagnostics".to_owned(), diagnostics);
+                    send(connection, Message::Notification(published))?;
                 }
             }
             Message::Response(_) => {}
@@ -123,7 +124,7 @@ fn send(connection: &Connection, message: Message) -> Result<(), ServerError> {
     connection.sender.send(message).map_err(|_| ServerError::Gone)
 }
 
-/// Shows the user what is wrong with settings and recordings.
+/// Shows errors in settings and recordings to the user.
 fn send_complaints(connection: &Connection, session: &mut Session<'_>) -> Result<(), ServerError> {
     for message in session.complaints() {
         let shown = json!({"type": 1, "message": format!("memfit: {message}")});

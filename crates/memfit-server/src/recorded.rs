@@ -1,7 +1,7 @@
-//! Bytes at the peak of a recorded run, by source line, beside the lines of an open text.
+//! Bytes at the peak of a recorded run, by source line, for the lines of an open text.
 //!
 //! A recording has hashes of the lines that ran. Lines of the open text that a diff finds unchanged get their
-//! bytes, also where an edit has moved them. For all others nothing is known.
+//! bytes, also if an edit has moved them. The bytes of all other lines are unknown.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ impl RecordingFile {
         Ok(())
     }
 
-    /// The recording, as it was read last.
+    /// The recording, as last read.
     pub(crate) const fn content(&self) -> Option<&Recorded> {
         self.content.as_ref()
     }

@@ -24,7 +24,7 @@ struct EditorSettings {
     extend_select: Option<Vec<String>>,
     ignore: Option<Vec<String>>,
     severity: Option<BTreeMap<String, Level>>,
-    /// Recording whose bytes are shown beside the lines; relative to the workspace's first folder.
+    /// Recording whose bytes are shown next to the lines; relative to the workspace's first folder.
     recording: Option<PathBuf>,
     /// GPU of the lens.
     gpu: Option<String>,
@@ -114,9 +114,9 @@ impl<'a> Session<'a> {
         let before: Vec<Item> = document.texts().cloned().collect();
         let after = changes::apply_cell_changes(before.clone(), change);
         let gone = before.into_iter().filter(|cell| after.iter().all(|kept| kept.uri != cell.uri));
-        let mut told: Vec<Value> = gone.map(|cell| nothing_in(&cell.uri)).collect();
-        told.extend(self.open_notebook(uri, after));
-        told
+        let mut reports: Vec<Value> = gone.map(|cell| nothing_in(&cell.uri)).collect();
+        reports.extend(self.open_notebook(uri, after));
+        reports
     }
 
     /// Text of an open file.
@@ -148,7 +148,7 @@ impl<'a> Session<'a> {
             .collect()
     }
 
-    /// Applies the editor's settings; invalid ones change nothing.
+    /// Applies the editor's settings; invalid ones have no effect.
     pub(crate) fn configure(&mut self, settings: &Value) -> Vec<Value> {
         let asked = settings.get("memfit").filter(|asked| !asked.is_null());
         let wanted = match asked.map_or_else(|| Ok(EditorSettings::default()), EditorSettings::deserialize) {
@@ -173,7 +173,7 @@ impl<'a> Session<'a> {
         self.document_of(uri).map_or_else(Vec::new, |document| document.diagnostics(uri))
     }
 
-    /// Inlay hints: bytes of the recorded run beside the lines of a file.
+    /// Inlay hints: bytes of the recorded run next to the lines of a file.
     pub(crate) fn inlay_hints(&mut self, uri: &str, range: &Value) -> Value {
         if let Err(message) = self.recording.refresh() {
             self.complain(message);
@@ -200,9 +200,9 @@ impl<'a> Session<'a> {
     }
 
     fn keep(&mut self, uri: String, document: Document) -> Vec<Value> {
-        let told = document.diagnostic_reports();
+        let reports = document.diagnostic_reports();
         self.documents.insert(uri, document);
-        told
+        reports
     }
 
     fn forget_cells(&mut self, notebook: &str) {

@@ -1,5 +1,5 @@
 //! Protocol sessions with an editor, in memory.
-#![allow(clippy::unwrap_used, reason = "a test that cannot talk has failed")]
+#![allow(clippy::unwrap_used, reason = "a failed message fails the test")]
 
 mod support;
 
@@ -19,8 +19,8 @@ fn open(editor: &Editor, text: &str) -> Value {
 #[test]
 fn findings_come_with_fixes_and_pages() {
     converse(|editor| {
-        let told = open(editor, TEXT);
-        let found = &told["diagnostics"][0];
+        let published = open(editor, TEXT);
+        let found = &published["diagnostics"][0];
         assert_eq!((&found["code"], &found["severity"]), (&json!("no-grad-not-called"), &json!(1)));
         assert_eq!(
             found["range"],
@@ -103,9 +103,9 @@ fn settings_of_the_editor_are_taken_and_what_cannot_be_meant_is_not() {
             editor.notify("workspace/didChangeConfiguration", json!({"settings": {"memfit": memfit}}));
         };
         set(editor, json!({"severity": {"no-grad-not-called": "note"}}));
-        let told = editor.diagnostics();
-        assert_eq!((&told["version"], &told["diagnostics"][0]["severity"]), (&json!(1), &json!(3)));
-        // Neither setting changes anything, and the user is told why.
+        let published = editor.diagnostics();
+        assert_eq!((&published["version"], &published["diagnostics"][0]["severity"]), (&json!(1), &json!(3)));
+        // Neither setting has an effect, and the user gets the reason.
         set(editor, json!({"ignore": ["no-such-rule"]}));
         assert!(
             editor.diagnostics()["message"].as_str().unwrap().contains("there is no rule `no-such-rule`")
@@ -125,8 +125,8 @@ fn settings_of_the_editor_are_taken_and_what_cannot_be_meant_is_not() {
 fn what_stands_behind_other_scripts_is_found_there() {
     let text = "import torch\nname = \"𝄞é\"; weights = torch.nn.DataParallel(\"𝄞\")  # 𝄞\n";
     converse(|editor| {
-        let told = open(editor, text);
-        let range = &told["diagnostics"][0]["range"];
+        let published = open(editor, text);
+        let range = &published["diagnostics"][0]["range"];
         assert_eq!((&range["start"]["line"], &range["end"]["line"]), (&json!(1), &json!(1)));
         let line: Vec<u16> = text.lines().nth(1).unwrap().encode_utf16().collect();
         let column = |end: &str| range[end]["character"].as_u64().unwrap() as usize;
@@ -161,7 +161,7 @@ fn settings_are_those_of_the_file() {
             editor.notify("textDocument/didOpen", json!({"textDocument": document}));
             editor.diagnostics()
         };
-        let severity = |told: &Value| told["diagnostics"][0]["severity"].clone();
+        let severity = |published: &Value| published["diagnostics"][0]["severity"].clone();
         assert_eq!(severity(&open("file:///strict/a.py")), json!(1));
         assert_eq!(severity(&open("file:///plain/a.py")), json!(3));
         let shown = open("file:///broken/a.py");
@@ -197,9 +197,9 @@ fn a_notebook_is_checked_as_one_program() {
             json!({"notebookDocument": notebook, "cellTextDocuments": texts}),
         );
         assert_eq!(editor.diagnostics()["diagnostics"], json!([]));
-        let told = editor.diagnostics();
-        assert_eq!(told["uri"], texts[1]["uri"]);
-        let found = &told["diagnostics"][0];
+        let published = editor.diagnostics();
+        assert_eq!(published["uri"], texts[1]["uri"]);
+        let found = &published["diagnostics"][0];
         assert_eq!(found["code"], "no-grad-not-called");
         let range = json!({"start": {"line": 1, "character": 5}, "end": {"line": 1, "character": 14}});
         assert_eq!(found["range"], range);
@@ -236,7 +236,7 @@ fn cells_change_and_go() {
             "notebookDocument/didOpen",
             json!({"notebookDocument": notebook, "cellTextDocuments": texts}),
         );
-        let codes = |told: Value| told["diagnostics"].as_array().unwrap().len();
+        let codes = |published: Value| published["diagnostics"].as_array().unwrap().len();
         assert_eq!((codes(editor.diagnostics()), codes(editor.diagnostics())), (0, 0));
         let change = |change: Value| {
             let params =
@@ -248,9 +248,9 @@ fn cells_change_and_go() {
         let document = json!({"uri": texts[1]["uri"], "version": 2});
         change(json!({"textContent": [{"document": document, "changes": [{"range": range, "text": ""}]}]}));
         assert_eq!(codes(editor.diagnostics()), 0);
-        let told = editor.diagnostics();
+        let published = editor.diagnostics();
         assert_eq!(
-            (&told["version"], told["diagnostics"][0]["code"].as_str()),
+            (&published["version"], published["diagnostics"][0]["code"].as_str()),
             (&json!(2), Some("no-grad-not-called"))
         );
         // The cell is removed, and its diagnostics are cleared.

@@ -1,5 +1,5 @@
-//! What an editor shows of a run: the lens that starts it, and bytes beside the lines.
-#![allow(clippy::unwrap_used, reason = "a test that cannot talk has failed")]
+//! Tests of what an editor shows about a run: the code lens that starts it, and bytes next to the lines.
+#![allow(clippy::unwrap_used, reason = "a failed message fails the test")]
 
 mod support;
 
@@ -127,7 +127,7 @@ fn lines_have_the_bytes_of_the_run_until_they_change() {
         assert_eq!(placed(&hints(editor, &uri)), [(4, 23, "12.0 MiB activations, temporary")]);
         change(editor, &TEXT.replace("    loss = model", "        loss = model"));
         assert_eq!(placed(&hints(editor, &uri)), [(2, 14, "3.0 MiB parameters")]);
-        // Of another range nothing is told.
+        // No hints outside the requested range.
         let range = json!({"start": {"line": 3, "character": 0}, "end": {"line": 9, "character": 0}});
         let asked = json!({"textDocument": {"uri": uri}, "range": range});
         assert_eq!(editor.ask("textDocument/inlayHint", asked), json!([]));
@@ -149,8 +149,11 @@ fn a_recording_without_hashes_of_the_source_shows_nothing_and_a_new_one_is_read(
         assert_eq!(hints(editor, &uri), [] as [Value; 0]);
         std::fs::write(folder.join("run.memfit"), "nonsense").unwrap();
         assert_eq!(hints(editor, &uri), [] as [Value; 0]);
-        let told = editor.diagnostics()["message"].as_str().unwrap().to_owned();
-        assert!(told.contains("run.memfit` is not shown: this is not a memfit recording"), "{told}");
+        let complaint = editor.diagnostics()["message"].as_str().unwrap().to_owned();
+        assert!(
+            complaint.contains("run.memfit` is not shown: this is not a memfit recording"),
+            "{complaint}"
+        );
     });
 }
 

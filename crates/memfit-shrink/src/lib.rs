@@ -1,9 +1,9 @@
-//! Techniques that make a model or its training smaller, and what each of them saves.
+//! Techniques that make a model or its training smaller, and the savings of each.
 //!
-//! Owns the list of techniques, each as settings of levers ([`TECHNIQUES`]), the choice of measurements for
-//! each, and the rows that follow from them ([`table`]). The measurements come from a [`Bench`].
+//! Owns the list of techniques, each with its levers and their settings ([`TECHNIQUES`]), the choice of
+//! measurements for each, and the resulting rows ([`table`]). The measurements come from a [`Bench`].
 //!
-//! It must not know how a script is run, how a lever changes a model, or how a table looks.
+//! It does not know how a script is run, how a lever changes a model, or how a table is rendered.
 
 mod rows;
 mod technique;

@@ -1,4 +1,4 @@
-//! The rows: what is measured for each technique, and what follows from it.
+//! The rows: measurements of each technique, and figures derived from them.
 
 use memfit_report::text::size;
 use memfit_report::wire::{Peak, ShrinkBytes, ShrinkLever, ShrinkRow, ShrinkSaved};
@@ -11,7 +11,7 @@ const BASELINE: &str = "none";
 
 /// Measures a training with levers.
 pub trait Bench {
-    /// Why nothing could be measured.
+    /// Error that prevented a measurement.
     type Error;
 
     /// Runs the training, or one inference pass of its model, with these levers. Returns `None` after an
@@ -31,9 +31,9 @@ pub enum Pass {
 /// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// The peaks; `None` where the run failed.
+    /// The peaks; `None` if the run failed.
     pub peak: Option<Peak>,
-    /// Numbers of parameters, and of trained ones.
+    /// Numbers of all parameters and of trained ones.
     pub parameters: (u64, u64),
     /// Bytes that belong to the parameters.
     pub bytes: ShrinkBytes,
@@ -43,7 +43,7 @@ pub struct Measured {
     pub training: Training,
     /// Levers that could not be applied, with reasons.
     pub refused: Vec<(String, String)>,
-    /// Why the run failed.
+    /// Reason why the run failed.
     pub problem: Option<String>,
 }
 
@@ -58,8 +58,8 @@ pub struct Table {
     pub interrupted: bool,
 }
 
-/// Measures the techniques on a GPU with this much memory. Returns `None` if not even the training as it is
-/// was measured before an interrupt.
+/// Measures the techniques on a GPU with this much memory. Returns `None` if an interrupt came before the
+/// unchanged training was measured.
 pub fn table<B: Bench>(
     bench: &mut B,
     techniques: &[&Technique],
@@ -131,7 +131,7 @@ fn row<B: Bench>(
         row.fits = trained.peak.map(|peak| peak.device_upper <= capacity);
     }
     if technique.affects == Affects::Training {
-        // The trained model is the same.
+        // The trained model has the same size.
         row.inference = baseline.inference;
     } else if baseline.inference.is_some() {
         let settings = match technique.inference_settings(training) {
@@ -200,13 +200,13 @@ fn blank(technique: &Technique) -> ShrinkRow {
     }
 }
 
-/// Why a technique has no figures: a lever was refused, or the run failed.
+/// Reason why a technique has no figures: a lever was refused, or the run failed.
 fn failure(measured: &Measured) -> Option<String> {
     let refused = measured.refused.first().map(|(lever, why)| format!("`{lever}` cannot be applied: {why}"));
     refused.or_else(|| measured.problem.as_ref().map(|why| format!("the script fails with it: {why}")))
 }
 
-/// Says so where the peak does not become smaller.
+/// Note if the peak does not become smaller.
 fn unsaved(what: &str, before: Peak, after: Peak) -> Option<String> {
     if after.device < before.device {
         return None;
@@ -222,10 +222,10 @@ fn unsaved(what: &str, before: Peak, after: Peak) -> Option<String> {
     })
 }
 
-/// Says what a training with frozen weights still holds besides weights, gradients and optimizer state, where
-/// that is most of the peak.
+/// Note on the memory that a training with frozen weights holds in addition to weights, gradients and
+/// optimizer state, if that is most of the peak.
 fn kept_activations(before: &ShrinkRow, after: &ShrinkRow) -> Option<String> {
-    // What is held may be gone at the peak, so the rest is at least this.
+    // Some of these bytes may already be freed at the peak, so the rest is at least this.
     let rest = |row: &ShrinkRow| {
         let bytes = row.bytes?;
         let held = bytes.weights + bytes.gradients + bytes.optimizer;
@@ -255,7 +255,7 @@ mod tests {
         Peak { allocated: bytes, reserved: bytes, device: bytes + 100 * MIB, device_upper: bytes + 150 * MIB }
     }
 
-    /// Answers with a peak for each number of levers and pass, and counts the questions.
+    /// Returns a peak for each number of levers and pass, and counts the calls.
     struct Sheet<F> {
         answer: F,
         asked: Vec<(usize, Pass)>,
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(saved(weights), (None, Some(-20 * mib)));
         assert_eq!((weights.training, weights.trained, weights.parameters), (None, None, Some(10)));
         assert_eq!((table.baseline.fits, lora.fits, weights.fits), (Some(false), Some(true), None));
-        // What a technique leaves alone is not said to save nothing.
+        // There is no note that it saves nothing on a part that it does not affect.
         assert_eq!(optimizer.note, None);
         let note = lora.note.as_deref().unwrap();
         assert!(note.starts_with("saves nothing in inference: tensors take 20.0 MiB more; "), "{note}");
@@ -353,11 +353,11 @@ mod tests {
         let (table, _) =
             rows(&["prune-channels", "fewer-blocks", "bf16-weights", "int8-weights"], answer, 99);
         let table = table.unwrap();
-        let told: Vec<&str> = table.rows.iter().filter_map(|row| row.note.as_deref()).collect();
-        assert!(told[0].contains("pip install torch-pruning"));
-        assert!(told[1].contains("fails with it: KeyError"));
-        assert!(told[2].starts_with("inference cannot be measured: the script fails with it: TypeError"));
-        assert!(told[3].contains("TypeError"));
+        let texts: Vec<&str> = table.rows.iter().filter_map(|row| row.note.as_deref()).collect();
+        assert!(texts[0].contains("pip install torch-pruning"));
+        assert!(texts[1].contains("fails with it: KeyError"));
+        assert!(texts[2].starts_with("inference cannot be measured: the script fails with it: TypeError"));
+        assert!(texts[3].contains("TypeError"));
         for row in [0, 1, 3].map(|place| &table.rows[place]) {
             assert_eq!(
                 (row.training, row.inference, row.step_ms_estimate, row.parameters),
@@ -372,8 +372,8 @@ mod tests {
     fn what_saves_nothing_says_so_with_bytes() {
         let with = |allocated: u64, device: u64| Peak { allocated, device, ..Peak::default() };
         let before = with(10 * MIB, 100 * MIB);
-        let check = |after: Peak, told: Option<&str>| {
-            assert_eq!(unsaved("training", before, after).as_deref(), told);
+        let check = |after: Peak, texts: Option<&str>| {
+            assert_eq!(unsaved("training", before, after).as_deref(), texts);
         };
         check(with(9 * MIB, 99 * MIB), None);
         check(with(10 * MIB, 100 * MIB), Some("saves nothing in training"));
@@ -403,7 +403,7 @@ mod tests {
         let before = row(held(100, 100), 100, 1000);
         let note = kept_activations(&before, &row(held(101, 1), 1, 704)).unwrap();
         assert!(note.contains("the peak has 600 MiB (600 MiB as it is)"), "{note}");
-        // Little is left, or most weights are trained.
+        // The rest is small, or most weights are trained.
         assert_eq!(kept_activations(&before, &row(held(101, 1), 1, 180)), None);
         assert_eq!(kept_activations(&before, &row(held(100, 90), 90, 970)), None);
         // Inference has no bytes of training.

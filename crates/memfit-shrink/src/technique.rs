@@ -1,8 +1,8 @@
-//! The techniques: levers with their settings, and the call that does the same in a script.
+//! The techniques: levers with their settings, and the equivalent call in a script.
 
 use memfit_vocabulary::{Harm, Label, Lever, Training, Value};
 
-/// Sides of resized images are multiples of this, as most models of images require.
+/// Sides of resized images are multiples of this, as most vision models require.
 const SIDE_MULTIPLE: u64 = 32;
 
 /// A technique.
@@ -10,19 +10,19 @@ const SIDE_MULTIPLE: u64 = 32;
 pub struct Technique {
     /// The name on the command line and in JSON.
     pub name: &'static str,
-    /// Its description in tables.
+    /// Description in tables.
     pub title: &'static str,
     /// Levers and their settings.
     pub levers: &'static [(Lever, Given)],
     /// Runs that it changes.
     pub affects: Affects,
-    /// The same in the user's own code.
+    /// The technique in the user's own code.
     pub how: &'static str,
-    /// Its cost besides memory.
+    /// Cost besides memory.
     pub note: &'static str,
 }
 
-/// Part of a model's life that a technique changes.
+/// The part of a model's life that a technique affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Affects {
     /// Training and inference.
@@ -31,7 +31,7 @@ pub enum Affects {
     Training,
     /// Inference only: it is applied to a trained model.
     Inference,
-    /// Training with the technique's levers, and inference with these instead.
+    /// Training with the technique's levers, and inference with these levers instead.
     Then(&'static [(Lever, Given)]),
 }
 
@@ -46,12 +46,12 @@ pub enum Given {
     Word(&'static str),
     /// Half of the shorter side of the training's images.
     HalfSide,
-    /// Half of the length of the training's longest sequence of tokens.
+    /// Half of the length of the training's longest token sequence.
     HalfLength,
 }
 
 impl Given {
-    /// The setting for a training, or the reason why there is none.
+    /// The setting for a training, or the reason why it cannot be determined.
     fn value(self, training: &Training) -> Result<Value, String> {
         Ok(match self {
             Self::On => Value::Switch(true),
@@ -95,7 +95,7 @@ impl Technique {
         }
     }
 
-    /// The label of the lever that changes training most.
+    /// The label of the lever with the largest effect on training results.
     pub fn label(&self) -> Label {
         self.levers.iter().map(|(lever, _)| lever.label()).max().unwrap_or(Label::Exact)
     }
@@ -110,7 +110,7 @@ pub fn find(name: &str) -> Option<&'static Technique> {
     TECHNIQUES.iter().find(|technique| technique.name == name)
 }
 
-/// All of them, in the order of tables.
+/// All techniques, in the order of tables.
 pub const TECHNIQUES: &[Technique] = &[
     Technique {
         name: "lora",

@@ -69,7 +69,7 @@ enum Map {
     Notebook(notebook::Map),
 }
 
-/// Position in a file, for people.
+/// Position in a file, for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Location {
     /// Notebook cell, from 1.
@@ -141,7 +141,7 @@ impl Snippet {
         }
     }
 
-    /// Converts an offset in the snippet to a position for people; `file` is the text of the file.
+    /// Converts an offset in the snippet to a position in the file; `file` is the text of the file.
     pub fn locate(&self, offset: u32, file: &str, lines: &crate::LineIndex) -> Location {
         match &self.map {
             Map::Notebook(map) => map.locate(offset, &self.text),

@@ -311,7 +311,7 @@ fn children(of: &Expr) -> Vec<Expression> {
     found.0
 }
 
-/// Expressions of a statement itself, without those of nested statements.
+/// Expressions of the statement itself, without those of nested statements.
 pub(crate) fn expressions_of(of: &Stmt) -> Vec<Expression> {
     let mut found = Outermost::default();
     source_order::walk_stmt(&mut found, of);

@@ -23,7 +23,7 @@ macro_rules! ids {
         pub struct $name(pub(crate) u32);
 
         impl $name {
-            #[allow(dead_code, reason = "ids of what is only compared have no use for it")]
+            #[allow(dead_code, reason = "ids are only compared")]
             pub(crate) const fn index(self) -> usize {
                 self.0 as usize
             }
@@ -107,7 +107,7 @@ pub struct Function {
 /// Class definition.
 #[derive(Clone, Debug)]
 pub struct Class {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Full names of the base classes, as far as they are known.
     pub bases: Vec<String>,
@@ -499,7 +499,7 @@ pub struct Handler {
     pub leaves: bool,
     /// `true` if it contains a raise or exit.
     pub raises: bool,
-    /// `true` if it only prints, logs, or does nothing.
+    /// `true` if it only prints, logs, or has no effect.
     pub only_tells: bool,
     /// `true` if it searches the message for `out of memory`.
     pub reads_message: bool,
@@ -558,7 +558,7 @@ pub struct Facts {
     pub loops: Vec<Loop>,
     /// Conditional branches.
     pub guards: Vec<Guard>,
-    /// Models and parts of models, as far as they are distinguished.
+    /// Models, and parts of models that are told apart.
     pub models: Vec<Model>,
     /// Training operations in order.
     pub ops: Vec<Op>,

@@ -1,4 +1,4 @@
-//! Positions in a text: byte spans, and lines and columns for people.
+//! Positions in a text: byte spans, and lines and columns.
 
 use serde::Serialize;
 

@@ -78,7 +78,7 @@ impl Statement {
         }
     }
 
-    /// Its expressions.
+    /// Expressions.
     pub fn expressions(&self) -> impl Iterator<Item = &Expression> {
         self.targets.iter().chain(&self.values)
     }
@@ -95,7 +95,7 @@ impl Statement {
     }
 }
 
-/// Maximum depth of a tree that is edited: far more than people write, and safe on any stack.
+/// Maximum depth of a tree that is edited: far more than in hand-written code, and safe on any stack.
 const MAX_EDIT_DEPTH: usize = 400;
 
 /// Returns `true` if statements are nested so deeply that walking them needs a larger stack.

@@ -136,7 +136,7 @@ pub(crate) fn index<'a>(module: &'a ModModule, text: &'a str, imports: &'a dyn I
     summary::index(&walker.definitions, &walker.facts)
 }
 
-/// Summary of one function or method. Walks no more than it needs.
+/// Summary of one function or method. Walks only what it needs.
 pub(crate) fn summary_of<'a>(
     module: &'a ModModule,
     text: &'a str,
@@ -194,7 +194,7 @@ impl Frame<'_> {
 }
 
 impl<'a> Walker<'a> {
-    /// Creates a walker that has the definitions and has walked nothing.
+    /// Creates a walker with the definitions, before any walk.
     fn new(module: &'a ModModule, text: &'a str, imports: &'a dyn Imports) -> Self {
         let definitions = Definitions::collect(&module.body);
         let functions = definitions.functions.len();

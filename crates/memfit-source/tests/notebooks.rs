@@ -1,5 +1,5 @@
-//! Edits of notebooks: the code changes as the edits say, and every byte of the file outside of changed lines
-//! stays.
+//! Edits of notebooks: the code changes as specified by the edits, and every byte of the file outside changed
+//! lines stays.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,1 +1,1 @@
-//! Tests that hold the tree to the invariants of ARCHITECTURE.md; see `tests/`.
+//! Tests that check the tree against the invariants of ARCHITECTURE.md; see `tests/`.

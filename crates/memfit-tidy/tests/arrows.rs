@@ -1,4 +1,4 @@
-//! Tests that dependencies between crates point one way.
+//! Checks that dependencies between crates point in one direction.
 
 mod common;
 

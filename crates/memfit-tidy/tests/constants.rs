@@ -1,4 +1,4 @@
-//! Constants of the time model: each says where it is from.
+//! Checks that each constant of the time model states its source.
 
 mod common;
 
@@ -12,9 +12,9 @@ const FILES: &[&str] = &[
     "crates/memfit-cuda/src/transfer.rs",
     "crates/memfit-channel/src/clock.rs",
 ];
-/// First words of the line that says it.
+/// First words of the line that states the source.
 const ORIGINS: &[&str] = &["Source:", "Fitted:", "Definition:", "Unsourced:"];
-/// Constants that no publication was found for. It may fall, and is changed then.
+/// Number of constants without a published source. If it falls, change it here.
 const UNSOURCED: usize = 51;
 
 /// Code before the unit tests.

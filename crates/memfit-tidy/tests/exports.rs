@@ -1,5 +1,5 @@
-//! Tests that every modelled call of the device libraries can be found by its name: an editor's "go to
-//! definition" and a search both lead to its single definition.
+//! Checks that every modelled call of the device libraries has exactly one definition, so that an editor's
+//! "go to definition" and a text search find it.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// Crates that export calls, and have lists of their exports.
 const CRATES: &[&str] = &["memfit-cuda", "memfit-cuda-libraries", "memfit-nvml"];
 
-/// Modelled names of a list.
+/// Modelled names in a list.
 fn modelled(list: &str) -> impl Iterator<Item = &str> {
     list.lines().filter_map(|line| line.strip_prefix("modelled")?.trim_start().split('(').next())
 }

@@ -1,4 +1,4 @@
-//! Tests that modules of a crate depend on each other in one direction.
+//! Checks that modules of a crate depend on each other in one direction.
 
 mod common;
 
@@ -99,7 +99,7 @@ fn named(code: &str, module: &[String]) -> BTreeSet<String> {
     found
 }
 
-/// Collects the first parts of a path, or of every path in a group.
+/// Collects the first component of a path, or of every path in a group.
 fn first_parts(text: &str, found: &mut BTreeSet<String>) {
     let word = |text: &str| -> String {
         text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()

@@ -1,14 +1,14 @@
-//! No test passes without running: what is skipped is skipped by name, and only child processes are.
+//! Checks that no test is skipped silently: skipped tests are marked as such, and only child processes are.
 
 mod common;
 
-/// The only reason for an ignored test: another test starts it as a process of its own.
+/// The only permitted reason for an ignored test: another test starts it as a process.
 const CHILD: &str = "child process of the other tests";
 
 #[test]
 fn ignored_tests_are_child_processes() {
     for (file, text) in common::sources("crates", "rs") {
-        // Put together here so that this file does not find itself.
+        // Split so that this file does not match itself.
         let attribute = concat!("#[", "ignore");
         for line in text.lines().filter(|line| line.trim_start().starts_with(attribute)) {
             assert!(line.contains(CHILD), "{}: {}", file.display(), line.trim());

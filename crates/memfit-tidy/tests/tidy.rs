@@ -100,10 +100,10 @@ fn no_line_ends_in_a_space() {
     }
 }
 
-/// The package registry and the paths of a machine are its own affair.
+/// Package registries and paths of one machine must not be named.
 #[test]
 fn nothing_names_a_host_of_packages_or_a_path_of_one_machine() {
-    // Put together here so that this file does not match itself.
+    // Split so that this file does not match itself.
     let forbidden: Vec<String> = [
         ("files.python", "hosted.org"),
         ("pypi", ".org/simple"),

@@ -13,7 +13,7 @@ pub(crate) const INITIAL_CLEAN_WINDOWS: u32 = 32;
 /// Maximum of that number.
 const MAX_CLEAN_WINDOWS: u32 = 1 << 20;
 
-/// Known sizes of one shape.
+/// Known sizes for one shape.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ceiling {
     /// Largest size that completed.

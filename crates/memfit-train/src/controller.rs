@@ -1,4 +1,4 @@
-//! The whole of a step: from a batch that arrives to gradients that may be stepped with.
+//! The logic of a step: from the arrival of a batch to gradients that the optimizer can step with.
 //!
 //! ```text
 //! arrive ─▶ next ─▶ passed ─▶ next ─▶ … ─▶ none ─┬─▶ the window is not whole: the next batch arrives
@@ -27,7 +27,7 @@ const MAX_SINGLE_FAILURES: u32 = 3;
 /// Minimum growth of a size as the divisor of the old one, unless it grows to the whole batch.
 const MIN_GROWTH_DIVISOR: u32 = 4;
 
-/// Settings that are constant during a training.
+/// Settings that stay the same during a training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Loader batches in one optimizer step (gradient accumulation).
@@ -57,7 +57,7 @@ struct Batch {
     costs: Option<Vec<u64>>,
     /// Micro-batches of this attempt decided so far.
     parts: Vec<Part>,
-    /// Number of micro-batches handed out.
+    /// Number of micro-batches started so far.
     given: usize,
 }
 
@@ -98,7 +98,7 @@ impl Batch {
 /// Micro-batch to be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Its samples.
+    /// Samples.
     pub part: Part,
     /// `true` to empty the allocator's cache before it.
     pub empties: bool,
@@ -309,7 +309,7 @@ impl Controller {
         let entering = self.settings.careful && self.settings.micro_batch.is_none() && self.attempt == 0;
         if let Some(room) = room {
             let alone = index == 0 && batch.covered() == 0 && limit == items;
-            // The whole batch at once runs before any gradients exist.
+            // A whole batch at once runs before any gradients exist.
             if alone && self.need(batch, items, true).is_some_and(|need| need <= room) {
                 return (limit, true);
             }

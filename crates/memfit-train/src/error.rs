@@ -34,9 +34,9 @@ pub enum TrainError {
     Diverged {
         /// Rank that differs.
         rank: usize,
-        /// Its window.
+        /// Window.
         window: u64,
-        /// Its attempt.
+        /// Attempt.
         attempt: u32,
         /// Window of the calling rank.
         own_window: u64,

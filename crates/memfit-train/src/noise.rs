@@ -20,8 +20,8 @@ const DECAY: f64 = 0.99;
 const MIN_ESTIMATES: u64 = 10;
 /// Quantile of the normal distribution for an interval of 95 %.
 const QUANTILE: f64 = 1.96;
-/// How far the batch has to be from the interval's end to be called small or large.
-const CLEARLY: f64 = 2.0;
+/// Minimum factor between the batch and the interval's end for the batch to count as small or large.
+const MIN_DISTANCE_FACTOR: f64 = 2.0;
 /// Optimizers whose update does not depend on the gradient's scale: the square root rule.
 const ADAPTIVE: [&str; 8] = ["adam", "lamb", "lion", "adagrad", "adafactor", "rmsprop", "adadelta", "sophia"];
 
@@ -54,7 +54,8 @@ pub struct NoiseScale {
 /// The noise scale as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NoiseEstimate {
-    /// Noise scale, in the unit of the counts; `None` if the mean gradient cannot be told from noise.
+    /// Noise scale, in the unit of the counts; `None` if the mean gradient cannot be distinguished from
+    /// noise.
     pub value: Option<f64>,
     /// Lower end of the interval of 95 %; `None` with too few estimates.
     pub low: Option<f64>,
@@ -157,18 +158,18 @@ impl NoiseScale {
         let rule = rule(optimizer);
         let about = format!("The global batch of {} {unit}", number(batch));
         let place = match found.high {
-            _ if low >= CLEARLY * batch => {
+            _ if low >= MIN_DISTANCE_FACTOR * batch => {
                 "is smaller than the noise scale: a smaller one costs few or no additional \
                                             samples, a larger one saves steps"
             }
-            Some(high) if high * CLEARLY <= batch => {
+            Some(high) if high * MIN_DISTANCE_FACTOR <= batch => {
                 "is larger than the noise scale: a smaller one needs fewer samples \
                                                       for few additional steps, a larger one saves hardly any steps"
             }
             Some(_) => "is of the order of the noise scale",
             None => {
                 return format!(
-                    "The mean gradient cannot be told from noise yet: the noise scale is at least {} {unit}, beside a global \
+                    "The mean gradient cannot be distinguished from noise yet: the noise scale is at least {} {unit}, beside a global \
                  batch of {} {unit}. {rule}",
                     number(low),
                     number(batch)
@@ -229,7 +230,8 @@ fn number(value: f64) -> String {
 mod tests {
     use super::*;
 
-    /// Deterministic normal numbers: a linear congruential generator and the polar method's simpler cousin.
+    /// Deterministic normal numbers: a linear congruential generator, and a simpler relative of the polar
+    /// method.
     struct Normal(u64);
 
     impl Normal {
@@ -298,7 +300,8 @@ mod tests {
 
     #[test]
     fn advice_has_the_costs_of_half_and_twice_the_batch() {
-        // With the noise scale B and the batch N, a step count is in proportion to 1 + B/N, samples to N + B.
+        // With noise scale B and batch N, the number of steps is proportional to 1 + B/N, the number of
+        // samples to N + B.
         let mut scale = NoiseScale::default();
         (0..10).for_each(|_| assert!(scale.step(&exact(1.0, 3.0))));
         let advice = scale.advice("SGD", "samples");
@@ -312,7 +315,7 @@ mod tests {
             for truth in [4.0f64, 9.0] {
                 let found = trained(sizes, truth.sqrt(), 2000).estimate().expect("steps");
                 let (low, high) = (found.low.expect("many"), found.high.expect("bounded"));
-                // Two in forty are outside, by as much again at most.
+                // Two of forty are outside, by at most as much again.
                 let width = high - low;
                 assert!(low - width < truth && truth < high + width, "{sizes:?}: {truth} in {low}..{high}");
                 assert!(width < truth, "{sizes:?}: {truth} in {low}..{high}");
@@ -342,7 +345,7 @@ mod tests {
         let mut scale = NoiseScale::default();
         assert!(scale.advice("SGD", "samples").contains("no optimizer step"));
         assert!(!scale.step(&NoiseSample { parts: vec![(8.0, 3.0)], whole: 3.0 }));
-        // A part that counts nothing is no second batch size.
+        // A micro-batch of weight zero is not a second batch size.
         assert!(!scale.step(&NoiseSample { parts: vec![(8.0, 3.0), (0.0, 0.0)], whole: 3.0 }));
         assert_eq!((scale.estimate(), scale.undivided(), scale.estimates()), (None, 2, 0));
         assert!(scale.advice("SGD", "samples").contains("single micro-batch"));
@@ -368,7 +371,7 @@ mod tests {
         assert!(large.contains("80.0 tokens"), "{large}");
         let alike = trained(&[8, 8], 4.0, 2000).advice("Muon", "samples");
         assert!(alike.contains("of the order"), "{alike}");
-        // B = N: half takes 1.5 times the steps and 0.75 times the samples.
+        // B = N: half the batch takes 1.5 times the steps and 0.75 times the samples.
         assert!(alike.contains("1.5") && alike.contains("0.7"), "{alike}");
         let few = trained(&[8, 8], 4.0, 9).advice("SGD", "samples");
         assert!(few.starts_with("9 of the 10"), "{few}");
@@ -386,10 +389,10 @@ mod tests {
         assert!(found.low.is_some_and(|low| low > 5.0), "{found:?}");
         let advice = scale.advice("SGD", "samples");
         assert!(advice.contains("smaller than the noise scale") && !advice.contains("modelled"), "{advice}");
-        // With a batch that may be larger than the noise scale, nothing can be said.
+        // If the batch may be larger than the noise scale, no advice is possible.
         let mut unclear = NoiseScale::default();
         (0..12).for_each(|_| assert!(unclear.step(&step(&mut normal, &[8, 8], 40.0))));
         let advice = unclear.advice("SGD", "samples");
-        assert!(advice.contains("cannot be told from noise"), "{advice}");
+        assert!(advice.contains("cannot be distinguished from noise"), "{advice}");
     }
 }

@@ -1,7 +1,7 @@
 //! Advice when a single sample does not fit: levers that would save memory, given what is held.
 //!
 //! Each lever estimates its savings. Savings of activations depend on the model: the shares are conservative
-//! values for ordinary models, and are reported as approximate.
+//! values for typical models, and are reported as approximate.
 
 use std::cmp::Reverse;
 

@@ -18,7 +18,7 @@ pub struct Update<'a> {
     pub momentum: bool,
     /// `true` if it keeps one more moment: `amsgrad` or `centered`.
     pub extra: bool,
-    /// `true` if it adds weight decay to gradients, which allocates new ones.
+    /// `true` if it adds weight decay to the gradients, which allocates new ones.
     pub decays: bool,
     /// Bytes of the parameters that have a gradient.
     pub moved: u64,

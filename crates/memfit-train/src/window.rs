@@ -52,7 +52,7 @@ impl Window {
         Ok(first)
     }
 
-    /// Sets the divisor to the weight that all ranks know the window to have, before its first backward pass.
+    /// Sets the divisor to the window's weight, if all ranks know it before its first backward pass.
     pub fn divide_by(&mut self, divisor: f64) -> Result<(), TrainError> {
         let divisor = checked(divisor)?;
         if divisor > 0.0 {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was expected, divided losses times the correction are the mean over the counted weights.
+        /// For any expected number, divided losses times the correction are the mean over the counted weights.
         #[test]
         fn the_mean_is_over_what_was_counted(
             accumulate in 1u32..6,

@@ -1,5 +1,5 @@
-//! The virtual CUDA device and the libraries above it as one shared object, `libcuda.so.1`, that stands in
-//! front of CUDA's own.
+//! The virtual CUDA device and the libraries above it as one shared object, `libcuda.so.1`, which precedes
+//! CUDA's own libraries in the search order.
 //!
 //! It owns only the object: every entry point is exported by one of the crates that are linked here.
 

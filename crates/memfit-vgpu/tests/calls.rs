@@ -3,7 +3,7 @@
 //! One test, since it forks: a second test's thread would interfere with the children.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -96,14 +96,13 @@ fn run_directory() -> std::path::PathBuf {
     folder
 }
 
-/// The call itself, or the one that it is an alias of.
+/// The call itself, or the call that it is an alias of.
 fn meant<'a>(lists: &'a [Library], entry: &'a Entry) -> &'a Entry {
     let mut all = lists.iter().flat_map(|list| &list.entries);
     entry.target.as_ref().and_then(|target| all.find(|each| each.name == *target)).unwrap_or(entry)
 }
 
-/// Reason why a modelled call cannot be made here, if it cannot: many need the real library beside the
-/// device.
+/// Reason why a modelled call cannot be tested here; `None` if it can: many need the real library as well.
 fn absent(release: Option<&Release>, list: &Library, entry: &Entry, meant: &Entry) -> Option<&'static str> {
     if release.is_some_and(|release| release.major < 13) && meant.varies {
         return Some("it has other parameters in this release than in the newest");
@@ -121,7 +120,7 @@ fn absent(release: Option<&Release>, list: &Library, entry: &Entry, meant: &Entr
     }
 }
 
-/// Real libraries of the last environment, loaded beside the device as PyTorch loads them.
+/// Real libraries of the last environment, loaded as PyTorch loads them.
 struct Release {
     /// CUDA major version.
     major: u32,

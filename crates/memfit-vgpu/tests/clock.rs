@@ -1,10 +1,10 @@
-//! Tests of the three clock modes, each in a process of its own: work on one stream, as the host and other
+//! Tests of the three clock modes, each in a separate process: work on one stream, as the host and other
 //! streams see it.
 //!
 //! One test, since it forks: a second test's thread would interfere with the children.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::ffi::c_void;
 use std::fs;

@@ -63,15 +63,15 @@ class Allocator {
   legend() {
     return el("p.note.keyed", {},
       el("span.swatch", { colour: "var(--activations)" }), this.inUse = el("span", {}, "in use "),
-      el("span.swatch.pending"), "given back, still in use by another stream ",
-      el("span.swatch.hole"), "free. Each bar is a segment, to scale; those that are too long go on in the next row.");
+      el("span.swatch.pending"), "freed, but still in use by another stream ",
+      el("span.swatch.hole"), "free. Each bar is a segment, to scale; long ones continue in the next row.");
   }
 
   show(lane, tick, blocks) {
     this.lane = lane;
     if (!lane.spans.rows) {
       this.head.replaceChildren();
-      this.pools.replaceChildren(el("p.empty", {}, "This recording does not tell where segments lie: it has what each block was, and how much was reserved. A memory snapshot of PyTorch's has both."));
+      this.pools.replaceChildren(el("p.empty", {}, "This recording has no addresses of segments, only blocks and the reserved total. A PyTorch memory snapshot has both."));
       this.table.hidden = true;
       this.layouts = [];
       return;
@@ -106,7 +106,7 @@ class Allocator {
       const found = this.find(layout, event.clientX - box.left, event.clientY - box.top);
       if (!found) this.app.tooltip.hide();
       else if (found.part.hole) this.app.tooltip.show(event, `free: ${size(found.part.bytes)}`, `in a segment of ${size(found.segment.bytes)}`);
-      else this.app.tooltip.block(event, this.lane, found.part.block, found.part.pending ? "given back, still in use by another stream" : null);
+      else this.app.tooltip.block(event, this.lane, found.part.block, found.part.pending ? "freed, but still in use by another stream" : null);
       return found;
     };
     canvas.addEventListener("pointermove", point);
@@ -192,7 +192,7 @@ class Allocator {
     const order = [...segments].sort((one, other) => other.free - one.free);
     const body = el("tbody", {}, ...order.slice(0, FEW_SEGMENTS).map(row));
     const more = order.length - FEW_SEGMENTS;
-    this.table.replaceChildren(el("summary", {}, "The same as a table"),
+    this.table.replaceChildren(el("summary", {}, "As a table"),
       el("table", {}, el("caption", {}, "Segments, those with most free memory first"),
         el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "address"), el("th", { scope: "col" }, "pool"),
           ...["size", "in use", "waiting", "free", "largest hole", "holes"].map((name) => el("th.number", { scope: "col" }, name)))), body),

@@ -13,15 +13,15 @@ const CODES = [
 const ABOUT = {
   parameters: "weights, trained or frozen",
   buffers: "running statistics, masks, caches of modules",
-  optimizer: "moments and the like, in the optimizer's state",
-  gradients: "what the backward leaves in .grad",
+  optimizer: "optimizer state, such as Adam's moments",
+  gradients: "gradients of parameters (.grad)",
   inputs: "batches",
-  activations: "kept for the backward, or handed from module to module",
-  workspace: "scratch space of cuBLAS, cuDNN and others",
-  temporary: "made and dropped within one call, backward or step",
-  unknown: "nothing is known about it",
-  rounding: "what blocks have beyond what was asked for",
-  fragmentation: "reserved, and in no block in use",
+  activations: "kept for the backward pass, or passed from module to module",
+  workspace: "scratch memory of cuBLAS, cuDNN and others",
+  temporary: "allocated and freed within one call, backward pass or step",
+  unknown: "of unknown origin",
+  rounding: "bytes of blocks beyond the requested size",
+  fragmentation: "reserved but unallocated",
 };
 const PHASES = ["other", "forward", "backward", "optimizer"];
 const MARK = { step: 1, phase: 2, oom: 3, begin: 4, end: 5 };

@@ -179,7 +179,7 @@ class App {
   }
 
   fail(error) {
-    byId("failure").textContent = `Something could not be shown: ${error.message}`;
+    byId("failure").textContent = `Part of the page could not be drawn: ${error.message}`;
     byId("failure").hidden = false;
     throw error;
   }
@@ -197,7 +197,7 @@ function mostUsed(lanes) {
 function drawChips(recordings) {
   const chips = recordings.flatMap((recording, index) => {
     const name = recordings.length > 1 ? `${"AB"[index]} · ${recording.name}` : recording.name;
-    const kinds = { "virtual-run": "on a virtual card", "real-run": "on a real card", snapshot: "PyTorch memory snapshot" };
+    const kinds = { "virtual-run": "on a virtual GPU", "real-run": "on a real GPU", snapshot: "PyTorch memory snapshot" };
     return [
       el("span.chip.strong", {}, name), el("span.chip", {}, kinds[recording.kind] ?? words(String(recording.kind))),
       recording.device ? el("span.chip", {}, recording.device) : null,

@@ -1,24 +1,24 @@
 // Everything around the timeline: the explanation, figures, search, what is under the pointer, and the panels of a moment.
 
 const KEYS = [
-  ["← →", "move the moment; with Shift further"], [", .", "one event back or on"], ["↑ ↓", "the block above or below, at the moment"],
-  ["+ −", "zoom in or out, about the moment"], ["h H", "magnify the height, or less"], ["Shift ↑ ↓", "move it up or down"], ["0", "show everything"], ["Page ↑ ↓", "move the window by half"], ["Home End", "to the beginning or the end"],
-  ["p", "to the peak"], ["o O", "to the next failure, or the one before"], ["n N", "to the next step, or the one before"],
-  ["f", "fit the height to the window"], ["r", "allocated or reserved"], ["c", "colours by category or by line"], ["s", "events or seconds along the axis"], ["/", "search"], ["Enter", "to the chosen block's details"], ["Esc", "choose nothing"], ["t", "light or dark"], ["?", "this list"],
+  ["← →", "move the moment; with Shift further"], [", .", "one event back or forward"], ["↑ ↓", "the block above or below, at the moment"],
+  ["+ −", "zoom in or out, about the moment"], ["h H", "increase or decrease the vertical scale"], ["Shift ↑ ↓", "move it up or down"], ["0", "show everything"], ["Page ↑ ↓", "move the window by half"], ["Home End", "to the beginning or the end"],
+  ["p", "to the peak"], ["o O", "to the next or the previous failure"], ["n N", "to the next or the previous step"],
+  ["f", "fit the height to the window"], ["r", "allocated or reserved"], ["c", "colours by category or by line"], ["s", "events or seconds along the axis"], ["/", "search"], ["Enter", "to the selected block's details"], ["Esc", "clear the selection"], ["t", "light or dark"], ["?", "this list"],
 ];
 const CAUSES = {
-  "too-big": "The tensors are larger than the card", fragmented: "Enough was free, but in pieces", leaking: "Memory grows from step to step",
-  "retained-graph": "A graph is kept alive", "two-batches-alive": "Two batches are alive at once", "evaluation-with-gradients": "Evaluation keeps what only training needs",
-  "first-step-surprise": "The first optimizer step needs more", "giant-request": "One request is a giant", "other-processes": "Others hold the card's memory",
-  outside: "Memory outside the allocator", "private-pools": "Private pools hold memory", "setting-that-hurts": "An allocator setting hurts", "does-not-fit": "It does not fit this card",
-  "growing-cache": "What is collected grows by copies",
+  "too-big": "The tensors exceed the GPU's memory", fragmented: "Enough memory was free, but in pieces", leaking: "Memory grows from step to step",
+  "retained-graph": "A graph is kept alive", "two-batches-alive": "Two batches are alive at once", "evaluation-with-gradients": "Evaluation saves activations for a backward pass",
+  "first-step-surprise": "The first optimizer step needs more", "giant-request": "One request is out of proportion", "other-processes": "Other processes hold the GPU's memory",
+  outside: "Memory outside the allocator", "private-pools": "Private pools hold memory", "setting-that-hurts": "An allocator setting keeps memory unused", "does-not-fit": "The model does not fit on this GPU",
+  "growing-cache": "A tensor is rebuilt larger each time",
 };
 
 const words = (name = "") => name.replaceAll("-", " ").replaceAll("_", " ");
-const LABELS = { exact: "the same mathematics", rounding: "the same mathematics in another rounding order", precision: "the same training in fewer bits", "changes-training": "another training" };
+const LABELS = { exact: "the same mathematics", rounding: "the same mathematics, rounded in another order", precision: "the same training in fewer bits", "changes-training": "training results change" };
 /** So many remedies are shown at once. */
 const BEST = 3;
-const PROOFS = { replayed: "the recorded calls were made once more with it", modelled: "worked out from what was recorded" };
+const PROOFS = { replayed: "the recorded allocator calls were replayed with it", modelled: "computed from the recording" };
 
 /** A line of the user's code, as a link that finds it. */
 const codeLine = (app, { file, line, function: name }) => el("button.link", { title: `${file}:${line} ${name ?? ""}`, onclick: () => app.search.set(`${file}:${line}`) }, el("code", {}, `${shortPath(file)}:${line}`));
@@ -41,7 +41,7 @@ function drawCause(app, { cause, evidence = [], fixes = [], peak = {} }, title) 
   return el("article.card.verdict", {},
     el("div", {},
       el("p.eyebrow", {}, title), el("h2", {}, CAUSES[cause] ?? words(cause)),
-      typeof peak?.requested === "number" ? el("p.muted", {}, `${size(peak.requested)} more were asked for, with ${size(peak.allocated)} in tensors and ${size(peak.reserved)} reserved.`) : null,
+      typeof peak?.requested === "number" ? el("p.muted", {}, `${size(peak.requested)} more were requested, with ${size(peak.allocated)} in tensors and ${size(peak.reserved)} reserved.`) : null,
       said.length ? el("ul.evidence", {}, ...said.map((fact) => drawEvidence(app, fact))) : null),
     fixes.length ? el("div", {}, el("h3", {}, "What would have helped"), ...drawFixes(fixes)) : null);
 }
@@ -70,8 +70,8 @@ function drawFix({ lever, saves, label, how, evidence, fits, environment, edit }
   return el("li", {},
     el("strong", {}, words(lever)),
     saves > 0 ? [" ", el("span.saves", {}, `saves ${size(saves)}`)] : null,
-    fits === true ? el("span.badge.exact", { title: "the recorded run would have gone on" }, "fits") : null,
-    fits === false ? el("span.badge.quiet", { title: "it would not have been enough alone" }, "not enough alone") : null,
+    fits === true ? el("span.badge.exact", { title: "the recorded run would have continued" }, "fits") : null,
+    fits === false ? el("span.badge.quiet", { title: "not sufficient alone" }, "not enough alone") : null,
     el(`span.badge.${/^[a-z-]+$/.test(label) ? label : "quiet"}`, { title: LABELS[label] }, words(label)),
     evidence ? el("span.badge.quiet", { title: PROOFS[evidence] }, evidence) : null,
     how ? el("p", {}, ...prose(how)) : null,
@@ -85,13 +85,13 @@ function drawFigures(app) {
     const { capacity } = app.recordings[index];
     const loose = peak.highest_reserved - peak.allocated;
     const figures = [
-      ["most allocated", size(peak.allocated), lane.describe(peak.tick)],
-      ["most reserved", size(peak.highest_reserved), capacity ? `${share(peak.highest_reserved, capacity)} of the card` : "segments the allocator held"],
-      ["beyond the tensors", size(loose), `${share(loose, peak.highest_reserved)} of what was reserved`],
+      ["peak allocated", size(peak.allocated), lane.describe(peak.tick)],
+      ["peak reserved", size(peak.highest_reserved), capacity ? `${share(peak.highest_reserved, capacity)} of the GPU` : "segments the allocator held"],
+      ["beyond the tensors", size(loose), `${share(loose, peak.highest_reserved)} of the reserved memory`],
       ["blocks", count(lane.info.blocks), `${many(lane.ticks, "event")}`],
       ["steps", lane.knowsSteps ? count(lane.steps.tick.length) : "not known", lane.knowsSteps ? stepsNote(lane) : "none were recorded"],
     ];
-    if (lane.ooms.tick.length) figures.push(["out of memory", many(lane.ooms.tick.length, "time"), `asked for ${size(lane.ooms.value[0])}`]);
+    if (lane.ooms.tick.length) figures.push(["out of memory", many(lane.ooms.tick.length, "time"), `requested ${size(lane.ooms.value[0])}`]);
     return el("dl.figures", { "aria-label": app.lanes.length > 1 ? `Figures of ${"AB"[index]}` : "Figures" },
       ...figures.map(([name, value, note]) => el(`div.figure${name === "out of memory" ? ".bad" : ""}`, {}, el("dt", {}, name), el("dd", {}, value), el("p", {}, note))));
   });
@@ -174,7 +174,7 @@ function drawDetails(app) {
     frames.length
       ? el("details", { open: true }, el("summary", {}, `Stack of ${many(frames.length, "frame")}, innermost first`),
         el("ol.stack", {}, ...frames.map((frame) => el(frame.own ? "li.own" : "li", {}, el("code", {}, `${frame.file}:${frame.line}`), ` ${frame.function}`))))
-      : el("p.muted", {}, "The recording has no stack for it."));
+      : el("p.muted", {}, "The recording has no stack of this block."));
 }
 
 /** What is looked for: parts of lines, modules, functions. */
@@ -339,8 +339,8 @@ class Moment {
       el("td", {}, line ? codeLine(this.app, line) : (module ?? "not known"), line?.text ? el("pre", {}, line.text.trim()) : null),
       el("td.category", {}, el("span.swatch", { colour: `var(--${category})` }), category),
       el("td.number", {}, `${change(growth)} a step`), el("td.number", {}, `${size(bytes)} of ${many(steps, "step")}`), el("td.number", {}, end ? `step ${count(end)}` : "not soon"));
-    this.leaks.replaceChildren(el("div.scroll", {}, el("table", {}, el("caption", {}, "Lines whose blocks stay from step to step. Choose one to see it on the timeline."),
-      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "line"), el("th", { scope: "col" }, "category"), ...["growth", "held", "the card is full in"].map((name) => el("th.number", { scope: "col" }, name)))),
+    this.leaks.replaceChildren(el("div.scroll", {}, el("table", {}, el("caption", {}, "Lines whose blocks stay from step to step. Select one to see it on the timeline."),
+      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "line"), el("th", { scope: "col" }, "category"), ...["growth", "held", "the GPU is full in"].map((name) => el("th.number", { scope: "col" }, name)))),
       el("tbody", {}, ...leaks.map(row)))));
   }
 

@@ -157,7 +157,7 @@ class Tree {
     const body = el("tbody", {}, ...leaves.slice(0, FEW_ROWS).map(row));
     const more = leaves.length - FEW_ROWS;
     this.table.replaceChildren(
-      el("table", {}, el("caption", {}, "The same as a table, most first"),
+      el("table", {}, el("caption", {}, "As a table, largest first"),
         el("thead", {}, el("tr", {}, ...order.map((kind) => el("th", { scope: "col" }, kind)), ...["blocks", "size", "share"].map((name) => el("th.number", { scope: "col" }, name)))), body),
       more > 0 ? el("button", { onclick: (event) => { body.append(...leaves.slice(FEW_ROWS).map(row)); event.target.remove(); } }, `Show ${many(more, "more row")}`) : "");
   }

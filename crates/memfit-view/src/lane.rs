@@ -16,16 +16,17 @@ pub struct Lane {
     pub rank: Option<u32>,
     /// Device index.
     pub device: u8,
-    /// Number of ticks. The state at tick `t` is that right after event `t`.
+    /// Number of ticks. Tick `t` is the state right after event `t`.
     pub length: u32,
     /// Bounds of every category's curve, level by level.
     pub envelope: Envelope,
     /// Times of some ticks in microseconds since the first; both ascend, with linear interpolation between.
     /// Empty if the recording has no times.
     pub times: Vec<(u32, u64)>,
-    /// Reserved bytes from a tick on, for each change.
+    /// Reserved bytes: for each change, its tick and the new value.
     pub reserved: Vec<(u32, u64)>,
-    /// Difference between the allocator's allocated bytes and the blocks, for each change.
+    /// Difference between the allocator's allocated bytes and the blocks: for each change, its tick and the new
+    /// value.
     pub beyond: Vec<(u32, u64)>,
     /// Blocks in order of allocation.
     pub pieces: Vec<Piece>,

@@ -1,4 +1,4 @@
-//! HTTP server on loopback: reads requests, and refuses those of other websites.
+//! HTTP server on the loopback interface: reads requests, and refuses those from other websites.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -29,7 +29,7 @@ pub enum Answer<'a> {
         /// Body.
         body: &'a [u8],
     },
-    /// Content made for this request.
+    /// Content generated for this request.
     Made {
         /// Content type.
         kind: &'static str,

@@ -125,7 +125,7 @@ impl Side {
         const INSTALLED: [&str; 4] = ["/site-packages/", "/dist-packages/", "/lib/python3", "torch/"];
         const INTERPRETER: [&str; 3] = ["<frozen", "<string>", "<eval"];
         let extension = file.rsplit_once('.').map_or("", |(_, extension)| extension);
-        // Cells of notebooks have no extension, and native frames name a library's source or nothing.
+        // Notebook cells have no extension; native frames name a library's source file, or no file.
         if !extension.eq_ignore_ascii_case("py") && !file.starts_with('<') && !file.contains("ipython-input")
         {
             Self::Native

@@ -226,7 +226,7 @@ fn pack(lane: &Lane, several: bool, sections: &mut Vec<Vec<u8>>) -> LaneInfo {
             columns.deltas(lane.marks.iter().map(|mark| u64::from(mark.tick)));
             columns.numbers(lane.marks.iter().map(|mark| mark.kind.code().0));
             columns.numbers(lane.marks.iter().map(|mark| mark.kind.code().1));
-            // Zero stands for an unknown time.
+            // Zero means that the time is unknown.
             columns.deltas(lane.marks.iter().map(|mark| mark.time.map_or(0, |time| time + 1)));
         }),
         spans: table(lane.spans.len(), &|columns| {

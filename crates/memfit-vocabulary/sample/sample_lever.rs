@@ -1,7 +1,7 @@
-//! A lever that exists in one test only: every other tensor is forgotten.
+//! A lever that exists in one test only: every other tensor is freed.
 //!
-//! `crates/memfit-report/tests/sample_lever.rs` builds with it, and finds it wherever a lever has to be. Its
-//! Python half is `tests/python/sample/sample_lever.py`.
+//! `crates/memfit-report/tests/sample_lever.rs` builds with it, and checks that it appears wherever levers
+//! are listed. Its Python part is `tests/python/sample/sample_lever.py`.
 
 use crate::{
     Declaration, Docs, Label, Lever, ModelChange, Script, Search, Sense, Sentence, Situation, Stage, Turn,

@@ -1,27 +1,27 @@
-//! Assumptions of the virtual device: answers to reads of values that only a GPU computes.
+//! Assumptions of the virtual device: values that it returns when a script reads what only a GPU can compute.
 
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
-/// An assumption about values that a kernel would have computed. The ledger counts it under its id; its text
-/// and what it may change stand in the report crate.
+/// An assumption about values that a kernel would have computed. The ledger counts it by id; its text and
+/// possible effect are in the report crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Assumption {
-    /// `nonzero`, `masked_select`, indexing with a mask, the boxes that non-maximum suppression keeps.
+    /// `nonzero`, `masked_select`, indexing with a mask, the boxes kept by non-maximum suppression.
     Nonzero,
     /// `unique` and `unique_consecutive`.
     Unique,
-    /// Rounds of a loop over what `unique` found.
+    /// Iterations of a loop over the results of `unique`.
     Groups,
     /// The number of true elements of a mask.
     TrueCount,
-    /// `bincount`, `histc`: the number of elements in each bin.
+    /// `bincount`, `histc`: the number of elements per bin.
     Histogram,
-    /// Running totals of counts, as `repeat_interleave` reads them.
+    /// Cumulative sums of counts, as read by `repeat_interleave`.
     RunningTotal,
     /// `bincount` without `minlength`.
     BinCount,
-    /// The length of what `generate` makes.
+    /// The number of tokens that `generate` produces.
     Generation,
     /// `all` of unknown elements.
     AllTrue,
@@ -31,23 +31,23 @@ pub enum Assumption {
     Finite,
     /// The sum of unknown integers.
     IntegerSum,
-    /// The greatest or the least of unknown integers.
+    /// The maximum or minimum of unknown integers.
     IntegerExtreme,
-    /// The position of the greatest or the least element.
+    /// The position of the maximum or minimum.
     Position,
-    /// The positions of elements by their order, as `topk` and `sort` tell them.
+    /// The sorted positions of elements, from `topk` and `sort`.
     Ranking,
-    /// Random numbers of the device.
+    /// Random numbers generated on the device.
     Random,
-    /// A single unknown truth value.
+    /// A single unknown boolean.
     UnknownTruth,
     /// Unknown floating-point numbers.
     UnknownNumber,
-    /// Unknown floating-point numbers that the script did more with than to print and to add them up.
+    /// Unknown floating-point numbers that the script used for more than printing or summing.
     DecidingNumber,
     /// Unknown numbers that may be integers.
     UnknownInteger,
-    /// A value that another process of the run was answered by an assumption.
+    /// A value that another process of the run got by an assumption.
     Elsewhere,
 }
 

@@ -1,47 +1,48 @@
-//! The form in which a lever is declared: its name, its effect on the training, when it is worth a try, and
-//! every text that people read about it.
+//! The declaration of a lever: its name, its effect on training results, the condition for trying it, and its
+//! texts.
 
 use std::fmt;
 
 use crate::situation::Search;
 use crate::{Held, Label, Lever, Value};
 
-/// Everything about one lever. `Declaration::new` and `Declaration::advice` give the usual answers; a file in
-/// `levers/` states what differs.
+/// Everything about one lever. `Declaration::new` and `Declaration::advice` set defaults; a file in `levers/`
+/// states the differences.
 #[derive(Clone, Copy, Debug)]
 pub struct Declaration {
     /// The name in plan files, in JSON and on the command line.
     pub name: &'static str,
-    /// Equivalence with the original training.
+    /// Effect on training results.
     pub label: Label,
-    /// Cost in learning quality.
+    /// Degree of harm to the training results.
     pub harm: Harm,
-    /// When it is applied.
+    /// Stage at which it is applied.
     pub stage: Stage,
-    /// Levers that it cannot be combined with, each with the reason. Stating a pair on one side suffices.
+    /// Levers that it cannot be combined with, with reasons. Stating a pair on one side is enough.
     pub excludes: &'static [(Lever, &'static str)],
-    /// The lever without which it makes no sense.
+    /// The lever that it requires.
     pub needs: Option<Lever>,
-    /// The comment beside it in a plan file.
+    /// The comment next to it in a plan file.
     pub brief: &'static str,
-    /// The line of a report that says what the plan does.
+    /// The line of a report that describes it.
     pub sentence: Sentence,
-    /// The unit of a value that is a number; empty for plain counts.
+    /// The unit of a numeric value; empty for plain counts.
     pub unit: &'static str,
-    /// When the search for a plan tries it. `None`: the search does not, or calculates how far it goes.
+    /// Condition under which the search for a plan tries it. `None` if the search does not try it, or
+    /// computes its extent.
     pub search: Option<Search>,
-    /// Its spelling in a plain PyTorch script.
+    /// Form in a plain PyTorch script.
     pub script: Script,
-    /// The keywords of training libraries that do the same.
+    /// Equivalent keywords of training libraries.
     pub keywords: &'static [Keyword],
-    /// Bytes that it saves of what is on the device, where that follows from the sizes alone.
+    /// Bytes of device memory that it saves, if they follow from the sizes alone.
     pub saves: Option<fn(&Held) -> u64>,
-    /// Its row in the table of levers.
+    /// Row in the table of levers.
     pub docs: Docs,
 }
 
 impl Declaration {
-    /// A lever that a plan applies.
+    /// A lever that a plan can apply.
     pub(crate) const fn new(name: &'static str, stage: Stage, label: Label) -> Self {
         Self {
             name,
@@ -61,26 +62,26 @@ impl Declaration {
         }
     }
 
-    /// A lever that is only advice: a person carries it out.
+    /// A lever that is only advice: the user applies it.
     pub(crate) const fn advice(name: &'static str, label: Label) -> Self {
         Self::new(name, Stage::ByHand, label)
     }
 }
 
-/// When a lever is applied. Stages are applied in this order.
+/// The time at which a lever is applied. Stages are applied in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
     /// Before the process starts.
     Environment,
-    /// Where batches are produced.
+    /// When batches are loaded.
     Data,
-    /// On the model, before the optimizer is made.
+    /// On the model, before the optimizer is created.
     Model,
     /// On the optimizer.
     Optimizer,
     /// Around each step.
     Step,
-    /// Never by a plan: a person changes the script, a setting or the machine.
+    /// Never by a plan: the user changes the script, a setting or the machine.
     ByHand,
 }
 
@@ -98,26 +99,26 @@ impl Stage {
     }
 }
 
-/// Cost of a lever in learning quality, the smallest first. A label says if the training changes; this
-/// orders how much.
+/// Degree of harm to the training results, smallest first. A label says whether the training changes; this
+/// says how much.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Harm {
-    /// Digits, at most: the same model learns from the same samples by the same rule.
+    /// Precision at most: the same model learns from the same samples by the same update rule.
     #[default]
     Digits,
-    /// Another rule updates it.
+    /// Another update rule.
     Rule,
-    /// Less of the model learns, or is used.
+    /// Less of the model is trained or used.
     Model,
-    /// It is shown less of its samples.
+    /// Less of each sample is used.
     Samples,
 }
 
 impl Harm {
-    /// All of them, the least first.
+    /// All degrees, smallest first.
     pub const ALL: [Self; 4] = [Self::Digits, Self::Rule, Self::Model, Self::Samples];
 
-    /// Its effect, as the end of a sentence about a lever.
+    /// Description of the harm, as the end of a sentence about a lever.
     pub const fn what(self) -> &'static str {
         match self {
             Self::Digits => "computes in fewer digits",
@@ -128,27 +129,27 @@ impl Harm {
     }
 }
 
-/// A lever of a plan as a report talks about it.
+/// A lever of a plan, with the data for its report.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved<'a> {
-    /// Its setting.
+    /// Setting.
     pub value: &'a Value,
-    /// Its label for this training.
+    /// Label for this training.
     pub label: Label,
-    /// Forwards and backwards in one optimizer step.
+    /// Forward and backward passes in one optimizer step.
     pub passes: u64,
 }
 
-/// The line of a report that says what a plan does with a lever.
+/// The line of a report that describes a lever of a plan.
 #[derive(Clone, Copy)]
 pub enum Sentence {
     /// The lever's name and its value.
     NameAndValue,
-    /// The same words as in the plan file.
+    /// The text of the plan file.
     Brief,
     /// Fixed words.
     Words(&'static str),
-    /// Words that depend on how far the lever is moved.
+    /// A text that depends on the lever's value.
     With(fn(Moved<'_>) -> String),
 }
 
@@ -163,10 +164,10 @@ impl fmt::Debug for Sentence {
     }
 }
 
-/// A library whose loop trains.
+/// A library with a training loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framework {
-    /// The Trainer of transformers.
+    /// The Trainer of Transformers.
     Transformers,
     /// Lightning.
     Lightning,
@@ -185,7 +186,7 @@ impl Framework {
         }
     }
 
-    /// The class or function that takes the settings.
+    /// The class or function that accepts the settings.
     pub const fn taker(self) -> &'static str {
         match self {
             Self::Transformers => "TrainingArguments",
@@ -195,14 +196,14 @@ impl Framework {
     }
 }
 
-/// A keyword of a training library that does what a lever does.
+/// A keyword of a training library that is equivalent to a lever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keyword {
     /// The library.
     pub framework: Framework,
     /// The keyword's name.
     pub name: &'static str,
-    /// Its value, as Python.
+    /// Value, as Python.
     pub value: &'static str,
 }
 
@@ -212,14 +213,14 @@ impl Keyword {
     }
 }
 
-/// Spelling of a lever in a plain PyTorch training script. `memfit-patch` writes each kind.
+/// Form of a lever in a plain PyTorch training script. `memfit-patch` writes each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Script {
-    /// Plain PyTorch has no few lines for it.
+    /// There is no short form in plain PyTorch.
     None,
     /// Gradient accumulation in the script's own loop.
     Accumulation,
-    /// `torch.autocast` around the forward and its loss.
+    /// `torch.autocast` around the forward pass and the loss.
     Autocast {
         /// The dtype's name in `torch`.
         dtype: &'static str,
@@ -232,26 +233,26 @@ pub enum Script {
         keyword: &'static str,
         /// The same keyword without its value.
         name: &'static str,
-        /// The keyword whose place it takes.
+        /// The keyword that it replaces.
         instead_of: &'static str,
     },
-    /// An environment variable, set at the script's start.
+    /// An environment variable, set at the beginning of the script.
     Environment {
-        /// Its name.
+        /// Name.
         name: &'static str,
-        /// Its value.
+        /// Value.
         value: &'static str,
     },
     /// Statements before the training.
     Statements(&'static [&'static str]),
-    /// A change of the model before the training: the first one that takes the lever's value.
+    /// A change to the model before the training: the first one that accepts the lever's value.
     Model(&'static [ModelChange]),
 }
 
 /// One way to change a model before its training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelChange {
-    /// For the value `true`: an expression of each model, in which `{model}` stands for its name.
+    /// For the value `true`: an expression for each model, in which `{model}` is replaced by its name.
     Each {
         /// The expression.
         statement: &'static str,
@@ -262,16 +263,16 @@ pub enum ModelChange {
     Modules {
         /// The function's name.
         function: &'static str,
-        /// Its definition.
+        /// Definition.
         definition: &'static str,
         /// Modules that it needs.
         imports: &'static [&'static str],
         /// A remark for readers of the change; empty if none is needed.
         remark: &'static str,
-        /// A lever beside which these lines do something else, and why.
+        /// A lever with which this code would do something else, and the reason.
         not_beside: Option<(Lever, &'static str)>,
     },
-    /// For a number of hundredths: a statement in which `{share}` stands for the fraction.
+    /// For a percentage: a statement in which `{share}` is replaced by the fraction.
     Share {
         /// The statement.
         statement: &'static str,
@@ -283,16 +284,16 @@ pub enum ModelChange {
 /// The row of a lever in the table of levers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Docs {
-    /// The values that it takes; empty where it is only on or off.
+    /// The values that it accepts; empty if it is only on or off.
     pub value: &'static str,
-    /// Its effect.
+    /// Effect.
     pub effect: &'static str,
-    /// More about its label; empty where the label says it all.
+    /// Addition to its label; empty if there is none.
     pub label: &'static str,
 }
 
 impl Docs {
-    /// A row whose label needs no more words.
+    /// A row without an addition to its label.
     pub(crate) const fn new(value: &'static str, effect: &'static str) -> Self {
         Self { value, effect, label: "" }
     }

@@ -15,13 +15,13 @@ impl Lever {
         self.declaration().name
     }
 
-    /// Its label, where dividing a batch was verified.
+    /// Label, provided that splitting a batch was verified.
     pub const fn label(self) -> Label {
         self.declaration().label
     }
 
-    /// The label where nobody compared a divided batch with the whole one: batch normalisation and losses
-    /// that compare samples make gradient accumulation another training.
+    /// Its label if splitting a batch was not verified: with batch normalisation, and with losses that
+    /// compare samples, gradient accumulation changes training results.
     pub const fn label_unverified(self) -> Label {
         match self {
             Self::MicroBatch => Label::ChangesTraining,
@@ -29,17 +29,17 @@ impl Lever {
         }
     }
 
-    /// Its cost in learning quality.
+    /// Degree of harm to the training results.
     pub const fn harm(self) -> Harm {
         self.declaration().harm
     }
 
-    /// When it is applied.
+    /// Stage at which it is applied.
     pub const fn stage(self) -> Stage {
         self.declaration().stage
     }
 
-    /// The line of a report that says what a plan does with it.
+    /// The line of a report that describes it in a plan.
     pub fn sentence(self, moved: Moved<'_>) -> String {
         let declaration = self.declaration();
         match declaration.sentence {
@@ -50,7 +50,7 @@ impl Lever {
         }
     }
 
-    /// Why it cannot be combined with another one; `None` where it can.
+    /// Reason why it cannot be combined with another lever; `None` if it can.
     pub fn excludes(self, other: Self) -> Option<&'static str> {
         let stated = |by: Self, about: Self| {
             let excluded = by.declaration().excludes.iter().find(|(lever, _)| *lever == about);
@@ -59,7 +59,7 @@ impl Lever {
         stated(self, other).or_else(|| stated(other, self))
     }
 
-    /// The lever without which this one makes no sense.
+    /// The lever that it requires.
     pub const fn needs(self) -> Option<Self> {
         self.declaration().needs
     }
@@ -69,7 +69,7 @@ impl Lever {
         Self::ALL.iter().copied().find(|lever| lever.name() == name)
     }
 
-    /// The fault of a set of levers: two that exclude each other, or one without a lever that it needs.
+    /// Conflict in a set of levers: two that exclude each other, or one without a lever that it requires.
     pub fn conflict(chosen: &[Self]) -> Option<String> {
         for (index, one) in chosen.iter().enumerate() {
             if let Some(needed) = one.needs()

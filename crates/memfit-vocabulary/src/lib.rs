@@ -1,9 +1,8 @@
-//! One vocabulary for everything that speaks about memory: phases, categories, causes, remedies and their
-//! labels.
+//! The shared vocabulary for memory: phases, categories, causes, remedies and their labels.
 //!
-//! Names are the contract's; codes are what event logs carry. A remedy is a [`Lever`]: one file in `levers/`
-//! says everything about it, from its name to the question whether it is worth a try. How memory is measured,
-//! searched or reported belongs to other crates.
+//! Names are part of the JSON format, codes are part of event logs. A remedy is a [`Lever`]: one file in
+//! `levers/` has everything about it, from its name to the condition for trying it. How memory is measured,
+//! searched or reported is up to other crates.
 
 mod assumption;
 mod declaration;
@@ -52,7 +51,7 @@ macro_rules! vocabulary {
                 self as u8
             }
 
-            /// The one with this code, if there is one.
+            /// The variant with this code, if there is one.
             pub const fn from_code(code: u8) -> Option<Self> {
                 match code {
                     $($code => Some(Self::$variant),)+
@@ -79,9 +78,9 @@ macro_rules! vocabulary {
 vocabulary! {
     /// The part of a training step that is running.
     Phase {
-        /// Anything else: set-up, data, logging, between the others.
+        /// Everything else: set-up, data loading, logging.
         Other = 0, "other";
-        /// From the outermost module's call until the backward begins; the loss belongs to it.
+        /// From the call of the outermost module to the beginning of the backward pass, including the loss.
         Forward = 1, "forward";
         /// Within `backward` or `autograd.grad`.
         Backward = 2, "backward";
@@ -91,41 +90,41 @@ vocabulary! {
 }
 
 vocabulary! {
-    /// The use of a piece of reserved memory.
+    /// The use of reserved memory.
     Category {
-        /// Weights that are trained or frozen.
+        /// Weights, trained or frozen.
         Parameters = 1, "parameters";
         /// Gradients, as `backward` leaves them in `.grad`.
         Gradients = 2, "gradients";
-        /// Moments and the like, in an optimizer's state.
+        /// Optimizer state, such as Adam's moments.
         Optimizer = 3, "optimizer";
-        /// Made in the forward and kept for the backward, or handed from module to module.
+        /// Created in the forward pass and kept for the backward pass, or passed from module to module.
         Activations = 4, "activations";
-        /// Batches: what came from the host, and what the outermost module was given.
+        /// Batches: data copied from the host, and arguments of the outermost module.
         Inputs = 5, "inputs";
         /// Buffers of modules: running statistics, masks, caches.
         Buffers = 6, "buffers";
-        /// Scratch space that cuBLAS, cuDNN and other libraries were given.
+        /// Scratch memory of cuBLAS, cuDNN and other libraries.
         Workspace = 7, "workspace";
-        /// Made and dropped within one module's call, one backward or one optimizer step.
+        /// Created and freed within one module's call, one backward pass or one optimizer step.
         Temporary = 8, "temporary";
-        /// Nothing is known about it.
+        /// Of unknown origin.
         Unknown = 9, "unknown";
         /// Bytes of blocks beyond the requested sizes.
         Rounding = 10, "rounding";
-        /// Reserved, and in no block in use.
+        /// Reserved but unallocated.
         Fragmentation = 11, "fragmentation";
     }
 }
 
 vocabulary! {
-    /// Equivalence of a training under a remedy with the original one.
+    /// Effect of a change on training results.
     Label {
         /// The same mathematics.
         Exact = 0, "exact";
-        /// The same mathematics in another rounding order.
+        /// The same mathematics with operations in another order.
         Rounding = 1, "rounding";
-        /// The same training in fewer bits, as most people run it.
+        /// The same training with fewer bits, as in common mixed precision.
         Precision = 2, "precision";
         /// Another optimizer, global batch or model.
         ChangesTraining = 3, "changes-training";
@@ -133,37 +132,37 @@ vocabulary! {
 }
 
 vocabulary! {
-    /// Why memory ran out.
+    /// Reason why memory ran out.
     Cause {
-        /// It did not, and nothing says that it will.
+        /// Memory did not run out, and does not grow.
         None = 0, "none";
-        /// Tensors that are all needed exceed the GPU.
+        /// All tensors are needed, and together they exceed the GPU.
         TooBig = 1, "too-big";
-        /// There was room, in pieces that were too small.
+        /// Enough memory was free, but in pieces that were too small.
         Fragmented = 2, "fragmented";
-        /// Each step leaves something behind.
+        /// Each step leaves tensors behind.
         Leaking = 3, "leaking";
-        /// Each step leaves its whole graph behind.
+        /// Each step leaves its whole autograd graph behind.
         RetainedGraph = 4, "retained-graph";
         /// Tensors of one step are still allocated while the next step runs.
         TwoBatchesAlive = 5, "two-batches-alive";
-        /// An evaluation keeps what only a backward would need.
+        /// An evaluation keeps activations that only a backward pass would need.
         EvaluationWithGradients = 6, "evaluation-with-gradients";
-        /// The optimizer's first step makes its state, and temporaries beside it.
+        /// The optimizer's first step creates its state, and temporaries in addition.
         FirstStepSurprise = 7, "first-step-surprise";
-        /// One request, or a few of its kind, is out of proportion.
+        /// One request, or a few similar ones, are out of proportion.
         GiantRequest = 8, "giant-request";
-        /// Other programs hold the GPU.
+        /// Other programs hold memory of the GPU.
         OtherProcesses = 9, "other-processes";
-        /// Memory outside the allocator takes the space: contexts, libraries, communication.
+        /// Memory outside the allocator: contexts, libraries, communication.
         Outside = 10, "outside";
-        /// The room is in pools that others may not use.
+        /// The free memory is in pools that other allocations may not use.
         PrivatePools = 11, "private-pools";
-        /// A setting of the allocator's keeps it from using what it has.
+        /// An allocator setting prevents the use of free memory.
         SettingThatHurts = 12, "setting-that-hurts";
         /// Not even the model's own state fits.
         DoesNotFit = 13, "does-not-fit";
-        /// A tensor is rebuilt larger each time, and old and new exist at once.
+        /// A tensor is replaced by a larger one each time, and both exist at once.
         GrowingCache = 14, "growing-cache";
     }
 }
@@ -171,23 +170,23 @@ vocabulary! {
 vocabulary! {
     /// Evidence for the savings of a remedy.
     Proof {
-        /// The recorded calls were made once more, with the remedy.
+        /// The recorded allocator calls were replayed with the remedy.
         Replayed = 0, "replayed";
-        /// Arithmetic on what was recorded.
+        /// Arithmetic on the recorded data.
         Modelled = 1, "modelled";
-        /// The script was run once more, with the remedy.
+        /// Another run of the script with the remedy.
         Run = 2, "run";
     }
 }
 
 impl Label {
-    /// The meaning for a training, in a few words.
+    /// The effect on a training, in a few words.
     pub const fn meaning(self) -> &'static str {
         match self {
             Self::Exact => "the same mathematics",
             Self::Rounding => "the same mathematics, rounded in another order",
             Self::Precision => "the same training in fewer bits",
-            Self::ChangesTraining => "another training",
+            Self::ChangesTraining => "training results change",
         }
     }
 }

@@ -1,17 +1,17 @@
-//! Remarks on how far a report's figures can be trusted.
+//! Remarks on the accuracy of a report's figures.
 
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
-/// A remark. Devices, the probe and the command name it by its id; its text and what it may change stand in
+/// A remark. Devices, the probe and the command identify it by its id; its text and possible effect are in
 /// the report crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Remark {
-    /// `cudnnFind…` measures nothing.
+    /// `cudnnFind…` does not measure anything.
     CudnnFind,
-    /// cuDNN before 9.8 cannot be asked about a GPU that is not there.
+    /// cuDNN before 9.8 cannot be queried for a GPU that is not present.
     CudnnLayout,
-    /// cuDNN refuses the GPU's description.
+    /// cuDNN rejects the GPU's description.
     CudnnCard,
     /// Work areas of cuFFT.
     CufftAreas,
@@ -19,75 +19,75 @@ pub enum Remark {
     Cupti,
     /// Buffers of cuSPARSE.
     CusparseBuffers,
-    /// The number of entries in a product of sparse matrices.
+    /// Number of entries in a product of sparse matrices.
     CusparseProduct,
-    /// The number of entries in a sum of sparse matrices.
+    /// Number of entries in a sum of sparse matrices.
     CusparseSum,
     /// Workspaces of cuSOLVER.
     CusolverWorkspaces,
-    /// The size of a part of a communicator whose other ranks are absent.
+    /// Size of a part of a communicator whose other ranks are absent.
     NcclSplit,
-    /// Ranks cannot exchange any more values.
+    /// Ranks cannot exchange further values.
     RanksFull,
     /// A rank did not answer.
     RankSilent,
-    /// An extension brings a CUDA runtime of its own.
+    /// An extension contains its own CUDA runtime.
     StaticRuntime,
-    /// The interpreter on the path has no PyTorch.
+    /// The interpreter on `PATH` has no PyTorch.
     PythonSkipped,
     /// Checkpoints that a dry run wrote.
     Checkpoints,
-    /// Files of the user's that a dry run would have overwritten, renamed or removed.
+    /// The user's files that a dry run would have overwritten, renamed or removed.
     FilesKept,
     /// A synthetic data set.
     SyntheticData,
     /// Synthetic weights.
     SyntheticWeights,
-    /// One rank of many, run alone.
+    /// A single rank of many was run.
     LoneRank,
-    /// There is no loader to look into.
+    /// There is no loader to inspect.
     NoLoader,
     /// The largest batch was not run.
     LargestBatch,
-    /// The largest batch was made of those items that were looked at.
+    /// The largest batch consists of the largest of the inspected items.
     LargestSeen,
-    /// Not all items were looked at.
+    /// Not all items were inspected.
     AllAlike,
     /// No watcher: who holds the memory is unknown.
     NoWatcher,
     /// The requested sizes of tensors are unknown.
     NoSizes,
-    /// The place of an out-of-memory error is unknown.
+    /// The location of an out-of-memory error is unknown.
     NoPlace,
-    /// The probe could not name something.
+    /// The probe could not label something.
     ProbeLabel,
     /// The probe failed somewhere.
     ProbeFailed,
     /// The probe could not start.
     ProbeUnarmed,
-    /// The plan failed in the script's process.
+    /// Applying the plan failed in the script's process.
     PlanFailed,
     /// A Trainer's settings could not be changed.
     TrainerKept,
-    /// The micro-batch went into a Trainer's settings.
+    /// The micro-batch size was set in a Trainer's settings.
     TrainerSettings,
     /// Messages that could not be read.
     Garbled,
     /// An event log was full.
     LogFull,
-    /// More names than the ledger counts.
+    /// More names than the ledger can count.
     TallyFull,
     /// Only some micro-batches of a batch were run.
     Pieces,
     /// A lever of the plan was not applied.
     LeverRefused,
-    /// The plan was made for something else.
+    /// The plan was made for another environment.
     PlanDiffers,
-    /// A release of torch with which nothing was run.
+    /// An untested release of torch.
     TorchUntried,
     /// Some ranks made no progress.
     Stalled,
-    /// A part of what was to be covered was not seen.
+    /// A requested part of the training was not covered.
     NotCovered,
     /// A real GPU is read at intervals.
     Sampled,
@@ -101,7 +101,7 @@ pub enum Remark {
     ClockNever,
     /// Memory outside the allocator is modelled.
     Outside,
-    /// It was seen with other releases of CUDA.
+    /// It was observed with other releases of CUDA.
     OutsideStack,
     /// The GPU was calibrated on a real one.
     Calibrated,

@@ -1,14 +1,14 @@
-//! Text of others (names of files, functions and modules, messages) made fit to be shown to people.
+//! Makes foreign text (names of files, functions and modules, messages) safe for display.
 //!
-//! A recording may have come from anybody, and a file may be called anything. What reaches a terminal or a
-//! spreadsheet is text: nothing in it moves the cursor, ends a line, rings, or turns the direction of reading
-//! around. JSON escapes by itself and keeps every character.
+//! A recording may come from anyone, and files may have any name. Text for a terminal or a spreadsheet must
+//! not move the cursor, end a line, ring the bell, or change the text direction. JSON has its own escaping
+//! and keeps every character.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// `true` for characters that act instead of being seen: controls, and marks that change the text
-/// direction around them.
+/// `true` for characters that act instead of being displayed: control characters, and marks that change the
+/// direction of surrounding text.
 pub fn acts(character: char) -> bool {
     character.is_control()
         || matches!(
@@ -22,12 +22,12 @@ pub fn acts(character: char) -> bool {
         )
 }
 
-/// A text as one line of what can be seen: whatever acts is written as its escape, as `\n` or `\u{1b}`.
+/// A text as one printable line: control characters are escaped, as `\n` or `\u{1b}`.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     escaped(text, |_| 0)
 }
 
-/// A text of several lines as it may reach a terminal: lines and tabs stay, and so do memfit's own colours.
+/// A text of several lines that is safe for a terminal: line breaks, tabs and memfit's own colours are kept.
 pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, |rest| match rest.as_bytes() {
         [b'\n' | b'\t', ..] => 1,
@@ -35,8 +35,8 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     })
 }
 
-/// The length of the colour or weight that a text begins with: `ESC [`, numbers, `m`. Text that is hidden or
-/// blinks (8 and 5) is none.
+/// The length of a colour or weight sequence at the beginning of a text: `ESC [`, numbers, `m`. Hidden and
+/// blinking text (8 and 5) do not count.
 fn colour(text: &str) -> usize {
     let Some((numbers, _)) = text.strip_prefix("\u{1b}[").and_then(|rest| rest.split_once('m')) else {
         return 0;
@@ -47,7 +47,7 @@ fn colour(text: &str) -> usize {
     if all { numbers.len() + 3 } else { 0 }
 }
 
-/// A text with everything that acts escaped, but for what `keep` says stays of the rest from there on.
+/// A text with control characters escaped. `keep` returns how many bytes of the rest are kept unchanged.
 fn escaped(text: &str, keep: impl Fn(&str) -> usize) -> Cow<'_, str> {
     if !text.contains(acts) {
         return Cow::Borrowed(text);

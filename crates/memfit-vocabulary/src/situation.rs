@@ -1,12 +1,12 @@
-//! When the search for a plan tries a lever: the known facts about a training and a GPU, and a
-//! lever's decision.
+//! Decides whether the search for a plan tries a lever: the facts about a training and a GPU, and the lever's
+//! decision.
 
 use crate::{Lever, Training, Value};
 
-/// Savings below 1/20 of the device peak are not worth a run.
+/// Reciprocal of the minimum share of the device peak that must be saved for a run.
 const MIN_SAVING_DIVISOR: u64 = 20;
 
-/// Facts from which a lever decides if it is worth a run.
+/// Facts by which a lever decides whether it is worth a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
     /// The training.
@@ -29,7 +29,7 @@ pub struct Situation<'a> {
     pub link: Option<f64>,
     /// `true` if the search tries `torch.compile`.
     pub compiles: bool,
-    /// Requested samples in one optimizer step; `None` for the script's own.
+    /// Requested samples in one optimizer step; `None` for the script's own number.
     pub global_batch: Option<u64>,
 }
 
@@ -56,7 +56,7 @@ impl<'a> Situation<'a> {
         bytes > 0 && bytes.saturating_mul(MIN_SAVING_DIVISOR) >= self.device_upper
     }
 
-    /// Returns `true` if the optimizer's state is large enough for a lever on it.
+    /// Returns `true` if the optimizer state is large enough for a lever that reduces it.
     pub(crate) const fn has_state(&self) -> bool {
         self.training.optimizes && self.is_worth(self.training.state)
     }
@@ -88,10 +88,10 @@ impl Sense {
 /// The part of the search in which a lever is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
-    /// Tried always, and first: it costs little.
+    /// Always tried, and first, since it costs little.
     Always,
-    /// Tried only if the script does not fit with those: it saves memory, but takes time or changes the
-    /// training.
+    /// Tried only if the script does not fit with those: it saves memory, but costs time or changes training
+    /// results.
     IfMemoryShort,
 }
 
@@ -102,34 +102,34 @@ pub struct Search {
     pub turn: Turn,
     /// Unique position among the levers of a turn; the lowest is tried first.
     pub place: u16,
-    /// Decides if it is worth a run.
+    /// Decides whether it is worth a run.
     pub sense: fn(&Situation<'_>) -> Sense,
     /// Levers that this one replaces.
     pub instead_of: &'static [Lever],
     /// Levers that are applied together with it.
     pub with: &'static [(Lever, Value)],
-    /// `true` if it has an effect only on compiled code.
+    /// `true` if it affects only compiled code.
     pub of_compiled: bool,
 }
 
 impl Search {
-    /// Creates the search entry of a lever that neither replaces other levers nor needs them.
+    /// Creates the search entry of a lever that neither replaces nor requires other levers.
     pub(crate) const fn new(turn: Turn, place: u16, sense: fn(&Situation<'_>) -> Sense) -> Self {
         Self { turn, place, sense, instead_of: &[], with: &[], of_compiled: false }
     }
 }
 
-/// Bytes on the device when a single sample did not fit.
+/// Device memory at the time when a single sample did not fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Parameters.
     pub parameters: u64,
-    /// Trained parameters; at the end of the backward pass, their gradients take the same size.
+    /// Trained parameters. At the end of the backward pass, their gradients have the same size.
     pub trained: u64,
     /// Optimizer state.
     pub states: u64,
     /// Activations and inputs of the sample at that time.
     pub sample: u64,
-    /// The requested bytes that could not be allocated.
+    /// Bytes of the failed request.
     pub missing: u64,
 }

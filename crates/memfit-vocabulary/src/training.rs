@@ -1,23 +1,23 @@
-//! The facts of a training: what was measured of a script while it trained.
+//! Facts about a training, measured while the script trained.
 
 use crate::{Framework, Label, Lever};
 
 /// Facts of a training.
 #[derive(Clone, Debug, Default, PartialEq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 pub struct Training {
-    /// Samples in the largest of the batches; 0 where nothing from outside can set how many there are.
+    /// Samples in the largest batch; 0 if the number cannot be set from outside.
     pub batch: u64,
-    /// The script's own names for that number, where it has no loader of torch's.
+    /// The script's variables with that number, if it does not use a DataLoader.
     pub names: Vec<String>,
-    /// Names that the script gives to the models that train beside the first one; names of their
-    /// modules begin with them.
+    /// The script's variables for the models that train in addition to the first one; names of their modules
+    /// begin with them.
     pub models: Vec<String>,
-    /// The loader's batches in one optimizer step of the script's own.
+    /// The loader's batches in one optimizer step of the unchanged script.
     pub own_accumulation: u64,
-    /// `true` if a sample's result depends on others in its batch.
+    /// `true` if a sample's result depends on other samples in its batch.
     pub couples_samples: bool,
-    /// Evidence about dividing its batch.
+    /// Evidence about splitting its batch.
     pub parts: Parts,
     /// `true` if there are convolutions.
     pub convolves: bool,
@@ -25,9 +25,9 @@ pub struct Training {
     pub classes: u64,
     /// `true` if the attention matrix is materialised.
     pub explicit_attention: bool,
-    /// `true` if several optimizers step in turn within a batch, each after a backward pass of its own.
+    /// `true` if several optimizers step in turn within a batch, each after its own backward pass.
     pub alternates: bool,
-    /// The most backwards from one step of an optimizer to its next.
+    /// Maximum backward passes between two steps of an optimizer.
     pub backwards: u64,
     /// `true` if the loss ignores some labels.
     pub ignores: bool,
@@ -41,9 +41,9 @@ pub struct Training {
     pub half: bool,
     /// `true` if it is one of several DDP replicas.
     pub replicated: bool,
-    /// Bytes of what the optimizers keep.
+    /// Bytes of the optimizer state.
     pub state: u64,
-    /// Bytes of the parameters that they update.
+    /// Bytes of the trained parameters.
     pub trained: u64,
     /// `true` if there is an optimizer.
     pub optimizes: bool,
@@ -53,9 +53,9 @@ pub struct Training {
     pub foreach: bool,
     /// `true` if gradients are clipped by their norm over all parameters.
     pub clips: bool,
-    /// The library whose loop trains; nothing where the script's own does.
+    /// The library whose loop trains; `None` for the script's own loop.
     pub framework: Option<Framework>,
-    /// Sizes of items of the data set, where they differ.
+    /// Sizes of items of the data set, if they differ.
     pub lengths: Vec<u64>,
     /// Bytes of the model's parameters, trained or not.
     pub parameters: u64,
@@ -63,37 +63,37 @@ pub struct Training {
     pub linears: u64,
     /// `true` if it starts from pretrained weights.
     pub pretrained: bool,
-    /// Bytes of the cache of a language model that generates.
+    /// Bytes of the KV cache of a language model that generates.
     pub cached: u64,
     /// Tokens in it.
     pub tokens: u64,
-    /// Height and width of the largest pictures that a loader gave.
+    /// Height and width of the largest images from a loader.
     pub pictures: (u64, u64),
-    /// Length of the longest sequence of tokens that a loader gave.
+    /// Length of the longest token sequence from a loader.
     pub sequence: u64,
     /// Processes that train together.
     pub processes: u64,
-    /// Its repeated blocks.
+    /// Repeated blocks.
     pub blocks: Vec<Measured>,
-    /// Measurements of its data loading; `None` where that was not possible.
+    /// Measurements of its data loading; `None` if they were not possible.
     pub loading: Option<Loading>,
 }
 
 impl Training {
-    /// Reason why a divided batch is not known to train as the whole one; `None` if it is known, and if no
-    /// training batch is divided.
+    /// Reason why splitting a batch could change training results; `None` if it was verified, or if no
+    /// training batch is split.
     pub fn unverified(&self) -> Option<String> {
         let why = self.parts.doubt().filter(|_| self.optimizes && !self.couples_samples)?;
         Some(format!("not verified, because {why}: `memfit.Step` checks it on the first batch"))
     }
 
-    /// The label of dividing this training's batch.
+    /// The label of splitting this training's batch.
     pub fn label_of_dividing(&self) -> Label {
         if !self.optimizes {
-            // Nothing is accumulated where nothing is trained.
+            // Inference accumulates nothing.
             Label::Exact
         } else if self.couples_samples || self.parts != Parts::TrainAsWhole {
-            // What is not shown counts as another training.
+            // Without verification, splitting counts as changing training results.
             Label::ChangesTraining
         } else {
             Lever::MicroBatch.label()
@@ -104,9 +104,9 @@ impl Training {
 /// Result of tracing the script's own step from its batch to its loss.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Parts {
-    /// The loss is a mean in which each sample counts the same, and no sample's numbers reach another's.
+    /// The loss is a mean with equal weights for all samples, and no sample influences another.
     TrainAsWhole,
-    /// Not shown, with the reason.
+    /// Not verified, with the reason.
     Unverified(String),
     /// There was no such step.
     #[default]
@@ -114,7 +114,7 @@ pub enum Parts {
 }
 
 impl Parts {
-    /// Why parts of a batch are not known to train as the whole; nothing where they are.
+    /// Reason why splitting was not verified; `None` if it was.
     pub fn doubt(&self) -> Option<&str> {
         match self {
             Self::TrainAsWhole => None,
@@ -131,7 +131,7 @@ pub struct Loading {
     pub workers: u64,
     /// `true` if batches are pinned.
     pub pinned: bool,
-    /// Nanoseconds that making an item takes on this machine.
+    /// Nanoseconds per item on this machine.
     pub item_ns: u64,
     /// Bytes of an item.
     pub item_bytes: u64,
@@ -139,14 +139,14 @@ pub struct Loading {
     pub items: u64,
 }
 
-/// A repeated block as it was measured.
+/// Measurements of a repeated block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Bytes that its forward leaves.
+    /// Bytes that its forward pass keeps.
     pub kept: u64,
-    /// Nanoseconds of its forward.
+    /// Nanoseconds of its forward pass.
     pub busy_ns: u64,
     /// Bytes of its output.
     pub output: u64,

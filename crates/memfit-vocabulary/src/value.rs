@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Value {
-    /// It is on, or expressly off.
+    /// On, or explicitly off.
     Switch(bool),
     /// A number.
     Count(u64),
@@ -36,23 +36,23 @@ impl fmt::Display for Value {
 }
 
 impl Value {
-    /// The modules that it names.
+    /// The module names; empty for other values.
     pub fn names(&self) -> &[String] {
         if let Self::Names(names) = self { names } else { &[] }
     }
 
-    /// The number; 0 where it is none.
+    /// The number; 0 for other values.
     pub const fn count(&self) -> u64 {
         if let Self::Count(count) = self { *count } else { 0 }
     }
 }
 
-/// A number of things: `1 block`, `2 blocks`.
+/// A count with its noun: `1 block`, `2 blocks`.
 pub fn counted(count: u64, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Names in few words: what differs by a number alone is told as a range.
+/// Names in short form: names that differ only in a number become a range.
 pub fn in_short(names: &[String]) -> String {
     let mut parts: Vec<(String, Vec<u64>)> = Vec::new();
     for name in names {
@@ -67,15 +67,15 @@ pub fn in_short(names: &[String]) -> String {
             (None, _) => parts.push((stem, Vec::new())),
         }
     }
-    let told = parts.into_iter().map(|(stem, numbers)| match numbers.as_slice() {
+    let ranges = parts.into_iter().map(|(stem, numbers)| match numbers.as_slice() {
         [] => stem,
         [one] => stem.replace('#', &one.to_string()),
         [first, .., last] => stem.replace('#', &format!("{first}-{last}")),
     });
-    told.collect::<Vec<_>>().join(", ")
+    ranges.collect::<Vec<_>>().join(", ")
 }
 
-/// A name with its last number replaced by a mark, and the number.
+/// A name with its last number replaced by a placeholder, and the number.
 fn split_number(name: &str) -> (String, Option<u64>) {
     let parts: Vec<&str> = name.split('.').collect();
     let at =
@@ -96,9 +96,9 @@ mod tests {
 
     #[test]
     fn rows_of_modules_are_told_as_ranges() {
-        let check = |names: &[&str], told: &str| {
+        let check = |names: &[&str], ranges: &str| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            assert_eq!(in_short(&names), told);
+            assert_eq!(in_short(&names), ranges);
         };
         check(&[], "");
         check(&["head"], "head");

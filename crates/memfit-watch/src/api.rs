@@ -1,9 +1,9 @@
 //! The C interface for the probe (through ctypes) and for a virtual device (through dlsym).
 //!
-//! Each function does nothing in a process that belongs to no run. None of them can panic across the
+//! Each function does nothing in a process that does not belong to a run. None of them can panic across the
 //! boundary: the code that they call neither indexes out of bounds nor unwraps.
 
-#![allow(unsafe_code, reason = "functions of PyTorch's are interposed")]
+#![allow(unsafe_code, reason = "functions of PyTorch are interposed")]
 
 use std::slice;
 
@@ -52,7 +52,7 @@ pub extern "C" fn memfit_watch_module(module: u32) {
     }
 }
 
-/// Returns the innermost module that this thread works for; 0 for none.
+/// Returns the innermost module whose call or backward node runs on this thread; 0 for none.
 #[unsafe(no_mangle)]
 pub extern "C" fn memfit_watch_current_module() -> u32 {
     Watch::get().map_or(0, Watch::module)
@@ -70,9 +70,9 @@ pub extern "C" fn memfit_watch_current_phase() -> u8 {
     Watch::get().map_or(0, Watch::current_phase)
 }
 
-/// Reports that a device's own allocator, which PyTorch uses instead of its caching one
-/// (`backend:cudaMallocAsync`), handed out a block, or took one back if `bytes` is negative. Ignored once
-/// PyTorch's own allocator has reported, which knows better.
+/// Reports a block that the device's own allocator handed out, or took back if `bytes` is negative. PyTorch
+/// uses that allocator instead of its caching one with `backend:cudaMallocAsync`. Ignored once PyTorch's own
+/// allocator has reported, since its reports are more precise.
 #[unsafe(no_mangle)]
 pub extern "C" fn memfit_watch_block(device: u32, address: u64, bytes: i64, allocated: u64, reserved: u64) {
     if let (Some(watch), Ok(device)) = (Watch::get(), u8::try_from(device)) {

@@ -1,13 +1,13 @@
 //! Shutdown of an interpreter that other threads still use.
 //!
-//! If a script's last act is a backward pass, an autograd thread may still hold Python objects after the main
-//! thread has begun to shut the interpreter down. When such a thread then acquires the interpreter's lock,
-//! every CPython before 3.14 ends it with `pthread_exit`. That unwinds its stack, and a function of PyTorch's
-//! that must not be unwound ends the whole process: "terminate called without an active exception", in a few
-//! runs of a hundred, with a GPU or with a virtual one. Since 3.14, CPython lets such a thread sleep instead
-//! (github.com/python/cpython/issues/87135), and so does this.
+//! If a script's last action is a backward pass, an autograd thread may still hold Python objects after the
+//! main thread has begun to shut the interpreter down. When such a thread then acquires the interpreter's
+//! lock, every CPython before 3.14 ends it with `pthread_exit`. That unwinds its stack, and a function of
+//! PyTorch that must not be unwound ends the whole process: "terminate called without an active exception",
+//! in a few runs of a hundred, on real and virtual GPUs alike. Since 3.14, CPython lets such a thread sleep
+//! instead (github.com/python/cpython/issues/87135); this module does the same for earlier releases.
 
-#![allow(unsafe_code, reason = "functions of PyTorch's are interposed")]
+#![allow(unsafe_code, reason = "functions of PyTorch are interposed")]
 
 use std::{
     ffi::{CStr, c_int, c_void},
@@ -25,7 +25,7 @@ const FINALIZING: [&CStr; 2] = [c"Py_IsFinalizing", c"_Py_IsFinalizing"];
 pub unsafe extern "C-unwind" fn pthread_exit(value: *mut c_void) -> ! {
     if is_finalizing() && !is_main_thread() {
         loop {
-            // SAFETY: waits for a signal, and accesses nothing.
+            // SAFETY: waits for a signal, and accesses no memory.
             unsafe { libc::pause() };
         }
     }
@@ -63,8 +63,8 @@ fn is_finalizing() -> bool {
 
 /// Returns `true` on the main thread, which shuts the interpreter down and may exit.
 fn is_main_thread() -> bool {
-    // The C library has `gettid` since glibc 2.30 only, and the wheel loads with 2.17.
-    // SAFETY: neither call takes or changes anything.
+    // The C library has `gettid` since glibc 2.30 only, and the wheel loads with 2.17. SAFETY: neither call
+    // has arguments or changes any state.
     unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) }
 }
 
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     extern "C-unwind" fn leaves(value: *mut c_void) -> *mut c_void {
-        // SAFETY: ends this thread, which holds nothing.
+        // SAFETY: ends this thread, which holds no locks or borrows.
         unsafe { pthread_exit(value) }
     }
 

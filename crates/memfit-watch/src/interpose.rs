@@ -3,7 +3,7 @@
 //! `c10/core/Allocator.h` declares them; their mangled names have never changed (2.6 to 2.15 at least). The
 //! caching allocator calls them with its device's lock held, so the order of the log is the order of events.
 
-#![allow(unsafe_code, reason = "functions of PyTorch's are interposed")]
+#![allow(unsafe_code, reason = "functions of PyTorch are interposed")]
 
 use std::{
     ffi::{CStr, c_void},

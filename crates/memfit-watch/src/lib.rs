@@ -1,7 +1,7 @@
 //! The watcher in a process: logs every block that PyTorch's caching allocator hands out or takes back, with
-//! its purpose.
+//! its category.
 //!
-//! Loaded in front of PyTorch, on a virtual or a real device, it interposes two functions of libc10 that the
+//! Loaded before PyTorch, on a virtual or a real device, it interposes two functions of libc10 that the
 //! allocator calls on each of its events ([`interpose`]), logs them with the phase and the module that the
 //! probe last set on that thread ([`labels`]), and passes the call on. The probe and a virtual device use a
 //! small C interface ([`api`]).

@@ -1,8 +1,8 @@
 //! Start of a process: makes sure that `PYTHONPATH`, which scripts may replace, leads to the probe.
 //!
-//! `PYTHONPATH=. python train.py` in a shell script, or `env` in the command, would leave the probe out, and
-//! a run without it neither knows its steps nor ends after them. So the probe's folder is put back in front
-//! before the interpreter reads the variable.
+//! `PYTHONPATH=. python train.py` in a shell script, or `env` in the command, would remove the probe from the
+//! path, and a run without it neither knows its steps nor ends after them. So the probe's folder is prepended
+//! again before the interpreter reads the variable.
 
 #![allow(unsafe_code, reason = "runs before the program's own code, by the linker's table")]
 

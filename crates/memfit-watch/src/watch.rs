@@ -1,6 +1,6 @@
 //! State of the watcher: one log, the current phase and step, and each device's counters.
 
-#![allow(unsafe_code, reason = "functions of PyTorch's are interposed")]
+#![allow(unsafe_code, reason = "functions of PyTorch are interposed")]
 
 use std::{
     process, ptr,
@@ -274,7 +274,7 @@ impl Watch {
     /// Records a change of a device's segment, after its allocation with this number.
     pub fn segment(&self, device: u8, number: u64, segment: &Segment) {
         let Segment { address, bytes, stream, time_us, stack, change } = *segment;
-        // A change that this build does not know means nothing to a reader either.
+        // A change that this build does not know is unknown to readers, too.
         let Some(change) = SegmentChange::from_code(change) else { return };
         self.log.push(&Event::Segment { device, change, number, address, bytes, stack, stream, time_us });
     }

@@ -10,8 +10,8 @@ use memfit_channel::{
     events::{self, Event},
 };
 
-/// libc10's two functions, with a count of their calls; and the program that opens the library as Python
-/// does, in a scope of its own, and reports as PyTorch's allocator does.
+/// libc10's two functions, with a count of their calls; and a program that opens the library like Python, in
+/// a separate scope, and reports like PyTorch's allocator.
 const LIBRARY: &str = r"
 #include <stdint.h>
 #include <stddef.h>
@@ -130,7 +130,7 @@ fn reports_are_logged_and_passed_on() {
     let pids = stage.run_dir().event_pids().unwrap();
     let (log, problems) = events::read(&stage.run_dir().events(pids[0])).unwrap();
     assert_eq!((pids.len(), problems.len()), (1, 0));
-    let told: Vec<_> = log
+    let logged_blocks: Vec<_> = log
         .events
         .iter()
         .map(|event| match *event {
@@ -145,7 +145,7 @@ fn reports_are_logged_and_passed_on() {
         })
         .collect();
     let expected = [("alloc", 2, 0x1000, 512, 512), ("free", 2, 0x1000, 512, 0), ("oom", 2, 0, 1 << 30, 0)];
-    assert_eq!(told, expected, "what the CPU's allocator reports is not logged");
+    assert_eq!(logged_blocks, expected, "what the CPU's allocator reports is not logged");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-"""Runs the command `memfit` in a process of its own, once, for its text and its JSON."""
+"""Runs the command `memfit` once, in a separate process, and returns its text and its JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ START = "import sys; sys.path[0] = sys.argv.pop(1); from memfit._cli import main
 
 @dataclass(frozen=True)
 class Reply:
-    """What a command answered."""
+    """Answer of a command."""
 
     status: int
     text: str
@@ -150,7 +150,7 @@ def _read_errors(lines: Sequence[str]) -> tuple[str, str | None]:
     hints = [line.removeprefix("hint:").strip() for line in lines if line.startswith("hint:")]
     said = [line.rstrip() for line in lines if not line.startswith("hint:")]
     message = "\n".join(said).removeprefix("error:").strip()
-    # What follows about the command line is of no use to a caller of a function.
+    # The rest of the message is about the command line, which does not help the caller of a function.
     for remark in ("\n\nUsage:", "\n\nFor more information"):
         message = message.partition(remark)[0]
     return message, "; ".join(hints) or None

@@ -89,7 +89,7 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return lambda value: {name: inner(item) for name, item in value.items()}
     if origin in (types.UnionType, typing.Union):
         readers = {list if typing.get_origin(one) is tuple else one: _reader(one) for one in arguments}
-        # A list, one shape, or a plain value: what is there tells which.
+        # A list, one shape, or a plain value: the JSON value shows which.
         shapes = [read for one, read in readers.items() if dataclasses.is_dataclass(one)]
 
         def read(value: Any) -> Any:

@@ -55,7 +55,7 @@ class Markup(str):
 
 
 def text(value: object) -> str:
-    """Return a value as HTML; strings are escaped, whoever wrote them."""
+    """Return a value as HTML; all strings are escaped."""
     return value if isinstance(value, Markup) else escape(str(value))
 
 
@@ -84,7 +84,7 @@ def code(value: object) -> Markup:
 
 
 def prose(value: str) -> Markup:
-    """Return a sentence; what is between backticks becomes code."""
+    """Return a sentence; text between backticks becomes code."""
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", text(value)))
 
 
@@ -107,7 +107,7 @@ def share(part: int, whole: int) -> str:
 
 
 def bar(parts: Mapping[str, int], whole: int) -> str:
-    """Return sizes side by side, in the colours of their names; what is left of the whole is empty."""
+    """Return sizes side by side, in the colours of their names; the rest of the whole is empty."""
     whole = max(whole, sum(parts.values()), 1)
     pieces = "".join(
         f'<i style="width:{100 * size / whole:.3f}%;background:var(--{text(colour(name))})" '

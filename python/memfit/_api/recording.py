@@ -53,10 +53,10 @@ class Recorder:
             )
         if not os.path.isdir(os.path.dirname(self.path)):
             raise MemfitError(f"the folder of `{self.path}` does not exist")
-        # Asked before, PyTorch crashes.
+        # PyTorch crashes if the memory history is queried before this.
         torch.cuda.init()
         memory = torch.cuda.memory
-        # The history that `memfit run` has of its own gives way.
+        # The history recorded by `memfit run` itself is replaced.
         self._was_on = bool(torch._C._cuda_isHistoryEnabled()) and "MEMFIT_RUN_DIR" not in os.environ
         if self._was_on:
             self._before = [trace[-1] if trace else None for trace in memory._snapshot()["device_traces"]]
@@ -75,7 +75,7 @@ class Recorder:
         except Exception as problem:
             if error is None:
                 raise
-            # The error that leaves the block says more.
+            # The error that leaves the block is more informative, so this is only a warning.
             warnings.warn(f"memfit could not write `{self.path}`: {problem}", stacklevel=2)
 
     def explain(self, **options: Any) -> ExplainReport:

@@ -1,4 +1,4 @@
-"""What every result can do, and what each verb's result is asked."""
+"""Base class of all results, and the properties of each verb's result."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Report:
 
 
 class RunQuestions(Report):
-    """What a run is asked."""
+    """Properties of a run's result."""
 
     if TYPE_CHECKING:
         from ..results.run import Coverage, DeviceInfo, Oom, Peak, Verdict
@@ -87,11 +87,11 @@ class RunQuestions(Report):
 
     @property
     def fits(self) -> bool | None:
-        """True if it fits, False if memory runs out, None if that cannot be told."""
+        """True if it fits, False if memory runs out, None if unknown."""
         return {"fits": True, "oom": False}.get(self.verdict)
 
     def __bool__(self) -> bool:
-        """Return True only if it fits: not if memory runs out, and not if that cannot be told."""
+        """Return True only if it fits: not if memory runs out, and not if the verdict is unknown."""
         return self.fits is True
 
     @functools.cached_property
@@ -101,7 +101,7 @@ class RunQuestions(Report):
 
     @property
     def ran(self) -> str:
-        """What the verdict holds for, such as `3 steps` or `1 forward pass`."""
+        """The steps that the verdict covers, such as `3 steps` or `1 forward pass`."""
         word = "forward pass" if self.coverage.forward_only else "step"
         ending = "" if self.steps == 1 else "es" if self.coverage.forward_only else "s"
         return f"{self.steps} {word}{ending}"
@@ -118,7 +118,7 @@ class RunQuestions(Report):
 
 
 class PlanQuestions(Report):
-    """What a plan is asked."""
+    """Properties of a plan's result."""
 
     if TYPE_CHECKING:
         from ..results.plan import PlanRun, PlanVerdict
@@ -144,7 +144,7 @@ class PlanQuestions(Report):
 
 
 class ExplainQuestions(Report):
-    """What an explanation is asked."""
+    """Properties of an explanation."""
 
     if TYPE_CHECKING:
         from ..results.explain import ExplainPeak
@@ -165,7 +165,7 @@ class ExplainQuestions(Report):
 
 
 class CheckQuestions(Report):
-    """What a check is asked."""
+    """Properties of a check's result."""
 
     if TYPE_CHECKING:
         findings: tuple[CheckFinding, ...]
@@ -181,7 +181,7 @@ class CheckQuestions(Report):
 
 
 class CardsQuestions(Report):
-    """What a comparison of cards is asked."""
+    """Properties of a comparison of GPUs."""
 
     if TYPE_CHECKING:
         rows: tuple[CardRow, ...]

@@ -1,4 +1,4 @@
-"""The verbs of the command as functions. Their keywords are its options."""
+"""The verbs of the command as functions. Their keyword arguments are the verbs' options."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def run(
     `command` is a list such as `["python", "train.py"]`, or a text. The keywords are the options of
     `memfit run`; `cwd` and `env` are the folder and further environment variables of the command.
 
-    Out of memory is a result, and so is the verdict `unknown`. If the script fails by itself, `ScriptError`
-    is raised; if the question was wrong, `CommandError`.
+    Running out of memory is a result, and so is the verdict `unknown`. Raises `ScriptError` if the script
+    fails by itself, and `CommandError` for wrong usage.
     """
     arguments = options(
         gpu=gpu,
@@ -258,13 +258,13 @@ def _of_script(
     env: Mapping[str, str] | None,
     progress: bool,
 ) -> R:
-    """Ask a verb about a training command."""
+    """Run a verb on a training command, and return its report."""
     reply = ask(verb, [*arguments, "--", *words(command)], cwd=cwd, env=env, progress=progress)
     return result(kind, reply, cwd)
 
 
 def result(kind: type[R], reply: Reply, folder: Path | None = None) -> R:
-    """Return the report of a reply, or raise if the question was not answered."""
+    """Return the report of a reply, or raise if it has no answer."""
     report: Any = None
     if reply.document is not None:
         where = os.path.abspath(os.fspath(folder)) if folder is not None else os.getcwd()

@@ -71,7 +71,7 @@ class _Share(CustomGraphPass):
 
 
 def _draws(node: torch.fx.Node) -> bool:
-    """Return `True` if an operation gives another result each time."""
+    """Return `True` if an operation draws random numbers."""
     operation = node.target
     if not isinstance(operation, torch._ops.OpOverload):
         return False

@@ -21,7 +21,7 @@ from .wrapping import together
 
 @lever("prune-channels", Stage.MODEL, 4)
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Remove the channels with the smallest norms: `value` is how many of a hundred."""
+    """Remove the channels with the smallest norms: `value` is a percentage."""
     share = percentage(value, name)
     try:
         import torch_pruning

@@ -1,7 +1,7 @@
 """`fewer-blocks`: some of the repeated blocks are removed.
 
-Only blocks whose parameters have the same shapes as their neighbour's are removed: what such a block returns
-has the shape of what it was given.
+Only blocks whose parameters have the same shapes as their neighbour's are removed: the output of
+such a block has the shape of its input.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .wrapping import together
 
 @lever("fewer-blocks", Stage.MODEL, 2)
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Keep evenly spaced blocks of each row: `value` is how many of a hundred, the first always."""
+    """Keep evenly spaced blocks of each sequence: `value` is the percentage; the first block always stays."""
     share = percentage(value, name)
     parents: dict[str, list[str]] = {}
     for path in blocks(target.model):
@@ -53,7 +53,7 @@ def _dropped(container: nn.Module, among: set[str], share: int) -> set[str]:
 
 
 def _shape(name: str, block: nn.Module | None, among: set[str]) -> Any:
-    """Return what two blocks have in common if one of them can be removed."""
+    """Return the properties that two blocks must share for one of them to be removable."""
     if block is None or name not in among:
         return name
     return type(block), tuple((path, each.shape) for path, each in block.named_parameters())

@@ -58,7 +58,7 @@ def peft_qlora(target: Target, value: Any, name: str) -> Undo:
     weights = [layer.weight for layer in layers.values()]
     undone = [replace(target.model, instead)]
     model = target.model
-    # What peft asks a transformers model, to choose its adapters.
+    # Attributes of a transformers model by which peft chooses its adapters.
     model.is_loaded_in_4bit = True
     try:
         packed_layers = {path: model.get_submodule(path) for path in layers}
@@ -94,7 +94,7 @@ def torchao_qlora(target: Target, value: Any, name: str) -> Undo:
     except BaseException:
         together(undone)()
         raise
-    # What could undo it would keep the original weights in memory.
+    # An undo would have to keep the original weights in memory.
     return together(undone) if target.undoes else lambda: None
 
 
@@ -125,9 +125,9 @@ def _inject(
     in_place_of: list[nn.Parameter] | None = None,
     **options: Any,
 ) -> Undo:
-    """Put adapters on layers, and train them and what `stays` instead of all else.
+    """Add adapters to layers, and train only these and the parameters in `stays`.
 
-    `in_place_of` are the layers' original weights, if optimizers have others than the layers have now.
+    `in_place_of` are the layers' original weights, if the optimizers have those and the layers have others.
     """
     with needs(name, "peft"):
         import peft

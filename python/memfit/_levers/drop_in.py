@@ -26,7 +26,7 @@ _NETWORK, _TIMM = "memfit_network", "timm/"
 def apply(target: Target, value: Any, name: str) -> Undo:
     """Replace the network: `value` is the name of a classifier in torchvision, or in timm after `timm/`.
 
-    Weights begin random.
+    The weights start random.
     """
     several = models(target.model)
     if len(several) > 1:

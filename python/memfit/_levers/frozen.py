@@ -57,7 +57,7 @@ def _chosen(model: nn.Module, value: Any, name: str) -> Iterator[nn.Parameter]:
     """Yield the parameters that are trained.
 
     Biases, norms and blocks are trained with the layers behind the repeated blocks, such as a new classifier,
-    as beside LoRA adapters.
+    as with LoRA adapters.
     """
     if value == "head":
         for each in models(model):
@@ -82,7 +82,7 @@ def _chosen(model: nn.Module, value: Any, name: str) -> Iterator[nn.Parameter]:
 
 
 def head(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of the last layer with a matrix or filters, and of what follows it."""
+    """Return the parameters of the last layer with a matrix or filters, and of the layers after it."""
     order = [module for module in model.modules() if any(True for _ in module.parameters(recurse=False))]
     last = max((place for place, module in enumerate(order) if _is_layer(module)), default=len(order))
     return [each for module in order[last:] for each in module.parameters(recurse=False)]

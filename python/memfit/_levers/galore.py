@@ -2,7 +2,7 @@
 repeated blocks are projected to a low rank, in which AdamW keeps its moments; all weights are trained.
 
 Every 200 steps the projections are computed from a singular value decomposition of each gradient, which takes
-time, and memory beside the gradient.
+time, and memory in addition to the gradient.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _one(optimizer: torch.optim.Optimizer, low: set[nn.Parameter], rank: int, ga
         raise CannotApply(name, "GaLore has neither `amsgrad` nor `maximize`")
     if taken_over(optimizer) is not None:
         raise CannotApply(name, "another lever (such as `pure-bf16`) runs this optimizer's updates")
-    # Only its step is used: an optimizer that is made in full would be one of the script's.
+    # Only its step is used: a completely constructed optimizer would be taken for one of the script's.
     inner = object.__new__(galore)
     inner.maximize, update = False, plain_step(galore)
 

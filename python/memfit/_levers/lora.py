@@ -110,7 +110,7 @@ def behind(model: nn.Module, layers: dict[str, Any]) -> Iterator[nn.Parameter]:
 def _one(path: str, layer: Any, rank: int, scale: float, name: str) -> Undo:
     place = layer.weight.device
     kind = layer.weight.dtype if layer.weight.is_floating_point() else torch.float32
-    # A generator of its own, so that the script's random numbers are unaffected.
+    # A separate generator, so that the script's random numbers are unaffected.
     seed = int.from_bytes(hashlib.sha256(path.encode()).digest()[:4], "little")
     inputs, outputs = sides(layer)
     numbers = torch.rand(rank, inputs, generator=torch.Generator().manual_seed(seed))

@@ -1,6 +1,6 @@
 """`prune-masks`: the smallest weights are masked with zeros by `torch.nn.utils.prune`.
 
-The weights keep their size, a mask of the same size is stored beside each, and their product is computed in
+The weights keep their size, a mask of the same size is stored for each, and their product is computed in
 every forward pass. Memory grows.
 """
 
@@ -22,7 +22,7 @@ _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @lever("prune-masks", Stage.MODEL, 54)
 def apply(target: Target, value: Any, name: str) -> Undo:
-    """Mask the smallest weights of each layer: `value` is how many of a hundred."""
+    """Mask the smallest weights of each layer: `value` is a percentage."""
     share = percentage(value, name)
     uses = Counter(id(each) for module in target.model.modules() for each in module._parameters.values())
     layers = [

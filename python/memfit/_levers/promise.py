@@ -24,7 +24,7 @@ _READ_AFTER_STEP = (
 
 @dataclass(frozen=True)
 class Deferred:
-    """How to compute the logits of a placeholder."""
+    """The computation of a placeholder's logits."""
 
     forward: Callable[..., torch.Tensor]
     hidden: torch.Tensor

@@ -27,7 +27,7 @@ def unshared(model: nn.Module, kind: type[Layer]) -> dict[str, Layer]:
 
 
 def layers_of(model: nn.Module, kind: type[Layer]) -> list[Layer]:
-    """Return those of these layers that are inside of the model, where others can take their place."""
+    """Return the layers of this class inside the model, where they can be replaced."""
     return [layer for path, layer in unshared(model, kind).items() if path]
 
 

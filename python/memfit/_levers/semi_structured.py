@@ -18,7 +18,7 @@ from .torchao_weights import drop_from
 from .transposed import as_linear
 from .wrapping import together
 
-# The smallest sides of a 16-bit matrix, and what they are multiples of.
+# Minimum numbers of rows and columns of a 16-bit matrix, which must also be multiples of these.
 ROWS, COLUMNS = 32, 64
 
 

@@ -46,7 +46,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _cut(value: Any, length: int, most: int) -> Any:
-    """Cut what has a row for each token: ids, labels, masks, and masks of all pairs."""
+    """Cut the tensors that have a row for each token: ids, labels, masks, and masks of all pairs."""
     if isinstance(value, torch.Tensor):
         sides = tuple(
             slice(most) if place and side == length else slice(None) for place, side in enumerate(value.shape)

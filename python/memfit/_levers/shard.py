@@ -8,7 +8,7 @@ from typing import Any
 from .registry import Stage, lever
 from .target import CannotApply, Target, Undo, modules
 
-# Beside an interpreter without memfit, both packages have names of their own.
+# In an interpreter without memfit, both packages have other names.
 _PARALLEL = "memfit_parallel" if __name__.startswith("memfit_levers") else "memfit._parallel"
 
 

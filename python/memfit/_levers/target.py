@@ -210,9 +210,9 @@ def table(value: Any, first: str) -> dict[str, Any]:
 
 
 def percentage(value: Any, lever: str) -> int:
-    """Read a number of hundredths, more than none and fewer than all."""
+    """Read a percentage above 0 and below 100."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 100:
-        raise CannotApply(lever, f"the value is between 1 and 99 hundredths, got {value!r}")
+        raise CannotApply(lever, f"the value is a percentage between 1 and 99, got {value!r}")
     return value
 
 

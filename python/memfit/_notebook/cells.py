@@ -13,7 +13,7 @@ from dataclasses import dataclass
 BODY_MAGICS = ("capture", "memit", "prun", "time", "timeit")
 VERBS = tuple(f"memfit.{verb}" for verb in ("cards", "check", "explain", "fits", "plan", "record", "run"))
 CELL_MAGIC = re.compile(r"\A\s*%%(\w+)([^\n]*)\n?")
-#: The first line of a cell that is never run along.
+#: Comment at the start of a cell that is left out of runs.
 SKIP = re.compile(r"\A\s*#\s*memfit:\s*skip\b")
 
 

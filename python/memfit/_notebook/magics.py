@@ -153,7 +153,7 @@ class Extension:
         sys.stdout.flush()
 
     def _clear(self, all_of_it: bool) -> None:
-        """Take the progress away; a cell magic's cell has printed nothing else."""
+        """Remove the progress. `all_of_it` clears the whole output of a cell that printed nothing else."""
         if not self._told:
             return
         if all_of_it:

@@ -1,4 +1,4 @@
-"""Runs cells of a notebook under a verb of the command, as one script in a process of its own."""
+"""Runs cells of a notebook under a verb of the command, as one script in a separate process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .cells import Cell, Source
 
 RUNNER = Path(__file__).resolve().parents[1] / "_runner" / "cells.py"
 KINDS: dict[str, type[Report]] = {"run": RunReport, "plan": PlanReport, "cards": CardsReport}
-#: What a notebook does for itself; nobody misses it in a run.
+#: Magics that only concern the notebook; a run omits them without reporting it.
 OF_NOTEBOOKS = ("%load_ext", "%matplotlib", "%pip", "%conda", "!pip", "%autoreload", "%config", "%memfit")
 FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line \d+.*\n(?:    .*\n|  \[Previous line.*\n)*', re.M)
 
@@ -69,7 +69,7 @@ def _write(sources: Sequence[Source], results: Mapping[str, Report], folder: Pat
 
 
 def _read(verb: str, reply: Reply, folder: str, own_recording: bool) -> Report:
-    """Return the report with cells in the place of the files that they were in."""
+    """Return the report with cells named in place of the files that they were written to."""
     outline = None
     if reply.document is not None:
         document = json.loads(json.dumps(reply.document).replace(f"{folder}/", ""))
@@ -93,7 +93,7 @@ def _read(verb: str, reply: Reply, folder: str, own_recording: bool) -> Report:
 
 
 def _named(text: str, folder: str) -> str:
-    """Name cells in the place of their files, and leave out what runs them."""
+    """Name cells in place of their files, and remove the frames of the runner."""
     kept = [line for line in text.splitlines(keepends=True) if f"at {RUNNER}:" not in line]
     return "".join(kept).replace(f"{folder}/", "")
 

@@ -18,7 +18,7 @@ from .mesh import build_mesh, data_mesh
 from .vocabulary import divide_outer, find_outer
 from .world import check_world, start
 
-# Beside an interpreter without memfit, the levers have a name of their own.
+# In an interpreter without memfit, the package of levers has another name.
 _LEVERS = "memfit_levers" if __name__.startswith("memfit_parallel") else "memfit._levers"
 
 # Layers with fewer bytes are gathered with the root module.
@@ -173,7 +173,7 @@ def _shard(model: nn.Module, parallel: Parallel, mesh: Any, names: list[str] | N
     inside = {id(each) for name in chosen for each in known[name].modules()}
     for each in _of_other_types(model, inside):
         fully_shard(each, reshard_after_forward=reshard, **settings)
-    # PyTorch keeps the root's own parameters, which the backward pass needs first, unless told otherwise.
+    # PyTorch keeps the root's own parameters, which the backward pass needs first, unless this is disabled.
     fully_shard(model, reshard_after_forward=None if reshard else False, **settings)
 
 

@@ -1,4 +1,4 @@
-"""A store of its own for each attempt of a training that torchrun restarts.
+"""A separate store for each attempt of a training that torchrun restarts.
 
 torchrun's agent keeps one store for all attempts (`TORCHELASTIC_USE_AGENT_STORE`). Backends write their
 addresses to it under the same names in each attempt, so a restarted rank may read those of dead processes,
@@ -19,7 +19,7 @@ import torch.distributed as dist
 from .degrees import ParallelError
 
 _TIMEOUT = timedelta(minutes=5)
-# Seconds between two looks at the store.
+# Seconds between two polls of the store.
 _PAUSE = 0.05
 
 
@@ -37,10 +37,11 @@ def own_store() -> dist.Store:
 
 
 def agree(store: dist.Store, rank: int, world: int, timeout: timedelta = _TIMEOUT) -> str:
-    """Return a name that all ranks of this attempt have, and those of earlier attempts had not.
+    """Agree on a name for this attempt that no earlier attempt had.
 
-    Each rank shows a number that it draws. Rank 0 answers the numbers that it finds, which may be those of
-    dead processes, until each rank has found its own number answered.
+    Each rank publishes a random number. Rank 0 answers the numbers that it finds, some of which may be from
+    dead processes, with its own, which becomes the name. It repeats this until each rank has seen an answer
+    to its own number.
     """
     own = uuid.uuid4().hex
     until = time.monotonic() + timeout.total_seconds()

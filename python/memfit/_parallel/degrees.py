@@ -1,4 +1,4 @@
-"""The parallel part of a plan: how many ranks do what."""
+"""The parallel part of a plan: the number of ranks for each kind of parallelism."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ParallelError(ValueError):
 
 @dataclass(frozen=True)
 class Parallel:
-    """How a training is spread over ranks. Their number is the product of the degrees."""
+    """Degrees of parallelism of a training. The number of ranks is their product."""
 
     replicate: int = 1
     """Copies of the model, each with its share of the batch (DDP; with `shard`, HSDP)."""

@@ -1,7 +1,7 @@
-"""Says what is wrong when a model calls parts of a module that has to be called itself.
+"""Raises a clear error if a model calls parts of a module that has to be called itself.
 
 FSDP2 gathers the parameters of a block, and tensor parallelism converts its inputs, when the block is called.
-A model that calls `block.attention(x)` instead would end with an error of an operation that got slices.
+A model that calls `block.attention(x)` instead would otherwise fail in some operation that gets slices.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _watch(model: str, name: str, module: nn.Module) -> None:
     kind = type(module).__name__
 
     def is_called(_module: nn.Module, _args: Any) -> None:
-        # What is compiled keeps its hooks.
+        # Compiled code keeps its hooks.
         while handles and not torch.compiler.is_compiling():
             handles.pop().remove()
 

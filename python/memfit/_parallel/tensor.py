@@ -183,7 +183,7 @@ def divide(model: nn.Module, regions: list[Region], mesh: DeviceMesh) -> None:
             # It lies in another region.
             continue
         module = known[region.name]
-        # What is not divided is the same on all ranks, and takes part in DTensor's operations.
+        # Parameters that are not divided are the same on all ranks, and take part in DTensor's operations.
         distribute_module(module, mesh)
         for parameter in module.parameters():
             parameter.register_post_accumulate_grad_hook(complete)

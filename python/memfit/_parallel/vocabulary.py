@@ -1,6 +1,6 @@
 """Tensor parallelism of the layers outside a model's blocks: embeddings, and the head.
 
-Each rank has a slice of the matrix, and what they return is whole on all ranks. An embedding is divided by
+Each rank has a slice of the matrix, and the output is whole on all ranks. An embedding is divided by
 columns, whose gradients stay slices, and a head by its outputs. Where both share their matrix, rows of the
 embedding are outputs of the head. A layer that cannot be divided evenly stays whole.
 """

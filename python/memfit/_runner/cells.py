@@ -49,7 +49,7 @@ class Shell:
         return []
 
     def __getattr__(self, name: str) -> object:
-        # Whatever else a cell asks of IPython does nothing.
+        # All other calls of IPython do nothing.
         if name.startswith("__"):
             raise AttributeError(name)
         self._leave_out(f"get_ipython().{name}")
@@ -93,7 +93,7 @@ def main() -> None:
     shell = Shell(space, os.path.join(folder, "left-out"))
     space.update(get_ipython=lambda: shell, display=lambda *_, **__: None)
     for cell in given["cells"]:
-        # The notebook is told how far it came.
+        # Report to the notebook how far the cells ran.
         with open(os.path.join(folder, "reached"), "w", encoding="utf-8") as text:
             text.write(str(cell["number"]))
         run(cell, space)

@@ -1,4 +1,4 @@
-"""Calls a function for `memfit.fits`, in a process of its own. The folder has no other module."""
+"""Calls a function for `memfit.fits`, in a separate process. The folder has no other module."""
 
 import os
 import pickle

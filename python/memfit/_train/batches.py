@@ -97,7 +97,7 @@ class Batch:
         self.counts: dict[str, float] | None = None
         # The differences that dividing this batch causes, once they were measured.
         self.divided: tuple[str, ...] | None = None
-        # Set for a sample that counts nothing, on a rank that has none of its own.
+        # Set for a sample of weight zero, on a rank without samples.
         self.void = False
         self._flat = _flat(value) if split is None else None
         key = None

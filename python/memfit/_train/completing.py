@@ -19,7 +19,7 @@ from .updates import Updates
 
 
 class Completion:
-    """What happens between a window's last backward pass and the optimizer's step."""
+    """The steps between a window's last backward pass and the optimizer step."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ class Verification:
     why: str = ""
     """The reason why they are not equal, or could not be compared."""
     random: str = ""
-    """How random numbers were treated."""
+    """Treatment of random numbers in the comparison."""
     failed: bool = False
     """`True` if there was no comparison because the loss function raised an error or ran out of memory."""
     tells: bool = True

@@ -161,7 +161,7 @@ def attention_distance(ours: Any, theirs: Any) -> torch.Tensor:
 
 
 def _map(output: torch.Tensor) -> torch.Tensor:
-    """Return how large an output is at each place, with norm 1 (Zagoruyko and Komodakis, 2017).
+    """Return the magnitude of an output at each place, with norm 1 (Zagoruyko and Komodakis, 2017).
 
     Channels are the second side of feature maps, and the last one of tokens.
     """
@@ -176,7 +176,7 @@ def _first(output: Any) -> torch.Tensor:
 
 
 def _weights(output: Any) -> torch.Tensor | None:
-    """Return the attention weights that a module returns beside its output, if it does."""
+    """Return the attention weights that a module returns in addition to its output, if any."""
     found = output[1] if isinstance(output, tuple) and len(output) > 1 else None
     is_square = isinstance(found, torch.Tensor) and found.dim() in (3, 4) and found.is_floating_point()
     return found if is_square else None
@@ -223,7 +223,7 @@ class _SoftLoss(torch.autograd.Function):
             log_ours = functional.log_softmax(ours[part].float() / temperature, -1)
             log_theirs = functional.log_softmax(theirs[part].float() / temperature, -1)
             wanted = log_theirs.exp()
-            # Classes that the teacher excludes count nothing.
+            # Classes that the teacher excludes do not count.
             total += torch.where(wanted > 0, wanted * (log_theirs - log_ours), 0.0).sum()
             if gradient is not None:
                 gradient[part] = ((log_ours.exp() - wanted) * temperature).to(gradient.dtype)

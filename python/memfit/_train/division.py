@@ -174,7 +174,7 @@ class Division:
         is_due = self._batches >= self._due
         if is_due:
             self._postpone()
-        # What was found to change the training stays so.
+        # A layout whose division was found to change the training is not compared again.
         if (self._changes.look() or is_due) and known is not None and known.equal:
             known = None
         for _ in range(_MAX_COMPARISONS):
@@ -186,7 +186,7 @@ class Division:
             if not known.tells or known.failed:
                 break
         assert known is not None
-        # What fails in a repeated comparison fails in the step as well, which raises the user's own error.
+        # An error in a repeated comparison occurs in the step as well, which raises the user's own error.
         return before if known.failed and before is not None else known
 
     def _postpone(self) -> None:

@@ -46,7 +46,7 @@ class Gradients(Step):
         self._keep = unseen
         self._restore: Callable[[], None] | None = None
         self._newest: Batch | None = None
-        # What the trainer passed along with each batch of the window, and with the batch that runs.
+        # The `context` of each batch of the window, and of the batch that runs.
         self._contexts: dict[int, Any] = {}
         self.context: Any = None
         # Set once the newest batch's first micro-batch was tried.

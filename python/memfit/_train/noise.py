@@ -34,7 +34,7 @@ class NoiseScale:
     undivided: int
     """Number of optimizer steps with a single micro-batch, which give none."""
     advice: str
-    """What another global batch would cost; nothing is ever changed."""
+    """Advice on another global batch size; nothing is changed."""
 
     def __str__(self) -> str:
         if self.estimates == 0:

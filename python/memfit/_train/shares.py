@@ -104,7 +104,7 @@ class Share:
     @contextmanager
     def drawing(self, window: int, opens: bool) -> Iterator[None]:
         """Return a context in which ranks with different samples draw different random numbers (dropout), and
-        which leaves the generator alone that the loader draws from.
+        without affecting the generator that the loader draws from.
 
         The numbers follow from the first seed, the window and the rank's part, so a resumed training draws
         the same.

@@ -23,8 +23,8 @@ def training_arguments(
 ) -> Any:
     """Return training arguments that state a plan; `kwargs` take precedence.
 
-    What they cannot state is left to `Mixin` or `Callback`, which find it in the arguments. What these
-    cannot apply either is named in a warning.
+    Settings that they cannot state are left to `Mixin` or `Callback`, which find them in the arguments. Those
+    that these cannot apply either are named in a warning.
     """
     read = read_plan(plan, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     refuse_parallel(read)

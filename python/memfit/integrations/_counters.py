@@ -1,4 +1,4 @@
-"""What a trainer counts on itself during a step: losses to log, tokens, metrics."""
+"""Counters that a trainer updates during a step: losses to log, tokens, metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_ENTRIES = 4096
 _MAX_NUMBERS = 4096
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 
-# What every module has: parameters, buffers and hooks, which are not counters.
+# Attributes that every module has: parameters, buffers and hooks, which are not counters.
 _OF_MODULES = frozenset(vars(nn.Module()))
 
 _Restore = Callable[[], Any]

@@ -1,4 +1,4 @@
-"""What the callbacks of all trainers keep: the gradients of a training, and what became of its batches."""
+"""State kept by the callbacks of all trainers: gradients of a training, and results of its batches."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def prepare(
         scheduler=_schedulers(accelerator, scheduler),
         **{**chosen, **settings},
     )
-    # The accelerator's autocast covers the model's forward pass, and stays as it is.
+    # The accelerator's autocast covers the model's forward pass, and is not changed.
     step.computes_in({"bf16": "bfloat16", "fp16": "float16"}.get(accelerator.mixed_precision))
     return step
 

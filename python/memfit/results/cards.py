@@ -23,7 +23,9 @@ class CardsReport(CardsQuestions):
     schema: str
     """The name and version of this schema."""
     rows: tuple[CardRow, ...]
-    """One row for each GPU, count and batch: those that fit first, each group in the order of `sort`."""
+    """One row for each GPU, count and batch size: rows that fit come first, and each group is in the order of
+    `sort`.
+    """
     sort: CardSort
     """The order of the rows."""
     priced: PricedWork | None = None
@@ -31,11 +33,11 @@ class CardsReport(CardsQuestions):
     runs: int
     """Runs of the script."""
     first_run_s: float | None = None
-    """Seconds that the first run took, with the script's imports."""
+    """Duration of the first run in seconds, including the script's imports."""
     wall_s: float
     """Seconds from the start to the answer."""
     steps: int
-    """Optimizer steps that ran; of a script without an optimizer, forward passes."""
+    """Optimizer steps that ran; for a script without an optimizer, forward passes."""
     torch: str | None = None
     """`torch.__version__`."""
     command: tuple[str, ...]
@@ -43,7 +45,7 @@ class CardsReport(CardsQuestions):
     notes: tuple[str, ...]
     """Remarks."""
     problem: Problem | None = None
-    """Why there is no answer."""
+    """Reason why there is no answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,35 +61,36 @@ class CardRow:
     capacity: int
     """Memory of one GPU in bytes."""
     count: int
-    """How many of them train together."""
+    """Number of GPUs that train together."""
     batch: int | None = None
-    """Samples in a batch of one process; None where neither the script's data nor its arguments tell."""
+    """Samples in one process's batch; None if neither the script's data nor its arguments show it."""
     verdict: CardVerdict
     """The answer."""
     peak: Peak | None = None
-    """The peaks of the fullest GPU. Where the script does not fit, those of a GPU with unlimited memory."""
+    """Peaks of the GPU with the highest device peak. If the script does not fit, peaks with unlimited memory.
+    """
     headroom: int | None = None
-    """Bytes that the peak leaves free, at its upper bound; negative where they are missing."""
+    """Bytes that stay free at the upper bound of the peak; negative if memory is missing."""
     chosen: PlanRun | None = None
     """The plan with which it fits."""
     step_ms_estimate: float | None = None
-    """Milliseconds that an optimizer step takes, as an estimate."""
+    """Estimated milliseconds of an optimizer step."""
     step_ms_low: float | None = None
-    """No less than this, as far as the model goes."""
+    """Lower bound of the estimate, within the accuracy of the model."""
     step_ms_high: float | None = None
-    """No more than this."""
+    """Upper bound of the estimate, within the accuracy of the model."""
     samples_per_s: float | None = None
-    """Samples a second of all GPUs together."""
+    """Samples per second, over all GPUs."""
     price: CardPrice | None = None
-    """The cheapest offer for this many of these GPUs; None without an offer, or without a speed."""
+    """The cheapest offer for this number of these GPUs; None without an offer or without a speed."""
     pareto: bool
-    """True if no other row that fits is both cheaper (without prices: on less memory) and faster."""
+    """True if no other row that fits is both cheaper (without prices: has less memory) and faster."""
     evidence: CardEvidence
-    """How the verdict is known."""
+    """Evidence for the verdict."""
     command: tuple[str, ...]
-    """The command that tries this row by itself."""
+    """The command that runs this row alone."""
     note: str | None = None
-    """Assumptions of this row, or why it has no verdict."""
+    """Assumptions behind this row, or the reason why it has no verdict."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +100,7 @@ class PricedWork:
     samples: int
     """Samples in all."""
     epochs: int | None = None
-    """Epochs, where they were asked for."""
+    """Epochs, if requested."""
     currency: str
     """The currency of all prices."""
 
@@ -107,18 +110,18 @@ class CardPrice:
     """Price of training on one offer."""
 
     amount: float
-    """For the priced work."""
+    """Price of the work."""
     low: float
-    """With the step at its shortest."""
+    """Price for the lower bound of the step time."""
     high: float
-    """With the step at its longest."""
+    """Price for the upper bound of the step time."""
     per_hour: float
-    """For an hour."""
+    """Price per hour."""
     hours: float
     """Hours that the work takes."""
     vendor: str
-    """Vendor, as the price file names it."""
+    """Vendor, as named in the price file."""
     instance: str
-    """Vendor's name for it, as in the price file."""
+    """Vendor's name for the instance, as in the price file."""
     cards: int
-    """Cards that the offer has, all of which are paid for."""
+    """Number of GPUs in the offer, all of which are paid for."""

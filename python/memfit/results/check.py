@@ -9,7 +9,7 @@ from .._api.report import CheckQuestions
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class CheckReport(CheckQuestions):
-    """Findings, and what could not be read."""
+    """Findings, and files that could not be read."""
 
     schema: str
     """The name and version of this schema."""
@@ -25,8 +25,8 @@ class CheckReport(CheckQuestions):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckFinding:
-    """A finding. Lines and columns count from 1, columns in characters; in a notebook they are those of the
-    cell.
+    """A finding. Lines and columns count from 1, columns in characters; in a notebook they are relative to
+    the cell.
     """
 
     rule: str
@@ -34,9 +34,9 @@ class CheckFinding:
     severity: str
     """`error`, `warning` or `note`."""
     file: str
-    """The path, as it was named."""
+    """The path as given on the command line."""
     cell: int | None = None
-    """The cell of a notebook, from 1."""
+    """The cell of a notebook, counted from 1."""
     line: int
     """Start line."""
     column: int
@@ -50,14 +50,14 @@ class CheckFinding:
     help: str | None = None
     """Advice."""
     labels: tuple[CheckLabel, ...]
-    """Other places that belong to it."""
+    """Related places."""
     fix: CheckFix | None = None
     """The fix."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckLabel:
-    """Another place of a finding."""
+    """A related place of a finding."""
 
     line: int
     """Line."""
@@ -72,11 +72,11 @@ class CheckFix:
     """A fix."""
 
     safe: bool
-    """It changes nothing that the program computes."""
+    """True if the fix does not change what the program computes."""
     title: str
     """Summary."""
     edits: tuple[CheckEdit, ...]
-    """The changes, all of which belong together. They are places in the file, for notebooks too."""
+    """The edits, which belong together. Positions refer to the file, also for notebooks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,15 +97,15 @@ class CheckEdit:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckProblem:
-    """Something that could not be read."""
+    """A file, or a part of it, that could not be read."""
 
     file: str
     """The path."""
     line: int | None = None
-    """Line, if it is one place."""
+    """Line, if the problem has a location."""
     column: int | None = None
-    """Column, if it is one place."""
+    """Column, if the problem has a location."""
     message: str
     """Description."""
     fatal: bool
-    """Nothing of the file was checked."""
+    """True if nothing in the file was checked."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ExplainReport(ExplainQuestions):
-    """Why memory ran out on one device, and what would have helped."""
+    """The cause of an out-of-memory error on one device, and remedies."""
 
     schema: str
     """The name and version of this schema."""
@@ -22,21 +22,21 @@ class ExplainReport(ExplainQuestions):
     device: int
     """The device."""
     cause: str
-    """The cause; `none` where memory did not run out and nothing says that it will."""
+    """The cause; `none` if memory did not run out and does not grow."""
     evidence: tuple[Evidence, ...]
-    """Evidence for the cause, the strongest first."""
+    """Evidence for the cause, strongest first."""
     peak: ExplainPeak
-    """The moment that is explained: where memory ran out, else where it was fullest."""
+    """The explained moment: the out-of-memory error, otherwise the peak."""
     holders: tuple[Holder, ...]
-    """Holders of the memory then: category, module, line. The branches add up to `peak.reserved`."""
+    """Memory at that moment by category, module and line. The branches sum to `peak.reserved`."""
     fixes: tuple[Fix, ...]
-    """Remedies, the best first."""
+    """Remedies, best first."""
     leaks: tuple[Leak, ...]
     """Memory that grows with each step."""
     fragmentation: Fragmentation
     """Reserved memory that could not be used."""
     considered: tuple[Considered, ...]
-    """The causes that were weighed."""
+    """The causes that were considered."""
     unknown: tuple[str, ...]
     """Open questions, as sentences."""
     problems: tuple[str, ...]
@@ -45,14 +45,14 @@ class ExplainReport(ExplainQuestions):
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Something that speaks for a cause."""
+    """Evidence for a cause."""
 
     text: str
     """A sentence."""
     bytes: int
-    """Bytes that it is about."""
+    """Bytes concerned."""
     stack: tuple[CodeLine, ...]
-    """The lines of the user's code that it is about, innermost first."""
+    """The lines of the user's code concerned, innermost first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,47 +60,47 @@ class CodeLine:
     """A line of the user's code."""
 
     file: str
-    """The file, as it was recorded."""
+    """The file path, as recorded."""
     line: int
     """The line, from 1."""
     function: str
     """The function."""
     text: str | None = None
-    """The source line, where the file is available."""
+    """The source line, if the file is available."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainPeak:
-    """The moment that is explained."""
+    """The explained moment."""
 
     allocated: int
     """Bytes in blocks."""
     reserved: int
     """Bytes in segments."""
     requested: int | None = None
-    """Bytes of the failed request; absent where memory did not run out."""
+    """Size of the failed request in bytes; absent if memory did not run out."""
     limit: int | None = None
     """Bytes available to the allocator."""
     missing: int | None = None
     """Bytes that were missing."""
     step: int
-    """The step that was under way, from 1."""
+    """The step in progress, counted from 1."""
     phase: str | None = None
-    """The phase that was under way."""
+    """The phase in progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """A branch of who held the memory."""
+    """Node of the tree of memory holders."""
 
     name: str
     """The category, the module or the line."""
     bytes: int
-    """Its bytes."""
+    """Bytes."""
     blocks: int
     """Number of blocks."""
     children: tuple[Holder, ...]
-    """Its parts."""
+    """Parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,23 +110,23 @@ class Fix:
     lever: str
     """The lever."""
     saves: int
-    """The bytes that it would have saved."""
+    """Bytes that it would have saved."""
     label: str
-    """Equivalence with the original training."""
+    """Effect on the training results."""
     how: str
     """Instructions."""
     evidence: str
     """Evidence for the savings."""
     fits: bool | None = None
-    """True if the run would have continued; absent where that is unknown."""
+    """True if the run would have continued; absent if unknown."""
     environment: Environment | None = None
-    """Environment variables to set; an empty value takes one away."""
+    """Environment variable to set; an empty value unsets it."""
     edit: Edit | None = None
-    """A change of a source file."""
+    """Edit of a source file."""
     card: int | None = None
-    """A GPU on which the allocator can get so much."""
+    """A GPU on which the allocator can get this many bytes."""
     proof: FixProof | None = None
-    """Result of a run with it, where there was one."""
+    """Result of a run with it, if there was one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,11 +134,11 @@ class FixProof:
     """Result of a run with a remedy."""
 
     verdict: Verdict
-    """Its verdict."""
+    """Verdict."""
     steps: int
     """Completed steps."""
     peak: Peak
-    """Its peaks."""
+    """Peaks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,21 +146,21 @@ class Environment:
     """An environment variable."""
 
     name: str
-    """Its name."""
+    """Name."""
     value: str
-    """Its value."""
+    """Value."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Edit:
-    """A change of a source file."""
+    """Edit of a source file."""
 
     file: str
     """The file."""
     line: int
-    """The first line that changes."""
+    """The first changed line."""
     diff: str
-    """The change, as `patch` takes it."""
+    """The edit as a unified diff for `patch`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,17 +168,17 @@ class Leak:
     """Memory that grows with each step."""
 
     line: CodeLine | None = None
-    """The line that asked for it."""
+    """The line that allocated it."""
     module: str | None = None
-    """The module that it was made in."""
+    """The module in whose call it was allocated."""
     category: str
-    """Its category."""
+    """Category."""
     per_step: int
-    """Bytes that stay of each step."""
+    """Bytes left behind by each step."""
     bytes: int
-    """Bytes that were there."""
+    """Bytes at the explained moment."""
     steps: int
-    """Of how many steps."""
+    """Number of steps concerned."""
     dies_at_step: int | None = None
     """The step in which memory runs out."""
 
@@ -188,24 +188,24 @@ class Fragmentation:
     """Reserved memory that could not be used."""
 
     unused: int
-    """Reserved, and in no block in use."""
+    """Reserved bytes that are in no used block."""
     share: float
-    """The share of what was reserved."""
+    """Share of the reserved bytes."""
     largest_free: int | None = None
     """The largest free block."""
     free_blocks: int | None = None
     """Number of free blocks."""
     in_private_pools: int
-    """Free, and in pools of their own."""
+    """Free bytes in private pools."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Considered:
-    """A cause that was weighed."""
+    """A cause that was considered."""
 
     cause: str
     """The cause."""
     bytes: int
     """The bytes that it accounts for."""
     enough: bool
-    """True if memory would have sufficed without them."""
+    """True if the request would have succeeded without them."""

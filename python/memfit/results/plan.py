@@ -21,41 +21,41 @@ class PlanReport(PlanQuestions):
     schema: str
     """The name and version of this schema."""
     verdict: PlanVerdict | None = None
-    """The answer; nothing where the question could not be answered."""
+    """The verdict; absent if there is none."""
     device: DeviceInfo
-    """The GPU that the question was about."""
+    """The requested GPU."""
     budget: int
-    """Bytes of it that a plan may take."""
+    """Bytes of its memory that a plan may use."""
     margin: float
-    """The share of it that stays free."""
+    """Share of its memory that stays free."""
     allow: str
     """The largest change to the training that was allowed."""
     baseline: PlanRun | None = None
-    """The script as it is; where it does not fit, as it would be on a GPU with memory without end."""
+    """The unchanged script; if it does not fit, a run with unlimited memory."""
     chosen: PlanRun | None = None
     """The fastest plan that fits."""
     limit: PlanLimit | None = None
     """Largest micro-batch of the plan."""
     pareto: tuple[PlanRun, ...]
-    """Candidates that no other one beats in both memory and time, the fastest first."""
+    """Pareto front of the candidates in memory and time, fastest first."""
     rejected: tuple[RejectedLever, ...]
-    """Levers that are not in the plan, and why."""
+    """Levers that are not in the plan, with reasons."""
     advice: tuple[str, ...]
-    """Further steps, or changes to allow."""
+    """Next steps, or changes to allow."""
     smallest_card: SmallestCard | None = None
-    """The smallest GPU of the catalogue on which the script was seen to fit as it is."""
+    """The smallest GPU of the catalogue on which a run of the unchanged script fits."""
     evaluations: int
     """Runs of the script."""
     wall_s: float
     """Seconds from the start to the answer."""
     interrupted: bool
-    """True if it was interrupted."""
+    """True if the search was interrupted."""
     fewest_gpus: int | None = None
-    """The fewest of the GPUs on which the plan was seen to fit, if it is for several."""
+    """The fewest GPUs on which a run of the plan fits, if it is for several."""
     nodes: int
-    """Machines with that many GPUs each."""
+    """Number of machines, each with that many GPUs."""
     links: tuple[str, ...] = ()
-    """Links between the GPUs that the user named."""
+    """Links between the GPUs, as given by the user."""
     notes: tuple[str, ...]
     """Remarks."""
     torch: str | None = None
@@ -65,27 +65,27 @@ class PlanReport(PlanQuestions):
     plan: str | None = None
     """The plan file that was written."""
     patch: PlanPatch | None = None
-    """The plan as a change of the script, where that was asked for."""
+    """The plan as a patch of the script, if requested."""
     problem: Problem | None = None
-    """Why there is no answer."""
+    """Reason why there is no answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanPatch:
-    """A plan as a change of a script's source."""
+    """A plan as a patch of a script."""
 
     file: str
-    """The script, as the change names it."""
+    """The script, as named in the patch."""
     diff: str
-    """A unified diff, as `git apply` and `patch -p1` take it; empty where nothing could be written."""
+    """A unified diff for `git apply` and `patch -p1`; empty if there is no patch."""
     written: str | None = None
     """The file that it was written to."""
     levers: tuple[str, ...]
-    """The levers that are in it."""
+    """The levers in the patch."""
     left: tuple[RejectedLever, ...]
-    """Levers that the change leaves out, with reasons."""
+    """Levers that the patch leaves out, with reasons."""
     remarks: tuple[str, ...]
-    """Remarks for people who apply it."""
+    """Remarks for users who apply the patch."""
     proof: FixProof | None = None
     """Result of running the changed script with the memory that a plan may use."""
     numbers: PatchNumbers | None = None
@@ -94,26 +94,26 @@ class PlanPatch:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchNumbers:
-    """The script and the changed script, computed on this machine's processor with small batches."""
+    """Comparison of the original and the changed script on this machine's CPU, with small batches."""
 
     equal: bool | None = None
     """True if all gradients are equal within rounding; absent if they could not be compared."""
     why: str | None = None
-    """Why they could not be compared."""
+    """Reason why they could not be compared."""
     levers: tuple[str, ...]
-    """Levers that were in the change; those of fewer bits are left out of it."""
+    """Levers in the compared script; levers that reduce precision are left out."""
     steps: int
     """Optimizer steps that were compared."""
     batch: int
-    """Samples in a batch, at most."""
+    """Maximum samples in a batch."""
     part: int | None = None
-    """Samples in a part of a batch, where it was divided."""
+    """Samples in a micro-batch, if the batch was split."""
     difference: float | None = None
-    """The largest relative difference of a gradient; nothing where one has no number in it."""
+    """Largest relative difference between gradients; absent if a gradient is not finite."""
     parameter: str | None = None
-    """The parameter that has it."""
+    """The parameter with the largest difference."""
     printed: tuple[str, str] | None = None
-    """The first line that the changed script prints with other numbers, and the script's own."""
+    """The first line in which the changed script prints other numbers, and the original line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,45 +121,45 @@ class PlanRun:
     """One plan that was run."""
 
     levers: tuple[PlanLever, ...]
-    """The levers, that of the micro-batch among them."""
+    """The levers, including the micro-batch."""
     micro_batch: int | None = None
-    """Samples in one forward and backward, at most; nothing where no loader told."""
+    """Maximum samples in one forward and backward pass; absent if no loader reports it."""
     micro_batches_per_step: int
-    """Forwards and backwards in one optimizer step."""
+    """Forward and backward passes in one optimizer step."""
     accumulate: int
     """The loader's batches in one optimizer step."""
     parallel: dict[str, Any] | None = None
-    """Spread over several GPUs; absent for one."""
+    """How the training is spread over several GPUs; absent for one."""
     parallel_label: str | None = None
-    """The label of that spread for this training; absent for one GPU."""
+    """The label of that parallelism for this training; absent for one GPU."""
     ranks: tuple[PlanRank, ...] = ()
     """Ranks that were run."""
     bound_by: str | None = None
-    """Part that takes most of a step; absent where its time is not known."""
+    """The kind of work that takes most of a step; absent if its time is unknown."""
     peak: Peak
     """The peaks."""
     step_ms_estimate: float | None = None
-    """Milliseconds that an optimizer step takes on the GPU, as an estimate."""
+    """Estimated milliseconds of an optimizer step on the GPU."""
     step_ms_low: float | None = None
-    """No less than this, as far as the model goes."""
+    """Lower bound of the estimate, within the accuracy of the model."""
     step_ms_high: float | None = None
-    """No more than this."""
+    """Upper bound of the estimate, within the accuracy of the model."""
     fits: bool
-    """True if a run on the GPU fitted."""
+    """True if a run on the GPU fits."""
     refuted: bool = False
-    """True if it was run on the GPU and did not fit."""
+    """True if a run on the GPU does not fit."""
     at_peak: AtPeak | None = None
     """Memory at the peak by category."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRank:
-    """One rank of a plan for several GPUs, as it was run."""
+    """The run of one rank of a plan for several GPUs."""
 
     rank: int
-    """Its number."""
+    """Number."""
     peak: Peak
-    """Its peaks."""
+    """Peaks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,11 +169,11 @@ class PlanLever:
     name: str
     """Name of the lever."""
     value: bool | int | str | tuple[str, ...]
-    """Its setting."""
+    """Setting."""
     label: str
-    """Its label for this training."""
+    """Label for this training."""
     unverified: str | None = None
-    """Why the label is not known to be true, where it is the worst that may be."""
+    """Reason why the label could not be verified; it is then the worst possible one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,9 +181,9 @@ class PlanLimit:
     """Largest micro-batch of a plan."""
 
     largest: int
-    """The most samples together that were seen to fit."""
+    """The largest batch size that fits in a run."""
     refuted: int | None = None
-    """A size that was seen not to fit; absent if the whole batch fits."""
+    """A batch size that does not fit in a run; absent if the whole batch fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,16 +191,16 @@ class RejectedLever:
     """A lever that is not in the plan."""
 
     lever: str
-    """Its name."""
+    """Name."""
     why: str
-    """Why."""
+    """Reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SmallestCard:
-    """A GPU on which the script fits as it is."""
+    """A GPU on which the unchanged script fits."""
 
     name: str
-    """Its name."""
+    """Name."""
     capacity: int
-    """Its memory in bytes."""
+    """Memory in bytes."""

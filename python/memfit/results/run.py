@@ -16,16 +16,16 @@ CardKind = Literal["virtual", "real"]
 
 @dataclass(frozen=True, kw_only=True)
 class Peak:
-    """The three peaks, in bytes, never mixed up."""
+    """The three peaks in bytes."""
 
     allocated: int
-    """Tensors: bytes in the allocator's blocks in use."""
+    """Tensors: bytes in used blocks of the allocator."""
     reserved: int
     """Segments that the allocator holds."""
     device: int
-    """Memory used on the device: reserved, plus a best guess of what is outside the allocator."""
+    """Memory used on the device: reserved memory plus the typical size of memory outside the allocator."""
     device_upper: int
-    """The same with everything outside the allocator at its upper bound; the verdict is about this."""
+    """The same with memory outside the allocator at its upper bound; the verdict uses this."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -37,35 +37,34 @@ class RunReport(RunQuestions):
     verdict: Verdict
     """The answer."""
     device: DeviceInfo
-    """The GPU that the question was about."""
+    """The requested GPU."""
     peak: Peak
     """The peaks of the rank with the highest device peak."""
     peak_interval: PeakInterval | None = None
-    """The peaks with sizes that only a real GPU computes at their lower and at their upper bound, where both
-    were run.
+    """The peaks with sizes that depend on computed values at their lower and upper bounds, if both were run.
     """
     headroom: int
-    """Capacity less the upper bound of the device peak."""
+    """Capacity minus the upper bound of the device peak."""
     steps: int
     """Completed optimizer steps, or forward passes of a script without an optimizer."""
     coverage: Coverage
     """Parts of a training that the completed steps included."""
     at_peak: AtPeak | None = None
-    """Memory at the peak by category; absent where nothing was recorded."""
+    """Memory at the peak by category; absent if nothing was recorded."""
     outside: Outside
-    """Memory outside PyTorch's allocator at the device peak, as a best guess."""
+    """Typical size of the memory outside PyTorch's allocator at the device peak."""
     outside_parts: tuple[OutsidePart, ...] = ()
-    """The same part by part: what each lies between, and who says so."""
+    """The parts of that memory, each with its interval and origin."""
     host: Host
     """The host's side."""
     oom: Oom | None = None
-    """The out-of-memory error, where there was one."""
+    """The out-of-memory error, if there was one."""
     cause: str | None = None
-    """Why it ran out of memory, as `memfit explain` says of the same recording; absent where it did not, or
-    nothing was recorded.
+    """Cause of the out-of-memory error, as `memfit explain` reports it for the same recording; absent if
+    memory did not run out, or nothing was recorded.
     """
     fixes: tuple[Fix, ...] = ()
-    """Remedies, the best first. `evidence` of `run` means that another run confirmed it."""
+    """Remedies, best first. `evidence` `run` means that another run confirmed it."""
     ranks: tuple[Rank, ...]
     """The same peaks for each rank."""
     time: Time
@@ -79,12 +78,12 @@ class RunReport(RunQuestions):
     script: Script
     """Outcome of the script itself."""
     problem: Problem | None = None
-    """Why there is no answer, where the verdict is `error` or `unknown`."""
+    """Reason for the verdict `error` or `unknown`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceInfo:
-    """The GPU that the question was about."""
+    """The requested GPU."""
 
     name: str
     """The name that the driver reports."""
@@ -98,22 +97,22 @@ class DeviceInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class PeakInterval:
-    """Between which peaks it lies, by the sizes that only a real GPU computes."""
+    """The peaks at both bounds of sizes that depend on computed values."""
 
     lower: PeakEnd
-    """With these sizes at their lower bound."""
+    """With these sizes at their lower bounds."""
     upper: PeakEnd
-    """With these sizes at their upper bound."""
+    """With these sizes at their upper bounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeakEnd(Peak):
-    """One end of the interval."""
+    """One bound of the interval."""
 
     out_of_memory: bool
     """True if it ran out of memory."""
     completed: bool
-    """True if it completed the same steps as the other end, so that its peak counts."""
+    """True if it completed the same steps as the other bound, so that its peak is comparable."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +122,7 @@ class Coverage:
     steps: int
     """Completed steps."""
     forward_only: bool = False
-    """True if no optimizer stepped, so that `steps` counts forward passes of the outermost module."""
+    """True if no optimizer stepped; `steps` then counts forward passes of the outermost module."""
     evaluation: bool
     """True if an evaluation ran."""
     largest_batch: bool
@@ -131,27 +130,25 @@ class Coverage:
     epoch_end: bool
     """True if an epoch ended."""
     growth_per_step: int | None = None
-    """By how much the allocated bytes grew from step to step once steady; absent where too few steps ran to
-    tell.
-    """
+    """Growth of the allocated bytes per step after warm-up; absent if too few steps ran."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AtPeak:
-    """Memory by category at the first instant with the most allocated bytes."""
+    """Memory by category at the first moment with the most allocated bytes."""
 
     step: int
-    """The step it fell in, from 1."""
+    """The step in progress, counted from 1."""
     phase: str
     """The phase of the step."""
     allocated: int
-    """Bytes in blocks in use then."""
+    """Bytes in used blocks at that moment."""
     reserved: int
     """Bytes in segments then."""
     by_category: dict[str, int]
-    """Parts of `reserved`; they sum to it."""
+    """Parts of `reserved`, which they sum to."""
     modules: tuple[ModuleBytes, ...]
-    """The modules for which most was allocated then."""
+    """The modules with the most allocated bytes at that moment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +158,7 @@ class ModuleBytes:
     name: str
     """The name in `named_modules()`."""
     bytes: int
-    """Bytes asked for on its behalf and alive."""
+    """Live bytes that were requested for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,37 +168,37 @@ class Outside:
     context: int
     """CUDA contexts of this run."""
     libraries: int
-    """cuBLAS, cuDNN and the like."""
+    """cuBLAS, cuDNN and similar libraries."""
     communication: int
     """NCCL's buffers."""
     other_processes: int
-    """Programs that have nothing to do with this run."""
+    """Programs unrelated to this run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutsidePart:
-    """One part of what lies outside the allocator."""
+    """One part of the memory outside the allocator."""
 
     name: str
-    """The name of the field of `Outside`."""
+    """Name of the field in `Outside`."""
     low: int
     """No less than this."""
     typical: int
-    """The best guess, which the field holds."""
+    """Typical size, which the field has."""
     high: int
-    """No more than this: what the verdict is judged by."""
+    """Upper bound, which the verdict uses."""
     origin: str
     """Origin of the figure."""
     source: str
-    """Its source."""
+    """Source."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """The host's side: peaks over the run, of all its processes together."""
+    """Host memory: peaks over the run, summed over its processes."""
 
     rss: int
-    """Resident memory; pages that processes share are counted once."""
+    """Resident memory; shared pages count once."""
     pinned: int
     """Page-locked memory."""
     shared_memory: int
@@ -215,9 +212,9 @@ class Oom:
     caught: bool
     """True if the script caught it."""
     requested: int
-    """Bytes asked for."""
+    """Requested bytes."""
     step: int
-    """The step it struck in, from 1."""
+    """The step in progress, counted from 1."""
     phase: str
     """The phase of the step."""
     module: str | None = None
@@ -225,7 +222,7 @@ class Oom:
     stack: tuple[str, ...]
     """Python frames, the user's own first."""
     message: str | None = None
-    """PyTorch's message, word for word."""
+    """PyTorch's message, verbatim."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +232,7 @@ class Rank(Peak):
     rank: int
     """Number of the rank."""
     card: int
-    """The GPU that it used most."""
+    """The GPU that the rank used most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,15 +242,15 @@ class Time:
     wall_s: float
     """Seconds from the start of the script to the verdict."""
     step_ms_estimate: float | None = None
-    """Milliseconds that a step would take on the GPU, or a pass of a script that only infers; absent where
-    there is no estimate.
+    """Estimated milliseconds of a step on the GPU, or of a forward pass for inference; absent if there is no
+    estimate.
     """
     step_ms_low: float | None = None
-    """It is no less than this, as far as the model goes."""
+    """Lower bound of the estimate, within the accuracy of the model."""
     step_ms_high: float | None = None
-    """It is no more than this, as far as the model goes."""
+    """Upper bound of the estimate, within the accuracy of the model."""
     busy_ms: dict[str, float] = field(default_factory=dict)
-    """Milliseconds of GPU work in a step by kind; concurrent work counts for each kind."""
+    """Milliseconds of GPU work in a step, by kind; concurrent work counts for each kind."""
     clock: str | None = None
     """Clock of the run: `estimate`, `instant` or `never`; absent on a real GPU."""
 
@@ -263,9 +260,9 @@ class Fidelity:
     """Assumptions and gaps behind the figures."""
 
     unmodelled: tuple[CallCount, ...]
-    """Calls that the virtual device does not model, and refused."""
+    """Refused calls that the virtual device does not model."""
     values: tuple[AssumedValue, ...]
-    """Values that a kernel would have computed and the script read back, by what was answered."""
+    """Values that a kernel would have computed and the script read, by the assumed value."""
     notes: tuple[str, ...]
     """Further remarks."""
     effects: tuple[PossibleEffect, ...] = ()
@@ -277,20 +274,18 @@ class PossibleEffect:
     """Possible effect of one uncertainty on the peaks."""
 
     id: str
-    """A stable name: of a remark, as docs/remarks.md lists them, or `unmodelled`, `value`, `size`, `size-
-    unbounded`.
-    """
+    """Stable name: a remark from docs/remarks.md, or `unmodelled`, `value`, `size`, `size-unbounded`."""
     what: str
     """The call, the value or the note."""
     bytes: int | None = None
-    """By so many bytes at the most; absent where nothing bounds it."""
+    """Upper bound of the effect in bytes; absent if unbounded."""
     why: str
-    """Why so many."""
+    """Explanation of that bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallCount:
-    """A name and how often it occurred."""
+    """A name, and the number of its occurrences."""
 
     call: str
     """The name."""
@@ -303,11 +298,11 @@ class AssumedValue:
     """A value that was assumed, and the lines of the script that read it."""
 
     call: str
-    """Its description."""
+    """Description."""
     count: int
     """Number of times it was read."""
     lines: tuple[str, ...] = ()
-    """First lines of the script that read it, as `file:line in function`; empty where they are unknown."""
+    """First lines of the script that read it, as `file:line in function`; empty if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,31 +314,31 @@ class Script:
     interpreter: str | None = None
     """The interpreter that ran it."""
     exit_status: int | None = None
-    """Its exit status, if it came to an end by itself."""
+    """Exit status, if it ended by itself."""
     signal: str | None = None
-    """The signal that ended it, if one did that memfit did not send."""
+    """The signal that ended it, unless memfit sent it."""
     exception: UncaughtException | None = None
-    """The exception that nothing caught."""
+    """The uncaught exception."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UncaughtException:
-    """An exception that nothing caught."""
+    """An uncaught exception."""
 
     type: str
     """Qualified name of the type."""
     message: str
     """`str(exception)`."""
     traceback: str
-    """The traceback as Python prints it."""
+    """The traceback, as Python prints it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Why there is no answer, and what to do then."""
+    """Reason why there is no answer, and what to do."""
 
     kind: str
-    """A stable name: `exception`, `exception-after-change` (memfit may have caused it), `exit`, `signal`,
+    """Stable name: `exception`, `exception-after-change` (memfit may have caused it), `exit`, `signal`,
     `timeout`, `interrupted`, `no-gpu-use`, `size-read-back`, `unmodelled-call`, `single-step`, `no-step`,
     `no-kernels-for-card`, `extension-not-built`, `no-network`, `module-missing`, `no-terminal`.
     """

@@ -43,7 +43,7 @@ pub(super) struct Chains {
 }
 
 impl Chains {
-    /// Adds a segment in a chain of its own.
+    /// Adds a segment in its own chain.
     pub(super) fn add(&mut self) -> SegmentIndex {
         let place = SegmentIndex(self.links.len() as u32);
         let chain = self.chains.len() as u32;

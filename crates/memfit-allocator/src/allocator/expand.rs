@@ -119,7 +119,7 @@ impl<D: Device> Allocator<D> {
         true
     }
 
-    /// Unmaps the whole pages of a free block, and removes the segment if nothing of it is left.
+    /// Unmaps the whole pages of a free block, and removes the segment if none of it is left.
     pub(super) fn unmap(&mut self, id: BlockId) {
         let block = self.blocks[id].clone();
         let reservation = block.reservation.expect("the block is in an expandable segment");

@@ -99,8 +99,8 @@ impl Classes {
     }
 
     /// Class of the range that the event at `place` unmaps: that of the last block allocated from it, or else
-    /// derived from its size. The pages of large blocks are so much larger that a multiple of their size
-    /// rarely consists of small ones.
+    /// derived from its size. The pages of large blocks are much larger, so a range whose size is a
+    /// multiple of theirs rarely consists of small pages.
     fn class_of_range(
         &self,
         event: &TraceEvent,

@@ -24,7 +24,7 @@ pub(super) struct Script<'trace> {
     pub(super) quiet: bool,
     /// `true` after the allocator deviated from the trace.
     pub(super) diverged: bool,
-    /// End of a run of blocks that became free together, and those of them that the replay has freed. PyTorch
+    /// End of a sequence of blocks that became free together, and those that the replay has freed. PyTorch
     /// frees them stream by stream in an unspecified order.
     together: (usize, BTreeSet<u64>),
     /// Action answered from the trace, which is therefore not a prediction.

@@ -14,9 +14,9 @@ use crate::{Address, Allocator, BlockState, PoolId, PoolOptions, RestoreError, S
 /// Maximum number of resets of the state; after them, the rest counts as wrong.
 const MAX_RESUMES: u64 = 64;
 
-/// Replays one device's trace. Given are the calls and their order, the addresses of new segments, and the
-/// completion of frees that wait for other streams; everything else is predicted. A deviation is counted, and
-/// the replay continues from the state that the trace implies.
+/// Replays one device's trace. The inputs are the calls and their order, the addresses of new segments, and
+/// the completion of frees that wait for other streams; everything else is predicted. A deviation is counted,
+/// and the replay continues from the state that the trace implies.
 pub fn verify(
     snapshot: &Snapshot,
     device: usize,

@@ -58,14 +58,14 @@ pub(super) enum Decoded {
     Event(Event),
     /// A text, whose bytes follow in raw records.
     Text {
-        /// Its number.
+        /// Number.
         id: u32,
         /// Length of the text in bytes.
         length: u64,
     },
     /// A stack, whose frames follow in raw records.
     Stack {
-        /// Its number.
+        /// Number.
         id: u32,
         /// Bytes of its frames' numbers.
         length: u64,

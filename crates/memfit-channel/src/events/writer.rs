@@ -1,6 +1,6 @@
 //! The writing end of an event log.
 
-#![allow(unsafe_code, reason = "memory is shared with other processes, and their locks are the system's")]
+#![allow(unsafe_code, reason = "memory and locks are shared with other processes")]
 
 use std::{
     fs::{File, OpenOptions},
@@ -83,8 +83,8 @@ impl Writer {
         }
     }
 
-    /// Appends events that belong together, none of them a text or a stack: no other thread's event comes
-    /// between them.
+    /// Appends events that belong together, none of them a text or a stack, so that no other thread's event
+    /// comes between them.
     pub fn push_all(&self, events: impl IntoIterator<Item = Event>) {
         self.append(events.into_iter().map(|event| encode(&event)));
     }
@@ -174,7 +174,7 @@ fn extend(file: &File, offset: usize, length: usize) -> io::Result<()> {
 }
 
 /// Repeats `claim` while a signal interrupts it, and falls back to `promise` if the file system cannot
-/// allocate. A signal says nothing about space: treated as a full disk, it would end the log.
+/// allocate. An interrupted call does not mean that the disk is full, so it must not end the log.
 fn claim_room(
     claim: impl Fn() -> libc::c_int,
     errno: impl Fn() -> libc::c_int,

@@ -86,7 +86,7 @@ pub(super) enum SlotState {
     Vacant,
     /// In use by a process.
     Live,
-    /// Its process has ended; the peaks are still readable.
+    /// The process has ended; the peaks are still readable.
     Gone,
 }
 

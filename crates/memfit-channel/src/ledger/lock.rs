@@ -1,6 +1,6 @@
 //! The ledger's lock, between processes and between the threads of one.
 
-#![allow(unsafe_code, reason = "memory is shared with other processes, and their locks are the system's")]
+#![allow(unsafe_code, reason = "memory and locks are shared with other processes")]
 
 use std::{
     fs::File,

@@ -1,6 +1,6 @@
 //! A file mapped as one value that consists only of atomics.
 
-#![allow(unsafe_code, reason = "memory is shared with other processes, and their locks are the system's")]
+#![allow(unsafe_code, reason = "memory and locks are shared with other processes")]
 
 use std::{fs::File, io, marker::PhantomData};
 

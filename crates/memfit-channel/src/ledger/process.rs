@@ -1,6 +1,6 @@
 //! Identity and liveness of the processes that hold memory.
 
-#![allow(unsafe_code, reason = "memory is shared with other processes, and their locks are the system's")]
+#![allow(unsafe_code, reason = "memory and locks are shared with other processes")]
 
 use std::io;
 

@@ -27,8 +27,8 @@ impl Sequence {
         self.0.store((self.0.load(Relaxed) | 1) + 1, Release);
     }
 
-    /// Returns what `copy` reads between two changes. Retries while one is made, but not for ever: a writer
-    /// may have been killed, and what it left is then returned.
+    /// Returns what `copy` reads between two changes. Retries during a change, but not for ever: a writer may
+    /// have been killed, and its incomplete state is then returned.
     pub(super) fn read<T>(&self, copy: impl Fn() -> T) -> T {
         for _ in 0..MAX_READS {
             if let Some(whole) = self.try_read(&copy) {
@@ -78,7 +78,7 @@ mod models {
         });
     }
 
-    /// The next writer goes on where a killed one stopped, and what it leaves is even again.
+    /// The next writer continues where a killed one stopped, and leaves a consistent state.
     #[test]
     fn a_killed_writer_does_not_stop_the_next() {
         loom::model(|| {

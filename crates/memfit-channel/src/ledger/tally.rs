@@ -68,8 +68,7 @@ fn enter(table: &[RawTally], kind: TallyKind, name: &str, apply: impl Fn(&Atomic
                 Err(found) => state = found,
             }
         }
-        // Another process may be writing this very name, which takes a moment. If it died there, continue
-        // after it.
+        // Another process may be writing this name at the moment. If it died there, continue after it.
         for _ in 0..MAX_PAUSES {
             if state != CLAIMED {
                 break;

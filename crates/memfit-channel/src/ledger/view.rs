@@ -94,9 +94,9 @@ pub struct ProcessView {
     pub alive: bool,
     /// Page-locked host memory now.
     pub pinned: u64,
-    /// Its peak.
+    /// Peak.
     pub peak_pinned: u64,
-    /// Its memory on each device, in device order.
+    /// Memory on each device, in device order.
     pub shares: Vec<ShareView>,
 }
 

@@ -19,7 +19,7 @@ Exit status: 1 if a peak grew by more than is permitted, even if another script 
 2 if a script has no answer; 0 otherwise, and for new scripts."
 )]
 pub(crate) struct CiArgs {
-    /// Compare with this commit, which runs anew in a temporary checkout, instead of the committed baselines.
+    /// Compare with this commit, run in a temporary checkout, instead of the committed baselines.
     #[arg(long, value_name = "REF", conflicts_with = "accept")]
     pub(crate) base: Option<String>,
 

@@ -59,7 +59,7 @@ pub(crate) enum ConvertFormat {
 }
 
 impl ConvertFormat {
-    /// The format that a file's ending asks for.
+    /// The format that a file extension selects.
     pub(crate) fn from_extension(path: &std::path::Path) -> Option<Self> {
         Some(match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "memfit" => Self::Memfit,
@@ -72,7 +72,7 @@ impl ConvertFormat {
         })
     }
 
-    /// Its use, as the rest of a sentence.
+    /// Purpose of the format, as the rest of a sentence.
     pub(crate) const fn use_of(self) -> &'static str {
         match self {
             Self::Pickle => "; PyTorch's page memory_viz opens it",

@@ -1,5 +1,5 @@
-//! The guides' tables of options, held to what can be typed: `UPDATE_DOCS=1 cargo test -p memfit-cli
-//! documented` writes them.
+//! Checks the option tables of the guides against the command's options. `UPDATE_DOCS=1 cargo test -p
+//! memfit-cli documented` writes them.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use clap::CommandFactory as _;
 
 use super::Args;
 
-/// Options of a verb, as a table of a guide has them.
+/// Options of a verb as a Markdown table for a guide.
 fn table(verb: &str) -> String {
     let command = Args::command();
     let command = command.find_subcommand(verb).unwrap();

@@ -16,11 +16,11 @@ use super::CommandArgs;
   memfit launch memfit.plan.toml --on slurm -- python train.py"
 )]
 pub(crate) struct LaunchArgs {
-    /// A plan that `memfit plan --gpu NAME:N -o FILE` wrote.
+    /// A plan written by `memfit plan --gpu NAME:N -o FILE`.
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) plan: PathBuf,
 
-    /// What starts the processes.
+    /// Program that starts the processes.
     #[arg(long, value_enum, value_name = "LAUNCHER", default_value_t)]
     pub(crate) on: On,
 
@@ -32,13 +32,13 @@ pub(crate) struct LaunchArgs {
     pub(crate) command: CommandArgs,
 }
 
-/// What starts the processes.
+/// Program that starts the processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum On {
-    /// `torchrun`; with several machines it has to be typed on each.
+    /// `torchrun`; with several machines, to be started on each of them.
     #[default]
     Torchrun,
-    /// `srun`, in an allocation of Slurm.
+    /// `srun`, within a Slurm allocation.
     Slurm,
 }
 

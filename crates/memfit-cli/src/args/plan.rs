@@ -10,7 +10,7 @@ use memfit_vocabulary::{Label, Lever};
 
 use super::{CommandArgs, GpuChoice, OutputArgs, ScriptArgs, Timeout};
 
-/// The file that stands for showing the change.
+/// File name that means standard output.
 pub(crate) const SHOWN: &str = "-";
 
 #[derive(Debug, clap::Args)]
@@ -74,8 +74,8 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) html: Option<PathBuf>,
 
-    /// Show the plan as a change of the script, which `git apply` takes, and run the changed script; to this
-    /// file, if one is named.
+    /// Show the plan as a patch for `git apply`, and run the patched script; write the patch to this file, if
+    /// one is named.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = SHOWN, value_hint = ValueHint::FilePath)]
     pub(crate) diff: Option<PathBuf>,
 
@@ -96,10 +96,10 @@ pub(crate) enum Allow {
     Exact,
     /// The same mathematics in another rounding order.
     Rounding,
-    /// The same training in fewer bits, as most people run it.
+    /// The same training with fewer bits, as in common mixed precision.
     #[default]
     Precision,
-    /// Another optimizer, or samples that see one another differently.
+    /// Another optimizer, or other interactions between samples.
     ChangesTraining,
 }
 
@@ -114,7 +114,7 @@ impl From<Allow> for Label {
     }
 }
 
-/// A lever that a plan may move.
+/// A lever that a plan can apply.
 fn lever(name: &str) -> Result<Lever, String> {
     let movable = movable();
     movable.iter().copied().find(|lever| lever.name() == name).ok_or_else(|| {
@@ -128,7 +128,7 @@ fn lever(name: &str) -> Result<Lever, String> {
 pub(crate) struct Margin(pub(crate) f64);
 
 impl Margin {
-    /// The margin of a plan where none is given.
+    /// Default margin of a plan.
     pub(crate) const DEFAULT: Self = Self(0.03);
 }
 

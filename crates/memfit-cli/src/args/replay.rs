@@ -1,4 +1,4 @@
-//! The arguments of `memfit replay`.
+//! Arguments of `memfit replay`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -39,15 +39,16 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "SIZE")]
     pub(crate) card_memory: Option<Bytes>,
 
-    /// Replay without the blocks of this.
+    /// Replay without the blocks of this line, category or module.
     #[arg(long, value_name = "WHAT")]
     without: Vec<Selector>,
 
-    /// Replay with the sizes of this multiplied by a factor.
+    /// Replay with the sizes of this line, category or module multiplied by a factor.
     #[arg(long, value_name = "WHAT=FACTOR")]
     scale: Vec<Scale>,
 
-    /// Replay with the blocks of this freed at the end of the step that allocated them.
+    /// Replay with the blocks of this line, category or module freed at the end of the step that allocated
+    /// them.
     #[arg(long, value_name = "WHAT")]
     each_step: Vec<Selector>,
 
@@ -77,7 +78,7 @@ impl ReplayArgs {
         without.chain(scaled).chain(each_step).collect()
     }
 
-    /// `true` if the replay shall differ from the recording.
+    /// `true` if the replay is to differ from the recording.
     pub(crate) fn asks_what_if(&self) -> bool {
         let blocks = !(self.without.is_empty() && self.scale.is_empty() && self.each_step.is_empty());
         self.alloc_conf.is_some() || self.capacity.is_some() || blocks

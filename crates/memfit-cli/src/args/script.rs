@@ -1,4 +1,4 @@
-//! Options that the verbs which run a script share: `run`, `plan`, `cards` and `ci`.
+//! Options shared by the verbs that run a script: `run`, `plan`, `cards` and `ci`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::ValueHint;
 use memfit_run::Samples;
 
-/// Replacements for files that are not here, GPUs of the user's own, and what leaves the machine.
+/// Replacements for missing files, the user's own GPUs, and confidentiality.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ScriptArgs {
     /// Replace weights that are missing, or larger than this machine's memory, by zeros of their shapes.

@@ -1,4 +1,4 @@
-//! What a user types after `memfit shrink`.
+//! Arguments of `memfit shrink`.
 
 use clap::builder::PossibleValuesParser;
 use memfit_devices::Bytes;
@@ -32,11 +32,11 @@ pub(crate) struct ShrinkArgs {
     )]
     pub(crate) only: Vec<String>,
 
-    /// Stop each run after so many optimizer steps [default: 3].
+    /// Stop each run after this many optimizer steps [default: 3].
     #[arg(long, short, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) steps: Option<u64>,
 
-    /// Give up on a single run after so long, for example `90s` or `20m`; 0 never [default: 10m].
+    /// Time limit of a single run, for example `90s` or `20m`; 0 for none [default: 10m].
     #[arg(long, short, value_name = "TIME")]
     pub(crate) timeout: Option<Timeout>,
 

@@ -9,7 +9,7 @@ use super::{OutputArgs, Timeout};
   memfit watch --once --format json
   memfit watch --prometheus 9177")]
 pub(crate) struct WatchArgs {
-    /// Any process of the run, or the `memfit run` that started it [default: every run of this user's].
+    /// Any process of the run, or the `memfit run` that started it [default: all runs of this user].
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pid: Option<u32>,
 
@@ -21,7 +21,7 @@ pub(crate) struct WatchArgs {
     #[arg(long)]
     pub(crate) once: bool,
 
-    /// Serve metrics for Prometheus on this port of 127.0.0.1, at `/metrics`; 0 takes a free one.
+    /// Serve metrics for Prometheus on this port of 127.0.0.1, at `/metrics`; 0 selects a free port.
     #[arg(long, value_name = "PORT", conflicts_with_all = ["once", "every", "json", "format"])]
     pub(crate) prometheus: Option<u16>,
 

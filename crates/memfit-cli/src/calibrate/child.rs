@@ -34,7 +34,7 @@ pub(super) enum Fact {
     Sample(Sample),
     /// A quantity that could not be measured.
     Gap {
-        /// The quantity to be measured.
+        /// The quantity.
         what: String,
         /// The reason.
         why: String,

@@ -1,4 +1,4 @@
-//! From what a measuring process said, and what the GPU showed meanwhile, to a calibration.
+//! Computes a calibration from the measuring process's facts and the GPU's memory use.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,10 +14,10 @@ use crate::CliError;
 
 /// The types whose rates are measured.
 const RATES: [&str; 7] = ["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8"];
-/// Granularity of the driver: no figure is more precise.
+/// Granularity of the driver, which limits the precision of all figures.
 const DRIVER_GRANULARITY: u64 = 2 << 20;
 
-/// Everything that was said and seen.
+/// All facts and memory readings.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     /// `true` if the GPU is a virtual one.
@@ -28,20 +28,19 @@ pub(super) struct Seen {
     pub(super) gaps: Vec<Gap>,
     card: CardFact,
     samples: Vec<Sample>,
-    /// By stage, what the GPU showed beyond the allocator's own.
+    /// By stage, memory in use beyond the allocator's own.
     outside: BTreeMap<String, u64>,
-    /// Bytes in use at the end beyond those at the start.
+    /// Bytes in use at the end minus those at the start.
     drift: u64,
 }
 
 impl Seen {
-    /// Nothing yet, of one of memfit's own GPUs or of a real one.
+    /// Creates an empty state, for one of memfit's virtual GPUs or a real one.
     pub(super) fn nothing(is_virtual: bool) -> Self {
         Self { is_virtual, ..Self::default() }
     }
 
-    /// Listens to processes until all are done. At each stage, when all have come to it, the GPU is looked
-    /// at.
+    /// Follows processes until all are done. When all have reached a stage, reads the GPU's memory use.
     pub(super) fn follow(&mut self, all: &mut [Measuring], gpu: &LocalGpu) -> Result<(), CliError> {
         let together = all.len() > 1;
         let before = gpu.used();
@@ -49,7 +48,7 @@ impl Seen {
         while !ended {
             let mut stage = None;
             for (rank, measuring) in all.iter_mut().enumerate() {
-                // Of several ranks the first one's GPU is looked at, and the first one's word taken.
+                // Of several ranks, the first one's GPU is read, and only its facts count.
                 let reached = self.listen(measuring, rank == 0)?;
                 if rank == 0 {
                     stage = reached;
@@ -68,7 +67,7 @@ impl Seen {
         Ok(())
     }
 
-    /// The next stage that a process comes to.
+    /// Returns the next stage that a process reaches.
     fn listen(&mut self, measuring: &mut Measuring, first: bool) -> Result<Option<(String, u64)>, CliError> {
         while let Some(fact) = measuring.next()? {
             match fact {
@@ -88,7 +87,7 @@ impl Seen {
         self.card.count
     }
 
-    /// The GPU, if the process said which.
+    /// The GPU's description, if the process sent one.
     pub(super) fn card(&self) -> Result<&CardFact, CliError> {
         let nothing = || CliError::Measuring { said: "it reported nothing about the GPU".to_owned() };
         (!self.card.name.is_empty()).then_some(&self.card).ok_or_else(nothing)
@@ -132,8 +131,8 @@ impl Seen {
         })
     }
 
-    /// Rate of one kind of work. The fastest of several sizes shows the GPU's limit; all of them show how
-    /// much it varies.
+    /// Rate of one kind of work. The fastest of several sizes shows the GPU's limit; all of them show the
+    /// variation.
     fn speed(&self, name: &str) -> Option<Spread> {
         let sizes: Vec<Spread> = self
             .samples
@@ -149,7 +148,7 @@ impl Seen {
         Some(Spread { low, typical: best, high })
     }
 
-    /// Memory outside PyTorch's allocator, from stage to stage.
+    /// Memory outside PyTorch's allocator, by stage.
     fn outside(&mut self) -> CalibratedOutside {
         let at = |name: &str| self.outside.get(name).copied();
         let noise = DRIVER_GRANULARITY.max(self.drift);
@@ -162,7 +161,7 @@ impl Seen {
         let beyond = |name: &str| Some(at(name)?.saturating_sub(at("context")?));
         let libraries = beyond("basic").zip(beyond("training")).map(|(basic, training)| {
             let most = beyond("everything").unwrap_or(training).max(training);
-            // A script may load what nothing here did: a quarter more.
+            // A script may load libraries that the measurement did not: allow a quarter more.
             around(basic.min(training), training, most + most / 4)
         });
         let communicator = |name: &str| {
@@ -194,10 +193,10 @@ pub(super) fn machine() -> String {
     if name.is_empty() { "this machine".to_owned() } else { name.to_owned() }
 }
 
-/// The day, as in `2026-11-20`, in UTC.
+/// The date in UTC, as in `2026-11-20`.
 fn date(now: SystemTime) -> String {
     let days = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / 86_400) as i64;
-    // Days since 1 March of year 0, in eras of 400 years, so that the leap day is a year's last.
+    // Days since 1 March of year 0, in eras of 400 years, so that a leap day is the last day of its year.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

@@ -1,5 +1,5 @@
-//! The store of calibrations: one file per GPU, in a folder named for this machine, since home
-//! directories are shared between machines.
+//! The store of calibrations: one file per GPU, in a folder named after this machine, since machines may
+//! share home directories.
 
 use std::path::{Path, PathBuf};
 
@@ -9,16 +9,16 @@ use super::conclude::machine;
 use crate::CliError;
 use crate::printer::to_json;
 
-/// The folder of this machine's calibrations; nothing where no home is known.
+/// The folder of this machine's calibrations; `None` if the home directory is unknown.
 pub(crate) fn folder() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    // A relative path there is invalid and to be ignored, says the XDG Base Directory Specification.
+    // The XDG Base Directory Specification says that a relative path is invalid and to be ignored.
     let config = set("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
     let config = config.or_else(|| Some(set("HOME")?.join(".config")))?;
     Some(config.join("memfit").join("calibration").join(machine().replace('/', "-")))
 }
 
-/// Keeps a calibration, in the place of an earlier one of the same GPU.
+/// Stores a calibration. It replaces an earlier one of the same GPU.
 pub(crate) fn keep(calibration: &Calibration) -> Result<PathBuf, CliError> {
     let folder = folder().ok_or(CliError::NoHome)?;
     std::fs::create_dir_all(&folder).map_err(CliError::io("make the folder", &folder))?;
@@ -27,7 +27,7 @@ pub(crate) fn keep(calibration: &Calibration) -> Result<PathBuf, CliError> {
     Ok(path)
 }
 
-/// Writes a calibration, so that a reader sees all of it or none.
+/// Writes a calibration atomically, so that a reader never sees a part of it.
 pub(crate) fn write(path: &Path, calibration: &Calibration) -> Result<(), CliError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(parent).map_err(CliError::io("write to", parent))?;
@@ -37,7 +37,7 @@ pub(crate) fn write(path: &Path, calibration: &Calibration) -> Result<(), CliErr
     Ok(())
 }
 
-/// A calibration in a file.
+/// Reads a calibration from a file.
 pub(crate) fn read(path: &Path) -> Result<Calibration, CliError> {
     let text = std::fs::read_to_string(path).map_err(CliError::io("read", path))?;
     let invalid = |why: String| CliError::BrokenCalibration { path: path.to_owned(), why };
@@ -49,7 +49,7 @@ pub(crate) fn read(path: &Path) -> Result<Calibration, CliError> {
     }
 }
 
-/// A file that is kept, and what it holds or why it cannot be read.
+/// A stored file, with its content or the reason why it cannot be read.
 pub(crate) type Kept = (PathBuf, Result<Calibration, CliError>);
 
 /// Stored calibrations: each file with its content, or the reason why it cannot be read.
@@ -65,14 +65,14 @@ pub(crate) fn stored() -> Vec<Kept> {
     paths.into_iter().map(|path| (path.clone(), read(&path))).collect()
 }
 
-/// Puts what is kept for this machine, and what is in a file that was named, into a catalogue.
+/// Adds this machine's stored calibrations, and one from a named file, to a catalogue.
 pub(crate) fn apply(
     catalogue: &mut Catalogue,
     named: Option<&Path>,
     with_kept: bool,
 ) -> Result<(), CliError> {
     for (_, calibration) in if with_kept { stored() } else { Vec::new() } {
-        // One that cannot be read says so in `memfit doctor`; it keeps nobody from working.
+        // An unreadable file is reported by `memfit doctor`, and does not stop other verbs.
         if let Ok(calibration) = calibration {
             catalogue.calibrate(&calibration);
         }

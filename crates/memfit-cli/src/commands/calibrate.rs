@@ -12,7 +12,7 @@ use crate::calibrate::{self, store};
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
-/// Measures the GPU and keeps what came of it; or shows or forgets what is kept.
+/// Measures the GPU and stores the result; or shows or removes stored calibrations.
 pub(crate) fn calibrate(
     args: &CalibrateArgs,
     settings: &Settings,
@@ -33,7 +33,7 @@ pub(crate) fn calibrate(
             store::write(path, &calibration)?;
             Some(path.clone())
         }
-        // A GPU that is not there is no GPU of this machine.
+        // A virtual GPU is not part of this machine.
         None if calibration.card.is_virtual => None,
         None => Some(store::keep(&calibration)?),
     };
@@ -44,7 +44,7 @@ pub(crate) fn calibrate(
     Ok(Exit::Good)
 }
 
-/// Stored calibrations of the GPU with this name, or of all without a name.
+/// Stored calibrations of the GPU with this name; without a name, of all GPUs.
 fn chosen(name: &str, catalogue: &Catalogue) -> Result<Vec<Kept>, CliError> {
     let kept = store::stored();
     if name.is_empty() {

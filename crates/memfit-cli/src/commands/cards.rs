@@ -15,7 +15,7 @@ use crate::request;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
-/// Samples that are priced where neither samples nor epochs are given and the data set's length is unknown.
+/// Samples that are priced if neither samples nor epochs are given and the data set's length is unknown.
 const DEFAULT_SAMPLES: u64 = 1_000_000;
 
 /// Compares the GPUs of the catalogue for a command.
@@ -38,7 +38,7 @@ pub(crate) fn cards(args: &CardsArgs, settings: &Settings, home: &Home, printer:
     }
 }
 
-/// Good news where any row fits, bad news where all are known not to.
+/// Exit status: success if any row fits, failure if no row fits for certain.
 fn exit(rows: &[CardRow]) -> Exit {
     if rows.iter().any(|row| row.verdict.fits()) {
         Exit::Good
@@ -111,7 +111,7 @@ fn compare(
     Ok(())
 }
 
-/// The GPUs that were asked for.
+/// The requested GPUs.
 fn chosen(args: &CardsArgs, catalogue: &Catalogue) -> Result<Vec<Device>, CliError> {
     let mut devices: Vec<Device> = Vec::new();
     for name in &args.gpu {
@@ -145,7 +145,7 @@ fn chosen(args: &CardsArgs, catalogue: &Catalogue) -> Result<Vec<Device>, CliErr
     if devices.is_empty() { Err(CliError::NoCardLeft) } else { Ok(devices) }
 }
 
-/// The work that prices are for.
+/// The work that the prices refer to.
 fn priced_work(
     args: &CardsArgs,
     prices: &Prices,

@@ -16,7 +16,7 @@ use crate::{CliError, Exit};
 /// Name of standard input.
 const STDIN: &str = "<stdin>.py";
 
-/// Checks, mends if asked to, and tells.
+/// Checks files, applies fixes if requested, and prints the findings.
 pub(crate) fn check(args: &CheckArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
     let config = config(args, settings)?;
     let mut report = read(&args.paths, &config)?;
@@ -71,7 +71,7 @@ fn read(paths: &[PathBuf], config: &Config) -> Result<Report, CliError> {
     Ok(report)
 }
 
-/// Writes what is mended, and looks again at what is left.
+/// Writes the fixed files, and checks them again.
 fn fix(report: &mut Report, args: &CheckArgs, config: &Config, printer: &Printer) -> Result<usize, CliError> {
     let mut fixed = 0;
     for source in &mut report.files {
@@ -93,7 +93,7 @@ fn fix(report: &mut Report, args: &CheckArgs, config: &Config, printer: &Printer
         if applied.text == *source.text {
             continue;
         }
-        // A file that somebody else changed in the meantime is left as it is.
+        // A file that has been changed in the meantime is not written.
         let now = std::fs::read_to_string(&source.path).map_err(CliError::io("read", &source.path))?;
         if now != *source.text {
             printer.warning(&format!(
@@ -149,7 +149,7 @@ fn print_findings(
     Ok(())
 }
 
-/// Rules, as far as SARIF tells them.
+/// The rules with their properties in SARIF.
 fn rules() -> Vec<RuleInfo> {
     memfit_lint::rules()
         .map(|rule| {
@@ -177,7 +177,7 @@ fn exit(report: &Report, args: &CheckArgs, settings: &Settings) -> Exit {
     if report.files.iter().any(bad) {
         return Exit::BadNews;
     }
-    // Nothing bad was found, and not everything was read: that is no "all well".
+    // If nothing was found but some files could not be read, the result is not a success.
     let unread = report.files.iter().any(|source| !source.problems.is_empty());
     if unread { Exit::NoAnswer } else { Exit::Good }
 }

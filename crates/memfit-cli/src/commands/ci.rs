@@ -17,7 +17,7 @@ use crate::printer::to_json;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
-/// Compares the peaks of the project's scripts with their baselines, or with those of a commit.
+/// Compares the peaks of the project's scripts with their baselines, or with another commit.
 pub(crate) fn ci(args: &CiArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
     let started = Instant::now();
     let mut report = CiReport {
@@ -40,14 +40,14 @@ pub(crate) fn ci(args: &CiArgs, settings: &Settings, home: &Home, printer: &Prin
         Format::Text => CiFormat::Text,
         Format::Json => CiFormat::Json,
     });
-    let told = tell(&report, args, format, found.is_ok(), printer);
-    match (told, found) {
+    let printed = tell(&report, args, format, found.is_ok(), printer);
+    match (printed, found) {
         (Err(error), _) | (Ok(()), Err(error)) => printer.error(&error),
         (Ok(()), Ok(())) => exit(&report, args.accept),
     }
 }
 
-/// Growth is certain whatever a failed script would have shown, so it goes before failures.
+/// Growth takes precedence over failures: it is certain, whatever a failed script would have shown.
 fn exit(report: &CiReport, accepts: bool) -> Exit {
     let has = |verdict| report.rows.iter().any(|row| row.verdict == verdict);
     if has(CiVerdict::Grew) && !accepts {
@@ -77,7 +77,7 @@ fn tell(
     match format {
         CiFormat::Json => printer.json(&shared)?,
         CiFormat::Markdown => printer.answer(&ci_comment(&shared)),
-        // For people an error is enough; programs get a document in any case.
+        // For people, the error is enough; programs always get a document.
         CiFormat::Text if answered => printer.answer(&text::ci(report, printer.canvas())),
         CiFormat::Text => {}
     }
@@ -99,7 +99,7 @@ fn judge(
     let file = settings.folder.join("pyproject.toml");
     let scripts =
         ci.scripts(gpu.as_deref()).map_err(|why| CliError::CiSettings { file: file.clone(), why })?;
-    // Listened to from here on, so that the checkout is removed whenever somebody interrupts.
+    // Listens for signals from here on, so that an interrupt removes the checkout.
     let interrupt = Interrupt::listen();
     let catalogue = catalogue(args.script.catalogue.as_deref(), settings)?;
     let measurer = Measurer { args, settings, catalogue: &catalogue, home, printer, interrupt: &interrupt };
@@ -140,7 +140,7 @@ fn judge(
     Ok(())
 }
 
-/// Side of the comparison that is not the working tree.
+/// The side of the comparison other than the working tree.
 enum Base {
     Commit(Checkout),
     /// Folder of the baselines.
@@ -148,7 +148,7 @@ enum Base {
 }
 
 impl Base {
-    /// Root by which files of the working tree are named.
+    /// Root relative to which files of the working tree are named.
     fn root(&self, folder: &Path) -> PathBuf {
         let top = match self {
             Self::Commit(checkout) => Some(checkout.repository().to_owned()),

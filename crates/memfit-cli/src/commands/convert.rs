@@ -45,7 +45,7 @@ pub(crate) fn convert(args: &ConvertArgs, printer: &Printer) -> Result<Exit, Cli
     let written = write(input, format, args, printer, &mut to)
         .and_then(|()| to.flush().map_err(CliError::io("write", &args.output)));
     if written.is_err() {
-        // Half a file is no answer.
+        // An incomplete file is removed.
         let _ = std::fs::remove_file(&args.output);
     }
     written?;
@@ -62,7 +62,7 @@ fn write(
 ) -> Result<(), CliError> {
     let failed = |error| CliError::io("write", &args.output)(error);
     match (input, format) {
-        // A snapshot has more than a recording keeps: it goes over as it is.
+        // A snapshot contains more than a recording, so it is written unconverted.
         (Source::Snapshot(snapshot), ConvertFormat::Pickle) => snapshot.write(to).map_err(failed),
         (Source::Recording(recording), ConvertFormat::Pickle) => {
             let track = chosen(&recording, args, printer)?;
@@ -105,7 +105,7 @@ fn rest(
     }
 }
 
-/// The process whose snapshot is wanted: a snapshot is of one.
+/// The process to convert, since a snapshot contains only one.
 fn chosen<'recording>(
     recording: &'recording Recording,
     args: &ConvertArgs,

@@ -1,4 +1,4 @@
-//! `memfit data PATH`: what is in a folder of images, and what loading it takes.
+//! `memfit data PATH`: the contents of an image folder, and the cost of loading it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ fn spread(from: Spread) -> DataSpread {
     DataSpread { least: from.least, median: from.median, greatest: from.greatest, sum: from.sum }
 }
 
-/// Recommended changes, the most important first.
+/// Recommended changes, most important first.
 fn advice(report: &DataReport, survey: &Survey, args: &DataArgs) -> Vec<String> {
     let mut advice = Vec::new();
     let share = |part: u64| format!("{:.0} %", 100.0 * part as f64 / report.images.max(1) as f64);

@@ -1,5 +1,5 @@
-//! `memfit data --loader train.py`: what a script's own `DataLoader` takes and gives on this host, and which
-//! settings would feed the GPU.
+//! `memfit data --loader train.py`: host memory and throughput of a script's own `DataLoader`, and settings
+//! that would keep the GPU busy.
 
 use memfit_channel::message::{Loader, LoaderTrial};
 use memfit_loader::DataLoader;
@@ -17,9 +17,9 @@ use crate::request;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
-/// Batches ahead of a worker where the script does not say.
+/// Prefetched batches per worker if the script does not set them.
 const PREFETCH: u64 = 2;
-/// Starting workers is worth a word from this time on.
+/// Start-up time of workers from which a remark is shown.
 const SLOW_START_MS: f64 = 1000.0;
 
 /// Runs a script for a few steps, and measures its loader.
@@ -48,7 +48,7 @@ pub(crate) fn data_loader(
     })
 }
 
-/// The answer where no loader was measured.
+/// The answer if no loader was measured.
 fn without(ran: RunReport) -> LoaderReport {
     let problem = ran.problem.clone().unwrap_or_else(|| Problem {
         kind: "no-data-loader".to_owned(),
@@ -148,10 +148,10 @@ fn report(ran: RunReport, loader: &Loader, trials: &[LoaderTrial]) -> LoaderRepo
     report
 }
 
-/// The share of the time for which a GPU may wait and still counts as fed.
+/// Maximum share of the time that a GPU may wait and still count as busy.
 const BORNE: f64 = 0.05;
 
-/// Facts of a loader beside a GPU.
+/// Facts about a loader that feeds a GPU.
 struct Fed<'a> {
     loader: &'a Loader,
     given: &'a [Given],
@@ -218,7 +218,7 @@ fn measured(trial: &LoaderTrial, card_ms: Option<f64>) -> LoaderMeasured {
     }
 }
 
-/// Further advice, the most important first.
+/// Further advice, most important first.
 fn advice(report: &LoaderReport, loader: &Loader) -> Vec<String> {
     let mut advice = Vec::new();
     for trial in report.measured.iter().filter(|trial| trial.error.is_some()) {
@@ -268,7 +268,7 @@ fn ms(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e6
 }
 
-/// A second's worth of what takes so many milliseconds.
+/// Rate per second of `many` items that take this many milliseconds.
 fn rate(many: f64, milliseconds: f64) -> f64 {
     (many * 1e6 / milliseconds.max(1e-6)).round() / 1000.0
 }

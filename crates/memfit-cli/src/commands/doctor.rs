@@ -1,4 +1,4 @@
-//! `memfit doctor`: what is installed, and what would and would not work here.
+//! `memfit doctor`: the installed software, and whether memfit works with it.
 
 use std::path::Path;
 
@@ -71,7 +71,7 @@ fn system() -> Check {
     }
 }
 
-/// The interpreter that `python` would mean, and its torch.
+/// The interpreter that `python` refers to, and its torch.
 fn python(home: &Home) -> Vec<Check> {
     let command = match environment::resolve(&["python".into()], home) {
         Ok(command) => command,
@@ -145,7 +145,7 @@ fn calibrations() -> Vec<Check> {
     }
     let tell = |(_, calibration): store::Kept| match calibration {
         Ok(calibration) => good(name, format!("{}: {}", calibration.card.id, calibration.source())),
-        // It keeps nobody from working: the catalogue's figures are taken.
+        // It does not prevent anything: the catalogue's figures are used instead.
         Err(error) => Check { health: Health::Absent, ..broken(name, &error) },
     };
     kept.into_iter().map(tell).collect()
@@ -162,7 +162,7 @@ fn temporary_files() -> Check {
     }
 }
 
-/// Shared memory, in which PyTorch's loaders hand over batches, and NCCL its messages.
+/// Shared memory, through which PyTorch's loaders pass batches, and NCCL its messages.
 fn shared_memory() -> Check {
     const LITTLE: u64 = 64 << 20;
     let name = "shared memory".to_owned();
@@ -183,7 +183,7 @@ fn shared_memory() -> Check {
     }
 }
 
-/// Where what is measured on this machine is kept; nothing else is written there.
+/// The folder for this machine's measurements; nothing else is written there.
 fn own_folder() -> Check {
     let folder = store::folder().ok_or(CliError::NoHome).and_then(|folder| {
         let there = folder.ancestors().find(|folder| folder.is_dir()).map(Path::to_owned);
@@ -202,7 +202,7 @@ fn own_folder() -> Check {
     }
 }
 
-/// Libraries that are loaded into every program already. They stay, behind memfit's own.
+/// Libraries that are already preloaded into every program. They are kept, after memfit's own.
 fn preloaded() -> Option<Check> {
     let given = std::env::var_os("LD_PRELOAD").filter(|value| !value.is_empty())?.into_string().ok()?;
     let name = "LD_PRELOAD".to_owned();

@@ -16,13 +16,13 @@ use crate::input;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
-/// Says why memory ran out.
+/// Explains why memory ran out.
 pub(crate) fn explain(args: &ExplainArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
     if let Some(cause) = args.cause {
         printer.answer(page(cause));
         return Ok(Exit::Good);
     }
-    // The parser asks for a file or a cause.
+    // The argument parser ensures that there is a file or a cause.
     let file = args.file.clone().unwrap_or_default();
     let (input, problems) = input::read(&file)?;
     let report = report(args, &input, problems)?;

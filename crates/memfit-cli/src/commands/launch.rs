@@ -11,7 +11,7 @@ use memfit_run::{Home, environment};
 use crate::args::LaunchArgs;
 use crate::{CliError, Exit, Printer};
 
-/// Exit status of a process that a signal ended, as shells have it.
+/// Offset of the exit status of a process that a signal ended, as in shells.
 const SIGNALLED: i32 = 128;
 
 /// Prints the command that starts a plan's processes, or runs it.

@@ -24,7 +24,7 @@ use crate::request;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
-/// Runs of the script, at most: on one GPU, and in all ways to spread it over several.
+/// Maximum runs of the script: on one GPU, and in all ways to spread it over several.
 const MAX_RUNS: u64 = 80;
 const MAX_SPREAD_RUNS: u64 = 240;
 
@@ -183,7 +183,7 @@ fn find(
         }
         _ => found,
     };
-    // Where each run starts anew it is only looked for if nothing else helps.
+    // If every run starts the script again, it is searched only if nothing else helps.
     let cheap = tries.forks() && found.verdict == Verdict::FitsWithPlan && !is_spread;
     if asks_for_smallest && (found.verdict == Verdict::DoesNotFit || cheap) && !found.interrupted {
         report.smallest_card = smallest_card(&mut tries, &found, &catalogue, printer)?;
@@ -223,7 +223,7 @@ fn find(
     Ok(())
 }
 
-/// The search for one GPU, or for all where the script is one process that memfit can spread.
+/// Searches for one GPU, or for all GPUs if the script is one process that memfit can spread.
 fn search_all(
     tries: &mut Tries<'_>,
     limits: &Limits,
@@ -233,7 +233,7 @@ fn search_all(
     if machines.gpus.saturating_mul(machines.count) < 2 || tries.stands_for().is_some() {
         return search(tries, limits);
     }
-    // The run of the unchanged script is the first of either search.
+    // The run of the unchanged script is the first run of either search.
     if tries.run(&Candidate::as_is(), Room::Budget)?.is_none() {
         return Ok(None);
     }
@@ -245,8 +245,8 @@ fn search_all(
     }
 }
 
-/// The best plan that a change of the script carries whole, with advice on the better one that it does not;
-/// the plan itself where no such plan fits.
+/// The best plan that a patch of the script can contain completely, with a remark on a better one that it
+/// cannot; the plan itself if no such plan fits.
 fn writable(
     best: Answer,
     tries: &mut Tries<'_>,
@@ -292,8 +292,8 @@ fn host() -> Host {
     Host { processors, shared_memory, memory }
 }
 
-/// Runs the plan, which was found with the first of several processes, with all of them; if it does not
-/// fit, all of them search.
+/// The plan was found with the first of several processes: runs it with all of them. If it does not fit,
+/// searches again with all of them.
 fn run_by_all(
     processes: u32,
     found: Option<Answer>,
@@ -332,10 +332,10 @@ fn run_by_all(
     }
 }
 
-/// Less padding than this share of the computing is not worth another order of the samples.
+/// Minimum share of computation that padding must take for another order of the samples to be suggested.
 const PADDING_WORTH: f64 = 0.05;
 
-/// Saving by batches of similar length.
+/// Remark on the savings of batches of similar length.
 fn of_padding(found: &Answer) -> Option<String> {
     let training = &found.training;
     let padding = padding(&training.lengths, training.batch)?;
@@ -352,8 +352,8 @@ fn of_padding(found: &Answer) -> Option<String> {
     })
 }
 
-/// Remark on a mean over labels of which some are ignored, in micro-batches. Hugging Face's Trainer
-/// counts over all of them.
+/// Remark on a mean over labels with ignored ones, in micro-batches. Hugging Face's Trainer averages over all
+/// of them.
 fn of_ignored(found: &Answer, chosen: &Tried) -> Option<String> {
     let training = &found.training;
     let weighs = chosen.candidate.micro_batch.is_some() && training.ignores;
@@ -365,21 +365,21 @@ fn of_ignored(found: &Answer, chosen: &Tried) -> Option<String> {
     })
 }
 
-/// The plan in the settings of the library that trains.
+/// The plan in the settings of the library whose loop trains.
 fn of_framework(found: &Answer, plan: &Plan) -> Option<String> {
     let framework = found.training.framework.filter(|_| found.verdict == Verdict::FitsWithPlan)?;
     let words = framework_settings(framework, plan);
-    let told: Vec<String> = words.iter().map(|(name, value, _)| format!("{name}={value}")).collect();
-    (!told.is_empty()).then(|| {
+    let assignments: Vec<String> = words.iter().map(|(name, value, _)| format!("{name}={value}")).collect();
+    (!assignments.is_empty()).then(|| {
         format!(
             "the same in the library's own settings, as far as it has them: `{}({})`",
             framework.taker(),
-            told.join(", ")
+            assignments.join(", ")
         )
     })
 }
 
-/// The plan as a change of the script.
+/// The plan as a patch of the script.
 fn change(
     plan: &Plan,
     found: &Answer,
@@ -495,7 +495,7 @@ const fn wire_peak(peak: &Expected) -> Peak {
     }
 }
 
-/// The plan file of what was chosen.
+/// The plan file of the chosen candidate.
 fn file(chosen: &Tried, found: &Answer, report: &PlanReport, script: Option<&Path>) -> Plan {
     let run = plan_run(chosen, found, None);
     Plan {

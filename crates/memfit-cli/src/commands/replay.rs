@@ -21,7 +21,7 @@ use crate::input;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
-/// Repeats what an allocator did, and what it would have done under other circumstances.
+/// Replays an allocator's calls, as recorded or under other conditions.
 pub(crate) fn replay(args: &ReplayArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
     let (input, problems) = input::read(&args.file)?;
     let report = match &input {
@@ -39,7 +39,7 @@ fn nothing(path: &Path) -> CliError {
     CliError::NothingToReplay { path: path.to_owned() }
 }
 
-/// Events of one process on one device, with what is known of it.
+/// Events of one process on one device, with the known conditions.
 struct Subject<'input> {
     track: Cow<'input, Track>,
     rank: Option<u32>,
@@ -52,7 +52,8 @@ struct Subject<'input> {
     found: Verification,
     /// The last request that failed.
     oom: Option<ReplayOom>,
-    /// Bytes available to the allocator: where it failed, all that it held plus all that was free.
+    /// Bytes available to the allocator: if a request failed, its reserved memory plus the free memory at
+    /// that time.
     limit: Option<u64>,
     /// Bytes of blocks from before the recording.
     before: u64,
@@ -108,8 +109,8 @@ impl<'input> Subject<'input> {
         let mut conditions = Conditions::from_track(&recording.origin, track, args.torch);
         let given = &mut conditions.given;
         given.capacity = args.card_memory.map_or(given.capacity, memfit_devices::Bytes::get);
-        // Where segments were recorded, the addresses can be held against a replay; the calls can be made
-        // again in any case.
+        // With recorded segments, the addresses can be verified by a replay; the calls can be repeated in any
+        // case.
         let found = if track.spans.iter().any(|span| span.device == device) {
             let snapshot = Snapshot::from_track(track);
             memfit_allocator::verify(&snapshot, usize::from(device), &conditions.given)?
@@ -143,7 +144,7 @@ impl<'input> Subject<'input> {
     }
 }
 
-/// A device's own moments, each with its place.
+/// A device's moments, with their indices.
 fn own(track: &Track, device: u8) -> impl Iterator<Item = (u32, Moment)> + '_ {
     let of_device = move |(_, moment): &(u32, Moment)| moment.device == device && moment.kind.has_totals();
     (0..).zip(track.moments()).filter(of_device)
@@ -153,7 +154,7 @@ fn last_failure(track: &Track, device: u8) -> Option<(u32, Moment)> {
     own(track, device).filter(|(_, moment)| matches!(moment.kind, MomentKind::Oom(_))).last()
 }
 
-/// The process and device that were asked for, else those that ran out of memory, else the fullest.
+/// The requested process and device; otherwise those that ran out of memory, otherwise the fullest ones.
 fn chosen<'input>(args: &ReplayArgs, recording: &'input Recording) -> Result<(&'input Track, u8), CliError> {
     let of_rank = |track: &&Track| args.rank.is_none() || track.rank == args.rank;
     let tracks: Vec<&Track> = recording.tracks.iter().filter(of_rank).collect();
@@ -230,10 +231,10 @@ const fn predicted(tally: Tally) -> Predicted {
     Predicted { predicted: tally.predicted, matching: tally.matching }
 }
 
-/// Remark on a threshold without effect.
+/// Remark on a setting without effect.
 const IDLE_THRESHOLD: &str = "`garbage_collection_threshold` does nothing here: PyTorch collects garbage only in a process with a memory fraction. If yours has one (`torch.cuda.set_per_process_memory_fraction(0.9)`), add it: `--alloc-conf garbage_collection_threshold:0.8,per_process_memory_fraction:0.9`";
 
-/// Makes the calls once more, under what was asked for.
+/// Repeats the calls under the requested conditions.
 fn what_if(args: &ReplayArgs, subject: &Subject<'_>, report: &mut ReplayReport) -> Result<(), CliError> {
     let wanted = args.changes();
     let changes = Changes::resolve(&subject.track, subject.device, &wanted)?;
@@ -292,8 +293,7 @@ fn block_change(change: &Change, reach: &memfit_explain::Reach) -> BlockChange {
     }
 }
 
-/// The place of a moment among the events: those that stand for what was there before the recording are not
-/// counted.
+/// Index of a moment among the events, not counting those that represent blocks from before the recording.
 fn event_at(subject: &Subject<'_>, moment: u32) -> u64 {
     let all = own(&subject.track, subject.device).count() as u64;
     let passed = own(&subject.track, subject.device).take_while(|(place, _)| *place < moment).count() as u64;

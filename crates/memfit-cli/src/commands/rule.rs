@@ -27,7 +27,7 @@ fn unknown(name: &str) -> CliError {
     let config = memfit_lint::Config { select: vec![name.to_owned()], ..memfit_lint::Config::default() };
     match config.validate() {
         Err(error) => CliError::Rule(error),
-        // The one name that findings have and that is no rule.
+        // The only name of findings that is not a rule.
         Ok(()) => {
             CliError::Rule(memfit_lint::ConfigError::UnknownRule { name: name.to_owned(), suggestion: None })
         }
@@ -48,7 +48,7 @@ fn entry(rule: &Rule) -> RuleEntry {
     }
 }
 
-/// The first sentence of what a rule does.
+/// The first sentence of a rule's description.
 pub(crate) fn summary(page: &str) -> String {
     let part = page.split("## What it does\n").nth(1).unwrap_or_default();
     let paragraph = part.split("\n\n").next().unwrap_or_default().replace('\n', " ");

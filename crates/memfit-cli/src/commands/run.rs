@@ -13,10 +13,10 @@ use crate::request;
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
-/// Lines of what a failed script printed that are shown.
+/// Number of last output lines shown for a failed script.
 const LAST_LINES: usize = 30;
 
-/// Runs a command on a GPU, and says whether it fits.
+/// Runs a command on a GPU, and reports whether it fits.
 pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
     let (out, confidential) = (args.out.clone(), args.script.confidential);
     let command = args.command.text();
@@ -38,12 +38,12 @@ pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Pri
             for difference in &differences {
                 report
                     .fidelity
-                    .add(&Note::new(Remark::PlanDiffers).with("difference", difference.to_string()));
+                    .add(&Note::new(Remark::PlanDiffers).with_value("difference", difference.to_string()));
             }
         }
         Ok(report)
     });
-    let told = match outcome {
+    let printed = match outcome {
         Ok(report) => {
             print_report(&report, confidential, &out, settings, printer).map(|()| Exit::from(report.verdict))
         }
@@ -52,7 +52,7 @@ pub(crate) fn run(args: RunArgs, settings: &Settings, home: &Home, printer: &Pri
             print_failure(&failure, confidential, &out, settings, printer).map(|()| printer.error(&error))
         }
     };
-    told.unwrap_or_else(|error| printer.error(&error))
+    printed.unwrap_or_else(|error| printer.error(&error))
 }
 
 fn request(args: RunArgs, settings: &Settings) -> Result<Request, CliError> {
@@ -61,7 +61,7 @@ fn request(args: RunArgs, settings: &Settings) -> Result<Request, CliError> {
     request::to_run(args, settings, &catalogue)
 }
 
-/// The circumstances in which a plan was just used.
+/// The environment of a run under a plan.
 fn here(report: &RunReport, plan: &Plan) -> Here {
     let script = plan.made_for.script.as_deref().and_then(|script| std::fs::read(script).ok());
     Here {
@@ -83,7 +83,7 @@ fn print_report(
     answer_shared(report, confidential, || text::run(report, canvas), out, settings, printer)
 }
 
-/// For people an error is enough; programs get a document in any case.
+/// For people, the error is enough; programs always get a document.
 fn print_failure(
     report: &RunReport,
     confidential: bool,
@@ -98,7 +98,7 @@ fn print_failure(
     answer_shared(report, confidential, String::new, out, settings, printer)
 }
 
-/// Shows what a script said last, if it failed by itself.
+/// Shows the last output of a script that failed by itself.
 fn show_failure(request: &Request, outcome: &Outcome, printer: &Printer) {
     let facts = &outcome.facts;
     let failed = memfit_run::report(request, outcome).verdict == Verdict::Error;

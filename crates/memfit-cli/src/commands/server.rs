@@ -8,8 +8,8 @@ use memfit_lint::Config;
 use crate::settings::Settings;
 use crate::{CliError, Exit};
 
-/// Serves an editor until it says goodbye. Each file is checked as its own project has it, and not as the
-/// folder has it in which the editor was started.
+/// Serves an editor until it disconnects. The settings for a file are those of its own project, not of the
+/// folder in which the editor was started.
 pub(crate) fn server(isolated: bool) -> Result<Exit, CliError> {
     let settings = |file: &Path| config(file, isolated).map_err(|error| sentence(&error));
     memfit_server::serve_stdio(&settings, crate::VERSION)?;
@@ -19,7 +19,7 @@ pub(crate) fn server(isolated: bool) -> Result<Exit, CliError> {
 fn config(file: &Path, isolated: bool) -> Result<Config, CliError> {
     let settings = match file.parent().filter(|folder| folder.is_absolute() && !isolated) {
         Some(folder) => Settings::of_folder(folder)?,
-        // What was never saved belongs to no project.
+        // A file that was never saved belongs to no project.
         None => Settings::load(isolated)?,
     };
     let config = Config {
@@ -34,7 +34,7 @@ fn config(file: &Path, isolated: bool) -> Result<Config, CliError> {
     Ok(config)
 }
 
-/// An error with its chain of causes.
+/// Formats an error with its chain of causes.
 fn sentence(error: &CliError) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -18,7 +18,7 @@ use crate::request::{self, lever_setup};
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
-/// Measures techniques that make the model of a command smaller.
+/// Measures techniques that reduce the size of a command's model.
 pub(crate) fn shrink(args: &ShrinkArgs, settings: &Settings, home: &Home, printer: &Printer) -> Exit {
     let started = Instant::now();
     let mut report = blank(args);
@@ -87,7 +87,7 @@ fn measure(
     Ok(())
 }
 
-/// Runs of the script, each with other levers, on the card with unlimited memory.
+/// Runs of the script with different levers, on the GPU with unlimited memory.
 struct Runs<'a> {
     rehearsal: Rehearsal<'a>,
     request: Request,
@@ -116,15 +116,15 @@ impl Bench for Runs<'_> {
         let report = report(&request, &outcome);
         self.torch = self.torch.take().or_else(|| report.torch.clone());
         let fullest = outcome.facts.fullest();
-        let told = fullest.and_then(|rank| rank.training.as_ref());
-        let facts = told.map(training).unwrap_or_default();
+        let reported = fullest.and_then(|rank| rank.training.as_ref());
+        let facts = reported.map(training).unwrap_or_default();
         let completed = matches!(outcome.facts.ended, Ended::Complete | Ended::Exited(0));
         let mut problem = (!completed || outcome.facts.oom.is_some()).then(|| {
             failure_reason(&outcome.facts, report.problem.as_ref()).unwrap_or("it did not finish".to_owned())
         });
         let mut peak = report.peak;
-        let held = told.map(|told| told.holdings).unwrap_or_default();
-        match told.and_then(|told| told.peaks.as_ref()) {
+        let held = reported.map(|reported| reported.holdings).unwrap_or_default();
+        match reported.and_then(|reported| reported.peaks.as_ref()) {
             _ if problem.is_some() => {}
             _ if pass == Pass::Training && (!facts.optimizes || report.steps == 0) => {
                 problem = Some("no step of an optimizer ran".to_owned());
@@ -172,7 +172,7 @@ impl Runs<'_> {
     }
 }
 
-/// The peaks of a part of a run: what is outside the allocator is as large as in the whole run.
+/// Peaks of a part of a run; memory outside the allocator is that of the whole run.
 fn within(run: Peak, allocated: u64, reserved: u64) -> Peak {
     Peak {
         allocated,

@@ -1,4 +1,4 @@
-//! `memfit view FILE`: a recording as a page, in a file or from a server on loopback.
+//! `memfit view FILE`: shows a recording as a page, in a file or from a server on the loopback interface.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -44,15 +44,15 @@ fn serve(view: View, args: &ViewArgs, printer: &Printer) -> Result<Exit, CliErro
     Ok(Exit::Good)
 }
 
-/// Asks the desktop to open an address. The token is in the arguments of a process for a moment; it ends with
-/// this command.
+/// Asks the desktop to open an address. The token is briefly visible in a process's arguments; it expires
+/// when this command ends.
 fn open_browser(url: &str) -> bool {
     let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
     let quiet = std::process::Stdio::null;
     std::process::Command::new(opener).arg(url).stdin(quiet()).stdout(quiet()).stderr(quiet()).spawn().is_ok()
 }
 
-/// Why memory ran out, where that can be told: a page without it still shows everything else.
+/// The explanation, if there is one. The page works without it.
 fn explanation(path: &Path, args: &ViewArgs, source: &Source) -> Option<serde_json::Value> {
     if args.no_explain {
         return None;

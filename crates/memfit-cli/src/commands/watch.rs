@@ -1,4 +1,4 @@
-//! `memfit watch [PID]`: runs in progress, looked at until they end.
+//! `memfit watch [PID]`: samples runs in progress until they end.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -14,12 +14,12 @@ use crate::args::{Format, WatchArgs};
 use crate::settings::Settings;
 use crate::{CliError, Exit, Printer};
 
-/// Delay until an interrupt is noticed.
+/// Maximum delay until an interrupt is noticed.
 const TICK: Duration = Duration::from_millis(50);
-/// Between two looks, where nobody said otherwise.
+/// Default interval between samples.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Watches until the runs are over, or the user has seen enough.
+/// Watches until the runs end or the user interrupts.
 pub(crate) fn watch(args: &WatchArgs, settings: &Settings, printer: &Printer) -> Result<Exit, CliError> {
     let mut runs = LiveRun::find(args.pid);
     if let Some(port) = args.prometheus.filter(|_| args.pid.is_none() || !runs.is_empty()) {
@@ -58,7 +58,7 @@ pub(crate) fn watch(args: &WatchArgs, settings: &Settings, printer: &Printer) ->
     }
 }
 
-/// Adds the runs that have begun since.
+/// Adds runs that have started since.
 fn add_new(runs: &mut Vec<LiveRun>) {
     let known: Vec<_> = runs.iter().map(|run| run.run_dir().clone()).collect();
     runs.extend(LiveRun::find(None).into_iter().filter(|run| !known.contains(run.run_dir())));
@@ -67,7 +67,7 @@ fn add_new(runs: &mut Vec<LiveRun>) {
 /// Metrics, sampled at each request.
 struct Metrics {
     runs: Mutex<Vec<LiveRun>>,
-    /// `true` if only the runs that were found first are watched.
+    /// `true` if only the runs found at the start are watched.
     chosen: bool,
 }
 

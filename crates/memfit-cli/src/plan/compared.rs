@@ -1,5 +1,5 @@
-//! A changed script beside the script itself, in numbers: both train a few steps with small batches on this
-//! machine's processor, and the gradients of every optimizer step are compared.
+//! Compares a changed script with the original numerically: both train a few steps with small batches on this
+//! machine's CPU, and the gradients of every optimizer step are compared.
 
 use std::time::Duration;
 
@@ -15,28 +15,28 @@ use super::script::Script;
 use super::{Tries, failure};
 use crate::{CliError, Printer};
 
-/// Samples in a part of a batch.
+/// Samples in a micro-batch.
 const PART: u64 = 2;
-/// Samples in a loader's batch: two parts, and a shorter one.
+/// Samples in a loader's batch: two full micro-batches and a smaller one.
 const BATCH: u64 = 5;
-/// Samples in a batch that the script makes itself: whole parts.
+/// Samples in a batch that the script creates itself: only full micro-batches.
 const OWN_BATCH: u64 = 4;
 /// Optimizer steps of each run.
 const STEPS: u64 = 4;
-/// A run that takes longer is given up.
+/// Time limit of a run.
 const TIME_LIMIT: Duration = Duration::from_mins(3);
-/// Of the memory that is free on this machine, a run may take this share.
+/// Maximum share of this machine's free memory that a run may use.
 const MEMORY_SHARE: f64 = 0.6;
 
-/// The script's own runs, by which changes of it are judged: of one text, and kept from change to change.
+/// Runs of the original script with which changed scripts are compared; reused while the script is the same.
 #[derive(Default)]
 pub(super) struct Beside {
-    /// The text that ran, and where its gradients are, or why there are none.
+    /// The source that ran, with the folder of its gradients or the reason why there are none.
     ran: Option<(String, Result<TempDir, String>)>,
 }
 
 impl Beside {
-    /// Compares a changed script with the script itself. `peak` is what the changed script takes on the GPU.
+    /// Compares a changed script with the original. `peak` is the changed script's peak on the GPU.
     pub(super) fn compare(
         &mut self,
         tries: &mut Tries<'_>,
@@ -72,26 +72,27 @@ impl Beside {
             Some((_, Err(why))) => return Ok(unknown(why.clone())),
             None => return Ok(unknown("the script was not run".to_owned())),
         };
-        let told = match on_host(tries, script, &pair.changed, folder, HostPart::Changed)? {
-            Ok(told) => told,
+        let result = match on_host(tries, script, &pair.changed, folder, HostPart::Changed)? {
+            Ok(result) => result,
             Err(why) => return Ok(unknown(why)),
         };
-        let apart = apart(&told);
+        let apart = apart(&result);
         Ok(PatchNumbers {
-            equal: Some(told.equal),
+            equal: Some(result.equal),
             levers: pair.levers.iter().map(|lever| lever.name().to_owned()).collect(),
-            steps: told.steps,
+            steps: result.steps,
             batch: pair.batch,
             part: pair.part,
             parameter: apart.parameter.filter(|_| apart.difference != Some(0.0)),
             difference: apart.difference,
-            printed: told.printed,
+            printed: result.printed,
             why: None,
         })
     }
 }
 
-/// Runs the script itself twice: what it keeps, or why nothing can be compared with it.
+/// Runs the original script twice. Returns the folder of its results, or the reason why no comparison is
+/// possible.
 fn of_script(
     tries: &mut Tries<'_>,
     script: &Script<'_>,
@@ -102,16 +103,16 @@ fn of_script(
         return Ok(Err(why));
     }
     Ok(match on_host(tries, script, source, &folder, HostPart::Again)? {
-        Ok(told) if told.equal => Ok(folder),
-        Ok(told) => Err(format!("in two runs of the script itself, {}", apart(&told).difference_told())),
+        Ok(result) if result.equal => Ok(folder),
+        Ok(result) => Err(format!("in two runs of the script itself, {}", apart(&result).difference_told())),
         Err(why) => Err(why),
     })
 }
 
 /// Difference between a run's gradients and the stored ones.
-fn apart(told: &HostCompared) -> PatchNumbers {
-    let difference = told.difference.parse::<f64>().ok().filter(|share| share.is_finite());
-    PatchNumbers { difference, parameter: told.parameter.clone(), ..PatchNumbers::default() }
+fn apart(result: &HostCompared) -> PatchNumbers {
+    let difference = result.difference.parse::<f64>().ok().filter(|share| share.is_finite());
+    PatchNumbers { difference, parameter: result.parameter.clone(), ..PatchNumbers::default() }
 }
 
 fn unknown(why: String) -> PatchNumbers {
@@ -122,7 +123,7 @@ fn gib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 30)
 }
 
-/// The script and the changed script, with batches so small that a processor computes them.
+/// The original and the changed script, with batches small enough for a CPU.
 struct Pair {
     script: String,
     changed: String,
@@ -164,12 +165,12 @@ impl Pair {
 
 /// `true` if a lever computes the same numbers on this machine's CPU, up to rounding.
 fn computes_alike(lever: Lever) -> bool {
-    // A compiler for the processor is another compiler.
+    // On a CPU, `torch.compile` uses another compiler backend.
     let compiles = matches!(lever, Lever::Compile | Lever::ActivationBudget);
     !compiles && matches!(lever.label(), Label::Exact | Label::Rounding)
 }
 
-/// Runs this text of the script on the host: what came of it, or why there is nothing to compare.
+/// Runs this source of the script on the host; returns the reason if there is nothing to compare.
 fn on_host(
     tries: &mut Tries<'_>,
     script: &Script<'_>,
@@ -183,18 +184,18 @@ fn on_host(
     let host = HostRun { folder: folder.path().to_owned(), samples: BATCH, part };
     let changes = Changes { seeded: true, host: Some(host), ..script.changes(source)? };
     let facts = tries.rehearsal.run_with(&request, &changes)?.facts;
-    let told = facts.on_host.clone().filter(|told| told.steps > 0 && facts.exception.is_none());
-    Ok(told.ok_or_else(|| why_not(&facts, part)))
+    let result = facts.on_host.clone().filter(|result| result.steps > 0 && facts.exception.is_none());
+    Ok(result.ok_or_else(|| why_not(&facts, part)))
 }
 
-/// Why a run on the host has nothing to compare.
+/// Reason why a run on the host has no results to compare.
 fn why_not(facts: &Facts, part: HostPart) -> String {
     let who = if part == HostPart::Changed { "the changed script" } else { "the script" };
     if facts.ended == Ended::TimedOut {
         return format!("{who} takes longer than {} minutes there", TIME_LIMIT.as_secs() / 60);
     }
     match failure::failure_reason(facts, None) {
-        Some(told) => format!("{who} does not run there: {told}"),
+        Some(result) => format!("{who} does not run there: {result}"),
         None => format!("{who} ends there before its optimizer has stepped"),
     }
 }

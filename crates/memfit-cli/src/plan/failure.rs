@@ -1,15 +1,15 @@
-//! Why a script failed with a lever, in one line: the error's type and message, and the script's own line
-//! that it came from.
+//! Reason why a script failed with a lever, in one line: the error's type and message, and the line of the
+//! script.
 
 use memfit_report::wire::{Exception, Problem};
 use memfit_run::Facts;
 
 /// Longer messages are truncated.
 const MAX_CHARS: usize = 200;
-/// Folders of what is not the script's own.
+/// Folders of library code.
 const LIBRARIES: [&str; 4] = ["/site-packages/", "/dist-packages/", "/lib/python", "/memfit_"];
 
-/// The reason of a failure; `None` where it is unknown.
+/// The reason of a failure; `None` if unknown.
 pub(crate) fn failure_reason(facts: &Facts, problem: Option<&Problem>) -> Option<String> {
     match (&facts.exception, problem) {
         (Some(exception), _) => Some(describe(exception)),
@@ -32,7 +32,7 @@ fn describe(exception: &Exception) -> String {
     }
 }
 
-/// The innermost line of the script's own in a traceback, or the innermost at all.
+/// The innermost line of user code in a traceback, otherwise the innermost line.
 fn line(traceback: &str) -> Option<String> {
     let frames = || traceback.lines().rev().filter_map(frame);
     let own = frames().find(|(file, _)| !LIBRARIES.iter().any(|folder| file.contains(folder)));
@@ -41,7 +41,7 @@ fn line(traceback: &str) -> Option<String> {
     Some(format!("{name}, line {number}"))
 }
 
-/// `File "train.py", line 7, in main` as its file and its line.
+/// Parses `File "train.py", line 7, in main` into file and line.
 fn frame(line: &str) -> Option<(&str, u64)> {
     let (file, rest) = line.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
     let number = rest.split(|letter: char| !letter.is_ascii_digit()).next()?;
@@ -52,10 +52,10 @@ fn frame(line: &str) -> Option<(&str, u64)> {
 mod tests {
     use super::*;
 
-    fn check(kind: &str, message: &str, traceback: &str, told: &str) {
+    fn check(kind: &str, message: &str, traceback: &str, expected: &str) {
         let exception =
             Exception { r#type: kind.into(), message: message.into(), traceback: traceback.into() };
-        assert_eq!(describe(&exception), told);
+        assert_eq!(describe(&exception), expected);
     }
 
     #[test]
@@ -76,7 +76,7 @@ mod tests {
         check("ValueError", "well", "", "ValueError: well");
         check("ValueError", "well", "File \"<string>\", line 3\nFile \"x\", line \n", "ValueError: well");
         let long = "ä".repeat(500);
-        let told = describe(&Exception { r#type: "E".into(), message: long, traceback: String::new() });
-        assert_eq!(told.chars().count(), MAX_CHARS + 1);
+        let expected = describe(&Exception { r#type: "E".into(), message: long, traceback: String::new() });
+        assert_eq!(expected.chars().count(), MAX_CHARS + 1);
     }
 }

@@ -1,4 +1,4 @@
-//! A plan as a change of the script's source, and whether the changed script fits.
+//! A plan as a patch of the script's source, with a run of the patched script.
 
 use std::path::Path;
 
@@ -13,20 +13,20 @@ use super::script::Script;
 use super::{Tries, failure};
 use crate::{CliError, Printer};
 
-/// A changed script, and what came of running it.
+/// A changed script with the result of its run.
 struct Attempt {
     changed: Patched,
     proof: Option<FixProof>,
-    /// Comparison of its gradients with the script's.
+    /// Comparison of its gradients with the original script's.
     numbers: Option<PatchNumbers>,
-    /// Why it failed, where that is not for want of memory.
+    /// Reason why it failed, unless memory ran out.
     failure: Option<String>,
 }
 
-/// Writes a plan into the script, and runs what comes of it on the GPU with what a plan may take. A change
-/// with which the script fails otherwise than by its memory, or trains otherwise than the plan says, is never
-/// given: a lever that the script's own libraries refuse is left out of it. `divides_alike` says whether the
-/// plan promises that a divided batch trains as the whole one does.
+/// Applies a plan to the script's source, and runs the result on the GPU with the memory that a plan may use.
+/// A patch is never returned if the script fails for a reason other than memory, or if its training differs
+/// from what the plan's labels allow; a lever that the script's libraries reject is left out. `divides_alike`
+/// is `true` if the plan promises that a split batch trains like the whole one.
 pub(crate) fn patched(
     tries: &mut Tries<'_>,
     plan: &Plan,
@@ -65,7 +65,7 @@ pub(crate) fn patched(
     })
 }
 
-/// The script changed as the plan says, run.
+/// Applies the plan to the script, and runs it.
 fn attempt(
     tries: &mut Tries<'_>,
     plan: &Plan,
@@ -90,8 +90,8 @@ fn attempt(
     Ok(Attempt { changed, proof: Some(proof), numbers: Some(numbers), failure })
 }
 
-/// The change without the one lever that makes it fail: with the first that the script fits without, or else
-/// runs without.
+/// The patch without the one lever that makes it fail: the first one without which the script fits, or else
+/// runs.
 fn without_one(
     tries: &mut Tries<'_>,
     plan: &Plan,
@@ -102,7 +102,7 @@ fn without_one(
     printer: &Printer,
 ) -> Result<Option<Attempt>, CliError> {
     let mut runs = None;
-    // In the order in which a search tries them, which begins with those that do the least.
+    // In the order of the search, which starts with the mildest levers.
     let levers = plan.levers.iter().map(|setting| setting.lever).chain([Lever::MicroBatch]);
     for lever in levers.filter(|lever| done.contains(lever)) {
         let mut fewer = plan.clone();
@@ -122,7 +122,7 @@ fn without_one(
     Ok(runs)
 }
 
-/// Runs a changed script: what came of it, and why it failed if that was not for want of memory.
+/// Runs a changed script. Returns the reason if it failed, unless memory ran out.
 pub(super) fn run_changed(
     tries: &mut Tries<'_>,
     request: &Request,
@@ -139,14 +139,14 @@ pub(super) fn run_changed(
     Ok((FixProof { verdict: report.verdict, steps: report.steps, peak: report.peak }, failure))
 }
 
-/// Levers that a change leaves out, as a report has them.
+/// Levers that a patch leaves out, in the form of the report.
 pub(super) fn rejected(left: Vec<Left>) -> Vec<RejectedLever> {
     left.into_iter()
         .map(|left| RejectedLever { lever: left.lever.name().to_owned(), why: left.why })
         .collect()
 }
 
-/// The script's path from here, as a change has to name it.
+/// The script's path relative to the current directory, as a patch names it.
 pub(super) fn shown(script: &Path) -> String {
     let here = std::env::current_dir().ok();
     let inside = here.as_deref().and_then(|here| script.strip_prefix(here).ok()).unwrap_or(script);

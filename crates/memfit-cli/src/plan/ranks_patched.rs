@@ -1,4 +1,4 @@
-//! A plan for several GPUs as a change of the script, run as each of the ranks that differ.
+//! A plan for several GPUs as a patch of the script, run as each of the ranks that differ.
 
 use std::path::Path;
 
@@ -13,12 +13,12 @@ use super::patched::{rejected, run_changed, shown};
 use super::script::Script;
 use crate::{CliError, Printer};
 
-/// Share by which a rank's peak may differ from the plan's.
+/// Maximum relative difference between a rank's peak and the plan's.
 const MAX_APART: f64 = 0.02;
 
-/// Writes a plan into the script, and runs what comes of it with torchrun's variables, as each of the ranks
-/// that the plan was run as. A change that fails, does not fit or takes other memory than the plan is not
-/// given. `blocks` are the modules that are gathered one by one.
+/// Applies a plan to the script's source, and runs the result with torchrun's environment variables as each
+/// of the ranks that the plan was run as. A patch that fails, does not fit or has another peak than the plan
+/// is not returned. `blocks` are the modules that are gathered one by one.
 pub(crate) fn patched_for_ranks(
     tries: &mut Tries<'_>,
     plan: &Plan,
@@ -30,14 +30,14 @@ pub(crate) fn patched_for_ranks(
     let text = std::fs::read_to_string(script).map_err(CliError::io("read", script))?;
     let file = shown(script);
     let changed = spread(&text, plan, blocks);
-    let mut told = PlanPatch {
+    let mut written = PlanPatch {
         file: file.clone(),
         left: rejected(changed.left),
         remarks: changed.remarks,
         ..PlanPatch::default()
     };
     if changed.text == text {
-        return Ok(told);
+        return Ok(written);
     }
     let script = Script { path: script, text: &text, divides_alike: false };
     let changes = script.changes(&changed.text)?;
@@ -47,22 +47,22 @@ pub(crate) fn patched_for_ranks(
         let (proof, failure) = run_changed(tries, &request, &changes)?;
         let why = failure.or_else(|| refuted(proof.verdict, proof.peak.allocated, expected.allocated));
         let fullest = |known: &FixProof| known.peak.device_upper < proof.peak.device_upper;
-        if why.is_some() || told.proof.as_ref().is_none_or(fullest) {
-            told.proof = Some(proof);
+        if why.is_some() || written.proof.as_ref().is_none_or(fullest) {
+            written.proof = Some(proof);
         }
         if let Some(why) = why {
             let why = format!("no change is shown, because the changed script, as rank {rank}, {why}");
-            told.left.push(RejectedLever { lever: Lever::Shard.name().to_owned(), why });
-            return Ok(told);
+            written.left.push(RejectedLever { lever: Lever::Shard.name().to_owned(), why });
+            return Ok(written);
         }
     }
-    told.diff = unified_diff(&format!("a/{file}"), &format!("b/{file}"), &text, &changed.text);
-    told.levers = changed.done.iter().map(|lever| lever.name().to_owned()).collect();
-    told.numbers = Some(PatchNumbers {
+    written.diff = unified_diff(&format!("a/{file}"), &format!("b/{file}"), &text, &changed.text);
+    written.levers = changed.done.iter().map(|lever| lever.name().to_owned()).collect();
+    written.numbers = Some(PatchNumbers {
         why: Some("the changed script trains in several processes".to_owned()),
         ..PatchNumbers::default()
     });
-    Ok(told)
+    Ok(written)
 }
 
 /// The request for a run of the changed script as one rank.
@@ -73,10 +73,10 @@ fn as_rank(tries: &Tries<'_>, plan: &Plan, rank: u32) -> Result<Request, CliErro
     Ok(Request { lone_rank, ..request })
 }
 
-/// Why a run of the changed script is not what the plan promised.
+/// Reason why a run of the changed script contradicts the plan.
 fn refuted(verdict: Verdict, found: u64, planned: u64) -> Option<String> {
     if verdict != Verdict::Fits {
-        return Some("was not seen to fit".to_owned());
+        return Some("was not confirmed to fit".to_owned());
     }
     let (found, planned) = (found as f64, planned as f64);
     let apart = (found - planned).abs() / planned.max(1.0);
@@ -105,7 +105,7 @@ mod tests {
             why(Verdict::Fits, 4 * GIB, 2 * GIB)
                 .contains("where the plan, applied by memfit, takes 2.00 GiB")
         );
-        assert_eq!(why(Verdict::Oom, GIB, GIB), "was not seen to fit");
-        assert_eq!(why(Verdict::Unknown, GIB, GIB), "was not seen to fit");
+        assert_eq!(why(Verdict::Oom, GIB, GIB), "was not confirmed to fit");
+        assert_eq!(why(Verdict::Unknown, GIB, GIB), "was not confirmed to fit");
     }
 }

@@ -6,16 +6,16 @@ use memfit_run::Changes;
 
 use crate::CliError;
 
-/// The script that is changed.
+/// The script to be changed.
 pub(super) struct Script<'a> {
     pub(super) path: &'a Path,
     pub(super) text: &'a str,
-    /// `true` if the plan promises that a divided batch trains like the whole one.
+    /// `true` if the plan promises that a split batch trains like the whole one.
     pub(super) divides_alike: bool,
 }
 
 impl Script<'_> {
-    /// A run with this text in the script's place.
+    /// Changes that run this text in place of the script.
     pub(super) fn changes(&self, text: &str) -> Result<Changes, CliError> {
         if text == self.text {
             return Ok(Changes::default());

@@ -1,10 +1,10 @@
-//! A stand-in for a script: a process that joins a run as PyTorch on the virtual device would, and does as it
-//! is told.
+//! A stand-in for a script: a process that joins a run like PyTorch on the virtual device, and plays the
+//! requested part.
 //!
-//! The test's own program plays it: `memfit run -- TEST-PROGRAM --exact the_script --ignored`, with the part
-//! to play in the environment.
+//! The test program itself plays it: `memfit run -- TEST-PROGRAM --exact the_script --ignored`, with the part
+//! in the environment.
 
-#![allow(dead_code, reason = "each test program uses its share")]
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::fs::File;
 use std::io::Write as _;
@@ -17,15 +17,15 @@ use memfit_channel::proc::Stat;
 use memfit_channel::{Message, RunDir, Setup};
 use tempfile::TempDir;
 
-/// Variable that names the part to play.
+/// Environment variable with the part to play.
 pub(crate) const PART: &str = "MEMFIT_TEST_PART";
-/// A folder in which the stand-in leaves the ids of its processes.
+/// Environment variable with the folder in which the stand-in writes its process ids.
 pub(crate) const PIDS: &str = "MEMFIT_TEST_PIDS";
 
 pub(crate) const GIB: u64 = 1 << 30;
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// A place to run memfit in, with libraries that do nothing.
+/// A folder in which memfit runs, with libraries that do nothing.
 pub(crate) struct Place {
     pub(crate) folder: TempDir,
 }
@@ -48,7 +48,7 @@ impl Place {
         Self { folder }
     }
 
-    /// The command, with nothing of the surroundings in its environment.
+    /// The command with an empty environment.
     pub(crate) fn memfit(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_memfit"));
         command
@@ -62,7 +62,7 @@ impl Place {
         command
     }
 
-    /// `memfit run` of the stand-in in this part.
+    /// `memfit run` of the stand-in with this part.
     pub(crate) fn run(&self, part: &str, options: &[&str]) -> Command {
         let script = std::env::current_exe().unwrap();
         let mut arguments = vec!["run", "--gpu", "rtx-4090", "--format", "json"];
@@ -74,7 +74,7 @@ impl Place {
         command
     }
 
-    /// The same, run to its end, with the report.
+    /// The same, run to its end; returns the report.
     pub(crate) fn report(&self, part: &str, options: &[&str]) -> (Output, serde_json::Value) {
         let output = self.run(part, options).output().unwrap();
         let report = serde_json::from_slice(&output.stdout)
@@ -145,7 +145,7 @@ impl Script {
         self.messages.write_all(b"{\"kind\": \"no such thing\"}\n\xff\xfe\n").unwrap();
     }
 
-    /// A context, libraries and `bytes` of the GPU's memory.
+    /// Creates a context, loads libraries, and allocates `bytes` of the GPU's memory.
     pub(crate) fn allocate(&mut self, bytes: u64) {
         let overhead = &self.setup.cards[0].overhead;
         self.ledger.book(0, Outside::Context, overhead.context).unwrap();
@@ -205,13 +205,13 @@ impl Script {
     }
 }
 
-/// Leaves this process's id where the test finds it.
+/// Writes this process's id to the folder that the test reads.
 pub(crate) fn note_pid() {
     let folder = std::env::var_os(PIDS).expect("the test names a folder");
     std::fs::write(Path::new(&folder).join(std::process::id().to_string()), "").unwrap();
 }
 
-/// Waits for ever, as a process does that has what was asked of it.
+/// Waits for ever, like a process that has completed the requested steps.
 pub(crate) fn wait() -> ! {
     loop {
         std::thread::park();

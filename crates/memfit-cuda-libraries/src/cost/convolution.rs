@@ -67,13 +67,13 @@ const GEMM_SHARE: f64 = 0.80;
 const WINOGRAD_SPEEDUP: f64 = 1.6;
 /// Share of the bandwidth reached by layout conversion, which reads along one dimension and writes along
 /// another.
-/// Unsourced: as strided elementwise kernels.
+/// Unsourced: the share of strided elementwise kernels.
 const CONVERSION_SHARE: f64 = 0.7;
 /// Share of the bandwidth reached by a convolution's own operands.
-/// Unsourced: as reductions.
+/// Unsourced: the share of reductions.
 const OPERANDS_SHARE: f64 = 0.85;
 /// Share of the rate of ordinary cores reached with few channels in each group.
-/// Unsourced: each operand is used a few times only.
+/// Unsourced: each operand is reused only a few times.
 const FEW_CHANNELS_SHARE: f64 = 0.2;
 /// Channels per group below which a tile is not filled.
 /// Source: tensor cores take 8 elements of 16 bits (NVIDIA, Convolutional Layers User's Guide).

@@ -18,7 +18,7 @@ const POINTS_PER_PASS: f64 = 8192.0;
 /// 2023, figures 4 to 7).
 const PASS_SHARE: f64 = 0.8;
 /// Share of the bandwidth reached by random accesses to a dense operand, in products of sparse matrices.
-/// Unsourced: half of the sectors are of use.
+/// Unsourced: half of each sector is used.
 const SCATTERED_SHARE: f64 = 0.5;
 
 /// Duration of `batch` transforms over these dimensions. Each dimension is read and written once, or more

@@ -1,5 +1,5 @@
-//! Matrix products: nothing is computed, each takes its time on the handle's stream, and the contents of its
-//! result become unknown.
+//! Matrix products: nothing is computed; each takes time on the handle's stream and makes the contents of its
+//! result unknown.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -1,7 +1,7 @@
 //! cuDNN's graph interface, through its documented mode without a device.
 //!
-//! Descriptors are the real library's. It never sees a handle; instead, heuristics, engines and plans get a
-//! descriptor of the device's properties before they are finalised. So heuristics rank engines, and plans
+//! Descriptors belong to the real library. It never sees a handle; instead, heuristics, engines and plans get
+//! a descriptor of the device's properties before they are finalised. So heuristics rank engines, and plans
 //! report their workspace, as they would on the device. Executing a plan does nothing.
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here, and the real libraries called")]
@@ -260,7 +260,7 @@ entry_points! {
         real!(CUDNN, cudnnBackendInitialize(descriptor => Ptr) -> i32).unwrap_or(status::NOT_SUPPORTED)
     }
 
-    /// Runs a plan: nothing is computed, and it takes its time.
+    /// Executes a plan: nothing is computed, but it takes time.
     fn cudnnBackendExecute(handle: Ptr, plan: Ptr, variant_pack: Ptr) {
         let Some(stream) = super::handle::stream(handle) else { return status::BAD_PARAM };
         if plan.is_null() || variant_pack.is_null() {

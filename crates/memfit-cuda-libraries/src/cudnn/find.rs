@@ -26,8 +26,8 @@ pub(super) struct Performance {
 /// Maximum algorithms per direction, with some to spare.
 const MAX_ALGORITHMS: usize = 16;
 
-/// Returns the heuristics' results in their order, limited to those that need at most `limit` bytes of
-/// workspace.
+/// Returns the heuristics' results in their order, limited to those with a workspace of at most `limit`
+/// bytes.
 fn write_results(
     requested: i32,
     returned: Out<i32>,

@@ -60,8 +60,8 @@ const SINCE_9_5: &[(&str, usize, usize)] = &[
     ("driverVer", 25, 1),
 ];
 
-/// Earlier releases had one property less before the threads per multiprocessor; alignment keeps the rest in
-/// place.
+/// Earlier releases had one property less before the threads per multiprocessor; alignment keeps the others
+/// in place.
 const BEFORE_9_5: &[(&str, usize, usize)] = &[
     ("maxGridSize", 0, 3),
     ("maxBlockSize", 3, 3),

@@ -106,8 +106,7 @@ pub(super) fn record_links(descriptor: usize, attribute: i32, count: i64, parts:
     });
 }
 
-/// Records configurations that the heuristics returned: each is for the operations the heuristics were asked
-/// about.
+/// Records configurations returned by the heuristics, each for the operations of the query.
 pub(super) fn record_configurations(heuristics: usize, count: i64, configurations: In<usize>) {
     with_known(|known| {
         let Some(parts) = known.get(&heuristics).map(|own| own.parts.clone()) else { return };
@@ -149,8 +148,8 @@ pub(super) fn find(descriptor: usize) -> Option<Arc<Attributes>> {
 }
 
 impl Attributes {
-    /// Duration of the operations. `tensor_cores` says whether single precision uses them, `workspace` the
-    /// bytes that the plan keeps between its kernels.
+    /// Duration of the operations. `tensor_cores` is `true` if single precision uses them; `workspace` has
+    /// the bytes that the plan keeps between its kernels.
     pub(super) fn work(&self, tensor_cores: bool, workspace: f64, speeds: &Speeds) -> Work {
         let mut operations = Vec::new();
         self.collect(&mut operations);

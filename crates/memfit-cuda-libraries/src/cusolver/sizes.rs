@@ -2,8 +2,8 @@
 //!
 //! The real figures are undocumented and cannot be queried without a device. These follow LAPACK's
 //! documentation of the algorithms that cuSOLVER names, with blocks of [`BLOCK`] columns, rounded up where
-//! cuSOLVER is known to keep a copy: an upper bound for the sizes that matter, a few columns besides a matrix
-//! or two. Each use is noted.
+//! cuSOLVER is known to keep a copy: an upper bound for the sizes that matter, a few columns in addition to a
+//! matrix or two. Each use is noted.
 
 use memfit_vocabulary::Remark;
 
@@ -70,7 +70,7 @@ mod elements {
     }
 }
 
-/// Bytes of the widest element (complex double precision): only the name of a call tells its type, not its
+/// Bytes of the widest element (complex double precision): the type is in a call's name, not in its
 /// arguments.
 const MAX_ELEMENT_BYTES: u64 = 16;
 

@@ -1,4 +1,4 @@
-//! Work of decompositions: nothing is computed, and each takes its time on its handle's stream.
+//! Work of decompositions: nothing is computed, but each takes time on its handle's stream.
 //!
 //! Operation counts are those of LAPACK's algorithms (Golub and Van Loan, Matrix Computations, 4th edition,
 //! for real numbers; complex ones count four times). Eigenvectors and singular vectors are assumed to be
@@ -6,7 +6,7 @@
 
 #![allow(
     clippy::used_underscore_binding,
-    reason = "what an argument is called says what it is, and all are looked at alike"
+    reason = "argument names document the call, and all arguments are processed alike"
 )]
 
 use super::handle::Context;

@@ -70,8 +70,8 @@ const ENTRY_BYTES: u64 = 8 + 16;
 /// sorting.
 const MULTIPLICATION_BYTES: i64 = 2 * (8 + 16);
 
-/// Runs one step of a product. The first call of each step asks for a size, and passes no buffer; the second
-/// one works.
+/// Runs one step of a product. The first call of each step queries a size without a buffer; the second one
+/// works.
 fn step(
     handle: Handle<Context>,
     first: Ptr,

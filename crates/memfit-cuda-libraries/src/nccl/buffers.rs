@@ -52,7 +52,7 @@ const START_SHARE: u64 = 10;
 /// Memory that a communicator has reserved.
 pub(super) struct Buffers {
     position: RankPosition,
-    /// Its total after a first all-reduce.
+    /// Total after a first all-reduce.
     whole: Interval,
     state: Mutex<State>,
 }

@@ -1,8 +1,8 @@
 //! Effects of a communicator's operations on memory.
 //!
-//! Contents that are small and known on all ranks involved are really exchanged (see [`super::meeting`]).
-//! Otherwise a rank is modelled as receiving the data that it sends itself, as if all ranks sent the same;
-//! a reduction then returns its input. Shapes and lengths that ranks exchange stay correct where all ranks do
+//! Contents that are small and known on all ranks involved are actually exchanged (see [`super::meeting`]).
+//! Otherwise a rank is modelled as receiving the data that it sends itself, as if all ranks sent the same; a
+//! reduction then returns its input. Shapes and lengths that ranks exchange stay correct where all ranks do
 //! the same work.
 
 use std::cell::RefCell;
@@ -66,7 +66,7 @@ thread_local! {
 }
 
 /// A group of calls. All of them begin before any of them completes, so that ranks in the same thread, and
-/// calls that answer each other, do not wait for each other.
+/// calls that wait for each other, do not block.
 struct Group {
     depth: u32,
     begun: Vec<Begun>,

@@ -108,8 +108,9 @@ pub(super) fn make(target: Out<Handle<Communicator>>, position: RankPosition, na
     status::SUCCESS
 }
 
-/// Ranks on this machine of the group whose communicator is being created, as the probe states it: a process
-/// that stands for one rank of many knows the groups, and NCCL's topology search is not modelled.
+/// Number of ranks on this machine in the group whose communicator is being created, as reported by the
+/// probe: a process that represents one rank of many knows the groups, and NCCL's topology search is not
+/// modelled.
 fn stated_per_machine() -> Option<u32> {
     std::env::var(GROUP_PER_MACHINE).ok()?.parse().ok().filter(|count| *count > 0)
 }
@@ -155,9 +156,9 @@ impl Communicator {
         hash_name(&[self.name, self.made.fetch_add(1, Relaxed), salt])
     }
 
-    /// Splits the communicator by color. The other ranks are asked for their colors. If they do not answer,
-    /// the part is given the whole's size, as an upper bound, and the rank that the key asks for, if there is
-    /// such a rank.
+    /// Splits the communicator by color. Queries the other ranks for their colors. If they do not answer, the
+    /// part gets the size of the whole, as an upper bound, and the rank given by the key, if there is such a
+    /// rank.
     pub(super) fn split(&self, color: i32, key: i32, target: Out<Handle<Self>>) -> i32 {
         let position = self.position;
         let mine = Choice { color, key, rank: position.rank };

@@ -2,9 +2,9 @@
 //! shared board.
 //!
 //! Device memory has no bytes behind it, but small contents are known: lengths, flags, pickled objects,
-//! counts of tokens. Those are exchanged between ranks, so that ranks which differ stay different. A rank
-//! waits for the others only if it can use their contributions, and never for one that has ended or that does
-//! not answer within [`PEER_TIMEOUT`].
+//! counts of tokens. Those are exchanged, so that ranks with different values keep them. A rank waits for the
+//! others only if it can use their contributions, and never for one that has ended or does not answer within
+//! [`PEER_TIMEOUT`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

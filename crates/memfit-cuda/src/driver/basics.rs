@@ -80,7 +80,7 @@ entry_points! { Driver;
 
     fn cuGetExportTable(table: Out<u64>, id: u64) {
         // Undocumented tables, requested by a CUDA runtime that is statically linked into another library.
-        // That library will not work here, so it is named. `id` points into its data.
+        // That library will not work here, so it is reported by name. `id` points into its data.
         let asker = versions::file_at(id);
         if !asker.as_deref().is_some_and(compiles_anyway) {
             let asker = asker.unwrap_or_default();
@@ -91,7 +91,7 @@ entry_points! { Driver;
     }
 }
 
-/// Returns `true` for compilers, which look for a driver and do without one.
+/// Returns `true` for compilers, which look up the driver but work without one.
 fn compiles_anyway(file: &str) -> bool {
     file.starts_with("libnvrtc.so") || file.starts_with("libnvJitLink.so")
 }

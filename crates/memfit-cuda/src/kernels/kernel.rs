@@ -76,7 +76,7 @@ impl Parameters for OnCard {
     }
 }
 
-/// Properties that decide whether a kernel fits on a device, and how many blocks of it.
+/// Properties that determine whether a kernel fits on a device, and how many of its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
     /// Registers per thread.
@@ -184,7 +184,7 @@ impl Kernel {
         thread::with_prepared(|prepared| {
             let launch = launch::Launch { grid: launch.grid(), arguments, memory: values::memory() };
             let function = || self.function(card.device.compute_capability.sm_version()).unwrap_or_default();
-            // What is prepared is used once, by the GPU's own work.
+            // The measured durations are used once, when the GPU's own work is queued.
             beside::measure(|speeds| descriptor.work(launch, &prepared.copied(), speeds, function));
             descriptor.work(launch, prepared, &card.speeds, function)
         })
@@ -262,7 +262,7 @@ impl Kernel {
         }
     }
 
-    /// Sets the most dynamic shared memory that a launch may ask for.
+    /// Sets the maximum dynamic shared memory that a launch may request.
     pub(super) fn allow_dynamic_shared(&self, card: &Card, bytes: u32) -> Outcome {
         let version = card.device.compute_capability.sm_version();
         let fixed = self.function(version).map_or(0, |function| function.shared);

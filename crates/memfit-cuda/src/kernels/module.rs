@@ -52,7 +52,7 @@ enum Source {
 /// The code of a module that one architecture runs.
 struct Choice {
     code: Code,
-    /// Kernels of the machine code, once they were asked for.
+    /// Kernels of the machine code; loaded on demand.
     functions: Mutex<Option<Arc<HashMap<String, Function>>>>,
 }
 

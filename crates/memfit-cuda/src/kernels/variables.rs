@@ -1,6 +1,7 @@
 //! Variables in device memory: `__device__`, `__constant__` and `__managed__`.
 //!
-//! They lie in a device's context, whose size is reserved as a whole, so their addresses cost nothing more.
+//! They are part of a device's context, which is reserved as a whole, so their addresses cost no further
+//! memory.
 
 use std::sync::OnceLock;
 

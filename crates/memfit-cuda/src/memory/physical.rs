@@ -24,7 +24,7 @@ use crate::{
 pub(crate) struct Physical {
     /// Ordinal of its device.
     pub(crate) card: u32,
-    /// Its size.
+    /// Size.
     pub(crate) size: u64,
     /// Handle types that it can be exported as.
     pub(crate) shareable: u32,

@@ -27,7 +27,7 @@ fn find(symbol: In<c_char>, function: Out<u64>, version: i32, flags: u64, result
             function.set(address);
             result.set(FOUND);
         }
-        // The caller may ask for the result; then a missing name is no error.
+        // If the caller requests the result, a missing name is not an error.
         Err(why) => {
             function.set(0);
             if result.is_null() {

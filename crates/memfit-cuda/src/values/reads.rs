@@ -24,9 +24,9 @@ thread_local! {
     static ASSUMPTIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Number that another run reads where the first read 0, of a position, which is one of at least two, ...
+/// Numbers that a repeated run reads in place of 0: for a position, which is one of at least two, ...
 const OTHER_POSITION: u16 = 1;
-/// ... and of a number that stays a floating-point number.
+/// ... and for a number that stays a floating-point number.
 const OTHER_FLOAT: f32 = 7.0;
 
 /// Type of the numbers being read.

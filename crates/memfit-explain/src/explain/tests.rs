@@ -402,8 +402,11 @@ fn a_process_that_may_not_use_the_whole_gpu_is_told_so() {
     let card = Card { limit: Some(4 << 30), withheld: 8 << 30, ..Card::default() };
     let explanation = on_card(&unwound(false), card.clone(), "").unwrap();
     assert_eq!(explanation.cause, Cause::SettingThatHurts, "{:?}", explanation.considered);
-    let told = &explanation.evidence[0].text;
-    assert!(told.contains("may not use more than 4.00 GiB") && told.contains("8.00 GiB"), "{told}");
+    let evidence_text = &explanation.evidence[0].text;
+    assert!(
+        evidence_text.contains("may not use more than 4.00 GiB") && evidence_text.contains("8.00 GiB"),
+        "{evidence_text}"
+    );
     assert_eq!((explanation.fixes[0].lever, explanation.fixes[0].fits), (Lever::DropSetting, Some(true)));
     // Set in the environment, it is dropped there; the other settings stay.
     let conf = "per_process_memory_fraction:0.3,max_split_size_mb:64";

@@ -118,8 +118,8 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
     let then = analysis.replay(&analysis.program, &analysis.case.given, end_of);
     let sites = analysis.sites(newest_stacks(analysis, leaks));
     let places = analysis.places(&sites);
-    let told = |line: u32| facts[0].lines.iter().any(|known| known.line == line);
-    if let Some(keeper) = analysis.code.keeper(&places).filter(|keeper| !told(keeper.line)) {
+    let is_named = |line: u32| facts[0].lines.iter().any(|known| known.line == line);
+    if let Some(keeper) = analysis.code.keeper(&places).filter(|keeper| !is_named(keeper.line)) {
         let memfit_patch::Site { file, line, function } = keeper;
         let lines = vec![analysis.with_text(Line { file, line, function, text: None })];
         facts.push(Fact { text: "this line keeps it".to_owned(), bytes: per_step, lines });
@@ -170,7 +170,7 @@ fn preallocated(analysis: &Analysis<'_>, blocks: &HashSet<u32>) -> Fix {
         .map(|life| life.block.bytes)
         .max()
         .unwrap_or(0);
-    let how = "allocate it once at its final size (`torch.empty(most, …)`) and write each part into its place: `torch.cat` of everything so far needs the old and the new tensor at once. Results that are only looked at later can be collected in a list on the host and concatenated at the end";
+    let how = "allocate it once at its final size (`torch.empty(most, …)`) and write each part into its place: `torch.cat` of everything so far needs the old and the new tensor at once. Results that are only needed later can be collected in a list on the host and concatenated at the end";
     modelled_fix(analysis, Lever::Preallocate, twice, how.to_owned(), Apply::ByHand(None))
 }
 

@@ -30,7 +30,7 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
     }
     let models = made.into_values().max_by_key(BTreeMap::len).filter(|models| models.len() >= MIN_MODELS)?;
     let (first, last) = (models.first_key_value()?.1, models.last_key_value()?.1);
-    // What was made for the earlier ones, up to the moment when the newest was made.
+    // Memory allocated for the earlier ones, up to the moment when the newest was made.
     let earlier = |life: &Life| {
         let kept = life.stays() || life.category == Category::Gradients;
         kept && (first.block.born..last.block.born).contains(&life.block.born)

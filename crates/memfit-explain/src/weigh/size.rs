@@ -54,7 +54,7 @@ pub(super) fn does_not_fit(analysis: &Analysis<'_>) -> Option<Finding> {
     let needed = (parameters + requested).max(least);
     // Training adds gradients, the two moments of an optimizer such as Adam, and its temporaries, each as
     // large as the parameters. The part of the model that was not yet created and the activations are
-    // unknown: half as much again stands for both.
+    // unknown: half of that sum is added for them.
     let room =
         needed.saturating_mul(5).saturating_add(needed.saturating_mul(5) / 2).max(limit.saturating_mul(2));
     Some(Finding {

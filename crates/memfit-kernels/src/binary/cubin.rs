@@ -1,6 +1,6 @@
 //! Machine code for one architecture: an ELF file whose `.nv.info` sections describe each kernel.
 //!
-//! Reads a kernel's parameters (offset and size of each) and the properties that decide its occupancy:
+//! Reads a kernel's parameters (offset and size of each) and the properties that determine its occupancy:
 //! registers, static shared memory, local memory, launch bounds. Attribute numbers are those that `cuobjdump
 //! -elf` prints by name.
 
@@ -59,7 +59,7 @@ mod attribute {
 
 /// A section of an ELF file.
 pub struct Section<'a> {
-    /// Its name.
+    /// Name.
     pub name: &'a str,
     /// Size in memory.
     size: u64,

@@ -12,11 +12,11 @@ use super::{Speeds, Work, shares};
 /// Kind of communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collective {
-    /// Sums, all of which each rank gets.
+    /// Sums, all of which every rank receives.
     AllReduce,
     /// The parts of all ranks, for each.
     AllGather,
-    /// Sums, of which each rank gets a part.
+    /// Sums, of which every rank receives a part.
     ReduceScatter,
     /// A part from each rank to each other.
     AllToAll,
@@ -28,7 +28,7 @@ pub enum Collective {
     Send,
 }
 
-/// Members of a communicator, and where they are.
+/// Members of a communicator, and their locations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Number of ranks.
@@ -71,7 +71,7 @@ const TREE_SHARE: f64 = 0.9;
 pub fn work(what: Collective, bytes: u64, group: Group, speeds: &Speeds) -> Work {
     let (bytes, ranks) = (bytes as f64, f64::from(group.ranks.max(1)));
     if ranks < 2.0 {
-        // A single rank copies at most.
+        // A single rank only copies.
         return Work::new(WorkKind::Memory, speeds.launch + speeds.traffic(2.0 * bytes, shares::ONE_RANK));
     }
     let network = &speeds.network;
@@ -80,7 +80,7 @@ pub fn work(what: Collective, bytes: u64, group: Group, speeds: &Speeds) -> Work
     let bandwidth =
         if machines > 1.0 { speeds.peers.min(together * network.bandwidth) } else { speeds.peers };
     let others = ranks - 1.0;
-    // Bytes that pass over each device's link, and the steps of a ring, of which some cross machines.
+    // Bytes that pass over each device's link, and the steps of a ring, some of which cross machines.
     let (moved, rounds) = match what {
         Collective::AllReduce => (2.0 * bytes * others / ranks, 2.0),
         Collective::AllGather | Collective::ReduceScatter => (bytes * others / ranks, 1.0),

@@ -82,7 +82,7 @@ impl Gemm {
     /// Nanoseconds of arithmetic with the fastest available kernel.
     pub fn computing(&self, speeds: &Speeds) -> f64 {
         let each = speeds.rate(self.math) * self.aligned() / speeds.multiprocessors;
-        // A product with a vector has kernels of its own, on ordinary cores and without tiles.
+        // A product with a vector has its own kernels, on ordinary cores and without tiles.
         let mut best = if self.m.min(self.n) <= 1.0 {
             self.m * self.n * self.k * self.count * self.operations / speeds.rate(Math::F32)
         } else {
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// What cuBLAS reached in float16 on an A100, for square matrices
+    /// Rates that cuBLAS reached in float16 on an A100, for square matrices
     /// (github.com/triton-lang/triton/issues/3551).
     #[test]
     fn square_products_run_as_published() {

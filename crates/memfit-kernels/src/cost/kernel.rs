@@ -41,7 +41,7 @@ pub(crate) enum Cost {
     Flex(Flex),
     /// Passes over all operands, at a share of the bandwidth of long copies.
     Passes { share: f64, passes: f64 },
-    /// Reads or writes as many elements as an argument says, in each of `tensors` tensors.
+    /// Reads or writes as many elements as an argument specifies, in each of `tensors` tensors.
     Counted { argument: usize, tensors: f64, element: f64 },
     /// Gathers rows of a table, or adds to them.
     Rows,
@@ -63,13 +63,13 @@ pub(crate) enum Cost {
 /// Definition: no real type is wider.
 const MAX_ELEMENT_BYTES: f64 = 8.0;
 /// Duration of a short kernel, in shortest launches.
-/// Unsourced: one block that reads a number of each row.
+/// Unsourced: one block, which reads one number per row.
 const SHORT_LAUNCHES: f64 = 4.0;
 /// Turns that a warp needs for a table look-up because words lie in the same bank of the cache.
-/// Definition: the mean of the fullest of 32 bins after 32 throws.
+/// Definition: the expected maximum of 32 bins after 32 balls are thrown.
 const BANK_TURNS: f64 = 3.5;
 /// Overhead of random accesses: whole sectors are moved for single elements.
-/// Unsourced: half of a sector is of use.
+/// Unsourced: half of each sector is used.
 const SCATTERED_OVERHEAD: f64 = 2.0;
 
 impl Cost {

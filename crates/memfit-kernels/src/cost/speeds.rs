@@ -82,7 +82,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    fn of(link: &LinkSpeed) -> Self {
+    fn from_link(link: &LinkSpeed) -> Self {
         Self { hop: link.hop_ns.map(f64::from), tree: link.tree_ns.map(f64::from) }
     }
 }
@@ -128,8 +128,8 @@ impl Speeds {
             network: Network {
                 per_machine: connections.per_machine,
                 bandwidth: connections.between.bandwidth as f64 / 1e9,
-                within: Steps::of(&connections.within),
-                between: Steps::of(&connections.between),
+                within: Steps::from_link(&connections.within),
+                between: Steps::from_link(&connections.between),
             },
             // A lane's multiply-add is two operations of one instruction.
             instructions: f32 / 64.0,

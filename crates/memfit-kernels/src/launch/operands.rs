@@ -27,8 +27,8 @@ impl Operands {
         Self(found)
     }
 
-    /// Bytes that each address leads to, at most `most`. An address inside a block may belong to a part of
-    /// it, as weights in one flat buffer do: it counts for no more than the largest whole block among the
+    /// Bytes behind each address, at most `most`. An address inside a block may refer to a part of it, as
+    /// with weights in one flat buffer: it counts at most as much as the largest whole block among the
     /// operands.
     pub(crate) fn bytes(&self, most: f64) -> Vec<f64> {
         let whole = self.0.iter().filter(|(_, reach)| reach.first).map(|(_, reach)| reach.bytes).max();

@@ -38,7 +38,7 @@ struct Capacity {
 const CAPACITIES: [Capacity; 2] = [Capacity { times: 1, index: 1 }, Capacity { times: 7, index: 2 }];
 /// Tensors per list, by the number of lists, in the shorter ones.
 const TENSORS: [usize; 5] = [110, 64, 48, 36, 30];
-/// The same if each tensor has a number beside it.
+/// The same if each tensor has an additional number.
 const TENSORS_WITH_NUMBERS: [usize; 5] = [96, 64, 48, 36, 30];
 /// The same if that number is complex in double precision.
 const TENSORS_WITH_COMPLEX: [usize; 5] = [72, 60, 48, 36, 30];
@@ -139,7 +139,7 @@ impl Lists {
     }
 }
 
-/// Bytes of the number beside each tensor.
+/// Bytes of the additional number of each tensor.
 fn scalar(kind: &str) -> Option<usize> {
     match kind {
         "c10::complex<float>" => Some(8),

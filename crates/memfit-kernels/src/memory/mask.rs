@@ -17,8 +17,8 @@ pub struct Mask {
     id: u32,
     /// `true` for the complement.
     inverted: bool,
-    /// Value assumed for each element if a single truth value is asked for: an element, `all` or `any`. A
-    /// count is never derived from it.
+    /// Value assumed for each element if a single truth value is read: an element, `all` or `any`. A count is
+    /// never derived from it.
     pub supposed: Option<bool>,
 }
 

@@ -20,7 +20,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Creates memory with nothing known; rules answer by this policy.
+    /// Creates memory without known contents; rules answer by this policy.
     pub fn new(policy: Option<ValuePolicy>) -> Self {
         Self { policy, ..Self::default() }
     }

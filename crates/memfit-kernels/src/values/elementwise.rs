@@ -307,7 +307,7 @@ fn carry_flags(tensors: &Tensors, work: &Work, memory: &dyn Memory) {
     }
 }
 
-/// Returns the mask that a tensor of unknown truth values stands for, creating and recording it if needed.
+/// Returns the mask that represents a tensor of unknown truth values; creates and records it if necessary.
 fn mask(tensor: usize, tensors: &Tensors, work: &Work, memory: &dyn Memory) -> Mask {
     let address = tensors.addresses[tensor];
     if let Some(Ones::OfMask(mask)) = memory.flags(address) {

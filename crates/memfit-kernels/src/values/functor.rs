@@ -1,8 +1,8 @@
-//! Functors of PyTorch's elementwise kernels: the computation for one element, as far as it is modelled.
+//! Functors of PyTorch's elementwise kernels: the modelled computations for one element.
 //!
-//! A kernel's name carries the C++ type of its functor; the launch carries the functor's fields, such as the
-//! number that is added. Modelled are the operations that scripts apply to labels, lengths, masks and single
-//! numbers before reading them.
+//! A kernel's name contains the C++ type of its functor; the launch contains the functor's fields, such as
+//! the number that is added. The modelled operations are those that scripts apply to labels, lengths, masks
+//! and single numbers before reading them.
 
 use super::number::{Type, Value};
 use crate::{layout::capturing, name::type_parts};
@@ -30,9 +30,9 @@ pub(super) enum Rule {
     Negative,
     BitNot,
     LogicalNot,
-    /// Equal or not equal; the functor's first field tells which.
+    /// Equal or not equal, as selected by the functor's first field.
     Equality,
-    /// ≥, >, ≤ or <; the functor's first field tells which.
+    /// ≥, >, ≤ or <, as selected by the functor's first field.
     Order,
     /// a + alpha × b, with alpha at this offset.
     Add(usize),
@@ -48,7 +48,7 @@ pub(super) enum Rule {
     LogicalAnd,
     LogicalOr,
     LogicalXor,
-    /// Limits at these offsets; the functor's first field tells which ones apply.
+    /// Limits at these offsets; the functor's first field selects the ones that apply.
     Clamp(usize, usize),
     /// The first parameter selects between the others.
     Where,
@@ -212,7 +212,7 @@ impl Functor {
         })
     }
 
-    /// The answer that holds for all elements of tensors with unknown but finite contents: comparing a tensor
+    /// The result that holds for all elements of tensors with unknown but finite contents: comparing a tensor
     /// with itself, or with infinity (which is how `isfinite`, `isnan` and `isinf` are implemented), or
     /// checking that it is not negative.
     pub(super) fn always(&self, fields: &[u8], same_operands: bool) -> Option<Value> {

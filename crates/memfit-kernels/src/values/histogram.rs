@@ -128,9 +128,9 @@ impl Histogram {
     }
 }
 
-/// Distributes things over bins that hold `room` each: evenly at the policy's lower end, in as few bins as
-/// can hold them at its upper end. No bin stays empty unnecessarily: scripts skip those, with all that they
-/// would have allocated. Things beyond the total capacity are dropped.
+/// Distributes items over bins that hold `room` each: evenly at the policy's lower end, in as few bins as
+/// possible at its upper end. No bin stays empty unnecessarily: scripts skip empty bins, with all that they
+/// would have allocated. Items beyond the total capacity are dropped.
 pub(super) fn spread(things: u64, bins: usize, room: u64, policy: ValuePolicy) -> Vec<u64> {
     let all = bins as u64;
     let things = things.min(room.saturating_mul(all));

@@ -1,5 +1,5 @@
-//! Random numbers that the device would draw: the host reads a number that could have been drawn, and nothing
-//! is derived from it.
+//! Random numbers that the device would draw: the host reads a plausible number, and nothing is derived from
+//! it.
 
 use memfit_vocabulary::Assumption;
 

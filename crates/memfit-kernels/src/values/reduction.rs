@@ -24,7 +24,7 @@ enum Fold {
     Mean,
     Max,
     Min,
-    /// Both; the minimum comes first.
+    /// Both; the minimum is first.
     MinMax,
     /// Index of the maximum.
     ArgMax,
@@ -92,7 +92,7 @@ impl Reduction {
         if name != "ReduceOp" || *index != "unsigned int" {
             return None;
         }
-        // Other operations have fields of their own.
+        // Other operations have their own fields.
         let fold = match wrapper {
             "MinMaxOps" => Fold::MinMax,
             "ArgMaxOps" => Fold::ArgMax,
@@ -267,8 +267,8 @@ impl Reduction {
         })
     }
 
-    /// Extremes of an input of which only they are known. For a part of it, or along a dimension, they are
-    /// bounds.
+    /// Extremes of an input of which only the extremes are known. For a part of it, or along a dimension,
+    /// they are bounds.
     fn known_bounds(fold: Fold, output: Type, launch: &Launch<'_>) -> Option<(Vec<u8>, Origin)> {
         let Launch { source, folded, kept, memory, .. } = *launch;
         let size = output.size();

@@ -179,7 +179,7 @@ impl Scatter {
         Some((elements, origin))
     }
 
-    /// Records what holds for an unknown index.
+    /// Records the properties of an unknown index.
     fn assume_index(
         &self,
         count: usize,

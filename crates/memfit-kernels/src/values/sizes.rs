@@ -31,7 +31,7 @@ pub(crate) struct Size {
 /// Input of a counting reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counted {
-    /// Elements of this type, through an iterator that tells which are not zero.
+    /// Elements of this type, through an iterator that marks which are not zero.
     Elements(Type),
     /// Partial counts that another kernel has computed.
     Partial,

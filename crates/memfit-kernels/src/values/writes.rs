@@ -1,7 +1,7 @@
 //! Memory that unmodelled kernels write: its contents become unknown.
 //!
-//! An unknown kernel may write anywhere that its arguments lead. In C++, the types of pointers and of
-//! PyTorch's accessors tell whether they are only read; the type of a structure passed by value does not, so
+//! An unknown kernel may write to any address in its arguments. In C++, the types of pointers and of
+//! PyTorch's accessors show whether they are only read; the type of a structure passed by value does not, so
 //! every address in it counts.
 
 use crate::{

@@ -49,9 +49,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             findings
                 .report(
                     call.span,
-                    format!("`{name}` is read when the GPU is first used: what is set here is ignored"),
+                    format!("`{name}` is read when the GPU is first used: this setting is ignored"),
                 )
-                .label(first.span, "it is in use from here on")
+                .label(first.span, "the GPU is first used here")
                 .help("set it at the top of the script, before `import torch`, or in the shell");
         }
     }
@@ -59,8 +59,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for (call, name) in sets.iter().filter(|(_, name)| *name == "PYTORCH_ALLOC_CONF") {
         if let Some((other, _)) = sets.iter().find(|(_, other)| *other == "PYTORCH_CUDA_ALLOC_CONF") {
             findings
-                .report(call.span, format!("`{name}` is not read where `PYTORCH_CUDA_ALLOC_CONF` is set too"))
-                .label(other.span, "this one wins")
+                .report(call.span, format!("`{name}` is ignored if `PYTORCH_CUDA_ALLOC_CONF` is set as well"))
+                .label(other.span, "this one takes precedence")
                 .help("set one of them");
         }
     }

@@ -49,7 +49,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let top = facts.whole_lines(call.span).filter(|line| facts.slice(*line).starts_with("torch"));
         findings
             .report(call.span, "anomaly detection stays on: every operation records a traceback")
-            .help("switch it on for the search for a fault only")
+            .help("enable it only to search for an error")
             .fix(top.and_then(|line| Fix::unsafe_("Leave it off", vec![Edit::delete(line)])));
     }
 }

@@ -52,6 +52,6 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                     "`{loss}` was computed without gradients: it has no graph, and this raises `RuntimeError`"
                 ),
             )
-            .help("compute what is trained on outside of `no_grad`");
+            .help("compute the loss outside of `no_grad`");
     }
 }

@@ -64,5 +64,5 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     findings
         .report(window.counted.span, "batch normalisation sees micro-batches: this is not the same training as with the large batch")
         .label(call.span, "this model normalises over the batch")
-        .help("use normalisation that does not look at the batch (`GroupNorm`, `LayerNorm`), or keep micro-batches large enough");
+        .help("use normalisation over single samples (`GroupNorm`, `LayerNorm`), or keep micro-batches large enough");
 }

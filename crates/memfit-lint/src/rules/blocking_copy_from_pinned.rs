@@ -69,7 +69,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .map(|other| facts.add_argument(other, "non_blocking=True"))
             .collect();
         findings
-            .report(call.span, "the batch is pinned, and the host waits for its copy all the same")
+            .report(call.span, "the batch is pinned, but the host still waits for its copy")
             .label(made.span, "the loader pins its batches")
             .help("copy with `non_blocking=True`")
             .fix(Fix::unsafe_("Copy without waiting", edits));

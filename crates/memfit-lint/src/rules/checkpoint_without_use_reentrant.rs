@@ -48,7 +48,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         findings
-            .report(call.span, "it does not say which implementation it wants: each call warns, and the default is to change")
+            .report(call.span, "no implementation is selected: each call warns, and the default will change")
             .help("pass `use_reentrant=False`");
     }
 }

@@ -38,7 +38,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Some(looped) = call.site.looped.filter(|id| facts.over_batches(*id)) else { continue };
         if !facts.guards_of(call.site.guard).any(|id| facts.guard(id).looped == Some(looped)) {
             findings
-                .report(call.span, "the model is compiled in every round")
+                .report(call.span, "the model is compiled in every iteration")
                 .label(facts.looped(looped).header, "in this loop over batches")
                 .help("compile it once, before the loop");
         }

@@ -39,7 +39,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         findings
             .report(
                 create,
-                "parameters and gradients refer to each other: their memory waits for the garbage collector",
+                "parameters and gradients refer to each other: only the garbage collector frees their memory",
             )
             .help("use `torch.autograd.grad(loss, parameters, create_graph=True)`");
     }

@@ -81,7 +81,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             findings
                 .report(
                     call.span,
-                    format!("`{}` runs in the loader's workers, and these cannot use CUDA", function.name),
+                    format!("`{}` runs in the loader's workers, which cannot use CUDA", function.name),
                 )
                 .help("return tensors on the host, and move the batch in the training loop");
         }
@@ -121,7 +121,7 @@ fn held(context: &Context<'_>, loader: &Call, findings: &mut Findings<'_>) {
             .report(
                 store.value_span,
                 format!(
-                    "`{}` is on the GPU, and the loader's workers read it: these cannot use CUDA",
+                    "`{}` is on the GPU, but is read by the loader's workers, which cannot use CUDA",
                     store.target
                 ),
             )

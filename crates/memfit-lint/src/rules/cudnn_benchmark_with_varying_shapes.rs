@@ -24,7 +24,7 @@
 //!     images = torch.nn.functional.interpolate(images, size=size)
 //!     loss = criterion(model(images), labels)
 //! ```
-//! Or draw from a few sizes, each of which is tried out once.
+//! Or draw from a few sizes, so that each is tried only once.
 //!
 //! ## Fix safety
 //! No fix: the right change depends on the program.
@@ -58,12 +58,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let (Some(on), None) = (set(true), set(false)) else { return };
     if let Some(resized) = facts.calls.iter().find(|call| call.site.looped.is_some() && draws_a_size(call)) {
         findings
-            .report(
-                on.span,
-                "every new shape is tried out with every algorithm, and the shapes are drawn by lot",
-            )
-            .label(resized.span, "another size in each round")
-            .help("leave it off, or draw from a few sizes");
+            .report(on.span, "every new shape is benchmarked with every algorithm, and the shapes are random")
+            .label(resized.span, "a different size in each iteration")
+            .help("turn it off, or choose from a few sizes");
     }
 }
 

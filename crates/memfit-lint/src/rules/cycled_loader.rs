@@ -39,8 +39,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let over = call.arguments.first().filter(|argument| matches!(argument.value.kind, Kind::Loader(_)));
         if over.is_some() {
             findings
-                .report(call.span, "`cycle` keeps every batch, and gives the same ones in every pass")
-                .help("loop over the loader anew: `while True: yield from loader`");
+                .report(
+                    call.span,
+                    "`cycle` keeps every batch in memory, and repeats the same ones in every pass",
+                )
+                .help("iterate over the loader again: `while True: yield from loader`");
         }
     }
 }

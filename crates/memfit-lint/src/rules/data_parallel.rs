@@ -34,7 +34,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             findings
                 .report(
                     call.span,
-                    "the outputs of all GPUs are gathered on the first, which fills before the others",
+                    "the outputs of all GPUs are gathered on the first, whose memory fills before that of the others",
                 )
                 .help("use `DistributedDataParallel`, one process per GPU");
         }

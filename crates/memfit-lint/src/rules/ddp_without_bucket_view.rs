@@ -45,10 +45,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .is_none()
             .then(|| facts.add_argument(call, "gradient_as_bucket_view=True"));
         findings
-            .report(
-                call.span,
-                "the gradients are held twice: once as they are, once in the buckets that are sent",
-            )
+            .report(call.span, "the gradients are held twice: as tensors, and in the communication buckets")
             .help("pass `gradient_as_bucket_view=True`")
             .fix(fix.and_then(|edit| Fix::unsafe_("Make gradients views of the buckets", vec![edit])));
     }

@@ -49,7 +49,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let weights = matches!(first.value.kind, Kind::StateDict) && first.value.device == Device::Cuda;
         if weights && call.site.looped.is_some() {
             findings
-                .report(call.span, "the copy of the weights is on the GPU too, and made anew in every round")
+                .report(call.span, "the copy of the weights is on the GPU, too, and is made again in every iteration")
                 .help("copy them to the host: `{name: value.cpu() for name, value in model.state_dict().items()}`");
         }
         // A copy in a loop is repeated; a single one may be a teacher or a moving average.
@@ -57,7 +57,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             findings
                 .report(
                     call.span,
-                    "the copy of the model is on the GPU too: its parameters and gradients are held twice",
+                    "the copy of the model is on the GPU, too: its parameters and gradients are held twice",
                 )
                 .help("keep its `state_dict()` on the host");
         }
@@ -84,9 +84,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         findings
             .report(
                 store.value_span,
-                format!("`{}` grows by a copy of the weights on the GPU in every round", store.target),
+                format!("`{}` grows by a copy of the weights on the GPU in every iteration", store.target),
             )
-            .label(facts.looped(looped).header, "over the rounds of this loop")
+            .label(facts.looped(looped).header, "over the iterations of this loop")
             .help(
                 "copy them to the host: `{name: value.cpu() for name, value in model.state_dict().items()}`",
             );

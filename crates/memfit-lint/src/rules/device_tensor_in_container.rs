@@ -63,10 +63,10 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         findings
             .report(
                 store.value_span,
-                format!("`{text}` stays on the GPU: `{}` grows by it in every round", store.target),
+                format!("`{text}` stays on the GPU: `{}` grows by it in every iteration", store.target),
             )
-            .label(facts.looped(looped).header, "over the rounds of this loop")
-            .help(format!("move it to the host with `{way}`, or keep only what is computed from it"))
+            .label(facts.looped(looped).header, "over the iterations of this loop")
+            .help(format!("move it to the host with `{way}`, or store only what you compute from it"))
             .fix(Fix::unsafe_("Move it to the host", vec![Edit::insert(store.value_span.end, way)]));
     }
 }
@@ -98,10 +98,10 @@ fn of_steps(context: &Context<'_>, findings: &mut Findings<'_>) {
         findings
             .report(
                 store.value_span,
-                format!("`{}` grows by this in every step of the training: nothing empties it", store.target),
+                format!("`{}` grows by this in every training step, and is never cleared", store.target),
             )
             .help(format!(
-                "empty it when the epoch ends: `{}.clear()`; keep numbers, or move it to the host",
+                "clear it at the end of the epoch: `{}.clear()`; store numbers, or move tensors to the host",
                 store.target
             ));
     }
@@ -157,9 +157,9 @@ fn of_trainers(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         findings
-            .report(trainer.span, "each evaluation holds the logits of the whole set on the GPU until it ends")
+            .report(trainer.span, "each evaluation holds the logits of the whole data set on the GPU until it ends")
             .label(settings.span, "no `eval_accumulation_steps`")
-            .help("pass `preprocess_logits_for_metrics` that keeps what the metric needs, such as `logits.argmax(-1)`, or set `eval_accumulation_steps`");
+            .help("pass `preprocess_logits_for_metrics` that returns only what the metric needs, such as `logits.argmax(-1)`, or set `eval_accumulation_steps`");
     }
 }
 

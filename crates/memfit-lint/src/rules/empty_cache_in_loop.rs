@@ -61,9 +61,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         findings
-            .report(call.span, "the cache is emptied in every round: each round pays for allocating it again")
+            .report(
+                call.span,
+                "the cache is emptied in every iteration, so every iteration allocates its memory again",
+            )
             .label(facts.looped(looped).header, "in this loop")
-            .help("leave it out: PyTorch reuses what it has cached")
+            .help("remove it: PyTorch reuses cached memory")
             .fix(
                 facts
                     .whole_lines(call.span)

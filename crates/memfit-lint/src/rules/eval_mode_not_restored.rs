@@ -69,9 +69,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         let found = facts.looped(looped);
         findings
-            .report(op.span, format!("`{}` is not put back into training mode: from the second round on it trains as if it were evaluated", op.receiver))
-            .label(found.header, "the rounds of this loop train")
-            .help(format!("call `{}.train()` at the beginning of each round", op.receiver));
+            .report(op.span, format!("`{}` is not put back into training mode: from the second iteration on, it trains in evaluation mode", op.receiver))
+            .label(found.header, "this loop trains")
+            .help(format!("call `{}.train()` at the beginning of each iteration", op.receiver));
     }
 }
 

@@ -53,9 +53,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         seen.push(looped);
         findings
-            .report(op.span, "this evaluates with gradients on: up to two passes' activations are held for a backward pass that never comes")
+            .report(op.span, "this evaluates with gradients enabled: activations of up to two passes are saved for a backward pass that never comes")
             .label(facts.looped(looped).header, "in this loop")
-            .help("put the loop under `with torch.no_grad():`")
+            .help("run the loop under `with torch.no_grad():`")
             .fix(decorate(context, op.site.function));
     }
 }

@@ -35,7 +35,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if let Some(argument) = asked.filter(|_| wraps) {
             findings
                 .report(argument.span, "the graph is searched for unused parameters in every step")
-                .help("leave it out unless some parameters do go unused");
+                .help("remove it unless some parameters are really unused");
         }
     }
 }

@@ -57,7 +57,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             vec![Edit::delete(cast), Edit::insert(call.span.end, ".float()")]
         });
         findings
-            .report(call.span, "the batch is cast on the host: four bytes are copied where one may do")
+            .report(call.span, "the batch is cast on the host: four bytes are copied instead of one")
             .help("move first, cast then")
             .fix(fix.and_then(|edits| Fix::unsafe_("Move first, cast then", edits)));
     }

@@ -46,7 +46,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .filter(|first| first.value.is(Flags::FULL_IMAGE) && first.value.device.is_gpu());
         if shrinks && image.is_some() {
             findings
-                .report(call.span, "the whole image is on the GPU already when it is made smaller")
+                .report(call.span, "the image is copied to the GPU in full size before it is resized")
                 .help("resize on the host, or decode at a smaller size, and move the result");
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! ## What it does
 //! Finds backward passes that compute gradients which no optimizer uses: for a teacher called with gradients
-//! on, for a generator whose fakes are not detached for the discriminator's loss, for a backbone below a head
-//! that alone is trained.
+//! enabled, for a generator whose fakes are not detached for the discriminator's loss, for a frozen backbone
+//! below a trained head.
 //!
 //! ## Why
 //! The activations of that model are saved for the backward pass, and its gradients take as many bytes as its
@@ -94,7 +94,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .report(at, format!("gradients of `{name}` are computed for nothing: {why}"))
                 .label(op.span, "by this backward pass")
                 .help(format!(
-                    "call it under `torch.no_grad()`, detach what it gives, or freeze it: `{name}.requires_grad_(False)`"
+                    "call it under `torch.no_grad()`, detach its output, or freeze it: `{name}.requires_grad_(False)`"
                 ));
         }
     }

@@ -83,15 +83,15 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let scalar = store.value.is(Flags::SCALAR);
         let retained = store.graph == GraphState::Retained;
         let why = if retained {
-            "`backward(retain_graph=True)` leaves its graph alive"
+            "`backward(retain_graph=True)` keeps its graph"
         } else {
             "no backward pass frees its graph"
         };
         let way = if scalar { ".item()" } else { ".detach().cpu()" };
         let simple = text.chars().all(|c| c.is_alphanumeric() || "_.()[]'\"".contains(c));
         findings
-            .report(store.value_span, format!("`{text}` keeps the activations of every round: {why}"))
-            .label(facts.looped(looped).header, "the rounds of this loop add up")
+            .report(store.value_span, format!("`{text}` keeps the activations of every iteration: {why}"))
+            .label(facts.looped(looped).header, "they add up over the iterations of this loop")
             .help(format!("store `{text}{way}`"))
             .fix(if simple {
                 Fix::unsafe_(format!("Store `{text}{way}`"), vec![Edit::insert(store.value_span.end, way)])

@@ -55,7 +55,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             && after.is_some_and(|op| matches!(op.kind, OpKind::Backward(_)));
         if between {
             findings
-                .report(op.span, "the gradients of the step before were alive during the forward pass")
+                .report(op.span, "the previous step's gradients are alive during the forward pass")
                 .help("clear them right after `optimizer.step()`");
         }
     }

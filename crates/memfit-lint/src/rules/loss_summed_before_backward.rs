@@ -70,7 +70,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 ),
             )
             .label(op.span, "the only backward pass is here, after the loop")
-            .help("call `backward()` in each round: the gradients add up to the same");
+            .help("call `backward()` in each iteration: the gradients add up to the same");
     }
 }
 

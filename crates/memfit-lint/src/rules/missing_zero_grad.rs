@@ -75,10 +75,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         findings
             .report(
                 step.span,
-                format!(
-                    "`{}` steps along the sum of all gradients so far: nothing clears them",
-                    step.receiver
-                ),
+                format!("`{}` uses the sum of all gradients so far: they are never cleared", step.receiver),
             )
             .label(facts.looped(looped).header, "in this loop")
             .help(format!("call `{}.zero_grad()` after the step", step.receiver));

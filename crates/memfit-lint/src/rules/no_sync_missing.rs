@@ -51,11 +51,11 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .report(
                 op.span,
                 format!(
-                    "the gradients are sent after every micro-batch, and needed every `{}`",
+                    "the gradients are synchronised after every micro-batch, but needed only every `{}`",
                     context.slice(window.counted.period)
                 ),
             )
             .label(wrapped.span, "the model is wrapped here")
-            .help("put all but the last backward pass of a window under `no_sync()`");
+            .help("run all but the last backward pass of a window under `no_sync()`");
     }
 }

@@ -52,7 +52,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 .report(
                     op.span,
                     format!(
-                        "only `{}` is scaled: every other parameter keeps its gradient as it is",
+                        "only `{}` is scaled: the gradients of all other parameters are not",
                         op.receiver
                     ),
                 )

@@ -70,9 +70,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .report(
                 handler.header,
                 format!(
-                    "{what} is caught here and only told of: a step that ran out of memory counts as done"
+                    "{what} is caught here and only reported: a step that ran out of memory counts as done"
                 ),
             )
-            .help("catch `torch.OutOfMemoryError` alone, and act on it or let it end the program");
+            .help("catch only `torch.OutOfMemoryError`, and handle it or let it end the program");
     }
 }

@@ -57,9 +57,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         });
         if steps && !guarded && !fresh {
             findings
-                .report(call.span, "the optimizer forgets its state in every round")
+                .report(call.span, "the optimizer loses its state in every iteration")
                 .label(facts.looped(looped).header, "in this loop over batches")
-                .help("make it once, before the loop");
+                .help("create it once, before the loop");
         }
     }
 }

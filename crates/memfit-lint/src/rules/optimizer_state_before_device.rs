@@ -91,9 +91,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         findings
             .report(
                 loaded.span,
-                format!("the state of `{name}` stays on the host: its model goes to the GPU only later"),
+                format!("the state of `{name}` stays on the host: the model is moved to the GPU only later"),
             )
-            .label(moved.span, "here the parameters go, and the state does not")
+            .label(moved.span, "this moves the parameters, but not the state")
             .help("move the model first, then load the optimizer's state");
     }
 }

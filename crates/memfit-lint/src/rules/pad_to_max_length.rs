@@ -51,7 +51,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             || call.receiver.as_ref().is_some_and(|receiver| matches!(receiver.value.kind, Kind::Tokenizer));
         if let Some(padding) = padding.filter(|_| tokenizes) {
             findings
-                .report(padding.span, "every text is padded to the longest length there can be")
+                .report(padding.span, "every text is padded to the maximum length")
                 .help("use `padding=True`, or a collator that pads each batch");
         }
     }

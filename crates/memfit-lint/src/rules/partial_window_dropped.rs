@@ -78,8 +78,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         findings
-            .report(counted.span, "what is left over at the end of the loop is never stepped, unless the number of batches is a multiple of the window")
+            .report(counted.span, "gradients left over at the end of the loop get no step, unless the number of batches is a multiple of the window")
             .label(found.header, "the loop may end within a window")
-            .help("step at the last batch too, or once more after the loop");
+            .help("also step at the last batch, or once more after the loop");
     }
 }

@@ -42,7 +42,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let alone = call.argument(5, "num_workers").is_none_or(|argument| argument.value.int() == Some(0));
         if alone && !call.is_open() {
             findings
-                .report(pin.span, "the main process itself fills the pinned batches")
+                .report(pin.span, "without workers, the main process copies batches to pinned memory itself")
                 .help("give the loader `num_workers`");
         }
     }

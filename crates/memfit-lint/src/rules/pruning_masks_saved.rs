@@ -5,11 +5,11 @@
 //! is never called.
 //!
 //! ## Why
-//! The weights keep their size: zeros take as much memory as other numbers. Beside each, a mask of the same
-//! size is kept, and their product in each forward pass. Measured with a layer of 256 KiB, half of it
-//! pruned: its state dict has 512 KiB, under the names `weight_orig` and `weight_mask`, which a model
-//! without masks does not load. `prune.remove` leaves one weight with zeros in it, of 256 KiB. Structured
-//! pruning, as of the library torch-pruning, makes layers smaller.
+//! The weights keep their size: zeros take as much memory as other numbers. For each weight, a mask of the
+//! same size is kept, and their product in each forward pass. Measured with a layer of 256 KiB, half of it
+//! pruned: its state dict has 512 KiB, under the names `weight_orig` and `weight_mask`, which a model without
+//! masks does not load. `prune.remove` leaves one weight of 256 KiB with zeros in it. Structured pruning, for
+//! example by the library torch-pruning, makes layers smaller.
 //!
 //! ## Example
 //! ```python
@@ -24,7 +24,7 @@
 //! ```
 //!
 //! ## Fix safety
-//! No fix: a training that goes on from the file may need the masks.
+//! No fix: a training that continues from the file may need the masks.
 //!
 //! ## References
 //! - [Pruning tutorial](https://docs.pytorch.org/tutorials/intermediate/pruning_tutorial.html)
@@ -64,7 +64,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         findings
             .report(
                 call.span,
-                "the pruning masks are saved beside the weights: the file is no smaller, but larger",
+                "the pruning masks are saved with the weights: the file becomes larger, not smaller",
             )
             .label(masks.span, "masks are added here")
             .help("call `prune.remove` for each pruned weight before it is saved");

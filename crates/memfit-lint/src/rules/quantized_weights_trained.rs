@@ -5,9 +5,9 @@
 //! to train without adapters.
 //!
 //! ## Why
-//! Weights in 4 or 8 bits have no gradients: an optimizer step leaves them as they are, and what is trained
-//! is the rest, such as norms, embeddings and a head. No error is raised. Measured with a layer whose weight
-//! is in integers: an AdamW step changes 1 of 2 parameters, its bias. QLoRA trains LoRA adapters beside such
+//! Weights in 4 or 8 bits have no gradients: an optimizer step does not change them, and only the rest is
+//! trained, such as norms, embeddings and a head. No error is raised. Measured with a layer whose weight is
+//! in integers: an AdamW step changes 1 of 2 parameters, its bias. QLoRA trains LoRA adapters on such
 //! weights.
 //!
 //! ## Example
@@ -84,16 +84,16 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         });
         let between =
             |trains: &&memfit_source::Call| &facts.text[loaded.span.end as usize..trains.span.start as usize];
-        // A model that is bound again may have layers of its own around the quantized one.
+        // A model that is bound again may have other layers around the quantized one.
         let again = format!("{model} = ");
         if let Some(trains) = trains.filter(|trains| !between(trains).contains(&again)) {
             findings
                 .report(
                     trains.span,
-                    "quantized weights have no gradients: this trains only what is not quantized",
+                    "quantized weights have no gradients: only the other parameters are trained",
                 )
                 .label(loaded.span, "the weights are quantized here")
-                .help("train LoRA adapters beside them (QLoRA), or load the weights in bfloat16");
+                .help("train LoRA adapters on them (QLoRA), or load the weights in bfloat16");
         }
     }
 }

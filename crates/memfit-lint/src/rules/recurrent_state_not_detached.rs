@@ -68,8 +68,8 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         });
         let Some((call, state)) = carried else { continue };
         findings
-            .report(op.span, format!("this goes back into the batch before through `{state}`, whose graph is freed: the second round raises"))
-            .label(call, format!("`{state}` comes from the round before"))
-            .help(format!("cut it off first: `{state} = {state}.detach()`, or each part of it if it is a tuple"));
+            .report(op.span, format!("this backward pass goes into the previous batch through `{state}`, whose graph is freed: the second iteration raises an error"))
+            .label(call, format!("`{state}` comes from the previous iteration"))
+            .help(format!("detach it first: `{state} = {state}.detach()`, or each part of it if it is a tuple"));
     }
 }

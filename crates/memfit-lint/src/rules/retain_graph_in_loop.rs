@@ -85,9 +85,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .map(|call| facts.remove_argument(call, retain))
             .and_then(|edit| Fix::unsafe_("Let the graph go", vec![edit]));
         findings
-            .report(retain, "the graph is kept into the next round, and nothing goes through it again")
-            .label(facts.looped(looped).header, "each round holds the activations of two")
-            .help("drop `retain_graph=True`; if a state is carried over, `detach()` it")
+            .report(retain, "the graph is kept into the next iteration, but never used again")
+            .label(facts.looped(looped).header, "each iteration holds the activations of two")
+            .help("remove `retain_graph=True`; if a state is carried over, `detach()` it")
             .fix(fix);
     }
 }

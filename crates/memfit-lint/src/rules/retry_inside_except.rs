@@ -46,7 +46,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     report_kept_exceptions(context, findings);
     for (index, handler) in facts.handlers.iter().enumerate() {
-        if !is_of_memory(handler) {
+        if !catches_oom(handler) {
             continue;
         }
         let inside = |site: &memfit_source::Site| {
@@ -91,7 +91,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         findings
-            .report(again, "the failed attempt's tensors are still held here, by the exception's traceback")
+            .report(again, "the exception's traceback still holds the failed attempt's tensors here")
             .label(handler.header, "they are freed when this block has ended")
             .help("set a flag here, and try again after the `except`");
     }
@@ -118,7 +118,7 @@ fn is_again(op: &Op, other: &Op) -> bool {
     }
 }
 
-fn is_of_memory(handler: &Handler) -> bool {
+fn catches_oom(handler: &Handler) -> bool {
     catches_memory(handler) || (catches_all(handler) && handler.reads_message)
 }
 
@@ -129,7 +129,7 @@ fn report_kept_exceptions(context: &Context<'_>, findings: &mut Findings<'_>) {
         let Kind::Exception(id) = store.value.kind else { continue };
         let handler = facts.handler(id);
         let Some(looped) = store.site.looped else { continue };
-        if !is_of_memory(handler)
+        if !catches_oom(handler)
             || !matches!(store.kind, StoreKind::Assign | StoreKind::Append | StoreKind::Item)
             || handler.site.looped != Some(looped)
         {
@@ -144,25 +144,25 @@ fn report_kept_exceptions(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let round = context.slice(facts.looped(looped).span);
-        let lets_go =
+        let releases =
             ["__traceback__", "with_traceback", "clear_frames"].iter().any(|way| round.contains(way))
                 || round.contains(&format!("del {}", store.target))
                 || round.contains(&format!("{} = None", store.target));
         let tried = |site: &memfit_source::Site| site.tried == Some(handler.tried);
         let works = facts.ops.iter().any(|op| tried(&op.site))
             || facts.calls.iter().any(|call| tried(&call.site) && computes(facts, call));
-        if lets_go || !works {
+        if releases || !works {
             continue;
         }
         findings
             .report(
                 store.span,
                 format!(
-                    "`{}` holds the tensors of the attempt that failed, by the exception's traceback, while the loop goes on",
+                    "`{}` keeps the exception, whose traceback holds the failed attempt's tensors while the loop continues",
                     store.target
                 ),
             )
-            .label(facts.looped(looped).header, "the next round has so much less memory")
-            .help("keep its text, `str(error)`, or a flag");
+            .label(facts.looped(looped).header, "the next iteration has that much less memory")
+            .help("store its text, `str(error)`, or a flag");
     }
 }

@@ -40,7 +40,7 @@ pub(super) static RULE: Rule =
 
 fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
-    // Only for scalers created in this file are all uses known, and that they are enabled.
+    // Only for scalers created in this file are all uses known, and whether they are enabled.
     let made: Vec<_> = facts
         .calls
         .iter()

@@ -51,7 +51,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for (op, backward) in backwards(facts) {
         if backward.loss.is(Flags::SCALED) && op.via.is_none() {
             findings
-                .report(op.span, "the loss is scaled, and bfloat16 needs no scaling")
+                .report(op.span, "the loss is scaled, but bfloat16 needs no scaling")
                 .label(cast.span, "autocast to bfloat16")
                 .help("train without a `GradScaler`");
         }

@@ -73,7 +73,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
                 continue;
             }
             findings
-                .report(op.span, format!("the scheduler steps in every round, the optimizer every `{}`: the schedule runs too fast", context.slice(window.counted.period)))
+                .report(op.span, format!("the scheduler steps in every iteration, the optimizer every `{}`: the schedule runs too fast", context.slice(window.counted.period)))
                 .label(window.counted.span, "the window")
                 .help("step the scheduler where the optimizer steps");
         }

@@ -52,12 +52,12 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         let counted_up =
             facts.enclosing(Some(looped)).any(|id| facts.looped(id).assigned.contains(&counted.counter));
         let why = match counted.bound {
-            CounterBinding::Nowhere => "is bound by nothing: the first round raises `NameError`",
+            CounterBinding::Nowhere => "is never assigned: the first iteration raises `NameError`",
             CounterBinding::Target(id) if !inside(id) && !counted_up => {
-                "is left over from another loop: it has one value in all rounds"
+                "is left over from another loop: it has the same value in all iterations"
             }
             CounterBinding::Assigned(at) if !at.is_some_and(inside) && !counted_up => {
-                "is never counted up in this loop: it has one value in all rounds"
+                "is never incremented in this loop: it has the same value in all iterations"
             }
             _ => continue,
         };
@@ -73,7 +73,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             )
             .help(match &index {
                 Some(name) => format!("count with `{name}`"),
-                None => format!("count the rounds: `for {}, … in enumerate(…)`", counted.counter),
+                None => format!("count the iterations: `for {}, … in enumerate(…)`", counted.counter),
             });
     }
 }

@@ -54,12 +54,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         findings
             .report(
                 store.value_span,
-                format!(
-                    "`{}` is the weights themselves: the next step changes what is kept in it",
-                    store.target
-                ),
+                format!("`{}` refers to the weights themselves: the next step changes it", store.target),
             )
-            .label(facts.looped(looped).header, "the training goes on in this loop")
+            .label(facts.looped(looped).header, "training continues in this loop")
             .help("keep a copy on the host")
             .fix(if plain {
                 Fix::unsafe_("Keep a copy on the host", vec![Edit::replace(store.value_span, copy)])

@@ -75,9 +75,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             .report(
                 store.value_span,
                 if adds {
-                    format!("`{}` stays a tensor: its graph grows by a node in every round", store.target)
+                    format!("`{}` stays a tensor: its graph grows by a node in every iteration", store.target)
                 } else {
-                    format!("`{}` keeps the graph's nodes of every round's loss", store.target)
+                    format!("`{}` keeps the graph nodes of every iteration's loss", store.target)
                 },
             )
             .help(format!("{} `{text}.detach()`", if adds { "add" } else { "store" }))

@@ -58,7 +58,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         findings
-            .report(call.span, "the history has no limit: the host's memory grows for as long as this runs")
+            .report(call.span, "the history has no limit: host memory grows as long as this runs")
             .help("give it `max_entries`")
             .fix(Fix::safe(
                 "Keep the last 100,000 events",

@@ -64,7 +64,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             {
                 let period = context.slice(window.counted.period);
                 findings
-                    .report(op.span, format!("the loss is divided by {by}, and the window has `{period}` rounds: the gradients are no mean"))
+                    .report(op.span, format!("the loss is divided by {by}, but the window has `{period}` iterations: the gradients are not a mean"))
                     .label(window.counted.span, "the window")
                     .help(format!("divide the loss by `{period}`"));
                 continue;

@@ -45,7 +45,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         findings
             .report(
                 store.value_span,
-                format!("`{text}` is a slice: it keeps the storage of the whole tensor in every round"),
+                format!("`{text}` is a slice: it keeps the storage of the whole tensor in every iteration"),
             )
             .help("copy the part with `.clone()`, or move it to the host with `.cpu()`")
             .fix(Fix::unsafe_("Copy the part", vec![Edit::insert(store.value_span.end, ".clone()")]));

@@ -80,9 +80,9 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         findings
             .report(
                 size.span,
-                format!("one batch of all of `{set}`: the memory that it takes grows with the set"),
+                format!("the whole of `{set}` is one batch: its memory grows with the data set"),
             )
-            .label(facts.looped(over).header, "a model is given it whole")
-            .help("set a batch size, and add up what is computed");
+            .label(facts.looped(over).header, "the model gets the whole batch")
+            .help("set a batch size, and add up the results");
     }
 }

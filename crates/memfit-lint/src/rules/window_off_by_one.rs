@@ -72,7 +72,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         }
         let dividend = context.slice(counted.dividend);
         findings
-            .report(counted.span, format!("`{}` is 0 in the first round: the first window has one micro-batch, and is weighted as if it had `{}`", counted.counter, context.slice(counted.period)))
+            .report(counted.span, format!("`{}` is 0 in the first iteration: the first window has one micro-batch, but is weighted as if it had `{}`", counted.counter, context.slice(counted.period)))
             .help(format!("count from one: `({dividend} + 1) % …`"));
     }
 }

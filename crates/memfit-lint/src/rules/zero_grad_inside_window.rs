@@ -47,7 +47,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
             let clear = &facts.ops[*index];
             let period = context.slice(window.counted.period);
             findings
-                .report(clear.span, format!("the gradients are cleared in every round, and the optimizer steps every `{period}`: only the last micro-batch counts"))
+                .report(clear.span, format!("the gradients are cleared in every iteration, but the optimizer steps every `{period}`: only the last micro-batch counts"))
                 .label(window.counted.span, "the window")
                 .help("clear the gradients after the step only");
         }

@@ -45,6 +45,6 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         };
         findings
             .report(argument.span, "the gradients stay allocated during the forward pass")
-            .help("leave it out: `None` is the default");
+            .help("remove it: `None` is the default");
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn decode<R: Read>(
     canvas.fill(0);
     for number in 0..=image.page {
         let Some(frame) = decoder.next_frame_info().map_err(damaged)? else {
-            return Err(wrong(format!("it has {number} pictures, and number {} was asked for", image.page)));
+            return Err(wrong(format!("it has {number} pictures, but number {} was requested", image.page)));
         };
         let place = (usize::from(frame.left), usize::from(frame.top));
         let size = (usize::from(frame.width), usize::from(frame.height));

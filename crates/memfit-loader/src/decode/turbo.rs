@@ -1,7 +1,7 @@
 //! JPEG decoding by libjpeg-turbo at the plan's scale and region. All calls of the library are in this
 //! module.
 
-#![allow(unsafe_code, reason = "a C decoder is called, and memory filled that torch owns")]
+#![allow(unsafe_code, reason = "calls a C decoder, and fills memory that torch owns")]
 
 use std::ffi::{CStr, c_int};
 use std::ptr::NonNull;

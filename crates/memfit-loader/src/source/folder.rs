@@ -35,7 +35,7 @@ impl Folder {
             }
             let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             if files.count() == before {
-                // Hidden and empty folders beside the classes are ignored.
+                // Hidden and empty folders next to the classes are ignored.
                 continue;
             }
             classes.push(name);

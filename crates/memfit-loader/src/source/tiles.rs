@@ -1,4 +1,4 @@
-//! Overlapping tiles of large images: each is a sample of which only its own pixels are decoded.
+//! Overlapping tiles of large images. Each tile is a sample, for which only its own pixels are decoded.
 
 use std::io::BufReader;
 use std::sync::Arc;

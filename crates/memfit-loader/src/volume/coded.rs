@@ -71,7 +71,7 @@ impl Coding {
     }
 }
 
-/// Writes values of at most 16 bits.
+/// Writes values of at most 16 bits, each with `size` bytes.
 fn fill(values: impl Iterator<Item = u32>, size: usize, out: &mut [u8]) {
     for (value, place) in values.zip(out.chunks_exact_mut(size)) {
         let bytes = value.to_le_bytes();
@@ -88,7 +88,7 @@ fn jpeg(coded: &[u8], stored: SliceLayout, out: &mut [u8]) -> Result<(), LoaderE
         other => damaged(format!("a JPEG in it: {other}")),
     };
     let mut decoder = Decoder::new(coded);
-    // While decoding, values are at most twice as wide; a false header gets no more.
+    // While decoding, values are at most twice as wide. A header that claims more pixels gets no more memory.
     decoder.set_max_decoding_buffer_size(out.len().saturating_mul(2).saturating_add(1 << 16));
     decoder.read_info().map_err(wrong)?;
     let info = decoder.info().ok_or_else(|| damaged("a JPEG in it has no header"))?;
@@ -104,7 +104,7 @@ fn jpeg(coded: &[u8], stored: SliceLayout, out: &mut [u8]) -> Result<(), LoaderE
         _ => {
             return Err(LoaderError::Unsupported {
                 format: NAME,
-                reason: "a JPEG in it has colours".to_owned(),
+                reason: "a JPEG in it is not greyscale".to_owned(),
             });
         }
     };
@@ -145,7 +145,7 @@ fn jp2(coded: &[u8], stored: SliceLayout, out: &mut [u8]) -> Result<(), LoaderEr
     let [plane] = decoded.components() else {
         return Err(LoaderError::Unsupported {
             format: NAME,
-            reason: "a JPEG 2000 in it has colours".to_owned(),
+            reason: "a JPEG 2000 in it is not greyscale".to_owned(),
         });
     };
     if plane.samples().len() as u64 != stored.width * stored.height {

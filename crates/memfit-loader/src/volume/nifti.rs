@@ -41,7 +41,7 @@ pub(super) fn open(path: &Path, frame: u64) -> Result<Volume, LoaderError> {
         return Err(damaged(format!("its header says {width}x{height}x{depth}, {frames} times")));
     }
     if frame >= frames {
-        return Err(damaged(format!("it has {frames} volumes, and number {frame} was asked for")));
+        return Err(damaged(format!("it has {frames} volumes, but number {frame} was requested")));
     }
     let voxel = match header.kind() {
         Some(2) => Voxel::U8,

@@ -57,10 +57,10 @@ fn a_piece_that_counts_within_its_forward_is_refused() {
 
 #[test]
 fn a_loss_that_binds_tightly_stays_without_parentheses() {
-    let check = |backward: &str, told: &str| {
+    let check = |backward: &str, expected: &str| {
         let text =
             round(&format!("loss = F.cross_entropy(model(images), labels)\n{backward}\noptimizer.step()\n"));
-        assert!(text.contains(told), "{backward}: {text}");
+        assert!(text.contains(expected), "{backward}: {text}");
     };
     check("loss.backward()", "(loss * share).backward()");
     check("(loss).backward()", "(loss * share).backward()");

@@ -8,7 +8,7 @@ use super::{Edits, newline};
 use crate::Why;
 use crate::code::{Path, Scene, Script, Site};
 
-/// Why a line that is none cannot be changed.
+/// Reason why a line without a statement cannot be changed.
 const NO_STATEMENT: &str = "no statement stands there";
 
 /// Wraps the forward pass in a context.

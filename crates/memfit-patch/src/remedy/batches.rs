@@ -90,7 +90,7 @@ fn droppable(script: &Script, site: &Site, looped: &Statement) -> Result<Vec<Str
 fn ends_with_round(script: &Script, path: &Path<'_>, looped: &Statement, name: &str) -> Result<(), Why> {
     let statement = path.statement();
     if !path.is_in_each_round(looped) {
-        return Err(format!("`{name}` is not bound in each round, so it cannot be dropped in each"));
+        return Err(format!("`{name}` is not assigned in each iteration, so it cannot be deleted in each"));
     }
     let outermost = path.loops().last().unwrap_or(looped);
     let mut why = None;
@@ -124,7 +124,7 @@ fn ends_with_round(script: &Script, path: &Path<'_>, looped: &Statement, name: &
             let before = each.span.start <= statement.span.start;
             let line = script.line_of(each.span.start);
             if in_round && before {
-                why.get_or_insert(format!("line {line} reads `{name}` from the round before"));
+                why.get_or_insert(format!("line {line} reads `{name}` from the previous iteration"));
             } else if !in_round && (!before || outermost.span.contains(each.span)) {
                 why.get_or_insert(format!("line {line} reads `{name}` after the loop"));
             }
@@ -154,7 +154,7 @@ fn cleared_earlier(scene: &Scene<'_>, path: &Path<'_>) -> Result<String, Why> {
             && op.receiver == step.receiver
     });
     if clears.is_none() {
-        return Err("its gradients are not cleared in the same round, before the step".to_owned());
+        return Err("its gradients are not cleared in the same iteration, before the step".to_owned());
     }
     let mut read = None;
     for statement in &suite[index + 1..] {

@@ -308,11 +308,11 @@ fn prove(scene: &Scene<'_>, kept: &Store<'_>) -> Result<Uses, Why> {
     let text = script.slice(kept.target.span);
     let refuse = |hazard: Hazard| {
         let consequence = if hazard.backward {
-            "cutting its graph would change what is learnt"
+            "detaching it would change training results"
         } else {
             "that it may be cut cannot be shown"
         };
-        format!("`{text}` is left as it is: {}; {consequence}", hazard.why)
+        format!("`{text}` is not changed: {}; {consequence}", hazard.why)
     };
     let origin = match kept.target.kind {
         Kind::Attribute { ref name, .. } => Origin::Attribute(name.clone()),

@@ -103,7 +103,7 @@ pub(super) fn memory_fraction(code: &Code<'_>) -> Result<Change, Refusal> {
     let calls =
         || scenes.iter().flat_map(|scene| scene.script.facts.calls.iter().map(move |call| (scene, call)));
     let calls: Vec<(&Scene<'_>, &Call)> = calls().filter(|(_, call)| sets(call)).collect();
-    // That a fraction was set is known: a single call needs no recorded line beside it.
+    // The recording shows that a fraction was set, so a single call must be the one that set it.
     let (scene, call) = match &calls[..] {
         [] => return Err(Refusal::NotHere),
         [only] => *only,

@@ -14,11 +14,11 @@ pub(super) fn lend(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {
     let script = &*scene.script;
     let made = calls(script, "torch.cuda.MemPool");
     let [call] = &made[..] else {
-        let several = "the file makes several pools, and the recording does not tell which it is";
+        let several = "the file creates several pools, and the recording does not show which one it is";
         return if made.is_empty() { Ok(None) } else { Err(several.to_owned()) };
     };
     if !call.arguments.is_empty() {
-        return Err("the pool has settings of its own".to_owned());
+        return Err("the pool has its own settings".to_owned());
     }
     if !script.statement_around(call.span).is_some_and(|path| scene.was_reached(&path)) {
         return Err("the recording does not show that the line ran that makes the pool".to_owned());

@@ -151,15 +151,15 @@ fn nothing_is_cut_that_a_backward_may_flow_through() {
         ("history.append(out)", "(both := torch.cat(history))\n    both.sum().backward()", "goes through it"),
     ] {
         let text = training(keeps, after);
-        let told = refused(change_kept(&text, Lever::KeepOffTheCard, &["out = model", "loss = crit"]));
-        assert!(told.contains(why), "{keeps}; {after}: {told}");
+        let why_refused = refused(change_kept(&text, Lever::KeepOffTheCard, &["out = model", "loss = crit"]));
+        assert!(why_refused.contains(why), "{keeps}; {after}: {why_refused}");
     }
     // An object's attribute may be used by other files; only in the script itself are all users known.
     let text = training("model.kept.append(out)", "");
     let at = &["out = model"];
     assert!(change_kept(&text, Lever::KeepOffTheCard, at).is_ok());
-    let told = refused(changed_in(&text, Lever::KeepOffTheCard, at, at, None, false));
-    assert!(told.contains("other files"), "{told}");
+    let why_refused = refused(changed_in(&text, Lever::KeepOffTheCard, at, at, None, false));
+    assert!(why_refused.contains("other files"), "{why_refused}");
 }
 
 /// The training needs the graph of a residual connection's addition, whatever the loss goes through.
@@ -176,8 +176,8 @@ fn residual_connections_keep_their_graph() {
     ] {
         let text = block.replace("ADDS", adds);
         for lever in [Lever::ReleaseGraph, Lever::KeepOffTheCard] {
-            let told = refused(change_kept(&text, lever, &["self.attn(", "self.mlp(", "layer(x)"]));
-            assert!(told.contains("go backward through it"), "{adds}: {told}");
+            let why_refused = refused(change_kept(&text, lever, &["self.attn(", "self.mlp(", "layer(x)"]));
+            assert!(why_refused.contains("go backward through it"), "{adds}: {why_refused}");
         }
     }
     // A regulariser is part of the loss; values collected beside it are not.
@@ -222,11 +222,11 @@ fn a_graph_is_released_only_where_one_backward_is_enough() {
     assert_eq!(lines(&change.unwrap()).len(), 2);
     // Detaching a carried state would change the gradient.
     let text = "import torch\n\ndef main():\n    state = None\n    for x in loader:\n        out, state = model(x, state)\n        loss = crit(out)\n        loss.backward(retain_graph=True)\n";
-    let told = refused(change_kept(text, Lever::ReleaseGraph, &["out, state"]));
-    assert!(told.contains("`state` is carried from step to step"), "{told}");
+    let why_refused = refused(change_kept(text, Lever::ReleaseGraph, &["out, state"]));
+    assert!(why_refused.contains("`state` is carried from step to step"), "{why_refused}");
     let text = text.replace("state", "self.state");
-    let told = refused(change_kept(&text, Lever::ReleaseGraph, &["out, self.state"]));
-    assert!(told.contains("`self.state` is carried from step to step"), "{told}");
+    let why_refused = refused(change_kept(&text, Lever::ReleaseGraph, &["out, self.state"]));
+    assert!(why_refused.contains("`self.state` is carried from step to step"), "{why_refused}");
 }
 
 const ATTENTION: &str = "import math\nimport torch\n\nclass Attention(torch.nn.Module):\n    def forward(self, q, k, v, d, mask):\n        scores = q @ k.transpose(-2, -1) / math.sqrt(d)\n        weights = torch.softmax(scores, dim=-1)\n        out = weights @ v\n        return out\n";
@@ -257,8 +257,8 @@ fn other_attention_is_left_as_it_is() {
         ("return out", "return out, weights", "`weights` is used again"),
         ("        out =", "        # The mixture.\n        out =", "comments"),
     ] {
-        let told = refused(changed(&ATTENTION.replace(from, to), Lever::Sdpa, &["weights = "]));
-        assert!(told.contains(why), "{to}: {told}");
+        let why_refused = refused(changed(&ATTENTION.replace(from, to), Lever::Sdpa, &["weights = "]));
+        assert!(why_refused.contains(why), "{to}: {why_refused}");
     }
     for (from, to) in [
         ("scores, dim=-1", "scores + mask, dim=-1"),
@@ -309,16 +309,16 @@ fn an_evaluation_keeps_no_graph() {
     assert!(change.after.contains("@staticmethod\n@torch.no_grad()\ndef evaluate"), "{}", change.after);
     let at = &["out = model(x)"];
     let known = Some(RecordedFacts::NeverTrained(false));
-    let told = refused(changed_in(&of("right", ""), Lever::NoGrad, at, &[], known, false));
-    assert!(told.contains("called by other files"), "{told}");
+    let why_refused = refused(changed_in(&of("right", ""), Lever::NoGrad, at, &[], known, false));
+    assert!(why_refused.contains("called by other files"), "{why_refused}");
     // A score that a backward pass goes through is trained on, whatever the function's name.
     for (after, never, why) in [
         ("score.backward()", true, "a backward pass goes through it"),
         ("(loss + score).backward()", false, "a backward pass goes through it"),
         ("learn(score)", false, "given to `learn(…)`"),
     ] {
-        let told = refused(without_grad(&of("out", after), never));
-        assert!(told.contains(why), "{after}: {told}");
+        let why_refused = refused(without_grad(&of("out", after), never));
+        assert!(why_refused.contains(why), "{after}: {why_refused}");
     }
     assert!(without_grad(&of("out", "learn(score)"), true).is_ok(), "no backward followed any call of it");
 }
@@ -338,7 +338,7 @@ fn an_evaluation_within_a_training_has_a_context_of_its_own() {
     let inside = "        with torch.no_grad():\n            preds = model(\n                held_out,\n            )  # later\n";
     assert!(change.after.contains(inside), "{}", change.after);
     let trained = text.replace("print(preds", "mse(preds, x).backward()\n        print(preds");
-    let told = refused(changed_in(
+    let why_refused = refused(changed_in(
         &trained,
         Lever::NoGrad,
         &["preds = model"],
@@ -346,7 +346,7 @@ fn an_evaluation_within_a_training_has_a_context_of_its_own() {
         Some(RecordedFacts::NeverTrained(true)),
         true,
     ));
-    assert!(told.contains("`preds` may be trained on"), "{told}");
+    assert!(why_refused.contains("`preds` may be trained on"), "{why_refused}");
 }
 
 #[test]
@@ -372,8 +372,8 @@ fn the_forward_goes_under_a_context() {
         ),
         ("out = model(x)", "out = (model(y) for y in x)", "called later"),
     ] {
-        let told = refused(changed(&text.replace(from, to), Lever::AutocastBf16, &["model("]));
-        assert!(told.contains(why), "{to}: {told}");
+        let why_refused = refused(changed(&text.replace(from, to), Lever::AutocastBf16, &["model("]));
+        assert!(why_refused.contains(why), "{to}: {why_refused}");
     }
     // The file has changed since the recording.
     let read = |_: &str| Some(text.to_owned());
@@ -416,8 +416,8 @@ fn blocks_are_computed_again() {
         ),
     ] {
         let text = NET.replace(from, to);
-        let told = refused(changed(&text, Lever::Checkpointing, &["block(", "relu("]));
-        assert!(told.contains(why), "{to}: {told}");
+        let why_refused = refused(changed(&text, Lever::Checkpointing, &["block(", "relu("]));
+        assert!(why_refused.contains(why), "{to}: {why_refused}");
     }
 }
 
@@ -446,7 +446,7 @@ fn what_a_round_leaves_goes_at_its_end() {
     );
     for (keeps, after, why) in [
         ("pass", "print(out)", "reads `out` after the loop"),
-        ("if x:\n            out = up(out)", "", "reads `out` from the round before"),
+        ("if x:\n            out = up(out)", "", "reads `out` from the previous iteration"),
         ("del out", "", "has to do with `out` already"),
         ("f = lambda: 1\n        def late():\n            return out", "", "`late` uses `out`"),
     ] {
@@ -454,11 +454,12 @@ fn what_a_round_leaves_goes_at_its_end() {
         if why.contains("round before") {
             text = text.replace("        out = model(x)\n", "        print(out)\n        out = model(x)\n");
         }
-        let told = refused(left_over(&text, &["out = model"], false));
-        assert!(told.contains(why), "{keeps}: {told}");
+        let why_refused = refused(left_over(&text, &["out = model"], false));
+        assert!(why_refused.contains(why), "{keeps}: {why_refused}");
     }
-    let told = refused(left_over(&training("if x:\n            heat = up(x)", ""), &["heat = up"], false));
-    assert!(told.contains("not bound in each round"), "{told}");
+    let why_refused =
+        refused(left_over(&training("if x:\n            heat = up(x)", ""), &["heat = up"], false));
+    assert!(why_refused.contains("not assigned in each iteration"), "{why_refused}");
 }
 
 #[test]
@@ -471,8 +472,8 @@ fn gradients_go_right_behind_the_step() {
         ("        optimizer.zero_grad()\n", "", "not cleared in the same round"),
         ("        pass", "        print(model.w.grad.norm())", "reads gradients behind the step"),
     ] {
-        let told = refused(left_over(&text.replace(from, to), &["x, y"], true));
-        assert!(told.contains(why), "{to}: {told}");
+        let why_refused = refused(left_over(&text.replace(from, to), &["x, y"], true));
+        assert!(why_refused.contains(why), "{to}: {why_refused}");
     }
 }
 

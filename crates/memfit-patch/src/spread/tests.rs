@@ -70,8 +70,8 @@ fn what_a_few_lines_would_make_wrong_is_refused() {
     let check = |text: &str, parallel: Parallel, why: &str| {
         let patched = changed(text, parallel);
         assert_eq!(patched.text, text, "{why}");
-        let told: Vec<&str> = patched.left.iter().map(|left| left.why.as_str()).collect();
-        assert!(told.iter().any(|told| told.contains(why)), "{told:?}, not {why}");
+        let reasons: Vec<&str> = patched.left.iter().map(|left| left.why.as_str()).collect();
+        assert!(reasons.iter().any(|reasons| reasons.contains(why)), "{reasons:?}, not {why}");
     };
     let replaced = |from: &str, to: &str| {
         assert!(SCRIPT.contains(from));

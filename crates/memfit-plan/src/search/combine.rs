@@ -20,7 +20,7 @@ const MAX_LEVERS: usize = 10;
 pub(super) struct Paying {
     /// Candidate without them.
     pub(super) base: Candidate,
-    /// Its outcome.
+    /// Outcome.
     pub(super) without: Outcome,
     /// Levers with savings.
     pub(super) levers: Vec<Paid>,

@@ -186,7 +186,7 @@ impl<T: Trial> Search<'_, T> {
         rows.retain(|row| !row.settings.iter().any(|setting| unwanted(setting.lever)));
         rows.sort_by_key(|row| (row.label(), row.harm()));
         let divides = training.batch > 1 && !training.alternates && !unwanted(Lever::MicroBatch);
-        let mut told = 0;
+        let mut suggested = 0;
         for mut candidate in rows {
             let mut label = candidate.label();
             if divides && may_be_divided(&candidate).is_ok() {
@@ -201,8 +201,8 @@ impl<T: Trial> Search<'_, T> {
                     candidate.describe(),
                     gib(outcome.peak.device_upper)
                 ));
-                told += 1;
-                if told == MAX_SUGGESTIONS {
+                suggested += 1;
+                if suggested == MAX_SUGGESTIONS {
                     break;
                 }
             }

@@ -22,14 +22,15 @@ pub(super) struct Rise {
 
 impl Rise {
     pub(super) fn from_outcome(candidate: &Candidate, outcome: &Outcome, training: &Training) -> Self {
-        let told = outcome.training.as_ref().unwrap_or(training);
+        let facts = outcome.training.as_ref().unwrap_or(training);
         let samples = candidate.micro_batch.unwrap_or(training.batch).max(1);
         let peak = outcome.peak.device_upper;
         let outside = peak.saturating_sub(outcome.peak.reserved);
-        let held = if keeps_gradients(candidate) { told.trained } else { 0 };
+        let held = if keeps_gradients(candidate) { facts.trained } else { 0 };
         let several = candidate.pieces > 1 || candidate.accumulate > 1;
         let there = if several { held } else { 0 };
-        let fixed = told.parameters.saturating_add(told.state).saturating_add(outside).saturating_add(there);
+        let fixed =
+            facts.parameters.saturating_add(facts.state).saturating_add(outside).saturating_add(there);
         let rising = peak.saturating_sub(fixed) as f64;
         Self {
             from: (samples, peak as f64),

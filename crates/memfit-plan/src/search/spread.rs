@@ -1,11 +1,11 @@
-//! Search over the ways to spread a one-process training over several GPUs.
+//! Searches over the ways to spread a one-process training over several GPUs.
 //!
-//! Each way (replicas, shards, tensor parallelism) is run once without a memory limit. If some fit without
-//! further levers, the fastest of them is the plan. Otherwise the search for levers runs for the way that
-//! needs least memory, and then for each way that is faster than the best plan with the same levers that cost
-//! no time: no further lever could make the others win. Each plan that wins so far is run as the first and
-//! the last rank, whose shards differ. If it does not fit on the last one, levers are searched for with that
-//! rank, and the plan found is run as the first.
+//! Each kind of parallelism (replicas, shards, tensor parallelism) is run once without a memory limit. If
+//! some fit without further levers, the fastest of them is the plan. Otherwise levers are searched for the
+//! one that needs least memory, and then for each one that is faster than the best plan when both have the
+//! same levers that cost no time; no further lever could make any other one win. Each new best plan is run as
+//! the first and as the last rank, since their shards differ. If it does not fit on the last rank, levers are
+//! searched for with that rank, and the resulting plan is run as the first.
 
 use memfit_vocabulary::{Bound, Label, Lever, Parallel, Training, Turn};
 
@@ -34,7 +34,7 @@ impl Machines {
     }
 }
 
-/// Searches for the fastest plan for all GPUs of some machines, for a script that is one process.
+/// Searches for the fastest plan for all GPUs of some machines, for a one-process script.
 pub fn search_spread<T: RankTrial>(
     trial: &mut T,
     limits: &Limits,
@@ -77,7 +77,7 @@ struct Spread<'a, T: RankTrial> {
     limits: &'a Limits,
     machines: Machines,
     training: Training,
-    /// Effect of dividing each batch over ranks.
+    /// Effect of splitting each batch over ranks.
     label: Label,
     tried: Vec<Tried>,
     rejected: Vec<Rejected>,
@@ -85,7 +85,7 @@ struct Spread<'a, T: RankTrial> {
     interrupted: bool,
 }
 
-/// A way to spread the training, as it ran without a memory limit.
+/// A way to spread the training, measured without a memory limit.
 struct Way {
     parallel: Parallel,
     outcome: Outcome,
@@ -99,15 +99,15 @@ impl Way {
     }
 }
 
-/// A plan that ran as each of the ranks that differ.
+/// A plan that was run as each of the ranks that differ.
 struct Proven {
-    /// As it ran as the first rank.
+    /// Result of its run as the first rank.
     tried: Tried,
     ranks: Vec<(u32, Expected)>,
 }
 
 impl<T: RankTrial> Spread<'_, T> {
-    /// Reason why the script cannot be spread by memfit; `None` if it can.
+    /// Reason why memfit cannot spread the script; `None` if it can.
     fn why_not(&self) -> Option<String> {
         let training = &self.training;
         let world = self.machines.world();
@@ -132,7 +132,8 @@ impl<T: RankTrial> Spread<'_, T> {
         None
     }
 
-    /// Ways to spread the training that memfit can apply and the limits allow, with reasons against others.
+    /// Ways to spread the training that memfit can apply and the limits allow. Reasons against the others are
+    /// recorded.
     fn ways(&mut self) -> Vec<Parallel> {
         let (world, batch) = (self.machines.world(), self.training.batch);
         let global = batch * self.training.own_accumulation.max(1);
@@ -169,13 +170,13 @@ impl<T: RankTrial> Spread<'_, T> {
         ways
     }
 
-    /// Returns `true` if groups of this size fill a machine evenly, or several.
+    /// Returns `true` if groups of this size divide a machine evenly, or consist of whole machines.
     const fn suits(&self, shard: u32, tensor: u32) -> bool {
         let (size, gpus) = (shard * tensor, self.machines.gpus);
         size <= gpus && gpus.is_multiple_of(size) || size.is_multiple_of(gpus)
     }
 
-    /// Bytes that each rank has at least: its share of the parameters and gradients in 16 bits.
+    /// Minimum bytes on each rank: its share of the parameters and gradients in 16 bits.
     fn floor(&self, way: &Parallel) -> u64 {
         let (parameters, gradients) =
             (self.training.parameters.max(self.training.trained), self.training.trained);
@@ -190,8 +191,8 @@ impl<T: RankTrial> Spread<'_, T> {
         for parallel in data {
             ways.extend(self.measure(parallel)?);
         }
-        // Tensor parallelism exchanges activations in each layer: it is for what does not fit otherwise, or
-        // waits for the exchange of gradients.
+        // Tensor parallelism exchanges activations in each layer. It pays off if nothing else fits, or if the
+        // exchange of gradients limits the speed.
         let fitting = ways.iter().filter(|way| self.within_budget(&way.outcome));
         let fastest = fitting.min_by(|a, b| milliseconds(&a.outcome).total_cmp(&milliseconds(&b.outcome)));
         if fastest.is_none_or(Way::waits_for_others) {
@@ -253,7 +254,7 @@ impl<T: RankTrial> Spread<'_, T> {
         outcome.peak.device_upper <= self.limits.budget
     }
 
-    /// The fastest way that fits without any lever, in order of time.
+    /// The fastest way that fits without any lever.
     fn plain(&mut self, ways: &[Way]) -> Result<Option<Proven>, T::Error> {
         let accumulates = self.wants_accumulation();
         for way in ways {
@@ -273,7 +274,7 @@ impl<T: RankTrial> Spread<'_, T> {
         Ok(None)
     }
 
-    /// Runs a plan that fits on the first rank as the last one.
+    /// Runs a plan that fits on the first rank as the last rank.
     fn prove(&mut self, tried: Tried) -> Result<Option<Proven>, T::Error> {
         let mut ranks = vec![(0, tried.outcome.peak)];
         let last = tried.candidate.parallel.unwrap_or_default().world() - 1;
@@ -299,7 +300,7 @@ impl<T: RankTrial> Spread<'_, T> {
         Ok(outcome)
     }
 
-    /// Returns `true` if another global batch was asked for than the script has.
+    /// Returns `true` if the requested global batch differs from the script's own.
     fn wants_accumulation(&self) -> bool {
         let own = self.training.batch * self.training.own_accumulation.max(1);
         self.limits.global_batch.is_some_and(|wanted| wanted != own)
@@ -327,8 +328,8 @@ impl<T: RankTrial> Spread<'_, T> {
         Ok(best)
     }
 
-    /// Returns `true` if a way is faster than the best plan with those of its levers that cost no time, and
-    /// with memory without limit: whatever else it needs makes it slower.
+    /// Returns `true` if a way, with those of the best plan's levers that cost no time and with unlimited
+    /// memory, is faster than the best plan. All further levers would make it slower.
     fn may_beat(&mut self, best: &Tried, way: &Way) -> Result<bool, T::Error> {
         let free = |lever: Lever| entry(lever).is_some_and(|entry| entry.search.turn == Turn::Always);
         let mut candidate = Candidate { parallel: Some(way.parallel), ..Candidate::as_is() };
@@ -344,7 +345,7 @@ impl<T: RankTrial> Spread<'_, T> {
         Ok(outcome.is_some_and(|outcome| milliseconds(&outcome) < bound))
     }
 
-    /// The fastest plan for a way with levers, if it takes less than `bound` milliseconds and fits on the
+    /// The fastest plan with levers for a way, if it takes less than `bound` milliseconds and fits on the
     /// first and on the last rank.
     fn proven_levers_of(&mut self, way: &Way, bound: f64) -> Result<Option<Proven>, T::Error> {
         let Some(found) = self.levers_of(way, 0)?.filter(|found| milliseconds(&found.outcome) < bound) else {
@@ -356,7 +357,7 @@ impl<T: RankTrial> Spread<'_, T> {
         if proven.is_some() || self.interrupted {
             return Ok(proven);
         }
-        // The last rank needs more: what fits there is then run as the first.
+        // The last rank needs more memory: a plan that fits there is then run as the first.
         let Some(there) = self.levers_of(way, last)? else { return Ok(None) };
         let Some(outcome) = self.run(&there.candidate, Room::Budget)? else { return Ok(None) };
         if !outcome.fits || !outcome.refused.is_empty() || milliseconds(&outcome) >= bound {
@@ -397,7 +398,7 @@ impl<T: RankTrial> Spread<'_, T> {
         Ok(answer.chosen.filter(|_| answer.verdict != Verdict::DoesNotFit).map(of_way))
     }
 
-    /// Looks for the fewest GPUs, and makes the answer.
+    /// Finds the fewest GPUs, and builds the answer.
     fn answer(mut self, proven: Proven) -> Result<Answer, T::Error> {
         let Proven { tried: chosen, ranks } = proven;
         let mut advice: Vec<String> = self.slower_than_one(&chosen).into_iter().collect();
@@ -426,8 +427,8 @@ impl<T: RankTrial> Spread<'_, T> {
         })
     }
 
-    /// The fewest GPUs on which the plan fits, halving their number: with all of the state sharded, and as
-    /// many samples at once.
+    /// The fewest GPUs on which the plan fits, found by halving their number; the state is fully sharded, and
+    /// the micro-batch size stays the same.
     fn fewest(&mut self, chosen: &Tried, advice: &mut Vec<String>) -> Result<Option<u32>, T::Error> {
         let world = self.machines.world();
         let parallel = chosen.candidate.parallel.unwrap_or_default();
@@ -500,7 +501,7 @@ impl<T: RankTrial> Spread<'_, T> {
     }
 }
 
-/// Trial of one way: candidates of the inner search are spread that way, and see the samples of one rank.
+/// Trial of one way: candidates of the inner search are spread in that way, and see the samples of one rank.
 struct Each<'a, T: RankTrial> {
     trial: &'a mut T,
     parallel: Parallel,
@@ -527,7 +528,7 @@ impl<T: RankTrial> Trial for Each<'_, T> {
     }
 }
 
-/// Levers that do not work with a way to spread the training, with reasons.
+/// Levers that do not work with a kind of parallelism, with reasons.
 fn unsuited(parallel: &Parallel) -> Vec<(Lever, String)> {
     let in_backward =
         (Lever::OptimizerInBackward, "gradients are not reduced yet when autograd produces them".to_owned());

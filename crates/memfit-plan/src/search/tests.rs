@@ -16,11 +16,11 @@ const GIB: u64 = 1 << 30;
 
 /// Training that follows the model with an error.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is an independent fact")]
 struct Pretended {
     batch: u64,
     blocks: u64,
-    /// Bytes of a sample in each block.
+    /// Bytes per sample in each block.
     kept: u64,
     fixed: u64,
     budget: u64,
@@ -213,7 +213,7 @@ fn a_lever_that_is_not_wanted_is_neither_moved_nor_advised() {
             let may_be_smaller = unwanted == Lever::MicroBatch && answer.chosen.is_none();
             let tried = answer.tried.iter().any(|tried| moved(&tried.candidate, unwanted));
             assert!(!tried || may_be_smaller, "{unwanted}");
-            let told = format!("`--without {unwanted}` was asked for");
+            let told = format!("excluded by `--without {unwanted}`");
             assert!(answer.rejected.iter().any(|rejected| rejected.why == told), "{unwanted}");
             // The same for a lever that a change of the script cannot contain, with its own reason.
             let unwritable = vec![(unwanted, "it has no lines".to_owned())];

@@ -156,7 +156,7 @@ impl<'a> RecipeRunner<'a> {
         }
     }
 
-    /// Runs a recipe and checks its last call. An alias is called like the call that it stands for.
+    /// Runs a recipe and checks its last call. An alias is called like the call that it refers to.
     pub fn run(&mut self, entry: &Entry) -> Result<(), String> {
         let (entry, through) = match &entry.target {
             Some(target) => (self.entry(target)?, Some(entry.name.clone())),
@@ -318,7 +318,7 @@ impl<'a> RecipeRunner<'a> {
         }
     }
 
-    /// Creates the value that a word stands for.
+    /// Creates the value that a word refers to.
     fn make(&mut self, word: &str) -> Result<Vec<u8>, String> {
         extern "C" fn callback() {}
         match word {

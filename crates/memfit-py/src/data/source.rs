@@ -138,7 +138,7 @@ impl Source for Fetched {
     }
 
     fn open(&self, index: u64) -> Result<(Input, Target), LoaderError> {
-        let told = |error: PyErr| LoaderError::Source(error.to_string());
+        let failed = |error: PyErr| LoaderError::Source(error.to_string());
         let (input, target) = Python::attach(|py| -> PyResult<_> {
             let (image, target): (Bound<'_, PyAny>, Bound<'_, PyAny>) =
                 self.fetch.bind(py).call1((index,))?.extract()?;
@@ -154,7 +154,7 @@ impl Source for Fetched {
             let target = label.map_or_else(|| Target::Other(Box::new(target.unbind())), Target::Label);
             Ok((input, target))
         })
-        .map_err(told)?;
+        .map_err(failed)?;
         let input = match input {
             Ok(input) => input,
             Err(path) => open(&path)?,

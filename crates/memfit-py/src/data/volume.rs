@@ -1,6 +1,6 @@
 //! Python class for volumes.
 
-#![allow(unsafe_code, reason = "memory is handed over that torch owns")]
+#![allow(unsafe_code, reason = "receives memory that torch owns")]
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ impl Volume {
     }
 
     /// Reads a block into memory of its size: as stored, or as the represented values in 32-bit floats.
-    #[expect(clippy::too_many_arguments, reason = "three ranges and where they go")]
+    #[expect(clippy::too_many_arguments, reason = "three ranges with their targets")]
     fn read_into(
         &self,
         py: Python<'_>,

@@ -141,9 +141,9 @@ fn annotations(track: &Track) -> Vec<Annotation> {
 /// Adds the segments at the end and the blocks that fill them.
 fn segments(track: &Track, snapshot: &mut Snapshot) {
     let last = track.now();
-    let told = tells_completion(track);
+    let tells = tells_completion(track);
     let held = |(index, block): &(u32, Block)| {
-        block.born <= last && (block.freed == NEVER || told && is_pending(track, *index, block, last))
+        block.born <= last && (block.freed == NEVER || tells && is_pending(track, *index, block, last))
     };
     let mut live: Vec<Block> =
         (0..).zip(track.blocks().iter()).filter(held).map(|(_, block)| block).collect();

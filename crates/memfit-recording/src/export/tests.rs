@@ -171,11 +171,11 @@ fn a_chrome_trace_has_slices_that_close_and_memory_as_the_profiler_tells_it() {
     assert_eq!((count("B"), count("E")), (3, 3), "a range, a phase and a call");
     let memory: Vec<&Value> =
         events.iter().filter(|event| event["name"] == "[memory]").map(|event| &event["args"]).collect();
-    let told: Vec<_> = memory
+    let exported: Vec<_> = memory
         .iter()
         .map(|args| (args["Bytes"].as_i64().unwrap(), args["Total Allocated"].as_u64().unwrap()))
         .collect();
-    assert_eq!(told, [(4_194_204, 4 * MIB), (4_194_304, 8 * MIB), (-4_194_204, 4 * MIB)]);
+    assert_eq!(exported, [(4_194_204, 4 * MIB), (4_194_304, 8 * MIB), (-4_194_204, 4 * MIB)]);
     let mut times: Vec<u64> = events.iter().filter_map(|event| event["ts"].as_u64()).collect();
     let sorted = times.is_sorted();
     times.dedup();

@@ -21,9 +21,7 @@ impl Recording {
         for track in &mut recording.tracks {
             if !is_sound(track) {
                 // A partial file refers to rows that were not read, and so does a damaged one.
-                error.get_or_insert(damaged(
-                    "something refers to what is not there, or ends before it begins",
-                ));
+                error.get_or_insert(damaged("a reference is invalid, or a lifetime ends before it begins"));
             }
             track.shrink();
         }

@@ -32,7 +32,7 @@ pub(crate) fn read(trace: impl Read) -> Result<(Recording, Vec<Problem>), OpenEr
         problems.push(Problem::Trace(why));
     } else if kept.memory.is_empty() {
         let why = if kept.any {
-            "it has events, and none of a CUDA device's memory: record it with `profile(profile_memory=True)`"
+            "it has no memory events of a CUDA device: record it with `profile(profile_memory=True)`"
         } else {
             "it has no events"
         };

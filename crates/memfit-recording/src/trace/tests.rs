@@ -113,7 +113,7 @@ fn what_is_no_trace_says_why() {
         ("{\"traceEvents\": []}", "it has no events"),
         (
             "{\"traceEvents\": [{\"ph\":\"X\"}]}",
-            "it has events, and none of a CUDA device's memory: record it with `profile(profile_memory=True)`",
+            "it has no memory events of a CUDA device: record it with `profile(profile_memory=True)`",
         ),
         (
             "{\"traceEvents\": 5}",

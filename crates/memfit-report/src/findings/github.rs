@@ -18,7 +18,7 @@ pub fn github(report: &CheckReport) -> String {
             None => finding.message.clone(),
         };
         let (line, end_line, columns) = match finding.in_file {
-            // GitHub takes columns of one line only.
+            // GitHub accepts columns only within one line.
             Some(at) if at.line == at.end_line => {
                 (at.line, at.end_line, format!(",col={},endColumn={}", at.column, at.end_column))
             }

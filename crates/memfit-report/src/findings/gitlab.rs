@@ -11,7 +11,7 @@ pub fn gitlab(report: &CheckReport) -> Value {
         .findings
         .iter()
         .map(|finding| {
-            // The same finding keeps its fingerprint when lines above it come and go.
+            // The fingerprint of a finding does not change when lines above it are added or removed.
             let key = format!("{}\0{}\0{}", finding.file, finding.rule, finding.message);
             let count = seen.entry(key.clone()).and_modify(|count| *count += 1).or_insert(0_u32);
             let severity = match finding.severity.as_str() {
@@ -38,7 +38,7 @@ pub fn gitlab(report: &CheckReport) -> Value {
     Value::Array(entries)
 }
 
-/// FNV-1a, twice with other beginnings: no secret, only a name.
+/// FNV-1a with two different offsets. It is an identifier, not a cryptographic hash.
 fn fingerprint(text: &str) -> String {
     let hash = |begin: u64| {
         text.bytes().fold(begin, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

@@ -1,4 +1,4 @@
-//! JUnit's XML: a suite a file, a failed case a finding.
+//! JUnit XML: one suite per file, one failed case per finding.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -60,7 +60,7 @@ fn escaped(text: &str) -> String {
             '>' => result.push_str("&gt;"),
             '"' => result.push_str("&quot;"),
             '\n' => result.push_str("&#10;"),
-            // XML 1.0 has no way to write the other control characters.
+            // XML 1.0 cannot represent the other control characters.
             character if acts(character) && character != '\t' => result.push('\u{FFFD}'),
             character => result.push(character),
         }

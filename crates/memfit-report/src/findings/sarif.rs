@@ -1,27 +1,27 @@
-//! SARIF 2.1.0, which code hosts and editors read.
+//! SARIF 2.1.0, the format of findings for code hosts and editors.
 
 use serde_json::{Value, json};
 
 use crate::wire::{CheckFinding, CheckReport};
 
-/// As much of a rule as SARIF tells.
+/// The properties of a rule that SARIF contains.
 #[derive(Clone, Debug)]
 pub struct RuleInfo {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its purpose in a sentence.
+    /// Purpose in one sentence.
     pub summary: String,
-    /// Its page, in Markdown.
+    /// Page, in Markdown.
     pub page: String,
-    /// Its severity: `error`, `warning` or `note`.
+    /// Severity: `error`, `warning` or `note`.
     pub severity: String,
 }
 
-/// The report as one SARIF run.
+/// Converts the report to one SARIF run.
 pub fn sarif(report: &CheckReport, rules: &[RuleInfo], version: &str) -> Value {
-    let told: Vec<&RuleInfo> =
+    let used_rules: Vec<&RuleInfo> =
         rules.iter().filter(|rule| report.findings.iter().any(|finding| finding.rule == rule.name)).collect();
-    let descriptors: Vec<Value> = told
+    let descriptors: Vec<Value> = used_rules
         .iter()
         .map(|rule| {
             json!({
@@ -36,7 +36,7 @@ pub fn sarif(report: &CheckReport, rules: &[RuleInfo], version: &str) -> Value {
     let results: Vec<Value> = report
         .findings
         .iter()
-        .map(|finding| result(finding, told.iter().position(|rule| rule.name == finding.rule)))
+        .map(|finding| result(finding, used_rules.iter().position(|rule| rule.name == finding.rule)))
         .collect();
     let notifications: Vec<Value> = report
         .problems
@@ -90,14 +90,14 @@ fn result(finding: &CheckFinding, index: Option<usize>) -> Value {
             .iter()
             .map(|label| {
                 let mut place = json!({"artifactLocation": {"uri": uri(&finding.file)}});
-                // The lines of a notebook's labels are those of a cell.
+                // In a notebook, a label's line is relative to its cell.
                 if finding.cell.is_none() {
                     place["region"] = json!({"startLine": label.line, "startColumn": label.column});
                 }
                 json!({"message": {"text": label.message}, "physicalLocation": place})
             })
             .collect();
-        // They are a set.
+        // SARIF requires these to be distinct.
         let mut distinct: Vec<Value> = Vec::with_capacity(related.len());
         for place in related {
             if !distinct.contains(&place) {
@@ -128,7 +128,7 @@ fn result(finding: &CheckFinding, index: Option<usize>) -> Value {
     value
 }
 
-/// A path as a relative reference: what a URI does not allow is escaped.
+/// Converts a path to a relative URI reference; characters that a URI does not allow are escaped.
 fn uri(path: &str) -> String {
     let mut result = String::with_capacity(path.len());
     for byte in path.trim_start_matches("./").bytes() {

@@ -69,13 +69,13 @@ fn drawn(out: &mut String, report: &PlanReport, rows: &[(&str, &PlanRun)]) {
     );
 }
 
-/// A run's device peak in parts: reserved memory by category, and memory outside the allocator.
+/// Parts of a run's device peak: reserved memory by category, and memory outside the allocator.
 fn parts(run: &PlanRun) -> Vec<(&'static str, u64)> {
     let Some(at_peak) = &run.at_peak else { return Vec::new() };
     let mut parts: Vec<(&'static str, u64)> =
         at_peak.by_category.by_size().into_iter().map(|(category, bytes)| (category.name(), bytes)).collect();
-    let told: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
-    parts.push(("outside", run.peak.device_upper.saturating_sub(told)));
+    let shown: u64 = parts.iter().map(|(_, bytes)| bytes).sum();
+    parts.push(("outside", run.peak.device_upper.saturating_sub(shown)));
     parts
 }
 
@@ -102,9 +102,9 @@ fn table(out: &mut String, rows: &[(&str, &PlanRun)]) {
     }
     for name in categories.into_iter().chain(["outside"]) {
         let swatch = format!("<span class=\"square\" style=\"background: var(--{name})\"></span>");
-        let told =
+        let shown =
             if name == "outside" { "outside the allocator, at most, and at other times" } else { name };
-        line(&swatch, told, &|run| {
+        line(&swatch, shown, &|run| {
             size(parts(run).iter().find(|(known, _)| *known == name).map_or(0, |(_, bytes)| *bytes))
         });
     }

@@ -1,4 +1,4 @@
-//! Memory against time as a plot: the front as a staircase, the GPU as a line across it.
+//! Plot of memory against time, with the Pareto front as a staircase and the GPU's memory as a line.
 
 use std::fmt::Write as _;
 
@@ -6,18 +6,18 @@ use super::{class, escaped, is_chosen, shown};
 use crate::text::{plan_in_short, size};
 use crate::wire::{PlanReport, PlanRun};
 
-/// The plot's size, and the room for its axes, in its own units.
+/// Size of the plot and margins for its axes, in user units.
 const WIDTH: f64 = 920.0;
 const HEIGHT: f64 = 400.0;
 const LEFT: f64 = 74.0;
 const BOTTOM: f64 = 46.0;
 const TOP: f64 = 14.0;
 const RIGHT: f64 = 24.0;
-/// About so many lines across the plot, for each axis.
+/// Approximate number of grid lines for each axis.
 const TICKS: f64 = 6.0;
-/// Points this many times slower than the slowest of the front are far from it.
+/// Points slower than the slowest point of the front by more than this factor are drawn at the edge.
 const FAR_RATIO: f64 = 1.5;
-/// A point, with its number in it.
+/// Radius of a point, which contains its number.
 const RADIUS: f64 = 9.5;
 
 /// Scale of an axis.
@@ -30,12 +30,11 @@ struct Axis {
 }
 
 impl Axis {
-    /// An axis that shows all of `values`, and ends at whole steps of 1, 2 or 5; bytes in steps of binary
-    /// units.
+    /// An axis that covers `values` and ends at multiples of 1, 2 or 5; bytes use multiples of binary units.
     fn covering(values: &[f64], from_zero: bool, unit: f64, start: f64, end: f64) -> Self {
         let most = values.iter().copied().fold(0.0, f64::max).max(unit);
         let least = values.iter().copied().fold(f64::INFINITY, f64::min).min(most);
-        // Room beside the outermost points.
+        // Margin around the outermost points.
         let pad = (most - if from_zero { 0.0 } else { least }).max(most * 0.1) * 0.08;
         let low = if from_zero { 0.0 } else { (least - pad).max(0.0) };
         let step = round_step((most + pad - low) / TICKS / unit) * unit;
@@ -53,7 +52,7 @@ impl Axis {
     }
 }
 
-/// The next of 1, 2, 5, 10, 20 and so on.
+/// The next larger number among 1, 2, 5, 10, 20 and so on.
 fn round_step(step: f64) -> f64 {
     let power = 10_f64.powf(step.log10().floor());
     [1.0, 2.0, 5.0, 10.0]
@@ -63,7 +62,7 @@ fn round_step(step: f64) -> f64 {
         .unwrap_or(step)
 }
 
-/// The largest binary unit that is no more than so many bytes.
+/// The largest binary unit that is at most `bytes`.
 fn unit(bytes: f64) -> f64 {
     [30, 20, 10].into_iter().map(|shift| f64::from(1_u32 << shift)).find(|unit| bytes >= *unit).unwrap_or(1.0)
 }
@@ -75,7 +74,7 @@ pub(super) fn plot(out: &mut String, report: &PlanReport) {
     if runs.is_empty() {
         return;
     }
-    // What is far slower than the front stands at the edge, so that the front is not squeezed.
+    // Points far slower than the front are drawn at the edge, so that the front is not compressed.
     let slowest = report.pareto.iter().filter_map(|run| run.step_ms_estimate).fold(0.0, f64::max);
     let near = |ms: f64| report.pareto.len() < 2 || ms <= slowest * FAR_RATIO;
     let times: Vec<f64> = runs.iter().map(|run| run.2).filter(|ms| near(*ms)).collect();
@@ -152,7 +151,7 @@ fn axis_time(milliseconds: f64, most: f64) -> String {
     }
 }
 
-/// A round number without the digits that say nothing.
+/// Formats a round number without trailing zeros.
 fn trimmed(number: f64) -> String {
     let text = format!("{number:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -174,7 +173,7 @@ fn budget(out: &mut String, report: &PlanReport, memory: &Axis) {
     );
 }
 
-/// The region that the front excludes, as steps: each plan's memory until the next plan's time.
+/// Draws the region that the front excludes, as steps: each plan's memory up to the next plan's time.
 fn staircase(out: &mut String, front: &[(f64, f64)]) {
     let mut points = String::new();
     for (index, (x, y)) in front.iter().enumerate() {
@@ -240,10 +239,10 @@ mod tests {
                     && (axis.position(axis.to) - 110.0).abs() < 1e-9
             );
         }
-        let told: Vec<String> = Axis::covering(&[44.0 * 1e9], true, unit(44e9), 0.0, 1.0)
+        let labels: Vec<String> = Axis::covering(&[44.0 * 1e9], true, unit(44e9), 0.0, 1.0)
             .ticks()
             .map(|tick| axis_size(tick, unit(44e9)))
             .collect();
-        assert_eq!(told.join(", "), "0 GiB, 10 GiB, 20 GiB, 30 GiB, 40 GiB, 50 GiB");
+        assert_eq!(labels.join(", "), "0 GiB, 10 GiB, 20 GiB, 30 GiB, 40 GiB, 50 GiB");
     }
 }

@@ -1,4 +1,4 @@
-//! Assumptions about values that nobody computed.
+//! Assumptions about values that were not computed.
 
 use std::str::FromStr as _;
 
@@ -7,10 +7,10 @@ use memfit_vocabulary::Assumption;
 /// The possible effect of an assumption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stake {
-    /// Control flow at the most: a test that a correct script passes, or a number for a log.
+    /// At most control flow: a test that a correct script passes, or a number for a log.
     Value,
-    /// A number that was answered zero. If it becomes a size, nothing bounds that; a second run with
-    /// another number in its place tells whether anything depends on it.
+    /// A number that was read as zero. If it becomes a size, the effect is unbounded; a second run with
+    /// another number shows whether anything depends on it.
     Number,
     /// A size between zero and a bound that follows from the arguments.
     Size,
@@ -18,7 +18,7 @@ pub enum Stake {
     Unbounded,
 }
 
-/// The text and the stake of the assumption with this id. An unknown one has no bound.
+/// The text and the possible effect of the assumption with this id. The effect of an unknown id is unbounded.
 pub fn assumption_text(id: &str) -> (&str, Stake) {
     match Assumption::from_str(id) {
         Ok(assumption) => row(assumption),

@@ -1,17 +1,17 @@
-//! Remarks on how far the figures can be trusted.
+//! Remarks on the accuracy of the figures.
 
 use memfit_vocabulary::Remark;
 
 /// The possible effect of a remark on the peaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing: only who held the memory, or how long something took.
+    /// No effect on sizes: it concerns only who held the memory, or a duration.
     None,
-    /// As much as was booked for it: the true size may be anything up to about twice that.
+    /// At most the booked amount: the true size may be up to about twice as large.
     Booked,
-    /// It is an upper bound: the true peak may be lower by as much as was booked.
+    /// The figure is an upper bound: the true peak may be lower by up to the booked amount.
     Bound,
-    /// As much as the remark itself states.
+    /// At most the amount that the remark states.
     Stated,
     /// Nothing bounds it.
     Unbounded,
@@ -22,9 +22,9 @@ impl Effect {
     pub const fn words(self) -> &'static str {
         match self {
             Self::None => "changes no peak",
-            Self::Booked => "may be off by as much as it was counted with",
-            Self::Bound => "an upper bound: may be lower by as much as it was counted with",
-            Self::Stated => "as much as the text says",
+            Self::Booked => "may be off by up to the counted amount",
+            Self::Bound => "an upper bound: may be lower by up to the counted amount",
+            Self::Stated => "as stated in the text",
             Self::Unbounded => "no known bound",
         }
     }
@@ -33,15 +33,15 @@ impl Effect {
 /// The text of a remark, with `{placeholders}`, and its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemarkText {
-    /// The sentence for people.
+    /// The text for people.
     pub text: &'static str,
-    /// Its possible effect.
+    /// Possible effect.
     pub effect: Effect,
 }
 
 impl RemarkText {
     /// The row of a remark.
-    pub const fn of(remark: Remark) -> Self {
+    pub const fn for_remark(remark: Remark) -> Self {
         let (effect, text) = row(remark);
         Self { text, effect }
     }
@@ -66,20 +66,18 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         Remark::NcclSplit => (None, "`ncclCommSplit`: the new communicator has the parent's size"),
         Remark::RanksFull => (Unbounded, "ranks could not exchange values: the run's directory is full"),
         Remark::RankSilent => (Unbounded, "a rank did not answer another in time: its values were guessed"),
-        Remark::StaticRuntime => {
-            (Unbounded, "`{library}` was not loaded: it brings a CUDA runtime of its own")
-        }
+        Remark::StaticRuntime => (Unbounded, "`{library}` was not loaded: it contains its own CUDA runtime"),
         Remark::Checkpoints => (
             None,
             "checkpoints went to the run's own folder, where the script finds them; in a dry run they hold zeros",
         ),
         Remark::PythonSkipped => (
             None,
-            "`{path}`, the first on `PATH`, has no PyTorch; ran `{python}`, the interpreter beside memfit",
+            "`{path}`, the first on `PATH`, has no PyTorch; ran `{python}`, the interpreter next to memfit",
         ),
         Remark::FilesKept => (
             None,
-            "your files were not changed: what the script overwrote, renamed or removed, only the script sees",
+            "your files were not changed: only the script sees the files that it overwrote, renamed or removed",
         ),
         Remark::SyntheticData => (Unbounded, "synthetic data: {what}"),
         Remark::SyntheticWeights => {
@@ -129,7 +127,7 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
             Unbounded,
             "{who} made no progress for 10 s after the others had completed their steps; the figures cover what ran",
         ),
-        Remark::NotCovered => (Unbounded, "`--cover full` saw no {what}"),
+        Remark::NotCovered => (Unbounded, "`--cover full` found no {what}"),
         Remark::Sampled => (
             Unbounded,
             "on a real GPU the device peak is the largest of five samples a second; the other peaks are PyTorch's own counters",
@@ -157,7 +155,7 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         ),
         Remark::OutsideStack => (
             Unbounded,
-            "memory outside PyTorch's allocator was measured with torch for CUDA {seen}, and this torch is for CUDA {cuda}: it may be more than the interval says",
+            "memory outside PyTorch's allocator was measured with torch for CUDA {seen}, and this torch is for CUDA {cuda}: it may exceed the interval",
         ),
         Remark::Calibrated => {
             (None, "the GPU's memory, overhead outside PyTorch's allocator and speeds are from {source}")

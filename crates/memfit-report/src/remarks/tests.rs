@@ -9,7 +9,8 @@ use super::*;
 
 #[test]
 fn every_remark_has_its_own_text() {
-    let mut texts: Vec<&str> = Remark::ALL.iter().map(|remark| RemarkText::of(*remark).text).collect();
+    let mut texts: Vec<&str> =
+        Remark::ALL.iter().map(|remark| RemarkText::for_remark(*remark).text).collect();
     texts.sort_unstable();
     assert!(texts.windows(2).all(|pair| pair[0] != pair[1]));
     for remark in Remark::ALL {
@@ -19,14 +20,15 @@ fn every_remark_has_its_own_text() {
 
 #[test]
 fn values_fill_their_placeholders() {
-    let note = Note::new(Remark::LeverRefused).with("lever", "lora").with("why", "no {lever} here");
+    let note =
+        Note::new(Remark::LeverRefused).with_value("lever", "lora").with_value("why", "no {lever} here");
     assert_eq!(note.text(), "the plan's `lora` was not applied: no {lever} here");
-    assert_eq!(Note::new(Remark::NotCovered).text(), "`--cover full` saw no {what}");
+    assert_eq!(Note::new(Remark::NotCovered).text(), "`--cover full` found no {what}");
 }
 
 #[test]
 fn an_unknown_remark_is_shown_and_has_no_bound() {
-    let note = Note::received("from-a-later-release", BTreeMap::new()).with("bytes", "3");
+    let note = Note::received("from-a-later-release", BTreeMap::new()).with_value("bytes", "3");
     assert_eq!(note.text(), "from-a-later-release (bytes: 3)");
     assert_eq!(note.effect(), Effect::Unbounded);
     assert_eq!(Note::received("odd", BTreeMap::new()).text(), "odd");
@@ -56,15 +58,15 @@ fn the_page_lists_each_remark_and_assumption() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/remarks.md");
     let mut page = String::from(PAGE);
     for remark in Remark::ALL {
-        let RemarkText { text, effect } = RemarkText::of(*remark);
+        let RemarkText { text, effect } = RemarkText::for_remark(*remark);
         let _ = writeln!(page, "| `{}` | {text} | {} |", remark.id(), effect.words());
     }
     page.push_str(ASSUMPTIONS);
     for assumption in Assumption::ALL {
         let (text, stake) = assumption_text(assumption.id());
         let changes = match stake {
-            Stake::Value => "control flow at the most",
-            Stake::Number => "a size without a bound, if it becomes one: a second run tells",
+            Stake::Value => "at most control flow",
+            Stake::Number => "a size without a bound, if it becomes one: a second run shows it",
             Stake::Size => "a size, up to a bound that follows from the arguments",
             Stake::Unbounded => "a size without a bound",
         };
@@ -80,7 +82,7 @@ const PAGE: &str = "# Remarks and assumptions
 
 `fidelity` in the JSON of `memfit run` lists each call that the virtual device refused (`unmodelled`), each value that it
 assumed (`values`), and remarks on the figures (`notes`). `fidelity.effects` has one entry for each of them: its `id`, and the
-`bytes` by which it may change the peaks, `null` where nothing bounds that.
+`bytes` by which it may change the peaks, `null` if unbounded.
 
 This page is generated from the table in `crates/memfit-report/src/remarks`. `tests/python/test_remarks.py` produces each
 remark, or names the test that does.
@@ -92,7 +94,7 @@ remark, or names the test that does.
 ";
 
 const ASSUMPTIONS: &str = "
-## Assumptions about values that nobody computed
+## Assumptions about values that were not computed
 
 | `id` | text | what it may change |
 |---|---|---|

@@ -1,4 +1,4 @@
-//! The measurements of a GPU, for people.
+//! Text output of `memfit calibrate`.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::canvas::{BOLD, Canvas, DIM, paint};
 use super::size;
 use crate::wire::{CalibrateReport, Compared};
 
-/// The measurements of a GPU beside the catalogue's figures.
+/// The measurements of a GPU next to the catalogue's figures.
 pub fn calibration(report: &CalibrateReport, canvas: Canvas) -> String {
     let mut out = String::new();
     let calibration = &report.calibration;

@@ -1,20 +1,20 @@
-//! Width, colours, bars and wrapping that all texts share.
+//! Width, colours, bars and line wrapping, shared by all texts.
 
 use anstyle::{AnsiColor, Style};
 use memfit_vocabulary::one_line;
 
 use crate::wire::Problem;
 
-/// The medium that a text is written for.
+/// The output medium of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Canvas {
     /// Columns.
     pub width: usize,
-    /// `true` if characters beyond ASCII can be shown.
+    /// `true` if characters beyond ASCII can be displayed.
     pub unicode: bool,
 }
 
-/// Text between a style's codes.
+/// Wraps a text in a style's codes.
 pub fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
@@ -27,10 +27,10 @@ pub(super) const DOUBT: Style = AnsiColor::Yellow.on_default().bold();
 pub(super) const ADVICE: Style = AnsiColor::Cyan.on_default().bold();
 
 impl Canvas {
-    /// The narrowest and the widest that texts are laid out for.
+    /// Minimum and maximum width of text layouts.
     const WIDTHS: std::ops::RangeInclusive<usize> = 60..=120;
 
-    /// The columns that are used: neither so few that tables break, nor so many that the eye loses the line.
+    /// The number of columns used, limited so that tables do not break and lines stay readable.
     pub(super) fn columns(self) -> usize {
         self.width.clamp(*Self::WIDTHS.start(), *Self::WIDTHS.end())
     }
@@ -40,9 +40,9 @@ impl Canvas {
         if self.unicode { " · " } else { ", " }
     }
 
-    /// The piece from `start` to `end` of a bar that is `cells` wide and stands for `whole`.
+    /// Draws the segment from `start` to `end` of a bar that is `cells` wide and represents `whole`.
     ///
-    /// A piece that has anything in it is seen, however small.
+    /// A segment that is not empty is visible, however small.
     pub(super) fn bar(self, start: u64, end: u64, whole: u64, cells: usize) -> String {
         if whole == 0 || end <= start {
             return String::new();
@@ -64,7 +64,7 @@ impl Canvas {
         bar
     }
 
-    /// Why there is no answer, with its hint.
+    /// Reason why there is no answer, with its hint.
     pub(super) fn problem(self, problem: &Problem) -> String {
         let mut out = self.wrapped("  ", Style::new(), &problem.message);
         if let Some(hint) = &problem.hint {
@@ -73,7 +73,7 @@ impl Canvas {
         out
     }
 
-    /// `text` in lines that begin with `first`, then with as many spaces.
+    /// Wraps `text` in lines; the first begins with `first`, the others with as many spaces.
     pub(super) fn wrapped(self, first: &str, first_style: Style, text: &str) -> String {
         let indent = first.chars().count();
         let room = self.columns().saturating_sub(indent).max(20);
@@ -98,7 +98,7 @@ impl Canvas {
         out
     }
 
-    /// `text` cut in its middle to at most `room` characters.
+    /// Shortens `text` to at most `room` characters by cutting out its middle.
     pub(super) fn shortened(self, text: &str, room: usize) -> String {
         let text = &one_line(text);
         let count = text.chars().count();
@@ -113,7 +113,7 @@ impl Canvas {
     }
 }
 
-/// The words of a text, a number and its unit being one.
+/// The words of a text; a number and its unit count as one.
 fn words(text: &str) -> Vec<String> {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "GB/s", "MHz"];
     let mut words: Vec<String> = Vec::new();

@@ -1,4 +1,4 @@
-//! The GPUs on which a script fits, for people.
+//! Text output of `memfit cards`.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,8 @@ use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{count as grouped, size};
 use crate::wire::{CardEvidence, CardRow, CardSort, CardVerdict, CardsReport};
 
-/// Rows that are shown: of those that fit, beside the Pareto front, and of those that do not.
+/// Maximum rows that are shown: of those that fit, in addition to the Pareto front, and of those that do not
+/// fit.
 const MAX_FITTING: usize = 24;
 const MAX_REFUSED: usize = 6;
 
@@ -43,7 +44,7 @@ pub fn cards(report: &CardsReport, canvas: Canvas) -> String {
         };
         out.push_str(&canvas.wrapped("next: ", ADVICE, &format!("`{}` {shows}", best.command.join(" "))));
     } else if let Some(unclear) = report.rows.first().filter(|row| row.verdict == CardVerdict::Unknown) {
-        let text = format!("`{}` shows what could not be told, and where", unclear.command.join(" "));
+        let text = format!("`{}` shows what is unknown, and where", unclear.command.join(" "));
         out.push_str(&canvas.wrapped("next: ", ADVICE, &text));
     } else if let Some(near) = report.rows.first() {
         let plan = format!("memfit plan --gpu {} -- …", near.gpu);
@@ -83,8 +84,9 @@ fn headline(out: &mut String, report: &CardsReport, canvas: Canvas) {
             steps => format!("for the {steps} steps that ran"),
         });
     }
-    let told = if parts.is_empty() { String::new() } else { paint(DIM, &format!("  {}", parts.join(dot))) };
-    let _ = writeln!(out, "{}{told}", paint(style, &head));
+    let details =
+        if parts.is_empty() { String::new() } else { paint(DIM, &format!("  {}", parts.join(dot))) };
+    let _ = writeln!(out, "{}{details}", paint(style, &head));
     if let Some(work) = &report.priced {
         let epochs = work.epochs.map_or(String::new(), |epochs| {
             format!(" ({epochs} {})", if epochs == 1 { "epoch" } else { "epochs" })
@@ -193,7 +195,7 @@ fn table(out: &mut String, report: &CardsReport, canvas: Canvas) {
     }
 }
 
-/// Remarks on rows, each with the rows that it is about.
+/// Remarks on rows, each with the rows that it applies to.
 fn notes(report: &CardsReport) -> Vec<(&str, Vec<&CardRow>)> {
     let mut found: Vec<(&str, Vec<&CardRow>)> = Vec::new();
     for row in &report.rows {
@@ -206,7 +208,7 @@ fn notes(report: &CardsReport) -> Vec<(&str, Vec<&CardRow>)> {
     found
 }
 
-/// The names of rows: the first few of them.
+/// The names of the first few rows.
 fn names(rows: &[&CardRow]) -> String {
     const MAX_NAMED: usize = 4;
     let mut names: Vec<&str> = rows.iter().map(|row| row.gpu.as_str()).collect();
@@ -218,7 +220,7 @@ fn names(rows: &[&CardRow]) -> String {
     if more > 0 { format!("{text} and {more} more") } else { text }
 }
 
-/// A length of time with three digits that matter.
+/// Formats a duration with three significant digits.
 pub(crate) fn milliseconds(ms: f64) -> String {
     if ms >= 10_000.0 {
         format!("{:.1} s", ms / 1000.0)
@@ -233,7 +235,7 @@ pub(crate) fn milliseconds(ms: f64) -> String {
     }
 }
 
-/// A number with three digits that matter.
+/// Formats a number with three significant digits.
 pub(crate) fn rate(number: f64) -> String {
     if number >= 100.0 {
         grouped(number.round() as u64)

@@ -1,4 +1,4 @@
-//! The findings of `memfit check`, for people: with source lines, or one line each.
+//! Text output of `memfit check`: with source lines, or one line per finding.
 
 use std::fmt::Write as _;
 
@@ -14,8 +14,7 @@ const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const NOTE: Style = AnsiColor::Cyan.on_default().bold();
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 
-/// Lines of a finding's text that are shown around its places are cut out of it; further away than this they
-/// are not shown at all.
+/// Maximum distance in lines between a finding and a related place for both to be shown.
 const MAX_DISTANCE: usize = 40;
 
 /// The source with annotations.
@@ -71,7 +70,7 @@ fn finding_text(path: &str, finding: &Checked, canvas: Canvas) -> String {
         None => path.to_owned(),
     };
     let shown = &finding.shown;
-    // Only as much of the text as holds the places: a long file costs no more than a short one.
+    // Only the lines around the places are rendered, so the length of the file does not matter.
     let line_of = |at: usize| shown.text.get(..at).unwrap_or_default().matches('\n').count();
     let own = line_of(shown.span.start as usize);
     let labels: Vec<_> = finding
@@ -90,7 +89,7 @@ fn finding_text(path: &str, finding: &Checked, canvas: Canvas) -> String {
     let Some(part) = shown.text.get(begin..end) else { return format!("{path}: {}", finding.message) };
     let cell_lines = finding.start.line as usize;
     let line = if finding.start.cell.is_some() {
-        // The code of a notebook is one text; its lines are told as those of the cell.
+        // The cells of a notebook are one text; line numbers are relative to the cell.
         cell_lines.saturating_sub(own - line_of(begin)).max(1)
     } else {
         line_of(begin) + 1

@@ -1,4 +1,4 @@
-//! What a commit changes about memory, for people.
+//! Text output of `memfit ci`.
 
 use std::fmt::Write as _;
 
@@ -9,9 +9,9 @@ use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{cards::milliseconds, signed_size, size};
 use crate::wire::{CiLine, CiModule, CiReport, CiRow, CiSide, CiVerdict};
 
-/// Lines and modules that are shown of a row.
+/// Maximum lines and modules shown for a row.
 const MAX_SHOWN: usize = 5;
-/// Changes below this share of the row's growth are not shown: 1/50.
+/// Reciprocal of the share of a row's growth below which changes are not shown.
 const SHARE_DIVISOR: u64 = 50;
 
 /// The report of `memfit ci`.
@@ -63,8 +63,8 @@ fn headline(out: &mut String, report: &CiReport, canvas: Canvas) {
         Some(CiVerdict::Shrank) => (GOOD, "MEMORY SHRANK"),
         Some(CiVerdict::Same) => (GOOD, "MEMORY IS THE SAME"),
     };
-    let told = format!("  {}", against(report, canvas.dot()));
-    let _ = writeln!(out, "{}{}", paint(style, head), paint(DIM, &told));
+    let described = format!("  {}", against(report, canvas.dot()));
+    let _ = writeln!(out, "{}{}", paint(style, head), paint(DIM, &described));
 }
 
 /// Describes the two sides of a comparison.
@@ -83,7 +83,7 @@ fn short(commit: &str) -> &str {
     commit.get(..10).unwrap_or(commit)
 }
 
-/// The verdict of the whole: growth before failures before everything else.
+/// The overall verdict: growth takes precedence over failures, and failures over everything else.
 pub(crate) fn worst(report: &CiReport) -> Option<CiVerdict> {
     let has = |verdict| report.rows.iter().any(|row| row.verdict == verdict);
     [CiVerdict::Grew, CiVerdict::Failed, CiVerdict::New, CiVerdict::Shrank, CiVerdict::Same]
@@ -127,7 +127,7 @@ fn row_line(out: &mut String, report: &CiReport, row: &CiRow, widths: &Widths, c
     let _ = writeln!(out, "{} {}", paint(style, if canvas.unicode { mark } else { plain }), line.trim_end());
 }
 
-/// The peak of a side that is judged.
+/// The peak of a side that is compared.
 pub(crate) fn judged(report: &CiReport, side: &CiSide) -> u64 {
     match report.peak.as_str() {
         "allocated" => side.peak.allocated,
@@ -136,7 +136,7 @@ pub(crate) fn judged(report: &CiReport, side: &CiSide) -> u64 {
     }
 }
 
-/// The growth of a row in words.
+/// The growth of a row as text.
 pub(crate) fn growth(report: &CiReport, row: &CiRow) -> String {
     match (row.verdict, row.growth, &row.base) {
         (CiVerdict::Same, Some(0), _) => "none".to_owned(),
@@ -161,7 +161,7 @@ pub(crate) fn plus(bytes: i64) -> String {
     format!("{sign}{}", signed_size(bytes))
 }
 
-/// The lines and modules that explain a row's growth: those that changed in its direction.
+/// The lines and modules that explain a row's growth: those that changed in the same direction.
 pub(crate) fn explaining(row: &CiRow) -> (Vec<&CiLine>, Vec<&CiModule>) {
     let (CiVerdict::Grew | CiVerdict::Shrank, Some(growth)) = (row.verdict, row.growth) else {
         return (Vec::new(), Vec::new());
@@ -214,7 +214,7 @@ fn details(out: &mut String, row: &CiRow, canvas: Canvas) {
     }
 }
 
-/// The largest batch and the time of a step, where they are known and changed.
+/// The largest batch and the step time, if they are known and changed.
 pub(crate) fn beside(row: &CiRow) -> Option<String> {
     let head = row.head.as_ref()?;
     let base = row.base.as_ref();

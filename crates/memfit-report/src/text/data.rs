@@ -1,4 +1,4 @@
-//! The contents of an image folder, for people.
+//! Text output of `memfit data`: the contents of an image folder.
 
 use std::fmt::Write as _;
 
@@ -6,9 +6,9 @@ use super::canvas::{ADVICE, BAD, BOLD, Canvas, DIM, DOUBT, paint};
 use super::{count, size};
 use crate::wire::{DataClass, DataReport, DataSpread};
 
-/// Classes that are shown; of more, the largest and the smallest.
+/// Maximum classes shown; if there are more, the largest and the smallest.
 const CLASSES: usize = 12;
-/// Broken files that are shown.
+/// Maximum broken files shown.
 const FILES: usize = 8;
 const LABEL: usize = 18;
 

@@ -1,4 +1,4 @@
-//! Host memory and throughput of a script's own `DataLoader`, for people.
+//! Text output of `memfit data --loader`: host memory and throughput of a script's own `DataLoader`.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::wire::{LoaderReport, LoaderSettings, LoaderVerdict};
 
 const LABEL: usize = 18;
 
-/// A `DataLoader` as measured on this host, and settings that would feed the GPU.
+/// The measurements of a `DataLoader` on this host, and settings that would keep the GPU busy.
 pub fn data_loader(report: &LoaderReport, canvas: Canvas) -> String {
     let mut out = String::new();
     let (style, said) = headline(report);
@@ -89,7 +89,7 @@ fn parts(report: &LoaderReport, canvas: Canvas, out: &mut String) {
         field("collating", &format!("{} ms a batch", figure(collate)));
     }
     if !batch.on_card {
-        field("pinning", &format!("{} ms a batch, in a thread of its own", figure(batch.pin_ms)));
+        field("pinning", &format!("{} ms a batch, in a separate thread", figure(batch.pin_ms)));
     }
     if let (Some(step), Some(rate)) = (report.step_ms_estimate, report.card_samples_per_s) {
         let many = report.batches_per_step.unwrap_or(1.0);
@@ -116,7 +116,7 @@ fn parts(report: &LoaderReport, canvas: Canvas, out: &mut String) {
     );
 }
 
-/// A line for each number of workers.
+/// The table with one row for each number of workers.
 fn table(report: &LoaderReport, own: &LoaderSettings, canvas: Canvas, out: &mut String) {
     let _ = writeln!(out, "\n{}", paint(BOLD, "Measured on this host"));
     let head = ["workers", "samples/s", "ms a batch", "first after", "workers' memory", "GPU waits"];
@@ -175,7 +175,7 @@ fn same(own: &LoaderSettings, proposed: &LoaderSettings) -> bool {
         && own.persistent_workers == proposed.persistent_workers
 }
 
-/// The settings as a script has them.
+/// The settings as `DataLoader` arguments.
 fn arguments(settings: &LoaderSettings) -> String {
     let truth = |value: bool| if value { "True" } else { "False" };
     let mut words = vec![format!("num_workers={}", settings.num_workers)];

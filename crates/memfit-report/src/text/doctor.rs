@@ -1,11 +1,11 @@
-//! The state of the installation, for people.
+//! Text output of `memfit doctor`.
 
 use std::fmt::Write as _;
 
 use super::canvas::{BAD, Canvas, DIM, DOUBT, GOOD, paint};
 use crate::wire::{DoctorReport, Health};
 
-/// The state of the installation, and if `memfit run` would work.
+/// The state of the installation, and whether `memfit run` would work.
 pub fn doctor(report: &DoctorReport, canvas: Canvas) -> String {
     let mut out = String::new();
     let width = report.checks.iter().map(|check| check.name.chars().count()).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Why memory ran out, for people.
+//! Text output of `memfit explain`.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ const MAX_FIXES: usize = 5;
 /// Heading of the remedies for an out-of-memory error.
 pub(super) const REMEDIES: &str = "What would have helped";
 
-/// Why memory ran out.
+/// Reason why memory ran out.
 pub fn explain(report: &ExplainReport, canvas: Canvas) -> String {
     let mut out = String::new();
     headline(&mut out, report, canvas);
@@ -220,7 +220,7 @@ fn tree(out: &mut String, holders: &[ExplainHolder], canvas: Canvas) {
     for category in holders.iter().take(MAX_BRANCHES + 4) {
         let _ =
             writeln!(out, "  {:>SIZE$}  {}", size(category.bytes), paint(BOLD, &one_line(&category.name)));
-        // Modules and lines together, the largest first: most trees are wide and flat.
+        // Modules and lines together, largest first: most trees are wide and flat.
         let mut leaves: Vec<(u64, String)> = category
             .children
             .iter()

@@ -1,4 +1,4 @@
-//! The catalogue, for people.
+//! Text output of `memfit gpus`.
 
 use std::fmt::Write as _;
 
@@ -108,7 +108,7 @@ pub fn gpu(device: &Device, canvas: Canvas) -> String {
     out
 }
 
-/// The rates that large work reaches: measured, or as a share of the peaks.
+/// The rates that large kernels achieve: measured, or as a share of the peak rates.
 fn achieved(device: &Device, dot: &str) -> String {
     let (rates, achieved, seen) = (&device.rates, &device.achieved, &device.achieved.measured);
     let of = |measured: Option<u64>, peak: Option<u64>, factor: f64| {

@@ -1,4 +1,4 @@
-//! The result of a search for the fastest plan, for people.
+//! Text output of `memfit plan`.
 
 use std::fmt::Write as _;
 
@@ -54,8 +54,8 @@ pub fn plan(report: &PlanReport, canvas: Canvas) -> String {
     out
 }
 
-/// The plan as a change of the script: what is said of it first, so that the change itself ends the text, as
-/// `git apply` takes it.
+/// The plan as a patch of the script. Remarks come first, so that the patch ends the text and `git apply`
+/// accepts it.
 fn change(out: &mut String, patch: &PlanPatch, canvas: Canvas) {
     let _ = writeln!(out, "\nAs a change of `{}`", patch.file);
     if let Some(proof) = &patch.proof {
@@ -108,7 +108,7 @@ fn in_numbers(numbers: &PatchNumbers) -> Vec<(Style, String)> {
         numbers.batch,
         numbers.levers.join(", ")
     );
-    let mut told = vec![if equal {
+    let mut phrases = vec![if equal {
         let apart = numbers.difference.filter(|share| *share > 0.0).map_or_else(
             || "equal".to_owned(),
             |share| format!("equal within rounding ({share:.0e} at most)"),
@@ -119,9 +119,9 @@ fn in_numbers(numbers: &PatchNumbers) -> Vec<(Style, String)> {
     }];
     if let Some((now, before)) = &numbers.printed {
         let told_then = if before.is_empty() { "nothing".to_owned() } else { format!("`{}`", before.trim()) };
-        told.push((DOUBT, format!("it prints `{}` where the script prints {told_then}", now.trim())));
+        phrases.push((DOUBT, format!("it prints `{}` where the script prints {told_then}", now.trim())));
     }
-    told
+    phrases
 }
 
 fn headline(out: &mut String, report: &PlanReport, canvas: Canvas) {
@@ -178,7 +178,7 @@ fn the_plan(out: &mut String, report: &PlanReport, chosen: &PlanRun, canvas: Can
     }
 }
 
-/// The spread over several GPUs in plain words.
+/// The way a training is spread over several GPUs, in words.
 fn spread_in_words(parallel: &Parallel) -> String {
     let mut parts = Vec::new();
     match (parallel.replicate, parallel.shard) {

@@ -1,4 +1,4 @@
-//! The result of a replay, for people.
+//! Text output of `memfit replay`.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use crate::wire::{BlockChange, Circumstances, Predicted, Recorded, ReplayOom, Re
 const LABEL: usize = 14;
 const SIZE: usize = 12;
 
-/// Formats the result of a replay.
+/// The result of a replay.
 pub fn replay(report: &ReplayReport, canvas: Canvas) -> String {
     let mut out = String::new();
     headline(&mut out, report, canvas);
@@ -156,12 +156,12 @@ fn changed(change: &BlockChange) -> String {
     );
     match (change.effect.as_str(), change.factor) {
         (_, Some(factor)) => format!("{of}: {factor} times as large"),
-        ("drop", _) => format!("{of}: never asked for"),
-        _ => format!("{of}: given back with the step that made them"),
+        ("drop", _) => format!("{of}: not allocated"),
+        _ => format!("{of}: freed at the end of their step"),
     }
 }
 
-/// The recorded figures beside the replayed ones.
+/// The recorded figures next to the replayed ones.
 fn comparison(out: &mut String, report: &ReplayReport, recorded: &Recorded, canvas: Canvas) {
     let _ = writeln!(out, "  {}", paint(BOLD, "The same calls under other conditions"));
     out.push_str(&canvas.wrapped(

@@ -1,4 +1,4 @@
-//! Rules: the list, and a rule's page.
+//! Text output of `memfit rule`: the list of rules, and a rule's page.
 
 use std::fmt::Write as _;
 

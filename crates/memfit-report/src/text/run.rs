@@ -1,4 +1,4 @@
-//! The report of a run, for people: the verdict, what filled the GPU, what was looked at, what to do next.
+//! Text output of `memfit run`: the verdict, what filled the GPU, what the run covered, and what to do next.
 
 use std::fmt::Write as _;
 
@@ -62,7 +62,7 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
     out
 }
 
-/// Why memory ran out, and what would have helped.
+/// Reason why memory ran out, and remedies.
 fn remedies(out: &mut String, report: &RunReport, canvas: Canvas) {
     let Some(cause) = report.cause.filter(|_| report.verdict == Verdict::Oom) else { return };
     out.push('\n');
@@ -78,8 +78,8 @@ fn remedies(out: &mut String, report: &RunReport, canvas: Canvas) {
     }
 }
 
-/// `true` if the script ended for a reason other than memory: without a whole step, the memory that it
-/// held by then is of no interest.
+/// `true` if the script ended before its first complete step for a reason other than memory. Its memory use
+/// is then not shown.
 fn failed(report: &RunReport) -> bool {
     let script = &report.script;
     let ended = script.exception.is_some() || script.exit_status.is_some() || script.signal.is_some();
@@ -144,13 +144,13 @@ fn steps(coverage: &Coverage) -> String {
     format!("{} {}", coverage.steps, if coverage.steps == 1 { one } else { several })
 }
 
-/// Where in the training an out-of-memory error was raised.
+/// Location in the training at which an out-of-memory error was raised.
 fn place_of(oom: &Oom) -> String {
     let module = oom.module.as_ref().map(|module| format!(" of `{module}`")).unwrap_or_default();
     format!("in step {}, {}{module}", oom.step, phase(oom.phase))
 }
 
-/// Bars that together fill the GPU: each begins where the one above ends.
+/// Bars that together fill the GPU: each begins where the one above it ends.
 fn card(out: &mut String, report: &RunReport, canvas: Canvas) {
     let capacity = report.device.capacity;
     let cells = (canvas.columns() - 2 - LABEL - SIZE - 2 - 6).min(72);
@@ -171,7 +171,7 @@ fn card(out: &mut String, report: &RunReport, canvas: Canvas) {
         }
         shown = peak.by_category.total();
     }
-    // The GPU may have been fullest at another instant than the tensors were.
+    // The device peak may have occurred at another time than the peak of the tensors.
     match report.peak.reserved.saturating_sub(shown) {
         0 => {}
         rest if shown == 0 => row("reserved", rest, AnsiColor::Blue.on_default()),
@@ -300,10 +300,10 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
     for value in &report.fidelity.values {
         fact("assumed", &format!("{} ({}{})", value.call, times(value.count), at_lines(&value.lines)));
     }
-    // What is modelled has been told where the figure stands.
+    // Modelled parts are already marked next to their figures.
     for remark in report.fidelity.remarks().filter(|remark| remark.id != Remark::Outside.id()) {
         match remark.bytes.filter(|bytes| *bytes > 0) {
-            Some(bytes) => fact("note", &format!("{}: {} at the most", remark.what, size(bytes))),
+            Some(bytes) => fact("note", &format!("{}: at most {}", remark.what, size(bytes))),
             None => fact("note", &remark.what),
         }
     }
@@ -319,7 +319,7 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
     fact("ran with", &format!("{python}{torch}{:.1} s", report.time.wall_s));
 }
 
-/// Each part of the memory outside the allocator: best guess, interval and origin.
+/// Each part of the memory outside the allocator: typical size, interval and origin.
 fn outside(report: &RunReport) -> Vec<String> {
     let outside = &report.outside;
     let fields = [
@@ -328,7 +328,7 @@ fn outside(report: &RunReport) -> Vec<String> {
         ("communication", "communication", outside.communication),
         ("other_processes", "other processes", outside.other_processes),
     ];
-    let told = |name: &str| {
+    let range = |name: &str| {
         let part = report.outside_parts.iter().find(|part| part.name == name)?;
         Some(match (part.low == part.high, part.origin.name()) {
             (true, origin) => format!(" ({origin})"),
@@ -338,11 +338,11 @@ fn outside(report: &RunReport) -> Vec<String> {
     fields
         .into_iter()
         .filter(|(_, _, bytes)| *bytes > 0)
-        .map(|(name, label, bytes)| format!("{label} {}{}", size(bytes), told(name).unwrap_or_default()))
+        .map(|(name, label, bytes)| format!("{label} {}{}", size(bytes), range(name).unwrap_or_default()))
         .collect()
 }
 
-/// Time of a step, and what takes it.
+/// Time of a step, and the kinds of work that it consists of.
 fn step(time: &Time, dot: &str) -> Option<String> {
     let mut text = format!("about {}", milliseconds(time.step_ms_estimate?));
     if let (Some(low), Some(high)) = (time.step_ms_low, time.step_ms_high) {
@@ -372,10 +372,11 @@ fn step(time: &Time, dot: &str) -> Option<String> {
     Some(text)
 }
 
-/// The Python code of a training loop and its library takes milliseconds a step.
+/// Step time below which the Python code of the training loop and its libraries matters: it takes
+/// milliseconds per step.
 const SMALL_STEP_MS: f64 = 5.0;
 
-/// Three digits, which is more than is known.
+/// Formats milliseconds with three digits, which exceeds the accuracy of the estimate.
 fn milliseconds(length: f64) -> String {
     match length {
         _ if length >= 10_000.0 => format!("{:.1} s", length / 1000.0),
@@ -394,7 +395,7 @@ fn phase(phase: Phase) -> &'static str {
     }
 }
 
-/// The first of the lines that read a value, without its folder, and the number of the others.
+/// The first of the lines that read a value, without its folder, and the number of other lines.
 fn at_lines(lines: &[String]) -> String {
     let Some(first) = lines.first() else {
         return String::new();
@@ -440,18 +441,18 @@ fn covered(report: &RunReport) -> String {
     text
 }
 
-/// Growth that fills the GPU only after more steps than this is noise: a few steps cannot tell it from
-/// batches that differ in size.
+/// Growth that would fill the GPU only after more steps than this is treated as noise: over a few steps it
+/// cannot be distinguished from batches of different sizes.
 const MAX_STEPS_OF_GROWTH: u64 = 10_000;
 
-/// The bytes by which memory grew in each step, and the steps until it is full; `None` if that is noise.
+/// Growth in bytes per step, and the number of steps until memory is full; `None` if it is noise.
 fn growth(report: &RunReport) -> Option<(u64, u64)> {
     let growth = report.coverage.growth_per_step.and_then(|growth| u64::try_from(growth).ok())?;
     let steps = u64::try_from(report.headroom).unwrap_or(0).checked_div(growth)?;
     (steps <= MAX_STEPS_OF_GROWTH).then_some((growth, steps))
 }
 
-/// Next steps for the reader, the most useful first.
+/// Next steps for the user, most useful first.
 fn advice(report: &RunReport) -> Vec<String> {
     match report.verdict {
         Verdict::Fits => advice_when_it_fits(report),

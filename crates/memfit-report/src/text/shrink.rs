@@ -1,4 +1,4 @@
-//! Techniques that make a model smaller, for people.
+//! Text output of `memfit shrink`.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use super::cards::milliseconds;
 use super::{count as grouped, signed_size, size};
 use crate::wire::{ShrinkReport, ShrinkRow};
 
-/// Columns from which on the table has those of savings.
+/// Minimum number of columns for a table with the columns of savings.
 const WIDE: usize = 96;
 
 /// The report of a comparison of techniques.

@@ -1,4 +1,4 @@
-//! Runs in progress, for people.
+//! Text output of `memfit watch`.
 
 use std::fmt::Write as _;
 
@@ -6,12 +6,12 @@ use super::canvas::{BAD, BOLD, Canvas, DIM, DOUBT, GOOD, paint};
 use super::{count, size};
 use crate::wire::{CardKind, WatchReport, WatchedCard, WatchedProcess, WatchedRun};
 
-/// Processes of a run that are listed, at the most.
+/// Maximum processes listed for a run.
 const MAX_PROCESSES: usize = 16;
-/// Looks that the small curve beside a GPU goes back.
+/// Number of samples in the small curve beside a GPU.
 const CURVE: usize = 24;
 
-/// The runs, one below the other.
+/// The runs, one below another.
 pub fn watch(report: &WatchReport, canvas: Canvas) -> String {
     let runs: Vec<String> = report.runs.iter().map(|run| one(run, canvas)).collect();
     runs.join("\n")
@@ -39,7 +39,7 @@ fn one(run: &WatchedRun, canvas: Canvas) -> String {
         let module = oom.module.as_ref().map(|module| format!(" in {module}")).unwrap_or_default();
         let line = oom.line.as_ref().map(|line| format!(", {line}")).unwrap_or_default();
         let text = format!(
-            "{} were asked for in step {}, {}{module}{line}",
+            "{} were requested in step {}, {}{module}{line}",
             size(oom.requested),
             oom.step,
             oom.phase
@@ -50,8 +50,8 @@ fn one(run: &WatchedRun, canvas: Canvas) -> String {
     out
 }
 
-/// The command on one line: where the room is short, its files keep their names and lose their folders, so
-/// that the script is still named.
+/// The command on one line. If it is too long, files lose their folders but keep their names, so that the
+/// script is still recognisable.
 fn command(words: &[String], canvas: Canvas) -> String {
     let name = |word: &str| word.rsplit('/').find(|part| !part.is_empty()).unwrap_or(word).to_owned();
     let arguments = words.get(1..).unwrap_or_default();

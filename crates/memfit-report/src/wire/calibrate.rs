@@ -5,19 +5,19 @@ use serde::Serialize;
 
 use super::schema;
 
-/// Measurements of a GPU beside the catalogue's figures.
+/// Measurements of a GPU next to the catalogue's figures.
 #[derive(Clone, Debug, Serialize)]
 pub struct CalibrateReport {
     /// The contents of the calibration file, with the schema version.
     #[serde(flatten)]
     pub calibration: Calibration,
-    /// Each measurement beside the catalogue's figure.
+    /// Each measurement next to the catalogue's figure.
     pub compared: Vec<Compared>,
     /// The file in which the calibration is stored.
     pub stored: Option<String>,
 }
 
-/// A measurement beside the catalogue's figure.
+/// A measurement next to the catalogue's figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
     /// The measured quantity.
@@ -87,7 +87,7 @@ fn compared(calibration: &Calibration, known: &Device) -> Vec<Compared> {
     rows
 }
 
-/// Calibrations that are stored for this machine, or were removed.
+/// Calibrations that are stored for this machine, or that were removed.
 #[derive(Clone, Debug, Serialize)]
 pub struct CalibrationList {
     /// [`schema::CALIBRATIONS`].

@@ -1,4 +1,4 @@
-//! `memfit.cards/1`: the GPUs on which a script fits, and what training on each would take and cost.
+//! `memfit.cards/1`: the GPUs on which a script fits, and the time and price of training on each.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,8 @@ use super::run::{Peak, Problem};
 pub struct CardsReport {
     /// [`schema::CARDS`](super::schema::CARDS).
     pub schema: String,
-    /// One row for each GPU, count and batch: those that fit first, each group in the order of `sort`.
+    /// One row for each GPU, count and batch size: rows that fit come first, and each group is in the order
+    /// of `sort`.
     pub rows: Vec<CardRow>,
     /// The order of the rows.
     pub sort: CardSort,
@@ -18,11 +19,11 @@ pub struct CardsReport {
     pub priced: Option<PricedWork>,
     /// Runs of the script.
     pub runs: u64,
-    /// Seconds that the first run took, with the script's imports.
+    /// Duration of the first run in seconds, including the script's imports.
     pub first_run_s: Option<f64>,
     /// Seconds from the start to the answer.
     pub wall_s: f64,
-    /// Optimizer steps that ran; of a script without an optimizer, forward passes.
+    /// Optimizer steps that ran; for a script without an optimizer, forward passes.
     pub steps: u64,
     /// `torch.__version__`.
     pub torch: Option<String>,
@@ -30,7 +31,7 @@ pub struct CardsReport {
     pub command: Vec<String>,
     /// Remarks.
     pub notes: Vec<String>,
-    /// Why there is no answer.
+    /// Reason why there is no answer.
     pub problem: Option<Problem>,
 }
 
@@ -45,35 +46,36 @@ pub struct CardRow {
     pub architecture: String,
     /// Memory of one GPU in bytes.
     pub capacity: u64,
-    /// How many of them train together.
+    /// Number of GPUs that train together.
     pub count: u32,
-    /// Samples in a batch of one process; `None` where neither the script's data nor its arguments tell.
+    /// Samples in one process's batch; `None` if neither the script's data nor its arguments show it.
     pub batch: Option<u64>,
     /// The answer.
     pub verdict: CardVerdict,
-    /// The peaks of the fullest GPU. Where the script does not fit, those of a GPU with unlimited memory.
+    /// Peaks of the GPU with the highest device peak. If the script does not fit, peaks with unlimited
+    /// memory.
     pub peak: Option<Peak>,
-    /// Bytes that the peak leaves free, at its upper bound; negative where they are missing.
+    /// Bytes that stay free at the upper bound of the peak; negative if memory is missing.
     pub headroom: Option<i64>,
     /// The plan with which it fits.
     pub chosen: Option<PlanRun>,
-    /// Milliseconds that an optimizer step takes, as an estimate.
+    /// Estimated milliseconds of an optimizer step.
     pub step_ms_estimate: Option<f64>,
-    /// No less than this, as far as the model goes.
+    /// Lower bound of the estimate, within the accuracy of the model.
     pub step_ms_low: Option<f64>,
-    /// No more than this.
+    /// Upper bound of the estimate, within the accuracy of the model.
     pub step_ms_high: Option<f64>,
-    /// Samples a second of all GPUs together.
+    /// Samples per second, over all GPUs.
     pub samples_per_s: Option<f64>,
-    /// The cheapest offer for this many of these GPUs; `None` without an offer, or without a speed.
+    /// The cheapest offer for this number of these GPUs; `None` without an offer or without a speed.
     pub price: Option<CardPrice>,
-    /// `true` if no other row that fits is both cheaper (without prices: on less memory) and faster.
+    /// `true` if no other row that fits is both cheaper (without prices: has less memory) and faster.
     pub pareto: bool,
-    /// How the verdict is known.
+    /// Evidence for the verdict.
     pub evidence: CardEvidence,
-    /// The command that tries this row by itself.
+    /// The command that runs this row alone.
     pub command: Vec<String>,
-    /// Assumptions of this row, or why it has no verdict.
+    /// Assumptions behind this row, or the reason why it has no verdict.
     pub note: Option<String>,
 }
 
@@ -83,11 +85,11 @@ pub struct CardRow {
 pub enum CardVerdict {
     /// Without any change.
     FitsAsIs,
-    /// With the plan in `chosen`.
+    /// Fits with the plan in `chosen`.
     FitsWithPlan,
     /// Memory runs out.
     DoesNotFit,
-    /// It cannot be told; `note` says why.
+    /// Unknown; `note` has the reason.
     Unknown,
 }
 
@@ -108,14 +110,13 @@ impl CardVerdict {
     }
 }
 
-/// How a verdict is known.
+/// Evidence for a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CardEvidence {
     /// The script ran on this GPU.
     Run,
-    /// The allocator's calls of a run on a GPU of the same architecture were repeated with this GPU's
-    /// memory.
+    /// The allocator calls of a run on a GPU of the same architecture were replayed with this GPU's memory.
     Replayed,
 }
 
@@ -135,7 +136,7 @@ impl CardEvidence {
 pub enum CardSort {
     /// The cheapest first.
     Price,
-    /// The fastest first, by samples a second.
+    /// Fastest first, by samples per second.
     Time,
     /// The least memory first.
     Memory,
@@ -146,7 +147,7 @@ pub enum CardSort {
 pub struct PricedWork {
     /// Samples in all.
     pub samples: u64,
-    /// Epochs, where they were asked for.
+    /// Epochs, if requested.
     pub epochs: Option<u64>,
     /// The currency of all prices.
     pub currency: String,
@@ -155,20 +156,20 @@ pub struct PricedWork {
 /// Price of training on one offer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CardPrice {
-    /// For the priced work.
+    /// Price of the work.
     pub amount: f64,
-    /// With the step at its shortest.
+    /// Price for the lower bound of the step time.
     pub low: f64,
-    /// With the step at its longest.
+    /// Price for the upper bound of the step time.
     pub high: f64,
-    /// For an hour.
+    /// Price per hour.
     pub per_hour: f64,
     /// Hours that the work takes.
     pub hours: f64,
-    /// Vendor, as the price file names it.
+    /// Vendor, as named in the price file.
     pub vendor: String,
-    /// Vendor's name for it, as in the price file.
+    /// Vendor's name for the instance, as in the price file.
     pub instance: String,
-    /// Cards that the offer has, all of which are paid for.
+    /// Number of GPUs in the offer, all of which are paid for.
     pub cards: u32,
 }

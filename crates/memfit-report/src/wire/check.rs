@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Findings, and what could not be read.
+/// Findings, and files that could not be read.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckReport {
     /// [`schema::CHECK`](super::schema::CHECK).
@@ -17,7 +17,7 @@ pub struct CheckReport {
     pub fixed: usize,
 }
 
-/// A finding. Lines and columns count from 1, columns in characters; in a notebook they are those of the
+/// A finding. Lines and columns count from 1, columns in characters; in a notebook they are relative to the
 /// cell.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckFinding {
@@ -25,9 +25,9 @@ pub struct CheckFinding {
     pub rule: String,
     /// `error`, `warning` or `note`
     pub severity: String,
-    /// The path, as it was named.
+    /// The path as given on the command line.
     pub file: String,
-    /// The cell of a notebook, from 1.
+    /// The cell of a notebook, counted from 1.
     pub cell: Option<u32>,
     /// Start line.
     pub line: u32,
@@ -37,15 +37,15 @@ pub struct CheckFinding {
     pub end_line: u32,
     /// End column.
     pub end_column: u32,
-    /// Position in the file, if the file has the code in one piece: for programs that show files and know
-    /// nothing of notebook cells.
+    /// Position in the file, if the code is contiguous in it. For programs that display files and do not know
+    /// notebook cells.
     #[serde(skip)]
     pub in_file: Option<Region>,
     /// The mistake and its consequence.
     pub message: String,
     /// Advice.
     pub help: Option<String>,
-    /// Other places that belong to it.
+    /// Related places.
     pub labels: Vec<CheckLabel>,
     /// The fix.
     pub fix: Option<CheckFix>,
@@ -64,7 +64,7 @@ pub struct Region {
     pub end_column: u32,
 }
 
-/// Another place of a finding.
+/// A related place of a finding.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckLabel {
     /// Line.
@@ -78,11 +78,11 @@ pub struct CheckLabel {
 /// A fix.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckFix {
-    /// It changes nothing that the program computes.
+    /// `true` if the fix does not change what the program computes.
     pub safe: bool,
     /// Summary.
     pub title: String,
-    /// The changes, all of which belong together. They are places in the file, for notebooks too.
+    /// The edits, which belong together. Positions refer to the file, also for notebooks.
     pub edits: Vec<CheckEdit>,
 }
 
@@ -101,23 +101,23 @@ pub struct CheckEdit {
     pub text: String,
 }
 
-/// Something that could not be read.
+/// A file, or a part of it, that could not be read.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckProblem {
     /// The path.
     pub file: String,
-    /// Line, if it is one place.
+    /// Line, if the problem has a location.
     pub line: Option<u32>,
-    /// Column, if it is one place.
+    /// Column, if the problem has a location.
     pub column: Option<u32>,
     /// Description.
     pub message: String,
-    /// Nothing of the file was checked.
+    /// `true` if nothing in the file was checked.
     pub fatal: bool,
 }
 
 impl CheckReport {
-    /// The wire form of a check.
+    /// Converts the result of a check to its wire form.
     pub fn new(report: &memfit_lint::Report, fixed: usize) -> Self {
         let mut findings = Vec::new();
         let mut problems = Vec::new();

@@ -15,9 +15,9 @@ pub struct CiReport {
     pub rows: Vec<CiRow>,
     /// The commit of `--base`; `None` for a comparison with the committed baselines.
     pub base: Option<CiCommit>,
-    /// The peak whose growth is judged: `device`, `reserved` or `allocated`.
+    /// The peak that is compared: `device`, `reserved` or `allocated`.
     pub peak: String,
-    /// Baselines that were written, relative to the settings' file.
+    /// Baselines that were written, relative to the settings file.
     pub accepted: Vec<String>,
     /// Version of memfit.
     pub memfit: String,
@@ -25,41 +25,41 @@ pub struct CiReport {
     pub wall_s: f64,
     /// Remarks.
     pub notes: Vec<String>,
-    /// Why there is no answer at all.
+    /// Reason why there is no answer at all.
     pub problem: Option<Problem>,
 }
 
 /// A commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CiCommit {
-    /// As it was named.
+    /// Name, as given.
     pub reference: String,
-    /// Its hash.
+    /// Hash.
     pub commit: String,
 }
 
-/// A script on a GPU, before and now.
+/// A script on a GPU, in the base and now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CiRow {
     /// The script's name in the settings.
     pub script: String,
-    /// The GPU, as the settings have it.
+    /// The GPU, as named in the settings.
     pub gpu: String,
     /// The command.
     pub command: Vec<String>,
-    /// Other side of the comparison.
+    /// The base side of the comparison.
     pub base: Option<CiSide>,
     /// The working tree.
     pub head: Option<CiSide>,
-    /// Bytes by which the judged peak grew; negative if it shrank.
+    /// Growth of the compared peak in bytes; negative if it shrank.
     pub growth: Option<i64>,
     /// The permitted growth in bytes.
     pub permitted: Option<u64>,
-    /// The permitted growth as the settings have it.
+    /// The permitted growth as written in the settings.
     pub max_growth: String,
-    /// Lines that hold more or less memory at the peak, the largest change first.
+    /// Lines that hold more or less memory at the peak, largest change first.
     pub lines: Vec<CiLine>,
-    /// Modules that hold more or less memory at the peak, the largest change first.
+    /// Modules that hold more or less memory at the peak, largest change first.
     pub modules: Vec<CiModule>,
     /// Change of each category at the peak, in bytes.
     pub categories: BTreeMap<String, i64>,
@@ -67,18 +67,18 @@ pub struct CiRow {
     pub verdict: CiVerdict,
     /// Remarks on this row.
     pub notes: Vec<String>,
-    /// Why this row has no answer.
+    /// Reason why this row has no answer.
     pub problem: Option<Problem>,
 }
 
 /// One side of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CiSide {
-    /// The peaks; of a run with unlimited memory where it does not fit.
+    /// The peaks; if the script does not fit, those of a run with unlimited memory.
     pub peak: Peak,
     /// `true` if it fits on the GPU.
     pub fits: bool,
-    /// The largest batch that fits, where the settings ask for it.
+    /// The largest batch that fits, if the settings ask for it.
     pub largest_batch: Option<u64>,
     /// Estimated milliseconds of an optimizer step.
     pub step_ms_estimate: Option<f64>,
@@ -88,12 +88,12 @@ pub struct CiSide {
     pub memfit: String,
 }
 
-/// A line at the peak, before and now.
+/// A line at the peak, in the base and now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CiLine {
     /// File, relative to the repository.
     pub file: String,
-    /// Line number now; that of the base for a line that is gone.
+    /// Current line number; for a line that no longer exists, the base's.
     pub line: u32,
     /// Function.
     pub function: String,
@@ -111,7 +111,7 @@ pub struct CiLine {
     pub growth: i64,
 }
 
-/// A module at the peak, before and now.
+/// A module at the peak, in the base and now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CiModule {
     /// Qualified name.
@@ -130,13 +130,13 @@ pub struct CiModule {
 pub enum CiVerdict {
     /// Within the permitted growth, in either direction.
     Same,
-    /// Above the permitted growth, or it no longer fits.
+    /// Above the permitted growth, or no longer fits.
     Grew,
-    /// Smaller by more than that.
+    /// Smaller by more than the permitted growth.
     Shrank,
     /// Nothing to compare with.
     New,
-    /// No answer; `problem` says why.
+    /// No answer; `problem` has the reason.
     Failed,
 }
 

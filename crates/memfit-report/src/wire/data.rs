@@ -1,4 +1,4 @@
-//! `memfit.data/1`: what is in a folder of images, and what loading it takes.
+//! `memfit.data/1`: the contents of an image folder, and the cost of loading it.
 
 use serde::Serialize;
 
@@ -23,26 +23,26 @@ pub struct DataReport {
     pub types: Vec<DataClass>,
     /// Progressive JPEGs and interlaced PNGs.
     pub progressive: u64,
-    /// Images that EXIF says are to be turned.
+    /// Images that EXIF marks as rotated.
     pub turned: u64,
-    /// By class, in the order of labels.
+    /// Images by class, in the order of labels.
     pub classes: Vec<DataClass>,
     /// Files that cannot be read.
     pub broken: DataBroken,
     /// Memory and throughput of memfit's loader on this machine.
     pub loader: DataLoaderHere,
-    /// Memory of PyTorch's `DataLoader` with these settings: modelled.
+    /// Modelled memory of PyTorch's `DataLoader` with these settings.
     pub dataloader: DataLoaderThere,
     /// Recommended changes, one sentence each.
     pub advice: Vec<String>,
 }
 
-/// The least, the middle, the greatest, and the sum of some numbers.
+/// Minimum, median, maximum and sum.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct DataSpread {
     /// The least.
     pub least: u64,
-    /// As many are below as above.
+    /// Median.
     pub median: u64,
     /// The greatest.
     pub greatest: u64,
@@ -53,7 +53,7 @@ pub struct DataSpread {
 /// One format.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DataFormat {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
     /// Number of images.
     pub count: u64,
@@ -61,10 +61,10 @@ pub struct DataFormat {
     pub bytes: u64,
 }
 
-/// A name with a count of images.
+/// A class and its number of images.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DataClass {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Number of images.
     pub count: u64,
@@ -75,18 +75,18 @@ pub struct DataClass {
 pub struct DataBroken {
     /// Number of files.
     pub count: u64,
-    /// `true` if every image was decoded, not only its header read.
+    /// `true` if every image was decoded; otherwise only headers were read.
     pub decoded: bool,
-    /// Some of them, with reasons.
+    /// Some of these files, with reasons.
     pub files: Vec<DataFile>,
 }
 
 /// A file that cannot be read.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DataFile {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Why.
+    /// Reason.
     pub reason: String,
 }
 
@@ -95,13 +95,13 @@ pub struct DataFile {
 pub struct DataLoaderHere {
     /// The JPEG decoder.
     pub jpeg: &'static str,
-    /// Height and width of what it delivers.
+    /// Height and width of the delivered images.
     pub size: [u32; 2],
     /// Threads.
     pub threads: u64,
-    /// Images a second, measured; nothing where none could be decoded.
+    /// Measured images per second; absent if none could be decoded.
     pub images_per_second: Option<f64>,
-    /// Images that were decoded for that.
+    /// Number of images decoded for that measurement.
     pub measured: u64,
     /// Images that are decoded at a smaller scale.
     pub scaled: u64,
@@ -128,7 +128,7 @@ pub struct DataLoaderThere {
     pub shared_memory_free: Option<u64>,
     /// Pinned, rounded up as PyTorch does.
     pub pinned: u64,
-    /// In the workers, beside Python itself.
+    /// In the workers, in addition to Python itself.
     pub in_workers: u64,
     /// Bytes for decoding the largest image in full.
     pub largest_decode: u64,

@@ -1,11 +1,11 @@
-//! `memfit.data-loader/1`: what a script's own `DataLoader` takes and gives on this host, and which settings
-//! would feed the GPU.
+//! `memfit.data-loader/1`: host memory and throughput of a script's own `DataLoader`, and settings that would
+//! keep the GPU busy.
 
 use serde::Serialize;
 
 use super::{DeviceInfo, Problem, Script};
 
-/// The answer of `memfit data --loader`.
+/// Output of `memfit data --loader`.
 #[derive(Clone, Debug, Serialize)]
 pub struct LoaderReport {
     /// [`super::schema::DATA_LOADER`].
@@ -18,23 +18,23 @@ pub struct LoaderReport {
     pub script: Script,
     /// Optimizer steps that ran.
     pub steps: u64,
-    /// Milliseconds that the GPU takes for a step, estimated.
+    /// Estimated milliseconds of GPU work in a step.
     pub step_ms_estimate: Option<f64>,
-    /// Batches of the loader in a step.
+    /// The loader's batches per step.
     pub batches_per_step: Option<f64>,
-    /// Samples that the GPU takes up in a second, at most.
+    /// Maximum samples per second that the GPU can consume.
     pub card_samples_per_s: Option<f64>,
     /// The data set.
     pub dataset: LoaderDataset,
-    /// Its batches.
+    /// Batches.
     pub batch: LoaderBatch,
-    /// Its items, timed one by one; nothing where they do not come so.
+    /// Its items, timed one by one; absent if items cannot be read individually.
     pub sample: Option<LoaderSample>,
     /// The script's settings.
     pub own: Option<LoaderSettings>,
-    /// By number of workers, as measured.
+    /// Measurements by number of workers.
     pub measured: Vec<LoaderMeasured>,
-    /// Settings that would feed the GPU.
+    /// Settings that would keep the GPU busy.
     pub proposed: Option<LoaderSettings>,
     /// The reason.
     pub why: String,
@@ -42,30 +42,30 @@ pub struct LoaderReport {
     pub advice: Vec<String>,
     /// This machine.
     pub host: LoaderHost,
-    /// The problem, where there is no answer.
+    /// The problem, if there is no answer.
     pub problem: Option<Problem>,
 }
 
-/// The answers to: would the GPU wait for its data?
+/// Answer to the question whether the GPU would wait for data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoaderVerdict {
-    /// It would not, as the script is.
+    /// It would not wait with the script's settings.
     KeepsUp,
-    /// It would as the script is, and not with what is proposed.
+    /// It would wait with the script's settings, but not with the proposed ones.
     KeepsUpAsProposed,
-    /// It would in any case that was measured.
+    /// It would wait with all measured settings.
     Waits,
-    /// Not known, as what the GPU takes, or what the loader gives, is not.
+    /// Unknown, because the GPU's or the loader's time is unknown.
     Unknown,
 }
 
 /// A data set.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LoaderDataset {
-    /// Its class.
+    /// Class.
     pub class: String,
-    /// Its items, where it can count them.
+    /// Number of items, if the data set has a length.
     pub items: Option<u64>,
 }
 
@@ -76,20 +76,20 @@ pub struct LoaderBatch {
     pub samples: u64,
     /// Bytes.
     pub bytes: u64,
-    /// Some part of it lies on the GPU already.
+    /// `true` if a part of it is on the GPU already.
     pub on_card: bool,
-    /// Milliseconds in which it is put together of its items.
+    /// Milliseconds to collate it from its items.
     pub collate_ms: Option<f64>,
-    /// Milliseconds of one more copy of it, which pinning makes, in a thread of its own.
+    /// Milliseconds of the additional copy that pinning makes, in its own thread.
     pub pin_ms: f64,
 }
 
 /// An item.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct LoaderSample {
-    /// Milliseconds, of which half of the items take less.
+    /// Median in milliseconds.
     pub median_ms: f64,
-    /// Milliseconds of the slowest.
+    /// Milliseconds of the slowest item.
     pub slowest_ms: f64,
     /// Number of timed items.
     pub measured: u64,
@@ -106,40 +106,40 @@ pub struct LoaderSettings {
     pub pin_memory: bool,
     /// `persistent_workers`.
     pub persistent_workers: bool,
-    /// Samples that the loader gives in a second, measured.
+    /// Measured samples per second of the loader.
     pub samples_per_s: Option<f64>,
-    /// Samples in a second with the GPU.
+    /// Expected samples per second together with the GPU.
     pub expected_samples_per_s: Option<f64>,
-    /// The share of the time in which the GPU waits for data.
+    /// Share of the time that the GPU waits for data.
     pub card_waits: Option<f64>,
-    /// Bytes of the host's memory: the workers' own, measured, and batches on their way, at most.
+    /// Maximum bytes of host memory: the workers' own memory as measured, and batches in flight.
     pub host_memory: u64,
-    /// Of these, in `/dev/shm`.
+    /// Of these, bytes in `/dev/shm`.
     pub shared_memory: u64,
     /// Of these, pinned.
     pub pinned: u64,
 }
 
-/// The pace of a number of workers.
+/// Measurement with a number of workers.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LoaderMeasured {
     /// The number.
     pub workers: u64,
     /// Samples in a second.
     pub samples_per_s: Option<f64>,
-    /// Milliseconds of a batch.
+    /// Milliseconds per batch.
     pub batch_ms: Option<f64>,
-    /// Milliseconds of the longest wait for one.
+    /// Milliseconds of the longest wait for a batch.
     pub slowest_ms: f64,
-    /// Milliseconds to the first batch.
+    /// Milliseconds until the first batch.
     pub start_ms: f64,
     /// Bytes of the workers' own memory.
     pub memory: u64,
     /// Batches that count.
     pub batches: u64,
-    /// The share of the time in which the GPU would wait.
+    /// Share of the time that the GPU would wait.
     pub card_waits: Option<f64>,
-    /// The error, where something went wrong.
+    /// The error, if the measurement failed.
     pub error: Option<String>,
 }
 
@@ -148,8 +148,8 @@ pub struct LoaderMeasured {
 pub struct LoaderHost {
     /// Processors.
     pub processors: u64,
-    /// Bytes of memory that are available.
+    /// Available bytes of memory.
     pub memory: u64,
-    /// Bytes that are free in `/dev/shm`.
+    /// Free bytes of `/dev/shm`.
     pub shared_memory: u64,
 }

@@ -1,4 +1,4 @@
-//! `memfit.doctor/1`: what is installed, and what would work.
+//! `memfit.doctor/1`: the installed software, and whether memfit works with it.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,24 +11,24 @@ pub struct DoctorReport {
     pub schema: String,
     /// `true` if `memfit run` would work.
     pub ready: bool,
-    /// Each thing that was looked at.
+    /// The individual checks.
     pub checks: Vec<Check>,
 }
 
 impl DoctorReport {
-    /// A report of these checks: ready where nothing is broken.
+    /// Creates the report of these checks; `ready` if none is `broken`.
     pub fn new(checks: Vec<Check>) -> Self {
         let ready = checks.iter().all(|check| check.health != Health::Broken);
         Self { schema: schema::DOCTOR.to_owned(), ready, checks }
     }
 }
 
-/// One thing that was looked at.
+/// Check of one component.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
     /// The component.
     pub name: String,
-    /// Its state.
+    /// State.
     pub health: Health,
     /// Version, path or other finding.
     pub found: String,
@@ -40,10 +40,10 @@ pub struct Check {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
-    /// It will do.
+    /// Usable.
     Good,
-    /// It is not there, and only some things need it.
+    /// Missing, but needed only for some features.
     Absent,
-    /// `memfit run` will not work with it.
+    /// Prevents `memfit run` from working.
     Broken,
 }

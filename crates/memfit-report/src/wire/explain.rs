@@ -1,4 +1,4 @@
-//! `memfit.explain/1`: why memory ran out, and what would have helped.
+//! `memfit.explain/1`: the cause of an out-of-memory error, and remedies.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::run::{Peak, Verdict};
 
-/// Why memory ran out on one device, and what would have helped.
+/// The cause of an out-of-memory error on one device, and remedies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExplainReport {
     /// [`schema::EXPLAIN`](super::schema::EXPLAIN).
@@ -17,21 +17,21 @@ pub struct ExplainReport {
     pub file: String,
     /// The device.
     pub device: u32,
-    /// The cause; `none` where memory did not run out and nothing says that it will.
+    /// The cause; `none` if memory did not run out and does not grow.
     pub cause: Cause,
-    /// Evidence for the cause, the strongest first.
+    /// Evidence for the cause, strongest first.
     pub evidence: Vec<Evidence>,
-    /// The moment that is explained: where memory ran out, else where it was fullest.
+    /// The explained moment: the out-of-memory error, otherwise the peak.
     pub peak: ExplainPeak,
-    /// Holders of the memory then: category, module, line. The branches add up to `peak.reserved`.
+    /// Memory at that moment by category, module and line. The branches sum to `peak.reserved`.
     pub holders: Vec<Holder>,
-    /// Remedies, the best first.
+    /// Remedies, best first.
     pub fixes: Vec<Fix>,
     /// Memory that grows with each step.
     pub leaks: Vec<Leak>,
     /// Reserved memory that could not be used.
     pub fragmentation: Fragmentation,
-    /// The causes that were weighed.
+    /// The causes that were considered.
     pub considered: Vec<Considered>,
     /// Open questions, as sentences.
     pub unknown: Vec<String>,
@@ -39,59 +39,59 @@ pub struct ExplainReport {
     pub problems: Vec<String>,
 }
 
-/// Something that speaks for a cause.
+/// Evidence for a cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     /// A sentence.
     pub text: String,
-    /// Bytes that it is about.
+    /// Bytes concerned.
     pub bytes: u64,
-    /// The lines of the user's code that it is about, innermost first.
+    /// The lines of the user's code concerned, innermost first.
     pub stack: Vec<CodeLine>,
 }
 
 /// A line of the user's code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CodeLine {
-    /// The file, as it was recorded.
+    /// The file path, as recorded.
     pub file: String,
     /// The line, from 1.
     pub line: u32,
     /// The function.
     pub function: String,
-    /// The source line, where the file is available.
+    /// The source line, if the file is available.
     pub text: Option<String>,
 }
 
-/// The moment that is explained.
+/// The explained moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExplainPeak {
     /// Bytes in blocks.
     pub allocated: u64,
     /// Bytes in segments.
     pub reserved: u64,
-    /// Bytes of the failed request; absent where memory did not run out.
+    /// Size of the failed request in bytes; absent if memory did not run out.
     pub requested: Option<u64>,
     /// Bytes available to the allocator.
     pub limit: Option<u64>,
     /// Bytes that were missing.
     pub missing: Option<u64>,
-    /// The step that was under way, from 1.
+    /// The step in progress, counted from 1.
     pub step: u64,
-    /// The phase that was under way.
+    /// The phase in progress.
     pub phase: Option<Phase>,
 }
 
-/// A branch of who held the memory.
+/// Node of the tree of memory holders.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
     /// The category, the module or the line.
     pub name: String,
-    /// Its bytes.
+    /// Bytes.
     pub bytes: u64,
     /// Number of blocks.
     pub blocks: u64,
-    /// Its parts.
+    /// Parts.
     pub children: Vec<Self>,
 }
 
@@ -100,23 +100,23 @@ pub struct Holder {
 pub struct Fix {
     /// The lever.
     pub lever: Lever,
-    /// The bytes that it would have saved.
+    /// Bytes that it would have saved.
     pub saves: u64,
-    /// Equivalence with the original training.
+    /// Effect on the training results.
     pub label: Label,
     /// Instructions.
     pub how: String,
     /// Evidence for the savings.
     pub evidence: Proof,
-    /// `true` if the run would have continued; absent where that is unknown.
+    /// `true` if the run would have continued; absent if unknown.
     pub fits: Option<bool>,
-    /// Environment variables to set; an empty value takes one away.
+    /// Environment variable to set; an empty value unsets it.
     pub environment: Option<Environment>,
-    /// A change of a source file.
+    /// Edit of a source file.
     pub edit: Option<Edit>,
-    /// A GPU on which the allocator can get so much.
+    /// A GPU on which the allocator can get this many bytes.
     pub card: Option<u64>,
-    /// Result of a run with it, where there was one.
+    /// Result of a run with it, if there was one.
     #[serde(default)]
     pub proof: Option<FixProof>,
 }
@@ -124,48 +124,48 @@ pub struct Fix {
 /// Result of a run with a remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FixProof {
-    /// Its verdict.
+    /// Verdict.
     pub verdict: Verdict,
     /// Completed steps.
     pub steps: u64,
-    /// Its peaks.
+    /// Peaks.
     pub peak: Peak,
 }
 
 /// An environment variable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Environment {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its value.
+    /// Value.
     pub value: String,
 }
 
-/// A change of a source file.
+/// Edit of a source file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Edit {
     /// The file.
     pub file: String,
-    /// The first line that changes.
+    /// The first changed line.
     pub line: u32,
-    /// The change, as `patch` takes it.
+    /// The edit as a unified diff for `patch`.
     pub diff: String,
 }
 
 /// Memory that grows with each step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leak {
-    /// The line that asked for it.
+    /// The line that allocated it.
     pub line: Option<CodeLine>,
-    /// The module that it was made in.
+    /// The module in whose call it was allocated.
     pub module: Option<String>,
-    /// Its category.
+    /// Category.
     pub category: Category,
-    /// Bytes that stay of each step.
+    /// Bytes left behind by each step.
     pub per_step: u64,
-    /// Bytes that were there.
+    /// Bytes at the explained moment.
     pub bytes: u64,
-    /// Of how many steps.
+    /// Number of steps concerned.
     pub steps: u64,
     /// The step in which memory runs out.
     pub dies_at_step: Option<u64>,
@@ -174,26 +174,26 @@ pub struct Leak {
 /// Reserved memory that could not be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Fragmentation {
-    /// Reserved, and in no block in use.
+    /// Reserved bytes that are in no used block.
     pub unused: u64,
-    /// The share of what was reserved.
+    /// Share of the reserved bytes.
     pub share: f64,
     /// The largest free block.
     pub largest_free: Option<u64>,
     /// Number of free blocks.
     pub free_blocks: Option<u64>,
-    /// Free, and in pools of their own.
+    /// Free bytes in private pools.
     pub in_private_pools: u64,
 }
 
-/// A cause that was weighed.
+/// A cause that was considered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Considered {
     /// The cause.
     pub cause: Cause,
     /// The bytes that it accounts for.
     pub bytes: u64,
-    /// `true` if memory would have sufficed without them.
+    /// `true` if the request would have succeeded without them.
     pub enough: bool,
 }
 
@@ -242,7 +242,7 @@ impl From<memfit_explain::Fix> for Fix {
 }
 
 impl ExplainReport {
-    /// An explanation, as other software reads it.
+    /// Converts an explanation to its wire form.
     pub fn new(file: String, explanation: Explanation, problems: Vec<String>) -> Self {
         let moment = explanation.moment;
         let evidence = explanation.evidence.into_iter().map(|fact| Evidence {
@@ -304,7 +304,8 @@ mod tests {
         Fix::from(memfit_explain::Fix { lever, saves: 1, how, proof: Proof::Modelled, fits: None, apply })
     }
 
-    /// The lever alone decides the label, and a divided batch that was not verified changes the training.
+    /// The lever alone determines the label, and splitting a batch without verification counts as changing
+    /// training results.
     #[test]
     fn the_label_of_a_remedy_is_its_levers() {
         for lever in Lever::ALL {

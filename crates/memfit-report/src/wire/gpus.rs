@@ -21,14 +21,14 @@ impl<'a> GpuList<'a> {
     }
 }
 
-/// One GPU with what lies outside PyTorch's allocator on it.
+/// One GPU, with the memory outside PyTorch's allocator on it.
 #[derive(Debug, Serialize)]
 pub struct GpuReport<'a> {
     /// [`schema::GPU`].
     pub schema: &'static str,
     /// The GPU.
     pub gpu: &'a Device,
-    /// Memory outside PyTorch's allocator, with builds of torch for CUDA 12 and 13.
+    /// Memory outside PyTorch's allocator, for torch builds with CUDA 12 and 13.
     pub outside: OutsideByCuda,
 }
 

@@ -1,4 +1,4 @@
-//! `memfit.plan/1`: what a search for the fastest plan found.
+//! `memfit.plan/1`: the result of a search for the fastest plan.
 
 use memfit_vocabulary::{Bound, Label, Lever, Parallel, Value};
 use serde::{Deserialize, Serialize};
@@ -11,42 +11,42 @@ use super::run::{AtPeak, DeviceInfo, Peak, Problem};
 pub struct PlanReport {
     /// [`schema::PLAN`](super::schema::PLAN).
     pub schema: String,
-    /// The answer; nothing where the question could not be answered.
+    /// The verdict; absent if there is none.
     pub verdict: Option<PlanVerdict>,
-    /// The GPU that the question was about.
+    /// The requested GPU.
     pub device: DeviceInfo,
-    /// Bytes of it that a plan may take.
+    /// Bytes of its memory that a plan may use.
     pub budget: u64,
-    /// The share of it that stays free.
+    /// Share of its memory that stays free.
     pub margin: f64,
     /// The largest change to the training that was allowed.
     pub allow: Label,
-    /// The script as it is; where it does not fit, as it would be on a GPU with memory without end.
+    /// The unchanged script; if it does not fit, a run with unlimited memory.
     pub baseline: Option<PlanRun>,
     /// The fastest plan that fits.
     pub chosen: Option<PlanRun>,
     /// Largest micro-batch of the plan.
     pub limit: Option<PlanLimit>,
-    /// Candidates that no other one beats in both memory and time, the fastest first.
+    /// Pareto front of the candidates in memory and time, fastest first.
     pub pareto: Vec<PlanRun>,
-    /// Levers that are not in the plan, and why.
+    /// Levers that are not in the plan, with reasons.
     pub rejected: Vec<RejectedLever>,
-    /// Further steps, or changes to allow.
+    /// Next steps, or changes to allow.
     pub advice: Vec<String>,
-    /// The smallest GPU of the catalogue on which the script was seen to fit as it is.
+    /// The smallest GPU of the catalogue on which a run of the unchanged script fits.
     pub smallest_card: Option<SmallestCard>,
     /// Runs of the script.
     pub evaluations: u64,
     /// Seconds from the start to the answer.
     pub wall_s: f64,
-    /// `true` if it was interrupted.
+    /// `true` if the search was interrupted.
     pub interrupted: bool,
-    /// The fewest of the GPUs on which the plan was seen to fit, if it is for several.
+    /// The fewest GPUs on which a run of the plan fits, if it is for several.
     #[serde(default)]
     pub fewest_gpus: Option<u32>,
-    /// Machines with that many GPUs each.
+    /// Number of machines, each with that many GPUs.
     pub nodes: u32,
-    /// Links between the GPUs that the user named.
+    /// Links between the GPUs, as given by the user.
     #[serde(default)]
     pub links: Vec<String>,
     /// Remarks.
@@ -57,28 +57,28 @@ pub struct PlanReport {
     pub command: Vec<String>,
     /// The plan file that was written.
     pub plan: Option<String>,
-    /// The plan as a change of the script, where that was asked for.
+    /// The plan as a patch of the script, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patch: Option<PlanPatch>,
-    /// Why there is no answer.
+    /// Reason why there is no answer.
     pub problem: Option<Problem>,
 }
 
-/// A plan as a change of a script's source.
+/// A plan as a patch of a script.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PlanPatch {
-    /// The script, as the change names it.
+    /// The script, as named in the patch.
     pub file: String,
-    /// A unified diff, as `git apply` and `patch -p1` take it; empty where nothing could be written.
+    /// A unified diff for `git apply` and `patch -p1`; empty if there is no patch.
     pub diff: String,
     /// The file that it was written to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub written: Option<String>,
-    /// The levers that are in it.
+    /// The levers in the patch.
     pub levers: Vec<String>,
-    /// Levers that the change leaves out, with reasons.
+    /// Levers that the patch leaves out, with reasons.
     pub left: Vec<RejectedLever>,
-    /// Remarks for people who apply it.
+    /// Remarks for users who apply the patch.
     pub remarks: Vec<String>,
     /// Result of running the changed script with the memory that a plan may use.
     pub proof: Option<FixProof>,
@@ -87,29 +87,29 @@ pub struct PlanPatch {
     pub numbers: Option<PatchNumbers>,
 }
 
-/// The script and the changed script, computed on this machine's processor with small batches.
+/// Comparison of the original and the changed script on this machine's CPU, with small batches.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PatchNumbers {
     /// `true` if all gradients are equal within rounding; absent if they could not be compared.
     pub equal: Option<bool>,
-    /// Why they could not be compared.
+    /// Reason why they could not be compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Levers that were in the change; those of fewer bits are left out of it.
+    /// Levers in the compared script; levers that reduce precision are left out.
     pub levers: Vec<String>,
     /// Optimizer steps that were compared.
     pub steps: u64,
-    /// Samples in a batch, at most.
+    /// Maximum samples in a batch.
     pub batch: u64,
-    /// Samples in a part of a batch, where it was divided.
+    /// Samples in a micro-batch, if the batch was split.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<u64>,
-    /// The largest relative difference of a gradient; nothing where one has no number in it.
+    /// Largest relative difference between gradients; absent if a gradient is not finite.
     pub difference: Option<f64>,
-    /// The parameter that has it.
+    /// The parameter with the largest difference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameter: Option<String>,
-    /// The first line that the changed script prints with other numbers, and the script's own.
+    /// The first line in which the changed script prints other numbers, and the original line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub printed: Option<(String, String)>,
 }
@@ -135,56 +135,56 @@ pub enum PlanVerdict {
     FitsAsIs,
     /// With the plan.
     FitsWithPlan,
-    /// With nothing that is allowed.
+    /// Does not fit with any allowed lever.
     DoesNotFit,
 }
 
 /// One plan that was run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlanRun {
-    /// The levers, that of the micro-batch among them.
+    /// The levers, including the micro-batch.
     pub levers: Vec<PlanLever>,
-    /// Samples in one forward and backward, at most; nothing where no loader told.
+    /// Maximum samples in one forward and backward pass; absent if no loader reports it.
     pub micro_batch: Option<u64>,
-    /// Forwards and backwards in one optimizer step.
+    /// Forward and backward passes in one optimizer step.
     pub micro_batches_per_step: u64,
     /// The loader's batches in one optimizer step.
     pub accumulate: u64,
-    /// Spread over several GPUs; absent for one.
+    /// How the training is spread over several GPUs; absent for one.
     #[serde(default)]
     pub parallel: Option<Parallel>,
-    /// The label of that spread for this training; absent for one GPU.
+    /// The label of that parallelism for this training; absent for one GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallel_label: Option<Label>,
     /// Ranks that were run.
     #[serde(default)]
     pub ranks: Vec<PlanRank>,
-    /// Part that takes most of a step; absent where its time is not known.
+    /// The kind of work that takes most of a step; absent if its time is unknown.
     #[serde(default)]
     pub bound_by: Option<Bound>,
     /// The peaks.
     pub peak: Peak,
-    /// Milliseconds that an optimizer step takes on the GPU, as an estimate.
+    /// Estimated milliseconds of an optimizer step on the GPU.
     pub step_ms_estimate: Option<f64>,
-    /// No less than this, as far as the model goes.
+    /// Lower bound of the estimate, within the accuracy of the model.
     pub step_ms_low: Option<f64>,
-    /// No more than this.
+    /// Upper bound of the estimate, within the accuracy of the model.
     pub step_ms_high: Option<f64>,
-    /// `true` if a run on the GPU fitted.
+    /// `true` if a run on the GPU fits.
     pub fits: bool,
-    /// `true` if it was run on the GPU and did not fit.
+    /// `true` if a run on the GPU does not fit.
     #[serde(default)]
     pub refuted: bool,
     /// Memory at the peak by category.
     pub at_peak: Option<AtPeak>,
 }
 
-/// One rank of a plan for several GPUs, as it was run.
+/// The run of one rank of a plan for several GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanRank {
-    /// Its number.
+    /// Number.
     pub rank: u32,
-    /// Its peaks.
+    /// Peaks.
     pub peak: Peak,
 }
 
@@ -194,11 +194,11 @@ pub struct PlanLever {
     /// Name of the lever.
     #[serde(rename = "name")]
     pub lever: Lever,
-    /// Its setting.
+    /// Setting.
     pub value: Value,
-    /// Its label for this training.
+    /// Label for this training.
     pub label: Label,
-    /// Why the label is not known to be true, where it is the worst that may be.
+    /// Reason why the label could not be verified; it is then the worst possible one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unverified: Option<String>,
 }
@@ -206,26 +206,26 @@ pub struct PlanLever {
 /// Largest micro-batch of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanLimit {
-    /// The most samples together that were seen to fit.
+    /// The largest batch size that fits in a run.
     pub largest: u64,
-    /// A size that was seen not to fit; absent if the whole batch fits.
+    /// A batch size that does not fit in a run; absent if the whole batch fits.
     pub refuted: Option<u64>,
 }
 
 /// A lever that is not in the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RejectedLever {
-    /// Its name.
+    /// Name.
     pub lever: String,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 
-/// A GPU on which the script fits as it is.
+/// A GPU on which the unchanged script fits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SmallestCard {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its memory in bytes.
+    /// Memory in bytes.
     pub capacity: u64,
 }

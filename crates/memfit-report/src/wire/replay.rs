@@ -1,4 +1,4 @@
-//! `memfit.replay/1`: what came of replaying a recording.
+//! `memfit.replay/1`: the result of replaying a recording.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ pub struct ReplayReport {
     pub schema: String,
     /// The file.
     pub file: String,
-    /// The rank that was replayed, where the recording is of several processes.
+    /// The replayed rank, if the recording has several processes.
     pub rank: Option<u32>,
     /// All ranks of the recording.
     pub ranks: Vec<u32>,
-    /// The device that was replayed.
+    /// The replayed device.
     pub device: u32,
     /// All devices of the recording, or of that rank.
     pub devices: Vec<u32>,
@@ -23,38 +23,38 @@ pub struct ReplayReport {
     pub events: u64,
     /// Addresses of blocks.
     pub addresses: Predicted,
-    /// Segments got and given back, ranges mapped and unmapped.
+    /// Predicted calls that allocate, release, map or unmap segments.
     pub segments: Predicted,
     /// Blocks at the end.
     pub blocks: Predicted,
-    /// The most that was in blocks and in segments, in the circumstances that were asked for.
+    /// Peak bytes in blocks and segments, under the requested conditions.
     pub peak: ReplayPeak,
-    /// The request that failed in those circumstances, where one did.
+    /// The request that failed under those conditions, if one did.
     pub oom: Option<ReplayOom>,
     /// The circumstances.
     pub under: Circumstances,
     /// Requested changes to blocks.
     pub changes: Vec<BlockChange>,
-    /// The recorded figures, where the replay was asked to differ.
+    /// The recorded figures, if the replay had other conditions.
     pub recorded: Option<Recorded>,
-    /// The statistics at the end, under the names of `torch.cuda.memory_stats()`.
+    /// The statistics at the end, by the names of `torch.cuda.memory_stats()`.
     pub statistics: BTreeMap<String, i64>,
-    /// Bytes of blocks from before the recording began.
+    /// Bytes in blocks from before the recording began.
     pub before: u64,
-    /// Blocks of which the exact size is not known.
+    /// Number of blocks of unknown exact size.
     pub uncertain: u64,
-    /// Events that the recording had to tell, because what decides them lies before its beginning. They are
-    /// in no count of predictions.
+    /// Events that were taken from the recording, because they depend on state from before its beginning.
+    /// They do not count as predictions.
     pub told: u64,
     /// Number of times the allocator's state was rebuilt from the recording.
     pub resumed: u64,
-    /// The first predictions that were wrong.
+    /// The first wrong predictions.
     pub mismatches: Vec<String>,
     /// Parts that could not be read.
     pub problems: Vec<String>,
 }
 
-/// Predictions, and how many were right.
+/// Number of predictions, and of correct ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predicted {
     /// Number of predictions.
@@ -64,13 +64,13 @@ pub struct Predicted {
 }
 
 impl Predicted {
-    /// `true` if all were right.
+    /// `true` if all were correct.
     pub const fn all(self) -> bool {
         self.predicted == self.matching
     }
 }
 
-/// The most that was in blocks and in segments.
+/// Peak bytes in blocks and segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplayPeak {
     /// Bytes in blocks.
@@ -82,7 +82,7 @@ pub struct ReplayPeak {
 /// A request that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplayOom {
-    /// Its place among the device's events.
+    /// Index among the device's events.
     pub event: u64,
     /// Requested bytes.
     pub requested: u64,
@@ -94,32 +94,32 @@ pub struct ReplayOom {
     pub device_free: Option<u64>,
 }
 
-/// Under what the calls were made.
+/// Conditions of the allocator calls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Circumstances {
-    /// The allocator's settings as a text; empty for the defaults.
+    /// The allocator's settings as text; empty for the defaults.
     pub alloc_conf: String,
-    /// Bytes available to the allocator; absent where that is unknown.
+    /// Bytes available to the allocator; absent if unknown.
     pub capacity: Option<u64>,
-    /// The release of PyTorch whose rules were followed.
+    /// The release of PyTorch whose rules apply.
     pub torch: String,
 }
 
 /// The figures of the recording itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recorded {
-    /// The most that was in blocks and in segments.
+    /// Peak bytes in blocks and segments.
     pub peak: ReplayPeak,
-    /// The last request that failed, where one did.
+    /// The last request that failed, if one did.
     pub oom: Option<ReplayOom>,
-    /// Under what it was recorded.
+    /// The conditions of the recording.
     pub under: Circumstances,
-    /// The most when the calls are made again with nothing different: what separates it from what was
-    /// recorded is what a replay with addresses of its own cannot know.
+    /// Peak of a replay under unchanged conditions. It differs from the recorded peak only by effects that a
+    /// replay with its own addresses cannot reproduce.
     pub again: ReplayPeak,
 }
 
-/// A change to the blocks of a line, a category or a module.
+/// Change to the blocks of a line, a category or a module.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BlockChange {
     /// The line, the category or the module.
@@ -130,6 +130,6 @@ pub struct BlockChange {
     pub factor: Option<f64>,
     /// Number of blocks.
     pub blocks: u64,
-    /// Bytes of those that were allocated at the peak or at the out-of-memory error.
+    /// Bytes of the selected blocks that were live at the peak or at the out-of-memory error.
     pub at_peak: u64,
 }

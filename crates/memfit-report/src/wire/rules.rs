@@ -5,15 +5,15 @@ use serde::Serialize;
 /// A rule, in a list.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuleEntry {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// `error`, `warning` or `note`
     pub severity: String,
     /// `safe`, `unsafe`, or none.
     pub fix: Option<String>,
-    /// It runs without being selected.
+    /// `true` if the rule is on by default.
     pub on: bool,
-    /// Its purpose in a sentence.
+    /// Purpose in one sentence.
     pub summary: String,
 }
 

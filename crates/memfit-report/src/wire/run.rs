@@ -1,4 +1,4 @@
-//! `memfit.run/1`: the report of one run.
+//! `memfit.run/1`: the report of a run.
 
 use std::collections::BTreeMap;
 
@@ -15,36 +15,35 @@ pub struct RunReport {
     pub schema: String,
     /// The answer.
     pub verdict: Verdict,
-    /// The GPU that the question was about.
+    /// The requested GPU.
     pub device: DeviceInfo,
     /// The peaks of the rank with the highest device peak.
     pub peak: Peak,
-    /// The peaks with sizes that only a real GPU computes at their lower and at their upper bound, where
-    /// both were run.
+    /// The peaks with sizes that depend on computed values at their lower and upper bounds, if both were run.
     #[serde(default)]
     pub peak_interval: Option<PeakInterval>,
-    /// Capacity less the upper bound of the device peak.
+    /// Capacity minus the upper bound of the device peak.
     pub headroom: i64,
     /// Completed optimizer steps, or forward passes of a script without an optimizer.
     pub steps: u64,
     /// Parts of a training that the completed steps included.
     pub coverage: Coverage,
-    /// Memory at the peak by category; absent where nothing was recorded.
+    /// Memory at the peak by category; absent if nothing was recorded.
     pub at_peak: Option<AtPeak>,
-    /// Memory outside PyTorch's allocator at the device peak, as a best guess.
+    /// Typical size of the memory outside PyTorch's allocator at the device peak.
     pub outside: Outside,
-    /// The same part by part: what each lies between, and who says so.
+    /// The parts of that memory, each with its interval and origin.
     #[serde(default)]
     pub outside_parts: Vec<OutsidePart>,
     /// The host's side.
     pub host: Host,
-    /// The out-of-memory error, where there was one.
+    /// The out-of-memory error, if there was one.
     pub oom: Option<Oom>,
-    /// Why it ran out of memory, as `memfit explain` says of the same recording; absent where it did not, or
-    /// nothing was recorded.
+    /// Cause of the out-of-memory error, as `memfit explain` reports it for the same recording; absent if
+    /// memory did not run out, or nothing was recorded.
     #[serde(default)]
     pub cause: Option<Cause>,
-    /// Remedies, the best first. `evidence` of `run` means that another run confirmed it.
+    /// Remedies, best first. `evidence` `run` means that another run confirmed it.
     #[serde(default)]
     pub fixes: Vec<Fix>,
     /// The same peaks for each rank.
@@ -59,7 +58,7 @@ pub struct RunReport {
     pub recording: Option<String>,
     /// Outcome of the script itself.
     pub script: Script,
-    /// Why there is no answer, where the verdict is `error` or `unknown`.
+    /// Reason for the verdict `error` or `unknown`.
     pub problem: Option<Problem>,
 }
 
@@ -67,13 +66,13 @@ pub struct RunReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It fits, for what ran.
+    /// The steps that ran fit.
     Fits,
-    /// It runs out of memory.
+    /// Memory runs out.
     Oom,
-    /// Something that is not modelled could turn the answer.
+    /// Something that is not modelled could change the verdict.
     Unknown,
-    /// The question could not be answered.
+    /// There is no answer.
     Error,
 }
 
@@ -87,7 +86,7 @@ pub enum CardKind {
     Real,
 }
 
-/// The GPU that the question was about.
+/// The requested GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceInfo {
     /// The name that the driver reports.
@@ -100,37 +99,37 @@ pub struct DeviceInfo {
     pub kind: CardKind,
 }
 
-/// The three peaks, in bytes, never mixed up.
+/// The three peaks in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peak {
-    /// Tensors: bytes in the allocator's blocks in use.
+    /// Tensors: bytes in used blocks of the allocator.
     pub allocated: u64,
     /// Segments that the allocator holds.
     pub reserved: u64,
-    /// Memory used on the device: reserved, plus a best guess of what is outside the allocator.
+    /// Memory used on the device: reserved memory plus the typical size of memory outside the allocator.
     pub device: u64,
-    /// The same with everything outside the allocator at its upper bound; the verdict is about this.
+    /// The same with memory outside the allocator at its upper bound; the verdict uses this.
     pub device_upper: u64,
 }
 
-/// Between which peaks it lies, by the sizes that only a real GPU computes.
+/// The peaks at both bounds of sizes that depend on computed values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeakInterval {
-    /// With these sizes at their lower bound.
+    /// With these sizes at their lower bounds.
     pub lower: PeakEnd,
-    /// With these sizes at their upper bound.
+    /// With these sizes at their upper bounds.
     pub upper: PeakEnd,
 }
 
-/// One end of the interval.
+/// One bound of the interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeakEnd {
-    /// The peaks; where it ran out of memory, what was reached before.
+    /// The peaks; if memory ran out, those reached before.
     #[serde(flatten)]
     pub peak: Peak,
     /// `true` if it ran out of memory.
     pub out_of_memory: bool,
-    /// `true` if it completed the same steps as the other end, so that its peak counts.
+    /// `true` if it completed the same steps as the other bound, so that its peak is comparable.
     pub completed: bool,
 }
 
@@ -140,7 +139,7 @@ pub struct PeakEnd {
 pub struct Coverage {
     /// Completed steps.
     pub steps: u64,
-    /// `true` if no optimizer stepped, so that `steps` counts forward passes of the outermost module.
+    /// `true` if no optimizer stepped; `steps` then counts forward passes of the outermost module.
     #[serde(default)]
     pub forward_only: bool,
     /// `true` if an evaluation ran.
@@ -149,12 +148,11 @@ pub struct Coverage {
     pub largest_batch: bool,
     /// `true` if an epoch ended.
     pub epoch_end: bool,
-    /// By how much the allocated bytes grew from step to step once steady; absent where too few steps ran to
-    /// tell.
+    /// Growth of the allocated bytes per step after warm-up; absent if too few steps ran.
     pub growth_per_step: Option<i64>,
 }
 
-/// Bytes by category, in the order of [`Category::ALL`]. Serialises as an object with every category in it.
+/// Bytes by category, in the order of [`Category::ALL`]. Serialises as an object with every category.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CategoryBytes(BTreeMap<Category, u64>);
 
@@ -169,7 +167,7 @@ impl CategoryBytes {
         self.0.values().sum()
     }
 
-    /// The categories that have any, the largest first.
+    /// The non-empty categories, largest first.
     pub fn by_size(&self) -> Vec<(Category, u64)> {
         let mut present: Vec<_> = self
             .0
@@ -185,7 +183,7 @@ impl CategoryBytes {
 impl FromIterator<(Category, u64)> for CategoryBytes {
     fn from_iter<I: IntoIterator<Item = (Category, u64)>>(entries: I) -> Self {
         let mut bytes = BTreeMap::new();
-        // One form for equal values: what has nothing in it is not kept.
+        // Empty entries are dropped, so that equal values have one representation.
         for (category, count) in entries.into_iter().filter(|(_, count)| *count > 0) {
             *bytes.entry(category).or_insert(0) += count;
         }
@@ -205,20 +203,20 @@ impl<'de> Deserialize<'de> for CategoryBytes {
     }
 }
 
-/// Memory by category at the first instant with the most allocated bytes.
+/// Memory by category at the first moment with the most allocated bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AtPeak {
-    /// The step it fell in, from 1.
+    /// The step in progress, counted from 1.
     pub step: u64,
     /// The phase of the step.
     pub phase: Phase,
-    /// Bytes in blocks in use then.
+    /// Bytes in used blocks at that moment.
     pub allocated: u64,
     /// Bytes in segments then.
     pub reserved: u64,
-    /// Parts of `reserved`; they sum to it.
+    /// Parts of `reserved`, which they sum to.
     pub by_category: CategoryBytes,
-    /// The modules for which most was allocated then.
+    /// The modules with the most allocated bytes at that moment.
     pub modules: Vec<ModuleBytes>,
 }
 
@@ -227,7 +225,7 @@ pub struct AtPeak {
 pub struct ModuleBytes {
     /// The name in `named_modules()`.
     pub name: String,
-    /// Bytes asked for on its behalf and alive.
+    /// Live bytes that were requested for it.
     pub bytes: u64,
 }
 
@@ -236,28 +234,28 @@ pub struct ModuleBytes {
 pub struct Outside {
     /// CUDA contexts of this run.
     pub context: u64,
-    /// cuBLAS, cuDNN and the like.
+    /// cuBLAS, cuDNN and similar libraries.
     pub libraries: u64,
     /// NCCL's buffers.
     pub communication: u64,
-    /// Programs that have nothing to do with this run.
+    /// Programs unrelated to this run.
     pub other_processes: u64,
 }
 
-/// One part of what lies outside the allocator.
+/// One part of the memory outside the allocator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutsidePart {
-    /// The name of the field of [`Outside`].
+    /// Name of the field in [`Outside`].
     pub name: String,
     /// No less than this.
     pub low: u64,
-    /// The best guess, which the field holds.
+    /// Typical size, which the field has.
     pub typical: u64,
-    /// No more than this: what the verdict is judged by.
+    /// Upper bound, which the verdict uses.
     pub high: u64,
     /// Origin of the figure.
     pub origin: Origin,
-    /// Its source.
+    /// Source.
     pub source: String,
 }
 
@@ -268,10 +266,10 @@ impl Outside {
     }
 }
 
-/// The host's side: peaks over the run, of all its processes together.
+/// Host memory: peaks over the run, summed over its processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
-    /// Resident memory; pages that processes share are counted once.
+    /// Resident memory; shared pages count once.
     pub rss: u64,
     /// Page-locked memory.
     pub pinned: u64,
@@ -284,9 +282,9 @@ pub struct Host {
 pub struct Oom {
     /// `true` if the script caught it.
     pub caught: bool,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub requested: u64,
-    /// The step it struck in, from 1.
+    /// The step in progress, counted from 1.
     pub step: u64,
     /// The phase of the step.
     pub phase: Phase,
@@ -294,7 +292,7 @@ pub struct Oom {
     pub module: Option<String>,
     /// Python frames, the user's own first.
     pub stack: Vec<String>,
-    /// PyTorch's message, word for word.
+    /// PyTorch's message, verbatim.
     pub message: Option<String>,
 }
 
@@ -303,9 +301,9 @@ pub struct Oom {
 pub struct Rank {
     /// Number of the rank.
     pub rank: u32,
-    /// The GPU that it used most.
+    /// The GPU that the rank used most.
     pub card: u32,
-    /// Its peaks.
+    /// Peaks.
     #[serde(flatten)]
     pub peak: Peak,
 }
@@ -315,16 +313,16 @@ pub struct Rank {
 pub struct Time {
     /// Seconds from the start of the script to the verdict.
     pub wall_s: f64,
-    /// Milliseconds that a step would take on the GPU, or a pass of a script that only infers; absent where
-    /// there is no estimate.
+    /// Estimated milliseconds of a step on the GPU, or of a forward pass for inference; absent if there is no
+    /// estimate.
     pub step_ms_estimate: Option<f64>,
-    /// It is no less than this, as far as the model goes.
+    /// Lower bound of the estimate, within the accuracy of the model.
     #[serde(default)]
     pub step_ms_low: Option<f64>,
-    /// It is no more than this, as far as the model goes.
+    /// Upper bound of the estimate, within the accuracy of the model.
     #[serde(default)]
     pub step_ms_high: Option<f64>,
-    /// Milliseconds of GPU work in a step by kind; concurrent work counts for each kind.
+    /// Milliseconds of GPU work in a step, by kind; concurrent work counts for each kind.
     #[serde(default)]
     pub busy_ms: BTreeMap<String, f64>,
     /// Clock of the run: `estimate`, `instant` or `never`; absent on a real GPU.
@@ -335,9 +333,9 @@ pub struct Time {
 /// Assumptions and gaps behind the figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fidelity {
-    /// Calls that the virtual device does not model, and refused.
+    /// Refused calls that the virtual device does not model.
     pub unmodelled: Vec<CallCount>,
-    /// Values that a kernel would have computed and the script read back, by what was answered.
+    /// Values that a kernel would have computed and the script read, by the assumed value.
     pub values: Vec<AssumedValue>,
     /// Further remarks.
     pub notes: Vec<String>,
@@ -349,18 +347,17 @@ pub struct Fidelity {
 /// Possible effect of one uncertainty on the peaks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PossibleEffect {
-    /// A stable name: of a remark, as docs/remarks.md lists them, or `unmodelled`, `value`, `size`,
-    /// `size-unbounded`.
+    /// Stable name: a remark from docs/remarks.md, or `unmodelled`, `value`, `size`, `size-unbounded`.
     pub id: String,
     /// The call, the value or the note.
     pub what: String,
-    /// By so many bytes at the most; absent where nothing bounds it.
+    /// Upper bound of the effect in bytes; absent if unbounded.
     pub bytes: Option<u64>,
-    /// Why so many.
+    /// Explanation of that bound.
     pub why: String,
 }
 
-/// A name and how often it occurred.
+/// A name, and the number of its occurrences.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallCount {
     /// The name.
@@ -372,11 +369,11 @@ pub struct CallCount {
 /// A value that was assumed, and the lines of the script that read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssumedValue {
-    /// Its description.
+    /// Description.
     pub call: String,
     /// Number of times it was read.
     pub count: u64,
-    /// First lines of the script that read it, as `file:line in function`; empty where they are unknown.
+    /// First lines of the script that read it, as `file:line in function`; empty if unknown.
     #[serde(default)]
     pub lines: Vec<String>,
 }
@@ -388,29 +385,29 @@ pub struct Script {
     pub command: Vec<String>,
     /// The interpreter that ran it.
     pub interpreter: Option<String>,
-    /// Its exit status, if it came to an end by itself.
+    /// Exit status, if it ended by itself.
     pub exit_status: Option<i32>,
-    /// The signal that ended it, if one did that memfit did not send.
+    /// The signal that ended it, unless memfit sent it.
     pub signal: Option<String>,
-    /// The exception that nothing caught.
+    /// The uncaught exception.
     pub exception: Option<Exception>,
 }
 
-/// An exception that nothing caught.
+/// An uncaught exception.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exception {
     /// Qualified name of the type.
     pub r#type: String,
     /// `str(exception)`.
     pub message: String,
-    /// The traceback as Python prints it.
+    /// The traceback, as Python prints it.
     pub traceback: String,
 }
 
-/// Why there is no answer, and what to do then.
+/// Reason why there is no answer, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// A stable name: `exception`, `exception-after-change` (memfit may have caused it), `exit`, `signal`,
+    /// Stable name: `exception`, `exception-after-change` (memfit may have caused it), `exit`, `signal`,
     /// `timeout`, `interrupted`, `no-gpu-use`, `size-read-back`, `unmodelled-call`, `single-step`, `no-step`,
     /// `no-kernels-for-card`, `extension-not-built`, `no-network`, `module-missing`, `no-terminal`.
     pub kind: String,

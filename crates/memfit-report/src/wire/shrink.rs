@@ -1,4 +1,4 @@
-//! `memfit.shrink/1`: techniques that make a model smaller, and what each saves.
+//! `memfit.shrink/1`: techniques that make a model smaller, and the savings of each.
 
 use memfit_vocabulary::{Label, Lever, Value};
 use serde::{Deserialize, Serialize};
@@ -10,11 +10,11 @@ use super::run::{DeviceInfo, Peak, Problem};
 pub struct ShrinkReport {
     /// [`schema::SHRINK`](super::schema::SHRINK).
     pub schema: String,
-    /// The card. Each run has unlimited memory, so that peaks beyond the card's are known.
+    /// The GPU. Each run has unlimited memory, so that peaks above its size are known.
     pub device: Option<DeviceInfo>,
-    /// The training as it is.
+    /// The unchanged training.
     pub baseline: Option<ShrinkRow>,
-    /// One row for each technique.
+    /// One row per technique.
     pub rows: Vec<ShrinkRow>,
     /// Runs of the script.
     pub runs: u64,
@@ -28,18 +28,18 @@ pub struct ShrinkReport {
     pub command: Vec<String>,
     /// Remarks.
     pub notes: Vec<String>,
-    /// Why there is no answer.
+    /// Reason why there is no answer.
     pub problem: Option<Problem>,
 }
 
-/// A technique, and what was measured with it.
+/// A technique with its measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShrinkRow {
-    /// The technique's name, as for `--only`; `none` for the baseline.
+    /// The technique's name, as in `--only`; `none` for the baseline.
     pub technique: String,
-    /// Its description.
+    /// Description.
     pub title: String,
-    /// The levers that it consists of, with their settings.
+    /// The levers of the technique, with their settings.
     pub levers: Vec<ShrinkLever>,
     /// Number of the model's parameters.
     pub parameters: Option<u64>,
@@ -47,38 +47,37 @@ pub struct ShrinkRow {
     pub trained: Option<u64>,
     /// Bytes that belong to the parameters.
     pub bytes: Option<ShrinkBytes>,
-    /// Peaks of training; `None` where the technique is for inference only, or could not be measured.
+    /// Peaks of training; `None` if the technique is for inference only, or could not be measured.
     pub training: Option<Peak>,
-    /// Peaks of one forward pass under `inference_mode` with the batch of training, without gradients and
-    /// optimizer state.
+    /// Peaks of one forward pass under `inference_mode` with the training's batch.
     pub inference: Option<Peak>,
-    /// Bytes that the device peaks are lower than the baseline's.
+    /// Bytes by which the device peaks are lower than the baseline's.
     pub saves: ShrinkSaved,
     /// `true` if training fits on the card.
     pub fits: Option<bool>,
-    /// Milliseconds that an optimizer step takes, as an estimate.
+    /// Estimated milliseconds of an optimizer step.
     pub step_ms_estimate: Option<f64>,
-    /// Equivalence with the original training.
+    /// Effect on the training results.
     pub label: Label,
-    /// The same in the user's own code.
+    /// The technique in the user's own code.
     pub how: String,
-    /// Its cost, or why cells are empty.
+    /// Cost, or the reason for empty cells.
     pub note: Option<String>,
 }
 
 /// A lever of a technique.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShrinkLever {
-    /// Its name.
+    /// Name.
     pub name: Lever,
-    /// Its setting.
+    /// Setting.
     pub value: Value,
 }
 
 /// Bytes that belong to a model's parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShrinkBytes {
-    /// The parameters as they are stored.
+    /// The parameters in their stored type.
     pub weights: u64,
     /// One gradient for each trained parameter.
     pub gradients: u64,
@@ -86,7 +85,7 @@ pub struct ShrinkBytes {
     pub optimizer: u64,
 }
 
-/// Bytes that a technique saves; negative where it takes more.
+/// Bytes that a technique saves; negative if it needs more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShrinkSaved {
     /// In training.

@@ -1,42 +1,42 @@
-//! `memfit.watch/1`: the runs that are in progress, at one moment.
+//! `memfit.watch/1`: the runs in progress, at one moment.
 
 use serde::Serialize;
 
 use super::CardKind;
 
-/// The runs that are in progress.
+/// The runs in progress.
 #[derive(Clone, Debug, Serialize)]
 pub struct WatchReport {
     /// [`super::schema::WATCH`].
     pub schema: &'static str,
-    /// The runs, the one that was started first before the others.
+    /// The runs, in order of their start.
     pub runs: Vec<WatchedRun>,
 }
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WatchedRun {
-    /// Its first process.
+    /// First process.
     pub pid: u32,
-    /// The command line of that.
+    /// The command line of the first process.
     pub command: Vec<String>,
-    /// `true` if it has ended since the last sample.
+    /// `true` if the run has ended since the last sample.
     pub ended: bool,
-    /// For how long it has been there.
+    /// Seconds since its start.
     pub seconds: f64,
-    /// Its completed optimizer steps, of the rank that has most.
+    /// Completed optimizer steps of the rank that has most.
     pub steps: u64,
-    /// After so many it is stopped; nothing where it goes to its own end.
+    /// Number of steps after which it is stopped; absent if it runs to its end.
     pub steps_wanted: Option<u64>,
-    /// `torch.__version__`, once it is imported.
+    /// `torch.__version__`, once it is known.
     pub torch: Option<String>,
     /// Virtual or real GPUs.
     pub kind: CardKind,
-    /// Its GPUs.
+    /// GPUs.
     pub cards: Vec<WatchedCard>,
-    /// Its processes that have said or booked anything.
+    /// Processes that have sent messages or use memory.
     pub processes: Vec<WatchedProcess>,
-    /// The last time that memory ran out.
+    /// The last out-of-memory error.
     pub oom: Option<WatchedOom>,
 }
 
@@ -45,24 +45,24 @@ pub struct WatchedRun {
 pub struct WatchedOom {
     /// The process.
     pub pid: u32,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub requested: u64,
-    /// The step it struck in, from 1.
+    /// The step in progress, counted from 1.
     pub step: u64,
     /// `forward`, `backward`, `optimizer` or `other`.
     pub phase: String,
     /// The innermost module.
     pub module: Option<String>,
-    /// The innermost line of the user's own.
+    /// The innermost line of the user's code.
     pub line: Option<String>,
 }
 
 /// One GPU of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WatchedCard {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its memory.
+    /// Memory.
     pub capacity: u64,
     /// Bytes in use now, inside and outside the allocator.
     pub used: u64,
@@ -78,19 +78,20 @@ pub struct WatchedCard {
 pub struct WatchedProcess {
     /// Process id.
     pub pid: u32,
-    /// `RANK`, where it is one of several.
+    /// `RANK`, if it is one of several.
     pub rank: Option<u32>,
     /// `true` while it runs.
     pub alive: bool,
-    /// Its completed optimizer steps.
+    /// Completed optimizer steps.
     pub steps: u64,
     /// Bytes in PyTorch's blocks after its last step.
     pub allocated: u64,
-    /// The most bytes in blocks in any step.
+    /// Peak bytes in blocks in any step.
     pub peak_allocated: u64,
-    /// Its bytes on the GPUs now; absent on a real GPU, whose driver does not report them by process.
+    /// Bytes it currently uses on the GPUs; absent for a real GPU, whose driver does not report them by
+    /// process.
     pub used: Option<u64>,
-    /// Its resident memory on the host.
+    /// Resident memory on the host.
     pub resident: u64,
     /// Page-locked host memory.
     pub pinned: u64,

@@ -1,4 +1,4 @@
-//! Comparisons of GPUs as reports have them.
+//! Sample comparisons of GPUs.
 
 use memfit_report::wire::{
     CardEvidence, CardPrice, CardRow, CardSort, CardVerdict, CardsReport, Peak, PricedWork, Problem, schema,

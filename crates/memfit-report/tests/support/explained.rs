@@ -1,4 +1,4 @@
-//! Explanations, one of each cause, made up.
+//! Sample explanations, one for each cause.
 
 use memfit_report::wire::{
     CodeLine, Considered, Evidence, ExplainEdit, ExplainEnvironment, ExplainFix, ExplainHolder, ExplainLeak,
@@ -77,7 +77,7 @@ fn first(cause: Cause) -> Option<ExplainFix> {
     }
 }
 
-pub(crate) fn of(cause: Cause) -> ExplainReport {
+pub(crate) fn explained(cause: Cause) -> ExplainReport {
     let failed = cause != Cause::None;
     let grows = matches!(cause, Cause::Leaking | Cause::RetainedGraph | Cause::GrowingCache);
     let activations =
@@ -156,5 +156,5 @@ pub(crate) fn of(cause: Cause) -> ExplainReport {
 
 /// One of each.
 pub(crate) fn each() -> impl Iterator<Item = ExplainReport> {
-    Cause::ALL.iter().map(|cause| of(*cause))
+    Cause::ALL.iter().map(|cause| explained(*cause))
 }

@@ -1,6 +1,6 @@
-//! Reports of every kind, made up.
+//! Sample reports of every kind.
 
-#![allow(dead_code, reason = "each test program uses its share")]
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 pub(crate) mod compared;
 pub(crate) mod explained;
@@ -135,7 +135,7 @@ pub(crate) fn oom() -> RunReport {
     report
 }
 
-/// One that a run has proven, with a change of a file; one that arithmetic shows; one that is not enough.
+/// Remedies: one proven by a run with a change of a file, one proven by arithmetic, one that is not enough.
 fn fixes(peak: Peak) -> Vec<ExplainFix> {
     let fix = |lever: Lever, saves, how: &str, fits| ExplainFix {
         lever,
@@ -169,7 +169,7 @@ fn fixes(peak: Peak) -> Vec<ExplainFix> {
 
 fn outside_is_modelled() -> Fidelity {
     let mut fidelity = Fidelity::default();
-    fidelity.add(&Note::new(Remark::Outside).with("cuda", "12 to 13"));
+    fidelity.add(&Note::new(Remark::Outside).with_value("cuda", "12 to 13"));
     fidelity
 }
 

@@ -1,4 +1,4 @@
-//! Made-up results of replays.
+//! Sample results of replays.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const fn all(predicted: u64) -> Predicted {
     Predicted { predicted, matching: predicted }
 }
 
-/// A snapshot in which every prediction was right.
+/// A snapshot for which every prediction was right.
 fn snapshot() -> ReplayReport {
     ReplayReport {
         schema: schema::REPLAY.to_owned(),
@@ -45,7 +45,7 @@ fn snapshot() -> ReplayReport {
     }
 }
 
-/// One from the middle of a run that ran out of memory, in which a few were wrong.
+/// A recording from the middle of a run that ran out of memory, with a few wrong predictions.
 fn parted() -> ReplayReport {
     ReplayReport {
         devices: vec![0, 1],
@@ -69,7 +69,7 @@ fn parted() -> ReplayReport {
     }
 }
 
-/// A recording of one rank of two, with something different about its blocks, on a smaller GPU.
+/// A recording of one rank of two, replayed with changed blocks on a smaller GPU.
 fn changed() -> ReplayReport {
     let change = |of: &str, effect: &str, factor| BlockChange {
         of: of.to_owned(),

@@ -1,4 +1,4 @@
-//! Comparisons of commits as reports have them.
+//! Sample comparisons of commits.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Fenced Python blocks of Markdown. Each is a snippet of its own.
+//! Fenced Python blocks of Markdown, each of which is a separate snippet.
 
 use std::sync::Arc;
 

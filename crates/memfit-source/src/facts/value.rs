@@ -197,7 +197,7 @@ impl Flags {
     /// A model with parameters that do not require gradients.
     pub const FROZEN: Self = Self(1 << 19);
 
-    /// Held bytes: it was divided by 255.
+    /// Contained bytes: it was divided by 255.
     pub const BYTES: Self = Self(1 << 20);
     /// The number of batches of a loader.
     pub const LENGTH: Self = Self(1 << 21);

@@ -41,7 +41,7 @@ fn is_harmless(name: &str) -> bool {
     )
 }
 
-/// Operations whose being the last on an output matters to rules.
+/// Operations for which rules check whether they are the last on an output.
 const LAST_OPERATIONS: Flags = Flags::SOFTMAX.union(Flags::SIGMOID);
 
 impl<'a> Walker<'a> {
@@ -558,7 +558,7 @@ impl<'a> Walker<'a> {
                     value.kind = Kind::Module;
                 }
                 if path == "copy.deepcopy" {
-                    // A copy has a graph of its own, and is no alias.
+                    // A copy has its own graph, and is not an alias.
                     if value.weights.is_known() || value.is_module() {
                         value.weights = self.made_weights(&Call { arguments: Vec::new(), ..call.clone() });
                     }

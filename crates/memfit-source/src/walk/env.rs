@@ -1,4 +1,4 @@
-//! Bindings of names, with undo: branches are walked one after the other from the same state.
+//! Bindings of names, with undo: branches are walked one after another from the same state.
 
 use rustc_hash::FxHashMap;
 

@@ -1,4 +1,4 @@
-//! Interned full names of imported objects, since the walk asks for the same few again and again.
+//! Interned full names of imported objects, since the walk looks up the same few again and again.
 
 use std::sync::Arc;
 

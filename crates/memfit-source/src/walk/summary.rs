@@ -169,7 +169,7 @@ impl<'a> Walker<'a> {
                 continue;
             }
             let named = Self::receiver_at_caller(&op.receiver, summary, &argument, receiver);
-            // A receiver that is a parameter's name stands for the caller's argument.
+            // A receiver that is a parameter's name represents the caller's argument.
             let given = summary.parameters.iter().position(|parameter| *parameter == op.receiver);
             let given = given.and_then(&argument).map(|(_, value, _)| value.weights.clone());
             let own = if id.is_some() { op.weights.clone() } else { Weights::default() };
@@ -201,7 +201,7 @@ impl<'a> Walker<'a> {
         self.record_passed_values(summary, id, arguments, receiver, skipped, call);
         let Some(returned) = &summary.returns else { return Value::from_kind(Kind::None) };
         let is_here = id.is_some();
-        // Each call creates the function's graphs anew.
+        // Each call creates the function's graphs again.
         let made: FxHashMap<u32, u32> = returned
             .made
             .iter()

@@ -226,7 +226,7 @@ pub(super) struct HandlerEffects {
 }
 
 impl HandlerEffects {
-    /// Returns `true` if it only prints, logs, or does nothing.
+    /// Returns `true` if it only prints, logs, or has no effect.
     pub(super) const fn only_reports(&self) -> bool {
         !self.does && !self.raises
     }

@@ -36,7 +36,7 @@ pub(crate) fn text(file: &Path) -> Option<String> {
     fs::read_to_string(root().join(file)).ok()
 }
 
-/// Files below a folder with an extension, with their text.
+/// Files with an extension below a folder, with their text.
 pub(crate) fn sources(folder: &str, extension: &str) -> Vec<(PathBuf, String)> {
     files()
         .into_iter()

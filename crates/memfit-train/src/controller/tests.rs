@@ -95,7 +95,7 @@ fn a_room_that_differs_by_little_changes_no_size() {
         device.capacity = room;
         sizes.push(device.step(&mut controller, 64, true).expect("it fits")[0]);
     }
-    // Smaller when necessary; larger only if the gain is worth it.
+    // Smaller if necessary; larger only if the gain is worth it.
     assert_eq!(sizes, [20, 20, 19, 19, 19, 19, 26]);
     assert_eq!(device.failures, 0);
 }

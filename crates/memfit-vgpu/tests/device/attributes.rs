@@ -26,7 +26,7 @@ fn attributes_are_the_cards() {
 fn fields(include: &str, names: &[&str]) -> BTreeMap<String, usize> {
     let folder = env::temp_dir().join(format!("memfit-properties-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
-    // The runtime's wheel leaves this header to the compiler's; nothing in it affects the layout.
+    // The runtime's wheel lacks this header, which the compiler's wheel has; it does not affect the layout.
     fs::create_dir_all(folder.join("crt")).unwrap();
     let host = "#define __device_builtin__\n#define __host__\n#define __cudart_builtin__\n#define CUDARTAPI\n\
         #define __align__(n) __attribute__((aligned(n)))\n#define __builtin_align__(n) __align__(n)\n\

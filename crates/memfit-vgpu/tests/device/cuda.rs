@@ -79,7 +79,7 @@ macro_rules! calls {
             unsafe extern "C" { $(pub(super) fn $name($($argument: $kind),*) -> $result;)* }
         }
         $(
-            /// As CUDA documents it.
+            /// Call as documented by CUDA.
             #[allow(clippy::too_many_arguments, reason = "CUDA's")]
             pub(crate) fn $name($($argument: $kind),*) -> $result {
                 // SAFETY: tests pass arguments that CUDA's documentation allows, or that it promises to

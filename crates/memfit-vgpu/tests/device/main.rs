@@ -3,8 +3,8 @@
 //! All tests share one machine of two devices in one process, as libraries in a program do; tests that
 //! measure a device's memory reserve it for themselves.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-#![allow(clippy::items_after_statements, reason = "a constant stands where it is used")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+#![allow(clippy::items_after_statements, reason = "a constant is declared where it is used")]
 #![allow(non_snake_case, reason = "CUDA's names")]
 
 mod attributes;

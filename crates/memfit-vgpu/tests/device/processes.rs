@@ -48,7 +48,7 @@ fn a_child_of_a_process_that_used_the_device_cannot() {
     assert_eq!(cudaFree(address), 0, "the parent goes on");
 }
 
-/// Not a test of its own: the body of the processes that the tests below start.
+/// Not a test: the body of the processes that the tests below start.
 #[test]
 fn role() {
     match env::var(ROLE).as_deref() {

@@ -143,7 +143,7 @@ fn threads_make_and_destroy_streams_and_events_at_once() {
     });
 }
 
-/// Runs in a process of its own: other tests' waiting would move the clock.
+/// Runs in a separate process: waits of other tests would move the clock.
 pub(crate) fn work_is_done_when_the_clock_says_so() {
     const SIZE: u64 = 512 << 20;
     const NON_BLOCKING: u32 = 1;

@@ -49,7 +49,7 @@ fn matrices_travel_with_their_padding() {
     let host: [u8; 8] = [1, 2, 3, 99, 4, 5, 6, 99];
     let device = device_memory(10);
     let mut back = [0_u8; 6];
-    // SAFETY: the arrays are as large as the shapes say.
+    // SAFETY: the arrays have the sizes given by the shapes.
     unsafe {
         assert_eq!(cublasSetMatrix(3, 2, 1, host.as_ptr(), 4, device, 5), 0);
         assert_eq!(cublasGetMatrix(3, 2, 1, device, 5, back.as_mut_ptr(), 3), 0);

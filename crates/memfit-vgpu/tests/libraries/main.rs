@@ -1,11 +1,11 @@
 //! Tests of the mathematics and communication libraries, through C calls as PyTorch makes them.
 //!
 //! The real libraries can only be queried where they are installed: in the Python environments that
-//! `MEMFIT_TEST_SITE_PACKAGES` lists. Without one, those tests are skipped with a message.
+//! `MEMFIT_TEST_SITE_PACKAGES` lists. Without any, those tests are skipped with a message.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 #![allow(non_snake_case, reason = "the libraries' names")]
-#![allow(clippy::print_stdout, reason = "for whoever wonders what a test asked")]
+#![allow(clippy::print_stdout, reason = "shown if a test fails")]
 
 mod blas;
 mod calls;

@@ -18,7 +18,7 @@ const INT32: i32 = 2;
 const SUM: i32 = 0;
 const MAX: i32 = 2;
 
-/// Held while a rank joins: the environment says whether it is alone.
+/// Held while a rank joins: the environment variable determines whether it is alone.
 static JOINING: Mutex<()> = Mutex::new(());
 
 fn new_id() -> UniqueId {

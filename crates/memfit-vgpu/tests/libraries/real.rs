@@ -1,4 +1,4 @@
-//! The real libraries, loaded beside the virtual device as PyTorch loads them.
+//! The real libraries, loaded next to the virtual device as PyTorch loads them.
 
 #![allow(unsafe_code, reason = "the tests call as C callers do")]
 

@@ -1,11 +1,11 @@
-//! Compiled graphs keep a share of their activations, and recompute the rest.
+//! Compiled graphs save a share of their activations, and recompute the rest.
 
 use crate::{
     Declaration, Docs, Label, ModelChange, Moved, Script, Search, Sense, Sentence, Situation, Stage, Turn,
     Value,
 };
 
-/// Half of it: mostly what costs a compiler little to compute again within the kernels that need it.
+/// Half of the activations: the others are mostly cheap to recompute within the kernels that need them.
 const HALF: u64 = 50;
 
 pub(super) const LEVER: Declaration = Declaration {
@@ -19,7 +19,7 @@ pub(super) const LEVER: Declaration = Declaration {
     }]),
     docs: Docs::new(
         "percent",
-        "compiled graphs save that share of their activations and recompute the rest; graphs that draw random numbers save all",
+        "compiled graphs save that percentage of their activations and recompute the rest; graphs that draw random numbers save all",
     ),
     ..Declaration::new("activation-budget", Stage::Model, Label::Rounding)
 };

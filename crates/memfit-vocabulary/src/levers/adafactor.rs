@@ -1,4 +1,4 @@
-//! An optimizer whose second moments are factored into rows and columns.
+//! Adafactor: an optimizer whose second moments are factored into rows and columns.
 
 use crate::{
     Declaration, Docs, Framework, Harm, Keyword, Label, Lever, Search, Sense, Sentence, Situation, Stage,

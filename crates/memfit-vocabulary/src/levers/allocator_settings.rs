@@ -4,6 +4,9 @@ use crate::{Declaration, Docs, Label, Stage};
 
 pub(super) const LEVER: Declaration = Declaration {
     brief: "settings of the caching allocator",
-    docs: Docs::new("text", "`PYTORCH_ALLOC_CONF` in the environment; a warning where CUDA runs already"),
+    docs: Docs::new(
+        "text",
+        "sets `PYTORCH_ALLOC_CONF` in the environment; warns if CUDA is already initialised",
+    ),
     ..Declaration::new("allocator-settings", Stage::Environment, Label::Exact)
 };

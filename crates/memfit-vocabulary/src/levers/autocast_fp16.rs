@@ -1,4 +1,4 @@
-//! Most operations in fp16 (autocast), the loss scaled.
+//! Most operations in fp16 (autocast), with loss scaling.
 
 use crate::{
     Declaration, Docs, Framework, Keyword, Label, Lever, Script, Search, Sense, Sentence, Situation, Stage,

@@ -1,4 +1,4 @@
-//! A computation whose whole result is too large is done in parts, each reduced before the next.
+//! A computation whose full result is too large is done in chunks, each reduced before the next.
 
 use crate::{Declaration, Label};
 

@@ -10,7 +10,7 @@ pub(super) const LEVER: Declaration = Declaration {
         statement: "{model}.to(memory_format=torch.channels_last)",
         imports: &["torch"],
     }]),
-    docs: Docs::new("", "filters and images in the `channels_last` memory format"),
+    docs: Docs::new("", "convolution filters and images in the `channels_last` memory format"),
     ..Declaration::new("channels-last", Stage::Model, Label::Rounding)
 };
 

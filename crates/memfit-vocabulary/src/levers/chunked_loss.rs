@@ -2,7 +2,7 @@
 
 use crate::{Declaration, Docs, Label, Search, Sense, Sentence, Situation, Stage, Turn};
 
-/// A loss over at least so many classes is worth cutting.
+/// Minimum number of classes for which chunked cross-entropy is worth a try.
 const MANY_CLASSES: u64 = 4096;
 
 pub(super) const LEVER: Declaration = Declaration {
@@ -11,7 +11,7 @@ pub(super) const LEVER: Declaration = Declaration {
     search: Some(Search::new(Turn::Always, 80, sense)),
     docs: Docs::new(
         "tokens, or `head=NAME,tokens=N`",
-        "`cross_entropy` computes the last layer's logits and their gradients chunk by chunk (in fp16, once more in the backward pass); other uses of the logits still get them in full",
+        "chunked cross-entropy: the last layer's logits and their gradients are computed chunk by chunk (in fp16, once more in the backward pass); other uses of the logits still materialise them in full",
     ),
     ..Declaration::new("chunked-loss", Stage::Model, Label::Rounding)
 };

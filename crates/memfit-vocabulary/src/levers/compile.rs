@@ -1,4 +1,4 @@
-//! Kernels that `torch.compile` fuses.
+//! `torch.compile`, which fuses kernels.
 
 use crate::{
     Declaration, Docs, Framework, Keyword, Label, ModelChange, Moved, Script, Search, Sense, Sentence,
@@ -30,11 +30,11 @@ pub(super) const LEVER: Declaration = Declaration {
     ..Declaration::new("compile", Stage::Model, Label::Rounding)
 };
 
-/// Alike blocks are compiled once, where the model has blocks. The search tries the model as a whole where
-/// that stands.
+/// Identical blocks are compiled once if the model has blocks. The search also tries the whole model for the
+/// best plan.
 fn sense(situation: &Situation<'_>) -> Sense {
     let training = situation.training;
-    // What the script compiles stays compiled as it is.
+    // A model that the script compiles stays as it is.
     if !training.optimizes || training.compiled {
         return Sense::Nothing;
     }

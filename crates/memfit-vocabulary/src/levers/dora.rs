@@ -1,4 +1,4 @@
-//! DoRA adapters: LoRA adapters with a trained length of each weight's rows.
+//! DoRA adapters: LoRA adapters with a trained magnitude for each row of the weight.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 
@@ -6,16 +6,16 @@ pub(super) const LEVER: Declaration = Declaration {
     harm: Harm::Model,
     excludes: &[
         (Lever::Lora, "a layer has one kind of adapter"),
-        (Lever::TrainOnly, "`dora` chooses what is trained beside its adapters"),
+        (Lever::TrainOnly, "`dora` selects the trained parameters itself"),
         (Lever::QuantizedBase, "DoRA computes the length of each row of the full weight"),
         (Lever::QuantizedWeights, "DoRA computes the length of each row of the full weight"),
         (Lever::PruneMasks, "peft's adapters take the layers' place"),
-        (Lever::Shard, "adapters beside a shard are not sharded with it"),
+        (Lever::Shard, "adapters are not sharded with the parameters"),
     ],
     brief: "DoRA adapters on frozen weights",
     docs: Docs::new(
         "rank",
-        "LoRA adapters with a trained magnitude for each output, by the library peft, which has to be installed; the full weight is built in each forward pass, so activations grow",
+        "DoRA: LoRA adapters with a trained magnitude for each output, by the library peft, which has to be installed; the full weight is computed in each forward pass, so activations grow",
     ),
     ..Declaration::new("dora", Stage::Model, Label::ChangesTraining)
 };

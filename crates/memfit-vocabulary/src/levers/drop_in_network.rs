@@ -1,4 +1,4 @@
-//! Another network in the place of the model's layers.
+//! The model's layers are replaced by another network.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 
@@ -10,10 +10,10 @@ pub(super) const LEVER: Declaration = Declaration {
         (Lever::PruneChannels, "the network is replaced"),
         (Lever::LighterConvolutions, "the network is replaced"),
     ],
-    brief: "another network in the place of the model's layers",
+    brief: "the model's layers replaced by another network",
     docs: Docs::new(
         "name",
-        "the layers of a classifier of images are replaced by a network of torchvision, by its name there, or of timm, as `\"timm/NAME\"`, with as many classes; its weights begin random",
+        "replaces the layers of an image classifier by a torchvision model (its name there) or a timm model (`\"timm/NAME\"`) with the same number of classes and random initial weights",
     ),
     ..Declaration::new("drop-in-network", Stage::Model, Label::ChangesTraining)
 };

@@ -1,4 +1,4 @@
-//! An allocator setting is left out.
+//! An allocator setting is removed.
 
 use crate::{Declaration, Label};
 

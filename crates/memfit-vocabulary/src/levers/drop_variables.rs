@@ -1,4 +1,4 @@
-//! Variables are dropped before the next step.
+//! Variables are deleted before the next step.
 
 use crate::{Declaration, Label};
 

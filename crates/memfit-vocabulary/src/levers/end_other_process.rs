@@ -1,4 +1,4 @@
-//! The other program ends first, or goes elsewhere.
+//! The other program ends first, or runs elsewhere.
 
 use crate::{Declaration, Label};
 

@@ -1,8 +1,8 @@
-//! Segments that grow instead of many of fixed size.
+//! Expandable segments: segments that grow, instead of many of fixed size.
 
 use crate::{Declaration, Docs, Label, Lever, Script, Search, Sense, Sentence, Situation, Stage, Turn};
 
-/// From this share of what is reserved on, memory that is in no block is worth a setting.
+/// Minimum share of unallocated reserved memory for which the setting is worth a try.
 const FRAGMENTED: f64 = 0.03;
 
 pub(super) const LEVER: Declaration = Declaration {
@@ -11,7 +11,10 @@ pub(super) const LEVER: Declaration = Declaration {
     sentence: Sentence::Words("PYTORCH_ALLOC_CONF=expandable_segments:True: less fragmentation"),
     search: Some(Search::new(Turn::Always, 110, sense)),
     script: Script::Environment { name: "PYTORCH_CUDA_ALLOC_CONF", value: "expandable_segments:True" },
-    docs: Docs::new("", "`expandable_segments:True` in the environment; a warning where CUDA runs already"),
+    docs: Docs::new(
+        "",
+        "sets `expandable_segments:True` in the environment; warns if CUDA is already initialised",
+    ),
     ..Declaration::new("expandable-segments", Stage::Environment, Label::Exact)
 };
 

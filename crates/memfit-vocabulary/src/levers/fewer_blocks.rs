@@ -9,7 +9,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "only some of the repeated blocks are kept",
     docs: Docs::new(
         "hundredths of the blocks that are kept",
-        "of each row of blocks with equal shapes, evenly spaced ones are kept and the others removed; the model has to be trained further",
+        "in each sequence of blocks with equal shapes, evenly spaced blocks are kept and the others removed; the model needs further training",
     ),
     ..Declaration::new("fewer-blocks", Stage::Model, Label::ChangesTraining)
 };

@@ -1,4 +1,4 @@
-//! Products of linear layers in float8.
+//! Linear layers multiply in float8.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 
@@ -17,7 +17,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "products of linear layers in float8",
     docs: Docs::new(
         "",
-        "products of linear layers in float8 by the library torchao, which has to be installed; for speed on GPUs with float8, together with `compile`: weights, gradients and saved activations keep their types, so it saves next to nothing",
+        "linear layers multiply in float8, by the library torchao, which has to be installed; for speed on GPUs with float8, together with `compile`: weights, gradients and saved activations keep their types, so it saves hardly any memory",
     ),
     ..Declaration::new("float8-training", Stage::Model, Label::ChangesTraining)
 };

@@ -1,4 +1,4 @@
-//! Idle cached memory is given back.
+//! Unused cached memory is released.
 
 use crate::{Declaration, Label};
 

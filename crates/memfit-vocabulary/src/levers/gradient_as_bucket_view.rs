@@ -1,4 +1,4 @@
-//! Under DistributedDataParallel, gradients live in the buckets that are exchanged.
+//! With DistributedDataParallel, gradients are views of the communication buckets.
 
 use crate::{Declaration, Docs, Label, Search, Sense, Sentence, Situation, Stage, Turn};
 

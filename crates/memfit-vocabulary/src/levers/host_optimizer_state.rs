@@ -1,4 +1,4 @@
-//! Optimizer state in host memory, brought over for each update.
+//! Optimizer state is kept in host memory, and copied to the GPU for each update.
 
 use crate::{Declaration, Docs, Label, Lever, Search, Sense, Sentence, Situation, Stage, Turn};
 

@@ -1,4 +1,4 @@
-//! Tensors that are collected over steps are detached and moved off the GPU.
+//! Tensors that are collected over steps are detached and moved to the host.
 
 use crate::{Declaration, Label};
 

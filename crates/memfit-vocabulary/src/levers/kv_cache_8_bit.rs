@@ -1,4 +1,4 @@
-//! Keys and values of the tokens so far in 8 bits.
+//! KV cache in 8 bits.
 
 use crate::{Declaration, Docs, Label, Search, Sense, Sentence, Situation, Stage, Turn};
 

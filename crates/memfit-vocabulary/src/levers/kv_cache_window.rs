@@ -1,8 +1,8 @@
-//! Only the last tokens' keys and values are kept.
+//! The KV cache keeps only the last tokens.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Search, Sense, Sentence, Situation, Stage, Turn, Value};
 
-/// One part in so many of the tokens that were kept, the last ones, is kept.
+/// Reciprocal of the share of the tokens that stay in the cache.
 const PARTS: u64 = 2;
 
 pub(super) const LEVER: Declaration = Declaration {

@@ -1,4 +1,4 @@
-//! Samples of like length go together, so that little is padded.
+//! Batches of samples with similar length, which need little padding.
 
 use crate::{Declaration, Docs, Label, Stage};
 

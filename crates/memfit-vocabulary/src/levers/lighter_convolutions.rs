@@ -1,4 +1,4 @@
-//! Convolutions with fewer weights and products.
+//! Convolutions with fewer weights and operations.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 
@@ -11,7 +11,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "convolutions replaced by ones with fewer weights",
     docs: Docs::new(
         "`\"depthwise\"`, `\"grouped\"`, `\"small-kernels\"`",
-        "each 2d convolution becomes one filter for each channel and a 1x1 convolution, or 4 groups, or has a kernel of 3x3; the new layers begin with random weights",
+        "each 2d convolution becomes a depthwise-separable one, or one of 4 groups, or gets a 3x3 kernel; the new layers start with random weights",
     ),
     ..Declaration::new("lighter-convolutions", Stage::Model, Label::ChangesTraining)
 };

@@ -1,15 +1,15 @@
-//! Small matrices (LoRA adapters) are trained beside frozen weights.
+//! LoRA adapters are trained on frozen weights.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Search, Sense, Sentence, Situation, Stage, Turn, Value};
 
-/// The rank of the matrices.
+/// The rank of the adapters.
 pub(super) const RANK: u64 = 16;
 
 pub(super) const LEVER: Declaration = Declaration {
     harm: Harm::Model,
     excludes: &[
-        (Lever::QuantizedWeights, "weights beside which matrices are trained are `quantized-base`"),
-        (Lever::Shard, "matrices beside a shard are not sharded with it"),
+        (Lever::QuantizedWeights, "with LoRA adapters, the lever for quantized weights is `quantized-base`"),
+        (Lever::Shard, "adapters are not sharded with the parameters"),
     ],
     brief: "LoRA adapters on frozen weights",
     sentence: Sentence::Words("LoRA adapters on frozen weights"),
@@ -19,13 +19,13 @@ pub(super) const LEVER: Declaration = Declaration {
     ..Declaration::new("lora", Stage::Model, Label::ChangesTraining)
 };
 
-/// Adapters serve a model that goes on from trained weights. Beside random weights they would learn next to
-/// nothing, so a training from scratch is not offered them.
+/// Adapters are for fine-tuning. On random weights they would learn hardly anything, so they are not offered
+/// for training from scratch.
 pub(super) fn sense(situation: &Situation<'_>) -> Sense {
     let training = situation.training;
-    // Adapters are trained already where little of the model is.
+    // If only a small part of the model is trained, adapters are already in use.
     let trains_most = 2 * training.trained > training.parameters;
-    // Gradients and moments of what is frozen go, and with codes most of the weights.
+    // Frozen weights need neither gradients nor optimizer state; quantized ones also shrink.
     if !training.optimizes || !trains_most || !situation.is_worth(training.linears + training.state) {
         return Sense::Nothing;
     }
@@ -67,7 +67,7 @@ mod tests {
         assert!(
             matches!(of(&scratch), (Sense::Against(why), Sense::Against(_)) if why.contains("random weights"))
         );
-        // Adapters are trained already.
+        // Adapters are already in use.
         let adapted = Training { trained: 2, state: 4, ..tuned };
         assert_eq!(of(&adapted), (Sense::Nothing, Sense::Nothing));
     }

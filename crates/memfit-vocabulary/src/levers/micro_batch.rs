@@ -6,11 +6,11 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "gradient accumulation over micro-batches",
     sentence: Sentence::With(sentence),
     script: Script::Accumulation,
-    docs: Docs::new("samples", "gradient accumulation over micro-batches of at most so many samples"),
+    docs: Docs::new("samples", "gradient accumulation over micro-batches of at most this many samples"),
     ..Declaration::new("micro-batch", Stage::Step, Label::Rounding)
 };
 
-/// Without training, nothing is accumulated, and the label says so.
+/// Inference accumulates nothing, and the text says so.
 fn sentence(moved: Moved<'_>) -> String {
     let samples = counted(moved.value.count(), "sample");
     match moved.label {

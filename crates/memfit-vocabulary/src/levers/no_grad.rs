@@ -1,4 +1,4 @@
-//! No graph is recorded where no backward comes.
+//! No graph is recorded if no backward pass follows.
 
 use crate::{Declaration, Label};
 

@@ -1,4 +1,4 @@
-//! Each parameter is updated as soon as its gradient is there.
+//! Each parameter is updated as soon as its gradient is computed.
 
 use crate::{Declaration, Docs, Label, Lever, Search, Sense, Sentence, Situation, Stage, Turn};
 
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use crate::Training;
 
-    fn told(training: Training) -> String {
+    fn decision(training: Training) -> String {
         let training = Training { optimizes: true, trained: 1 << 30, own_accumulation: 1, ..training };
         match sense(&Situation { device_upper: 1 << 31, ..Situation::new(&training) }) {
             Sense::Against(why) => why,
@@ -70,14 +70,14 @@ mod tests {
     #[test]
     fn what_needs_gradients_after_one_backward_is_not_updated_in_it() {
         let one = Training { backwards: 1, ..Training::default() };
-        assert!(told(one.clone()).starts_with("Try"), "{}", told(one));
+        assert!(decision(one.clone()).starts_with("Try"), "{}", decision(one));
         for (training, text) in [
             (Training { clips: true, ..Training::default() }, "clipped"),
             (Training { alternates: true, ..Training::default() }, "take turns"),
             (Training { backwards: 2, ..Training::default() }, "2 backward passes"),
             (Training { replicated: true, ..Training::default() }, "reduced between processes"),
         ] {
-            assert!(told(training.clone()).contains(text), "{}", told(training));
+            assert!(decision(training.clone()).contains(text), "{}", decision(training));
         }
     }
 }

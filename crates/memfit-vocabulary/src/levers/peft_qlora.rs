@@ -1,4 +1,4 @@
-//! LoRA adapters of peft on frozen weights in NF4 of bitsandbytes.
+//! LoRA adapters by peft on frozen weights in bitsandbytes' NF4.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 
@@ -7,12 +7,12 @@ pub(super) const LEVER: Declaration = Declaration {
     excludes: &[
         (Lever::Lora, "a layer has one kind of adapter"),
         (Lever::Dora, "a layer has one kind of adapter"),
-        (Lever::TrainOnly, "`peft-qlora` chooses what is trained beside its adapters"),
+        (Lever::TrainOnly, "`peft-qlora` selects the trained parameters itself"),
         (Lever::QuantizedBase, "a weight has one data type"),
         (Lever::QuantizedWeights, "a weight has one data type"),
         (Lever::TorchaoWeights, "a weight has one data type"),
         (Lever::PruneMasks, "peft's adapters take the layers' place"),
-        (Lever::Shard, "adapters beside a shard are not sharded with it"),
+        (Lever::Shard, "adapters are not sharded with the parameters"),
     ],
     brief: "peft's LoRA adapters on weights in NF4 of bitsandbytes",
     docs: Docs::new(

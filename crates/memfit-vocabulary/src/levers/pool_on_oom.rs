@@ -1,4 +1,4 @@
-//! A pool lends its free memory to requests that would fail.
+//! A memory pool lends its free memory to requests that would fail.
 
 use crate::{Declaration, Label};
 

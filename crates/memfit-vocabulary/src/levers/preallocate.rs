@@ -1,4 +1,4 @@
-//! A growing tensor is allocated once at its final size, and filled.
+//! A growing tensor is allocated once in its final size.
 
 use crate::{Declaration, Label};
 

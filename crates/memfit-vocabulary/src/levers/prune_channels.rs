@@ -1,4 +1,4 @@
-//! Whole channels are removed from the layers, which become smaller (structured pruning).
+//! Structured pruning: whole channels are removed from the layers.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 
@@ -6,13 +6,13 @@ pub(super) const LEVER: Declaration = Declaration {
     harm: Harm::Model,
     excludes: &[
         (Lever::PruneMasks, "channels would be removed from under the masks"),
-        (Lever::Shard, "a shard's layers have no channels of their own"),
+        (Lever::Shard, "the layers of a shard do not hold whole channels"),
     ],
     unit: "%",
     brief: "channels with the smallest weights removed from the layers",
     docs: Docs::new(
         "hundredths of the channels",
-        "structured pruning by torch-pruning, which has to be installed: layers really shrink, except the output layer; the model has to be trained further",
+        "structured pruning by the library torch-pruning, which has to be installed: all layers but the output layer get fewer channels; the model needs further training",
     ),
     ..Declaration::new("prune-channels", Stage::Model, Label::ChangesTraining)
 };

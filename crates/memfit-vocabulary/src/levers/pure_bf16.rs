@@ -1,4 +1,4 @@
-//! Weights, gradients and moments in bf16.
+//! Weights, gradients and optimizer state in bf16.
 
 use crate::{
     Declaration, Docs, Framework, Keyword, Label, Lever, Search, Sense, Sentence, Situation, Stage, Turn,

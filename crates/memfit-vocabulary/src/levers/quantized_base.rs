@@ -1,4 +1,4 @@
-//! Frozen weights beside LoRA adapters in 8 or 4 bits.
+//! Frozen weights under LoRA adapters are quantized to 8 or 4 bits.
 
 use super::lora;
 use crate::{Declaration, Docs, Harm, Label, Lever, Search, Sense, Sentence, Situation, Stage, Turn, Value};

@@ -1,4 +1,4 @@
-//! Weights that are not trained, in 8 or 4 bits.
+//! Weights that are not trained are quantized to 8 or 4 bits.
 
 use crate::{Declaration, Docs, Label, Search, Sense, Sentence, Situation, Stage, Turn, Value};
 

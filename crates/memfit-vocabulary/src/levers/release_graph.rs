@@ -1,4 +1,4 @@
-//! The graph is let go after the backward.
+//! The graph is released after the backward pass.
 
 use crate::{Declaration, Label};
 

@@ -1,10 +1,10 @@
-//! Images are made small before they go to the GPU.
+//! Images are resized before they are copied to the GPU.
 
 use crate::{Declaration, Docs, Harm, Label, Search, Sense, Sentence, Situation, Stage, Turn, Value};
 
-/// Sides are multiples of this, as most models of pictures have them.
+/// Image sides are multiples of this, as most vision models require.
 const MULTIPLE: u64 = 32;
-/// The share of the room that is counted on: memory is not quite in proportion to the pixels.
+/// Share of the free memory that is used, since memory is not quite proportional to the number of pixels.
 const COUNTED_ON: f64 = 0.9;
 
 pub(super) const LEVER: Declaration = Declaration {
@@ -14,7 +14,7 @@ pub(super) const LEVER: Declaration = Declaration {
     search: Some(Search::new(Turn::IfMemoryShort, 250, sense)),
     docs: Docs::new(
         "length",
-        "images are resized on the host until their shorter side has that length, through `step.over(loader)`",
+        "images are resized on the host so that their shorter side has that length, through `step.over(loader)`",
     ),
     ..Declaration::new("resize-before-upload", Stage::Data, Label::ChangesTraining)
 };
@@ -44,7 +44,7 @@ mod tests {
             let training = Training { pictures, parameters: 100, ..Training::default() };
             sense(&Situation { device_upper, budget, ..Situation::new(&training) })
         };
-        // A quarter of the pixels, less what is not counted on.
+        // A quarter of the pixels, minus the reserve.
         assert_eq!(side((1024, 2048), 8_100, 2_100), Sense::Try(Value::Count(480)));
         assert_eq!(side((224, 224), 1_000, 5_000), Sense::Nothing);
         assert_eq!(side((0, 0), 8_000, 2_000), Sense::Nothing);

@@ -1,4 +1,4 @@
-//! Sizes are rounded so that freed blocks can be used again.
+//! Sizes are rounded up so that freed blocks can be reused.
 
 use crate::{Declaration, Label};
 

@@ -1,4 +1,4 @@
-//! Attention whose matrix is never materialised (SDPA).
+//! Scaled dot-product attention (SDPA), which never materialises the attention matrix.
 
 use crate::{Declaration, Docs, Label, Search, Sense, Sentence, Situation, Stage, Turn};
 
@@ -10,7 +10,7 @@ pub(super) const LEVER: Declaration = Declaration {
     search: Some(Search::new(Turn::Always, 30, sense)),
     docs: Docs::new(
         "",
-        "sets `attn_implementation` of Hugging Face models; attention written out by hand is recognised by its operations and replaced by `scaled_dot_product_attention`",
+        "sets `attn_implementation` of Hugging Face models; hand-written attention is recognised by its operations and replaced by `scaled_dot_product_attention`",
     ),
     ..Declaration::new("sdpa", Stage::Model, Label::Rounding)
 };

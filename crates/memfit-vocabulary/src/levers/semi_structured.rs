@@ -1,4 +1,4 @@
-//! 2:4 sparsity of a model that is not trained: half of the weights, and where they were.
+//! 2:4 sparsity of a model that is not trained: half of the weights, with their positions.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 
@@ -17,7 +17,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "linear layers' weights in 2:4 sparsity",
     docs: Docs::new(
         "",
-        "of each four neighbouring weights of linear layers the two largest are kept, in the CUTLASS format of PyTorch; for a model in 16 bits that is not trained",
+        "2:4 sparsity: of each four neighbouring weights of linear layers the two largest are kept, in PyTorch's CUTLASS format; for a 16-bit model that is not trained",
     ),
     ..Declaration::new("semi-structured", Stage::Model, Label::ChangesTraining)
 };

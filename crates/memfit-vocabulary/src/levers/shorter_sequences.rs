@@ -1,10 +1,10 @@
-//! Sequences of tokens are cut before they go to the GPU.
+//! Token sequences are truncated before they are copied to the GPU.
 
 use crate::{Declaration, Docs, Harm, Label, Search, Sense, Sentence, Situation, Stage, Turn, Value};
 
-/// Lengths are multiples of this, which kernels of matrices and attention prefer.
+/// Lengths are multiples of this, which matrix and attention kernels prefer.
 const MULTIPLE: u64 = 64;
-/// The share of the room that is counted on: memory is not quite in proportion to the tokens.
+/// Share of the free memory that is used, since memory is not quite proportional to the number of tokens.
 const COUNTED_ON: f64 = 0.9;
 
 pub(super) const LEVER: Declaration = Declaration {
@@ -14,7 +14,7 @@ pub(super) const LEVER: Declaration = Declaration {
     search: Some(Search::new(Turn::IfMemoryShort, 260, sense)),
     docs: Docs::new(
         "tokens",
-        "ids, labels and masks are cut on the host to at most that many tokens, through `step.over(loader)`",
+        "ids, labels and masks are truncated on the host to at most that many tokens, through `step.over(loader)`",
     ),
     ..Declaration::new("shorter-sequences", Stage::Data, Label::ChangesTraining)
 };
@@ -43,7 +43,7 @@ mod tests {
             let training = Training { sequence, parameters: 100, ..Training::default() };
             sense(&Situation { device_upper, budget, ..Situation::new(&training) })
         };
-        // A quarter of the tokens, less what is not counted on.
+        // A quarter of the tokens, minus the reserve.
         assert_eq!(kept(2048, 8_100, 2_100), Sense::Try(Value::Count(448)));
         assert_eq!(kept(512, 1_000, 5_000), Sense::Nothing);
         assert_eq!(kept(0, 8_000, 2_000), Sense::Nothing);

@@ -1,4 +1,4 @@
-//! The levers as a whole: what holds for each of them.
+//! Tests of all levers.
 
 use super::*;
 use crate::{Held, Search, Sense, Situation, Training, Turn, Value};

@@ -1,4 +1,4 @@
-//! Products of fp32 matrices in TF32.
+//! Matrix products of fp32 in TF32.
 
 use crate::{
     Declaration, Docs, Framework, Keyword, Label, Script, Search, Sense, Sentence, Situation, Stage, Turn,
@@ -17,7 +17,7 @@ pub(super) const LEVER: Declaration = Declaration {
     ..Declaration::new("tf32", Stage::Step, Label::Precision)
 };
 
-/// Beside autocast it acts on what stays in fp32.
+/// With autocast, it affects the operations that stay in fp32.
 fn sense(situation: &Situation<'_>) -> Sense {
     Sense::when(situation.has_tf32 && !situation.training.half)
 }

@@ -1,4 +1,4 @@
-//! LoRA adapters of peft on frozen weights in int8 of torchao.
+//! LoRA adapters by peft on frozen weights in torchao's int8.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 
@@ -8,7 +8,7 @@ pub(super) const LEVER: Declaration = Declaration {
         (Lever::Lora, "a layer has one kind of adapter"),
         (Lever::Dora, "a layer has one kind of adapter"),
         (Lever::PeftQlora, "a layer has one kind of adapter"),
-        (Lever::TrainOnly, "`torchao-qlora` chooses what is trained beside its adapters"),
+        (Lever::TrainOnly, "`torchao-qlora` selects the trained parameters itself"),
         (Lever::LowRankGradients, "adapters have a low rank already"),
         (Lever::QuantizedBase, "a weight has one data type"),
         (Lever::QuantizedWeights, "a weight has one data type"),
@@ -17,7 +17,7 @@ pub(super) const LEVER: Declaration = Declaration {
         (Lever::Qat, "a layer is replaced once"),
         (Lever::Float8Training, "a layer is replaced once"),
         (Lever::PruneMasks, "peft's adapters take the layers' place"),
-        (Lever::Shard, "adapters beside a shard are not sharded with it"),
+        (Lever::Shard, "adapters are not sharded with the parameters"),
     ],
     brief: "peft's LoRA adapters on weights in int8 of torchao",
     docs: Docs::new(

@@ -1,4 +1,4 @@
-//! Weights of a model that is not trained, quantized by torchao.
+//! Weights of a model that is not trained are quantized by torchao.
 
 use crate::{Declaration, Docs, Harm, Label, Lever, Stage};
 

@@ -1,4 +1,4 @@
-//! Loader workers stay off the GPU.
+//! Loader workers do not use the GPU.
 
 use crate::{Declaration, Label};
 

@@ -1,4 +1,4 @@
-//! Gradients are dropped before the next forward.
+//! Gradients are cleared before the next forward pass.
 
 use crate::{Declaration, Label};
 

@@ -1,4 +1,4 @@
-"""Messages from this process to the runner: one JSON object per line, appended to a file of its own."""
+"""Messages from this process to the runner: one JSON object per line, appended to the process's file."""
 
 import os
 

@@ -5,7 +5,7 @@ import functools
 from .independence import Independence
 from .inputs import is_compiled, leaves
 
-# With fewer samples, the batch dimension cannot be told from other small dimensions.
+# With fewer samples, the batch dimension cannot be distinguished from other small dimensions.
 MIN_SAMPLES = 3
 COMPILED = "the model is compiled, so its operations cannot be followed"
 

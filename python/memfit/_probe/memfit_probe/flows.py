@@ -65,7 +65,7 @@ def may_reach(sites, traceback):
 
 
 def _sources(paths):
-    """Return the lines of these files and of all modules of the user's; `None` if any cannot be had."""
+    """Return the lines of these files and of all modules of the user's; `None` if any cannot be read."""
     loaded = (namespace.get("__file__") for _, namespace in imports.loaded())
     found = {path: linecache.getlines(path) for path in paths}
     for path in loaded:
@@ -131,7 +131,7 @@ class Statement:
         """The variable, or attribute, whose contents an item or a method call changes."""
         while isinstance(node, (ast.Subscript, ast.Call)):
             node = node.value if isinstance(node, ast.Subscript) else node.func
-            # A module's function gives an object of its own.
+            # A module's function returns a new object.
             if isinstance(node, ast.Attribute) and self._is_imported(node.value):
                 return set()
         if self._is_imported(node):
@@ -229,7 +229,7 @@ class Program:
 
 
 class Flow:
-    """What values can have reached: names, results and bodies of functions, statements."""
+    """Parts of a program that values may have reached: names, results and bodies of functions, statements."""
 
     def __init__(self, program, sources):
         self.program = program

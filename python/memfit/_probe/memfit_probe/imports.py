@@ -21,7 +21,7 @@ def after(name, function):
 
 
 def loaded():
-    """Yield each loaded module with its namespace. `getattr` would import what a lazy module stands for."""
+    """Yield each loaded module with its namespace. `getattr` would trigger the import of a lazy module."""
     for module in list(sys.modules.values()):
         try:
             yield module, object.__getattribute__(module, "__dict__")
@@ -62,7 +62,7 @@ def _listen():
 
 
 def _call(function, module):
-    """Call a function that expects a library's module. A script may have a module of its own by that name."""
+    """Call a function that expects a library's module. A script may have another module of the same name."""
     try:
         function(module)
     except Exception as error:
@@ -75,7 +75,7 @@ def _call(function, module):
 
 
 class _Finder:
-    """Delegates to the other finders, and wraps the loader of a module that is waited for."""
+    """Delegates to the other finders, and wraps the loader of a module that has callbacks."""
 
     def find_spec(self, name, path=None, target=None):
         if name not in _waiting:

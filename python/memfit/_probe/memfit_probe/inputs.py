@@ -28,7 +28,7 @@ class Inputs:
         self.loaders = weakref.WeakSet()
         self.sizes = ByIdentity()
         self.item_ns = ByIdentity()
-        # Number of items that were read, if batches consist of the largest.
+        # Number of items that were measured to find the largest, as text; empty if batches were not replaced.
         self.sampled = ""
 
     def survey(self):
@@ -79,7 +79,7 @@ class Inputs:
         return sizes
 
     def samples(self, iterator):
-        """How many samples the data set of a loader's iterator has; None where it cannot count them."""
+        """Return the number of samples in the data set of a loader's iterator; None if it has no length."""
         try:
             return len(iterator._dataset)
         except Exception:

@@ -8,11 +8,11 @@ import contextlib
 import functools
 import sys
 
-# The facts that were told so: "name", "capability", "memory", "bf16".
+# The properties that the script has queried: "name", "capability", "memory", "bf16".
 ASKED = set()
-# Functions that tell how large a GPU is.
+# Functions that return the GPU's memory size.
 SIZES = ("mem_get_info", "get_device_properties")
-# Whether the script, or a library beside PyTorch, has called one of them.
+# True if the script, or a library other than PyTorch, has called one of them.
 asks_size = False
 
 
@@ -35,7 +35,7 @@ class Properties:
 
 
 def watch(torch):
-    """Notices from now on when the script asks how large the card is, which may decide what it does."""
+    """Record from now on whether the script queries the GPU's memory size, which may affect its behaviour."""
 
     def noticing(original):
         @functools.wraps(original)

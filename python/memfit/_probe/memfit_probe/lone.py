@@ -1,4 +1,4 @@
-"""Lets one process stand for one rank of many, without waiting for the other ranks, which do not exist.
+"""Lets one process represent one rank of many, without waiting for the other ranks, which do not exist.
 
 Groups of the `nccl` backend are PyTorch's own, on the virtual device's NCCL: their streams and memory are as
 with all ranks. Only the store in which ranks meet is replaced. Gloo would connect to every rank, so its

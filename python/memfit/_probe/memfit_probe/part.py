@@ -10,8 +10,8 @@ MIN_ELEMENTS = 1 << 17
 
 
 def begin(session, model):
-    """Begin to measure peaks, as if the model had been loaded in its present form: what loading it and
-    applying the levers took no longer counts.
+    """Begin to measure peaks, as if the model had been loaded in its present form: memory that was only
+    needed to load it and to apply the levers does not count.
     """
     cuda = session.torch.cuda
     gc.collect()

@@ -30,8 +30,8 @@ def seed(torch):
 
 def arm(torch):
     """Activate it in this process and its children."""
-    # `with torch.device(…)` applies to a set of functions that is built at its first use: the original ones
-    # have to be in it, since they are what it is asked about.
+    # `with torch.device(…)` applies to a set of functions that is built at its first use: it has to
+    # contain the original ones, since those are looked up in it.
     importlib.import_module("torch.utils._device")._device_constructors()
     for name in FILLS:
         setattr(torch.Tensor, name, _shortened(torch, getattr(torch.Tensor, name)))

@@ -93,7 +93,7 @@ class Reads:
         return read
 
     def _locate(self, count):
-        """Record the place of a read that so many assumptions answered."""
+        """Record the location of a read, and the number of assumptions that answered it."""
         if count and threading.current_thread() is threading.main_thread():
             self.located += count
             site = flows.site(frames_here())

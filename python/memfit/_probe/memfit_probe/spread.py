@@ -28,7 +28,7 @@ class Spread:
         return Parallel.from_table(self._degrees)
 
     def arm(self):
-        """Let this process stand for its rank, before the model is spread."""
+        """Let this process represent its rank, before the model is spread."""
         if self.armed:
             return
         self.armed = True

@@ -80,7 +80,7 @@ class Watch:
         self._segment = function("segment", u8, u64, pointer)
         self._text = function("text", u32, ctypes.c_char_p, size)
         self._stats = function("stats", u32, pointer, result=ctypes.c_int)
-        # Only a virtual device has a clock of its own.
+        # Only a virtual device has a simulated clock.
         self._clock = getattr(library, "memfit_vgpu_clock", None)
         if self._clock is not None:
             self._clock.argtypes, self._clock.restype = (pointer, size), size
@@ -120,7 +120,7 @@ class Watch:
 
     def clock(self):
         """Return the time when all queued work will be done, the amounts of each kind of work, and the times
-        on the cards that are timed beside this one, in nanoseconds; None without a clock.
+        on the GPUs with auxiliary clocks, in nanoseconds; None without a clock.
         """
         numbers = array("Q", bytes(8 * CLOCK_NUMBERS))
         count = self._clock(numbers.buffer_info()[0], len(numbers)) if self._clock is not None else 0

@@ -14,13 +14,13 @@ use crate::args::CiArgs;
 use crate::settings::Settings;
 use crate::{CliError, Printer, request};
 
-/// Why there is no measurement.
+/// Reason why there is no measurement.
 pub(super) enum Unmeasured {
     /// The user interrupted.
     Interrupted,
     /// This tree has no such script.
     NoScript(CliError),
-    /// The run could not be made.
+    /// The run failed to start.
     Error(CliError),
     /// The run gave no answer.
     Problem(Problem),
@@ -36,7 +36,7 @@ impl<E: Into<CliError>> From<E> for Unmeasured {
     }
 }
 
-/// Everything that is the same for all runs.
+/// Everything that all runs have in common.
 pub(super) struct Measurer<'run> {
     pub(super) args: &'run CiArgs,
     pub(super) settings: &'run Settings,
@@ -47,7 +47,7 @@ pub(super) struct Measurer<'run> {
 }
 
 impl Measurer<'_> {
-    /// Measures a script of the tree whose settings would lie in `folder`.
+    /// Measures a script of the tree in which the settings file would be in `folder`.
     pub(super) fn measure(
         &self,
         script: &Script,
@@ -55,7 +55,7 @@ impl Measurer<'_> {
         roots: &Roots,
     ) -> Result<Measurement, Unmeasured> {
         let found = self.measure_there(script, folder, roots);
-        // Whatever else an interruption looks like.
+        // An interrupt may look like any other failure.
         if self.interrupt.happened() { Err(Unmeasured::Interrupted) } else { found }
     }
 
@@ -99,13 +99,13 @@ impl Measurer<'_> {
         let report = memfit_run::report(&request, &outcome);
         let recording = match crate::input::read(&file) {
             Ok((Source::Recording(recording), _)) => *recording,
-            // A script that failed before it used the GPU leaves nothing.
+            // A script that failed before it used the GPU leaves no recording.
             _ => Recording::default(),
         };
         Ok(Ran { report, recording, last_output: outcome.facts.last_output })
     }
 
-    /// The largest batch with which the command fits.
+    /// The largest batch size with which the command fits.
     fn largest(&self, request: &Request) -> Result<Option<u64>, Unmeasured> {
         let own = Arguments::new(&request.command);
         let start = own.batch().ok_or(memfit_cards::ArgumentsError::NoBatch)?;
@@ -135,7 +135,7 @@ struct Ran {
     last_output: String,
 }
 
-/// Why a run gave no answer, with the last line of the script's output if it failed by itself.
+/// Reason why a run gave no answer, with the last line of the script's output if it failed by itself.
 fn no_answer(report: &RunReport, last_output: &str) -> Problem {
     let mut problem = report.problem.clone().unwrap_or_else(|| Problem {
         kind: "out-of-memory".to_owned(),
@@ -151,7 +151,7 @@ fn no_answer(report: &RunReport, last_output: &str) -> Problem {
     problem
 }
 
-/// The current directory, until dropped.
+/// Changes the current directory until it is dropped.
 struct Inside {
     back: PathBuf,
 }

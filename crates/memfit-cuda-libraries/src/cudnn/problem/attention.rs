@@ -1,5 +1,5 @@
-//! Recognition of fused attention in a graph: one operation of its own, or matrix products around a softmax
-//! whose scores never reach memory.
+//! Recognition of fused attention in a graph: a single operation, or matrix products around a softmax whose
+//! scores never reach memory.
 
 use super::{Attributes, attribute, kind};
 use crate::numbers::cudnn_element;

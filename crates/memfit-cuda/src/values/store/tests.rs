@@ -181,7 +181,8 @@ fn extremes_hold_for_parts_and_copies_until_any_of_it_is_written_over() {
     store.summarise(100, extremes, &());
     let range = (-100, 20);
     assert_eq!(store.extremes(100, 32, 8), Some((range, true)));
-    // For a part they are bounds; nothing is known past the end, of other types, or of the bytes themselves.
+    // For a part, they are bounds. Extremes are unknown past the end, for other types, and for the bytes
+    // themselves.
     assert_eq!(store.extremes(108, 8, 8), Some((range, false)));
     assert_eq!(store.extremes(108, 32, 8), None);
     assert_eq!(store.extremes(100, 32, 1), None);

@@ -26,7 +26,7 @@ const GRAPH_ON_HOPPER: f64 = 0.82;
 /// Unsourced: they were written for Volta, and do not overlap copies with arithmetic.
 const EFFICIENT: f64 = 0.45;
 /// The same on Hopper.
-/// Unsourced: as FlashAttention 2 falls behind there.
+/// Unsourced: reduced about as much as FlashAttention 2 is there.
 const EFFICIENT_ON_HOPPER: f64 = 0.30;
 /// The same where they are bound by ordinary cores or slow tensor cores.
 /// Unsourced: such a card's products are slower by more than its attention.
@@ -211,7 +211,7 @@ fn flash(grid: Grid, arguments: Arguments, backward: bool) -> Option<Shape> {
 }
 
 /// Reads the memory-efficient kernels' parameters: after the addresses come the widths of keys and values and
-/// the numbers of queries and keys, and a little later the kind of mask. The grid tells in which words:
+/// the numbers of queries and keys, and a little later the kind of mask. The grid shows in which words:
 /// forward, its first extent counts tiles of queries; backward, it counts parts of the keys, and the number
 /// of heads follows the lengths.
 fn efficient(grid: Grid, arguments: Arguments, backward: bool) -> Option<Shape> {

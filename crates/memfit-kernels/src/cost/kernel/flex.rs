@@ -1,9 +1,9 @@
 //! Flex attention: kernels that Inductor compiles from a PyTorch template, and that skip blocks which a mask
 //! forbids.
 //!
-//! Shapes are constants in such a kernel, so no argument holds them. The text that Triton keeps describes its
-//! parameters and its tile width; the number of remaining blocks in each row of blocks is read from device
-//! memory, if it is known.
+//! Shapes are constants in such a kernel, so they are not among its arguments. The text that Triton keeps
+//! describes its parameters and its tile width; the number of remaining blocks in each row of blocks is read
+//! from device memory, if it is known.
 
 use memfit_channel::WorkKind;
 
@@ -90,7 +90,7 @@ impl Flex {
         let queries = match self.queries.map(reach) {
             Some(Some((_, bytes))) if self.backward => bytes / NUMBER_BYTES,
             Some(_) => programs * self.tile,
-            // Decoding one token at a time reads keys and values, and computes next to nothing.
+            // Decoding one token at a time reads keys and values, and computes hardly anything.
             None => 0.0,
         };
         let left = self.remaining_share(memory, &reach);
@@ -134,7 +134,7 @@ impl Flex {
         Some((blocks / all).clamp(0.0, 1.0))
     }
 
-    /// Number of keys, as far as the launch tells.
+    /// Number of keys, if the launch determines it.
     fn keys(&self, grid: Grid, reach: &impl Fn(usize) -> Option<(u64, f64)>) -> f64 {
         /// Bytes of an element in half precision.
         /// Definition: 16 bits.

@@ -1,4 +1,4 @@
-//! Matrix products that Inductor compiled a kernel of its own for.
+//! Matrix products for which Inductor compiled a kernel.
 //!
 //! Extents are constants in such a kernel, so no argument holds them: they follow from the sizes of the
 //! operands and from the grid. The text that Triton keeps states the arithmetic.

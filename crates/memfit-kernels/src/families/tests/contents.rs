@@ -59,7 +59,7 @@ fn launch(memory: &Bytes, mangled: &str, arguments: &[Vec<u8>], grid_y: u32) {
     Descriptor::new(mangled, None).apply(Launch { grid, arguments, memory });
 }
 
-/// Does the same with arguments exactly as large as they are given.
+/// Does the same with arguments of exactly the given sizes.
 fn launch_exactly(memory: &Bytes, mangled: &str, arguments: &[Vec<u8>]) {
     launch_blocks(1, memory, mangled, arguments);
 }

@@ -28,7 +28,7 @@ pub(super) fn decode<R: BufRead + Seek>(
     let animated = reader.info().animation_control().map_or(0, |control| control.num_frames);
     let count = animated.saturating_add(apart.into());
     if image.page >= count {
-        return Err(wrong(format!("it has {count} pictures, and number {} was asked for", image.page)));
+        return Err(wrong(format!("it has {count} pictures, but number {} was requested", image.page)));
     }
     let interlaced = reader.info().interlaced;
     let part = buffer.room(3 * whole);

@@ -116,7 +116,7 @@ proptest! {
             let place = place.index(bytes.len());
             bytes[place] = value;
         }
-        // An image with a huge header is not decoded before it was charged.
+        // Headers of huge images are skipped: the loader checks the budget before it decodes them.
         if let Some((file, data)) = File::read(&bytes) && file.width * file.height < 1 << 20 {
             for by in [4, 8] {
                 let region = Rect::whole(file.width.div_ceil(by) as u32, file.height.div_ceil(by) as u32);

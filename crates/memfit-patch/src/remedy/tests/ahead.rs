@@ -1,4 +1,4 @@
-//! Tests of what the source tells of the training around a recorded call.
+//! Tests of what the source shows about the training around a recorded call.
 
 use super::*;
 

@@ -17,8 +17,8 @@ fn the_optimizer_that_steps_takes_the_option() {
             "does not show",
         ),
     ] {
-        let told = refused(changed(&text.replace(from, to), Lever::FusedOptimizer, &["opt.step"]));
-        assert!(told.contains(why), "{to}: {told}");
+        let refusal = refused(changed(&text.replace(from, to), Lever::FusedOptimizer, &["opt.step"]));
+        assert!(refusal.contains(why), "{to}: {refusal}");
     }
 }
 
@@ -49,7 +49,7 @@ fn workers_are_not_started_where_one_loader_has_them() {
     let text = "from torch.utils.data import DataLoader\n\ndef main():\n    loader = DataLoader(rows, num_workers=3, batch_size=2, prefetch_factor=2)\n    for x in loader:\n        y = model(x)\n\ndef never():\n    other = DataLoader(rows, num_workers=4)\n";
     let change = changed(text, Lever::WorkersOffTheCard, &["y = model"]).unwrap();
     assert_eq!(lines(&change)[1], "+    loader = DataLoader(rows, num_workers=0, batch_size=2)");
-    let told = refused(changed(text, Lever::WorkersOffTheCard, &["y = model", "return"]).and_then(|_| {
+    let refusal = refused(changed(text, Lever::WorkersOffTheCard, &["y = model", "return"]).and_then(|_| {
         changed_in(
             text,
             Lever::WorkersOffTheCard,
@@ -59,7 +59,7 @@ fn workers_are_not_started_where_one_loader_has_them() {
             true,
         )
     }));
-    assert!(told.contains("several loaders"), "{told}");
+    assert!(refusal.contains("several loaders"), "{refusal}");
 }
 
 #[test]
@@ -86,8 +86,8 @@ fn a_process_is_waited_for_only_where_it_ends_by_itself() {
         ("p = subprocess.Popen([\"server\"])", "p.terminate()\n    p.wait()", "ends by itself is not shown"),
         ("p = subprocess.Popen([\"server\"])", "pass", "ends by itself is not shown"),
     ] {
-        let told = refused(changed(&of(starts, after), Lever::EndOtherProcess, &["y = model"]));
-        assert!(told.contains(why), "{starts}: {told}");
+        let refusal = refused(changed(&of(starts, after), Lever::EndOtherProcess, &["y = model"]));
+        assert!(refusal.contains(why), "{starts}: {refusal}");
     }
 }
 
@@ -96,12 +96,12 @@ fn pools_are_lent_and_shared() {
     let text = "import torch\n\nPOOL = torch.cuda.MemPool()\nx = 1\n";
     let change = changed(text, Lever::PoolOnOom, &["x = 1"]).unwrap();
     assert_eq!(lines(&change)[1], "+POOL = torch.cuda.MemPool(use_on_oom=True)");
-    let told = refused(changed(
+    let refusal = refused(changed(
         &text.replace("x = 1", "x = 1\nB = torch.cuda.MemPool()"),
         Lever::PoolOnOom,
         &["x = 1"],
     ));
-    assert!(told.contains("several pools"), "{told}");
+    assert!(refusal.contains("several pools"), "{refusal}");
     let graphs = "import torch\n\ndef main():\n    with torch.cuda.graph(g):\n        y = f(x)\n";
     let change = changed(graphs, Lever::SharePool, &["y = f"]).unwrap();
     let expected = "import torch\n\nGRAPH_POOL = torch.cuda.graph_pool_handle()\n\ndef main():\n    with torch.cuda.graph(g, pool=GRAPH_POOL):\n        y = f(x)\n";

@@ -1,4 +1,4 @@
-//! Tests of the search over several GPUs, against all combinations on small worlds.
+//! Tests of the search over several GPUs against all combinations in small worlds.
 
 use std::collections::HashMap;
 
@@ -8,23 +8,23 @@ use super::*;
 use crate::search::spread::{Machines, search_spread};
 use crate::trial::{Busy, RankTrial};
 
-/// Training on several GPUs of which memory and time follow from a few numbers.
+/// Training on several GPUs whose memory and time follow from a few numbers.
 #[derive(Clone, Debug)]
 struct World {
     /// Bytes of parameters, of gradients, and of optimizer state.
     model: u64,
-    /// Bytes of activations of a sample, in one of the blocks.
+    /// Bytes of activations per sample in one block.
     kept: u64,
     blocks: u64,
     batch: u64,
     budget: u64,
-    /// Milliseconds of a sample, and of a gigabyte within a machine and between machines.
+    /// Milliseconds per sample, and per gigabyte within a machine and between machines.
     sample_ms: f64,
     near_ms: f64,
     far_ms: f64,
     gpus: u32,
     couples_samples: bool,
-    /// Bytes that the last rank has more than the first.
+    /// Bytes that the last rank needs more than the first.
     last: u64,
     tensor: bool,
     runs: HashMap<String, u64>,
@@ -50,7 +50,7 @@ impl World {
     }
 
     /// Peak and step time of a candidate.
-    fn of(&self, candidate: &Candidate) -> (u64, f64) {
+    fn evaluate(&self, candidate: &Candidate) -> (u64, f64) {
         let parallel = candidate.parallel.unwrap_or_default();
         let share = parallel.share(self.batch);
         let samples = candidate.micro_batch.unwrap_or(share).min(share);
@@ -93,7 +93,7 @@ impl World {
 
     fn outcome(&self, candidate: &Candidate, room: Room, extra: u64) -> Outcome {
         let parallel = candidate.parallel.unwrap_or_default();
-        let (peak, time) = self.of(candidate);
+        let (peak, time) = self.evaluate(candidate);
         let peak = peak + extra;
         let share = parallel.share(self.batch);
         let kept = self.kept * candidate.micro_batch.unwrap_or(share).min(share)
@@ -165,8 +165,8 @@ fn why(answer: &Answer) -> &str {
     &answer.rejected.iter().find(|rejected| rejected.lever == "parallel").unwrap().why
 }
 
-/// The fastest of all combinations that fit: every spread, micro-batch, number of recomputed blocks, and
-/// autocast on or off.
+/// The fastest of all combinations that fit: every kind of parallelism, every micro-batch size, every number
+/// of recomputed blocks, with and without autocast.
 fn exhaustive(world: &World, machines: u32, levers: bool) -> Option<f64> {
     let all = world.gpus * machines;
     let mut best: Option<f64> = None;
@@ -193,7 +193,7 @@ fn exhaustive(world: &World, machines: u32, levers: bool) -> Option<f64> {
                         if half {
                             candidate = candidate.with_lever(Lever::AutocastBf16, Value::default());
                         }
-                        let (peak, time) = world.of(&candidate);
+                        let (peak, time) = world.evaluate(&candidate);
                         if peak <= world.budget && best.is_none_or(|best| time < best) {
                             best = Some(time);
                         }
@@ -264,14 +264,14 @@ fn a_last_rank_that_never_fits_refutes_the_plan() {
 
 #[test]
 fn what_does_not_fit_on_the_last_rank_gives_way_to_the_next_plan() {
-    // Replicas just fit, and shards would leave room for what the last rank has more.
+    // Replicas just fit, and shards would leave room for the last rank's additional bytes.
     let mut world = World { model: 3 * GIB, budget: 13 * GIB, last: GIB, ..World::new() };
     let answer = spread(&mut world, 1);
     let (parallel, _) = chosen(&answer);
     assert!(parallel.shard > 1 && why(&answer).contains("not on the last"), "{answer:?}");
     assert!(answer.ranks.iter().all(|(_, peak)| peak.device_upper <= 13 * GIB), "{:?}", answer.ranks);
     assert_eq!(answer.ranks.len(), 2);
-    // No way to spread it fits without levers: those of the last rank are more.
+    // Nothing fits without levers; the last rank needs more levers.
     for last in [GIB / 4, GIB, 2 * GIB] {
         let mut world = World { kept: GIB / 4, budget: 9 * GIB, last, ..World::new() };
         let answer = spread(&mut world, 1);

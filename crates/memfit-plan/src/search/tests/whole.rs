@@ -226,8 +226,8 @@ fn a_script_that_compiles_its_model_itself_may_keep_a_share() {
 
 #[test]
 fn the_whole_model_goes_in_fewer_pieces_where_it_keeps_less() {
-    // Also if random numbers forbid activation budgets, and if it is slightly slower in as many
-    // micro-batches.
+    // The same holds if random numbers forbid activation budgets, or if it is slightly slower with the same
+    // number of micro-batches.
     for (draws, whole) in [(true, 780.0), (false, 805.0)] {
         let mut trial = Fused {
             budget: 4 * GIB,

@@ -1,4 +1,4 @@
-"""One run on the host: small batches, a few steps, and a report."""
+"""A run on the CPU that records or compares gradients: small batches, a few steps, and a report."""
 
 import functools
 
@@ -17,7 +17,7 @@ class HostRun:
     """Saves a script's results, or compares them with those of another run.
 
     `setup` has the folder, the number of samples per batch, and the role of this run: "first", "again" (the
-    same script, to learn what differs between two runs of it), or "changed".
+    same script once more, to detect what varies between runs), or "changed".
     """
 
     def __init__(self, session, setup):
@@ -33,7 +33,7 @@ class HostRun:
         self.parameter = None
 
     def arm(self):
-        """Activate it before the script continues after its import of torch."""
+        """Install the hooks. Called after the script's import of torch, before the script continues."""
         devices.arm(self.torch)
         self.draws.arm()
         self._arm_backward()
@@ -96,7 +96,7 @@ class HostRun:
             self.apart = apart
             self.parameter = outcome.name_of(self.torch, parameters[apart.index])
         if apart.equal:
-            # Both continue with the same gradients: rounding differences would grow from step to step.
+            # Continue with the saved gradients, since rounding differences would grow from step to step.
             for each, gradient in zip(parameters, wanted, strict=True):
                 if each.grad is not None and not each.grad.is_sparse:
                     each.grad.detach().copy_(gradient)
@@ -110,12 +110,12 @@ class HostRun:
         channel.send(
             "host_run",
             steps=self.steps,
-            # A run with more or fewer steps than the saved one trained differently.
-            equal=self.apart.equal and (self.part == "first" or self._made_as_many()),
+            # Another number of steps than in the saved run means that it trained differently.
+            equal=self.apart.equal and (self.part == "first" or self._has_equal_steps()),
             difference=repr(self.apart.share),
             parameter=self.parameter,
             printed=self.printed.unlike() if self.part == "changed" else None,
         )
 
-    def _made_as_many(self):
+    def _has_equal_steps(self):
         return self.kept.read(self.steps) is not None and self.kept.read(self.steps + 1) is None
