@@ -26,7 +26,7 @@ SETUP = {
     "forward_steps": 0,
     "cover_full": False,
     "stacks": False,
-    "other_numbers": False,
+    "others": {"number": None, "conditions": False},
     "seeded": True,
     "synthetic": {"weights": False, "data": None},
 }

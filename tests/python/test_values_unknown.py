@@ -271,3 +271,48 @@ def test_a_verdict_is_unknown_where_an_unknown_integer_is_a_size(
     answer = on_device(use.replace("NUMBER", DIFFERENCE), tmp_path)
     assert answer.report["verdict"] == verdict, answer.output
     assert answer.report["fidelity"]["values"], "the integer is assumed"
+
+
+@pytest.mark.parametrize(
+    ("condition", "branch", "verdict"),
+    [
+        # The other branch needs more memory.
+        ("noise.mean().abs() < 10", "kept = torch.zeros(9 << 20, device=device)", "unknown"),
+        ("not (noise > -100).all()", "kept = torch.zeros(9 << 20, device=device)", "unknown"),
+        ("(noise > 5).any()", "kept = torch.zeros(9 << 20, device=device)", "unknown"),
+        ("(noise > 5).any().item()", "kept = torch.zeros(9 << 20, device=device)", "unknown"),
+        ("noise.std().item() > 100", "kept = torch.zeros(9 << 20, device=device)", "unknown"),
+        ("torch.allclose(noise, noise + 1)", "kept = torch.zeros(9 << 20, device=device)", "unknown"),
+        # It does not, or ends the script.
+        ("noise.mean() > 0", "print('above')", "fits"),
+        ("noise.mean().item() > 100", "raise SystemExit(3)", "fits"),
+        ("torch.isnan(noise).any()", "raise RuntimeError('not a number')", "fits"),
+        ("not noise.mean() > 100", "kept = None", "fits"),
+    ],
+)
+def test_a_branch_on_unknown_values_is_taken_both_ways(
+    condition: str, branch: str, verdict: str, tmp_path: Path
+) -> None:
+    code = f"""
+    kept = torch.zeros(1 << 20, device=device)
+    noise = torch.randn(300, device=device)
+    if {condition}:
+        {branch}
+    torch.zeros(9, device=device)
+    """
+    answer = on_device(code, tmp_path)
+    assert answer.report["verdict"] == verdict, answer.output
+    if verdict == "unknown":
+        assert "script.py:" in answer.report["problem"]["message"], "the line decides"
+
+
+def test_a_loop_that_waits_for_an_unknown_condition_ends_in_both_runs(tmp_path: Path) -> None:
+    code = """
+    x = torch.randn(300, device=device)
+    while x.abs().mean() > 1e-3:
+        x = x / 2
+    while not (x < 1).all():
+        x = x / 2
+    """
+    answer = on_device(code, tmp_path)
+    assert answer.report["verdict"] == "fits", answer.output

@@ -7,6 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClockMode, HostTime, PROTOCOL, RunDir, ValuePolicy};
 
+/// Values that a repeated run reads in place of those that were assumed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OtherValues {
+    /// Value of unknown integers in place of 0; unknown floating-point numbers differ as well.
+    pub number: Option<u16>,
+    /// `true` if conditions on unknown values have the other truth value, the first few times at each line.
+    pub conditions: bool,
+}
+
 /// Limits and options of a run, written once to the run directory as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,9 +39,9 @@ pub struct Setup {
     /// Policy for sizes that are read back but only a GPU can compute.
     #[serde(default)]
     pub values: ValuePolicy,
-    /// Value of unknown integers in place of 0, to detect whether anything depends on them.
+    /// Values other than the assumed ones, in a run that detects whether anything depends on them.
     #[serde(default)]
-    pub other_number: Option<u16>,
+    pub others: OtherValues,
     /// `true` if the probe seeds the random number generators, so that two runs draw the same numbers.
     #[serde(default)]
     pub seeded: bool,
@@ -186,7 +196,7 @@ impl Setup {
             cover_full: false,
             stacks: false,
             values: ValuePolicy::default(),
-            other_number: None,
+            others: OtherValues::default(),
             seeded: false,
             synthetic: Synthetic::default(),
             host: None,

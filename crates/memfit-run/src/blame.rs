@@ -81,7 +81,7 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
     // Numbers that affect the outcome are listed above, with their lines.
     let assumed = facts.tally.values.iter().filter(|(_, stake)| match stake {
         Stake::Number => false,
-        Stake::Value => reached,
+        Stake::Value | Stake::Condition => reached,
         Stake::Size | Stake::Unbounded => true,
     });
     changes.extend(assumed.map(|(value, _)| format!("{} ({})", value.call, times(value.count))));

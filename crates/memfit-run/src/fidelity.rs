@@ -96,8 +96,25 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
             "value",
             &value.call,
             None,
-            "not a size: a peak changes only if the script's control flow depends on it",
+            "not a size, and a correct script does not branch on it",
         ),
+        (Stake::Condition, _) => match outcome.numbers {
+            Numbers::Harmless => effect(
+                "condition",
+                &value.call,
+                Some(0),
+                "a second run in which it has the other truth value does not need more memory",
+            ),
+            Numbers::Untried => {
+                effect("condition", &value.call, None, "a peak may change if the other branch allocates more")
+            }
+            Numbers::Decisive | Numbers::Fatal | Numbers::Unfinished => effect(
+                "condition",
+                &value.call,
+                None,
+                "not shown to be without effect: with other values the script allocates differently, fails or does not end",
+            ),
+        },
         (Stake::Number, _) => match outcome.numbers {
             Numbers::Harmless => {
                 effect("number", &value.call, Some(0), "a second run with another number allocated the same")

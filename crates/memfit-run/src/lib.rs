@@ -198,7 +198,7 @@ impl Runner<'_> {
         self.once(request, values, &Changes::default())
     }
 
-    /// Tests whether anything depends on numbers that were read as zero, by a second run with other numbers.
+    /// Tests whether memory depends on assumed numbers and conditions, by further runs with other values.
     /// A script that draws random sizes allocates differently each time; in that case two seeded runs are
     /// compared.
     fn numbers(
@@ -210,16 +210,10 @@ impl Runner<'_> {
     ) -> Result<Numbers, RunError> {
         self.console.remark("running again with other values where only a GPU can compute them");
         let trial = verdict::repeat_request(request, zeros);
-        let run = |other_number| {
-            let changes = Changes { other_number, seeded: true, ..changes.clone() };
+        Numbers::test(zeros, |others| {
+            let changes = Changes { others, seeded: true, ..changes.clone() };
             self.once(&trial, values, &changes).map(|ran| ran.facts)
-        };
-        let (first, others) = Numbers::test(zeros, |number| run(Some(number)))?;
-        if matches!(first, Numbers::Harmless | Numbers::Unfinished) {
-            return Ok(first);
-        }
-        self.console.remark("running once more with the same random numbers");
-        Ok(Numbers::compare(&run(None)?, &others))
+        })
     }
 
     /// Performs one run with changes. Saves its recording if the request says so.

@@ -99,17 +99,12 @@ impl<'a> Rehearsal<'a> {
             return Ok(());
         }
         let request = verdict::repeat_request(request, &outcome.facts);
-        let run = |other_number| {
-            let changes = Changes { other_number, seeded: true, ..changes.clone() };
+        outcome.numbers = Numbers::test(&outcome.facts, |others| {
+            let changes = Changes { others, seeded: true, ..changes.clone() };
             let ran =
                 if all { self.run_with(&request, &changes) } else { self.run_first(&request, &changes) };
             ran.map(|outcome| outcome.facts)
-        };
-        let (first, others) = Numbers::test(&outcome.facts, |number| run(Some(number)))?;
-        outcome.numbers = first;
-        if !matches!(outcome.numbers, Numbers::Harmless | Numbers::Unfinished) {
-            outcome.numbers = Numbers::compare(&run(None)?, &others);
-        }
+        })?;
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use memfit_channel::env::RUN_DIR;
-use memfit_channel::{CardSetup, HostRun, RunDir, Setup, ValuePolicy};
+use memfit_channel::{CardSetup, HostRun, OtherValues, RunDir, Setup, ValuePolicy};
 use memfit_devices::{Bytes, Overhead};
 use tempfile::TempDir;
 
@@ -48,8 +48,8 @@ pub struct Changes {
     pub files: BTreeMap<String, String>,
     /// `true` if the stack of each allocation is recorded, even without a requested recording.
     pub stacks: bool,
-    /// Value of unknown integers, in place of 0.
-    pub other_number: Option<u16>,
+    /// Values other than the assumed ones.
+    pub others: OtherValues,
     /// `true` if random number generators are seeded, so that another such run draws the same numbers.
     pub seeded: bool,
     /// Settings of a run whose tensors stay on the host.
@@ -77,7 +77,7 @@ impl Stage {
         let overhead = overhead(request, torch);
         let mut setup = setup(request, overhead.as_ref(), values);
         setup.stacks |= changes.stacks;
-        setup.other_number = changes.other_number;
+        setup.others = changes.others;
         setup.seeded = changes.seeded;
         setup.host.clone_from(&changes.host);
         setup.write(&run_dir)?;

@@ -26,6 +26,7 @@
 
 use std::time::Duration;
 
+use memfit_channel::OtherValues;
 use memfit_report::remarks::Stake;
 use memfit_report::text::size;
 use memfit_report::wire::{Problem, Verdict};
@@ -78,7 +79,7 @@ struct Evidence {
 /// range for a list, or make a loop too long; then 7 is tried.
 const OTHER_NUMBERS: [u16; 2] = [1032, 7];
 
-/// Effect of numbers that were read as zero.
+/// Effect of numbers that were read as zero, and of conditions on computed values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Numbers {
     /// There were no such numbers, or no second run.
@@ -95,23 +96,65 @@ pub(crate) enum Numbers {
 }
 
 impl Numbers {
-    /// Determines the effect of numbers on the run with these facts; also returns the facts of the last run
-    /// with another number.
+    /// Determines the effect of assumed numbers and conditions on the run with these facts, by runs with other
+    /// values: first with all of them, and if that allocates differently, with numbers and conditions apart.
     pub(crate) fn test(
-        zeros: &Facts,
-        mut run: impl FnMut(u16) -> Result<Facts, RunError>,
-    ) -> Result<(Self, Facts), RunError> {
-        let [large, small] = OTHER_NUMBERS;
-        let others = run(large)?;
-        let found = Self::compare(zeros, &others);
-        // A run that failed without running out of memory does not show the number's effect.
-        let failed = others.ended != zeros.ended && others.oom.is_none();
-        let inconclusive = failed || matches!(found, Self::Fatal | Self::Unfinished);
-        if others.ended == Ended::Interrupted || !inconclusive {
-            return Ok((found, others));
+        assumed: &Facts,
+        mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
+    ) -> Result<Self, RunError> {
+        if !assumed.has_read(&[Stake::Number]) {
+            return Self::test_conditions(assumed, run);
         }
-        let others = run(small)?;
-        Ok((Self::compare(zeros, &others), others))
+        let [large, small] =
+            OTHER_NUMBERS.map(|number| OtherValues { number: Some(number), conditions: false });
+        let others = run(OtherValues { conditions: true, ..large })?;
+        let found = Self::compare(assumed, &others);
+        if found == Self::Harmless || others.ended == Ended::Interrupted {
+            return Ok(found);
+        }
+        let mut others = run(large)?;
+        let mut found = Self::compare(assumed, &others);
+        // A run that failed without running out of memory does not show the number's effect.
+        let failed = others.ended != assumed.ended && others.oom.is_none();
+        if others.ended != Ended::Interrupted && (failed || matches!(found, Self::Fatal | Self::Unfinished)) {
+            others = run(small)?;
+            found = Self::compare(assumed, &others);
+        }
+        if !matches!(found, Self::Harmless | Self::Unfinished) {
+            // A script that draws random sizes allocates differently each time.
+            found = Self::compare(&run(OtherValues::default())?, &others);
+        }
+        if found == Self::Harmless { Self::test_conditions(assumed, run) } else { Ok(found) }
+    }
+
+    /// Determines the effect of conditions, by a run in which they have the other truth value.
+    fn test_conditions(
+        assumed: &Facts,
+        mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
+    ) -> Result<Self, RunError> {
+        let flipped = run(OtherValues { number: None, conditions: true })?;
+        let found = Self::compare_conditions(assumed, &flipped);
+        if found != Self::Decisive || flipped.ended == Ended::Interrupted {
+            return Ok(found);
+        }
+        Ok(Self::compare_conditions(&run(OtherValues::default())?, &flipped))
+    }
+
+    /// Compares a run with one in which conditions had the other truth value. Such a run may end early or do
+    /// less; what matters is whether it needs more memory.
+    fn compare_conditions(assumed: &Facts, flipped: &Facts) -> Self {
+        if assumed.was_stopped() || flipped.was_stopped() {
+            return Self::Unfinished;
+        }
+        let ran_out = flipped.oom.as_ref().is_some_and(|oom| oom.uncaught);
+        let needs_more = flipped.ranks.iter().zip(&assumed.ranks).any(|(flipped, assumed)| {
+            flipped.peak.reserved > assumed.peak.reserved || flipped.peak.allocated > assumed.peak.allocated
+        });
+        if ran_out || needs_more || flipped.ranks.len() != assumed.ranks.len() {
+            Self::Decisive
+        } else {
+            Self::Harmless
+        }
     }
 
     /// Compares the facts of two runs.
@@ -212,7 +255,7 @@ pub(crate) fn repeat_request(request: &Request, first: &Facts) -> Request {
 
 /// Returns `true` if the verdict would be `fits`, apart from numbers that were read as zero.
 pub(crate) fn hangs_on_numbers(request: &Request, facts: &Facts) -> bool {
-    facts.has_read(&[Stake::Number])
+    facts.has_read(&[Stake::Number, Stake::Condition])
         && !request.card.is_local()
         && judge_run(request, facts, None, Numbers::Untried).0 == Verdict::Fits
         && !matches!(request.sizes, Sizes::At(_))

@@ -5,6 +5,7 @@
 
 use std::{cell::Cell, slice};
 
+use memfit_channel::OtherValues;
 use memfit_kernels::memory::{Found, MAX_PIECE_BYTES, Memory, Origin};
 use memfit_vocabulary::Assumption;
 
@@ -22,7 +23,12 @@ thread_local! {
     static UNKNOWN_FLOATS: Cell<u64> = const { Cell::new(0) };
     /// Assumptions that answered reads so far.
     static ASSUMPTIONS: Cell<u64> = const { Cell::new(0) };
+    /// Inverted conditions so far.
+    static FLIPS: Cell<i64> = const { Cell::new(0) };
 }
+
+/// Maximum number of conditions that are inverted in a thread.
+const MAX_FLIPS: i64 = 1000;
 
 /// Numbers that a repeated run reads in place of 0: for a position, which is one of at least two, ...
 const OTHER_POSITION: u16 = 1;
@@ -105,8 +111,12 @@ pub(super) fn complete(bytes: &mut [u8], found: Found) -> Vec<Assumption> {
     if assumptions.iter().any(|assumption| is_position(*assumption) || is_integer(*assumption)) {
         UNKNOWN_INTEGERS.set(UNKNOWN_INTEGERS.get() + 1);
     }
-    if let Some(number) = machine::get().ok().and_then(|machine| machine.setup.other_number) {
+    let others = machine::get().map_or_else(|_| OtherValues::default(), |machine| machine.setup.others);
+    if let Some(number) = others.number {
         replace_unknown(bytes, &assumptions, reads.float, number);
+    }
+    if others.conditions {
+        flip_condition(bytes, &assumptions);
     }
     assumptions
 }
@@ -129,6 +139,19 @@ fn replace_unknown(bytes: &mut [u8], assumptions: &[Assumption], float: Option<F
         (None, Some(integer)) => replace_zeros(bytes, &encode_integer(integer, bytes.len())),
         (_, None) => {}
     }
+}
+
+/// Inverts a condition on unknown values, a limited number of times: a loop may wait for it.
+fn flip_condition(bytes: &mut [u8], assumptions: &[Assumption]) {
+    let [truth] = bytes else { return };
+    if assumptions.iter().copied().any(is_condition) && FLIPS.get() < MAX_FLIPS {
+        *truth = u8::from(*truth == 0);
+        FLIPS.set(FLIPS.get() + 1);
+    }
+}
+
+fn is_condition(assumption: Assumption) -> bool {
+    matches!(assumption, Assumption::UnknownTruth | Assumption::AllTrue | Assumption::AnyFalse)
 }
 
 fn is_position(assumption: Assumption) -> bool {
@@ -223,9 +246,33 @@ extern "C" fn memfit_vgpu_assumptions() -> u64 {
     ASSUMPTIONS.get()
 }
 
+/// Number of this thread's inverted conditions so far; negative if this run inverts none.
+#[unsafe(no_mangle)]
+extern "C" fn memfit_vgpu_flips() -> i64 {
+    let inverts = machine::get().is_ok_and(|machine| machine.setup.others.conditions);
+    if inverts { FLIPS.get() } else { -1 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_condition_is_inverted_only_if_nobody_computed_it() {
+        let flipped = |bytes: &[u8], assumptions: &[Assumption]| {
+            let mut bytes = bytes.to_vec();
+            flip_condition(&mut bytes, assumptions);
+            bytes
+        };
+        assert_eq!(flipped(&[0], &[Assumption::UnknownTruth]), [1]);
+        assert_eq!(flipped(&[0], &[Assumption::AnyFalse]), [1]);
+        assert_eq!(flipped(&[1], &[Assumption::AllTrue]), [0]);
+        assert_eq!(flipped(&[1], &[Assumption::Finite]), [1], "a correct script passes that");
+        assert_eq!(flipped(&[0], &[]), [0], "it is known");
+        assert_eq!(flipped(&[0, 0], &[Assumption::UnknownTruth]), [0, 0], "no condition");
+        FLIPS.set(MAX_FLIPS);
+        assert_eq!(flipped(&[0], &[Assumption::UnknownTruth]), [0], "a loop may wait for it");
+    }
 
     #[test]
     fn an_unknown_number_is_an_integer_unless_it_is_said_to_be_none() {

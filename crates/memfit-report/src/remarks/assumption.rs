@@ -7,11 +7,14 @@ use memfit_vocabulary::Assumption;
 /// The possible effect of an assumption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stake {
-    /// At most control flow: a test that a correct script passes, or a number for a log.
+    /// A test that a correct script passes, or a number for a log.
     Value,
     /// A number that was read as zero. If it becomes a size, the effect is unbounded; a second run with
     /// another number shows whether anything depends on it.
     Number,
+    /// A condition that a branch may depend on; a second run in which it has the other truth value shows whether
+    /// the script then needs more memory.
+    Condition,
     /// A size between zero and a bound that follows from the arguments.
     Size,
     /// A size for which the arguments give no bound.
@@ -36,8 +39,8 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
         Assumption::RunningTotal => ("`cumsum` of computed counts, each taken as 1", Stake::Unbounded),
         Assumption::BinCount => ("number of bins of `bincount`, taken as 1", Stake::Unbounded),
         Assumption::Generation => ("length of generated text, which an end token may shorten", Stake::Size),
-        Assumption::AllTrue => ("`all` of computed values, taken as true", Stake::Value),
-        Assumption::AnyFalse => ("`any` of computed values, taken as false", Stake::Value),
+        Assumption::AllTrue => ("`all` of computed values, taken as true", Stake::Condition),
+        Assumption::AnyFalse => ("`any` of computed values, taken as false", Stake::Condition),
         Assumption::Finite => ("computed values, taken as finite and not negative", Stake::Value),
         Assumption::IntegerSum => ("a sum of computed integers, taken as 0", Stake::Number),
         Assumption::IntegerExtreme => ("`max` or `min` of computed integers, taken as 0", Stake::Number),
@@ -45,7 +48,7 @@ fn row(assumption: Assumption) -> (&'static str, Stake) {
         Assumption::Ranking => ("indices of `topk` or `sort`, taken in ascending order", Stake::Number),
         Assumption::Random => ("random numbers that the GPU generates", Stake::Value),
         Assumption::UnknownTruth => {
-            ("a condition on computed values, taken as false, or as an `assert` needs it", Stake::Value)
+            ("a condition on computed values, taken as false, or as an `assert` needs it", Stake::Condition)
         }
         Assumption::UnknownNumber => {
             ("a value that only a GPU can compute, read by the script and taken as 0", Stake::Value)

@@ -23,6 +23,8 @@ MAX_BYTES = 4096
 CODES = {"float16": 1, "bfloat16": 2, "float32": 3, "float64": 4, "complex64": 3, "complex128": 4}
 # Reads at one place within one step, after each of which it is reported.
 REPEATED = frozenset(10**power for power in range(3, 10))
+# Number of times that a condition at one place is inverted.
+MAX_FLIPS = 3
 # The name of the assumption that a value affects control flow.
 DECIDES = b"deciding-number"
 
@@ -45,7 +47,9 @@ class Reads:
         torch = session.torch
         self.plain = (torch.Tensor, torch.nn.Parameter)
         self.codes = {getattr(torch, name): code for name, code in CODES.items()}
-        self.number = unknown_floats.kind(self.decides)
+        self.number = unknown_floats.kind(self.decides, self.condition)
+        # Number of conditions that may have been inverted at each place.
+        self.flipped = {}
         # Places at which the main thread read values that were assumed, and the number of these assumptions.
         self.sites, self.located = set(), 0
         # Assumed reads of each place since the last complete step, whose number comes first.
@@ -76,7 +80,7 @@ class Reads:
             ):
                 return original(tensor, *args, **kwargs)
             before, floats = known.reading(sign * self.codes.get(tensor.dtype, 0)), known.unknown_floats()
-            assumed = known.assumptions()
+            assumed, flips = known.assumptions(), known.flips()
             try:
                 result = original(tensor, *args, **kwargs)
             finally:
@@ -84,13 +88,26 @@ class Reads:
                 integers = known.reading(0) != before
             if not integers and known.unknown_floats() != floats:
                 return self._unknown(name, result)
-            if name == "__bool__" and known.assumptions() != assumed:
+            if type(result) is bool and known.assumptions() != assumed:
                 caller = sys._getframe(1)
-                holds = asserts.needed(caller.f_code, caller.f_lasti)
-                return result if holds is None else holds
+                holds = asserts.needed(caller.f_code, caller.f_lasti) if name == "__bool__" else None
+                if holds is not None:
+                    return holds
+                if known.flips() != flips and not self._may_flip():
+                    return not result
             return result
 
         return read
+
+    def condition(self, truth):
+        """Return a comparison's result; in a run that inverts conditions, the first few times the other one."""
+        return not truth if self.known.flips() >= 0 and self._may_flip() else truth
+
+    def _may_flip(self):
+        """Return `True` the first few times at a line: a loop may wait for its condition."""
+        site = flows.site(frames_here())
+        self.flipped[site] = self.flipped.get(site, 0) + 1
+        return self.flipped[site] <= MAX_FLIPS
 
     def _locate(self, count):
         """Record the location of a read, and the number of assumptions that answered it."""

@@ -21,8 +21,12 @@ def plain(number):
     return float.__add__(number, 0.0)
 
 
-def kind(decides):
-    """Create the type of such values; `decides` is called when something depends on one."""
+def kind(decides, condition):
+    """Create the type of such values.
+
+    `decides` is called when something depends on one, and `condition` with the result of a comparison, which it
+    may replace.
+    """
 
     class UnknownFloat(float):
         """A value that the virtual GPU returned without computing it."""
@@ -83,6 +87,8 @@ def kind(decides):
             # Correct scripts pass a check for finite values.
             if other is not self and not (isinstance(other, float) and math.isinf(other)):
                 decides()
+                result = original(self, other)
+                return result if result is NotImplemented else condition(result)
             return original(self, other)
 
         return compare
