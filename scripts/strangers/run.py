@@ -64,8 +64,8 @@ def run(script: dict[str, Any], tree: Path, python: Path, memfit: str) -> dict[s
     return json.loads(answer.read_text()) if answer.exists() else {}
 
 
-def told(script: dict[str, Any], report: dict[str, Any]) -> str:
-    """One line on what came of it, beside what was read before."""
+def summary(script: dict[str, Any], report: dict[str, Any]) -> str:
+    """One line with the result, and the expected verdict if it is another."""
     if not report:
         return "no answer"
     problem, peak = report.get("problem") or {}, report["peak"]["device"]
@@ -201,7 +201,7 @@ def main() -> int:
             else None
         )
         if lacks is None and tree is not None and python is not None:
-            said = told(script, run(script, tree, python.absolute(), arguments.memfit))
+            said = summary(script, run(script, tree, python.absolute(), arguments.memfit))
         else:
             missing, said = missing + 1, f"not run: it lacks {lacks}"
         print(f"{script['name']}: {said}", flush=True)

@@ -351,11 +351,11 @@ import sys
 import torch
 from torch import nn
 
-def told(name, text):
+def write_fact(name, text):
     with open(name, "a") as file:
         file.write(f"{text}\\n")
 
-told("kind.txt", torch.cuda.get_device_capability())
+write_fact("kind.txt", torch.cuda.get_device_capability())
 
 class Block(nn.Module):
     def __init__(self, width):
@@ -370,7 +370,7 @@ batch_size = 16
 makes = nn.Sequential(*(Block(128) for _ in range(3)))
 judges = nn.Sequential(Block(128), nn.Linear(128, 1))
 makes.cuda(), judges.cuda()
-told("late.txt", "colorsys" in sys.modules)
+write_fact("late.txt", "colorsys" in sys.modules)
 import colorsys
 of_maker = torch.optim.Adam(makes.parameters())
 of_judge = torch.optim.Adam(judges.parameters())

@@ -51,9 +51,9 @@ class Inputs:
                     known = largest.look(dataset, seconds)
             except Exception:
                 known = {}, False
-            self.sizes.put(dataset, known)
+            self.sizes.store(dataset, known)
             if known[0]:
-                self.item_ns.put(dataset, (time.perf_counter_ns() - begin) // len(known[0]))
+                self.item_ns.store(dataset, (time.perf_counter_ns() - begin) // len(known[0]))
         return known
 
     def worst(self, dataset, sampler):
