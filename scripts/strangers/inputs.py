@@ -1,4 +1,4 @@
-"""Make small inputs for training scripts whose data cannot be had: images by class, text, tables.
+"""Make small inputs for training scripts whose data is unavailable: images by class, text, tables.
 
 inputs.py images FOLDER [--classes 4] [--count 8] [--size 256] [--suffix jpg]
 inputs.py text FILE [--words 20000]

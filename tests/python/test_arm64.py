@@ -1,4 +1,4 @@
-"""`make arm64`: what is missing is said with its remedy, and a second call goes on where the first ended."""
+"""`make arm64`: missing tools are reported with advice, and a second call continues where the first ended."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def test_results_are_kept_for_the_same_wheel_and_beside_those_of_another_call(
     assert "0 of 1 have the same" in page
     assert "3 passed, 1 failed" in page
     assert "`it_fails` of memfit-channel failed" in page
-    assert arm64.Results(path).of("peaks", "wheel") != {}
-    assert arm64.Results(path).of("peaks", "another wheel") == {}
+    assert arm64.Results(path).results_of("peaks", "wheel") != {}
+    assert arm64.Results(path).results_of("peaks", "another wheel") == {}
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="there is no shell")

@@ -92,7 +92,7 @@ def planned(script: str, *options: str) -> tuple[Path, Any]:
 
 
 def again(folder: Path, memory: int, *, micro_batch: int | None = None) -> Any:
-    """The script with its plan, on a card with so much memory."""
+    """The script with its plan, on a GPU with this much memory."""
     plan = folder / "memfit.plan.toml"
     if micro_batch is not None:
         lines = [line for line in plan.read_text().splitlines() if not line.startswith("micro_batch ")]
@@ -122,7 +122,7 @@ def test_a_plan_fits_when_it_is_run_and_one_sample_more_does_not():
     assert times == sorted(times)
 
 
-# The same on a CPU in a second, told by what it learnt.
+# The same on a CPU in a second; the result shows by what was learnt.
 SMALL = (
     ("torch.randn(300, 1024, 64)", "torch.randn(30, 2, 64)"),
     ("(300, 1024))", "(30, 2))"),
@@ -265,7 +265,7 @@ def test_a_patch_names_levers_that_it_leaves_out():
         "no plan that fits can be written completely as a change of the script" in note
         for note in run.report["notes"]
     )
-    # A log is told how far it is.
+    # A log gets progress lines.
     assert re.search(r"^(run \d+: |step \d of 3|torch )", run.stderr, flags=re.MULTILINE), run.stderr
 
 

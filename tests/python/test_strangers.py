@@ -194,7 +194,7 @@ def test_positions_of_unknown_elements_are_in_range_and_differ(
 
 def test_a_missing_configuration_is_an_error_of_memfits_own(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    # Without a network, the hub's library tries for half a minute unless it is told.
+    # Without a network, the hub's library retries for half a minute unless this is disabled.
     code = """
     import os
     os.environ["HF_HUB_OFFLINE"] = "1"
