@@ -195,7 +195,7 @@ fn comparison(out: &mut String, report: &ReplayReport, recorded: &Recorded, canv
     let off = recorded.again.reserved as i64 - recorded.peak.reserved as i64;
     if off != 0 {
         let off = format!(
-            "with nothing different, the calls made again reserve {}, {} than recorded: addresses are new, and so are some ways in which blocks are cut",
+            "a replay without changes reserves {}, {} than recorded: its addresses differ, so some blocks are split differently",
             size(recorded.again.reserved),
             if off > 0 {
                 format!("{} more", size(off as u64))
