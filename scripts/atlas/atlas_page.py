@@ -188,7 +188,7 @@ samples: tokens and pixels count as much as the batch.
   the one that fits and the one that does not.
 - **Each edge** is two verdicts of `memfit cards`, for the batch that fits and the next one. Of {len(sides)} verdicts here,
   {sides.count("run")} are runs on that virtual GPU, and {sides.count("replayed")} follow from runs on other GPUs of its architecture
-  ([how](cards.md#how-many-gpus-are-judged-with-few-runs)).
+  ([how](cards.md#how-a-few-runs-decide-for-all-gpus)).
 - **Peak** is that of the device, with everything outside PyTorch's allocator at its upper bound. **Samples/s** is an
   [estimate](time.md); nothing was measured on a GPU.
 
