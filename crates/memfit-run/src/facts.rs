@@ -424,7 +424,7 @@ fn tally(ledger: &LedgerView, policy: ValuePolicy, inbox: &Inbox) -> Tally {
             TallyKind::ValuePolicy => {
                 let (text, stake) = assumption_text(&entry.name);
                 let call = match stake {
-                    Stake::Size => format!("{text}, {policy} used"),
+                    Stake::Size => format!("{text}: {policy} used"),
                     Stake::Unbounded => format!("{text}; no bound follows"),
                     Stake::Value | Stake::Number => text.to_owned(),
                 };
