@@ -180,7 +180,7 @@ FITS  …
 ## How it is computed
 
 `make atlas` computes it, with [`memfit cards`](cards.md): no GPU is needed. [train.py](../scripts/atlas/train.py) builds each model
-from its configuration with random weights and trains it for three steps with AdamW and made-up data; `bf16` is autocast
+from its configuration with random weights and trains it for three steps with AdamW and synthetic data; `bf16` is autocast
 with weights, gradients and optimizer state in fp32. [models.toml](../scripts/atlas/models.toml) has the configurations and the shapes of
 samples: tokens and pixels count as much as the batch.
 

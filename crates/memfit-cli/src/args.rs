@@ -183,13 +183,13 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE")]
     pub(crate) other_processes: Option<Bytes>,
 
-    /// When GPU work is done: after its estimated time, at once, or only when the script waits for it. The
-    /// last two give bounds of the peaks.
+    /// When GPU work completes: after its estimated time, at once, or only when the script waits for it. The
+    /// last two give bounds on the peaks.
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) clock: Option<Clock>,
 
-    /// How the script's CPU time advances this clock: by a fixed time per call, the same on every machine, or
-    /// also by the CPU time measured here.
+    /// How the script's CPU time advances the virtual GPU's clock: by a fixed time per call, the same on every
+    /// machine, or also by the CPU time measured here.
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) host_time: Option<HostClock>,
 
