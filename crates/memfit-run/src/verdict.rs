@@ -387,7 +387,7 @@ fn no_answer(evidence: &Evidence) -> Option<Problem> {
         Ended::Signalled(signal) => {
             problem("signal", &format!("The script was killed by {}.", signal_name(signal)), None)
         }
-        _ if evidence.exception => problem("exception", "The script failed by itself.", None),
+        _ if evidence.exception => problem("exception", "The script itself failed.", None),
         Ended::Exited(code) if code != 0 => {
             problem("exit", &format!("The script ended with status {code}."), None)
         }
