@@ -151,7 +151,8 @@ entry_points! {
     fn cusolverDnCgesvdj(),
     fn cusolverDnZgesvdj() {
         [a, s, u, v, work, info, parameters].into_iter().for_each(card::forget_contents);
-        run(handle, (extent(m), extent(n)), operations::svd_jacobi(extent(m), extent(n)), Scalar::from_name(NAME))
+        let flops = operations::svd_jacobi(extent(m), extent(n));
+        run(handle, (extent(m), extent(n)), flops, Scalar::from_name(NAME))
     }
 
     /// Queues the work and forgets the contents behind every pointer argument.
