@@ -51,7 +51,7 @@ use crate::printer::Colour;
     arg_required_else_help = true,
     disable_help_subcommand = true,
     args_override_self = true,
-    after_help = "Exit status: 0 all well; 1 the answer is bad news; 2 the question could not be answered."
+    after_help = "Exit status: 0 if it fits or nothing was found; 1 if not; 2 if there is no answer."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
