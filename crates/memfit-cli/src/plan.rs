@@ -293,7 +293,7 @@ impl Tries<'_> {
             candidate: candidate.clone(),
             on_card: room == Room::Budget,
             at_peak: report.at_peak.clone(),
-            depends_on_values: outcome.hangs_on_numbers(&request),
+            depends_on_values: outcome.depends_on_values(&request),
         });
         let completed =
             outcome.facts.oom.is_none() && matches!(outcome.facts.ended, Ended::Complete | Ended::Exited(0));

@@ -211,7 +211,7 @@ pub(crate) fn repeat_request(request: &Request, first: &Facts) -> Request {
 }
 
 /// Returns `true` if the verdict would be `fits`, apart from numbers that were read as zero.
-pub(crate) fn hangs_on_numbers(request: &Request, facts: &Facts) -> bool {
+pub(crate) fn depends_on_values(request: &Request, facts: &Facts) -> bool {
     facts.has_read(&[Stake::Number])
         && !request.card.is_local()
         && judge_run(request, facts, None, Numbers::Untried).0 == Verdict::Fits
