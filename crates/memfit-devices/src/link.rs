@@ -20,7 +20,7 @@ pub struct Link {
     pub per: LinkOwner,
     /// Gigabytes per second in one direction; `None` if the GPU's entry has it.
     pub gbps: Option<f64>,
-    /// Fraction of it that long collectives reach.
+    /// Fraction of that speed that long collectives reach.
     pub achieved: Share,
     /// Latency of a step of the ring algorithm with NCCL's protocols LL, LL128 and Simple, in nanoseconds.
     pub hop_ns: [u32; 3],
