@@ -86,8 +86,8 @@ class Results:
     def read(self) -> dict[str, Any]:
         return json.loads(self.path.read_text()) if self.path.exists() else {}
 
-    def of(self, part: str, subject: str) -> dict[str, Any]:
-        """The results of a part for `subject`, the hash of what was run; those of another are dropped."""
+    def results_of(self, part: str, subject: str) -> dict[str, Any]:
+        """The results of a part for `subject`, a hash of the tested files; others are dropped."""
         self.own.add(part)
         if self.kept.get(part, {}).get("subject") != subject:
             self.kept[part] = {"subject": subject, "found": {}}
@@ -185,7 +185,7 @@ def peaks(folder: Path, results: Results, memfit: Path, wheel: Path | None) -> N
     wheel = wheel or build_wheel(folder, memfit)
     emulated.install(folder / "site", wheel, again="memfit")
     system.seen = {"memfit": ROOT, "site": folder / "site"}
-    found = results.of("peaks", hashlib.sha256(wheel.read_bytes()).hexdigest())
+    found = results.results_of("peaks", hashlib.sha256(wheel.read_bytes()).hexdigest())
     for number, case in enumerate(CASES, 1):
         if str(case) in found:
             tell(f"script {number} of {len(CASES)}: {case}: measured already")
@@ -265,7 +265,7 @@ def rust(folder: Path, results: Results, chosen: list[str]) -> None:
     emulated.give_compiler(system)
     system.seen[str(ROOT).lstrip("/")] = ROOT
     system.written[str(target).lstrip("/")] = target
-    found = results.of("rust", "")
+    found = results.results_of("rust", "")
     wanted = chosen or [crate for crate in crates() if crate not in found]
     tell(f"{len(wanted)} crates to test, {len(crates()) - len(wanted)} not in this call or tested already")
     # The next crates are built while one is tested.

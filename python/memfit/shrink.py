@@ -155,7 +155,7 @@ def prune_masks(model: nn.Module, optimizer: Optimizers = None, *, percent: int 
 
 
 def fewer_blocks(model: nn.Module, optimizer: Optimizers = None, *, percent: int = 50) -> Applied:
-    """Keep evenly spaced blocks of each row of equal ones: `percent` of them."""
+    """Keep `percent` of the blocks in each sequence of equal ones, evenly spaced."""
     return _apply(model, optimizer, {"fewer-blocks": percent})
 
 

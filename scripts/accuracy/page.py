@@ -66,7 +66,7 @@ def overview(found: Sequence[Figure]) -> str:
             chosen = [each for each in found if each.kind == kind and each.matches is match]
             if not chosen:
                 continue
-            s = summary.of(chosen)
+            s = summary.summarise(chosen)
             inside = f"{s.inside} of {s.intervals}" if s.intervals else ""
             cells = [LABELS[kind], title, str(s.figures), str(s.answered)]
             cells += [percent(s.median), percent(s.ninetieth), percent(s.worst)]
@@ -93,7 +93,7 @@ def by_source(found: Sequence[Figure]) -> str:
     medians = []
     for source in dict.fromkeys(each.source for each in found):
         rows = [each for each in found if each.source == source]
-        s, v, first = summary.of(rows), summary.verdicts(rows), rows[0]
+        s, v, first = summary.summarise(rows), summary.verdicts(rows), rows[0]
         if s.median is not None:
             medians.append(s.median)
         middle = percent(s.median) if not v.statements else f"{v.agree} of {v.answered} agree"
@@ -140,7 +140,7 @@ def peers() -> str:
         lines.append(f"| {name} {peer['version']} | {len(rows)} | {middle:.1%} | {worst:.1%} | {under} |")
     ours = [found[name] for name in cases if name in found and found[name].error is not None]
     if ours:
-        s = summary.of(ours)
+        s = summary.summarise(ours)
         under = sum((each.found or 0) < each.published * (1 - ROUNDING) for each in ours)
         lines.append(f"| memfit run | {len(ours)} | {s.median:.1%} | {s.worst:.1%} | {under} |")
     return PEERS + "\n".join(lines)

@@ -46,7 +46,7 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
 
-def of(figures: Sequence[Figure]) -> Summary:
+def summarise(figures: Sequence[Figure]) -> Summary:
     """Summarise figures that are quantities."""
     answered = [each for each in figures if each.found is not None and each.kind != "fits"]
     errors = [abs(each.error) for each in answered if each.error is not None]

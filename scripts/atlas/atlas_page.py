@@ -180,7 +180,7 @@ FITS  …
 ## How it is computed
 
 `make atlas` computes it, with [`memfit cards`](cards.md): no GPU is needed. [train.py](../scripts/atlas/train.py) builds each model
-from its configuration with random weights and trains it for three steps with AdamW and made-up data; `bf16` is autocast
+from its configuration with random weights and trains it for three steps with AdamW and synthetic data; `bf16` is autocast
 with weights, gradients and optimizer state in fp32. [models.toml](../scripts/atlas/models.toml) has the configurations and the shapes of
 samples: tokens and pixels count as much as the batch.
 
@@ -188,7 +188,7 @@ samples: tokens and pixels count as much as the batch.
   the one that fits and the one that does not.
 - **Each edge** is two verdicts of `memfit cards`, for the batch that fits and the next one. Of {len(sides)} verdicts here,
   {sides.count("run")} are runs on that virtual GPU, and {sides.count("replayed")} follow from runs on other GPUs of its architecture
-  ([how](cards.md#how-many-gpus-are-judged-with-few-runs)).
+  ([how](cards.md#how-a-few-runs-decide-for-all-gpus)).
 - **Peak** is that of the device, with everything outside PyTorch's allocator at its upper bound. **Samples/s** is an
   [estimate](time.md); nothing was measured on a GPU.
 

@@ -86,7 +86,7 @@ def seconds(value: float) -> str:
 
 
 def times(results: dict[str, dict[str, Any]], listed: int) -> list[str]:
-    """The table of what each costs, for so many of the packages that are listed."""
+    """The table of the time of each tool, for the packages that were checked out of `listed`."""
     total = {
         tool: {of: sum(one[tool][of] for one in results.values()) for of in ("cpu", "wall")} for tool in TOOLS
     }
@@ -108,7 +108,7 @@ def times(results: dict[str, dict[str, Any]], listed: int) -> list[str]:
 
 
 def compared(results: dict[str, dict[str, Any]], said: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """The table of what the peers find, and the rules of theirs that nothing is said about."""
+    """The table of the findings of other tools, and their rules that have no entry in peers.toml."""
     ours: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for one in results.values():
         for file, line, rule in one["memfit"]["findings"]:

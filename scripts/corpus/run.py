@@ -87,8 +87,8 @@ class Part:
     def are_repositories(self) -> bool:
         return bool(REPOSITORY.search(self.packages.read_text()))
 
-    def said(self, name: str) -> str:
-        """The list as the page calls it."""
+    def description(self, name: str) -> str:
+        """The list as the page names it."""
         return f"{self.count()} {'repositories' if self.are_repositories else 'packages'} {name}"
 
     def read_labels(self) -> dict[str, dict[str, Any]]:
@@ -266,7 +266,7 @@ def page(results: Results, corpus: dict[str, Part], rules: dict[str, str]) -> st
         "",
         f"The rules were written with {corpus[AT_HAND].count()} packages at hand ({results[AT_HAND][1]} files), and mended "
         "where these showed them wrong. Then others were read for the first time, one list after the other: "
-        + ", ".join(f"{corpus[name].said(name)} ({results[name][1]} files)" for name in unseen)
+        + ", ".join(f"{corpus[name].description(name)} ({results[name][1]} files)" for name in unseen)
         + ". What was wrong there was mended too, so that only a first reading says how the rules do on code that they "
         "have not seen.",
         "",
@@ -275,13 +275,13 @@ def page(results: Results, corpus: dict[str, Part], rules: dict[str, str]) -> st
     ]
     for name in unseen:
         row = [percent(*first_reading(labels[name], rules, severity)) for severity in ("error", "warning")]
-        lines.append(f"| {corpus[name].said(name)}, first reading | {row[0]} | {row[1]} |")
+        lines.append(f"| {corpus[name].description(name)}, first reading | {row[0]} | {row[1]} |")
         row = [percent(*share(results[name][0], labels[name], severity)) for severity in ("error", "warning")]
         lines.append(f"| the same, now | {row[0]} | {row[1]} |")
     row = [
         percent(*share(results[AT_HAND][0], labels[AT_HAND], severity)) for severity in ("error", "warning")
     ]
-    lines.append(f"| {corpus[AT_HAND].said(AT_HAND)} | {row[0]} | {row[1]} |")
+    lines.append(f"| {corpus[AT_HAND].description(AT_HAND)} | {row[0]} | {row[1]} |")
     order = [*unseen, AT_HAND]
     lines += ["", f"| rule | severity | {' | '.join(order)} |", "|---|---|" + "---|" * len(order)]
     counts = {

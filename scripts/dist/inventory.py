@@ -25,7 +25,7 @@ VENDORED = {"turbojpeg-sys": ["libjpeg-turbo"]}
 
 
 class InventoryError(Exception):
-    """A component whose licence cannot be told."""
+    """A component with an unknown licence."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Memory that runs out on one of several ranks, at a random moment: what comes of it, as
+"""Memory that runs out on one of several ranks, at a random moment. Writes the results to
 measurements/ranks.md.
 
     python scripts/faults/ranks.py [--runs 100] [--world 4]

@@ -101,13 +101,13 @@ class Store:
     def __init__(self) -> None:
         self.known: dict[str, dict[str, Any]] = json.loads(STORE.read_text()) if STORE.exists() else {}
 
-    def of(self, name: str) -> dict[str, Any]:
+    def results_of(self, name: str) -> dict[str, Any]:
         return self.known.setdefault(name, {})
 
-    def put(self, name: str, key: str, result: Any) -> None:
-        """Writes a result beside those that others may have written meanwhile."""
+    def save(self, name: str, key: str, result: Any) -> None:
+        """Writes a result, and keeps those that other processes have written meanwhile."""
         self.known = Store().known
-        self.of(name)[key] = result
+        self.results_of(name)[key] = result
         STORE.write_text(
             json.dumps({name: self.known[name] for name in CASES if self.known.get(name)}, indent=1) + "\n"
         )
@@ -171,7 +171,7 @@ def run(name: str, levers: str, *, micro_batch: int | None = None, prefix: tuple
     fit.
     """
     gpu, _, words = CASES[name]
-    known = Store().of(name)["plan"]
+    known = Store().results_of(name)["plan"]
     text = known["file"] or "[made_for]\n"
     head = f"micro_batch = {micro_batch}\n" if micro_batch else ""
     made_for = text[text.index("[made_for]") :].split("\n[expected]")[0]
@@ -194,22 +194,22 @@ def toml(levers: list[dict[str, Any]]) -> str:
 
 
 def again(name: str) -> Any:
-    chosen = Store().of(name)["plan"]["chosen"]
+    chosen = Store().results_of(name)["plan"]["chosen"]
     levers = [lever for lever in chosen["levers"] if lever["name"] != "micro-batch"]
-    batch = Store().of(name)["plan"]["baseline"]["micro_batch"]
+    batch = Store().results_of(name)["plan"]["baseline"]["micro_batch"]
     size = chosen["micro_batch"]
     return run(name, toml(levers), micro_batch=size if size != batch else None)
 
 
 def more(name: str) -> Any:
-    known = Store().of(name)["plan"]
+    known = Store().results_of(name)["plan"]
     levers = [lever for lever in known["chosen"]["levers"] if lever["name"] != "micro-batch"]
     return run(name, toml(levers), micro_batch=known["limit"]["refuted"])
 
 
 def habit(name: str, full: bool, helped: bool) -> Any:
     """Halved until it fits, with everything computed again or nothing."""
-    known = Store().of(name)["plan"]
+    known = Store().results_of(name)["plan"]
     levers = [each for each in known["chosen"]["levers"] if helped and each["name"] not in OF_SIZE]
     if full:
         levers.append({"name": "checkpointing", "value": "blocks", "label": "exact"})
@@ -224,7 +224,7 @@ def habit(name: str, full: bool, helped: bool) -> Any:
 
 def budgeted(name: str, helped: bool) -> Any:
     """Compiled, with a share of what would be kept; the batch halved where that does not fit."""
-    known = Store().of(name)["plan"]
+    known = Store().results_of(name)["plan"]
     others = [each for each in known["chosen"]["levers"] if each["name"] not in (*OF_SIZE, *OF_COMPILED)]
     levers = others if helped else []
     levers.append({"name": "compile", "value": True, "label": "rounding"})
@@ -312,7 +312,7 @@ def row(name: str, known: dict[str, Any]) -> list[str]:
             beyond if refuted else "no batch divided" if not found["limit"] else "the whole batch fits",
             f"{chosen['step_ms_estimate']:.0f} ms",
             *(
-                told(known.get(key))
+                best_fit(known.get(key))
                 for habit in ("halved", "full", "budget")
                 for key in (habit, f"{habit}, helped")
             ),
@@ -341,7 +341,7 @@ def yes(result: dict[str, Any] | None) -> str:
     return "" if result is None else "yes" if result["fits"] else f"**no**: {result['verdict']}"
 
 
-def told(tried: list[dict[str, Any]] | None) -> str:
+def best_fit(tried: list[dict[str, Any]] | None) -> str:
     if tried is None:
         return ""
     fitting = [each for each in tried if each["fits"] and each["ms"] is not None]
@@ -356,7 +356,9 @@ def told(tried: list[dict[str, Any]] | None) -> str:
 def write_table(store: Store) -> None:
     rows = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
     rows += [
-        "| " + " | ".join(row(name, store.of(name))) + " |" for name in CASES if "plan" in store.of(name)
+        "| " + " | ".join(row(name, store.results_of(name))) + " |"
+        for name in CASES
+        if "plan" in store.results_of(name)
     ]
     TABLE.write_text(TEXT + "\n".join(rows) + "\n")
 
@@ -372,15 +374,15 @@ def main() -> None:
     while left is None or left > 0:
         # The case with the least progress comes first, so that each has some results.
         waiting = [
-            (len(store.of(name)), name, key, job)
+            (len(store.results_of(name)), name, key, job)
             for name in options.cases or CASES
-            for key, job in itertools.islice(jobs(name, store.of(name)), 1)
+            for key, job in itertools.islice(jobs(name, store.results_of(name)), 1)
         ]
         if not waiting:
             break
         _, name, key, job = min(waiting, key=lambda each: each[0])
         begin = time.monotonic()
-        store.put(name, key, job(name))
+        store.save(name, key, job(name))
         write_table(store)
         print(f"{name}: {key}, {time.monotonic() - begin:.0f} s", flush=True)
         left = None if left is None else left - 1

@@ -251,7 +251,7 @@ def curve_of(name: str) -> Curve:
     return next(curve for curve in CURVES if curve.name == name)
 
 
-def said(value: float | None) -> str:
+def slope_text(value: float | None) -> str:
     return "hardly grows" if value is None else f"{value:.2f}"
 
 
@@ -275,7 +275,7 @@ def page(results: dict[str, Any]) -> str:
         )
         lines.append(
             f"| {name} | {last.size:,} {curve_of(name).unit} | {last.processor:,.1f} s | {last.peak / MIB:,.0f} MiB "
-            f"| {said(time_slope)} | {said(memory_slope)} | {curve_of(name).limit} |"
+            f"| {slope_text(time_slope)} | {slope_text(memory_slope)} | {curve_of(name).limit} |"
         )
     for name, points in listed.items():
         unit = curve_of(name).unit

@@ -1,4 +1,4 @@
-"""Make small inputs for training scripts whose data cannot be had: images by class, text, tables.
+"""Make small inputs for training scripts whose data is unavailable: images by class, text, tables.
 
 inputs.py images FOLDER [--classes 4] [--count 8] [--size 256] [--suffix jpg]
 inputs.py text FILE [--words 20000]
@@ -145,23 +145,23 @@ def compressed(arguments: argparse.Namespace) -> None:
 
 
 def rows(arguments: argparse.Namespace) -> None:
-    """Write rows as those who fine-tune language models have them."""
+    """Write rows in the formats for fine-tuning language models."""
     chance = random.Random(0)
 
-    def said(role: str, count: int) -> list[dict[str, str]]:
+    def messages(role: str, count: int) -> list[dict[str, str]]:
         return [{"role": role, "content": " ".join(chance.choices(WORDS, k=count))}]
 
     make = {
-        "text": lambda: {"text": said("user", 300)[0]["content"]},
-        "chat": lambda: {"messages": said("user", 30) + said("assistant", 120)},
+        "text": lambda: {"text": messages("user", 300)[0]["content"]},
+        "chat": lambda: {"messages": messages("user", 30) + messages("assistant", 120)},
         "preferences": lambda: {
-            "prompt": said("user", 30),
-            "chosen": said("assistant", 100),
-            "rejected": said("assistant", 80),
+            "prompt": messages("user", 30),
+            "chosen": messages("assistant", 100),
+            "rejected": messages("assistant", 80),
         },
         "unpaired": lambda: {
-            "prompt": said("user", 30),
-            "completion": said("assistant", 60),
+            "prompt": messages("user", 30),
+            "completion": messages("assistant", 60),
             "label": chance.random() < 0.5,
         },
     }[arguments.kind]

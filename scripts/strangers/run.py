@@ -4,10 +4,10 @@
     python scripts/strangers/run.py --table
 
 MIRROR has `owner+name/repo` (a git directory) or `owner+name` (a working tree) for each repository of
-scripts.toml; what it lacks is told. The interpreter needs PyTorch and what the scripts import; `--older`
-names one with NumPy 1 for those that ask for it, `--environments` a folder of virtual environments for those
-that ask for packages of their own. `--table` writes measurements/strangers.md from what was
-read.
+scripts.toml; missing repositories are named. The interpreter needs PyTorch and what the scripts import;
+`--older` names one with NumPy 1 for those that ask for it, `--environments` a folder of virtual
+environments for those that ask for packages of their own. `--table` writes measurements/strangers.md from
+what was read.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def run(script: dict[str, Any], tree: Path, python: Path, memfit: str) -> dict[s
     return json.loads(answer.read_text()) if answer.exists() else {}
 
 
-def told(script: dict[str, Any], report: dict[str, Any]) -> str:
-    """One line on what came of it, beside what was read before."""
+def summary(script: dict[str, Any], report: dict[str, Any]) -> str:
+    """One line with the result, and the expected verdict if it is another."""
     if not report:
         return "no answer"
     problem, peak = report.get("problem") or {}, report["peak"]["device"]
@@ -147,7 +147,7 @@ def table(known: dict[str, Any]) -> str:
             now + kind,
         ]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    lines += ["", "## Not counted", "", "What they import, or their repository, could not be had:", ""]
+    lines += ["", "## Not counted", "", "Their imports, or their repositories, were unavailable:", ""]
     lines += [f"- {each['repository']}: {each['why']}" for each in known["left_out"]]
     return "\n".join(lines) + "\n"
 
@@ -201,7 +201,7 @@ def main() -> int:
             else None
         )
         if lacks is None and tree is not None and python is not None:
-            said = told(script, run(script, tree, python.absolute(), arguments.memfit))
+            said = summary(script, run(script, tree, python.absolute(), arguments.memfit))
         else:
             missing, said = missing + 1, f"not run: it lacks {lacks}"
         print(f"{script['name']}: {said}", flush=True)

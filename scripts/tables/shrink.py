@@ -50,8 +50,8 @@ def techniques(model: str) -> list[str]:
     return [each for each in TRANSFORMERS if each != "shorter-sequences" or not model.startswith("ViT")]
 
 
-# Bytes of weights, gradients and optimizer state for so many parameters, and trained ones among them: AdamW
-# keeps two numbers for each trained parameter. Codes in 8 bits have a scale for each 256.
+# Bytes of weights, gradients and optimizer state for these numbers of parameters and of trained parameters.
+# AdamW keeps two numbers for each trained parameter. Codes in 8 bits have a scale for each 256.
 def full(parameters: int, trained: int, _: Layers) -> float:
     return 4 * parameters + 12 * trained
 

@@ -324,8 +324,8 @@ def keep(known: dict[str, Any], place: str) -> None:
 
 def table(known: dict[str, Any]) -> str:
     head = (
-        "| model, with AdamW | allocations that failed | steps whole in the end | samples lost | memory left behind "
-        "| operations that failed on the CPU | bit-equal in the end |\n|---|---|---|---|---|---|---|\n"
+        "| model, with AdamW | allocations that failed | steps completed | samples lost | memory left behind "
+        "| operations that failed on the CPU | bit-identical results |\n|---|---|---|---|---|---|---|\n"
     )
     lines, sums, missing = [], [0] * 6, []
     for name in models():

@@ -191,7 +191,7 @@ def main() -> None:
             answer["apart"], *(float((other - gathered[0]).abs().max()) for other in gathered)
         )
 
-    # A user's own error is raised on its rank, and the others are told.
+    # A user's own error is raised on its rank, and the other ranks are notified.
     def broken(module: nn.Module, batch: Any) -> Any:
         if rank == 1:
             module(batch[0])

@@ -78,7 +78,7 @@ def test_statistics_by_hand() -> None:
         figure(200, 100, low=90, high=120),
         figure(100, None),
     ]
-    s = summary.of(found)
+    s = summary.summarise(found)
     assert (s.figures, s.answered) == (6, 5)
     assert s.median == pytest.approx(0.02)
     assert s.ninetieth == pytest.approx(0.5)

@@ -1,4 +1,4 @@
-"""`make arm64`: what is missing is said with its remedy, and a second call goes on where the first ended."""
+"""`make arm64`: missing tools are reported with advice, and a second call continues where the first ended."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ def test_results_are_kept_for_the_same_wheel_and_beside_those_of_another_call(
     path = tmp_path / "results.json"
     tests = {"commit": "abc", "seconds": 1, "passed": 3, "failed": {"it_fails": "why"}, "ignored": 1}
     one, other = arm64.Results(path), arm64.Results(path)
-    one.of("rust", "")["memfit-channel"] = tests
+    one.results_of("rust", "")["memfit-channel"] = tests
     peak = {"allocated": 1, "reserved": 2, "device": 3}
     here = {"verdict": "fits", "message": None, "peak": peak, "pinned": 0, "torch": "2.15.0", "seconds": 9}
     there = here | {"peak": peak | {"device": 4}}
     case = arm64.CASES[0]
-    other.of("peaks", "wheel")[str(case)] = {"here": here, "there": there}
+    other.results_of("peaks", "wheel")[str(case)] = {"here": here, "there": there}
     one.save()
     other.save()
     kept = json.loads(path.read_text())
@@ -120,8 +120,8 @@ def test_results_are_kept_for_the_same_wheel_and_beside_those_of_another_call(
     assert "0 of 1 have the same" in page
     assert "3 passed, 1 failed" in page
     assert "`it_fails` of memfit-channel failed" in page
-    assert arm64.Results(path).of("peaks", "wheel") != {}
-    assert arm64.Results(path).of("peaks", "another wheel") == {}
+    assert arm64.Results(path).results_of("peaks", "wheel") != {}
+    assert arm64.Results(path).results_of("peaks", "another wheel") == {}
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="there is no shell")

@@ -176,7 +176,7 @@ def test_a_report_that_is_too_long_is_cut(service: Service, tmp_path: Path) -> N
     assert "longer" in body
 
 
-# A memfit that answers as it is told, and writes down its arguments.
+# A fake memfit that returns the given answer, and records its arguments.
 FAKE = """#!/bin/sh
 printf '%s\\n' "$@" > "$TOLD"
 printf '%s\\n' '<!-- memfit ci -->' 'the report'

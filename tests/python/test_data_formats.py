@@ -68,8 +68,8 @@ def test_jpeg_2000_is_decoded_at_the_resolution_that_is_wanted() -> None:
         float((decode(data, 96, "center", margin=margin).float() - full).abs().mean())
         for margin in (2.0, 4.0)
     )
-    # A level's pixels stand half a pixel off those that are averaged: told as such, they are twice as close
-    # as not.
+    # A level's pixels are offset by half a pixel from averaged ones. With this offset in the mapping, they
+    # are twice as close as without it.
     assert 0 < four_times < twice < 3
 
 

@@ -195,7 +195,7 @@ def test_modes_are_those_of_pillow() -> None:
 
 
 def test_boxes_and_points_move_with_the_picture() -> None:
-    # One bright pixel's worth of a block, which has to be found where its box is said to be.
+    # A bright block, which has to be at the position that its moved box states.
     array = numpy.zeros((300, 400, 3), numpy.uint8)
     array[120:160, 200:260] = 255
     data = encoded(Image.fromarray(array), "PNG")

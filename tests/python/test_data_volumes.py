@@ -168,7 +168,7 @@ def test_compressed_slices_are_those_that_were_compressed(tmp_path: Path) -> Non
     syntax, path = "1.2.840.10008.1.2.4.90", tmp_path / "one.dcm"
     dicom(path, values, syntax, parts=[b"", *streams])
     assert torch.equal(Volume(path).read().int(), torch.from_numpy(values.astype(numpy.int32)))
-    # Two parts a frame, told apart by the table in front; and without a table, one frame of two parts.
+    # Two parts per frame, distinguished by the table in front; and without a table, one frame of two parts.
     offsets = [sum(len(stream) + 16 for stream in streams[:frame]) for frame in range(3)]
     halves = [part for stream in streams for part in (stream[:100], stream[100:])]
     dicom(path, values, syntax, parts=[struct.pack("<3I", *offsets), *halves])

@@ -98,7 +98,7 @@ def test_without_a_folder_for_temporary_files_the_remedy_is_named() -> None:
     check = doctor(TMPDIR="/proc")["temporary files"]
     assert check["health"] == "broken"
     assert "TMPDIR=" in check["hint"]
-    # The reason is told, too.
+    # The message contains the reason.
     assert ":" in check["found"]
 
 

@@ -295,7 +295,7 @@ def test_a_batch_that_may_not_be_divided_is_refused_before_a_weight_changes(tmp_
         )
     assert not torch.equal(weights, before)
     assert trainer.memfit.changed
-    assert any("dividing the batch changes the training" in str(each.message) for each in seen)
+    assert any("splitting the batch changes training results" in str(each.message) for each in seen)
 
 
 class Tagger(nn.Module):

@@ -161,7 +161,7 @@ def test_packed_moments_are_saved_in_full_and_schedulers_go_on() -> None:
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
         applied = _levers.apply(target, [(name, True)])
         with warnings.catch_warnings():
-            # A scheduler that was not told of the step would say so.
+            # A scheduler that did not notice the step would warn.
             warnings.simplefilter("error")
             train(target, 1)
             scheduler.step()

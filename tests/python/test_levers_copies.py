@@ -27,7 +27,7 @@ LEVERS: dict[str, list[tuple[str, Any]]] = {
 PARTS = ("lora", "quantized-base")
 
 
-def said(model: nn.Module) -> torch.Tensor:
+def outputs(model: nn.Module) -> torch.Tensor:
     model.eval()
     with torch.no_grad():
         return model(TOKENS)
@@ -50,13 +50,13 @@ def test_a_copy_computes_with_its_own_weights(chosen: list[tuple[str, Any]]) -> 
     applied = _levers.apply(target, chosen)
     train(target, 1)
     best = copy.deepcopy(model)
-    expected, wanted = said(model), gradients(model)
-    assert torch.equal(said(best), expected)
+    expected, wanted = outputs(model), gradients(model)
+    assert torch.equal(outputs(best), expected)
 
     model.train()
     train(target, 2)
-    assert not torch.equal(said(model), expected)
-    assert torch.equal(said(best), expected), "later training is not the copy's"
+    assert not torch.equal(outputs(model), expected)
+    assert torch.equal(outputs(best), expected), "later training is not the copy's"
     found = gradients(best)
     assert len(found) == len(wanted)
     assert all(torch.allclose(one, other, atol=1e-6) for one, other in zip(found, wanted, strict=True))
@@ -66,10 +66,10 @@ def test_a_copy_computes_with_its_own_weights(chosen: list[tuple[str, Any]]) -> 
     again = copy.deepcopy(best)
     applied.undo()
     assert traces(model, target.optimizers[0]) == marks
-    assert torch.equal(said(best), expected)
-    assert torch.equal(said(again), expected)
+    assert torch.equal(outputs(best), expected)
+    assert torch.equal(outputs(again), expected)
     train(target, 1)
-    assert torch.equal(said(again), expected)
+    assert torch.equal(outputs(again), expected)
     torch._dynamo.reset()
 
 
@@ -84,8 +84,8 @@ def test_an_average_of_models_is_of_them() -> None:
     applied.undo()
     plain = Language(0.0)
     plain.load_state_dict(averaged.module.state_dict())
-    assert torch.equal(said(averaged), said(plain))
-    assert not torch.equal(said(averaged), said(target.model))
+    assert torch.equal(outputs(averaged), outputs(plain))
+    assert not torch.equal(outputs(averaged), outputs(target.model))
 
 
 @pytest.mark.parametrize(("name", "chosen"), LEVERS.items(), ids=LEVERS)
@@ -104,11 +104,11 @@ def test_a_module_is_pickled_without_its_levers_or_says_why_not(
         saved = io.BytesIO()
     torch.save(target.model, saved)
     loaded = torch.load(io.BytesIO(saved.getvalue()), weights_only=False)
-    assert torch.allclose(said(loaded), said(target.model), atol=1e-5)
+    assert torch.allclose(outputs(loaded), outputs(target.model), atol=1e-5)
     model = target_of(loaded)
     marks = traces(loaded, model.optimizers[0])
     again = _levers.apply(model, chosen)
-    assert torch.allclose(said(loaded), said(target.model), atol=0.1)
+    assert torch.allclose(outputs(loaded), outputs(target.model), atol=0.1)
     again.undo()
     assert traces(loaded, model.optimizers[0]) == marks
     torch._dynamo.reset()
@@ -116,15 +116,15 @@ def test_a_module_is_pickled_without_its_levers_or_says_why_not(
 
 def test_wraps_are_undone_in_any_order_also_when_a_copy_was_made() -> None:
     target = target_of(Language(0.0))
-    expected = said(target.model)
+    expected = outputs(target.model)
     first = _levers.apply(target, [("lora", 2)])
     second = _levers.apply(target, [("checkpointing", ["blocks.0.mlp.0"])])
     copied = copy.deepcopy(target.model)
     first.undo()
-    assert torch.equal(said(target.model), expected)
+    assert torch.equal(outputs(target.model), expected)
     second.undo()
-    assert torch.equal(said(target.model), expected)
-    assert torch.equal(said(copied), expected)
+    assert torch.equal(outputs(target.model), expected)
+    assert torch.equal(outputs(copied), expected)
 
 
 @pytest.mark.parametrize("chosen", [LEVERS[name] for name in PARTS], ids=PARTS)
@@ -140,7 +140,7 @@ def test_checkpoints_keep_their_meaning(chosen: list[tuple[str, Any]]) -> None:
     assert {name: (value.shape, value.dtype) for name, value in saved.items()} == before
     plain = Language(0.0)
     plain.load_state_dict(saved)
-    assert torch.allclose(said(plain), said(model), atol=1e-5), "what is saved was trained"
+    assert torch.allclose(outputs(plain), outputs(model), atol=1e-5), "what is saved was trained"
 
     # State saved by another training is loaded normally, and this one continues from it.
     torch.manual_seed(1)
@@ -150,15 +150,15 @@ def test_checkpoints_keep_their_meaning(chosen: list[tuple[str, Any]]) -> None:
     train(target, 1)
     model.load_state_dict(other.model.state_dict())
     near = 0.1 if len(chosen) > 1 else 1e-6
-    assert torch.allclose(said(model), said(other.model), atol=near)
+    assert torch.allclose(outputs(model), outputs(other.model), atol=near)
     model.load_state_dict({name: value for name, value in saved.items() if "norm" in name}, strict=False)
     model.train()
     losses = train(target, 5)
     assert losses[-1] < losses[0]
-    expected = said(model)
+    expected = outputs(model)
     applied.undo()
     assert traces(model, target.optimizers[0]) == marks
-    assert torch.allclose(said(model), expected, atol=near)
+    assert torch.allclose(outputs(model), expected, atol=near)
 
 
 def test_what_is_loaded_into_codes_is_there_when_they_are_undone() -> None:

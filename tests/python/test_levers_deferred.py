@@ -178,7 +178,7 @@ def test_scores_that_are_something_else_are_computed_as_written() -> None:
 
 
 class Wrapped(nn.Linear):
-    """A layer that may do more than one product of matrices, as far as can be told."""
+    """A subclass, which could compute more than one matrix product."""
 
 
 class Head(nn.Module):

@@ -70,7 +70,7 @@ def test_nothing_to_freeze_is_refused() -> None:
     frozen.head.requires_grad_(True)
     with pytest.raises(CannotApply, match="no norms that are trained"):
         _levers.apply(Target(frozen), [("train-only", "norms")])
-    with pytest.raises(CannotApply, match="no row of blocks"):
+    with pytest.raises(CannotApply, match="no sequence of blocks"):
         _levers.apply(Target(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))), [("fewer-blocks", 50)])
 
 

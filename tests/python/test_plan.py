@@ -92,7 +92,7 @@ def planned(script: str, *options: str) -> tuple[Path, Any]:
 
 
 def again(folder: Path, memory: int, *, micro_batch: int | None = None) -> Any:
-    """The script with its plan, on a card with so much memory."""
+    """The script with its plan, on a GPU with this much memory."""
     plan = folder / "memfit.plan.toml"
     if micro_batch is not None:
         lines = [line for line in plan.read_text().splitlines() if not line.startswith("micro_batch ")]
@@ -122,7 +122,7 @@ def test_a_plan_fits_when_it_is_run_and_one_sample_more_does_not():
     assert times == sorted(times)
 
 
-# The same on a CPU in a second, told by what it learnt.
+# The same on a CPU in a second; the result shows by what was learnt.
 SMALL = (
     ("torch.randn(300, 1024, 64)", "torch.randn(30, 2, 64)"),
     ("(300, 1024))", "(30, 2))"),
@@ -265,7 +265,7 @@ def test_a_patch_names_levers_that_it_leaves_out():
         "no plan that fits can be written completely as a change of the script" in note
         for note in run.report["notes"]
     )
-    # A log is told how far it is.
+    # A log gets progress lines.
     assert re.search(r"^(run \d+: |step \d of 3|torch )", run.stderr, flags=re.MULTILINE), run.stderr
 
 
@@ -351,11 +351,11 @@ import sys
 import torch
 from torch import nn
 
-def told(name, text):
+def write_fact(name, text):
     with open(name, "a") as file:
         file.write(f"{text}\\n")
 
-told("kind.txt", torch.cuda.get_device_capability())
+write_fact("kind.txt", torch.cuda.get_device_capability())
 
 class Block(nn.Module):
     def __init__(self, width):
@@ -370,7 +370,7 @@ batch_size = 16
 makes = nn.Sequential(*(Block(128) for _ in range(3)))
 judges = nn.Sequential(Block(128), nn.Linear(128, 1))
 makes.cuda(), judges.cuda()
-told("late.txt", "colorsys" in sys.modules)
+write_fact("late.txt", "colorsys" in sys.modules)
 import colorsys
 of_maker = torch.optim.Adam(makes.parameters())
 of_judge = torch.optim.Adam(judges.parameters())

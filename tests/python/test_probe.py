@@ -241,17 +241,17 @@ class Thing:
 def test_a_value_ends_with_the_object_that_it_belongs_to(probe):
     values = probe("identity").ByIdentity()
     thing, other = Thing(), Thing()
-    values.put(thing, 3)
+    values.store(thing, 3)
     assert (values.get(thing), values.get(other), values.get(other, 0)) == (3, None, 0)
     # An object made later may lie where an earlier one lay.
     for _ in range(100):
         later = Thing()
         assert values.get(later) is None
-        values.put(later, 1)
+        values.store(later, 1)
         del later
     assert (values.get(thing), len(values._entries)) == (3, 1)
     items = [1, 2]
-    values.put(items, 4)
+    values.store(items, 4)
     assert values.get(items) == 4
 
 

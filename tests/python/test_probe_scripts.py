@@ -328,7 +328,7 @@ def test_a_traceback_is_told_without_the_probe(probe):
 # Invisibility
 
 
-def said(answer: Run, path: Path) -> dict[str, Any]:
+def read_answer(answer: Run, path: Path) -> dict[str, Any]:
     assert path.is_file(), answer.stdout[-2000:] + answer.stderr[-2000:]
     return json.loads(path.read_text())
 
@@ -347,10 +347,10 @@ json.dump({key: stats[key] for key in keys}, open("said.json", "w"))
 
 def test_it_changes_no_peak_and_no_allocation(tmp_path):
     path, answer = script(tmp_path, PEAKS), tmp_path / "said.json"
-    seen = said(watched(path, "--steps", "0"), answer)
+    seen = read_answer(watched(path, "--steps", "0"), answer)
     answer.unlink()
     # An isolated interpreter takes no notice of PYTHONPATH: the device is there, the probe is not.
-    alone = said(watched(path, "--steps", "0", python=("-I",)), answer)
+    alone = read_answer(watched(path, "--steps", "0", python=("-I",)), answer)
     assert seen == alone
     assert seen["allocated_bytes.all.peak"] > 64 * MIB
 
@@ -377,9 +377,9 @@ json.dump([graphs, breaks, len(list(exported.graph.nodes))], open("said.json", "
 
 def test_compiled_models_have_the_graphs_that_they_have_without_it(tmp_path):
     path, answer = script(tmp_path, GRAPHS), tmp_path / "said.json"
-    seen = said(watched(path, "--steps", "0"), answer)
+    seen = read_answer(watched(path, "--steps", "0"), answer)
     answer.unlink()
-    alone = said(watched(path, "--steps", "0", python=("-I",)), answer)
+    alone = read_answer(watched(path, "--steps", "0", python=("-I",)), answer)
     assert seen == alone
     graphs, breaks, _ = seen
     assert (len(graphs), breaks) == (2, {})

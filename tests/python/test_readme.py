@@ -30,7 +30,7 @@ LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
 
 @dataclass
 class Command:
-    """One command of a block, and what it is said to print."""
+    """One command of a block, and the output that the page shows."""
 
     page: str
     text: str

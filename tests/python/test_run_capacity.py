@@ -1,4 +1,4 @@
-"""For random capacities: what fits, fits, and what cannot fit is said to be out of memory."""
+"""For random capacities: reports agree with whether the training fits in the capacity."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_a_failure_after_an_assumed_value_is_not_the_scripts_own(tmp_path):
 def test_a_failure_before_anything_was_changed_is_the_scripts_own(tmp_path):
     answer = failing(tmp_path, "raise KeyError('image')", "--format", "json")
     assert answer.report["problem"]["kind"] == "exception"
-    assert answer.report["problem"]["message"] == "The script failed by itself: KeyError: 'image'"
+    assert answer.report["problem"]["message"] == "The script itself failed: KeyError: 'image'"
 
 
 def test_the_error_of_a_process_comes_before_its_launchers(tmp_path):

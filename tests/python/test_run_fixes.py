@@ -49,10 +49,10 @@ def test_explain_names_the_same_cause_and_remedies_for_the_recording(too_big: tu
     explained: dict[str, Any] = json.loads(done.stdout)
     assert explained["cause"] == report["cause"]
 
-    def told(fix: dict[str, Any]) -> tuple[Any, ...]:
+    def figures(fix: dict[str, Any]) -> tuple[Any, ...]:
         return fix["lever"], fix["saves"], fix["label"], fix["how"], json.dumps(fix["edit"])
 
-    assert {told(fix) for fix in explained["fixes"]} >= {told(fix) for fix in report["fixes"]}
+    assert {figures(fix) for fix in explained["fixes"]} >= {figures(fix) for fix in report["fixes"]}
     assert explained["fixes"][0]["lever"] == report["fixes"][0]["lever"]
 
 

@@ -12,7 +12,7 @@ UNWATCHED = f"{ROOT}/benches/unwatched.py {sys.executable}"
 TO_THE_END = "--steps 0 --show-output"
 
 
-def said(answer):
+def printed_peaks(answer):
     """Peaks of allocated and of reserved memory, as PyTorch printed them in the script."""
     line = next(line for line in answer.stderr.splitlines() if "peak by torch" in line)
     allocated, reserved = (int(word) for word in line.split()[-2:])
@@ -22,14 +22,14 @@ def said(answer):
 def test_the_report_has_pytorchs_own_figures():
     answer = run(SAYS, options=TO_THE_END)
     reported = {name: answer.peak[name] for name in ("allocated", "reserved")}
-    assert reported == said(answer)
+    assert reported == printed_peaks(answer)
     assert reported["reserved"] > 100 * MIB
 
 
 def test_the_peaks_are_the_same_unwatched():
     watched = run(SAYS, options=TO_THE_END)
     unwatched = run(f"{UNWATCHED} {SAYS}", options=TO_THE_END)
-    assert said(unwatched) == said(watched)
+    assert printed_peaks(unwatched) == printed_peaks(watched)
 
 
 def test_a_compiled_model_is_compiled_as_often_as_unwatched():

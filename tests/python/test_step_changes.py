@@ -181,7 +181,7 @@ def test_a_kink_in_a_mean_over_the_batch_is_refused_before_the_mean_passes_it(be
         assert step.verification is not None
         assert step.verification.equal, "a kink in a number of the weights alone is the same in each part"
     else:
-        with pytest.raises(memfit.StepDoesNotFit, match="passes the kink"):
+        with pytest.raises(memfit.StepDoesNotFit, match="other side of the kink"):
             step(rows(generator, 12))
 
 

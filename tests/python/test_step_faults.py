@@ -273,8 +273,8 @@ def test_errors_of_the_users_loss_are_raised_unchanged() -> None:
 
 @pytest.mark.parametrize("first", [True, False], ids=["in the first step", "later"])
 def test_an_optimizer_that_runs_out_is_never_half_applied(first: bool) -> None:
-    """Whatever operation of the optimizer fails: a step is done whole, or not at all, or it is said that it
-    is invalid.
+    """If any operation of the optimizer fails, the step is complete, or has no effect, or is reported as
+    invalid.
     """
     data = batches("perceptron", [4], torch.float32)[0]
     outcomes: dict[str, int] = {}

@@ -194,7 +194,7 @@ def test_positions_of_unknown_elements_are_in_range_and_differ(
 
 def test_a_missing_configuration_is_an_error_of_memfits_own(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    # Without a network, the hub's library tries for half a minute unless it is told.
+    # Without a network, the hub's library retries for half a minute unless this is disabled.
     code = """
     import os
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -325,7 +325,7 @@ def test_an_error_in_a_loader_worker_is_reported_with_its_own_traceback(tmp_path
     answer = on_device(
         IN_A_WORKER.replace("import no_such_package", "raise ValueError('too short')"), tmp_path
     )
-    said = "The script failed by itself: ValueError: too short (in DataLoader worker process 0)"
+    said = "The script itself failed: ValueError: too short (in DataLoader worker process 0)"
     assert answer.report["problem"]["message"] == said
 
 

@@ -482,7 +482,7 @@ impl Judge {
     ) -> Result<(), RunError> {
         match &self.settled {
             Some(settled) => outcome.settle_as(settled),
-            None if outcome.hangs_on_numbers(request) => {
+            None if outcome.depends_on_values(request) => {
                 self.runs += 1;
                 self.progress.draw("once more, with other numbers for those that only a GPU computes");
                 let settled = rehearsal.test_numbers(request, &Changes::default(), false, outcome);

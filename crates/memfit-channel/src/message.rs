@@ -139,7 +139,7 @@ pub struct HostCompared {
     /// Parameter with the largest difference.
     #[serde(default)]
     pub parameter: Option<String>,
-    /// First printed line whose numbers differ, and the line printed before the change.
+    /// First printed line whose numbers differ, and the same line before the change.
     #[serde(default)]
     pub printed: Option<(String, String)>,
 }
@@ -153,7 +153,7 @@ pub struct Training {
     pub batch: u64,
     /// First dimension of the model's input.
     pub seen: u64,
-    /// Names in the script that hold that number, if it has no PyTorch loader.
+    /// Variables of the script that hold that number, if it has no PyTorch loader.
     pub names: Vec<String>,
     /// Names of the models that train in addition to the first one.
     #[serde(default)]
@@ -171,7 +171,8 @@ pub struct Training {
     pub loading: Option<Loading>,
     /// `true` if the result for a sample depends on the others in its batch, as with batch normalisation.
     pub couples_samples: bool,
-    /// Reasons why splitting its batch is not known to train the same way; empty if it is.
+    /// Reasons why splitting its batch may change training results; empty if it was verified that it does
+    /// not, `None` if nothing was compared.
     #[serde(default)]
     pub undivided: Option<String>,
     /// `true` if there are convolutions.
@@ -349,7 +350,7 @@ pub struct Loader {
 pub struct LoaderTrial {
     /// Number of workers.
     pub workers: u64,
-    /// Batches that arrived in the measured time: after those that were started at the beginning.
+    /// Batches that arrived in the measured time, which begins after the prefetched ones.
     pub batches: u64,
     /// Samples in those batches.
     pub samples: u64,
@@ -359,20 +360,20 @@ pub struct LoaderTrial {
     pub start_ns: u64,
     /// Longest wait for a batch.
     pub slowest_ns: u64,
-    /// Bytes of the workers' memory that they share with no other process.
+    /// Unique set size of the workers in bytes: memory that no other process shares.
     pub memory: u64,
     /// Error message, if something went wrong.
     pub error: Option<String>,
 }
 
-/// Data supply of the training pass, as far as the run shows it.
+/// Data loading of the training pass, as far as it was observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Feeding {
     /// Number of worker processes.
     pub workers: u64,
     /// Number of batches that the pass received.
     pub batches: u64,
-    /// Nanoseconds per batch of the loader on this host; `None` if the run does not show it.
+    /// Nanoseconds per batch of the loader on this host; `None` if unknown.
     pub period_ns: Option<u64>,
 }
 
@@ -425,15 +426,14 @@ pub struct Done {
     pub epoch_end: bool,
     /// Growth of the allocated bytes from one step's end to the next, in the steady part.
     pub growth_per_step: Option<i64>,
-    /// Bytes of optimizer state and gradients on the device after the only step, which no forward pass has
-    /// run with yet.
+    /// Bytes of optimizer state and gradients on the device after the only step: no forward pass has run
+    /// with them allocated.
     #[serde(default)]
     pub unmet: u64,
-    /// `true` if the script ended while a plan held back its first optimizer step, whose other micro-batches
-    /// never came.
+    /// `true` if the script ended while a plan waited for more micro-batches before the first optimizer step.
     #[serde(default)]
     pub held: bool,
-    /// Data supply of its training, if it has a PyTorch loader.
+    /// Data loading of its training, if it has a PyTorch loader.
     #[serde(default)]
     pub feeding: Option<Feeding>,
     /// `true` if the script queried the GPU's memory size, as far as that is detected.
@@ -478,7 +478,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_end_says_the_other_understands() {
+    fn messages_round_trip() {
         let stats = DeviceStats { peak_reserved: 7, ..DeviceStats::default() };
         let done = Message::Done(Done {
             reason: "steps".to_owned(),

@@ -51,7 +51,7 @@ use crate::printer::Colour;
     arg_required_else_help = true,
     disable_help_subcommand = true,
     args_override_self = true,
-    after_help = "Exit status: 0 all well; 1 the answer is bad news; 2 the question could not be answered."
+    after_help = "Exit status: 0 if it fits or nothing was found; 1 if not; 2 if there is no answer."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -183,13 +183,13 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE")]
     pub(crate) other_processes: Option<Bytes>,
 
-    /// When GPU work is done: after its estimated time, at once, or only when the script waits for it. The
-    /// last two give bounds of the peaks.
+    /// When GPU work completes: after its estimated time, at once, or only when the script waits for it. The
+    /// last two give bounds on the peaks.
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) clock: Option<Clock>,
 
-    /// How the script's CPU time advances this clock: by a fixed time per call, the same on every machine, or
-    /// also by the CPU time measured here.
+    /// How the script's CPU time advances the virtual GPU's clock: by a fixed time per call, the same on every
+    /// machine, or also by the CPU time measured here.
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) host_time: Option<HostClock>,
 

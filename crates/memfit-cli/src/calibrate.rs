@@ -58,7 +58,7 @@ pub(crate) fn perform(
             seen.gaps.push(Gap { what: "communicators".to_owned(), why: error.to_string() });
         }
     } else {
-        let why = "it takes two GPUs".to_owned();
+        let why = "needs two GPUs".to_owned();
         seen.gaps.push(Gap { what: "communicators, links between GPUs".to_owned(), why });
     }
     seen.driver = LocalGpu::driver();

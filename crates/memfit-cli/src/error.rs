@@ -49,7 +49,7 @@ pub enum CliError {
     #[error(transparent)]
     Prices(#[from] memfit_cards::PricesError),
     /// No GPU of the catalogue matches the filters.
-    #[error("no GPU of the catalogue is of that kind and size")]
+    #[error("no GPU in the catalogue matches these options")]
     NoCardLeft,
     /// `--gpu NAME:N` of `memfit cards`.
     #[error("`--gpu {name}:{count}` names one kind of GPU and a number")]
@@ -72,7 +72,7 @@ pub enum CliError {
     #[error(transparent)]
     Catalogue(#[from] CatalogueError),
     /// The memory size of a real GPU cannot be changed.
-    #[error("`--memory` is for virtual GPUs; a real one has what it has")]
+    #[error("`--memory` is for virtual GPUs; that of a real GPU is fixed")]
     MemoryOfLocal,
     /// There is no GPU to measure.
     #[error("there is no NVIDIA GPU with a working driver here to measure")]
@@ -500,7 +500,7 @@ fn unreadable(path: &Path, error: &OpenError) -> Vec<String> {
                 .to_owned(),
         ],
         Some("ipynb") if no_memory => {
-            vec!["in a notebook, `%load_ext memfit` brings `%%memfit run --gpu NAME`".to_owned()]
+            vec!["in a notebook, `%load_ext memfit` provides `%%memfit run --gpu NAME`".to_owned()]
         }
         _ => error.hint().map(str::to_owned).into_iter().collect(),
     }

@@ -32,9 +32,9 @@ use crate::settings::Settings;
 /// Exit of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// All well.
+    /// It fits, or nothing was found.
     Good,
-    /// The answer is bad news.
+    /// It does not fit, or something was found.
     BadNews,
     /// There is no answer.
     NoAnswer,

@@ -37,13 +37,13 @@ enum Who {
     All,
 }
 
-/// Further facts about a trial.
+/// Facts about a trial that its outcome does not contain.
 struct Seen {
     candidate: Candidate,
     on_card: bool,
     at_peak: Option<AtPeak>,
-    /// `true` if it fits only provided that values which were not computed have no effect.
-    hangs_on_numbers: bool,
+    /// `true` if its verdict may depend on values that only a GPU can compute.
+    depends_on_values: bool,
 }
 
 /// Runs candidates.
@@ -63,8 +63,8 @@ pub(crate) struct Tries<'a> {
     /// Outcomes of earlier searches, so that a further search runs only new candidates.
     known: Vec<(Candidate, Room, Outcome)>,
     count: u64,
-    /// `true` once a trial that ran was reported as inconclusive.
-    doubted: bool,
+    /// `true` once a note says that a trial was inconclusive.
+    noted_doubt: bool,
     /// `torch.__version__`.
     pub(crate) torch: Option<String>,
     /// Remarks of the runs.
@@ -87,7 +87,7 @@ impl<'a> Tries<'a> {
             seen: Vec::new(),
             known: Vec::new(),
             count: 0,
-            doubted: false,
+            noted_doubt: false,
             torch: None,
             notes: Vec::new(),
         }
@@ -103,7 +103,7 @@ impl<'a> Tries<'a> {
         self.rehearsal.stands_for()
     }
 
-    /// From now on, trials run all processes.
+    /// Makes later trials run all processes.
     pub(crate) fn run_all(&mut self) {
         self.rehearsal.run_all();
         // The outcomes with one process do not apply to all of them.
@@ -120,7 +120,7 @@ impl<'a> Tries<'a> {
         self.ranks_seen == 1
     }
 
-    /// Nothing more is tried.
+    /// Clears the progress line after the last trial.
     pub(crate) fn done(&mut self) {
         self.progress.clear();
     }
@@ -135,9 +135,9 @@ impl<'a> Tries<'a> {
     }
 
     /// Reason why it is unknown whether a candidate fits although it ran on the GPU: its allocations depend
-    /// on numbers that were not computed. Runs it again only if it read such numbers.
+    /// on values that only a GPU can compute. Runs it again only if it read such values.
     pub(crate) fn unsettled(&mut self, candidate: &Candidate) -> Result<Option<Problem>, CliError> {
-        if !self.last(candidate, true).is_some_and(|seen| seen.hangs_on_numbers) {
+        if !self.last(candidate, true).is_some_and(|seen| seen.depends_on_values) {
             return Ok(None);
         }
         self.progress.draw("running again with other values where only a GPU can compute them");
@@ -148,7 +148,7 @@ impl<'a> Tries<'a> {
         Ok(report.problem.filter(|_| report.verdict != Verdict::Fits))
     }
 
-    /// The report on a run, with further runs if it depends on numbers that were not computed.
+    /// The report on a run, with further runs if it depends on values that only a GPU can compute.
     fn run_settled(&mut self, request: &Request) -> Result<RunReport, CliError> {
         let mut outcome = self.rehearsal.run(request)?;
         self.rehearsal.test_numbers(request, &Changes::default(), false, &mut outcome)?;
@@ -192,7 +192,7 @@ impl<'a> Tries<'a> {
     }
 
     /// The request for a run of a changed script, with the memory that a plan may use.
-    fn of_change(&self) -> Request {
+    fn request_for_change(&self) -> Request {
         Request { card: self.card(Room::Budget), planned: None, ..self.request.clone() }
     }
 
@@ -293,7 +293,7 @@ impl Tries<'_> {
             candidate: candidate.clone(),
             on_card: room == Room::Budget,
             at_peak: report.at_peak.clone(),
-            hangs_on_numbers: outcome.hangs_on_numbers(&request),
+            depends_on_values: outcome.depends_on_values(&request),
         });
         let completed =
             outcome.facts.oom.is_none() && matches!(outcome.facts.ended, Ended::Complete | Ended::Exited(0));
@@ -302,8 +302,8 @@ impl Tries<'_> {
             || completed && report.verdict == Verdict::Unknown && doubt.is_none();
         // If memory ran out, or may have, no other problem is reported.
         let short = doubt.is_some() || outcome.facts.oom.is_some() || report.verdict == Verdict::Oom;
-        if let Some(doubt) = doubt.filter(|_| completed && !self.doubted) {
-            self.doubted = true;
+        if let Some(doubt) = doubt.filter(|_| completed && !self.noted_doubt) {
+            self.noted_doubt = true;
             self.notes
                 .push(format!("{} is not counted as fitting although it ran: {doubt}", candidate.describe()));
         }
@@ -319,8 +319,7 @@ impl Tries<'_> {
         let share = candidate.parallel.zip(self.batch);
         if share.is_some_and(|(parallel, batch)| seen > batch.div_ceil(u64::from(parallel.batches()).max(1)))
         {
-            let why =
-                "the script's batches were not divided over the ranks: they come from no loader of torch's";
+            let why = "the script's batches were not divided over the ranks: they do not come from a PyTorch DataLoader";
             refused.push((Lever::Shard.name().to_owned(), why.to_owned()));
         }
         let peak = report.peak;
@@ -330,7 +329,7 @@ impl Tries<'_> {
         let recovered = fits && outcome.facts.oom.is_some();
         if recovered && as_is && room == Room::Budget {
             self.notes.push(
-                "the script catches an out-of-memory error and recovers: that it fits as is depends on this"
+                "the script fits as is only because it catches an out-of-memory error and recovers"
                     .to_owned(),
             );
         }
@@ -451,7 +450,7 @@ pub(crate) fn training(message: &memfit_channel::message::Training) -> Training 
 fn unplannable(report: &RunReport) -> CliError {
     let problem = report.problem.as_ref();
     CliError::NothingToPlan {
-        why: problem.map_or("it has no answer".to_owned(), |problem| {
+        why: problem.map_or("its run has no verdict".to_owned(), |problem| {
             problem.message.trim_end_matches('.').to_owned()
         }),
         hint: problem

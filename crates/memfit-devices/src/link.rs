@@ -20,11 +20,11 @@ pub struct Link {
     pub per: LinkOwner,
     /// Gigabytes per second in one direction; `None` if the GPU's entry has it.
     pub gbps: Option<f64>,
-    /// Shares of that in long collectives.
+    /// Fraction of that speed that long collectives reach.
     pub achieved: Share,
-    /// Nanoseconds of a ring's step with NCCL's protocols LL, LL128 and Simple.
+    /// Latency of a step of the ring algorithm with NCCL's protocols LL, LL128 and Simple, in nanoseconds.
     pub hop_ns: [u32; 3],
-    /// Nanoseconds of a tree's step with LL and LL128.
+    /// Latency of a step of the tree algorithm with LL and LL128, in nanoseconds.
     pub tree_ns: [u32; 2],
     /// Source of the figures.
     pub source: String,
@@ -75,7 +75,7 @@ pub enum LinkError {
         second: String,
     },
     /// A network without a second machine.
-    #[error("`{name}` connects machines, and there is one")]
+    #[error("`{name}` connects machines, but there is only one")]
     OneMachine {
         /// The network.
         name: String,
@@ -90,7 +90,9 @@ impl LinkError {
                 let names: Vec<&str> = links().iter().map(|link| link.name.as_str()).collect();
                 format!("the links are {}", names.join(", "))
             }
-            Self::NoNvlink { .. } => "`--link pcie` is its link; `memfit gpus NAME` shows it".to_owned(),
+            Self::NoNvlink { .. } => {
+                "use `--link pcie`; `memfit gpus NAME` shows the links of a GPU".to_owned()
+            }
             Self::Twice { .. } => {
                 "name at most one link within a machine and one between machines".to_owned()
             }
@@ -122,9 +124,9 @@ pub fn find_link(name: &str) -> Result<&'static Link, LinkError> {
 pub struct LinkSpeed {
     /// Bytes per second in one direction that collectives reach.
     pub bandwidth: u64,
-    /// Nanoseconds of a ring's step with NCCL's protocols LL, LL128 and Simple.
+    /// Latency of a step of the ring algorithm with NCCL's protocols LL, LL128 and Simple, in nanoseconds.
     pub hop_ns: [u32; 3],
-    /// Nanoseconds of a tree's step with LL and LL128.
+    /// Latency of a step of the tree algorithm with LL and LL128, in nanoseconds.
     pub tree_ns: [u32; 2],
 }
 
@@ -143,12 +145,12 @@ pub struct Cluster {
 impl Link {
     /// One GPU's share of a network.
     pub(crate) fn network_share(&self, per_machine: u32) -> LinkSpeed {
-        let owners = match self.per {
+        let sharers = match self.per {
             LinkOwner::Gpu => 1.0,
             LinkOwner::Machine => f64::from(per_machine.max(1)),
         };
         LinkSpeed {
-            bandwidth: (self.gbps.unwrap_or_default() * 1e9 * self.achieved.factor() / owners) as u64,
+            bandwidth: (self.gbps.unwrap_or_default() * 1e9 * self.achieved.factor() / sharers) as u64,
             hop_ns: self.hop_ns,
             tree_ns: self.tree_ns,
         }

@@ -5,10 +5,10 @@
 //! run in the opposite order and need all of the block's activations. Memory peaks either at the end of the
 //! forward pass, together with the loss, or while one block runs, on top of the outputs of earlier blocks.
 //!
-//! The problem is a multiple-choice knapsack with a budget at each prefix. A partial choice is dropped if
-//! another one is better in bytes and time, or if the bound of the relaxed problem (with divisible blocks)
-//! shows that it cannot beat the best known choice. Identical blocks need no special case, since partial
-//! choices that differ only in which of them are selected have equal bytes and time.
+//! The problem is a multiple-choice knapsack with a budget at each prefix. Dynamic programming solves it: a
+//! partial choice is dropped if another one dominates it in bytes and time, or if the LP relaxation (with
+//! divisible blocks) shows that it cannot beat the best known choice. Identical blocks need no special case,
+//! since partial choices that differ only in which of them are selected have equal bytes and time.
 
 /// Block in one forward and backward pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Block {
             .chain(offload)
     }
 
-    /// Savings of the block, cheapest per byte first: the lower hull of its options.
+    /// Savings of the block, cheapest per byte first: the lower convex hull of its options.
     fn steps(&self) -> Vec<Saving> {
         let mut options: Vec<(u64, u64)> = self.options().map(|(_, bytes, cost)| (bytes, cost)).collect();
         options.sort_by_key(|(bytes, cost)| (std::cmp::Reverse(*bytes), *cost));
@@ -101,7 +101,7 @@ struct Partial {
     bytes: u64,
     ns: u64,
     fate: Fate,
-    /// Index of the choice for one block less.
+    /// Index of the choice that it extends, in the layer before.
     before: u32,
 }
 
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_blocks_are_no_trouble() {
+    fn chooses_among_a_hundred_blocks() {
         // Identical blocks, and blocks that all differ.
         let alike = vec![
             Block {

@@ -210,7 +210,7 @@ fn calibration() -> Calibration {
         launch_ns: spread(2_350.0),
         not_measured: vec![Gap {
             what: "communicators, links between GPUs".to_owned(),
-            why: "it takes two GPUs".to_owned(),
+            why: "needs two GPUs".to_owned(),
         }],
     }
 }
@@ -275,7 +275,7 @@ fn text_of(report: &RunReport) -> String {
 fn growth_is_told_where_it_would_matter() {
     let mut report = fits();
     report.coverage.growth_per_step = Some(report.headroom / 100);
-    assert!(text_of(&report).contains("it is full after 100 more"), "{}", text_of(&report));
+    assert!(text_of(&report).contains("the GPU is full after 100 more steps"), "{}", text_of(&report));
     // Such a small growth is noise: it would take two hundred thousand steps to matter.
     report.coverage.growth_per_step = Some(report.headroom / 200_000);
     assert!(!text_of(&report).contains("grew"), "{}", text_of(&report));

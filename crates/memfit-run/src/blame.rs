@@ -46,7 +46,7 @@ pub(crate) fn sentence(request: &Request, facts: &Facts, exception: &Exception) 
     }
     let changes = if facts.cause.program { Vec::new() } else { changes(request, facts, exception) };
     if changes.is_empty() {
-        return (format!("The script failed by itself: {failed}"), false);
+        return (format!("The script itself failed: {failed}"), false);
     }
     let place = user_line(&exception.traceback).map(|place| format!(", at {place}")).unwrap_or_default();
     let listed_changes = changes.iter().take(MAX_CHANGES).map(String::as_str).collect::<Vec<_>>().join("; ");

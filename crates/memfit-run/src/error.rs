@@ -181,7 +181,7 @@ impl RunError {
             }
             Self::CommandNotFound { looked, .. } => vec![format!("looked in {}", list(looked))],
             Self::ScriptNotFound { .. } => {
-                vec!["paths are taken from the current directory, as the interpreter would".to_owned()]
+                vec!["paths are relative to the current directory, as for the interpreter".to_owned()]
             }
             Self::UnsupportedSystem { .. } => {
                 vec!["on macOS and Windows it runs in a container; the Containerfile makes one".to_owned()]

@@ -68,7 +68,7 @@ pub struct Facts {
     pub(crate) tally: Tally,
     /// Remarks of the processes.
     pub(crate) notes: Vec<Note>,
-    /// The line that read such values most often since the last step, and how often.
+    /// The line that most often read values that only a GPU can compute since the last step, and how often.
     pub(crate) repeated: Option<(String, u64)>,
     /// Totals of the processes' allocators.
     pub(crate) handed_out: Vec<HandedOut>,
@@ -156,11 +156,11 @@ pub struct RankFacts {
     pub refused: Vec<(String, String)>,
     /// Facts about the training, if a plan asked for them.
     pub training: Option<Training>,
-    /// Measurement of its own loader, if requested.
+    /// Measurement of its own `DataLoader`, if requested.
     pub loader: Option<Loader>,
-    /// The same with each number of workers.
+    /// Measurements of that loader with other numbers of workers.
     pub trials: Vec<LoaderTrial>,
-    /// Growth of the peak of used memory due to memory that waited for another stream.
+    /// Peak active minus peak allocated bytes: freed blocks that were still in use on another stream.
     pub(crate) pending: u64,
     /// Composition of the peak.
     pub(crate) at_peak: Option<AtPeak>,
@@ -389,17 +389,17 @@ fn rank(index: u32, pid: u32, speaker: &Speaker, logged: Option<Fullest>, ledger
 /// PyTorch's own statistics of the device that a process used most, with the process's index for it. For a
 /// process without a last message, the statistics come from its log.
 fn statistics(speaker: &Speaker, logged: Option<&Fullest>) -> (u32, DeviceStats) {
-    let last_words = speaker.done.as_ref().and_then(|done| {
+    let reported = speaker.done.as_ref().and_then(|done| {
         done.devices
             .iter()
             .max_by_key(|(_, stats)| stats.peak_reserved)
             .map(|(device, stats)| (*device, *stats))
     });
-    let (device, mut stats) = last_words.unwrap_or_default();
+    let (device, mut stats) = reported.unwrap_or_default();
     stats.peak_allocated = stats.peak_allocated.max(speaker.peak_allocated);
     match logged {
         // The log has the same totals block by block; a script may have reset PyTorch's own peak counters.
-        Some(logged) if last_words.is_none() || logged.device == device => {
+        Some(logged) if reported.is_none() || logged.device == device => {
             stats.peak_allocated = stats.peak_allocated.max(logged.allocated);
             stats.peak_reserved = stats.peak_reserved.max(logged.reserved);
             (logged.device, stats)
@@ -425,7 +425,7 @@ fn tally(ledger: &LedgerView, policy: ValuePolicy, inbox: &Inbox) -> Tally {
             TallyKind::ValuePolicy => {
                 let (text, stake) = assumption_text(&entry.name);
                 let call = match stake {
-                    Stake::Size => format!("{text}, {policy} used"),
+                    Stake::Size => format!("{text}: {policy} used"),
                     Stake::Unbounded => format!("{text}; no bound follows"),
                     Stake::Value | Stake::Number | Stake::Condition => text.to_owned(),
                 };
@@ -446,8 +446,9 @@ fn tally(ledger: &LedgerView, policy: ValuePolicy, inbox: &Inbox) -> Tally {
 
 /// Interpreter that imported torch, as it reported itself.
 fn interpreter(inbox: &Inbox, command: &Command) -> Option<String> {
-    let said = inbox.processes.values().find(|speaker| speaker.torch.is_some());
-    said.and_then(|speaker| speaker.executable.clone())
+    let importer = inbox.processes.values().find(|speaker| speaker.torch.is_some());
+    importer
+        .and_then(|speaker| speaker.executable.clone())
         .filter(|path| !path.is_empty())
         .or_else(|| command.python.as_ref().map(|path| path.display().to_string()))
 }
@@ -469,9 +470,9 @@ fn notes(inbox: &Inbox, tracks: &[Track], run_dir: &RunDir, command: &Command) -
         let note = Note::new(Remark::PythonSkipped).with_value("path", skipped.display().to_string());
         notes.push(note.with_value("python", command.program.display().to_string()));
     }
-    let led_aside =
+    let redirected =
         [(run_dir.saved_checkpoints(), Remark::Checkpoints), (run_dir.kept_files(), Remark::FilesKept)];
-    for (mark, remark) in led_aside {
+    for (mark, remark) in redirected {
         if mark.exists() {
             notes.push(Note::new(remark));
         }
@@ -519,11 +520,11 @@ fn oom(inbox: &Inbox) -> Option<OomFacts> {
     })
 }
 
-/// Exceptions by which a launcher says that a process it started has failed.
-const PASSED_ON: &[&str] = &["CalledProcessError", "ChildFailedError"];
+/// Exceptions that a launcher raises if a process that it started has failed.
+const LAUNCHER_EXCEPTIONS: &[&str] = &["CalledProcessError", "ChildFailedError"];
 
 /// The exception to report, and its possible causes. A launcher's own exception only says that a process
-/// failed which it had started.
+/// that it started has failed.
 fn uncaught(inbox: &Inbox, ended: Ended) -> Option<(&Exception, Cause)> {
     let failed: Vec<(u32, &Speaker)> = inbox
         .processes
@@ -548,7 +549,8 @@ fn uncaught(inbox: &Inbox, ended: Ended) -> Option<(&Exception, Cause)> {
     let harmless = |speaker: &Speaker| {
         let above = failed.iter().filter(|(other, _)| started(*other, speaker));
         let mut reasons = above.filter_map(|(_, above)| above.exception.as_ref());
-        let others = reasons.any(|(reason, _)| !PASSED_ON.iter().any(|name| reason.r#type.ends_with(name)));
+        let others =
+            reasons.any(|(reason, _)| !LAUNCHER_EXCEPTIONS.iter().any(|name| reason.r#type.ends_with(name)));
         speaker.torch.is_none()
             && (others || matches!(ended, Ended::Exited(0) | Ended::Complete | Ended::Stalled))
     };

@@ -115,8 +115,8 @@ pub struct Outcome {
 impl Outcome {
     /// Returns `true` if the verdict `fits` holds only if numbers that only a GPU can compute have no effect,
     /// and this was not tested.
-    pub fn hangs_on_numbers(&self, request: &Request) -> bool {
-        self.numbers == Numbers::Untried && verdict::hangs_on_numbers(request, &self.facts)
+    pub fn depends_on_values(&self, request: &Request) -> bool {
+        self.numbers == Numbers::Untried && verdict::depends_on_values(request, &self.facts)
     }
 }
 
@@ -161,7 +161,7 @@ pub fn perform(request: &Request, home: &Home, console: &dyn Console) -> Result<
     } else {
         None
     };
-    let numbers = if verdict::hangs_on_numbers(request, &first.facts) {
+    let numbers = if verdict::depends_on_values(request, &first.facts) {
         runner.numbers(request, policy, &Changes::default(), &first.facts)?
     } else {
         Numbers::Untried

@@ -95,7 +95,7 @@ impl<'a> Rehearsal<'a> {
         all: bool,
         outcome: &mut Outcome,
     ) -> Result<(), RunError> {
-        if !outcome.hangs_on_numbers(request) {
+        if !outcome.depends_on_values(request) {
             return Ok(());
         }
         let request = verdict::repeat_request(request, &outcome.facts);

@@ -125,7 +125,7 @@ pub(crate) fn prove(
         runner.console.remark(&format!("out of memory; running again with {}", trial.with));
         let Ran { facts, explanation } = runner.once(&trial.request, policy, &trial.changes)?;
         let interrupted = facts.ended == Ended::Interrupted;
-        let numbers = if verdict::hangs_on_numbers(&trial.request, &facts) {
+        let numbers = if verdict::depends_on_values(&trial.request, &facts) {
             runner.numbers(&trial.request, policy, &trial.changes, &facts)?
         } else {
             verdict::Numbers::Untried

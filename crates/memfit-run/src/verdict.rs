@@ -254,7 +254,7 @@ pub(crate) fn repeat_request(request: &Request, first: &Facts) -> Request {
 }
 
 /// Returns `true` if the verdict would be `fits`, apart from numbers that were read as zero.
-pub(crate) fn hangs_on_numbers(request: &Request, facts: &Facts) -> bool {
+pub(crate) fn depends_on_values(request: &Request, facts: &Facts) -> bool {
     facts.has_read(&[Stake::Number, Stake::Condition])
         && !request.card.is_local()
         && judge_run(request, facts, None, Numbers::Untried).0 == Verdict::Fits
@@ -430,7 +430,7 @@ fn no_answer(evidence: &Evidence) -> Option<Problem> {
         Ended::Signalled(signal) => {
             problem("signal", &format!("The script was killed by {}.", signal_name(signal)), None)
         }
-        _ if evidence.exception => problem("exception", "The script failed by itself.", None),
+        _ if evidence.exception => problem("exception", "The script itself failed.", None),
         Ended::Exited(code) if code != 0 => {
             problem("exit", &format!("The script ended with status {code}."), None)
         }

@@ -236,8 +236,8 @@ fn kept_activations(before: &ShrinkRow, after: &ShrinkRow) -> Option<String> {
         return None;
     }
     Some(format!(
-        "activations stay: besides weights, gradients and optimizer state the peak has {} ({} as it is), which \
-         activation checkpointing makes smaller",
+        "activations stay: besides weights, gradients and optimizer state, the peak has {} ({} as it is); \
+         activation checkpointing reduces them",
         size(is),
         size(was)
     ))

@@ -35,7 +35,7 @@ def apply(target: Target, value: Any, name: str) -> Undo:
             if dropped:
                 undone.append(_remove(container, dropped, target))
     if not undone:
-        raise CannotApply(name, "the model has no row of blocks with equal shapes to remove any from")
+        raise CannotApply(name, "the model has no sequence of blocks with equal shapes to remove any from")
     return together(undone)
 
 

@@ -21,14 +21,14 @@ _ROUNDING_EPSILONS = 10.0
 
 @dataclass(frozen=True)
 class Verification:
-    """The effect of dividing a batch, measured on a few of its samples."""
+    """The effect of splitting a batch, measured on a few of its samples."""
 
     equal: bool
-    """`True` if micro-batches train like the whole batch, within rounding."""
+    """`True` if micro-batches give the results of the whole batch, within rounding."""
     samples: int
     """Number of samples that were compared."""
     sizes: tuple[tuple[int, ...], ...]
-    """Sizes of the micro-batches, for each way of dividing."""
+    """Sizes of the micro-batches, for each way of splitting."""
     computed_in: str
     """"float64", or the training's own precision."""
     difference: float | None = None
@@ -116,19 +116,19 @@ def judge(
     found: list[str] = []
     if not difference <= tolerance:
         found.append(
-            f"the gradient of `{parameter}` differs by {_share(difference)}"
+            f"the gradient of `{parameter}` differs by {_format_difference(difference)}"
             if difference == difference
             else f"the gradient of `{parameter}` is NaN in micro-batches"
         )
     if not loss <= tolerance:
-        found.append(f"the loss differs by {_share(loss)}")
+        found.append(f"the loss differs by {_format_difference(loss)}")
     if state:
-        found.append(f"state differs: {_some(state)}")
-    bent = _bent(whole.kinks, parts.kinks)
-    if bent is not None:
+        found.append(f"state differs: {_join_names(state)}")
+    kinked = _changed_kink(whole.kinks, parts.kinks)
+    if kinked is not None:
         found.append(
-            f"`{bent.name}` is taken of a number that depends on the batch: where that number passes the kink, "
-            "micro-batches have other gradients"
+            f"`{kinked.name}` is applied to a number that is computed over the batch: that of a micro-batch "
+            "can be on the other side of the kink, where the gradient differs"
         )
     return Verification(
         not found,
@@ -146,7 +146,7 @@ def judge(
     )
 
 
-def _bent(whole: list[Kink], parts: list[Kink]) -> Kink | None:
+def _changed_kink(whole: list[Kink], parts: list[Kink]) -> Kink | None:
     """Return an operation with a kink whose argument differs between the whole batch and micro-batches."""
     for place, kink in enumerate(whole):
         if any(other.value != kink.value for other in parts[place :: len(whole)]):
@@ -203,11 +203,11 @@ def _same(one: torch.Tensor | None, other: torch.Tensor | None, tolerance: float
     )
 
 
-def _share(difference: float) -> str:
+def _format_difference(difference: float) -> str:
     return f"{100 * difference:.3g} %" if difference < 10 else f"a factor of {1 + difference:.3g}"
 
 
-def _some(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names[:3]) + (
         f" and {len(names) - 3} more" if len(names) > 3 else ""
     )

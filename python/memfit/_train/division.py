@@ -1,4 +1,4 @@
-"""Checks by measurement that a batch may be divided, once for each control-flow path of the loss."""
+"""Checks by measurement that a batch may be split, once for each control-flow path of the loss."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_NEW_PATHS = 16
 # Number of comparisons of one batch, for samples that vary in ways that a comparison revealed.
 _MAX_COMPARISONS = 4
 _NOT_MEASURED = (
-    "the effect of dividing a batch was not measured: ranks exchange data inside the forward or backward "
+    "the effect of splitting a batch was not measured: ranks exchange data inside the forward or backward "
     "pass, so all of them would have to compare at the same time; run `step.verify(batch)` in a single "
     "process to measure it"
 )
@@ -39,7 +39,7 @@ class ChangesTraining(UserWarning):
 
 
 class Undividable(Exception):  # noqa: N818
-    """A batch needs to be divided but may not be."""
+    """A batch needs to be split but may not be."""
 
     # Set if some of the batch ran before this was found.
     ran = False
@@ -76,9 +76,8 @@ class Division:
         self.last: Verification | None = None
 
     def lend(self, sums: bool, autocast: str | None) -> None:
-        """Compare another trainer's losses: with `sums`, those of micro-batches add up to that of their
-        batch;
-        `autocast` is the precision in which the trainer computes them.
+        """Compare another trainer's losses. With `sums`, the losses of micro-batches add up to that of their
+        batch; `autocast` is the precision in which the trainer computes them.
         """
         if self._verifier is not None:
             self._verifier.autocast = autocast
@@ -93,7 +92,7 @@ class Division:
         self._pending = None
         if self._allow == "exact":
             raise Undividable(
-                'dividing a batch changes the order of its sums, and `allow="exact"` does not permit that'
+                'splitting a batch changes the order of its sums, and `allow="exact"` does not permit that'
             )
         if self._verifier is None:
             return ()
@@ -142,7 +141,7 @@ class Division:
             raise
 
     def raise_pending(self) -> None:
-        """Raise the pending error after a micro-batch ran that may not be divided."""
+        """Raise the pending error after a micro-batch ran of a batch that may not be split."""
         if self._pending is not None:
             error, self._pending = self._pending, None
             error.ran = True
@@ -221,12 +220,12 @@ class Division:
         if found.counters:
             names = ", ".join(f"`{name}`" for name in found.counters[:3])
             self._once.warn(
-                f"the forward pass counts in Python ({names}): in a divided batch it does so once per "
-                "micro-batch"
+                f"the forward pass increments counters in Python ({names}): once per micro-batch if the "
+                "batch is split"
             )
         if found.equal:
             return ()
-        text = f"dividing the batch changes the training: {found.why} ({_method(found)})"
+        text = f"splitting the batch changes training results: {found.why} ({_method(found)})"
         if self._allow != "changes-training":
             error = Undividable(f"{text}\nhint: {self._remedy(found)}")
             if not found.failed:
@@ -248,7 +247,7 @@ class Division:
                 "function or pass `count=`; if the samples are not along the first dimension, pass "
                 "`batch_dim=` or `split=`; a loss that compares samples needs the whole batch"
             )
-        remedies.append('`allow="changes-training"` divides it anyway')
+        remedies.append('`allow="changes-training"` splits it anyway')
         return "; ".join(remedies)
 
 

@@ -29,8 +29,8 @@ def ranks_error(rank: int, lost: str) -> StepDoesNotFit:
 
 
 def division_error(text: str, *, asked: bool, message: str = "") -> StepDoesNotFit:
-    """Return the error of a batch that needs to be divided, where that changes the training."""
-    why = "`micro_batch` asks for a divided batch" if asked else "the whole batch does not fit"
+    """Return the error of a batch that needs to be split, where that changes training results."""
+    why = "`micro_batch` asks to split the batch" if asked else "the whole batch does not fit"
     return StepDoesNotFit(
         f"{why}, but {text}\nparameters, buffers and random numbers are as they were before the step"
         + (f"\n{message}" if message else "")

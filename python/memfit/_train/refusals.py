@@ -74,7 +74,7 @@ def refuse_embedding(embed: Any, whole: bool | None) -> None:
         raise ValueError(
             "`whole=True` needs `embed=fn(model, part)`, so that the loss sees the embeddings of the whole "
             "batch\n"
-            'hint: `allow="exact"` never divides a batch'
+            'hint: `allow="exact"` never splits a batch'
         )
 
 
@@ -85,7 +85,7 @@ def refuse_embedding_on_ranks(embed: Any, world: int) -> None:
             "`embed=` runs in a single process: with several, the loss would need the embeddings of all "
             "ranks\n"
             "hint: run it on one GPU, or leave `embed=` out and let each rank's loss see its own "
-            "undivided batch"
+            "whole batch"
         )
 
 

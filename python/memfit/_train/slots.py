@@ -17,10 +17,10 @@ CONTAINERS = (list, dict, set, deque)
 class Slot:
     """A variable: an attribute, a variable of a closure, or a global variable."""
 
-    __slots__ = ("get", "name", "put")
+    __slots__ = ("assign", "get", "name")
 
-    def __init__(self, name: str, get: Callable[[], Any], put: Callable[[Any], None]) -> None:
-        self.name, self.get, self.put = name, get, put
+    def __init__(self, name: str, get: Callable[[], Any], assign: Callable[[Any], None]) -> None:
+        self.name, self.get, self.assign = name, get, assign
 
 
 class Kept:
@@ -52,7 +52,7 @@ class Kept:
     def restore(self) -> None:
         """Restore the value."""
         if self.slot.get() is not self.value:
-            self.slot.put(self.value)
+            self.slot.assign(self.value)
         if self.inner is None or _same_entries(self.inner, self.value):
             return
         self.value.clear()
@@ -75,10 +75,10 @@ def attributes_of(name: str, holder: Any) -> list[Slot]:
 def entry(space: dict[str, Any], key: str, name: str) -> Slot:
     """Return a dictionary's entry as a variable."""
 
-    def put(value: Any) -> None:
+    def assign(value: Any) -> None:
         space[key] = value
 
-    return Slot(name, lambda: space.get(key), put)
+    return Slot(name, lambda: space.get(key), assign)
 
 
 _MODULE_TABLES = frozenset(vars(nn.Module()))

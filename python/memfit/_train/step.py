@@ -294,7 +294,7 @@ class Step:
             )
         entry = self.entry(self._target.arrive(batch) if self._target.arrivals else batch)
         if entry.items < 2:
-            raise ValueError("a batch of one sample cannot be divided")
+            raise ValueError("a batch of one sample cannot be split")
         self._parameters.look()
         size = min(self._planned.micro_batch or entry.items - 1, entry.items - 1)
         return self._division.verify(entry, size)

@@ -102,7 +102,7 @@ class Callback(Progress, transformers.TrainerCallback):  # type: ignore[misc]
         if self._captured is None:
             raise RuntimeError(
                 f"{type(self.trainer).__name__}.training_step did not call `accelerator.backward(loss)`, so its "
-                "batches cannot be divided\nhint: use `memfit.Step` in a loop of your own"
+                "batches cannot be split\nhint: use `memfit.Step` in a loop of your own"
             )
         return self._captured[0]
 

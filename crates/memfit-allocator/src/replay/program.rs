@@ -18,7 +18,7 @@ pub struct Program {
     blocks: usize,
 }
 
-/// Call and its moment in the track.
+/// A call and its moment in the track.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     moment: u32,
@@ -26,7 +26,7 @@ struct Call {
     size: u64,
     stream: u16,
     pool: u16,
-    what: CallKind,
+    kind: CallKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +37,8 @@ enum CallKind {
     /// Free with immediate completion.
     Free,
     /// Free of a block that is still in use on another stream.
-    GiveBack,
-    /// Completion of a free.
+    FreeLater,
+    /// Completion of such a free.
     Complete,
     EmptyCache,
 }
@@ -111,19 +111,27 @@ impl Program {
         };
         let of_device = |(_, moment): &(u32, Moment)| moment.device == device && is_call(moment.kind);
         let completed = |moment: Moment| matches!(moment.kind, MomentKind::FreeCompleted(_));
-        // A source that reports completions reports all of them: a block without one waits until the end.
-        let tells_apart = track.moments().iter().any(completed);
+        // A source that reports completions reports all of them: a block without one is pending to the end.
+        let reports_completions = track.moments().iter().any(completed);
         let mut moments = (0..).zip(track.moments()).filter(of_device).peekable();
         while let Some((place, moment)) = moments.next() {
             let next = moments.peek().map(|(_, next)| next.kind);
-            program.add(track, place, moment, next, tells_apart);
+            program.add(track, place, moment, next, reports_completions);
         }
         program
     }
 
-    fn add(&mut self, track: &Track, moment: u32, what: Moment, next: Option<MomentKind>, tells_apart: bool) {
-        let mut call = Call { moment, block: NEVER, size: 0, stream: 0, pool: 0, what: CallKind::EmptyCache };
-        match what.kind {
+    fn add(
+        &mut self,
+        track: &Track,
+        place: u32,
+        moment: Moment,
+        next: Option<MomentKind>,
+        reports_completions: bool,
+    ) {
+        let mut call =
+            Call { moment: place, block: NEVER, size: 0, stream: 0, pool: 0, kind: CallKind::EmptyCache };
+        match moment.kind {
             MomentKind::Alloc(index) => {
                 let Some(block) = track.block(index) else { return };
                 let size = block.requested.unwrap_or(block.bytes).max(1);
@@ -132,18 +140,18 @@ impl Program {
                     size,
                     stream: block.stream.0,
                     pool: block.pool.0,
-                    what: CallKind::Malloc,
+                    kind: CallKind::Malloc,
                     ..call
                 };
             }
-            MomentKind::Oom(size) => call = Call { size, what: CallKind::Fail, ..call },
+            MomentKind::Oom(size) => call = Call { size, kind: CallKind::Fail, ..call },
             MomentKind::Free(index) => {
                 let at_once = next == Some(MomentKind::FreeCompleted(index));
-                let what = if at_once || !tells_apart { CallKind::Free } else { CallKind::GiveBack };
-                call = Call { block: index, what, ..call };
+                let kind = if at_once || !reports_completions { CallKind::Free } else { CallKind::FreeLater };
+                call = Call { block: index, kind, ..call };
             }
             MomentKind::FreeCompleted(index) => {
-                call = Call { block: index, what: CallKind::Complete, ..call }
+                call = Call { block: index, kind: CallKind::Complete, ..call }
             }
             MomentKind::SegmentFree(_) | MomentKind::SegmentUnmap(_) if empties_cache(next) => {}
             _ => return,
@@ -169,7 +177,7 @@ impl Program {
         }
         let mut runner = Runner {
             allocator,
-            places: vec![BlockStatus::Nowhere; self.blocks],
+            places: vec![BlockStatus::Unallocated; self.blocks],
             early: std::collections::BinaryHeap::new(),
         };
         for call in &self.calls {
@@ -181,8 +189,9 @@ impl Program {
     }
 }
 
-/// Returns `true` if the program emptied the cache: after the last of a run of released segments that no
-/// segment allocation follows. With one, a request had failed at first, which may not happen in the replay.
+/// Returns `true` if the program emptied the cache, so that the replay has to do the same: the segment is the
+/// last of several released ones, and no segment allocation follows. If one follows, the allocator released
+/// them itself for a request that had failed at first.
 const fn empties_cache(next: Option<MomentKind>) -> bool {
     !matches!(
         next,
@@ -199,7 +208,7 @@ const fn empties_cache(next: Option<MomentKind>) -> bool {
 /// State of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BlockStatus {
-    Nowhere,
+    Unallocated,
     At(Address),
     /// Freed, but in use on another stream.
     Waiting(Address),
@@ -219,8 +228,8 @@ impl Runner {
         call: &Call,
         edit: &impl Fn(u32) -> Edit,
     ) -> Result<(), OutOfMemory> {
-        self.give_back_early(call.moment);
-        match call.what {
+        self.free_early(call.moment);
+        match call.kind {
             CallKind::Malloc => return self.malloc(program, call, edit(call.block)),
             CallKind::Fail => {
                 let address = self.request(program, call, call.size)?;
@@ -231,7 +240,7 @@ impl Runner {
                     self.allocator.free(address).unwrap_or_default();
                 }
             }
-            CallKind::GiveBack => {
+            CallKind::FreeLater => {
                 if let BlockStatus::At(address) = self.take(call.block)
                     && self.allocator.record_stream(address, OTHER_STREAM).is_ok()
                 {
@@ -266,8 +275,8 @@ impl Runner {
         Ok(())
     }
 
-    /// An error other than lack of memory (an impossible size in a damaged file) is treated as an empty
-    /// block.
+    /// Requests memory. Returns a null address for an error other than lack of memory, such as an impossible
+    /// size in a damaged file.
     fn request(&mut self, program: &Program, call: &Call, size: u64) -> Result<Address, OutOfMemory> {
         let stream = program.streams.get(usize::from(call.stream)).copied().unwrap_or(Stream(0));
         let pool = program.pools.get(usize::from(call.pool)).copied().unwrap_or(PoolId::DEFAULT);
@@ -281,10 +290,10 @@ impl Runner {
     fn take(&mut self, block: u32) -> BlockStatus {
         self.places
             .get_mut(block as usize)
-            .map_or(BlockStatus::Nowhere, |place| std::mem::replace(place, BlockStatus::Nowhere))
+            .map_or(BlockStatus::Unallocated, |place| std::mem::replace(place, BlockStatus::Unallocated))
     }
 
-    fn give_back_early(&mut self, moment: u32) {
+    fn free_early(&mut self, moment: u32) {
         while let Some(std::cmp::Reverse((when, block))) = self.early.peek().copied() {
             if when > moment {
                 return;

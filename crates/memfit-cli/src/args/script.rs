@@ -9,11 +9,11 @@ use memfit_run::Samples;
 /// Replacements for missing files, the user's own GPUs, and confidentiality.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct ScriptArgs {
-    /// Replace weights that are missing, or larger than this machine's memory, by zeros of their shapes.
+    /// Replace weights that are missing, or larger than this machine's memory, with zeros of their shapes.
     #[arg(long)]
     pub(crate) synthetic_weights: bool,
 
-    /// Replace missing data sets by made-up samples, of the data set's class or as stated:
+    /// Replace missing data sets with synthetic samples, of the data set's class or as stated:
     /// `image:3x224x224:uint8,label:int64<1000`.
     #[arg(
         long,

@@ -98,7 +98,7 @@ fn print_failure(
     answer_shared(report, confidential, String::new, out, settings, printer)
 }
 
-/// Shows the last output of a script that failed by itself.
+/// Shows the last output of a script that failed.
 fn show_failure(request: &Request, outcome: &Outcome, printer: &Printer) {
     let facts = &outcome.facts;
     let failed = memfit_run::report(request, outcome).verdict == Verdict::Error;

@@ -178,7 +178,7 @@ fn on_host(
     folder: &TempDir,
     part: HostPart,
 ) -> Result<Result<HostCompared, String>, CliError> {
-    let request = tries.of_change();
+    let request = tries.request_for_change();
     let timeout = Some(request.timeout.map_or(TIME_LIMIT, |limit| limit.min(TIME_LIMIT)));
     let request = Request { steps: STEPS, cover_full: false, output: None, timeout, ..request };
     let host = HostRun { folder: folder.path().to_owned(), samples: BATCH, part };

@@ -78,7 +78,7 @@ fn attempt(
         return Ok(Attempt { changed, proof: None, numbers: None, failure: None });
     }
     printer.remark("running the changed script");
-    let (request, changes) = (tries.of_change(), script.changes(&changed.text)?);
+    let (request, changes) = (tries.request_for_change(), script.changes(&changed.text)?);
     let (proof, failure) = run_changed(tries, &request, &changes)?;
     if failure.is_some() {
         return Ok(Attempt { changed, proof: Some(proof), numbers: None, failure });

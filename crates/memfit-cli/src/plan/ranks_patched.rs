@@ -68,7 +68,7 @@ pub(crate) fn patched_for_ranks(
 /// The request for a run of the changed script as one rank.
 fn as_rank(tries: &Tries<'_>, plan: &Plan, rank: u32) -> Result<Request, CliError> {
     let world = plan.parallel.unwrap_or_default().world();
-    let request = tries.of_change();
+    let request = tries.request_for_change();
     let lone_rank = LoneRank::new(Some(rank), Some(world), &request.card)?;
     Ok(Request { lone_rank, ..request })
 }

@@ -1,6 +1,6 @@
-//! Work of decompositions: nothing is computed, but each takes time on its handle's stream.
+//! Cost model of matrix decompositions: nothing is computed, but each takes time on its handle's stream.
 //!
-//! Operation counts are those of LAPACK's algorithms (Golub and Van Loan, Matrix Computations, 4th edition,
+//! FLOP counts are those of LAPACK's algorithms (Golub and Van Loan, Matrix Computations, 4th edition,
 //! for real numbers; complex ones count four times). Eigenvectors and singular vectors are assumed to be
 //! computed.
 
@@ -15,35 +15,35 @@ use crate::cost::library;
 use crate::entry::{Fails, Handle, Ptr, entry_points};
 use memfit_cuda::card;
 
-/// Operations of a decomposition of an `m` by `n` matrix, or of a square one.
+/// FLOPs of a decomposition of an `m` by `n` matrix, or of a square one.
 mod operations {
     pub(super) fn cholesky(n: f64) -> f64 {
         n.powi(3) / 3.0
     }
 
     pub(super) fn lu(m: f64, n: f64) -> f64 {
-        let least = m.min(n);
-        2.0 * m * n * least - (m + n) * least.powi(2) + 2.0 / 3.0 * least.powi(3)
+        let short = m.min(n);
+        2.0 * m * n * short - (m + n) * short.powi(2) + 2.0 / 3.0 * short.powi(3)
     }
 
     pub(super) fn qr(m: f64, n: f64) -> f64 {
-        let least = m.min(n);
-        2.0 * least.powi(2) * (m.max(n) - least / 3.0)
+        let short = m.min(n);
+        2.0 * short.powi(2) * (m.max(n) - short / 3.0)
     }
 
     pub(super) fn eigen(n: f64) -> f64 {
         9.0 * n.powi(3)
     }
 
-    pub(super) fn singular(m: f64, n: f64) -> f64 {
-        let (most, least) = (m.max(n), m.min(n));
-        14.0 * most * least.powi(2) + 8.0 * least.powi(3)
+    pub(super) fn svd(m: f64, n: f64) -> f64 {
+        let (long, short) = (m.max(n), m.min(n));
+        14.0 * long * short.powi(2) + 8.0 * short.powi(3)
     }
 
-    /// About ten sweeps of rotations.
-    pub(super) fn jacobi(m: f64, n: f64) -> f64 {
-        let (most, least) = (m.max(n), m.min(n));
-        10.0 * 6.0 * most * least.powi(2)
+    /// One-sided Jacobi: about ten sweeps of rotations.
+    pub(super) fn svd_jacobi(m: f64, n: f64) -> f64 {
+        let (long, short) = (m.max(n), m.min(n));
+        10.0 * 6.0 * long * short.powi(2)
     }
 }
 
@@ -139,7 +139,7 @@ entry_points! {
     fn cusolverDnCgesvd(),
     fn cusolverDnZgesvd() {
         [a, s, u, v, work, real_work, info].into_iter().for_each(card::forget_contents);
-        run(handle, (extent(m), extent(n)), operations::singular(extent(m), extent(n)), Scalar::from_name(NAME))
+        run(handle, (extent(m), extent(n)), operations::svd(extent(m), extent(n)), Scalar::from_name(NAME))
     }
 
     /// Queues the work and forgets the contents behind every pointer argument.
@@ -151,7 +151,8 @@ entry_points! {
     fn cusolverDnCgesvdj(),
     fn cusolverDnZgesvdj() {
         [a, s, u, v, work, info, parameters].into_iter().for_each(card::forget_contents);
-        run(handle, (extent(m), extent(n)), operations::jacobi(extent(m), extent(n)), Scalar::from_name(NAME))
+        let flops = operations::svd_jacobi(extent(m), extent(n));
+        run(handle, (extent(m), extent(n)), flops, Scalar::from_name(NAME))
     }
 
     /// Queues the work and forgets the contents behind every pointer argument.
@@ -197,19 +198,19 @@ mod tests {
     use super::operations::*;
 
     #[test]
-    fn square_matrices_take_what_the_books_say() {
+    fn costs_of_square_matrices_match_the_literature() {
         let n = 1000.0;
         for (found, wanted) in [
             (cholesky(n), 1.0 / 3.0),
             (lu(n, n), 2.0 / 3.0),
             (qr(n, n), 4.0 / 3.0),
-            (singular(n, n), 22.0),
+            (svd(n, n), 22.0),
             (eigen(n), 9.0),
         ] {
             assert!((found / n.powi(3) - wanted).abs() < 1e-9, "{found} for {wanted}");
         }
         // A tall matrix costs as much as a wide one, and more than its square part.
         assert!((lu(2000.0, n) - lu(n, 2000.0)).abs() < 1.0 && lu(2000.0, n) > lu(n, n));
-        assert!((qr(2000.0, n) - qr(n, 2000.0)).abs() < 1.0 && jacobi(2000.0, n) > jacobi(n, n));
+        assert!((qr(2000.0, n) - qr(n, 2000.0)).abs() < 1.0 && svd_jacobi(2000.0, n) > svd_jacobi(n, n));
     }
 }

@@ -1,4 +1,4 @@
-//! JPEG 2000 header: size from the code stream, colour information from the boxes.
+//! JPEG 2000 header: size from the codestream, colour information from the boxes.
 
 use std::io::{Read, Seek, SeekFrom};
 
@@ -11,10 +11,10 @@ const MAX_BOXES: u32 = 1000;
 
 #[derive(Default)]
 struct Boxes {
-    /// Values of a palette entry, if the image has a palette.
+    /// Columns of the palette, if the image has a palette.
     columns: Option<u8>,
     alpha: bool,
-    inks: bool,
+    cmyk: bool,
 }
 
 pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError> {
@@ -27,7 +27,7 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
     let mut end = length;
     if begin != [0xff, 0x4f, 0xff, 0x51] {
         end = find_stream(reader, length, &mut boxes, &mut 0)?
-            .ok_or_else(|| damaged("it holds no code stream"))?;
+            .ok_or_else(|| damaged("it contains no codestream"))?;
     }
     // The decoder accepts truncated streams; here they are damaged files, as in every other format.
     let stream = reader.stream_position()?;
@@ -37,7 +37,7 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
     }
     reader.seek(SeekFrom::Start(stream))?;
     let [0xff, 0x4f, 0xff, 0x51, ..] = read_array::<8>(reader)? else {
-        return Err(damaged("its code stream begins with no size"));
+        return Err(damaged("its codestream does not begin with a SIZ marker"));
     };
     let mut number = || -> std::io::Result<u32> { Ok(u32::from_be_bytes(read_array(reader)?)) };
     let (right, bottom, left, top) = (number()?, number()?, number()?, number()?);
@@ -51,14 +51,14 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
     if depth & 0x80 != 0 {
         return Err(LoaderError::Unsupported {
             format: Format::Jp2.name(),
-            reason: "its values have a sign".to_owned(),
+            reason: "its samples are signed".to_owned(),
         });
     }
     let bits = u32::from(depth & 0x7f) + 1;
     let sample = match (bits, boxes.columns) {
         (_, Some(_)) | (1..=8, _) => Sample::U8,
         (9..=16, _) => Sample::U16,
-        _ => return Err(damaged("its values have more than 16 bits")),
+        _ => return Err(damaged("its samples have more than 16 bits")),
     };
     let count = boxes.columns.map_or(components, u16::from);
     let bands = match (count, boxes.alpha) {
@@ -66,7 +66,7 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
         (2, true) => Bands::GreyAlpha,
         (3, _) => Bands::Rgb,
         (4, true) => Bands::Rgba,
-        (4, false) if boxes.inks => Bands::Cmyk,
+        (4, false) if boxes.cmyk => Bands::Cmyk,
         (count, _) => Bands::Many(count.into()),
     };
     Ok(Header {
@@ -79,7 +79,7 @@ pub(super) fn read<R: Read + Seek>(reader: &mut R) -> Result<Header, LoaderError
     })
 }
 
-/// Number of resolution halvings, from the coding style segment of the code stream.
+/// Number of wavelet decomposition levels, from the coding style segment (COD) of the codestream.
 fn levels<R: Read + Seek>(reader: &mut R) -> std::io::Result<u32> {
     for _ in 0..MAX_BOXES {
         match read_array::<4>(reader)? {
@@ -98,8 +98,7 @@ fn levels<R: Read + Seek>(reader: &mut R) -> std::io::Result<u32> {
     Ok(0)
 }
 
-/// Walks the boxes up to the first byte of the code stream. Returns the stream's declared end, if there is
-/// one.
+/// Walks the boxes up to the first byte of the codestream. Returns its declared end, if there is one.
 fn find_stream<R: Read + Seek>(
     reader: &mut R,
     end: u64,
@@ -130,7 +129,8 @@ fn find_stream<R: Read + Seek>(
             }
             b"colr" => {
                 if let [1, _, _, a, b, c, d] = read_array::<7>(reader)? {
-                    boxes.inks = matches!(u32::from_be_bytes([a, b, c, d]), 12 | 13);
+                    // Enumerated colour spaces CMYK and YCCK.
+                    boxes.cmyk = matches!(u32::from_be_bytes([a, b, c, d]), 12 | 13);
                 }
             }
             b"cdef" => {

@@ -111,7 +111,7 @@ pub(super) fn no_grad(scene: &Scene<'_>, site: &Site, never_trained: bool) -> Re
         }
         if path.statement().kind == StatementKind::Return {
             return Err(
-                "what the model gives is returned, and its caller may go backward through it".to_owned()
+                "the model's output is returned, and the caller may backpropagate through it".to_owned()
             );
         }
         wrap(script, &path, "torch.no_grad()", &mut edits)?;

@@ -1,8 +1,8 @@
 //! Conservative data flow in a file: whether a backward pass may go through a value, or code outside may use
 //! it.
 //!
-//! The analysis follows names and attributes regardless of the order of statements, so that it finds more
-//! flows than exist. It may refuse a correct edit, but never accepts a value that flows elsewhere.
+//! The analysis ignores the order of statements, so it over-approximates: it may refuse a correct edit, but
+//! never accepts a value that flows elsewhere.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use memfit_source::{CallArgument, Expression, ExpressionKind as Kind, Span, Stat
 
 use crate::code::Scene;
 
-/// Methods whose result has no graph.
+/// Methods whose result has no autograd graph.
 pub(super) const GRAPHLESS_METHODS: &[&str] = &[
     "item",
     "detach",
@@ -26,7 +26,7 @@ pub(super) const GRAPHLESS_METHODS: &[&str] = &[
     "count",
     "index",
 ];
-/// Attributes that are not part of a graph.
+/// Attributes that are not part of an autograd graph.
 pub(super) const METADATA: &[&str] =
     &["shape", "dtype", "device", "ndim", "is_cuda", "requires_grad", "data", "layout", "itemsize", "nbytes"];
 /// Methods that store their argument in the receiver.
@@ -44,7 +44,7 @@ const REPORTING_METHODS: &[&str] = &[
     "set_postfix",
     "set_description",
 ];
-/// Functions whose result has no graph.
+/// Functions whose result has no autograd graph.
 const GRAPHLESS_FUNCTIONS: &[&str] = &[
     "print",
     "len",
@@ -60,7 +60,7 @@ const GRAPHLESS_FUNCTIONS: &[&str] = &[
     "round",
     "hasattr",
 ];
-/// Functions that return their argument.
+/// Functions whose result keeps the autograd graph of their argument.
 const PASSTHROUGH_FUNCTIONS: &[&str] = &[
     "sum",
     "max",
@@ -241,7 +241,10 @@ impl Flow<'_> {
                     .into_iter()
                     .find(|name| names.contains(*name) && self.of_module.as_deref() != Some(*name));
                 if let Some(name) = own {
-                    self.hazard(false, format!("`{name}` is a name that other functions share"));
+                    self.hazard(
+                        false,
+                        format!("`{name}` is a global variable, which other functions may use"),
+                    );
                 }
             }
             _ => {}
@@ -261,7 +264,7 @@ impl Flow<'_> {
             StatementKind::Return if carried => {
                 self.hazard(
                     false,
-                    "the function returns it, and its caller may go backward through it".to_owned(),
+                    "the function returns it, and its caller may backpropagate through it".to_owned(),
                 );
             }
             _ => {}
@@ -289,8 +292,8 @@ impl Flow<'_> {
     }
 
     /// Returns `true` if an expression's value depends on the followed one.
-    fn carries(&mut self, of: &Expression, names: &mut BTreeSet<String>) -> bool {
-        match &of.kind {
+    fn carries(&mut self, expression: &Expression, names: &mut BTreeSet<String>) -> bool {
+        match &expression.kind {
             Kind::Name(name) => names.contains(name),
             Kind::Number | Kind::Text(_) | Kind::Constant(_) => false,
             Kind::Attribute { of, name } => {
@@ -303,13 +306,13 @@ impl Flow<'_> {
             }
             Kind::Binary { left, right, .. } => {
                 let (one, other) = (self.carries(left, names), self.carries(right, names));
-                let beside = if one { right } else { left };
-                if one != other && !is_number(beside) {
+                let operand = if one { right } else { left };
+                if one != other && !is_number(operand) {
                     self.uses.is_mixed = true;
                 }
                 one || other
             }
-            Kind::Call { callee, arguments } => self.call(of, callee, arguments, names),
+            Kind::Call { callee, arguments } => self.call(expression, callee, arguments, names),
             Kind::Named { target, value } => {
                 let carried = self.carries(value, names);
                 if carried {
@@ -336,19 +339,23 @@ impl Flow<'_> {
                 for condition in conditions {
                     self.carries(condition, names);
                 }
-                self.any(elements.iter(), names)
+                self.any_carries(elements.iter(), names)
             }
             Kind::Lambda(parts) | Kind::Yield(parts) => {
-                if self.any(parts.iter(), names) {
-                    self.hazard(false, "it is handed to code that runs elsewhere".to_owned());
+                if self.any_carries(parts.iter(), names) {
+                    self.hazard(false, "a lambda or `yield` hands it to other code".to_owned());
                 }
                 false
             }
-            Kind::Several(parts) | Kind::Other(parts) => self.any(parts.iter(), names),
+            Kind::Several(parts) | Kind::Other(parts) => self.any_carries(parts.iter(), names),
         }
     }
 
-    fn any<'e>(&mut self, parts: impl Iterator<Item = &'e Expression>, names: &mut BTreeSet<String>) -> bool {
+    fn any_carries<'e>(
+        &mut self,
+        parts: impl Iterator<Item = &'e Expression>,
+        names: &mut BTreeSet<String>,
+    ) -> bool {
         let mut carried = false;
         for part in parts {
             carried |= self.carries(part, names);
@@ -363,7 +370,7 @@ impl Flow<'_> {
         arguments: &[CallArgument],
         names: &mut BTreeSet<String>,
     ) -> bool {
-        let given = self.any(arguments.iter().map(|argument| &argument.value), names);
+        let given = self.any_carries(arguments.iter().map(|argument| &argument.value), names);
         let receiver = match &callee.kind {
             Kind::Attribute { of, .. } => self.carries(of, names),
             Kind::Name(_) => false,
@@ -408,13 +415,16 @@ impl Flow<'_> {
                 false
             }
             Kind::Attribute { .. } if REPORTING_METHODS.contains(&called) => false,
-            // `scale` of a gradient scaler returns a value that goes backward.
+            // `scale` of a gradient scaler returns a value that is backpropagated.
             Kind::Attribute { .. } if called == "scale" => true,
             Kind::Name(_) if GRAPHLESS_FUNCTIONS.contains(&called) => false,
             Kind::Name(_) if called == "getattr" => true,
             Kind::Name(_) if PASSTHROUGH_FUNCTIONS.contains(&called) => true,
             _ => {
-                self.hazard(false, format!("it is given to `{text}(…)`, which may go backward through it"));
+                self.hazard(
+                    false,
+                    format!("it is passed to `{text}(…)`, which may backpropagate through it"),
+                );
                 true
             }
         }
@@ -427,8 +437,8 @@ fn called_by_name(callee: &Expression) -> bool {
 }
 
 /// Returns `true` if an expression looks like a number, which is on no GPU.
-pub(super) fn is_number(of: &Expression) -> bool {
-    match &of.kind {
+pub(super) fn is_number(expression: &Expression) -> bool {
+    match &expression.kind {
         Kind::Number | Kind::Text(_) | Kind::Constant(_) => true,
         Kind::Call { callee, .. } => {
             matches!(callee.last_name(), Some("len" | "float" | "int" | "item" | "size" | "numel"))

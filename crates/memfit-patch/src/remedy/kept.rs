@@ -337,7 +337,7 @@ fn origin(scene: &Scene<'_>, kept: &Store<'_>) -> Result<Origin, Why> {
     let is_parameter =
         function.is_some_and(|function| function.targets.iter().any(|each| each.name() == Some(name)));
     if is_parameter {
-        return Err(format!("`{text}` comes from the caller, who may go backward through it"));
+        return Err(format!("`{text}` comes from the caller, who may backpropagate through it"));
     }
     let own = assignments(kept.path.scope(), name);
     let is_global = function.is_some()

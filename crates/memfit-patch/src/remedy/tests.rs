@@ -134,9 +134,9 @@ fn nothing_is_cut_that_a_backward_may_flow_through() {
         ("total += out.mean()", "(total / 3).backward()", "a backward pass goes through it"),
         ("total += out.mean()", "torch.autograd.grad(total, x)", "a backward pass goes through it"),
         ("history.append(out)", "return history", "the function returns it"),
-        ("history.append(out)", "yield history", "code that runs elsewhere"),
-        ("history.append(out)", "train_on(history)", "given to `train_on(…)`"),
-        ("history.append(out)", "hook = lambda: history", "code that runs elsewhere"),
+        ("history.append(out)", "yield history", "hands it to other code"),
+        ("history.append(out)", "train_on(history)", "passed to `train_on(…)`"),
+        ("history.append(out)", "hook = lambda: history", "hands it to other code"),
         ("history.append(out)", "def late():\n        return history", "`late` uses `history`"),
         ("history.append(out)", "both = torch.cat(history) + bias", "computed with later"),
         ("history.append(out)", "print(torch.dot(history[0], weight))", "computed with later"),
@@ -177,7 +177,7 @@ fn residual_connections_keep_their_graph() {
         let text = block.replace("ADDS", adds);
         for lever in [Lever::ReleaseGraph, Lever::KeepOffTheCard] {
             let why_refused = refused(change_kept(&text, lever, &["self.attn(", "self.mlp(", "layer(x)"]));
-            assert!(why_refused.contains("go backward through it"), "{adds}: {why_refused}");
+            assert!(why_refused.contains("backpropagate through it"), "{adds}: {why_refused}");
         }
     }
     // A regulariser is part of the loss; values collected beside it are not.

@@ -36,14 +36,11 @@ pub fn calibration(report: &CalibrateReport, canvas: Canvas) -> String {
         }
     }
     out.push('\n');
-    let kept = match &report.stored {
+    let saved = match &report.stored {
         Some(path) => format!("in {path}; `memfit run --gpu {}` uses it", calibration.card.id),
-        None => {
-            "not stored, since a virtual GPU is not one of this machine's; `--output` writes it to a file"
-                .to_owned()
-        }
+        None => "no, since a virtual GPU is not part of this machine; `--output` writes a file".to_owned(),
     };
-    out.push_str(&canvas.wrapped("  kept  ", DIM, &kept));
+    out.push_str(&canvas.wrapped("  saved  ", DIM, &saved));
     out
 }
 

@@ -73,7 +73,7 @@ fn headline(out: &mut String, report: &CardsReport, canvas: Canvas) {
     let mut parts = Vec::new();
     if report.problem.is_none() {
         if rest > 0 {
-            parts.push(format!("{rest} do not fit"));
+            parts.push(format!("{rest} {} not fit", if rest == 1 { "does" } else { "do" }));
         }
         if unknown > 0 {
             parts.push(format!("{unknown} unknown"));

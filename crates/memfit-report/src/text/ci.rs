@@ -59,7 +59,7 @@ fn headline(out: &mut String, report: &CiReport, canvas: Canvas) {
         None => (DOUBT, "NO ANSWER"),
         Some(CiVerdict::Grew) => (BAD, "MEMORY GREW"),
         Some(CiVerdict::Failed) => (DOUBT, "NO ANSWER for some scripts"),
-        Some(CiVerdict::New) => (GOOD, "NOTHING TO COMPARE WITH YET"),
+        Some(CiVerdict::New) => (GOOD, "NEW SCRIPTS"),
         Some(CiVerdict::Shrank) => (GOOD, "MEMORY SHRANK"),
         Some(CiVerdict::Same) => (GOOD, "MEMORY IS THE SAME"),
     };
@@ -241,7 +241,7 @@ pub(crate) fn next(report: &CiReport) -> Option<String> {
     }
     match worst(report)? {
         CiVerdict::Grew => Some(
-            "if the growth is meant, `memfit ci --accept` writes these peaks as baselines; commit them"
+            "if the growth is intended, `memfit ci --accept` writes these peaks as baselines; commit them"
                 .to_owned(),
         ),
         CiVerdict::Shrank | CiVerdict::New if report.base.is_none() => {

@@ -55,7 +55,7 @@ fn headline(report: &LoaderReport) -> (Style, String) {
         LoaderVerdict::Waits => (
             BAD,
             format!(
-                "The {card} would wait for data{}, and{} with the best that was measured",
+                "The {card} would wait for data{}, and{} with the best loader that was measured",
                 waits(&report.own),
                 waits(&report.proposed)
             ),

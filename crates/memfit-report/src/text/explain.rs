@@ -102,11 +102,12 @@ fn headline(out: &mut String, report: &ExplainReport, canvas: Canvas) {
         _ => BAD,
     };
     let badge = if report.cause == Cause::None && report.peak.requested.is_none() {
-        "NOTHING RAN OUT".to_owned()
+        "NO OUT-OF-MEMORY ERROR".to_owned()
     } else {
         badge
     };
-    let text = if badge == "NOTHING RAN OUT" { "and nothing grows" } else { sentence(report.cause) };
+    let text =
+        if badge == "NO OUT-OF-MEMORY ERROR" { "and no memory growth" } else { sentence(report.cause) };
     out.push_str(&canvas.wrapped(&format!("{badge}  "), style, text));
     let peak = &report.peak;
     let phase = match peak.phase {
@@ -124,7 +125,7 @@ fn headline(out: &mut String, report: &ExplainReport, canvas: Canvas) {
         let _ = write!(facts, " of {} available to PyTorch", size(limit));
     }
     if let Some(missing) = peak.missing {
-        let _ = write!(facts, "{dot}{} too little", size(missing));
+        let _ = write!(facts, "{dot}{} short", size(missing));
     }
     out.push_str(&canvas.wrapped("  ", DIM, &facts));
 }

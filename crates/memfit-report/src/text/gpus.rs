@@ -103,7 +103,7 @@ pub fn gpu(device: &Device, canvas: Canvas) -> String {
         field(&label, &text, Some(&source));
     }
     if let Some(other) = device.outside.as_ref().and_then(|seen| seen.parts.other_processes) {
-        field("other programs", &format!("{other}, taken for each run"), device.calibrated_by());
+        field("other programs", &format!("{other}, assumed in each run"), device.calibrated_by());
     }
     out
 }

@@ -22,23 +22,23 @@ pub fn replay(report: &ReplayReport, canvas: Canvas) -> String {
     fact("addresses", &predicted(report.addresses));
     fact("segments", &predicted(report.segments));
     if report.blocks.predicted > 0 {
-        fact("at the end", &format!("{} of the blocks still allocated", predicted(report.blocks)));
+        fact("blocks at end", &predicted(report.blocks));
     }
     if report.recorded.is_none() {
         fact("peaks", &peaks(&report.peak, canvas));
-        fact("ran out", &ran_out(report.oom.as_ref()));
+        fact("OOM", &ran_out(report.oom.as_ref()));
         fact("under", &circumstances(&report.under, canvas));
     }
     if report.before > 0 {
         fact(
-            "from before",
+            "pre-existing",
             &format!("{} in blocks that existed when the recording began", size(report.before)),
         );
     }
     if report.uncertain > 0 {
         let blocks = if report.uncertain == 1 { "block" } else { "blocks" };
         fact(
-            "not known",
+            "unknown",
             &format!("the exact size of {} {blocks} from before the recording", count(report.uncertain)),
         );
     }
@@ -82,23 +82,19 @@ fn headline(out: &mut String, report: &ReplayReport, canvas: Canvas) {
             DOUBT,
             "NOTHING TO PREDICT",
             format!(
-                "in {events}: its segments were not recorded, so no address can be foretold; the calls can be made again"
+                "in {events}: its segments were not recorded, so no address can be predicted; the calls can be replayed"
             ),
         )
     } else if none {
         (
             DOUBT,
             "NOTHING TO PREDICT",
-            format!("in {events}: it holds a state, and no trace of how it came about"),
+            format!("in {events}: it holds a state, but no trace of the calls that led to it"),
         )
     } else if right {
         (GOOD, "AS RECORDED", format!("{events}: every address and every segment equals PyTorch's"))
     } else {
-        (
-            DOUBT,
-            "NOT ALL AS RECORDED",
-            format!("{events}; the replay went on from the state that the recording implies"),
-        )
+        (DOUBT, "NOT ALL AS RECORDED", format!("{events}; the replay continued from the recorded state"))
     };
     out.push_str(&canvas.wrapped(&format!("{badge}  "), style, &sentence));
 }
@@ -195,7 +191,7 @@ fn comparison(out: &mut String, report: &ReplayReport, recorded: &Recorded, canv
     let off = recorded.again.reserved as i64 - recorded.peak.reserved as i64;
     if off != 0 {
         let off = format!(
-            "with nothing different, the calls made again reserve {}, {} than recorded: addresses are new, and so are some ways in which blocks are cut",
+            "a replay without changes reserves {}, {} than recorded: its addresses differ, so some blocks are split differently",
             size(recorded.again.reserved),
             if off > 0 {
                 format!("{} more", size(off as u64))
@@ -203,7 +199,7 @@ fn comparison(out: &mut String, report: &ReplayReport, recorded: &Recorded, canv
                 format!("{} less", size(off.unsigned_abs()))
             },
         );
-        out.push_str(&canvas.wrapped(&format!("  {:<LABEL$}", "again"), DIM, &off));
+        out.push_str(&canvas.wrapped(&format!("  {:<LABEL$}", "unchanged"), DIM, &off));
     }
     let was = ran_out(recorded.oom.as_ref());
     let is = ran_out(report.oom.as_ref());
@@ -211,7 +207,7 @@ fn comparison(out: &mut String, report: &ReplayReport, recorded: &Recorded, canv
     let style = if report.oom.is_some() { BAD } else { GOOD };
     out.push_str(&canvas.wrapped(&format!("  {:<LABEL$}", "replayed OOM"), style, &is));
     if report.oom.is_some() {
-        let hint = "the replay ends where memory ran out: the peaks are those until then";
+        let hint = "the replay ends where memory ran out: the peaks are those up to then";
         out.push_str(&canvas.wrapped("note: ", ADVICE, hint));
     }
 }

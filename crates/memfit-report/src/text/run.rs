@@ -423,8 +423,11 @@ fn covered(report: &RunReport) -> String {
     let list = |wanted: bool| -> Vec<&str> {
         parts.iter().filter(|(_, ran)| *ran == wanted).map(|(name, _)| *name).collect()
     };
-    for name in list(true) {
-        let _ = write!(text, " and {name}");
+    if let Some((last, others)) = list(true).split_last() {
+        for name in others {
+            let _ = write!(text, ", {name}");
+        }
+        let _ = write!(text, " and {last}");
     }
     let missing = list(false);
     if !missing.is_empty() {
@@ -466,13 +469,13 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
     let coverage = &report.coverage;
     if report.oom.as_ref().is_some_and(|oom| oom.caught) {
         advice.push(
-            "the script caught an out-of-memory error and recovered: the verdict is about what it fell back to"
+            "the script caught an out-of-memory error and recovered: the verdict holds for its fallback"
                 .to_owned(),
         );
     }
     if let Some((growth, steps)) = growth(report) {
         advice.push(format!(
-            "memory grew by {} in each step; at that rate it is full after {steps} more: look for tensors that keep their autograd graph from step to step (`losses.append(loss)`)",
+            "memory grew by {} in each step; at that rate the GPU is full after {steps} more steps: look for tensors that keep their autograd graph from step to step (`losses.append(loss)`)",
             size(growth)
         ));
     }

@@ -77,10 +77,10 @@ fn compared(calibration: &Calibration, known: &Device) -> Vec<Compared> {
     let pinned = share(known.host_link.bandwidth, achieved.host_link.factor());
     let pageable = pinned.map(|pinned| (1.0 / (1.0 / pinned as f64 + 1.0 / achieved.staging as f64)) as u64);
     let link = &calibration.host_link;
-    row("host to card, pinned", "bytes/s", typical(link.to_card_pinned), pinned);
-    row("card to host, pinned", "bytes/s", typical(link.to_host_pinned), pinned);
-    row("host to card, pageable", "bytes/s", typical(link.to_card_pageable), pageable);
-    row("card to host, pageable", "bytes/s", typical(link.to_host_pageable), pageable);
+    row("host to GPU, pinned", "bytes/s", typical(link.to_card_pinned), pinned);
+    row("GPU to host, pinned", "bytes/s", typical(link.to_host_pinned), pinned);
+    row("host to GPU, pageable", "bytes/s", typical(link.to_card_pageable), pageable);
+    row("GPU to host, pageable", "bytes/s", typical(link.to_host_pageable), pageable);
     let peers = known.peer_link.map(|link| (link.bandwidth as f64 * achieved.peer_link.factor()) as u64);
     row("card to card", "bytes/s", typical(calibration.peer_link), peers.or(pinned));
     row("launch", "ns", typical(calibration.launch_ns), Some(u64::from(achieved.launch_ns)));

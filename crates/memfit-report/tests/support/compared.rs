@@ -89,7 +89,7 @@ pub(crate) fn each() -> Vec<CardsReport> {
     let failed = CardsReport {
         problem: Some(Problem {
             kind: "exception".to_owned(),
-            message: "The script failed by itself: ValueError: no data.".to_owned(),
+            message: "The script itself failed: ValueError: no data.".to_owned(),
             hint: Some("`memfit run` shows how it fails".to_owned()),
         }),
         ..report(vec![unknown("t4")], None)

@@ -89,7 +89,7 @@ pub(crate) fn explained(cause: Cause) -> ExplainReport {
         cause,
         evidence: failed
             .then(|| Evidence {
-                text: "what speaks for it, in one sentence with 18.00 GiB in it".to_owned(),
+                text: "the evidence, in one sentence with 18.00 GiB in it".to_owned(),
                 bytes: 18 * GIB,
                 stack: vec![line(31, "out = model(batch)"), line(60, "main()")],
             })
@@ -148,7 +148,7 @@ pub(crate) fn explained(cause: Cause) -> ExplainReport {
         unknown: if failed {
             Vec::new()
         } else {
-            vec!["what came before the recording is not known".to_owned()]
+            vec!["earlier allocations are not in the recording".to_owned()]
         },
         problems: Vec::new(),
     }

@@ -177,7 +177,7 @@ pub(crate) fn unknown() -> RunReport {
     let mut report = fits();
     report.verdict = Verdict::Unknown;
     report.fidelity.values = vec![AssumedValue {
-        call: "the size of `nonzero` depends on computed values, upper bound used".to_owned(),
+        call: "the size of `nonzero` depends on computed values: upper bound used".to_owned(),
         count: 12,
         lines: vec![
             "/home/me/train.py:31 in assign".to_owned(),

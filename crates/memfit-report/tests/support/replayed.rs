@@ -61,7 +61,7 @@ fn parted() -> ReplayReport {
         uncertain: 1,
         told: 3,
         resumed: 2,
-        mismatches: vec!["event 20011: 0x7f0000200000 was predicted, 0x7f0000400000 came".to_owned()],
+        mismatches: vec!["event 20011: 0x7f0000200000 was predicted, 0x7f0000400000 was recorded".to_owned()],
         problems: vec![
             "the snapshot could not be read to its end: at byte 17: the file is cut off".to_owned(),
         ],

@@ -15,7 +15,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "DoRA adapters on frozen weights",
     docs: Docs::new(
         "rank",
-        "DoRA: LoRA adapters with a trained magnitude for each output, by the library peft, which has to be installed; the full weight is computed in each forward pass, so activations grow",
+        "DoRA: LoRA adapters with a trained magnitude for each output; needs the library peft; the full weight is computed in each forward pass, so activations grow",
     ),
     ..Declaration::new("dora", Stage::Model, Label::ChangesTraining)
 };

@@ -8,7 +8,7 @@ pub(super) const LEVER: Declaration = Declaration {
     unit: "%",
     brief: "only some of the repeated blocks are kept",
     docs: Docs::new(
-        "hundredths of the blocks that are kept",
+        "percent of the blocks to keep",
         "in each sequence of blocks with equal shapes, evenly spaced blocks are kept and the others removed; the model needs further training",
     ),
     ..Declaration::new("fewer-blocks", Stage::Model, Label::ChangesTraining)

@@ -17,7 +17,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "products of linear layers in float8",
     docs: Docs::new(
         "",
-        "linear layers multiply in float8, by the library torchao, which has to be installed; for speed on GPUs with float8, together with `compile`: weights, gradients and saved activations keep their types, so it saves hardly any memory",
+        "linear layers multiply in float8; needs the library torchao; for speed on GPUs with float8, together with `compile`: weights, gradients and saved activations keep their types, so it saves hardly any memory",
     ),
     ..Declaration::new("float8-training", Stage::Model, Label::ChangesTraining)
 };

@@ -21,7 +21,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "AdamW on gradients projected to a low rank (GaLore)",
     docs: Docs::new(
         "rank",
-        "GaLore, by the library pytorch-optimizer, which has to be installed: optimizer moments of the matrices in repeated blocks are low-rank, and all weights are trained; the projections come from a singular value decomposition every 200 steps, which takes time and memory; checkpoints hold objects of that library",
+        "GaLore: optimizer moments of the matrices in repeated blocks are low-rank, and all weights are trained; the projections come from a singular value decomposition every 200 steps, which takes time and memory; needs the library pytorch-optimizer, and checkpoints hold its objects",
     ),
     ..Declaration::new("low-rank-gradients", Stage::Optimizer, Label::ChangesTraining)
 };

@@ -17,7 +17,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "peft's LoRA adapters on weights in NF4 of bitsandbytes",
     docs: Docs::new(
         "rank",
-        "LoRA adapters of the library peft on frozen weights in the 4-bit format NF4 of the library bitsandbytes; both have to be installed",
+        "LoRA adapters on frozen weights in the 4-bit format NF4; needs the libraries peft and bitsandbytes",
     ),
     ..Declaration::new("peft-qlora", Stage::Model, Label::ChangesTraining)
 };

@@ -11,8 +11,8 @@ pub(super) const LEVER: Declaration = Declaration {
     unit: "%",
     brief: "channels with the smallest weights removed from the layers",
     docs: Docs::new(
-        "hundredths of the channels",
-        "structured pruning by the library torch-pruning, which has to be installed: all layers but the output layer get fewer channels; the model needs further training",
+        "percent of the channels to remove",
+        "structured pruning: all layers but the output layer get fewer channels; needs the library torch-pruning; the model needs further training",
     ),
     ..Declaration::new("prune-channels", Stage::Model, Label::ChangesTraining)
 };

@@ -12,7 +12,7 @@ pub(super) const LEVER: Declaration = Declaration {
     unit: "%",
     brief: "the smallest weights masked with zeros (this takes memory)",
     docs: Docs::new(
-        "hundredths of the weights",
+        "percent of the weights to mask",
         "`torch.nn.utils.prune.l1_unstructured` on linear and convolution layers: the weights stay, and a mask of the same size is added to each; saves no memory",
     ),
     ..Declaration::new("prune-masks", Stage::Model, Label::ChangesTraining)

@@ -19,7 +19,7 @@ pub(super) const LEVER: Declaration = Declaration {
     saves: Some(|held| (held.parameters + held.states + held.trained) / 2),
     docs: Docs::new(
         "",
-        "weights, gradients and optimizer state; updates are computed in fp32 with stochastic rounding, for PyTorch's element-wise optimizers; layers with running statistics and one-dimensional buffers (such as rotary frequencies) stay in fp32",
+        "weights, gradients and optimizer state in bf16; updates are computed in fp32 with stochastic rounding, for PyTorch's element-wise optimizers; layers with running statistics and one-dimensional buffers (such as rotary frequencies) stay in fp32",
     ),
     ..Declaration::new("pure-bf16", Stage::Model, Label::ChangesTraining)
 };

@@ -18,7 +18,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "linear layers trained for 4-bit weights (this takes memory)",
     docs: Docs::new(
         "`\"int4\"`",
-        "quantization-aware training of linear layers by the library torchao, which has to be installed: the forward pass rounds weights to 4 bits and activations to 8 bits, and the weights stay in full precision; needs more memory",
+        "quantization-aware training of linear layers: the forward pass rounds weights to 4 bits and activations to 8 bits, and the weights stay in full precision; needs the library torchao, and more memory",
     ),
     ..Declaration::new("qat", Stage::Model, Label::ChangesTraining)
 };

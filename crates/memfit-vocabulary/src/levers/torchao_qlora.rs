@@ -22,7 +22,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "peft's LoRA adapters on weights in int8 of torchao",
     docs: Docs::new(
         "rank",
-        "LoRA adapters of the library peft on frozen weights in int8 of the library torchao; both have to be installed",
+        "LoRA adapters on frozen weights in torchao's int8; needs the libraries peft and torchao",
     ),
     ..Declaration::new("torchao-qlora", Stage::Model, Label::ChangesTraining)
 };

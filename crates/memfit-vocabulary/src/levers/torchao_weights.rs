@@ -13,7 +13,7 @@ pub(super) const LEVER: Declaration = Declaration {
     brief: "linear layers' weights quantized by torchao",
     docs: Docs::new(
         "`\"int8\"`, `\"fp8\"`, `\"int4\"`, `\"int8-int4\"`",
-        "quantization of linear layers by the library torchao, which has to be installed; for a model that is not trained; `int4` needs weights in bf16, and `int8-int4` is what `qat` trains for",
+        "quantized weights of linear layers; needs the library torchao; for a model that is not trained; `int4` needs weights in bf16, and `int8-int4` is what `qat` trains for",
     ),
     ..Declaration::new("torchao-weights", Stage::Model, Label::ChangesTraining)
 };

@@ -20,31 +20,31 @@ RARE_COLLECTION = (50_000, 20, 100)
 
 def arm(session):
     """Wait at the first use of the GPU."""
-    alone = os.environ.get("MEMFIT_LONE_RANK")
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1 and not alone:
+    lone_rank = os.environ.get("MEMFIT_LONE_RANK")
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1 and not lone_rank:
         _answer("several processes train together")
         return
     torch = session.torch
     # Threads do not survive a fork.
     torch.set_num_threads(1)
     random_numbers.arm(torch)
-    often = gc.get_threshold()
+    thresholds = gc.get_threshold()
     gc.set_threshold(*RARE_COLLECTION)
     count, init = torch._C._cuda_getDeviceCount, torch._C._cuda_init
     # Scripts ask early and often for the number of GPUs, but the device itself must not be used yet.
     torch._C._cuda_getDeviceCount = lambda: len(session.setup["cards"])
-    asked = contextlib.ExitStack()
+    answers = contextlib.ExitStack()
     imports.after(
         "torch.cuda",
-        lambda _module: asked.enter_context(kinds.answered_from_catalogue(torch, session.setup["cards"])),
+        lambda _module: answers.enter_context(kinds.answered_from_catalogue(torch, session.setup["cards"])),
     )
 
     def serve():
-        asked.close()
+        answers.close()
         torch._C._cuda_getDeviceCount, torch._C._cuda_init = count, init
         if gc.get_threshold() == RARE_COLLECTION:
-            gc.set_threshold(*often)
-        _leave_what_is_there()
+            gc.set_threshold(*thresholds)
+        _freeze_objects()
         _serve(session)
 
     def begin():
@@ -53,7 +53,7 @@ def arm(session):
 
     torch._C._cuda_init = begin
     _serve_before_backward(torch.autograd, lambda: torch._C._cuda_init is begin, serve)
-    if alone:
+    if lone_rank:
         # Threads of a process group do not survive a fork either.
         imports.after(
             "torch.distributed.distributed_c10d", functools.partial(_before_groups, torch, begin, serve)
@@ -93,7 +93,7 @@ def _before_groups(torch, begin, serve, c10d):
         package.init_process_group = init_process_group
 
 
-def _leave_what_is_there():
+def _freeze_objects():
     """Exclude existing objects from the garbage collector, which would copy their pages in each child; an
     explicit collection by the script includes them.
     """

@@ -19,12 +19,12 @@ NAME = re.compile(
     re.IGNORECASE,
 )
 MAX_FRAMES = 32
-# The probe's own code is no part of the script.
+# The probe's own code is not part of the script.
 PROBE = os.path.dirname(HERE)
 
 
 def arm(planned):
-    """Set the batch size at the first use of the GPU: arguments are read by then, but no batch is made."""
+    """Set the batch size at the first use of the GPU: arguments were read by then, but no batch was made."""
     core = planned.session.torch._C
     init = core._cuda_init
 
@@ -38,28 +38,28 @@ def arm(planned):
 
 def find(size):
     """Return the names that hold this number."""
-    return sorted({name for name, _ in _places(size)})
+    return sorted({name for name, _ in _assignments(size)})
 
 
 def set_to(size, new):
     """Replace this number by another; return `True` if it was found."""
-    places = _places(size)
+    places = _assignments(size)
     for _, assign in places:
         with contextlib.suppress(Exception):
             assign(new)
     return bool(places)
 
 
-def _places(size):
+def _assignments(size):
     """Return pairs of a name and a function that assigns to it."""
     found, seen = [], set()
     main = sys.modules.get("__main__")
     if main is not None:
-        _within(vars(main), size, found, seen)
+        _search_table(vars(main), size, found, seen)
     for frame in frames():
         if frame.f_code.co_name != "<module>":
-            _of_frame(frame, size, found, seen)
-        _within(frame.f_globals, size, found, seen)
+            _search_frame(frame, size, found, seen)
+        _search_table(frame.f_globals, size, found, seen)
     return found
 
 
@@ -103,12 +103,12 @@ def variables(frame):
     return variables(frame)
 
 
-def _of_frame(frame, size, found, seen):
+def _search_frame(frame, size, found, seen):
     for name, value in variables(frame).items():
         if _matches(name, value, size):
             found.append((name, _local(frame, name)))
         else:
-            _inside(value, size, found, seen)
+            _search_value(value, size, found, seen)
 
 
 def _local(frame, name):
@@ -120,7 +120,7 @@ def _local(frame, name):
     return assign
 
 
-def _within(table, size, found, seen):
+def _search_table(table, size, found, seen):
     if id(table) in seen:
         return
     seen.add(id(table))
@@ -128,11 +128,11 @@ def _within(table, size, found, seen):
         if _matches(name, value, size):
             found.append((name, lambda new, name=name: table.__setitem__(name, new)))
         else:
-            _inside(value, size, found, seen)
+            _search_value(value, size, found, seen)
 
 
-def _inside(value, size, found, seen):
-    """Search configurations: objects that hold names and numbers and are no part of a model."""
+def _search_value(value, size, found, seen):
+    """Search configurations: objects that hold names and numbers and are not part of a model."""
     if type(value) is dict:
         if id(value) not in seen and len(value) < 1000:
             seen.add(id(value))

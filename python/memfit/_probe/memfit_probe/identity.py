@@ -23,7 +23,7 @@ class ByIdentity:
         found = [reference() for reference, _ in list(self._entries.values())]
         return [thing for thing in found if thing is not None]
 
-    def put(self, thing, value):
+    def store(self, thing, value):
         """Store a value for an object; entries of deleted objects are removed."""
         key = id(thing)
         try:

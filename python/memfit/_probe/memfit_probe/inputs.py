@@ -51,9 +51,9 @@ class Inputs:
                     known = largest.look(dataset, seconds)
             except Exception:
                 known = {}, False
-            self.sizes.put(dataset, known)
+            self.sizes.store(dataset, known)
             if known[0]:
-                self.item_ns.put(dataset, (time.perf_counter_ns() - begin) // len(known[0]))
+                self.item_ns.store(dataset, (time.perf_counter_ns() - begin) // len(known[0]))
         return known
 
     def worst(self, dataset, sampler):
@@ -61,7 +61,7 @@ class Inputs:
         sizes, complete = self._look(dataset, SECONDS_IN_A_TRY)
         if len(set(sizes.values())) < 2:
             return None
-        self.sampled = "all of them" if complete else f"{len(sizes)} of {len(dataset)} items were looked at"
+        self.sampled = "all of them" if complete else f"{len(sizes)} of {len(dataset)} items were inspected"
         if type(sampler).__module__.startswith("torch.utils.data"):
             size = getattr(sampler, "batch_size", None) or 1
             return sorted(sizes, key=sizes.get, reverse=True)[:size]

@@ -61,7 +61,7 @@ class Notes:
 
     def module(self, root):
         """Note the parameters and buffers of an outermost module, on its first calls."""
-        calls = self._roots.put(root, self._roots.get(root, 0) + 1)
+        calls = self._roots.store(root, self._roots.get(root, 0) + 1)
         if calls <= 2 or self.sharded:
             self.all_of(root)
 
@@ -144,7 +144,7 @@ class Notes:
 
     def optimizer_state(self, optimizer, always=False):
         """Note an optimizer's state."""
-        looked = self._looked.put(optimizer, self._looked.get(optimizer, 0) + 1)
+        looked = self._looked.store(optimizer, self._looked.get(optimizer, 0) + 1)
         if not always and looked not in STEPS_TO_CHECK:
             return
         owner_of, tensor = self._owner_of, self.tensor

@@ -29,7 +29,7 @@ class Passes:
         session = self.session
         if on_the_host(session.torch, model, output):
             return
-        passes = self._counts.put(model, self._counts.get(model, 0) + 1)
+        passes = self._counts.store(model, self._counts.get(model, 0) + 1)
         self.most = max(self.most, passes)
         if self._ends_a_round(model, passes):
             self.mark()

@@ -135,7 +135,7 @@ struct Ran {
     last_output: String,
 }
 
-/// Reason why a run gave no answer, with the last line of the script's output if it failed by itself.
+/// Reason why a run gave no answer, with the last line of the script's output if the script itself failed.
 fn no_answer(report: &RunReport, last_output: &str) -> Problem {
     let mut problem = report.problem.clone().unwrap_or_else(|| Problem {
         kind: "out-of-memory".to_owned(),
