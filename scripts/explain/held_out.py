@@ -214,9 +214,7 @@ def main() -> None:
         "sets", nargs="+", choices=sorted(path.name for path in HERE.iterdir() if path.is_dir())
     )
     parser.add_argument("--only", default="", help="scripts whose names contain this")
-    parser.add_argument(
-        "--no-recordings", action="store_true", help="snapshots alone"
-    )
+    parser.add_argument("--no-recordings", action="store_true", help="snapshots alone")
     parser.add_argument(
         "--no-prove", action="store_true", help="no further runs with the remedies, which take most of the time"
     )
