@@ -103,7 +103,8 @@ fn remedies(analysis: &Analysis<'_>, foreach: bool, temporary: u64, requested: u
     );
     add(Lever::ForeachOff, "`foreach=False`: parameters are updated one at a time, with temporaries for one");
     let eight = state + requested;
-    if state > 0 || !foreach {
+    // Fewer temporaries are an option of the optimizer, where they are enough.
+    if !foreach || state > 0 && analysis.enough(saves) != Some(true) {
         fixes.push(modelled_fix(
             analysis,
             Lever::HostOptimizerState,

@@ -33,6 +33,7 @@ fn momentum_is_state_and_no_temporary() {
     assert!(!enough(&copied, Lever::ForeachOff), "{copied:?}");
     let computed = fixes("grads = torch._foreach_add(grads, params, alpha=weight_decay)");
     assert!(enough(&computed, Lever::ForeachOff), "{computed:?}");
+    assert!(!enough(&computed, Lever::HostOptimizerState), "an option is enough: {computed:?}");
 }
 
 #[test]
