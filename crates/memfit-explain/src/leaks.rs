@@ -128,8 +128,8 @@ fn rebuilt_collections(
     live.iter().filter_map(leak).collect()
 }
 
-/// Key of a collection that is rebuilt. Without a backward pass, the newest copy counts as an activation, since
-/// it is live, and each earlier one as temporary, since its successor replaced it.
+/// Key of a collection that is rebuilt. Without a backward pass, the newest copy counts as an activation,
+/// since it is live, and each earlier one as temporary, since its successor replaced it.
 const fn rebuilt_key(key: Key) -> Key {
     match key.category {
         Category::Temporary => Key { category: Category::Activations, ..key },

@@ -70,8 +70,8 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
     };
     let whole: u64 =
         timeline.lives.iter().filter(made).filter(same_forward).map(|life| life.block.bytes).sum();
-    // Where modules compute, the graph of a forward pass has tensors of theirs. Tensors that only the script's
-    // own lines make between their calls, such as observations of an environment, are a collection.
+    // Where modules compute, the graph of a forward pass has tensors of theirs. Tensors that only the
+    // script's own lines make between their calls, such as observations of an environment, are a collection.
     let by_script =
         of_modules * 4 < stays && timeline.lives.iter().filter(made).any(|life| called(life).is_some());
     let graph =

@@ -67,8 +67,8 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
     })
 }
 
-/// Returns `true` if the optimizer's own line keeps a copy of a gradient: the momentum of SGD begins as one. The
-/// copies that it computes with are not detached.
+/// Returns `true` if the optimizer's own line keeps a copy of a gradient: the momentum of SGD begins as one.
+/// The copies that it computes with are not detached.
 fn keeps_copy(analysis: &Analysis<'_>, stack: StackId) -> bool {
     let track = analysis.timeline.track;
     let Some(frame) = track.stacks.get(stack).next() else { return false };

@@ -1,5 +1,5 @@
-//! Line that keeps a value from step to step, also where the value is handed on under other names, to functions of
-//! the program, or by a hook of a module.
+//! Line that keeps a value from step to step, also where the value is handed on under other names, to
+//! functions of the program, or by a hook of a module.
 
 use memfit_source::{CallArgument, Expression, ExpressionKind as Kind, Statement, StatementKind};
 
