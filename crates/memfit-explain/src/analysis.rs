@@ -3,11 +3,11 @@
 use memfit_allocator::{Edit, Outcome, Program, ReplayConditions};
 use memfit_patch::{Code, Ran, RecordedFacts, Refusal, RemedyRequest};
 use memfit_recording::{StackId, Track};
-use memfit_vocabulary::{Lever, Proof};
+use memfit_vocabulary::{Lever, Phase, Proof};
 
 use crate::case::Case;
 use crate::explanation::{Apply, Fact, Fix, Line};
-use crate::origins::{Origins, Site};
+use crate::origins::{Origins, Role, Site};
 use crate::timeline::{Life, MAX_BYTES, Timeline};
 
 /// Capacity that is never reached: small enough for nine eighths of it to be reserved many times over.
@@ -157,6 +157,22 @@ impl<'case> Analysis<'case> {
         self.timeline.origins.get(stack).user.iter().map(|site| self.line(*site)).collect()
     }
 
+    /// Stack of the failing request. The autograd engine's threads have no Python frames: their requests are
+    /// blamed on the line that called the backward pass.
+    pub(crate) fn failing_stack(&self) -> StackId {
+        let timeline = &self.timeline;
+        let trouble = timeline.trouble;
+        let is_known = |stack: &StackId| timeline.origins.get(*stack).site().is_some();
+        if trouble.phase != Phase::Backward || is_known(&trouble.stack) {
+            return trouble.stack;
+        }
+        let backward = timeline
+            .lives
+            .iter()
+            .filter(|life| life.role == Role::Backward && life.block.born <= trouble.moment);
+        backward.rev().map(|life| life.block.stack).find(is_known).unwrap_or(trouble.stack)
+    }
+
     pub(crate) fn fact(&self, text: impl Into<String>, bytes: u64, stack: Option<StackId>) -> Fact {
         Fact { text: text.into(), bytes, lines: stack.map(|stack| self.lines(stack)).unwrap_or_default() }
     }
@@ -221,5 +237,11 @@ pub(crate) fn modelled_fix(
     how: String,
     apply: Apply,
 ) -> Fix {
-    Fix { lever, saves, how, proof: Proof::Modelled, fits: analysis.enough(saves), apply }
+    // If enough memory was free, but in pieces, less than the request need not become one piece that is large
+    // enough.
+    let in_pieces = analysis.missing.is_some_and(|missing| missing <= 0)
+        && analysis.timeline.trouble.requested.is_some_and(|requested| saves < requested)
+        && !matches!(apply, Apply::Card(_));
+    let fits = analysis.enough(saves).filter(|_| !in_pieces);
+    Fix { lever, saves, how, proof: Proof::Modelled, fits, apply }
 }

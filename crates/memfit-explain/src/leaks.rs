@@ -96,9 +96,9 @@ fn rebuilt_collections(
     // With growing sequence lengths, activations grow too: they belong to the batch and are no collection.
     let of_batch = |category| matches!(category, Category::Activations | Category::Temporary);
     let keys = live.keys().filter(|key| timeline.by_rounds || !of_batch(key.category));
-    let held = live_bytes_at(timeline, keys.copied(), ends);
+    let held = live_bytes_at(timeline, keys.map(|key| rebuilt_key(*key)), ends, rebuilt_key);
     let leak = |(key, lives): (&Key, &Vec<(usize, &Life)>)| {
-        let held = held.get(key)?;
+        let held = held.get(&rebuilt_key(*key))?;
         // It never shrinks after it was first allocated.
         let begun = held.iter().rposition(|bytes| *bytes == 0).map_or(0, |none| none + 1);
         let held = &held[begun..];
@@ -107,8 +107,9 @@ fn rebuilt_collections(
             grown.push(pair[1].checked_sub(pair[0])?);
         }
         let bytes: u64 = lives.iter().map(|(_, life)| life.block.bytes).sum();
+        let requested: u64 = lives.iter().map(|(_, life)| life.requested_bytes()).sum();
         let times = grown.iter().filter(|bytes| **bytes > 0).count();
-        if times < MIN_GROWTHS || times * 5 < grown.len() * 3 || bytes < *held.last()? {
+        if times < MIN_GROWTHS || times * 5 < grown.len() * 3 || requested < *held.last()? {
             return None;
         }
         grown.sort_unstable();
@@ -127,22 +128,33 @@ fn rebuilt_collections(
     live.iter().filter_map(leak).collect()
 }
 
-/// Live bytes of each line at these moments.
+/// Key of a collection that is rebuilt. Without a backward pass, the newest copy counts as an activation,
+/// since it is live, and each earlier one as temporary, since its successor replaced it.
+const fn rebuilt_key(key: Key) -> Key {
+    match key.category {
+        Category::Temporary => Key { category: Category::Activations, ..key },
+        _ => key,
+    }
+}
+
+/// Requested bytes of each line that are live at these moments. The allocator may hand out a larger block for
+/// a smaller tensor.
 fn live_bytes_at(
     timeline: &Timeline<'_>,
     keys: impl Iterator<Item = Key>,
     ends: &[u32],
+    key_of: impl Fn(Key) -> Key,
 ) -> BTreeMap<Key, Vec<u64>> {
     let mut held: BTreeMap<Key, Vec<u64>> = keys.map(|key| (key, vec![0; ends.len()])).collect();
     for life in &timeline.lives {
-        let key = Key { site: life.site, module: life.module(), category: life.category };
+        let key = key_of(Key { site: life.site, module: life.module(), category: life.category });
         let Some(held) = held.get_mut(&key).filter(|_| !life.stays() && life.block.pool.0 == 0) else {
             continue;
         };
         let first = ends.partition_point(|end| *end <= life.block.born);
         let behind = ends.partition_point(|end| *end < life.block.freed);
         for at_end in &mut held[first..behind.max(first)] {
-            *at_end = at_end.saturating_add(life.block.bytes);
+            *at_end = at_end.saturating_add(life.requested_bytes());
         }
     }
     held
@@ -152,7 +164,7 @@ fn live_bytes_at(
 /// one.
 fn full_collections(timeline: &Timeline<'_>, keys: impl Iterator<Item = Key>, now: usize) -> HashSet<Key> {
     let Some(from) = now.checked_sub(SAMPLES) else { return HashSet::new() };
-    let held = live_bytes_at(timeline, keys, &timeline.periods()[from..now]);
+    let held = live_bytes_at(timeline, keys, &timeline.periods()[from..now], |key| key);
     let is_full =
         |held: &[u64]| held.first().zip(held.last()).is_some_and(|(then, last)| *then > 0 && last <= then);
     held.into_iter().filter(|(_, held)| is_full(held)).map(|(key, _)| key).collect()
@@ -168,6 +180,9 @@ fn outlives_step(timeline: &Timeline<'_>, life: &Life) -> bool {
 /// Minimum share of the steps since the first leak that must have live blocks.
 const MIN_STEP_SHARE: (usize, usize) = (1, 3);
 const MIN_ROUND_SHARE: (usize, usize) = (3, 5);
+/// Number of forward passes with live blocks that suffice with the smaller share: of two networks that are
+/// called in turn, one may leave them.
+const MANY_ROUNDS: usize = 16;
 
 fn leak(key: Key, lives: &[(usize, &Life)], now: usize, share: (usize, usize)) -> Option<Leak> {
     let mut per_period: HashMap<usize, u64> = HashMap::new();
@@ -178,6 +193,7 @@ fn leak(key: Key, lives: &[(usize, &Life)], now: usize, share: (usize, usize)) -
     // If two or three models are trained alternately, only one of their steps may leave a block.
     let whole = now - first;
     let old = per_period.keys().filter(|period| **period < now).count();
+    let share = if old >= MANY_ROUNDS { MIN_STEP_SHARE } else { share };
     let enough = per_period.len() >= MIN_STEPS && old >= MIN_STEPS - 1 && old * share.1 >= whole * share.0;
     let mut sizes: Vec<u64> =
         per_period.iter().filter(|(period, _)| **period < now).map(|(_, bytes)| *bytes).collect();

@@ -28,7 +28,7 @@ pub(crate) enum Role {
     Unknown,
     /// User code outside of any module.
     Plain,
-    /// Move of a module to the device, or its creation there.
+    /// Move of a module to the device, or its creation or copy there.
     Placing,
     /// Call of a module.
     Forward,
@@ -135,7 +135,9 @@ fn apply_frame(origin: &mut Origin, file: &str, name: &str) {
         Role::Placing
     } else if name == "_call_impl" && file.ends_with("module.py") {
         Role::Forward
-    } else if name == "__init__" && file.contains("torch/nn/modules/") {
+    } else if name == "__init__" && file.contains("torch/nn/modules/")
+        || name == "__deepcopy__" && file.ends_with("torch/nn/parameter.py")
+    {
         Role::Placing
     } else {
         Role::Unknown
@@ -258,6 +260,11 @@ mod tests {
                 vec![("/v/site-packages/torch/nn/modules/module.py", "_apply"), ("/me/train.py", "f")],
                 Role::Placing,
             ),
+            (
+                vec![("/v/site-packages/torch/nn/parameter.py", "__deepcopy__"), ("/me/train.py", "f")],
+                Role::Placing,
+            ),
+            (vec![("/v/site-packages/torch/_tensor.py", "__deepcopy__"), ("/me/train.py", "f")], Role::Plain),
             (vec![], Role::Unknown),
         ] {
             assert_eq!(origin(&frames).role, role, "{frames:?}");

@@ -8,6 +8,7 @@ mod batches;
 mod blocks;
 mod contexts;
 mod flow;
+mod keeper;
 mod kept;
 mod options;
 mod pools;

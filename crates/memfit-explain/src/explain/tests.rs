@@ -9,6 +9,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::{Card, Holder, Kin, OtherProcess, Refused};
 
+mod requests;
+
 /// Source file that the stacks refer to.
 const SCRIPT: &str = "import torch\nimport os\n\ndef train(model, optimizer):\n    kept = []\n    for step in range(9):\n        out = model(step)\n        kept.append(out)\n        out.backward(retain_graph=True)\n        optimizer.step()\n";
 
@@ -523,3 +525,55 @@ fn models_of_earlier_trainings_that_stay_are_a_leak() {
         assert_ne!(explanation.cause, Cause::Leaking, "{:?}", explanation.considered);
     }
 }
+
+const MIB: u64 = 1 << 20;
+
+/// A track that grows by one block at a time.
+#[derive(Default)]
+struct Growing {
+    track: Track,
+    allocated: u64,
+    blocks: u64,
+}
+
+impl Growing {
+    /// Stack of these frames, innermost first.
+    fn stack(&mut self, frames: &[(&str, &str, u32)]) -> StackId {
+        let track = &mut self.track;
+        let mut intern = |(file, name, line): &(&str, &str, u32)| {
+            let (file, name) = (track.texts.intern(file), track.texts.intern(name));
+            track.stacks.intern_frame(Frame { file, name, line: *line })
+        };
+        let frames: Vec<_> = frames.iter().map(&mut intern).collect();
+        track.stacks.intern(&frames)
+    }
+
+    fn totals(&self) -> Totals {
+        Totals { allocated: self.allocated, reserved: self.allocated, time_us: None }
+    }
+
+    /// Allocates a block of this size for a tensor that may be smaller.
+    fn alloc(&mut self, stack: StackId, requested: u64, bytes: u64) -> u32 {
+        self.blocks += 1;
+        self.allocated += bytes;
+        let requested = Some(requested);
+        let block = Block { address: self.blocks << 32, bytes, requested, stack, ..Block::default() };
+        let totals = self.totals();
+        self.track.alloc(&block, totals)
+    }
+
+    fn free(&mut self, block: u32) {
+        self.allocated -= self.track.block(block).unwrap().bytes;
+        let totals = self.totals();
+        self.track.free(block, 0, StackId::NONE, totals);
+    }
+
+    fn fail(mut self, stack: StackId, bytes: u64) -> Track {
+        let totals = self.totals();
+        self.track.add_moment(MomentKind::Oom(bytes), 0, stack, totals);
+        self.track
+    }
+}
+
+const PLACED: [(&str, &str, u32); 2] =
+    [("/v/site-packages/torch/nn/modules/linear.py", "__init__", 1), ("train.py", "train", 4)];

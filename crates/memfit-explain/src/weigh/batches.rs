@@ -12,6 +12,7 @@ use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
 use super::{Finding, size};
 use crate::analysis::{Analysis, replayed_fix};
+use crate::explanation::Apply;
 use crate::origins::{Role, Site};
 use crate::timeline::{Life, Timeline};
 
@@ -20,11 +21,14 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
     let trouble = timeline.trouble;
     trouble.requested?;
     let now = timeline.period_of(trouble.moment);
-    // Without a backward pass between, it is the same batch.
-    if now == 0
-        || !timeline.phase_ran(Phase::Backward, 0, timeline.periods()[now - 1])
-            && timeline.steps_at(trouble.moment) == 0
-    {
+    if now == 0 {
+        return None;
+    }
+    // Without a backward pass between, it is the same batch, unless there is none because gradients are off.
+    let trained = timeline.phase_ran(Phase::Backward, 0, timeline.periods()[now - 1])
+        || timeline.steps_at(trouble.moment) > 0;
+    let graphless = !trained && timeline.by_rounds && analysis.without_graph();
+    if !trained && !graphless {
         return None;
     }
     // Lines with older live blocks keep them for good, which is growth.
@@ -101,7 +105,12 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
         }
     };
     let lever = if gradients > variables { Lever::ZeroGradEarlier } else { Lever::DropVariables };
-    let fix = replayed_fix(lever, how.to_owned(), &then, analysis.change(lever, &sites, known));
+    let apply = analysis.change(lever, &sites, known);
+    // A model may need what its last call gave. The source has to show that nothing reads it again.
+    if graphless && !matches!(apply, Apply::Edit(_)) {
+        return None;
+    }
+    let fix = replayed_fix(lever, how.to_owned(), &then, apply);
     Some(Finding {
         cause: Cause::TwoBatchesAlive,
         bytes: total,

@@ -17,6 +17,9 @@ use crate::timeline::Life;
 /// Minimum number of tensors left by a step for them to be a graph, rather than a collection.
 const MIN_GRAPH_TENSORS: usize = 4;
 
+/// Minimum number of lines that rebuild a larger tensor for them to be a cache of keys and values.
+const KEYS_AND_VALUES: usize = 2;
+
 /// Maximum number of leaks, the largest first, for which a remedy is searched.
 const MAX_LEAKS: usize = 8;
 
@@ -67,7 +70,12 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
     };
     let whole: u64 =
         timeline.lives.iter().filter(made).filter(same_forward).map(|life| life.block.bytes).sum();
-    let graph = tensors >= MIN_GRAPH_TENSORS && activations * 2 > bytes && stays * 5 >= whole * 2;
+    // Where modules compute, the graph of a forward pass has tensors of theirs. Tensors that only the
+    // script's own lines make between their calls, such as observations of an environment, are a collection.
+    let by_script =
+        of_modules * 4 < stays && timeline.lives.iter().filter(made).any(|life| called(life).is_some());
+    let graph =
+        tensors >= MIN_GRAPH_TENSORS && activations * 2 > bytes && stays * 5 >= whole * 2 && !by_script;
     let of_anew: u64 = leaks.iter().filter(|leak| leak.rebuilt).map(|leak| leak.bytes).sum();
     let concatenates = |leak: &&Leak| leak.site.is_some_and(|site| analysis.is_concatenated(site));
     let of_anew = of_anew.max(leaks.iter().filter(concatenates).map(|leak| leak.bytes).sum());
@@ -75,7 +83,12 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
     let unused = timeline.trouble.reserved.saturating_sub(timeline.trouble.allocated);
     let steps = leaks.iter().map(|leak| leak.steps).max().unwrap_or(0);
     let first = leaks.first()?;
-    let stack = timeline.lives.iter().find(|life| life.index == first.blocks[0]).map(|life| life.block.stack);
+    let stack_of = |leak: &Leak| {
+        timeline.lives.iter().find(|life| life.index == leak.blocks[0]).map(|life| life.block.stack)
+    };
+    // Blocks of the autograd engine's threads have no lines.
+    let has_lines = |stack: &StackId| timeline.origins.get(*stack).site().is_some();
+    let stack = leaks.iter().filter_map(stack_of).find(has_lines).or_else(|| stack_of(first));
     let (part, parts) =
         if timeline.by_rounds { ("forward pass", "forward passes") } else { ("step", "steps") };
     let (cause, text) = if graph {
@@ -118,11 +131,17 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
     let then = analysis.replay(&analysis.program, &analysis.case.given, end_of);
     let sites = analysis.sites(newest_stacks(analysis, leaks));
     let places = analysis.places(&sites);
-    let is_named = |line: u32| facts[0].lines.iter().any(|known| known.line == line);
-    if let Some(keeper) = analysis.code.keeper(&places).filter(|keeper| !is_named(keeper.line)) {
+    let is_named = |site: &memfit_patch::Site| {
+        facts[0].lines.iter().any(|known| known.line == site.line && known.file == site.file)
+    };
+    let of_module = stack.is_some_and(|stack| timeline.origins.get(stack).caller.is_some());
+    let by_hook =
+        || Some(("a hook keeps what modules return", analysis.code.storing_hook().filter(|_| of_module)?));
+    let keeper = analysis.code.keeper(&places).map(|site| ("this line keeps it", site));
+    if let Some((text, keeper)) = keeper.or_else(by_hook).filter(|(_, keeper)| !is_named(keeper)) {
         let memfit_patch::Site { file, line, function } = keeper;
         let lines = vec![analysis.with_text(Line { file, line, function, text: None })];
-        facts.push(Fact { text: "this line keeps it".to_owned(), bytes: per_step, lines });
+        facts.push(Fact { text: text.to_owned(), bytes: per_step, lines });
     }
     let (lever, how) = if graph {
         (
@@ -140,7 +159,15 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
     let apply = analysis.change(lever, &sites, RecordedFacts::Backwards(&backwards));
     let mut fixes = Vec::new();
     if anew {
-        fixes.push(preallocated(analysis, &blocks));
+        let growing = leaks.iter().filter(|leak| leak.rebuilt || concatenates(leak));
+        let of_model = of_module && !timeline.has_phase(Phase::Backward);
+        if of_model && growing.count() >= KEYS_AND_VALUES {
+            fixes.extend(shorter_cache(analysis, of_anew));
+        }
+        let preallocated = preallocated(analysis, &blocks);
+        // Of many tensors, one exists twice at a time: the others go on growing.
+        let fits = preallocated.fits.filter(|_| preallocated.saves * 4 >= of_anew);
+        fixes.push(Fix { fits, ..preallocated });
     }
     let fix = replayed_fix(lever, how.to_owned(), &then, apply);
     // The next step may read the old value: the calls do not show that it could be freed earlier.
@@ -157,6 +184,24 @@ pub(super) fn find(analysis: &Analysis<'_>, leaks: &[Leak]) -> Option<Finding> {
         None => true,
     };
     Some(Finding { cause, bytes, enough, facts, fixes })
+}
+
+/// Remedies for the keys and values that a language model caches for each token.
+fn shorter_cache(analysis: &Analysis<'_>, cached: u64) -> [Fix; 2] {
+    let fix =
+        |lever, saves, how: &str| modelled_fix(analysis, lever, saves, how.to_owned(), Apply::ByHand(None));
+    [
+        fix(
+            Lever::KvCacheWindow,
+            cached / 2,
+            "if these are the keys and values of a language model: keep those of the last tokens only (half of them saves this much), or answer fewer requests at once",
+        ),
+        fix(
+            Lever::KvCache8Bit,
+            cached / 4 * 3,
+            "if these are the keys and values of a language model: keep them in 8 bits (a quarter of float32)",
+        ),
+    ]
 }
 
 /// Remedy that allocates a growing tensor once, in its final size. The failed request would have replaced the

@@ -1,12 +1,16 @@
 //! The optimizer's first step: creation of its state, and temporaries of all parameters at once.
 
+use std::collections::HashSet;
+
 use memfit_patch::RecordedFacts;
+use memfit_recording::StackId;
 use memfit_vocabulary::{Category, Cause, Lever, Phase};
 
 use super::{Finding, size};
 use crate::analysis::{Analysis, modelled_fix};
 use crate::explanation::{Apply, Fix};
 use crate::origins::Role;
+use crate::timeline::Life;
 
 /// Divisor of the parameters' bytes: a step that creates at least a sixteenth of them as state is a first
 /// step for some of them.
@@ -25,15 +29,19 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
         .rev()
         .find(|(began, phase)| *phase == Phase::Optimizer && *began <= timeline.trouble.moment)?
         .0;
-    let here = |life: &crate::timeline::Life| life.block.born >= began;
-    let state = timeline.sum(|life| here(life) && life.category == Category::Optimizer);
+    let here = |life: &Life| life.block.born >= began;
+    let stacks = timeline.lives.iter().filter(|life| here(life)).map(|life| life.block.stack);
+    let stacks: HashSet<StackId> = stacks.chain([timeline.trouble.stack]).collect();
+    let copies: HashSet<StackId> = stacks.into_iter().filter(|stack| keeps_copy(analysis, *stack)).collect();
+    let is_state = |life: &Life| life.category == Category::Optimizer || copies.contains(&life.block.stack);
+    let state = timeline.sum(|life| here(life) && is_state(life));
     let parameters = timeline.sum(|life| life.category == Category::Parameters);
     let all_here = timeline.sum(here);
     let temporary = all_here.saturating_sub(state);
-    let asks_for_state = origin.operation.state;
+    let asks_for_state = origin.operation.state || copies.contains(&timeline.trouble.stack);
     // Each of several optimizers has a first step of its own.
     let line = origin.site();
-    let before = |life: &&crate::timeline::Life| life.role == Role::Optimizer && life.block.born < began;
+    let before = |life: &&Life| life.role == Role::Optimizer && life.block.born < began;
     let made = || timeline.lives.iter().filter(before);
     let new_here = line.is_some() && made().next().is_some() && !made().any(|life| life.site == line);
     // Parameters that are trained from here on get their state in a later step.
@@ -59,6 +67,19 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
     })
 }
 
+/// Returns `true` if the optimizer's own line keeps a copy of a gradient: the momentum of SGD begins as one.
+/// The copies that it computes with are not detached.
+fn keeps_copy(analysis: &Analysis<'_>, stack: StackId) -> bool {
+    let track = analysis.timeline.track;
+    let Some(frame) = track.stacks.get(stack).next() else { return false };
+    let file = track.texts.get(frame.file);
+    file.contains("torch/optim/")
+        && analysis
+            .code
+            .line(file, frame.line)
+            .is_some_and(|text| text.contains("detach()") && text.contains("clone("))
+}
+
 fn remedies(analysis: &Analysis<'_>, foreach: bool, temporary: u64, requested: u64, state: u64) -> Vec<Fix> {
     let saves = if foreach { temporary + requested } else { temporary };
     let mut fixes = Vec::new();
@@ -82,6 +103,16 @@ fn remedies(analysis: &Analysis<'_>, foreach: bool, temporary: u64, requested: u
     );
     add(Lever::ForeachOff, "`foreach=False`: parameters are updated one at a time, with temporaries for one");
     let eight = state + requested;
+    // Fewer temporaries are an option of the optimizer, where they are enough.
+    if !foreach || state > 0 && analysis.enough(saves) != Some(true) {
+        fixes.push(modelled_fix(
+            analysis,
+            Lever::HostOptimizerState,
+            eight,
+            "keep the optimizer's state in host memory between steps, and copy it over for a few parameters at a time (`memfit.Step` with `levers={\"host-optimizer-state\": True}`)".to_owned(),
+            Apply::ByHand(None),
+        ));
+    }
     fixes.push(modelled_fix(
         analysis,
         Lever::EightBitOptimizer,

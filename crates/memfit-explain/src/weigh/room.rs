@@ -2,6 +2,7 @@
 
 use memfit_allocator::{Divisions, Edit, ReplayConditions, Settings};
 use memfit_patch::RecordedFacts;
+use memfit_recording::StackId;
 use memfit_vocabulary::{Cause, Lever};
 
 use super::{Finding, size};
@@ -119,7 +120,8 @@ fn settings(analysis: &Analysis<'_>) -> Option<Finding> {
         }
         let then =
             analysis.replay(&analysis.program, &ReplayConditions { settings, ..recorded }, |_| Edit::Keep);
-        if then.fits == Some(true) || (then.fits.is_none() && then.saves > 0) {
+        // A setting that reserves no more than its default does no harm, even if the replay succeeds.
+        if then.saves > 0 && then.fits != Some(false) {
             let rest = if rest == "expandable_segments:False" { String::new() } else { rest };
             let how = if rest.is_empty() {
                 format!("leave `{name}` out of {}: that is, do not set it", variable(analysis))
@@ -202,9 +204,19 @@ fn pools(analysis: &Analysis<'_>, unused: u64, requested: u64) -> Option<Finding
         cause: Cause::PrivatePools,
         bytes: locked.max(then.saves),
         enough: then.fits == Some(true) && now.fits != Some(true),
-        facts: vec![analysis.fact(text, locked, stack)],
+        facts: pool_facts(analysis, text, locked, stack),
         fixes: vec![replayed_fix(lever, how, &then, apply)],
     })
+}
+
+/// Evidence for private pools: who needed their memory, and the line that makes one.
+fn pool_facts(analysis: &Analysis<'_>, text: String, locked: u64, stack: Option<StackId>) -> Vec<Fact> {
+    let mut facts = vec![analysis.fact(text, locked, stack)];
+    facts.extend(analysis.code.pool_maker().map(|memfit_patch::Site { file, line, function }| {
+        let lines = vec![analysis.with_text(Line { file, line, function, text: None })];
+        Fact { text: "this line makes a private pool".to_owned(), bytes: locked, lines }
+    }));
+    facts
 }
 
 /// Finding for private pools of which only PyTorch's message tells: the recording does not say which blocks
@@ -224,7 +236,7 @@ fn stated_pools(analysis: &Analysis<'_>, unused: u64, requested: u64) -> Option<
         cause: Cause::PrivatePools,
         bytes: locked,
         enough,
-        facts: vec![analysis.fact(text, locked, Some(analysis.timeline.trouble.stack))],
+        facts: pool_facts(analysis, text, locked, Some(analysis.timeline.trouble.stack)),
         fixes: vec![Fix { fits: Some(enough), ..fix }],
     })
 }

@@ -57,12 +57,16 @@ pub(super) fn does_not_fit(analysis: &Analysis<'_>) -> Option<Finding> {
     // unknown: half of that sum is added for them.
     let room =
         needed.saturating_mul(5).saturating_add(needed.saturating_mul(5) / 2).max(limit.saturating_mul(2));
+    let mut fixes = vec![larger_card(analysis, room), shard(analysis, parameters)];
+    if of_model {
+        fixes.push(sixteen_bits(analysis, parameters));
+    }
     Some(Finding {
         cause: Cause::DoesNotFit,
         bytes: needed,
         enough: analysis.full(),
-        facts: vec![analysis.fact(text, parameters, Some(timeline.trouble.stack))],
-        fixes: vec![larger_card(analysis, room), shard(analysis, parameters)],
+        facts: vec![analysis.fact(text, parameters, Some(analysis.failing_stack()))],
+        fixes,
     })
 }
 
@@ -81,6 +85,11 @@ fn larger_card(analysis: &Analysis<'_>, room: u64) -> Fix {
 fn shard(analysis: &Analysis<'_>, parameters: u64) -> Fix {
     let how = "shard parameters, gradients and optimizer state over several GPUs (`fully_shard`, FSDP2): with two, each holds half";
     modelled_fix(analysis, Lever::Shard, parameters / 2, how.to_owned(), Apply::ByHand(None))
+}
+
+fn sixteen_bits(analysis: &Analysis<'_>, parameters: u64) -> Fix {
+    let how = "create or load the model in 16 bits (`torch.set_default_dtype(torch.bfloat16)`, or `dtype=` where weights are loaded), if it is in 32: weights, gradients and optimizer state take half";
+    modelled_fix(analysis, Lever::PureBf16, parameters / 2, how.to_owned(), Apply::ByHand(None))
 }
 
 /// Finding for tensors that are all needed.
@@ -105,7 +114,7 @@ pub(super) fn too_big(analysis: &Analysis<'_>) -> Finding {
         None => format!("{} in tensors, and {} more requested", size(trouble.allocated), size(requested)),
     };
     let stacks = analysis.stacks(timeline.live().filter(|life| activations(life)));
-    let mut facts = vec![analysis.fact(text, trouble.allocated, Some(trouble.stack))];
+    let mut facts = vec![analysis.fact(text, trouble.allocated, Some(analysis.failing_stack()))];
     if let Some((stack, bytes)) = stacks.first() {
         facts.push(analysis.fact(
             "most of the memory that grows with the batch was allocated here",

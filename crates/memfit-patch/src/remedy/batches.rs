@@ -1,6 +1,6 @@
 //! Frees a step's tensors at its end: variables by `del`, gradients by `zero_grad` right after the step.
 
-use memfit_source::{OpKind, Span, Statement, StatementKind};
+use memfit_source::{ExpressionKind as Kind, OpKind, Span, Statement, StatementKind};
 
 use super::{Change, Edits, Refusal};
 use crate::Why;
@@ -58,10 +58,71 @@ pub(super) fn change(
             &format!("del {}", names.join(", ")),
         );
     }
+    for (looped, own) in consumers(script, &path, sites, &names) {
+        let first = looped.body.first().map_or(looped.span, |first| first.span);
+        let last = looped.body.last().map_or(looped.span, |last| last.span);
+        edits.line_behind(script, Span::new(first.start, last.end), &format!("del {own}"));
+    }
     if edits.0.is_empty() {
         return Err(refusal.map_or(Refusal::NotHere, Refusal::Unproven));
     }
     edits.change(&scene).map_err(Refusal::Unproven)
+}
+
+/// Loops over the function as a generator that get the dropped names from it, with the names that hold them
+/// there: both have to be dropped for the memory to be free.
+fn consumers<'s>(
+    script: &'s Script,
+    path: &Path<'_>,
+    sites: &[Site],
+    dropped: &[String],
+) -> Vec<(&'s Statement, String)> {
+    let Some(name) = path.function().and_then(|function| function.name.as_deref()) else { return Vec::new() };
+    // The positions at which dropped names are yielded.
+    let mut yielded: Vec<usize> = Vec::new();
+    for each in path.scope() {
+        each.visit(&mut |each| {
+            for value in each.values.iter().filter_map(|value| match &value.kind {
+                Kind::Yield(parts) => parts.first(),
+                _ => None,
+            }) {
+                let parts = if value.name().is_some() { vec![value] } else { value.parts() };
+                let is_dropped = |part: &&memfit_source::Expression| {
+                    part.name().is_some_and(|name| dropped.iter().any(|dropped| dropped == name))
+                };
+                yielded
+                    .extend((0..).zip(&parts).filter(|(_, part)| is_dropped(part)).map(|(index, _)| index));
+            }
+        });
+    }
+    let own = |site: &Site| {
+        let path = script.statement_at_line(site.line)?;
+        let looped = path.statement();
+        let (callee, _) = looped.values.first()?.call()?;
+        let takes = looped.kind == StatementKind::Loop && callee.last_name() == Some(name);
+        let [target] = &looped.targets[..] else { return None };
+        let parts = if target.name().is_some() { vec![target] } else { target.parts() };
+        let names = yielded.iter().map(|index| parts.get(*index)?.name()).collect::<Option<Vec<&str>>>()?;
+        let ends = looped.body.last().is_some_and(|last| last.kind != StatementKind::Exit);
+        let free = names.iter().all(|name| ends_in_loop(&path, looped, name));
+        (takes && ends && free && !names.is_empty()).then(|| (looped, names.join(", ")))
+    };
+    sites.iter().filter_map(own).collect()
+}
+
+/// Returns `true` if nothing outside a loop uses a name that its head binds.
+fn ends_in_loop(path: &Path<'_>, looped: &Statement, name: &str) -> bool {
+    let mut used = false;
+    for each in path.scope() {
+        each.visit(&mut |each| {
+            let inside = looped.span.contains(each.span);
+            let around = each.span.contains(looped.span);
+            let binds = each.targets.iter().any(|target| target.mentions(name));
+            let reads = each.values.iter().any(|value| value.mentions(name));
+            used |= !inside && (reads || binds && !around) || inside && binds && each.span != looped.span;
+        });
+    }
+    !used
 }
 
 /// Names that a line binds in a loop and that nothing reads after the iteration.

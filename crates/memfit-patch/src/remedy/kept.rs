@@ -14,7 +14,7 @@ use crate::Why;
 use crate::code::{Code, Path, Scene, Script, Site};
 
 /// Methods that return a value on the host.
-const HOST_METHODS: &[&str] = &["item", "cpu", "tolist", "numpy"];
+pub(super) const HOST_METHODS: &[&str] = &["item", "cpu", "tolist", "numpy"];
 /// Methods that return a value without a graph.
 const GRAPHLESS_METHODS: &[&str] = &["item", "detach", "tolist", "numpy"];
 /// Container methods that store their argument.
@@ -43,14 +43,14 @@ const CONSTRUCTORS: &[&str] = &[
 const COLLECTING_FUNCTIONS: &[&str] = &["dict", "list", "tuple", "set"];
 
 /// Statement that stores values across steps.
-struct Store<'s> {
-    path: Path<'s>,
+pub(super) struct Store<'s> {
+    pub(super) path: Path<'s>,
     /// Target.
     target: &'s Expression,
     /// Stored values.
     values: Vec<&'s Expression>,
     /// `true` for a sum, `false` for a collection.
-    adds: bool,
+    pub(super) adds: bool,
 }
 
 /// Edits the statements that store the values computed by these lines.
@@ -92,20 +92,6 @@ pub(super) fn change(
     edits.change(&scene).map_err(Refusal::Unproven)
 }
 
-impl Code<'_> {
-    /// Line that stores the value computed by one of these lines, whether or not it can be changed.
-    pub fn keeper(&self, sites: &[Site]) -> Option<Site> {
-        sites.iter().find_map(|site| {
-            let scene = self.scene(&site.file).filter(|scene| scene.is_current(site).is_ok())?;
-            let kept = stores_from(&scene.script, site.line, true).into_iter();
-            let mut kept = kept.filter(|kept| scene.was_reached(&kept.path));
-            let kept = kept.find(|kept| !is_refused_store(&scene, kept))?;
-            let line = scene.script.line_of(kept.path.statement().span.start);
-            Some(Site { line, ..site.clone() })
-        })
-    }
-}
-
 /// Functions that copy all of their tensors into a new one.
 const CONCATENATIONS: &[&str] = &["cat", "concat", "concatenate", "hstack", "vstack", "row_stack"];
 
@@ -131,13 +117,8 @@ impl Code<'_> {
     }
 }
 
-/// Returns `true` if a store is part of the training computation and keeps nothing across steps.
-fn is_refused_store(scene: &Scene<'_>, kept: &Store<'_>) -> bool {
-    kept.adds && prove(scene, kept).is_err()
-}
-
 /// Stores of the values that a line computes.
-fn stores_from(script: &Script, line: u32, off_the_card: bool) -> Vec<Store<'_>> {
+pub(super) fn stores_from(script: &Script, line: u32, off_the_card: bool) -> Vec<Store<'_>> {
     let Some(path) = script.statement_at_line(line) else { return Vec::new() };
     let statement = path.statement();
     let done = if off_the_card { HOST_METHODS } else { GRAPHLESS_METHODS };
@@ -161,13 +142,17 @@ fn stores_from(script: &Script, line: u32, off_the_card: bool) -> Vec<Store<'_>>
     // The bound name may be stored later in the same loop.
     let looped = path.loops().next();
     let body = looped.map_or(path.scope(), |looped| &looped.body);
+    if !off_the_card {
+        // What is computed from a value keeps its graph.
+        derive(body, statement.span.end, &mut names);
+    }
     let mut found = Vec::new();
     for each in body {
         each.visit(&mut |each| {
             if each.span.start < statement.span.end {
                 return;
             }
-            let Some((target, value, adds)) = store(each) else { return };
+            let Some((target, value, adds)) = store(each).or_else(|| running_mean(each)) else { return };
             let done = if adds { GRAPHLESS_METHODS } else { done };
             let mut values = Vec::new();
             cut_points(value, &|part| holds(part, &names, done), &mut values);
@@ -182,8 +167,30 @@ fn stores_from(script: &Script, line: u32, off_the_card: bool) -> Vec<Store<'_>>
     found
 }
 
+/// Adds the names that later statements bind to values computed from these names.
+fn derive<'s>(body: &'s [Statement], from: u32, names: &mut Vec<&'s str>) {
+    for statement in body {
+        statement.visit(&mut |each| {
+            let carries = || each.values.iter().any(|value| holds(value, names, GRAPHLESS_METHODS));
+            if each.span.start >= from && each.kind == StatementKind::Assign && carries() {
+                names.extend(each.targets.iter().filter_map(Expression::name));
+            }
+        });
+    }
+}
+
+/// Matches a running mean: `a = 0.9 * a + 0.1 * v`.
+fn running_mean(statement: &Statement) -> Option<(&Expression, &Expression, bool)> {
+    let ([target], [value]) = (&statement.targets[..], &statement.values[..]) else { return None };
+    let own = target.path()?;
+    let is_mean = statement.kind == StatementKind::Assign
+        && matches!(value.kind, Kind::Binary { .. })
+        && value.any(&|part| part.path().as_ref() == Some(&own));
+    is_mean.then_some((target, value, true))
+}
+
 /// Matches a store: `a.append(v)`, `a[k] = v`, `a += v`, `a = a + v`.
-fn store(statement: &Statement) -> Option<(&Expression, &Expression, bool)> {
+pub(super) fn store(statement: &Statement) -> Option<(&Expression, &Expression, bool)> {
     let value = statement.values.first()?;
     match statement.kind {
         StatementKind::Expression => {
@@ -246,7 +253,7 @@ fn is_made_here(of: &Expression, done: &[&str]) -> bool {
 }
 
 /// Returns `true` if one of these names occurs in an expression with its graph, or on the GPU.
-fn holds(of: &Expression, names: &[&str], done: &[&str]) -> bool {
+pub(super) fn holds(of: &Expression, names: &[&str], done: &[&str]) -> bool {
     match &of.kind {
         Kind::Name(name) => names.contains(&name.as_str()),
         Kind::Attribute { name, .. } if METADATA.contains(&name.as_str()) => false,
@@ -303,7 +310,7 @@ fn cut(scene: &Scene<'_>, kept: &Store<'_>, off_the_card: bool) -> Result<Vec<Ed
 }
 
 /// Checks that no backward pass goes through the stored values, and that no code outside uses them.
-fn prove(scene: &Scene<'_>, kept: &Store<'_>) -> Result<Uses, Why> {
+pub(super) fn prove(scene: &Scene<'_>, kept: &Store<'_>) -> Result<Uses, Why> {
     let script = &*scene.script;
     let text = script.slice(kept.target.span);
     let refuse = |hazard: Hazard| {

@@ -4,10 +4,28 @@ use memfit_source::{Call, StatementKind};
 
 use super::{Edits, newline};
 use crate::Why;
-use crate::code::{Scene, Script};
+use crate::code::{Code, Scene, Script, Site};
 
 /// Name of the pool that graphs share.
 const SHARED_POOL: &str = "GRAPH_POOL";
+
+impl Code<'_> {
+    /// First line that makes a private pool: a `MemPool`, or the capture of a graph.
+    pub fn pool_maker(&self) -> Option<Site> {
+        self.scenes().find_map(|scene| {
+            let script = &*scene.script;
+            let made = POOL_MAKERS.iter().flat_map(|maker| calls(script, maker));
+            let reached = made.filter_map(|call| script.statement_around(call.span).map(|path| (call, path)));
+            let (call, path) = reached.into_iter().find(|(_, path)| scene.was_reached(path))?;
+            let function = path.function().and_then(|function| function.name.clone()).unwrap_or_default();
+            Some(Site { file: scene.file.to_owned(), line: script.line_of(call.span.start), function })
+        })
+    }
+}
+
+/// Calls that make a private pool.
+const POOL_MAKERS: [&str; 3] =
+    ["torch.cuda.MemPool", "torch.cuda.graph", "torch.cuda.make_graphed_callables"];
 
 /// Sets `torch.cuda.MemPool(use_on_oom=True)`.
 pub(super) fn lend(scene: &Scene<'_>) -> Result<Option<Edits>, Why> {

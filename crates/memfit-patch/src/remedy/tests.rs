@@ -4,6 +4,7 @@ use super::*;
 use crate::code::Ran;
 
 mod ahead;
+mod keepers;
 mod surroundings;
 
 const FILE: &str = "train.py";

@@ -1,0 +1,253 @@
+//! Requests of optimizers and of the autograd engine, and collections that are rebuilt.
+
+use super::*;
+
+const MODULE: (&str, &str, u32) = ("/v/site-packages/torch/nn/modules/module.py", "_call_impl", 2);
+
+#[test]
+fn momentum_is_state_and_no_temporary() {
+    const SGD: &str = "/v/site-packages/torch/optim/sgd.py";
+    let fixes = |of_library: &str| {
+        let mut run = Growing::default();
+        let [placed, backward, update] = [
+            run.stack(&PLACED),
+            run.stack(&[
+                ("/v/site-packages/torch/autograd/graph.py", "_engine_run_backward", 1),
+                ("train.py", "train", 9),
+            ]),
+            run.stack(&[(SGD, "_multi_tensor_sgd", 2), ("train.py", "train", 10)]),
+        ];
+        for (stack, bytes) in [(placed, 1024), (backward, 1024), (update, 512)] {
+            run.alloc(stack, bytes * MIB, bytes * MIB);
+        }
+        let track = run.fail(update, 512 * MIB);
+        let source = |file: &str| if file == SGD { Some(format!("#\n{of_library}\n")) } else { source(file) };
+        let card = Card { limit: Some(2816 * MIB), ..Card::default() };
+        let explanation = of_source(&track, card, "", &source).unwrap();
+        assert_eq!(explanation.cause, Cause::FirstStepSurprise, "{:?}", explanation.considered);
+        explanation.fixes
+    };
+    let enough = |fixes: &[Fix], lever| fixes.iter().any(|fix| fix.lever == lever && fix.fits == Some(true));
+    let copied = fixes("] = device_grads[i].detach().clone()");
+    assert_eq!((copied[0].lever, copied[0].saves), (Lever::HostOptimizerState, 1024 * MIB));
+    assert!(!enough(&copied, Lever::ForeachOff), "{copied:?}");
+    let computed = fixes("grads = torch._foreach_add(grads, params, alpha=weight_decay)");
+    assert!(enough(&computed, Lever::ForeachOff), "{computed:?}");
+    assert!(!enough(&computed, Lever::HostOptimizerState), "an option is enough: {computed:?}");
+}
+
+#[test]
+fn gradients_that_do_not_fit_are_blamed_on_the_backward_call() {
+    let mut run = Growing::default();
+    let placed = run.stack(&PLACED);
+    let backward = run.stack(&[
+        ("/v/site-packages/torch/autograd/graph.py", "_engine_run_backward", 1),
+        ("train.py", "train", 9),
+    ]);
+    for (stack, bytes) in [(placed, 1536), (backward, 1), (StackId::NONE, 1024)] {
+        run.alloc(stack, bytes * MIB, bytes * MIB);
+    }
+    // The engine's threads have no Python frames.
+    let explanation = explained(&run.fail(StackId::NONE, 512 * MIB), Some(2816 * MIB), "").unwrap();
+    assert_eq!(explanation.cause, Cause::DoesNotFit, "{:?}", explanation.considered);
+    assert_eq!(explanation.evidence[0].lines.first().map(|line| line.line), Some(9));
+    assert_eq!(explanation.fixes[0].lever, Lever::Shard, "a larger GPU is no advice for this one");
+}
+
+#[test]
+fn a_cache_in_larger_blocks_than_it_needs_grows_all_the_same() {
+    let mut run = Growing::default();
+    let module = run
+        .stack(&[("/v/site-packages/torch/nn/modules/module.py", "_call_impl", 2), ("train.py", "train", 7)]);
+    let plain = run.stack(&[("train.py", "train", 8)]);
+    let mut before = None;
+    for token in 1..=20 {
+        let requested = token * 64 * MIB;
+        // The allocator does not split a block whose rest is small.
+        let bytes = requested + if token % 2 == 1 { 96 * MIB } else { 0 };
+        let now = run.alloc(module, requested, bytes);
+        if let Some(before) = before.replace(now) {
+            run.free(before);
+        }
+        run.alloc(plain, 512, 512);
+    }
+    // A script that only generates.
+    let source =
+        |file: &str| (file == "train.py").then(|| SCRIPT.replace("out.backward(retain_graph=True)", "pass"));
+    let card = Card { limit: Some(2048 * MIB), ..Card::default() };
+    let explanation = of_source(&run.fail(module, 21 * 64 * MIB), card, "", &source).unwrap();
+    assert_eq!(explanation.cause, Cause::GrowingCache, "{:?}", explanation.considered);
+}
+
+#[test]
+fn a_line_of_another_file_does_not_hide_the_line_that_keeps() {
+    let mut run = Growing::default();
+    // The launcher's line has the number of the script's line that stores the output.
+    let stack = run.stack(&[("train.py", "train", 7), ("launch.py", "<module>", 8)]);
+    for step in 1..=6 {
+        run.alloc(stack, 64 * MIB, 64 * MIB);
+        let totals = run.totals();
+        run.track.add_moment(MomentKind::Step(step), 0, StackId::NONE, totals);
+    }
+    let explanation = explained(&run.fail(stack, 64 * MIB), Some(6 * 64 * MIB), "").unwrap();
+    let kept = explanation.evidence.iter().find(|fact| fact.text == "this line keeps it");
+    let line = kept.and_then(|fact| fact.lines.first()).map(|line| (line.file.as_str(), line.line));
+    assert_eq!(line, Some(("train.py", 8)), "{:?}", explanation.evidence);
+}
+
+#[test]
+fn what_the_script_itself_makes_between_calls_of_modules_is_no_graph() {
+    let mut run = Growing::default();
+    let module = run
+        .stack(&[("/v/site-packages/torch/nn/modules/module.py", "_call_impl", 2), ("train.py", "train", 7)]);
+    let own = run.stack(&[("train.py", "train", 8)]);
+    let backward = run.stack(&[
+        ("/v/site-packages/torch/autograd/graph.py", "_engine_run_backward", 1),
+        ("train.py", "train", 9),
+    ]);
+    // Each step's forward pass is followed by observations that stay; its own activations are freed by the
+    // backward pass.
+    let kept = |run: &mut Growing, stays: StackId| {
+        for step in 1..=8 {
+            let activation = run.alloc(module, 32 * MIB, 32 * MIB);
+            for _ in 0..4 {
+                run.alloc(stays, 16 * MIB, 16 * MIB);
+            }
+            let gradient = run.alloc(backward, MIB, MIB);
+            run.free(activation);
+            run.free(gradient);
+            let totals = run.totals();
+            run.track.add_moment(MomentKind::Step(step), 0, StackId::NONE, totals);
+        }
+    };
+    for (stays, expected) in [(own, Cause::Leaking), (module, Cause::RetainedGraph)] {
+        let mut run = Growing { track: run.track.clone(), ..Growing::default() };
+        kept(&mut run, stays);
+        let explanation = explained(&run.fail(module, 64 * MIB), Some(8 * 64 * MIB), "").unwrap();
+        assert_eq!(explanation.cause, expected, "{:?}", explanation.considered);
+    }
+}
+
+#[test]
+fn of_two_networks_called_in_turn_one_may_leave_what_grows() {
+    let mut run = Growing::default();
+    let dynamics = run.stack(&[MODULE, ("train.py", "train", 7)]);
+    let policy = run.stack(&[MODULE, ("train.py", "train", 8)]);
+    let plain = run.stack(&[("train.py", "train", 6)]);
+    for _ in 0..20 {
+        run.alloc(dynamics, 64 * MIB, 64 * MIB);
+        run.alloc(plain, 512, 512);
+        let priors = run.alloc(policy, MIB, MIB);
+        run.free(priors);
+        run.alloc(plain, 512, 512);
+    }
+    let source =
+        |file: &str| (file == "train.py").then(|| SCRIPT.replace("out.backward(retain_graph=True)", "pass"));
+    let card = Card { limit: Some(20 * 64 * MIB + MIB), ..Card::default() };
+    let explanation = of_source(&run.fail(dynamics, 64 * MIB), card, "", &source).unwrap();
+    assert_eq!(explanation.cause, Cause::Leaking, "{:?}", explanation.considered);
+}
+
+#[test]
+fn less_than_the_request_need_not_be_enough_where_free_memory_is_in_pieces() {
+    let mut run = Growing::default();
+    let placed = run.stack(&PLACED);
+    let forward = run
+        .stack(&[("/v/site-packages/torch/nn/modules/module.py", "_call_impl", 2), ("train.py", "train", 7)]);
+    for (stack, bytes) in [(placed, 3072), (forward, 64)] {
+        run.alloc(stack, bytes * MIB, bytes * MIB);
+    }
+    // 960 MiB are free.
+    let track = run.fail(forward, 512 * MIB);
+    let card = Card { limit: Some(4096 * MIB), ..Card::default() };
+    let explanation = on_card(&track, card, "").unwrap();
+    let fits = |lever| explanation.fixes.iter().find(|fix| fix.lever == lever).map(|fix| fix.fits);
+    assert_eq!(fits(Lever::Checkpointing), Some(None), "{:?}", explanation.fixes);
+    assert_eq!(fits(Lever::LargerCard), Some(Some(true)));
+}
+
+#[test]
+fn where_gradients_are_off_the_last_batch_may_be_alive_too() {
+    const BODY: &str =
+        "\ndef train(names):\n    for name in names:\n        out = model(name)\n        print(out.mean())\n";
+    let mut run = Growing::default();
+    let module = run.stack(&[
+        ("/v/site-packages/torch/nn/modules/linear.py", "forward", 1),
+        ("/v/site-packages/torch/nn/modules/module.py", "_call_impl", 2),
+        ("train.py", "train", 4),
+    ]);
+    let plain = run.stack(&[("train.py", "train", 3)]);
+    run.alloc(plain, 512, 512);
+    run.alloc(module, 1024 * MIB, 1024 * MIB);
+    run.alloc(plain, 512, 512);
+    run.alloc(module, 768 * MIB, 768 * MIB);
+    let track = run.fail(module, 1024 * MIB);
+    let cause = |program: &str| {
+        let source = |file: &str| (file == "train.py").then(|| program.to_owned());
+        let card = Card { limit: Some(2048 * MIB), ..Card::default() };
+        of_source(&track, card, "", &source).unwrap().cause
+    };
+    assert_eq!(cause(&format!("@torch.no_grad(){BODY}")), Cause::TwoBatchesAlive);
+    // The tensors may belong to one graph.
+    assert_ne!(cause(&format!("#{BODY}")), Cause::TwoBatchesAlive);
+    // Each pass needs what the last one gave.
+    let recurrent = BODY.replace("model(name)", "model(out)");
+    assert_ne!(cause(&format!("@torch.no_grad(){recurrent}")), Cause::TwoBatchesAlive);
+}
+
+#[test]
+fn keys_and_values_are_kept_shorter_where_a_copy_of_one_of_many_is_little() {
+    let mut run = Growing::default();
+    let lines =
+        [run.stack(&[MODULE, ("train.py", "train", 7)]), run.stack(&[MODULE, ("train.py", "train", 8)])];
+    let plain = run.stack(&[("train.py", "train", 6)]);
+    let mut before: Vec<u32> = Vec::new();
+    for token in 1..=20 {
+        let caches: Vec<u32> = (0..8)
+            .map(|layer| {
+                let now = run.alloc(lines[layer % 2], token * 8 * MIB, token * 8 * MIB);
+                if let Some(old) = before.get(layer) {
+                    run.free(*old);
+                }
+                now
+            })
+            .collect();
+        before = caches;
+        run.alloc(plain, 512, 512);
+    }
+    let source =
+        |file: &str| (file == "train.py").then(|| SCRIPT.replace("out.backward(retain_graph=True)", "pass"));
+    let card = Card { limit: Some(1280 * MIB + MIB), ..Card::default() };
+    let explanation = of_source(&run.fail(lines[0], 21 * 8 * MIB), card, "", &source).unwrap();
+    assert_eq!(explanation.cause, Cause::GrowingCache, "{:?}", explanation.considered);
+    assert_eq!(explanation.fixes[0].lever, Lever::KvCache8Bit, "{:?}", explanation.fixes);
+    assert!(explanation.fixes.iter().any(|fix| fix.lever == Lever::Preallocate && fix.fits.is_none()));
+}
+
+#[test]
+fn a_setting_that_changes_nothing_is_no_cause() {
+    let mut run = Growing::default();
+    let placed = run.stack(&PLACED);
+    for _ in 0..3 {
+        run.alloc(placed, 512 * MIB, 512 * MIB);
+    }
+    let track = run.fail(placed, 512 * MIB);
+    let card = Card { limit: Some(2560 * MIB), ..Card::default() };
+    let explanation = on_card(&track, card, "roundup_power2_divisions:1").unwrap();
+    assert_ne!(explanation.cause, Cause::SettingThatHurts, "{:?}", explanation.considered);
+}
+
+#[test]
+fn growth_in_the_engines_threads_is_told_by_the_lines_of_other_growth() {
+    let mut run = Growing::default();
+    let own = run.stack(&[("train.py", "train", 7)]);
+    for step in 1..=6 {
+        run.alloc(StackId::NONE, 64 * MIB, 64 * MIB);
+        run.alloc(own, 32 * MIB, 32 * MIB);
+        let totals = run.totals();
+        run.track.add_moment(MomentKind::Step(step), 0, StackId::NONE, totals);
+    }
+    let explanation = explained(&run.fail(own, 64 * MIB), Some(6 * 96 * MIB), "").unwrap();
+    assert_eq!(explanation.cause, Cause::Leaking, "{:?}", explanation.considered);
+    assert_eq!(explanation.evidence[0].lines.first().map(|line| line.line), Some(7));
+}

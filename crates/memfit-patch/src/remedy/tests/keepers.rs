@@ -1,0 +1,116 @@
+//! Lines that keep a value, also where it is handed on before it is stored.
+
+use super::*;
+
+fn code_of<'given>(text: &str, at: &[&str], read: &'given dyn Fn(&str) -> Option<String>) -> Code<'given> {
+    Code::new(read, Ran::new(sites(text, at), Some(FILE.to_owned())))
+}
+
+/// Line that keeps what the marked lines compute.
+fn keeper(text: &str, at: &[&str]) -> Option<String> {
+    let read = |file: &str| (file == FILE).then(|| text.to_owned());
+    let code = code_of(text, at, &read);
+    let kept = code.keeper(&sites(text, at))?;
+    code.line(&kept.file, kept.line)
+}
+
+#[test]
+fn a_value_is_followed_to_the_function_that_stores_it() {
+    const REPLAY: &str = "\
+class Agent:
+    def remember(self, obs, reward):
+        self.memory.append((obs, reward))
+
+def main():
+    for step in range(9):
+        following, reward = env.step(action)
+        agent.remember(obs, 0)
+        obs = following
+";
+    assert_eq!(keeper(REPLAY, &["env.step(action)"]).as_deref(), Some("self.memory.append((obs, reward))"));
+    // A number is no tensor, and a function that stores something else keeps nothing.
+    for (from, to) in [("(obs, 0)", "(obs.mean().item(), 0)"), ("((obs, reward))", "(reward)")] {
+        assert_eq!(keeper(&REPLAY.replace(from, to), &["env.step(action)"]), None, "{to}");
+    }
+    // A name that two functions have is not followed.
+    let twice = format!("{REPLAY}\ndef remember(obs, reward):\n    pass\n");
+    assert_eq!(keeper(&twice, &["env.step(action)"]), None);
+}
+
+#[test]
+fn a_hook_that_stores_what_a_module_returns_is_found() {
+    const HOOK: &str = "\
+class Camera:
+    def __init__(self, layer):
+        layer.register_forward_hook(self.see)
+
+    def see(self, module, inputs, output):
+        self.seen.append(output.detach())
+
+cam = Camera(model.features)
+";
+    let found = |text: &str| {
+        let read = |file: &str| (file == FILE).then(|| text.to_owned());
+        let code = code_of(text, &["cam ="], &read);
+        code.storing_hook().and_then(|site| code.line(&site.file, site.line))
+    };
+    assert_eq!(found(HOOK).as_deref(), Some("self.seen.append(output.detach())"));
+    for (from, to) in [
+        (".detach())", ".detach().cpu())"),
+        ("self.seen.append(", "print("),
+        ("register_forward_hook", "add"),
+    ] {
+        assert_eq!(found(&HOOK.replace(from, to)), None, "{to}");
+    }
+}
+
+#[test]
+fn a_running_mean_loses_the_graph_of_what_it_is_computed_from() {
+    let keeps = "gap = distance(out, y)\n        mean = 0.9 * mean + 0.1 * gap";
+    let text = training(keeps, "print(float(mean))").replace("total = 0.0", "mean = 0.0");
+    let change = change_kept(&text, Lever::ReleaseGraph, &["out = model"]).unwrap();
+    assert_eq!(lines(&change)[1], "+        mean = (0.9 * mean + 0.1 * gap).detach()");
+    // A backward pass goes through it.
+    let text = text.replace("loss = crit(out, y)", "loss = crit(out, y) + mean");
+    let why = refused(change_kept(&text, Lever::ReleaseGraph, &["out = model"]));
+    assert!(why.contains("backward pass goes through it"), "{why}");
+}
+
+#[test]
+fn the_line_that_makes_a_private_pool_is_found_if_it_was_reached() {
+    let maker = |text: &str, at: &[&str]| {
+        let read = |file: &str| (file == FILE).then(|| text.to_owned());
+        let code = code_of(text, at, &read);
+        code.pool_maker().and_then(|site| code.line(&site.file, site.line))
+    };
+    let text = "import torch\n\ndef train():\n    POOL\n    model(x)\n\ndef other():\n    pass\n";
+    for pool in ["pool = torch.cuda.MemPool()", "with torch.cuda.graph(graph): step()"] {
+        let text = text.replace("POOL", pool);
+        assert_eq!(maker(&text, &["model(x)"]).as_deref(), Some(pool));
+        assert_eq!(maker(&text, &["pass"]), None, "the function did not run");
+    }
+}
+
+#[test]
+fn what_a_generator_hands_out_is_dropped_by_the_loop_that_gets_it_as_well() {
+    const GENERATOR: &str = "\
+def extract(names):
+    for name in names:
+        features = encoder(name)
+        yield name, features
+
+def main(names):
+    for name, held in extract(names):
+        table.add(held.mean().item())
+    print(table)
+";
+    let known = RecordedFacts::Leftovers { step: None, gradients: false };
+    let dropped = |text: &str| {
+        let at = ["features = encoder", "for name, held"];
+        lines(&changed_in(text, Lever::DropVariables, &at, &at, Some(known), true).unwrap())
+    };
+    assert_eq!(dropped(GENERATOR), ["+        del features", "+        del held"]);
+    // The last one is read after the loop.
+    let read = GENERATOR.replace("print(table)", "print(held)");
+    assert_eq!(dropped(&read), ["+        del features"]);
+}
