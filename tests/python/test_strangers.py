@@ -29,31 +29,6 @@ def test_the_probe_loads_even_if_the_command_changes_pythonpath(tmp_path: Path) 
     assert (answer.status, answer.report["steps"]) == (0, 9), answer.output
 
 
-CONTENTS = """
-    import torchvision
-    found = {}
-    for name in ("CIFAR10", "MNIST", "SVHN"):
-        made = getattr(torchvision.datasets, name)("/nowhere", download=False)
-        labels = getattr(made, "targets", None)
-        labels = made.labels if labels is None else labels
-        found[name] = [
-            list(made.data.shape), str(made.data.dtype), len(torch.tensor(labels[:5])), int(max(labels)), len(made),
-        ]
-    answer(**found)
-"""
-
-
-def test_a_made_up_data_set_has_all_samples_as_its_class_keeps_them(tmp_path: Path) -> None:
-    pytest.importorskip("torchvision")
-    options = ("--synthetic-data",)
-    answer = on_device(CONTENTS, tmp_path, start=lambda *asked: through_memfit(*asked, options=options))
-    assert answer.said == {
-        "CIFAR10": [[50_000, 32, 32, 3], "uint8", 5, 9, 50_000],
-        "MNIST": [[60_000, 28, 28], "torch.uint8", 5, 9, 60_000],
-        "SVHN": [[73_257, 3, 32, 32], "uint8", 5, 9, 73_257],
-    }, answer.output
-
-
 @pytest.mark.parametrize(
     ("line", "kind"),
     [

@@ -93,6 +93,9 @@ pub enum Message {
         /// `false` if no value that was assumed can have reached the statement that raised it.
         #[serde(default = "yes")]
         reached: bool,
+        /// `false` if the script had read nothing of a synthetic data set but its length.
+        #[serde(default = "yes")]
+        sampled: bool,
     },
     /// One line has read values that only a GPU can compute many times since the last step.
     Repeated {

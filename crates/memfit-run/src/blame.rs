@@ -98,6 +98,10 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
                 may_be_overlaid(facts, &exception.message)
             }
             Remark::FilesKept => false,
+            Remark::SyntheticData => facts.cause.sampled,
+            Remark::SyntheticWeights if is_file_error(exception) => {
+                names_file(&note.text(), &exception.message)
+            }
             _ => true,
         })
     };
@@ -129,13 +133,21 @@ fn may_be_overlaid(facts: &Facts, message: &str) -> bool {
     !message.contains('\'') || facts.overlaid.len() >= MAX_NAMES || message.split('\'').any(is_there)
 }
 
+/// Returns `false` if a file error quotes a path whose last part the text does not name.
+fn names_file(text: &str, message: &str) -> bool {
+    let name = message.split('\'').nth(1).and_then(|path| path.trim_end_matches('/').rsplit('/').next());
+    name.is_none_or(|name| text.contains(name))
+}
+
+/// Part of the paths of memfit's own modules in the script's process.
+const PROBE: &str = "/memfit_probe/";
+
 /// Innermost line of the user's code in a traceback, as `train.py:12 in main`.
 pub(crate) fn user_line(traceback: &str) -> Option<String> {
     let own = |line: &str| {
         let (file, place) = frame(line)?;
-        let library =
-            file.starts_with('<') || file.contains("/site-packages/") || file.contains("/lib/python");
-        (!library).then_some(place)
+        let library = ["/site-packages/", "/lib/python", PROBE].iter().any(|part| file.contains(part));
+        (!library && !file.starts_with('<')).then_some(place)
     };
     traceback.lines().filter_map(own).next_back()
 }
@@ -227,6 +239,9 @@ mod tests {
              File \"/v/lib/python3.11/site-packages/torch/x.py\", line 9, in f\nValueError: no";
         assert_eq!(user_line(traceback).as_deref(), Some("/home/me/train.py:7 in main"));
         assert_eq!(user_line("ValueError: no"), None);
+        let within =
+            format!("{traceback}\n  File \"/tmp/memfit-X/probe/memfit_probe/data.py\", line 3, in image");
+        assert_eq!(user_line(&within).as_deref(), Some("/home/me/train.py:7 in main"));
     }
 
     #[test]
@@ -235,6 +250,17 @@ mod tests {
              File \"/x/b.py\", line 9, in check\n    assert a == b\n           ^^^^^^\nAssertionError";
         assert_eq!(raising_source(traceback), Some(("/x/b.py:9 in check".to_owned(), "assert a == b")));
         assert_eq!(raising_source("AssertionError"), None);
+    }
+
+    #[test]
+    fn a_file_error_is_about_the_file_that_it_quotes() {
+        let note =
+            "synthetic weights: `models/vgg.pth` is not here, and taken for whatever it is loaded into";
+        let missing = |path: &str| format!("[Errno 2] No such file or directory: '{path}'");
+        assert!(names_file(note, &missing("/home/me/models/vgg.pth")));
+        assert!(names_file(note, &missing("models/")));
+        assert!(!names_file(note, &missing("data/labels.csv")));
+        assert!(names_file(note, "no weights in this folder"), "no path is quoted");
     }
 
     #[test]

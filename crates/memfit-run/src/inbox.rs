@@ -115,9 +115,9 @@ impl Speaker {
             Message::Oom(oom) => self.ooms.push((oom, self.steps)),
             Message::OomText { text } => self.oom_texts.push(text),
             Message::Note { id, values } => self.notes.push(Note::received(&id, values)),
-            Message::Exception { r#type, message, traceback, oom, program, reached } => {
+            Message::Exception { r#type, message, traceback, oom, program, reached, sampled } => {
                 self.exception = Some((Exception { r#type, message, traceback }, oom));
-                self.cause = Cause { program, reached };
+                self.cause = Cause { program, reached, sampled };
             }
             Message::Assumed { id, place } => self.assumed.push((id, place)),
             Message::Repeated { place, count } => self.repeated = Some((place, count)),
@@ -139,11 +139,13 @@ pub(crate) struct Cause {
     pub(crate) program: bool,
     /// `true` if an assumed value may have reached the statement that raised the exception.
     pub(crate) reached: bool,
+    /// The script had read something of a synthetic data set.
+    pub(crate) sampled: bool,
 }
 
 impl Default for Cause {
     fn default() -> Self {
-        Self { program: false, reached: true }
+        Self { program: false, reached: true, sampled: true }
     }
 }
 

@@ -13,6 +13,8 @@ pub(crate) struct Ran<'a> {
     pub(crate) torch: Option<&'a str>,
     /// Path of the interpreter.
     pub(crate) interpreter: Option<&'a str>,
+    /// `--synthetic-data` and `--synthetic-weights` were given.
+    pub(crate) synthetic: [bool; 2],
 }
 
 /// Problem behind an exception; `None` if its reason is unknown.
@@ -23,7 +25,7 @@ pub(crate) fn problem(card: &Card, ran: Ran<'_>, exception: &Exception) -> Optio
     }
     without_kernels(card, ran.torch, exception)
         .or_else(|| unbuilt(exception))
-        .or_else(|| unreached(exception))
+        .or_else(|| unreached(ran.synthetic, exception))
         .or_else(|| not_installed(ran.interpreter, exception))
         .or_else(|| without_terminal(exception))
 }
@@ -118,7 +120,7 @@ const UNREACHED: &[&str] = &[
     "couldn't connect to 'http",
 ];
 
-fn unreached(exception: &Exception) -> Option<Problem> {
+fn unreached(synthetic: [bool; 2], exception: &Exception) -> Option<Problem> {
     let said = exception.message.lines().next().unwrap_or_default();
     if !UNREACHED.iter().any(|text| exception.message.contains(text)) {
         return None;
@@ -131,11 +133,25 @@ fn unreached(exception: &Exception) -> Option<Problem> {
             "The script downloads something{place}, and this machine cannot reach it: {}: {said}",
             exception.r#type
         ),
-        hint: Some(
-            "put the files where the script looks first; `--synthetic-data` replaces data sets, `--synthetic-weights` replaces trained weights"
-                .to_owned(),
-        ),
+        hint: Some(download_hint(synthetic)),
     })
+}
+
+/// Remedies for a download, without the options that were given: they do not replace this one.
+fn download_hint([data, weights]: [bool; 2]) -> String {
+    let options = [
+        (data, "`--synthetic-data` replaces data sets"),
+        (weights, "`--synthetic-weights` replaces trained weights"),
+    ];
+    let others: Vec<_> = options.iter().filter(|(given, _)| !given).map(|(_, text)| *text).collect();
+    let first = match (data, weights) {
+        (false, false) => "",
+        (true, false) => " (`--synthetic-data`, as given, does not replace this)",
+        (false, true) => " (`--synthetic-weights` does not replace this)",
+        (true, true) => " (`--synthetic-data` and `--synthetic-weights` do not replace this)",
+    };
+    let then = if others.is_empty() { String::new() } else { format!("; {}", others.join(", ")) };
+    format!("put the files where the script looks first{first}{then}")
 }
 
 /// Beginning of Python's message about a module that does not exist.
@@ -212,7 +228,7 @@ mod tests {
         let check = |kind: &str, message: &str, expected: Option<(&str, &str)>| {
             let exception =
                 Exception { r#type: kind.to_owned(), message: message.to_owned(), traceback: String::new() };
-            let ran = Ran { torch: Some("2.15.0"), interpreter: Some("/v/bin/python") };
+            let ran = Ran { torch: Some("2.15.0"), interpreter: Some("/v/bin/python"), ..Ran::default() };
             let found = problem(&card, ran, &exception);
             assert_eq!(found.is_some(), expected.is_some(), "{message}: {found:?}");
             if let (Some(found), Some((kind, word))) = (found, expected) {
@@ -255,6 +271,16 @@ mod tests {
         check("ConnectionRefusedError", "[Errno 111] Connection refused", None);
         let text = "[Errno 25] Inappropriate ioctl for device";
         check("OSError", text, Some(("no-terminal", "Inappropriate ioctl")));
+    }
+
+    #[test]
+    fn an_option_that_was_given_is_no_remedy_for_a_download() {
+        assert!(download_hint([false, false]).contains("`--synthetic-data` replaces data sets"));
+        let hint = download_hint([true, false]);
+        assert!(hint.contains("`--synthetic-data`, as given, does not replace this"), "{hint}");
+        assert!(!hint.contains("replaces data sets"), "{hint}");
+        assert!(hint.ends_with("`--synthetic-weights` replaces trained weights"), "{hint}");
+        assert!(!download_hint([true, true]).contains("replaces"));
     }
 
     #[test]

@@ -276,7 +276,11 @@ pub(crate) fn judge_run(
         && problem.kind == "exception"
     {
         let exception = blame::original(exception);
-        let ran = Ran { torch: facts.torch.as_deref(), interpreter: facts.interpreter.as_deref() };
+        let ran = Ran {
+            torch: facts.torch.as_deref(),
+            interpreter: facts.interpreter.as_deref(),
+            synthetic: [request.synthetic.data.is_some(), request.synthetic.weights],
+        };
         if let Some(known) = known_failures::problem(&request.card, ran, &exception) {
             return (verdict, Some(known));
         }

@@ -179,6 +179,7 @@ impl Script {
             oom,
             program: false,
             reached: true,
+            sampled: true,
         });
     }
 

@@ -41,6 +41,7 @@ class Loaders:
         """Reset the state in a forked child."""
         self.feeding.forget()
         self.passes = weakref.WeakKeyDictionary()
+        self.iterated = False
         self.largest_batch = False
         self.epoch_end = False
         # With full cover: set once the requested steps are complete, and the remaining work.
@@ -94,6 +95,7 @@ class Loaders:
         try:
             began = self.passes.get(iterator)
             if began is None:
+                self.iterated = True
                 began = self.passes[iterator] = _Pass(iterator, self.session.steps.rounds)
                 self._begins(began)
             if not self.covering or not self._trains(began):

@@ -138,13 +138,14 @@ class OutOfMemory:
             channel.send("oom_text", text=text)
         # An error in a child process arrives here as text.
         oom = isinstance(exception, self.error) or "OutOfMemoryError" in text or starved or passed_on
-        uncaught.send(exception, oom, self._reached(exception))
+        session = self.session
+        reached, sampled = (self._may_reach(each, exception) for each in (session.reads, session.made_up))
+        uncaught.send(exception, oom, reached, sampled)
 
-    def _reached(self, exception):
-        """Return `False` if no value read from the GPU can have reached the statement that failed."""
+    def _may_reach(self, stand_in, exception):
+        """Return `False` if no value of a stand-in can have reached the statement that failed."""
         try:
-            reads = self.session.reads
-            return reads is None or reads.may_reach(exception)
+            return stand_in is None or stand_in.may_reach(exception)
         except Exception as error:
             self.session.remark("probe-failed", error, where="where the script failed")
             return True

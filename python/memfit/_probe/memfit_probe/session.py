@@ -77,8 +77,8 @@ class Session:
         self.checkpoints = checkpoints.Checkpoints(torch)
         plan = channel.plan()
         self.planned = planned.Planned(self, plan) if plan is not None else None
-        # Set in a process that is forked for each try.
-        self.ahead = None
+        # Set in a process that is forked for each try, and with synthetic data.
+        self.ahead = self.made_up = None
 
     def _forget(self):
         """Reset the state of this process."""
@@ -151,7 +151,7 @@ class Session:
         if synthetic["weights"]:
             synthetic_weights.SyntheticWeights(self).arm()
         if synthetic["data"] is not None:
-            synthetic_data.SyntheticData(self, synthetic["data"]).arm()
+            self.made_up = synthetic_data.SyntheticData(self, synthetic["data"]).arm()
 
     def _forked(self):
         """Reset the state in a forked child."""

@@ -3,6 +3,7 @@ torchvision data sets, by images of their size. The script's own transforms run 
 """
 
 import functools
+import random
 from urllib.error import URLError
 
 from . import imports
@@ -12,8 +13,12 @@ from . import imports
 ABSENT = (FileNotFoundError, NotADirectoryError, ConnectionError, TimeoutError, URLError, RuntimeError)
 # Libraries of graphs; the option cannot describe their samples.
 GRAPH_LIBRARIES = ("torch_geometric", "dgl", "ogb")
+# Attributes of torchvision's data sets that depend on the samples.
+CONTENTS = ("data", "targets", "labels", "classes", "class_to_idx", "samples", "imgs")
 # Number of samples of a data set of unknown size.
 DEFAULT_SAMPLES = 10_000
+# One of so many samples that a data set keeps at once is noise.
+SPARSE = 100
 # Mode, width, height, classes and number of samples of torchvision's data sets. For photographs of different
 # sizes, the size is a typical one.
 KNOWN = {
@@ -47,6 +52,10 @@ class SyntheticData:
         self.length = stated["length"]
         self.mapping = stated["mapping"]
         self.wrapped = set()
+        # torchvision's data sets.
+        self.standard = set()
+        # Whether the script has got anything from a synthetic data set but its length.
+        self.used = False
 
     def arm(self):
         data = self.session.torch.utils.data
@@ -55,9 +64,15 @@ class SyntheticData:
         imports.after("datasets", self._arm_datasets)
         for name in ("cifar", "mnist"):
             imports.after(f"mmpretrain.datasets.{name}", self._arm_mmpretrain)
+        return self
 
     def _note(self, what):
         self.session.remark("synthetic-data", what=what)
+
+    def may_reach(self, exception):
+        """Return `False` if nothing of a synthetic data set was read, so that none can have caused this."""
+        lacks = "_memfit_length" in getattr(getattr(exception, "obj", None), "__dict__", ())
+        return self.used or lacks or self.session.loaders.iterated
 
     # Data sets of the script's own
 
@@ -89,7 +104,11 @@ class SyntheticData:
                     init(self, *args, **kwargs)
                 except (*ABSENT, OSError, ImportError) as error:
                     known = isinstance(error, (*ABSENT, ImportError)) or is_network_error(error)
-                    if not known or type(self) is not cls or not synthetic.can_replace(sample, self, error):
+                    if (
+                        not known
+                        or not synthetic.builds(cls, self)
+                        or not synthetic.can_replace(sample, self, error)
+                    ):
                         raise
                     synthetic.replaced(self, sample, args, kwargs, error)
 
@@ -100,7 +119,7 @@ class SyntheticData:
             @functools.wraps(length)
             def replaced_len(self):
                 count = vars(self).get("_memfit_length")
-                return length(self) if count is None else count
+                return length(self) if count is None or synthetic.extended(cls) else count
 
             cls.__len__ = replaced_len
         if "__getitem__" in own:
@@ -109,8 +128,11 @@ class SyntheticData:
             @functools.wraps(getitem)
             def replaced_getitem(self, index):
                 if "_memfit_length" in vars(self):
+                    synthetic.used = True
                     if isinstance(index, int) and not -len(self) <= index < len(self):
                         raise IndexError(index)
+                    if not synthetic.fields and synthetic.extended(cls):
+                        return getitem(self, index)
                     return sample(self, index)
                 try:
                     return getitem(self, index)
@@ -118,9 +140,22 @@ class SyntheticData:
                     if not synthetic.can_replace(sample, self, error):
                         raise
                     synthetic._note(synthetic.describe_replacement(self, error))
+                    synthetic.used = True
                     return sample(self, index)
 
             cls.__getitem__ = replaced_getitem
+
+    def extends(self, cls):
+        """Return the class of torchvision's that a class is or extends, if any."""
+        return next((each for each in cls.__mro__ if each in self.standard), None)
+
+    def extended(self, cls):
+        """Return `True` if a class of the script's extends one of torchvision's."""
+        return self.extends(cls) not in (None, cls)
+
+    def builds(self, cls, dataset):
+        """Return `True` if the constructor of `cls` makes all of the data set that can be replaced."""
+        return cls is (self.extends(type(dataset)) or type(dataset))
 
     def can_replace(self, sample, dataset, error):
         """Return `True` if samples can be synthesised; otherwise add a remark that says what to do."""
@@ -151,7 +186,10 @@ class SyntheticData:
         return f"the files of `{type(dataset).__name__}` are missing ({type(error).__name__}); replaced by {what}"
 
     def replaced(self, dataset, sample, args, kwargs, error):
-        known = KNOWN.get(type(dataset).__name__)
+        name = (self.extends(type(dataset)) or type(dataset)).__name__
+        known = KNOWN.get(name)
+        # A constructor of the script's own may have left anything unset.
+        used = self.used or known is None
         dataset._memfit_length = self.length or (known[4] if known else DEFAULT_SAMPLES)
         if known is not None:
             classes = (
@@ -168,10 +206,8 @@ class SyntheticData:
             keep(
                 dataset, target_transform=kwargs.get("target_transform"), transforms=kwargs.get("transforms")
             )
-            keep(
-                dataset,
-                **contents(self.session.torch, type(dataset).__name__, dataset._memfit_length, classes),
-            )
+            keep(dataset, **contents(self.session.torch, name, dataset._memfit_length, classes))
+        self.used = used
         self._note(f"{self.describe_replacement(dataset, error)} ({dataset._memfit_length} samples)")
 
     # torchvision
@@ -186,17 +222,25 @@ class SyntheticData:
                 if method not in vars(cls):
                     setattr(cls, method, forwarding(cls, method))
             self._wrap(cls, self._image)
+            self._watch_contents(cls)
+            self.standard.add(cls)
+
+    def _watch_contents(self, cls):
+        """Record that the script reads all samples or labels of a data set at once."""
+        original, synthetic = cls.__getattribute__, self
+
+        def __getattribute__(self, name):  # noqa: N807 - it takes the method's place
+            synthetic.used |= name in CONTENTS and "_memfit_length" in original(self, "__dict__")
+            return original(self, name)
+
+        cls.__getattribute__ = __getattribute__
 
     def _image(self, dataset, index):
         """Return an image like the data set's own, with the script's transforms applied."""
         if self.fields:
             return self._sample(dataset, index)
-        mode, width, height, classes, _ = next(
-            KNOWN[cls.__name__] for cls in type(dataset).__mro__ if cls.__name__ in KNOWN
-        )
-        from PIL import Image
-
-        image, target = Image.new(mode, (width, height)), index % classes
+        mode, width, height, classes, _ = KNOWN[self.extends(type(dataset)).__name__]
+        image, target = picture(mode, width, height).copy(), index % classes
         if dataset.transforms is not None:
             return dataset.transforms(image, target)
         if dataset.transform is not None:
@@ -218,6 +262,7 @@ class SyntheticData:
                     if not isinstance(error, ABSENT) and not is_network_error(error):
                         raise
                     made = samples(name, self.length)
+                    self.used = True
                     self._note(
                         f"the files of `{name}` are missing ({type(error).__name__}); replaced by {len(made)} "
                         "samples of its usual size"
@@ -246,7 +291,7 @@ class SyntheticData:
                         "`--synthetic-data=text:str,label:int64<2`"
                     )
                     raise
-                rows = synthetic.length or DEFAULT_SAMPLES
+                rows, synthetic.used = synthetic.length or DEFAULT_SAMPLES, True
                 synthetic._note(
                     f"`{path}` is not on this machine ({type(error).__name__}); replaced by {rows} rows of "
                     f"{synthetic.described()}"
@@ -293,12 +338,12 @@ class SyntheticData:
         if dtype == "str":
             return "word " * (shape[0] if shape else 32)
         if dtype == "pil":
-            from PIL import Image
-
-            return Image.new("RGB", (shape[-1], shape[-2]))
+            return picture("RGB", shape[-1], shape[-2]).copy()
         if not shape and field["below"] is not None:
             # Data sets return a label as an `int`.
             return index % field["below"]
+        if dtype.startswith(("float", "bfloat")):
+            return noise(torch, tuple(shape), getattr(torch, dtype)).clone()
         filled = 0 if field["below"] is None else index % field["below"]
         return torch.full(shape, filled, dtype=getattr(torch, dtype))
 
@@ -312,23 +357,41 @@ def is_network_error(error):
     return isinstance(error, OSError) and type(error).__module__ != "builtins"
 
 
+@functools.cache
+def picture(mode, width, height):
+    """Return an image of noise: scripts divide by the standard deviation of the pixels."""
+    from PIL import Image
+
+    count = width * height * (3 if mode == "RGB" else 1)
+    return Image.frombytes(mode, (width, height), random.Random(0).randbytes(count))
+
+
+@functools.cache
+def noise(torch, shape, dtype):
+    """Return a tensor of noise. The script's own random numbers stay as they are."""
+    return torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
 def contents(torch, name, length, classes):
-    """Return the attributes of a data set that hold all samples or labels. Samples are zeros, which take no
-    memory until they are copied.
+    """Return the attributes of a data set that hold all samples or labels. Most samples are zeros, which take
+    no memory until they are copied; some are noise.
     """
+    import numpy
+
     labels = Cycle(length, classes)
     mode, width, height, *_ = KNOWN[name]
+    pixels = numpy.array(picture(mode, width, height))
     if mode == "L":
         data = torch.zeros((length, height, width), dtype=torch.uint8)
+        data[::SPARSE] = torch.as_tensor(pixels)
         return {"data": data, "targets": torch.arange(length) % classes}
     if name in ("CIFAR10", "CIFAR100"):
-        import numpy
-
-        return {"data": numpy.zeros((length, height, width, 3), "uint8"), "targets": labels[:]}
+        data = numpy.zeros((length, height, width, 3), "uint8")
+        data[::SPARSE] = pixels
+        return {"data": data, "targets": labels[:]}
     if name in ("SVHN", "STL10"):
-        import numpy
-
         data = numpy.zeros((length, 3, height, width), "uint8")
+        data[::SPARSE] = pixels.transpose(2, 0, 1)
         return {"data": data, "labels": numpy.arange(length) % classes}
     return {"targets": labels}
 
@@ -338,7 +401,7 @@ def samples(name, length=None):
     import numpy
 
     mode, width, height, classes, usual = KNOWN[name]
-    image = numpy.zeros((height, width) if mode == "L" else (height, width, 3), "uint8")
+    image = numpy.array(picture(mode, width, height))
     return [{"img": image, "gt_label": number % classes} for number in range(length or usual)]
 
 

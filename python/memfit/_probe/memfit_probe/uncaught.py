@@ -14,9 +14,9 @@ def find():
     return None if isinstance(exception, SystemExit) else exception
 
 
-def send(exception, oom=False, reached=True):
-    """Send its type, message and traceback. `oom` is true if memory ran out, `reached` is false if no assumed
-    value can have reached the statement that raised it.
+def send(exception, oom=False, reached=True, sampled=True):
+    """Send its type, message and traceback. `oom` is true if memory ran out. `reached` is false if no assumed
+    value can have reached the statement that raised it, `sampled` if nothing of a synthetic data set can.
     """
     import traceback
 
@@ -32,6 +32,7 @@ def send(exception, oom=False, reached=True):
         program=mistakes.of_the_program(exception),
         oom=oom,
         reached=reached,
+        sampled=sampled,
     )
 
 
