@@ -41,8 +41,8 @@ mod _core {
     /// Runs the command with these arguments, the first of which is the program's name, and returns its exit
     /// status.
     ///
-    /// `python` is the interpreter of the environment in which memfit is installed, `libraries` the folder with
-    /// its device libraries.
+    /// `python` is the interpreter of the environment in which memfit is installed, `libraries` the folder
+    /// with its device libraries.
     #[pyfunction]
     #[pyo3(signature = (arguments, *, python = None, libraries = None))]
     fn main(

@@ -558,7 +558,7 @@ pub struct Facts {
     pub loops: Vec<Loop>,
     /// Conditional branches.
     pub guards: Vec<Guard>,
-    /// Models, and parts of models that are told apart.
+    /// Models, and parts of models that the analysis distinguishes.
     pub models: Vec<Model>,
     /// Training operations in order.
     pub ops: Vec<Op>,

@@ -181,8 +181,8 @@ mod tests {
             }
         }
 
-        /// For any cost of a sample (linear and quadratic in its elements), and any observed sizes and lengths,
-        /// no prediction is below the truth.
+        /// For any cost of a sample (linear and quadratic in its elements) and any observed sizes and
+        /// lengths, no prediction is below the truth.
         #[test]
         fn a_length_that_was_never_seen_is_bounded_from_above(
             base in 0u64..10_000, linear in 0u64..100, square in 0u64..10,

@@ -159,7 +159,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any expected number, divided losses times the correction are the mean over the counted weights.
+        /// For any expectation, divided losses times the correction are the mean over the counted weights.
         #[test]
         fn the_mean_is_over_what_was_counted(
             accumulate in 1u32..6,

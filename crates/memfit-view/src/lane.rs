@@ -25,8 +25,8 @@ pub struct Lane {
     pub times: Vec<(u32, u64)>,
     /// Reserved bytes: for each change, its tick and the new value.
     pub reserved: Vec<(u32, u64)>,
-    /// Difference between the allocator's allocated bytes and the blocks: for each change, its tick and the new
-    /// value.
+    /// Difference between the allocator's allocated bytes and the blocks: for each change, its tick and the
+    /// new value.
     pub beyond: Vec<(u32, u64)>,
     /// Blocks in order of allocation.
     pub pieces: Vec<Piece>,
