@@ -42,6 +42,8 @@ ARM64        ?= target/arm64
 ATLAS_MINUTES ?= inf
 PYTEST_ARGS  ?= -n 2 --dist loadfile
 BIN          := $(VENV)/bin
+# Where Python may not write bytecode, each of a thousand processes of the tests would compile PyTorch anew.
+export UV_COMPILE_BYTECODE := 1
 # Stamps say what was installed, so that a second run installs nothing.
 STAMPS       := $(VENV)/stamps
 SOURCES      := $(shell find crates python packaging -type f ! -path '*/__pycache__/*' ! -path '*/_device/*' 2>/dev/null) \

@@ -105,8 +105,8 @@ def explain(file: Path) -> dict[str, Any] | None:
 
 
 def snapshots(scripts: list[Script], folder: Path) -> dict[str, dict[str, Any]]:
-    """Explain each script's snapshot. Each has a process of its own, since hooks that one script leaves behind
-    can hold memory until the process ends.
+    """Explain each script's snapshot, in a process of its own: hooks that a script leaves behind can hold
+    memory until the process ends.
     """
     own = [script for script in scripts if not set(script.causes) & set(OUTSIDE)]
     for script in own:
@@ -216,7 +216,9 @@ def main() -> None:
     parser.add_argument("--only", default="", help="scripts whose names contain this")
     parser.add_argument("--no-recordings", action="store_true", help="snapshots alone")
     parser.add_argument(
-        "--no-prove", action="store_true", help="no further runs with the remedies, which take most of the time"
+        "--no-prove",
+        action="store_true",
+        help="no further runs with the remedies, which take most of the time",
     )
     parser.add_argument(
         "--suffix", default="", help="behind the set's name in the table, for an older memfit's figures"

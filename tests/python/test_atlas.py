@@ -20,14 +20,15 @@ sys.path.insert(0, str(ROOT / "scripts/atlas"))
 
 import atlas
 import atlas_page as page
+import edges
 
 GIB = 1 << 30
 GPUS = [
-    atlas.Gpu("tiny", 1 * GIB, "7.5"),
-    atlas.Gpu("small", 8 * GIB, "8.6"),
-    atlas.Gpu("middle", 24 * GIB, "8.9"),
-    atlas.Gpu("old", 8 * GIB, "6.1"),
-    atlas.Gpu("large", 80 * GIB, "9.0"),
+    edges.Gpu("tiny", 1 * GIB, "7.5"),
+    edges.Gpu("small", 8 * GIB, "8.6"),
+    edges.Gpu("middle", 24 * GIB, "8.9"),
+    edges.Gpu("old", 8 * GIB, "6.1"),
+    edges.Gpu("large", 80 * GIB, "9.0"),
 ]
 PUBLISHED = {
     "gpu": "middle",
@@ -49,30 +50,30 @@ class Canned:
     def __init__(self, peak: Callable[[int], int] = peak, most: int = 1000) -> None:
         self.peak, self.most, self.asked = peak, most, []
 
-    def __call__(self, batches: tuple[int, ...], gpus: tuple[str, ...], prove: bool) -> list[atlas.Answer]:
+    def __call__(self, batches: tuple[int, ...], gpus: tuple[str, ...], prove: bool) -> list[edges.Answer]:
         if len(self.asked) >= self.most:
-            raise atlas.OutOfTimeError
+            raise edges.OutOfTimeError
         self.asked.append((batches, gpus, prove))
         memory = {gpu.id: gpu.memory for gpu in GPUS}
         return [self.answer(gpu, batch, memory[gpu], prove) for gpu in gpus for batch in batches]
 
-    def answer(self, gpu: str, batch: int, memory: int, prove: bool) -> atlas.Answer:
+    def answer(self, gpu: str, batch: int, memory: int, prove: bool) -> edges.Answer:
         if gpu == "old":
-            return atlas.Answer(gpu, batch, "unknown", "run", None, None, None, None, "no kernels")
+            return edges.Answer(gpu, batch, "unknown", "run", None, None, None, None, "no kernels")
         used, evidence = self.peak(batch), "run" if prove else "replayed"
         verdict = "fits-as-is" if used <= memory else "does-not-fit"
-        return atlas.Answer(gpu, batch, verdict, evidence, used, used, used, batch / 0.1, None)
+        return edges.Answer(gpu, batch, verdict, evidence, used, used, used, batch / 0.1, None)
 
 
-def edges(known: atlas.Known) -> dict[str, tuple[int | None, int | None]]:
+def found_edges(known: edges.Known) -> dict[str, tuple[int | None, int | None]]:
     sides = {gpu.id: known.edge(gpu.id) for gpu in GPUS}
     return {gpu: (fits and fits.batch, fails and fails.batch) for gpu, (fits, fails) in sides.items()}
 
 
 def test_every_edge_is_found_between_neighbours_of_the_series() -> None:
-    known, ask = atlas.Known(), Canned()
-    atlas.search(GPUS, known, ask)
-    assert edges(known) == {
+    known, ask = edges.Known(), Canned()
+    edges.search(GPUS, known, ask)
+    assert found_edges(known) == {
         "tiny": (None, 1),
         # 2 GiB and 48 eighths are 8 GiB, without the step.
         "small": (24, 32),
@@ -85,26 +86,26 @@ def test_every_edge_is_found_between_neighbours_of_the_series() -> None:
 
 @pytest.mark.parametrize("growth", [0, GIB, 100 * GIB])
 def test_a_search_ends_whatever_the_growth(growth: int) -> None:
-    known, ask = atlas.Known(), Canned(lambda batch: GIB // 2 + batch * growth)
-    atlas.search(GPUS, known, ask)
+    known, ask = edges.Known(), Canned(lambda batch: GIB // 2 + batch * growth)
+    edges.search(GPUS, known, ask)
     assert all(known.settled(gpu.id) for gpu in GPUS)
-    assert len(ask.asked) < atlas.MAX_ROUNDS
+    assert len(ask.asked) < edges.MAX_ROUNDS
 
 
 def test_proven_gpus_have_both_verdicts_from_runs() -> None:
-    known, ask = atlas.Known(), Canned()
-    atlas.search(GPUS, known, ask, frozenset({"middle"}))
+    known, ask = edges.Known(), Canned()
+    edges.search(GPUS, known, ask, frozenset({"middle"}))
     assert [each and each.evidence for each in known.edge("middle")] == ["run", "run"]
     assert [each and each.evidence for each in known.edge("large")] == ["replayed", "replayed"]
 
 
 def test_a_run_that_differs_from_its_replay_moves_the_edge() -> None:
     class Wrong(Canned):
-        def answer(self, gpu: str, batch: int, memory: int, prove: bool) -> atlas.Answer:
+        def answer(self, gpu: str, batch: int, memory: int, prove: bool) -> edges.Answer:
             return super().answer(gpu, batch, memory if prove else memory * 2, prove)
 
-    known = atlas.Known()
-    atlas.search(GPUS, known, Wrong(), frozenset({"middle"}))
+    known = edges.Known()
+    edges.search(GPUS, known, Wrong(), frozenset({"middle"}))
     fits, fails = known.edge("middle")
     assert fits is not None
     assert fails is not None
@@ -113,13 +114,13 @@ def test_a_run_that_differs_from_its_replay_moves_the_edge() -> None:
 
 
 def test_an_interrupted_search_goes_on_where_it_stopped() -> None:
-    known = atlas.Known()
-    with pytest.raises(atlas.OutOfTimeError):
-        atlas.search(GPUS, known, Canned(most=3))
+    known = edges.Known()
+    with pytest.raises(edges.OutOfTimeError):
+        edges.search(GPUS, known, Canned(most=3))
     left = Canned()
-    atlas.search(GPUS, known, left)
+    edges.search(GPUS, known, left)
     whole = Canned()
-    atlas.search(GPUS, atlas.Known(), whole)
+    edges.search(GPUS, edges.Known(), whole)
     assert len(left.asked) == len(whole.asked) - 3
 
 
@@ -139,7 +140,7 @@ def test_answers_of_other_versions_are_not_taken(tmp_path: Path) -> None:
     assert taken.answers["net", "fp32"].by_gpu == {"small": {2: answer}}
     assert taken.seconds["net", "fp32"] == 2.5
     assert not atlas.Memfit(store, "python", time.monotonic(), {"torch": "2.16.0"}).answers
-    with pytest.raises(atlas.OutOfTimeError):
+    with pytest.raises(edges.OutOfTimeError):
         taken.asker("net", "fp32")((3,), ("small",), False)
 
 
@@ -158,7 +159,7 @@ def test_a_lost_store_is_made_again_from_the_result(tmp_path: Path, result: dict
     committed.write_text(json.dumps(result))
     resumed = atlas.Memfit(store, "python", time.monotonic(), result["environment"], committed)
     again = Canned()
-    atlas.search(GPUS, resumed.answers["net", "fp32"], again)
+    edges.search(GPUS, resumed.answers["net", "fp32"], again)
     assert again.asked == []
     listed = {"model": [{"name": "net"}]}
     assert atlas.document(listed, GPUS, resumed)["cells"] == result["cells"]
@@ -172,7 +173,7 @@ def result(tmp_path: Path) -> dict[str, Any]:
     computed = atlas.Memfit(
         tmp_path / "none", "python", time.monotonic(), {"torch": "2.15.0", "memfit": "0.1.0"}
     )
-    atlas.search(GPUS, computed.answers["net", "fp32"], Canned())
+    edges.search(GPUS, computed.answers["net", "fp32"], Canned())
     listed = {"model": [{"name": "net"}, {"name": "not computed"}]}
     return json.loads(atlas.written(atlas.document(listed, GPUS, computed)))
 

@@ -32,7 +32,7 @@ class Device:
         self.reading = function("reading", ctypes.c_int, result=u64)
         # Returns the number of unknown floating-point values read so far.
         self.unknown_floats = function("unknown_floats", result=u64)
-        # Returns the number of this thread's conditions that were inverted so far; negative in a run that inverts none.
+        # Returns the number of this thread's inverted conditions so far; negative in a run that inverts none.
         self.flips = function("flips", result=ctypes.c_int64)
         # Returns the number of assumptions that answered this thread's reads so far.
         self.assumptions = function("assumptions", result=u64)

@@ -100,7 +100,7 @@ class Reads:
         return read
 
     def condition(self, truth):
-        """Return a comparison's result; in a run that inverts conditions, the first few times the other one."""
+        """Return a comparison's result, inverted the first few times in a run that inverts conditions."""
         return not truth if self.known.flips() >= 0 and self._may_flip() else truth
 
     def _may_flip(self):

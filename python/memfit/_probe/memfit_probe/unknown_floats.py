@@ -24,8 +24,8 @@ def plain(number):
 def kind(decides, condition):
     """Create the type of such values.
 
-    `decides` is called when something depends on one, and `condition` with the result of a comparison, which it
-    may replace.
+    `decides` is called when something depends on one. `condition` is called with the result of a comparison,
+    and may replace it.
     """
 
     class UnknownFloat(float):
