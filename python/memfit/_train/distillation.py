@@ -146,8 +146,8 @@ def feature_distance(ours: Any, theirs: Any) -> torch.Tensor:
 
 def attention_distance(ours: Any, theirs: Any) -> torch.Tensor:
     """Return the mean squared difference of two modules' attention, for each sample."""
-    weights = _weights(ours), _weights(theirs)
-    if weights[0] is not None and weights[1] is not None:
+    weights = [each for each in (_weights(ours), _weights(theirs)) if each is not None]
+    if len(weights) == 2:
         # Models of different width have different numbers of heads.
         maps = [each.float().mean(1) if each.dim() == 4 else each.float() for each in weights]
     else:
