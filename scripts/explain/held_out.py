@@ -252,8 +252,8 @@ def write(file: Path, everything: dict[str, list[Row]]) -> None:
     file.write_text(json.dumps(known, indent=1) + "\n")
     head = [
         "# What `memfit explain` says of scripts that it was not made with\n",
-        "`python scripts/explain/held_out.py SET…` writes this file; its docstring says what is counted. The scripts and the",
-        "reasoning are by the same hands, so a set says least once the reasoning was mended on it: see docs/explain.md for which was when.\n",
+        "`python scripts/explain/held_out.py SET…` writes this file; its docstring says what is counted. A set says",
+        "least once the reasoning was mended on it, and the first seven are by the authors of the reasoning: see docs/explain.md.\n",
         f"Python {platform.python_version()}, a virtual T4 with 3 GiB.\n",
         "The ninth set was read with `--no-prove`, but for six of its scripts: no further run tried the remedies. Five of its scripts",
         "say nothing of the reasoning. Four do not run out: PyTorch ignores a rounding to one division of a power of two, and six",
