@@ -188,8 +188,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) clock: Option<Clock>,
 
-    /// How the script's CPU time advances the virtual GPU's clock: by a fixed time per call, the same on every
-    /// machine, or also by the CPU time measured here.
+    /// How the script's CPU time advances the virtual GPU's clock: by a fixed time per call, the same on
+    /// every machine, or also by the CPU time measured here.
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) host_time: Option<HostClock>,
 

@@ -7,8 +7,8 @@ use memfit_report::wire::{Fidelity, PossibleEffect};
 use memfit_vocabulary::Remark;
 
 use crate::facts::Facts;
+use crate::numbers::Numbers;
 use crate::releases::{self, Standing};
-use crate::verdict::Numbers;
 use crate::watch::Ended;
 use crate::{Card, Outcome, Request, facts, outside, time};
 

@@ -29,6 +29,7 @@ mod leftovers;
 mod libraries;
 mod live;
 mod local;
+mod numbers;
 mod outside;
 mod overlaid;
 pub mod preflight;
@@ -78,10 +79,10 @@ pub use synthetic::Samples;
 pub use watch::Ended;
 
 use self::environment::Command;
+use self::numbers::Numbers;
 use self::preflight::Torch;
 use self::remedies::Diagnosis;
 use self::stage::Stage;
-use self::verdict::Numbers;
 
 /// Version of this build.
 const VERSION: &str = env!("CARGO_PKG_VERSION");

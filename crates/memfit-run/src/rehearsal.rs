@@ -11,10 +11,11 @@ use crate::console::Silent;
 use crate::environment::{self, Command};
 use crate::forks::Server;
 use crate::launcher::{self, Launched};
+use crate::numbers::Numbers;
 use crate::preflight::{self, Torch};
 use crate::request::LoneRank;
 use crate::stage::{Changes, Stage};
-use crate::verdict::{self, Numbers};
+use crate::verdict;
 use crate::{Card, Machine, Outcome, Request, facts, recording, script, watch};
 use crate::{Console, Home, Interrupt, RunError};
 

@@ -9,6 +9,7 @@ use memfit_explain::{Apply, Explanation, Fix};
 use memfit_report::wire::{ExplainFix, FixProof, Verdict};
 use memfit_vocabulary::{Cause, Lever, Proof};
 
+use crate::numbers::Numbers;
 use crate::stage::Changes;
 use crate::watch::Ended;
 use crate::{Card, Outcome, Ran, Request, RunError, Runner, verdict};
@@ -128,7 +129,7 @@ pub(crate) fn prove(
         let numbers = if verdict::depends_on_values(&trial.request, &facts) {
             runner.numbers(&trial.request, policy, &trial.changes, &facts)?
         } else {
-            verdict::Numbers::Untried
+            Numbers::Untried
         };
         let (verdict, _) = verdict::judge_run(&trial.request, &facts, None, numbers);
         let holds = match verdict {

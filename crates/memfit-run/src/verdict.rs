@@ -26,15 +26,14 @@
 
 use std::time::Duration;
 
-use memfit_channel::OtherValues;
 use memfit_report::remarks::Stake;
 use memfit_report::text::size;
 use memfit_report::wire::{Problem, Verdict};
 
-use crate::RunError;
 use crate::blame;
 use crate::facts::{Facts, OomFacts, may_affect_memory};
 use crate::known_failures::{self, Ran};
+use crate::numbers::Numbers;
 use crate::process::signal_name;
 use crate::request::Request;
 use crate::sizes::Sizes;
@@ -72,106 +71,6 @@ struct Evidence {
     /// none.
     lower_fails: Option<bool>,
     numbers: Numbers,
-}
-
-/// Values that unknown numbers have in further runs instead of 0, in the order in which they are tried. A
-/// tensor of 1032 elements exceeds the allocator's rounding, so its effect is visible. But 1032 may be out of
-/// range for a list, or make a loop too long; then 7 is tried.
-const OTHER_NUMBERS: [u16; 2] = [1032, 7];
-
-/// Effect of numbers that were read as zero, and of conditions on computed values.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Numbers {
-    /// There were no such numbers, or no second run.
-    #[default]
-    Untried,
-    /// A second run with another number allocated the same.
-    Harmless,
-    /// The second run allocated differently.
-    Decisive,
-    /// The second run failed, though the first did not.
-    Fatal,
-    /// The second run was stopped by the user or by the time limit, so the effect is unknown.
-    Unfinished,
-}
-
-impl Numbers {
-    /// Determines the effect of assumed numbers and conditions on the run with these facts, by runs with other
-    /// values: first with all of them, and if that allocates differently, with numbers and conditions apart.
-    pub(crate) fn test(
-        assumed: &Facts,
-        mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
-    ) -> Result<Self, RunError> {
-        if !assumed.has_read(&[Stake::Number]) {
-            return Self::test_conditions(assumed, run);
-        }
-        let [large, small] =
-            OTHER_NUMBERS.map(|number| OtherValues { number: Some(number), conditions: false });
-        let others = run(OtherValues { conditions: true, ..large })?;
-        let found = Self::compare(assumed, &others);
-        if found == Self::Harmless || others.ended == Ended::Interrupted {
-            return Ok(found);
-        }
-        let mut others = run(large)?;
-        let mut found = Self::compare(assumed, &others);
-        // A run that failed without running out of memory does not show the number's effect.
-        let failed = others.ended != assumed.ended && others.oom.is_none();
-        if others.ended != Ended::Interrupted && (failed || matches!(found, Self::Fatal | Self::Unfinished)) {
-            others = run(small)?;
-            found = Self::compare(assumed, &others);
-        }
-        if !matches!(found, Self::Harmless | Self::Unfinished) {
-            // A script that draws random sizes allocates differently each time.
-            found = Self::compare(&run(OtherValues::default())?, &others);
-        }
-        if found == Self::Harmless { Self::test_conditions(assumed, run) } else { Ok(found) }
-    }
-
-    /// Determines the effect of conditions, by a run in which they have the other truth value.
-    fn test_conditions(
-        assumed: &Facts,
-        mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
-    ) -> Result<Self, RunError> {
-        let flipped = run(OtherValues { number: None, conditions: true })?;
-        let found = Self::compare_conditions(assumed, &flipped);
-        if found != Self::Decisive || flipped.ended == Ended::Interrupted {
-            return Ok(found);
-        }
-        Ok(Self::compare_conditions(&run(OtherValues::default())?, &flipped))
-    }
-
-    /// Compares a run with one in which conditions had the other truth value. Such a run may end early or do
-    /// less; what matters is whether it needs more memory.
-    fn compare_conditions(assumed: &Facts, flipped: &Facts) -> Self {
-        if assumed.was_stopped() || flipped.was_stopped() {
-            return Self::Unfinished;
-        }
-        let ran_out = flipped.oom.as_ref().is_some_and(|oom| oom.uncaught);
-        let needs_more = flipped.ranks.iter().zip(&assumed.ranks).any(|(flipped, assumed)| {
-            flipped.peak.reserved > assumed.peak.reserved || flipped.peak.allocated > assumed.peak.allocated
-        });
-        if ran_out || needs_more || flipped.ranks.len() != assumed.ranks.len() {
-            Self::Decisive
-        } else {
-            Self::Harmless
-        }
-    }
-
-    /// Compares the facts of two runs.
-    pub(crate) fn compare(zeros: &Facts, others: &Facts) -> Self {
-        let peaks = |facts: &Facts| -> Vec<_> { facts.ranks.iter().map(|rank| rank.peak).collect() };
-        if zeros.was_stopped() || others.was_stopped() {
-            return Self::Unfinished;
-        }
-        if others.exception.is_some() && zeros.exception.is_none() {
-            return Self::Fatal;
-        }
-        let same = others.ended == zeros.ended
-            && others.steps() == zeros.steps()
-            && others.handed_out == zeros.handed_out
-            && peaks(others) == peaks(zeros);
-        if same { Self::Harmless } else { Self::Decisive }
-    }
 }
 
 /// Kinds of sizes that the script read back but only a GPU can compute.

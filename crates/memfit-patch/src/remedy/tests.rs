@@ -316,7 +316,7 @@ fn an_evaluation_keeps_no_graph() {
     for (after, never, why) in [
         ("score.backward()", true, "a backward pass goes through it"),
         ("(loss + score).backward()", false, "a backward pass goes through it"),
-        ("learn(score)", false, "given to `learn(…)`"),
+        ("learn(score)", false, "passed to `learn(…)`"),
     ] {
         let why_refused = refused(without_grad(&of("out", after), never));
         assert!(why_refused.contains(why), "{after}: {why_refused}");
@@ -452,7 +452,7 @@ fn what_a_round_leaves_goes_at_its_end() {
         ("f = lambda: 1\n        def late():\n            return out", "", "`late` uses `out`"),
     ] {
         let mut text = training(keeps, after);
-        if why.contains("round before") {
+        if why.contains("previous iteration") {
             text = text.replace("        out = model(x)\n", "        print(out)\n        out = model(x)\n");
         }
         let why_refused = refused(left_over(&text, &["out = model"], false));
@@ -470,7 +470,7 @@ fn gradients_go_right_behind_the_step() {
     assert_eq!(lines(&change), ["+        optimizer.zero_grad()"]);
     assert!(change.after.contains("optimizer.step()\n        optimizer.zero_grad()\n"), "{}", change.after);
     for (from, to, why) in [
-        ("        optimizer.zero_grad()\n", "", "not cleared in the same round"),
+        ("        optimizer.zero_grad()\n", "", "not cleared in the same iteration"),
         ("        pass", "        print(model.w.grad.norm())", "reads gradients behind the step"),
     ] {
         let why_refused = refused(left_over(&text.replace(from, to), &["x, y"], true));
