@@ -133,7 +133,7 @@ def test_keywords_are_the_options_of_the_verb(verb):
         (lambda: memfit.plan(["python", "x.py"], gpu="gtx-9"), "no GPU named `gtx-9`", "memfit gpus"),
         (
             lambda: memfit.cards(["python", "x.py"], min_memory="9 TiB"),
-            "no GPU of the catalogue",
+            "no GPU in the catalogue",
             "memfit gpus",
         ),
         (lambda: memfit.explain("nothing.memfit"), "`nothing.memfit` cannot be read", None),
