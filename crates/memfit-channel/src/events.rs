@@ -72,7 +72,7 @@ impl SegmentChange {
 /// Device, thread, module, phase and step of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventContext {
-    /// The device.
+    /// Index of the device.
     pub device: u8,
     /// Code of the phase.
     pub phase: u8,
@@ -162,7 +162,7 @@ pub enum Event {
     },
     /// Requested size of a block that was allocated.
     Requested {
-        /// The device.
+        /// Index of the device.
         device: u8,
         /// Number of the allocation on that device in this process, counted from 1; 0 means the block that is
         /// live at `address`.
@@ -192,7 +192,7 @@ pub enum Event {
     },
     /// Stack and stream of an allocation.
     Traced {
-        /// The device.
+        /// Index of the device.
         device: u8,
         /// Number of the allocation on that device in this process, from 1; with [`REFUSED_FLAG`] if the
         /// request failed.
@@ -206,7 +206,7 @@ pub enum Event {
     },
     /// The allocator took memory from the device or returned it.
     Segment {
-        /// The device.
+        /// Index of the device.
         device: u8,
         /// Kind of change.
         change: SegmentChange,
