@@ -1,4 +1,4 @@
-//! Detects whether libjpeg-turbo is built with its vector code, which needs an assembler.
+//! Detects whether libjpeg-turbo is built with its SIMD code, which needs an assembler.
 
 use std::process::{Command, Stdio};
 

@@ -56,8 +56,8 @@ def epoch(root: Path) -> int:
 
 
 def assembler(folder: Path, target: str) -> Path | None:
-    """The folder of an assembler for libjpeg-turbo's vector code: nothing where the machine has one, else the
-    one out of Debian's package, unpacked and not installed. ARM's vector code is C.
+    """Return the folder of an assembler for libjpeg-turbo's SIMD code: `None` if the machine has one, else that
+    of Debian's package, unpacked and not installed. ARM's SIMD code is C and needs none.
     """
     if shutil.which("nasm") or not target.startswith("x86_64"):
         return None

@@ -1,4 +1,4 @@
-"""`memfit plan --gpu NAME:N` on one-process scripts: the plan, its ranks, and the command that starts it."""
+"""`memfit plan --gpu NAME:N` on single-process scripts: the plan, its ranks and the launch command."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-//! Device below the allocator: memory and completion of work. It separates storage from policy.
+//! Device interface below the allocator: memory and completion of work. It separates storage from the
+//! allocator's policy.
 
 use std::collections::BTreeMap;
 
 use crate::ids::{Address, PoolId, Stream};
 
-/// Kind of event, with the names of a snapshot's trace.
+/// Kind of event, named as in a snapshot's trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// A block was allocated; the size is the requested one.
@@ -21,7 +22,8 @@ pub enum Action {
     SegmentMap,
     /// Memory was unmapped from an expandable segment.
     SegmentUnmap,
-    /// A request failed; the address is the free memory of the device, the size is the rounded request.
+    /// A request failed. As in PyTorch's trace, the address is the free memory of the device; the size is the
+    /// rounded request.
     OutOfMemory,
 }
 
@@ -132,7 +134,7 @@ impl SimulatedDevice {
 
     /// Creates a device that never runs out of memory.
     pub const fn unlimited() -> Self {
-        // Small enough for nine eighths of it to be reserved many times over.
+        // Each expandable segment reserves nine eighths of the capacity as address space: many must fit.
         Self::new(1 << 46)
     }
 

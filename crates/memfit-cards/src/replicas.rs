@@ -1,4 +1,4 @@
-//! N replicas of a one-process script: the memory and time that `DistributedDataParallel` would add.
+//! N replicas of a single-process script: the memory and time that `DistributedDataParallel` would add.
 
 use memfit_devices::Device;
 use memfit_kernels::cost::Speeds;

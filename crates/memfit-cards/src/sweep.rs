@@ -75,7 +75,7 @@ impl Found {
 
     /// Samples in an optimizer step, over all GPUs of a row.
     pub fn samples_per_step(&self, row: &CardRow) -> Option<u64> {
-        // A plan that spreads a one-process script divides its batches.
+        // A plan that spreads a single-process script divides its batches.
         let processes = if row.chosen.is_some() && !self.launches { 1 } else { row.count };
         Some(self.workload(row.batch)?.samples_per_step()? * u64::from(processes))
     }
@@ -98,7 +98,7 @@ pub fn sweep(question: &Question, home: &Home, console: &dyn Console) -> Result<
             [] => vec![processes.unwrap_or(1)],
             counts => counts.to_vec(),
         };
-        // A launcher's command differs from count to count; a one-process script runs once for all counts.
+        // A launcher's command differs from count to count; a single-process script runs once for all counts.
         let commands: Vec<(Arguments, &[u32])> = if processes.is_some() {
             let with = |count: &u32| arguments.with_processes(*count).unwrap_or_else(|| arguments.clone());
             counts.iter().map(with).zip(counts.chunks(1)).collect()
@@ -127,7 +127,7 @@ struct Asked<'counts> {
     launches: bool,
 }
 
-/// The rows of one command. A launcher starts one process per GPU; a one-process script runs once, and its
+/// The rows of one command. A launcher starts one process per GPU; a single-process script runs once, and its
 /// replicas are modelled.
 fn one_command(
     question: &Question,

@@ -5,8 +5,8 @@
 //! each. The header's count of committed records is raised only after a record is complete, so a reader that
 //! respects the count never sees half a record, even while the process is still writing.
 //!
-//! [`Writer`] is the process's end. [`read`] is the watcher's: it trusts nothing, and reports what it had to
-//! skip.
+//! The watcher in the process uses [`Writer`]. The command uses [`read`], which trusts nothing and reports
+//! what it had to skip.
 
 mod codec;
 mod reader;
@@ -26,7 +26,7 @@ pub const RECORD_BYTES: usize = 48;
 pub(crate) mod header {
     /// `u32`: [`crate::PROTOCOL`].
     pub(crate) const PROTOCOL: usize = 8;
-    /// `u32`: the process.
+    /// `u32`: process id.
     pub(crate) const PID: usize = 12;
     /// `u64`, raised atomically: number of complete records.
     pub(crate) const COMMITTED: usize = 16;
@@ -38,8 +38,8 @@ pub(crate) mod header {
     pub(crate) const TRUNCATED: u32 = 1;
 }
 
-/// Flag in the number of an [`Event::Traced`] whose request failed: the next successful request has the same
-/// number.
+/// Marks the `number` of an [`Event::Traced`] whose request failed: the next successful request has the same
+/// number without this flag.
 pub const REFUSED_FLAG: u64 = 1 << 63;
 
 /// Change of a segment. The codes are part of the channel's protocol.
@@ -72,7 +72,7 @@ impl SegmentChange {
 /// Device, thread, module, phase and step of an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventContext {
-    /// The device.
+    /// Index of the device.
     pub device: u8,
     /// Code of the phase.
     pub phase: u8,
@@ -162,10 +162,10 @@ pub enum Event {
     },
     /// Requested size of a block that was allocated.
     Requested {
-        /// The device.
+        /// Index of the device.
         device: u8,
-        /// Number of the allocation on that device in this process, counted from 1; 0 for the block that is
-        /// live at the address.
+        /// Number of the allocation on that device in this process, counted from 1; 0 means the block that is
+        /// live at `address`.
         number: u64,
         /// Address of the block.
         address: u64,
@@ -192,7 +192,7 @@ pub enum Event {
     },
     /// Stack and stream of an allocation.
     Traced {
-        /// The device.
+        /// Index of the device.
         device: u8,
         /// Number of the allocation on that device in this process, from 1; with [`REFUSED_FLAG`] if the
         /// request failed.
@@ -206,7 +206,7 @@ pub enum Event {
     },
     /// The allocator took memory from the device or returned it.
     Segment {
-        /// The device.
+        /// Index of the device.
         device: u8,
         /// Kind of change.
         change: SegmentChange,

@@ -130,7 +130,7 @@ fn split_loader_batches(
         pieces.before.push(format!("{whole} = {names}"));
         pieces.after.push(format!("{names} = {whole}"));
     }
-    // Results of the micro-batches are concatenated.
+    // A name of which only the size is read keeps the whole batch; others get joined results.
     pieces.restored =
         read.into_iter().filter(|(_, how)| *how == Read::Size).map(|(name, _)| name.clone()).collect();
     draft.helpers.push(PIECES_HELPER);
@@ -196,7 +196,7 @@ fn values_after(draft: &mut Draft<'_>, training: &Training<'_>, pieces: &mut Pie
     }
 }
 
-/// Sets a number by the name that holds it: at its assignment, or after the arguments were parsed.
+/// Sets the batch size that a name holds: at its assignment, or after `parse_args()`.
 fn set_number(draft: &mut Draft<'_>, name: &str, batch: u64, micro_batch: u64) -> bool {
     let mut found = false;
     let mut waiting: Vec<&memfit_source::Statement> = draft.statements.iter().collect();

@@ -119,8 +119,9 @@ fn window(
 }
 
 /// Backward passes of an iteration that contribute to the gradients of the guarded step. Each is outside of
-/// the step's branch and reaches parameters of that optimizer. The match must be certain if other optimizers
-/// step, or if other backward passes precede the step in its branch.
+/// the step's branch and reaches parameters of that optimizer. If it is unknown which parameters a pass
+/// reaches, it counts only if no other optimizer steps outside of the branch, and if it certainly shares
+/// parameters with every backward pass that precedes the step in the branch.
 fn accumulated_backwards(
     facts: &Facts,
     step: &Op,

@@ -18,11 +18,12 @@
 const DECAY: f64 = 0.99;
 /// Number of estimates before an interval is given.
 const MIN_ESTIMATES: u64 = 10;
-/// Quantile of the normal distribution for an interval of 95 %.
+/// Quantile of the normal distribution for a 95 % confidence interval.
 const QUANTILE: f64 = 1.96;
 /// Minimum factor between the batch and the interval's end for the batch to count as small or large.
 const MIN_DISTANCE_FACTOR: f64 = 2.0;
-/// Optimizers whose update does not depend on the gradient's scale: the square root rule.
+/// Optimizers whose update does not depend on the gradient's scale: their learning rate follows the square
+/// root rule.
 const ADAPTIVE: [&str; 8] = ["adam", "lamb", "lion", "adagrad", "adafactor", "rmsprop", "adadelta", "sophia"];
 
 /// Micro-batches of one optimizer step.
@@ -51,13 +52,13 @@ pub struct NoiseScale {
     product: f64,
 }
 
-/// The noise scale as far as it is known.
+/// Estimate of the noise scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NoiseEstimate {
     /// Noise scale, in the unit of the counts; `None` if the mean gradient cannot be distinguished from
     /// noise.
     pub value: Option<f64>,
-    /// Lower end of the interval of 95 %; `None` with too few estimates.
+    /// Lower end of the 95 % confidence interval; `None` with too few estimates.
     pub low: Option<f64>,
     /// Upper end; `None` if there is no bound.
     pub high: Option<f64>,
@@ -104,7 +105,7 @@ impl NoiseScale {
         self.estimates
     }
 
-    /// Number of steps with a single micro-batch, which give none.
+    /// Number of steps with a single micro-batch, which give no estimate.
     pub fn undivided(&self) -> u64 {
         self.undivided
     }
@@ -121,7 +122,7 @@ impl NoiseScale {
         Some(NoiseEstimate { value, low, high, batch: self.batch / self.weight })
     }
 
-    /// Interval of 95 % of a ratio of two means, by Fieller's theorem: all ratios `B` for which
+    /// 95 % confidence interval of a ratio of two means, by Fieller's theorem: all ratios `B` for which
     /// `tr Σ − B|G|²` is not significantly different from zero.
     fn interval(&self, gradient: f64, noise: f64) -> (Option<f64>, Option<f64>) {
         let independent = self.weight * self.weight / self.weight_squared;
@@ -230,8 +231,7 @@ fn number(value: f64) -> String {
 mod tests {
     use super::*;
 
-    /// Deterministic normal numbers: a linear congruential generator, and a simpler relative of the polar
-    /// method.
+    /// Deterministic normal random numbers: a linear congruential generator and the Box–Muller transform.
     struct Normal(u64);
 
     impl Normal {
@@ -279,7 +279,7 @@ mod tests {
         for &noise in &noises {
             assert!(scale.step(&exact(1.0, noise)));
         }
-        // Newer estimates weigh more. The gradient does not vary, so that the noise alone makes the interval.
+        // Newer estimates weigh more. The gradient does not vary, so only the noise widens the interval.
         let weights: Vec<f64> = (0..12).rev().map(|age| 0.99f64.powi(age)).collect();
         let total: f64 = weights.iter().sum();
         let mean = weights.iter().zip(&noises).map(|(weight, noise)| weight * noise).sum::<f64>() / total;
@@ -315,7 +315,7 @@ mod tests {
             for truth in [4.0f64, 9.0] {
                 let found = trained(sizes, truth.sqrt(), 2000).estimate().expect("steps");
                 let (low, high) = (found.low.expect("many"), found.high.expect("bounded"));
-                // Two of forty are outside, by at most as much again.
+                // One 95 % interval in twenty misses the truth; accept a miss by up to the interval's width.
                 let width = high - low;
                 assert!(low - width < truth && truth < high + width, "{sizes:?}: {truth} in {low}..{high}");
                 assert!(width < truth, "{sizes:?}: {truth} in {low}..{high}");

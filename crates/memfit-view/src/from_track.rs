@@ -1,4 +1,4 @@
-//! Conversion of a track to a lane.
+//! Converts a recorded track to a lane, the activity of one process on one device that the viewer shows.
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ pub fn lane(track: &Track, device: u8) -> Lane {
             category,
         });
     }
-    // They are in order already unless the recording was crafted.
+    // The pieces are in order already, unless somebody tampered with the recording.
     lane.pieces.sort_by_key(|piece| piece.born);
     lane.times = times(track, &clock);
     curves(track, &clock, &mut lane);
@@ -162,8 +162,8 @@ fn curves(track: &Track, clock: &Clock, lane: &mut Lane) {
     lane.envelope.finish();
 }
 
-/// Times of ticks: the first and the last of those in the same cell of a grid of 65,536 over both ticks and
-/// time.
+/// Thins out the times of the ticks. Ticks and time are each divided into 65,536 intervals; of consecutive
+/// ticks in the same cell of that grid, only the first and the last are kept.
 fn times(track: &Track, clock: &Clock) -> Vec<(u32, u64)> {
     const GRID_CELLS: u64 = 1 << 16;
     let known = || {
@@ -221,7 +221,7 @@ fn spans(track: &Track, clock: &Clock, lane: &mut Lane) {
             lane.pools.push(pool);
         }
         let (born, freed) = (clock.tick(span.born), clock.end(span.freed));
-        // Ranges unmapped at once are recorded as spans without a lifetime.
+        // Each unmapping is recorded as a span that ends when it begins.
         if born < freed {
             lane.spans.push(Span { address: span.address, bytes: span.bytes, born, freed, pool: row });
         }

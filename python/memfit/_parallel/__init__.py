@@ -1,4 +1,4 @@
-"""Applies the parallel part of a plan to a one-process model, with PyTorch's own engines.
+"""Applies the parallel part of a plan to a single-process model, with PyTorch's own engines.
 
   start(device)                                # the process group, from torchrun's variables
   parallel = Parallel.from_table(plan["parallel"])

@@ -22,7 +22,7 @@ class NoiseScale:
     value: float | None
     """The noise scale in `unit`; `None` without an estimate, or if the mean gradient is lost in the noise."""
     low: float | None
-    """Lower end of the interval of 95 %; `None` before the tenth estimate."""
+    """Lower end of the 95 % confidence interval; `None` before the tenth estimate."""
     high: float | None
     """Upper end; `None` if there is no bound."""
     batch: float | None
@@ -32,7 +32,7 @@ class NoiseScale:
     estimates: int
     """Number of optimizer steps that gave an estimate."""
     undivided: int
-    """Number of optimizer steps with a single micro-batch, which give none."""
+    """Number of optimizer steps with a single micro-batch, which give no estimate."""
     advice: str
     """Advice on another global batch size; nothing is changed."""
 

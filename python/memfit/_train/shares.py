@@ -1,7 +1,7 @@
-"""This rank's share of each global batch, under a plan that memfit applied to a one-process script.
+"""This rank's share of each global batch, under a plan that memfit applied to a single-process script.
 
 The script's loader yields the same global batch on every rank, and each rank takes its part of the samples.
-So the global batch, the number of steps and the schedule stay those of the one-process script. The ranks'
+So the global batch, the number of steps and the schedule stay those of the single-process script. The ranks'
 generators are made equal when the step is created, and a checksum of each batch travels with the messages
 that ranks exchange anyway.
 """

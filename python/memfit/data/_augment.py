@@ -30,7 +30,7 @@ class Drawn:
     """The augmentation parameters of one image."""
 
     mirrored: bool
-    """Flip from top to bottom."""
+    """Flip vertically."""
     angle: float
     """Degrees, clockwise."""
     translate: tuple[float, float]

@@ -33,7 +33,7 @@ def replace_images(images: torch.Tensor, which: Sequence[int], changed: torch.Te
 
 
 def mirrored(images: torch.Tensor, which: Sequence[bool]) -> torch.Tensor:
-    """Flip the selected images from top to bottom."""
+    """Flip the selected images vertically."""
     chosen = [number for number, wanted in enumerate(which) if wanted]
     return replace_images(images, chosen, images[chosen].flip(-2)) if chosen else images
 
@@ -107,7 +107,7 @@ def saturation(images: torch.Tensor, factors: Sequence[float]) -> torch.Tensor:
 
 
 def hue(images: torch.Tensor, turns: Sequence[float]) -> torch.Tensor:
-    """Shift the hue by a fraction of the colour circle."""
+    """Shift the hue by a fraction of the colour circle, by conversion to HSV and back."""
     least, most = images.aminmax(dim=1)
     spread = most - least
     same = spread == 0
@@ -124,7 +124,7 @@ def hue(images: torch.Tensor, turns: Sequence[float]) -> torch.Tensor:
     falls = (most * (1 - strength * part)).clamp(0, 1)
     rises = (most * (1 - strength * (1 - part))).clamp(0, 1)
     levels = torch.stack([most, low, falls, rises], dim=1)
-    # The index of these for each channel and sixth of the colour circle.
+    # The index into `levels` for each channel and sixth of the colour circle.
     takes = torch.tensor([[0, 2, 1, 1, 3, 0], [3, 0, 0, 2, 1, 1], [1, 1, 3, 0, 0, 2]], device=images.device)
     chosen = takes[:, side.long().remainder(6)].movedim(0, 1)
     return levels.gather(1, chosen)

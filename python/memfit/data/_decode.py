@@ -41,7 +41,7 @@ def recipe(
     page: int = 0,
     upright: bool = True,
 ) -> Recipe:
-    """Check the settings for decoding an image."""
+    """Check the settings for decoding an image, and return them as a recipe."""
     part = None
     if isinstance(crop, (tuple, list)):
         part, kind = tuple(crop), "part"
@@ -88,7 +88,7 @@ def decode(
     `flip`, `mode`, `dtype`, `filter`, `page`, `upright`. `"random"` draws from `seed`, or from torch's
     generator if that is not given.
 
-    With `with_mapping`, returns a `Decoded`, whose mapping moves boxes and points along.
+    With `with_mapping`, returns a `Decoded`, whose `mapping` maps boxes and points to the decoded image.
     """
     plan = recipe(size=size, crop=crop, **options)
     place = [int(part) for part in seed]

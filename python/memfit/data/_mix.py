@@ -19,7 +19,7 @@ class _Mix:
         self.alpha = alpha
 
     def _labels(self, labels: Any, own: float) -> torch.Tensor:
-        """Return the class shares of mixed labels."""
+        """Return the class probabilities (soft labels) of mixed labels."""
         if not isinstance(labels, torch.Tensor) or labels.ndim not in (1, 2):
             raise TypeError(
                 "mixing needs labels that are class numbers, or one row of class shares per image"

@@ -21,7 +21,7 @@ def is_address(path: Any) -> bool:
 
 
 def listed(address: str) -> list[str]:
-    """Return the addresses of a pattern or below a folder, or the address itself."""
+    """Return the addresses that match a pattern or are below a folder, or the address itself."""
     system, path = _system(address)
     if re.search(r"[*?\[]", path):
         found = [name for name in sorted(system.glob(path)) if not system.isdir(name)]
@@ -35,7 +35,7 @@ def listed(address: str) -> list[str]:
 
 
 def folders(address: str, found: Sequence[str]) -> list[str] | None:
-    """Return the subfolder of each file below an address, or None if some are in none."""
+    """Return the subfolder of each file below an address, or None if some are in no subfolder."""
     system, path = _system(address)
     root = system.unstrip_protocol(path).rstrip("/") + "/"
     below = [name.removeprefix(root).split("/") for name in found]

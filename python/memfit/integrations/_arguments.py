@@ -21,10 +21,10 @@ _BATCH_KEYWORDS = ("per_device_train_batch_size", "gradient_accumulation_steps")
 def training_arguments(
     plan: Any, /, *, arguments_class: Callable[..., Any] = transformers.TrainingArguments, **kwargs: Any
 ) -> Any:
-    """Return training arguments that state a plan; `kwargs` take precedence.
+    """Return training arguments that express a plan; `kwargs` take precedence.
 
-    Settings that they cannot state are left to `Mixin` or `Callback`, which find them in the arguments. Those
-    that these cannot apply either are named in a warning.
+    Settings that training arguments cannot express are left to `Mixin` or `Callback`, which find them in the
+    returned arguments. A warning names the settings that neither of the two can apply.
     """
     read = read_plan(plan, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     refuse_parallel(read)

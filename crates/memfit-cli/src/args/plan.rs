@@ -114,7 +114,7 @@ impl From<Allow> for Label {
     }
 }
 
-/// A lever that a plan can apply.
+/// Parses the name of a lever that a plan can apply.
 fn lever(name: &str) -> Result<Lever, String> {
     let movable = movable();
     movable.iter().copied().find(|lever| lever.name() == name).ok_or_else(|| {
@@ -123,7 +123,7 @@ fn lever(name: &str) -> Result<Lever, String> {
     })
 }
 
-/// A share of the GPU's memory.
+/// Share of the GPU's memory that stays free.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Margin(pub(crate) f64);
 

@@ -177,14 +177,15 @@ impl Kernel {
         }))
     }
 
-    /// Duration of a launch.
+    /// Estimates the work of a launch, also for the GPUs of the auxiliary clocks.
     #[inline]
     pub(crate) fn work(&self, card: &Card, launch: &Launch, arguments: Arguments) -> Work {
         let descriptor = self.descriptor();
         thread::with_prepared(|prepared| {
             let launch = launch::Launch { grid: launch.grid(), arguments, memory: values::memory() };
             let function = || self.function(card.device.compute_capability.sm_version()).unwrap_or_default();
-            // The measured durations are used once, when the GPU's own work is queued.
+            // An estimate uses up the prepared problem, so those for other GPUs get a copy. Their durations
+            // are queued together with the work of this GPU.
             beside::measure(|speeds| descriptor.work(launch, &prepared.copied(), speeds, function));
             descriptor.work(launch, prepared, &card.speeds, function)
         })
@@ -223,7 +224,7 @@ impl Kernel {
         if *known == version { function.clone() } else { find() }
     }
 
-    /// The same, if it was read before; reads nothing.
+    /// Same as [`Self::function`] if the description is cached; `None` otherwise.
     pub(super) fn known_function(&self, version: u32) -> Option<&Function> {
         self.function.get().filter(|(known, _)| *known == version)?.1.as_ref()
     }
@@ -273,12 +274,12 @@ impl Kernel {
         Ok(())
     }
 
-    /// Preferred share of shared memory, in percent.
+    /// Preferred shared memory carveout in percent; −1 for the default.
     pub(super) fn carveout(&self) -> i32 {
         self.carveout.load(Relaxed)
     }
 
-    /// Sets the preferred share of shared memory.
+    /// Sets the preferred shared memory carveout.
     pub(super) fn set_carveout(&self, percent: i32) -> Outcome {
         if !(-1..=100).contains(&percent) {
             return Err(Status::INVALID_VALUE);

@@ -1,4 +1,4 @@
-//! JPEG decoding in Rust, for builds without libjpeg-turbo or without its vector code, and code shared by
+//! JPEG decoding in Rust, for builds without libjpeg-turbo or without its SIMD code, and code shared by
 //! both decoders.
 
 use zune_core::bytestream::ZCursor;

@@ -36,7 +36,7 @@ const ZIGZAG: [u8; 64] = [
 pub(super) fn decode(bytes: &[u8], image: &Prepared, pixels: &mut [u8]) -> Option<()> {
     let plan = &image.plan;
     let Storage::Jpeg { progressive: false, unusual: None, .. } = image.header.storage else { return None };
-    // At a quarter, the library's vector code is as fast as skipping coefficients.
+    // At a quarter, the library's SIMD code is as fast as skipping coefficients.
     let faster = plan.denominator == 8 || (plan.denominator == 4 && Backend::BEST.slow_in_full());
     if !faster || !matches!(plan.from.bands, Bands::Grey | Bands::Rgb) {
         return None;

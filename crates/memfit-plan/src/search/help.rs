@@ -14,10 +14,11 @@ use crate::trial::{Candidate, Room, Trial};
 const MAX_SUGGESTIONS: usize = 2;
 /// Maximum number of runs to find the largest batch.
 const MAX_BATCH_RUNS: u32 = 10;
-/// Runs that follow the memory model, before the remaining interval is halved.
+/// Maximum number of runs that follow the memory model, before the search bisects the remaining interval.
 const MAX_GUESSES: u32 = 6;
 
 impl<T: Trial> Search<'_, T> {
+    /// Returns `true` if micro-batches are possible and allowed; otherwise records the reason.
     pub(super) fn may_divide(&mut self, training: &Training) -> bool {
         let name = Lever::MicroBatch.name();
         if training.batch == 0 {
@@ -48,6 +49,7 @@ impl<T: Trial> Search<'_, T> {
         false
     }
 
+    /// Returns `true` if activation checkpointing is possible and allowed; otherwise records the reason.
     pub(super) fn may_recompute(&mut self, training: &Training) -> bool {
         if training.blocks.is_empty() {
             let why = if training.optimizes && training.compiled {
@@ -112,8 +114,8 @@ impl<T: Trial> Search<'_, T> {
         found.outcome.training.clone()
     }
 
-    /// Finds the limit of the plan's micro-batch: one sample more than the plan has, and further if that
-    /// fits. Returns `None` after an interrupt.
+    /// Finds the largest micro-batch that fits and the smallest that does not, upwards from the plan's.
+    /// Returns `None` after an interrupt.
     pub(super) fn limit(&mut self, best: &Tried, training: &Training) -> Result<Option<Limit>, T::Error> {
         let Some(mut largest) = best.candidate.micro_batch else { return Ok(None) };
         let batch = training.batch;
@@ -210,7 +212,7 @@ impl<T: Trial> Search<'_, T> {
         Ok(())
     }
 
-    /// If nothing keeps the global batch: suggests the largest one that fits.
+    /// If no plan keeps the global batch: suggests the largest batch that fits.
     pub(super) fn largest_batch(
         &mut self,
         base: &Candidate,
@@ -239,7 +241,7 @@ impl<T: Trial> Search<'_, T> {
             let candidate =
                 Candidate { micro_batch: Some(size), pieces: batch.div_ceil(size), ..base.clone() };
             let Some(outcome) = self.run(&candidate, Room::Budget)? else { return Ok(()) };
-            // A smaller batch is not one in micro-batches.
+            // Alternating optimizers refuse micro-batches, but here the batch itself becomes smaller.
             let refuses =
                 |(lever, _): &(String, String)| lever != Lever::MicroBatch.name() || !training.alternates;
             if outcome.refused.iter().any(refuses) {

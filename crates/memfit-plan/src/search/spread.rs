@@ -1,4 +1,4 @@
-//! Searches over the ways to spread a one-process training over several GPUs.
+//! Searches over the ways to spread a single-process training over several GPUs.
 //!
 //! Each kind of parallelism (replicas, shards, tensor parallelism) is run once without a memory limit. If
 //! some fit without further levers, the fastest of them is the plan. Otherwise levers are searched for the
@@ -34,7 +34,7 @@ impl Machines {
     }
 }
 
-/// Searches for the fastest plan for all GPUs of some machines, for a one-process script.
+/// Searches for the fastest plan for all GPUs of some machines, for a single-process script.
 pub fn search_spread<T: RankTrial>(
     trial: &mut T,
     limits: &Limits,

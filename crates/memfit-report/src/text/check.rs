@@ -14,10 +14,10 @@ const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const NOTE: Style = AnsiColor::Cyan.on_default().bold();
 const GOOD: Style = AnsiColor::Green.on_default().bold();
 
-/// Maximum distance in lines between a finding and a related place for both to be shown.
+/// Maximum distance in lines at which a related location is shown together with its finding.
 const MAX_DISTANCE: usize = 40;
 
-/// The source with annotations.
+/// Renders the findings with annotated source lines.
 pub fn findings(report: &Report, fixed: usize, canvas: Canvas) -> String {
     let mut text = String::new();
     for source in &report.files {
@@ -30,7 +30,7 @@ pub fn findings(report: &Report, fixed: usize, canvas: Canvas) -> String {
     text
 }
 
-/// One line per finding.
+/// Renders one line per finding.
 pub fn concise(report: &Report, fixed: usize) -> String {
     let mut text = String::new();
     for source in &report.files {

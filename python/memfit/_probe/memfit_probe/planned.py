@@ -115,7 +115,7 @@ class Planned:
 
     def arm_shards(self):
         """Shard the model where the script would replicate it."""
-        # A table is for a one-process script.
+        # A table is for a single-process script.
         if any(name == "shard" and not isinstance(value, dict) for name, value in self.levers):
             from memfit_parallel.replicas import instead_of_replicas
 

@@ -1,4 +1,4 @@
-"""Spreads a one-process script over several ranks, of which this process is one.
+"""Spreads a single-process script over several ranks, of which this process is one.
 
 The plan's degrees are applied to the model by the code that applies them in training (`memfit_parallel`,
 through the lever `shard`), on the virtual device's own collectives. Each batch is cut to this rank's share
