@@ -29,8 +29,9 @@ pub(crate) enum Numbers {
 }
 
 impl Numbers {
-    /// Determines the effect of assumed numbers and conditions on the run with these facts, by runs with other
-    /// values: first with all of them, and if that allocates differently, with numbers and conditions apart.
+    /// Determines the effect of assumed numbers and conditions on the run with these facts, by runs with
+    /// other values: first with all of them, and if that allocates differently, with numbers and conditions
+    /// apart.
     pub(crate) fn test(
         assumed: &Facts,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
