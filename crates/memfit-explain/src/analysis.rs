@@ -238,10 +238,10 @@ pub(crate) fn modelled_fix(
     apply: Apply,
 ) -> Fix {
     // If enough memory was free, but in pieces, less than the request need not become one piece that is large
-    // enough.
-    let in_pieces = analysis.missing.is_some_and(|missing| missing <= 0)
-        && analysis.timeline.trouble.requested.is_some_and(|requested| saves < requested)
-        && !matches!(apply, Apply::Card(_));
+    // enough. Other remedies make the request itself smaller, or avoid it.
+    let in_pieces = matches!(lever, Lever::Checkpointing | Lever::ActivationOffload)
+        && analysis.missing.is_some_and(|missing| missing <= 0)
+        && analysis.timeline.trouble.requested.is_some_and(|requested| saves < requested);
     let fits = analysis.enough(saves).filter(|_| !in_pieces);
     Fix { lever, saves, how, proof: Proof::Modelled, fits, apply }
 }

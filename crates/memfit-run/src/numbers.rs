@@ -29,23 +29,28 @@ pub(crate) enum Numbers {
 }
 
 impl Numbers {
-    /// Determines the effect of assumed numbers and conditions on the run with these facts, by runs with
-    /// other values: first with all of them, and if that allocates differently, with numbers and conditions
-    /// apart.
+    /// Determines the effect of assumed numbers and conditions on the run with these facts, by runs with other
+    /// values. Numbers and conditions differ in runs of their own: a comparison with another number that is
+    /// also inverted might be what it was.
     pub(crate) fn test(
         assumed: &Facts,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
     ) -> Result<Self, RunError> {
-        if !assumed.has_read(&[Stake::Number]) {
-            return Self::test_conditions(assumed, run);
-        }
+        let numbers = if assumed.has_read(&[Stake::Number]) {
+            Self::test_numbers(assumed, &mut run)?
+        } else {
+            Self::Harmless
+        };
+        if numbers == Self::Harmless { Self::test_conditions(assumed, run) } else { Ok(numbers) }
+    }
+
+    /// Determines the effect of numbers, by runs in which they are not 0.
+    fn test_numbers(
+        assumed: &Facts,
+        mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
+    ) -> Result<Self, RunError> {
         let [large, small] =
             OTHER_NUMBERS.map(|number| OtherValues { number: Some(number), conditions: false });
-        let others = run(OtherValues { conditions: true, ..large })?;
-        let found = Self::compare(assumed, &others);
-        if found == Self::Harmless || others.ended == Ended::Interrupted {
-            return Ok(found);
-        }
         let mut others = run(large)?;
         let mut found = Self::compare(assumed, &others);
         // A run that failed without running out of memory does not show the number's effect.
@@ -58,7 +63,7 @@ impl Numbers {
             // A script that draws random sizes allocates differently each time.
             found = Self::compare(&run(OtherValues::default())?, &others);
         }
-        if found == Self::Harmless { Self::test_conditions(assumed, run) } else { Ok(found) }
+        Ok(found)
     }
 
     /// Determines the effect of conditions, by a run in which they have the other truth value.
