@@ -32,6 +32,8 @@ What does training look like in memory, and what do the usual mistakes look like
 
 ```console
 $ {make}
+FITS  …
+…
 $ memfit view target/first.memfit -o target/first.html
 ```
 

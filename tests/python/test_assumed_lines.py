@@ -1,5 +1,6 @@
 """Every assumption of a report names the lines of the script that read the value."""
 
+import re
 from pathlib import Path
 
 from support import on_device
@@ -45,7 +46,7 @@ def test_every_assumption_names_the_lines_that_read_the_value(tmp_path: Path) ->
     assert all(value["lines"] for value in values), values
     # A line is listed once, however often it reads.
     assert all(len(set(value["lines"])) == len(value["lines"]) for value in values)
-    by_text = {value["call"].split(",")[0]: functions(value["lines"]) for value in values}
+    by_text = {re.split("[,:]", value["call"])[0]: functions(value["lines"]) for value in values}
     # The backward pass of a selection asks for the size again: `train` calls it.
     assert by_text == {
         "the size of `nonzero` depends on computed values": {"select", "forward", "train"},

@@ -176,7 +176,7 @@ def test_batch_normalisation_is_not_divided_unless_that_is_allowed():
     [
         (["--link", "token-ring"], "no link is called"),
         (["--link", "nvlink"], "no NVLink"),
-        (["--link", "ib-400"], "there is one"),
+        (["--link", "ib-400"], "there is only one"),
     ],
 )
 def test_links_that_do_not_suit_are_refused(options, says):

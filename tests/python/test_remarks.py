@@ -197,7 +197,9 @@ def test_each_remark_is_made(tmp_path: Path) -> None:
     seen = {name for report in reports for name in effects(report)}
     known = listed()
     assert len(known) > 30
-    assert seen - set(known) == {"unmodelled", "value", "size"} & seen, "a remark that nobody lists"
+    assert seen - set(known) == {"unmodelled", "value", "condition", "size"} & seen, (
+        "a remark that nobody lists"
+    )
     missing = set(known) - seen - set(ELSEWHERE)
     assert not missing, [report["fidelity"]["notes"] for report in reports]
 

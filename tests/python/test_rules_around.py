@@ -377,7 +377,7 @@ def test_masks_are_saved_beside_the_weights():
         "pruning-masks-saved",
         f"a layer of {size(plain)}, half of it pruned: its state dict has {size(masked)}",
     )
-    says("pruning-masks-saved", f"one weight with zeros in it, of {size(held(layer))}")
+    says("pruning-masks-saved", f"one weight of {size(held(layer))} with zeros in it")
 
 
 @proof("quantized-weights-trained")

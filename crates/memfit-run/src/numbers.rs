@@ -29,9 +29,9 @@ pub(crate) enum Numbers {
 }
 
 impl Numbers {
-    /// Determines the effect of assumed numbers and conditions on the run with these facts, by runs with other
-    /// values. Numbers and conditions differ in runs of their own: a comparison with another number that is
-    /// also inverted might be what it was.
+    /// Determines the effect of assumed numbers and conditions on the run with these facts, by runs with
+    /// other values. Numbers and conditions differ in runs of their own: a comparison with another number
+    /// that is also inverted might be what it was.
     pub(crate) fn test(
         assumed: &Facts,
         mut run: impl FnMut(OtherValues) -> Result<Facts, RunError>,
