@@ -57,7 +57,7 @@ SUBCLASSES = """
             return len(self.chosen)
 
     image, label, index = Indexed("/nowhere", transform=torchvision.transforms.ToTensor())[7]
-    grouped = Grouped("/nowhere", 3)
+    grouped = Grouped(os.path.join(os.path.dirname(__file__), "nowhere"), 3)
     answer(indexed=[list(image.shape), label, index], grouped=[list(grouped[5][0].shape), int(grouped[5][1])])
 """
 
