@@ -18,9 +18,9 @@ pub(crate) enum Numbers {
     /// There were no such numbers, or no second run.
     #[default]
     Untried,
-    /// A second run with another number allocated the same.
+    /// Runs with other numbers allocated the same, and the run with other conditions needed no more.
     Harmless,
-    /// The second run allocated differently.
+    /// A run with other numbers allocated differently, or the one with other conditions needed more.
     Decisive,
     /// The second run failed, though the first did not.
     Fatal,
@@ -97,7 +97,7 @@ impl Numbers {
     }
 
     /// Compares the facts of two runs.
-    pub(crate) fn compare(zeros: &Facts, others: &Facts) -> Self {
+    fn compare(zeros: &Facts, others: &Facts) -> Self {
         let peaks = |facts: &Facts| -> Vec<_> { facts.ranks.iter().map(|rank| rank.peak).collect() };
         if zeros.was_stopped() || others.was_stopped() {
             return Self::Unfinished;

@@ -26,26 +26,20 @@ impl Code<'_> {
         stored.or_else(|| sites.iter().find_map(|site| self.handed_on(site)))
     }
 
-    /// Line of a hook that stores what modules give it, if only one function of the program does.
+    /// Line of the first hook that stores what modules give it.
     pub fn storing_hook(&self) -> Option<Site> {
-        let mut found: Vec<Site> = Vec::new();
-        for scene in self.scenes() {
+        self.scenes().find_map(|scene| {
             let script = &*scene.script;
-            for call in &script.facts.calls {
+            script.facts.calls.iter().find_map(|call| {
                 let method = call.method.as_deref().unwrap_or_default();
-                let Some(hook) = call.arguments.first().filter(|_| REGISTERING_METHODS.contains(&method))
-                else {
-                    continue;
-                };
-                let name = script.slice(hook.value_span).rsplit('.').next().unwrap_or_default().to_owned();
-                let Some(function) = function_named(&script.statements, &name) else { continue };
+                let hook = call.arguments.first().filter(|_| REGISTERING_METHODS.contains(&method))?;
+                let name = script.slice(hook.value_span).rsplit('.').next()?;
+                let function = function_named(&script.statements, name)?;
                 let names: Vec<&str> = parameters(function).collect();
-                if let Some(line) = stored_in(&scene, &function.body, &names) {
-                    found.push(Site { file: scene.file.to_owned(), line, function: name });
-                }
-            }
-        }
-        found.into_iter().next()
+                let line = stored_in(&scene, &function.body, &names)?;
+                Some(Site { file: scene.file.to_owned(), line, function: name.to_owned() })
+            })
+        })
     }
 
     fn current<'c>(&'c self, site: &'c Site) -> Option<Scene<'c>> {
