@@ -83,10 +83,7 @@ def main() -> int:
     text = settings()
     collect(out / "pages", set(PAGE.findall(text)))
     (out / "pages" / gallery.GUIDE.relative_to(ROOT)).write_text(gallery.guide(linked=True))
-    for entry in gallery.entries():
-        folder = out / "pages/docs/gallery"
-        folder.mkdir(exist_ok=True)
-        gallery.write_page(entry, folder)
+    gallery.write_pages(out / "pages/docs/gallery")
     (out / "mkdocs.yml").write_text(text)
     return subprocess.run(
         [

@@ -99,17 +99,22 @@ def write_page(entry: Entry, folder: Path) -> Path:
     return page
 
 
+def write_pages(folder: Path) -> None:
+    """Write the pages of all entries into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for entry in entries():
+        page = write_page(entry, folder)
+        print(f"{page.name}: {page.stat().st_size >> 10} KiB", file=sys.stderr)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pages", type=Path, help="run the scripts, and write their pages into this folder")
     folder = parser.parse_args().pages
     if folder is None:
         GUIDE.write_text(guide(linked=False))
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    for entry in entries():
-        page = write_page(entry, folder)
-        print(f"{page.name}: {page.stat().st_size >> 10} KiB", file=sys.stderr)
+    else:
+        write_pages(folder)
 
 
 if __name__ == "__main__":
