@@ -167,6 +167,12 @@ def test_a_script_that_halves_its_batch_fits_where_a_run_shows_it(folder: Path) 
     assert rows["rtx-4050-laptop"]["verdict"] == "fits-as-is"
     assert rows["rtx-4050-laptop"]["evidence"] == "run"
     assert rows["rtx-6000-ada"]["evidence"] == "replayed"
+    # The script begins with 1,024 samples and halves them until they fit.
+    small, large = rows["rtx-4050-laptop"], rows["rtx-6000-ada"]
+    assert (large["batch"], large["note"]) == (1024, None)
+    assert small["batch"] in (64, 128, 256)
+    assert small["note"].endswith(f"went on with a batch of {small['batch']}")
+    assert small["samples_per_s"] == pytest.approx(1e3 * small["batch"] / small["step_ms_estimate"], rel=1e-3)
 
 
 # Parameters, gradients and Adam's state take more than a card of 8 GiB has, and less than two.

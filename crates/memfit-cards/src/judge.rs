@@ -51,6 +51,8 @@ pub struct Judged {
     pub needed: Option<Peak>,
     /// Evidence for the verdict.
     pub evidence: CardEvidence,
+    /// Samples in the last batch, if the script reduced it after memory had run out.
+    pub reduced_batch: Option<u64>,
 }
 
 /// The recorded runs of one architecture with unlimited memory: the representative's and, if it was needed,
@@ -238,20 +240,20 @@ impl Judge {
         if first.report.verdict == Verdict::Error {
             return Ok(Box::new(self.failed(device, &first.outcome)));
         }
-        let (report, evidence) = if let Some(ran) = self.ran_on(device) {
-            (ran.report.clone(), CardEvidence::Run)
+        let (reduced_batch, report, evidence) = if let Some(ran) = self.ran_on(device) {
+            (ran.reduced_batch(), ran.report.clone(), CardEvidence::Run)
         } else if self.proves_all {
             return Err(Need::Run(Box::new(device.clone())));
         } else {
-            let report = match self.replayed(recorded, device) {
+            let (reduced_batch, report) = match self.replayed(recorded, device) {
                 Err(Need::Run(_)) => self.between(recorded, device)?,
                 Err(Need::Unseen(..)) if self.catches => self.between(recorded, device)?,
-                replayed => replayed?,
+                replayed => (None, replayed?),
             };
-            (report, CardEvidence::Replayed)
+            (reduced_batch, report, CardEvidence::Replayed)
         };
         let needed = Some(needed(recorded.sample(device), device));
-        Ok(Box::new(Judged { device: device.clone(), report, needed, evidence }))
+        Ok(Box::new(Judged { device: device.clone(), report, needed, evidence, reduced_batch }))
     }
 
     /// The verdict on a GPU whose architecture's representative run failed.
@@ -260,7 +262,13 @@ impl Judge {
         let stands_for_itself =
             self.architectures.iter().any(|architecture| architecture.representative().id == device.id);
         let evidence = if stands_for_itself { CardEvidence::Run } else { CardEvidence::Replayed };
-        Judged { device: device.clone(), report: report(&request, outcome), needed: None, evidence }
+        Judged {
+            device: device.clone(),
+            report: report(&request, outcome),
+            needed: None,
+            evidence,
+            reduced_batch: None,
+        }
     }
 
     /// The report on a GPU derived by a replay, or else the run that is needed.
@@ -320,8 +328,8 @@ impl Judge {
     /// Derives the report on a GPU from runs of its architecture whose allocators made the same calls with
     /// the same results, if their memory sizes and numbers of multiprocessors enclose those of the GPU. A
     /// request that succeeds with less memory succeeds with more, and one that fails with more fails with
-    /// less, so the calls in between are the same.
-    fn between(&self, recorded: &Recorded, device: &Device) -> Result<RunReport, Need> {
+    /// less, so the calls in between are the same. The number is [`Judged::reduced_batch`].
+    fn between(&self, recorded: &Recorded, device: &Device) -> Result<(Option<u64>, RunReport), Need> {
         let is_plain =
             |ran: &Ran| ran.path.is_some() && !ran.outcome.asks_size() && ran.outcome.pending() == 0;
         let sample = recorded.sample(device);
@@ -345,7 +353,8 @@ impl Judge {
             return Err(Need::Between(limit, Box::new(device.clone())));
         };
         let request = self.request_on(device.clone());
-        Ok(report(&request, &ran.outcome.moved_alike(&request, ran.place(device))))
+        let moved = ran.outcome.moved_alike(&request, ran.place(device));
+        Ok((ran.reduced_batch(), report(&request, &moved)))
     }
 
     /// Effect of the number of multiprocessors on the peak, between a GPU and the run that represents it. If
@@ -534,6 +543,12 @@ impl Recorded {
 }
 
 impl Ran {
+    /// Samples in the last batch, if the script reduced it after memory had run out.
+    fn reduced_batch(&self) -> Option<u64> {
+        let samples = self.outcome.facts.fullest()?.done.as_ref()?.reduced_batch;
+        (samples > 0 && self.outcome.catches()).then_some(samples)
+    }
+
     /// The bytes that PyTorch's allocator could get on another GPU.
     fn limit(&self, device: &Device) -> u64 {
         device.memory.get().saturating_sub(self.outcome.outside_on(device).upper)

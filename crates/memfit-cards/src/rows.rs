@@ -11,7 +11,7 @@ const MS_PER_HOUR: f64 = 3_600_000.0;
 
 /// The row of a judged GPU; `count` of these GPUs run the command's processes.
 pub fn row(judged: &Judged, count: u32, workload: &Workload, command: &[String]) -> CardRow {
-    let Judged { device, report, needed, evidence } = judged;
+    let Judged { device, report, needed, evidence, reduced_batch } = judged;
     let verdict = match report.verdict {
         Verdict::Fits => CardVerdict::FitsAsIs,
         Verdict::Oom => CardVerdict::DoesNotFit,
@@ -37,7 +37,7 @@ pub fn row(judged: &Judged, count: u32, workload: &Workload, command: &[String])
         architecture: device.architecture.clone(),
         capacity,
         count,
-        batch: workload.batch,
+        batch: reduced_batch.or(workload.batch),
         verdict,
         headroom: peak.map(|peak| capacity as i64 - peak.device_upper as i64),
         peak,
@@ -50,7 +50,7 @@ pub fn row(judged: &Judged, count: u32, workload: &Workload, command: &[String])
         pareto: false,
         evidence: *evidence,
         command: command_for(&command, &device.id, count),
-        note: note(report, device.compute_capability),
+        note: note(report, device.compute_capability).or_else(|| reduced_batch.map(went_on)),
     }
 }
 
@@ -65,6 +65,10 @@ fn note(report: &RunReport, capability: ComputeCapability) -> Option<String> {
         ));
     }
     Some(problem.message.trim_end_matches('.').to_owned())
+}
+
+fn went_on(batch: u64) -> String {
+    format!("memory ran out; the script caught the error and went on with a batch of {batch}")
 }
 
 /// The `memfit run` command for `count` of these GPUs.

@@ -77,7 +77,10 @@ impl Found {
     pub fn samples_per_step(&self, row: &CardRow) -> Option<u64> {
         // A plan that spreads a single-process script divides its batches.
         let processes = if row.chosen.is_some() && !self.launches { 1 } else { row.count };
-        Some(self.workload(row.batch)?.samples_per_step()? * u64::from(processes))
+        // A script may have reduced its batch by itself; how many make a step is its own in any case.
+        let workload = self.workload(row.batch).or_else(|| self.workloads.first().map(|(_, first)| first))?;
+        let workload = Workload { batch: row.batch.or(workload.batch), ..*workload };
+        Some(workload.samples_per_step()? * u64::from(processes))
     }
 }
 

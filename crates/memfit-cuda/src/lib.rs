@@ -26,6 +26,7 @@ mod machine;
 mod mark;
 mod memory;
 mod properties;
+mod repeat;
 mod runtime;
 mod sharing;
 mod space;

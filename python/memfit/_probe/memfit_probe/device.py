@@ -11,7 +11,7 @@ class Device:
     """Typed functions of the library."""
 
     def __init__(self, library):
-        u64, pointer = ctypes.c_uint64, ctypes.c_void_p
+        u64, pointer, size = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t
 
         def function(name, *arguments, result=None):
             found = getattr(library, "memfit_vgpu_" + name)
@@ -34,6 +34,8 @@ class Device:
         self.unknown_floats = function("unknown_floats", result=u64)
         # Returns the number of this thread's inverted conditions so far; negative in a run that inverts none.
         self.flips = function("flips", result=ctypes.c_int64)
+        # Repeats the beginning of a range on the host by mapping its pages again, if the range is large.
+        self.repeat = function("repeat", size, size, size, result=ctypes.c_bool)
         # Returns the number of assumptions that answered this thread's reads so far.
         self.assumptions = function("assumptions", result=u64)
 

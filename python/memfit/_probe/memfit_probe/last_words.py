@@ -47,11 +47,12 @@ class Peaks:
 def send(session, reason):
     """Send the message. `reason` is "steps" if everything requested was seen."""
     steps = session.steps.complete if reason == "steps" else session.steps.at_the_end()
-    forward_only = steps == 0 and not session.steps.any and session.passes.most > 0
+    passes = session.passes
+    forward_only = steps == 0 and not session.steps.any and passes.most > 0
     channel.send(
         "done",
         reason=reason,
-        steps=session.passes.most if forward_only else steps,
+        steps=passes.most if forward_only else steps,
         forward_only=forward_only,
         evaluation=session.evaluation,
         largest_batch=session.loaders.largest_batch,
@@ -61,6 +62,7 @@ def send(session, reason):
         held=steps == 0 and session.planned is not None and session.planned.round.held,
         feeding=session.loaders.feeding.describe(),
         asks_size=kinds.asks_size,
+        reduced_batch=passes.last_batch if passes.last_batch < passes.largest_batch else 0,
         devices={device: session.peaks.statistics_of(device) for device in session.devices()},
     )
 

@@ -1,9 +1,10 @@
-"""Forward passes of whole models, for scripts without training."""
+"""Forward passes of whole models: their number, for scripts without training, and their batch sizes."""
 
 import weakref
 
 from . import channel
 from .identity import ByIdentity
+from .inputs import first_dimension
 
 
 class Passes:
@@ -13,6 +14,9 @@ class Passes:
         self.session = session
         # Passes of the model that was called most often.
         self.most = 0
+        # First dimensions of the model's input in a training: the largest, and the last.
+        self.largest_batch = 0
+        self.last_batch = 0
         self._counts = ByIdentity()
         # If several models take turns, the first one that is called again marks the round.
         self._leader = None
@@ -23,6 +27,12 @@ class Passes:
         clock = watch.clock() if watch is not None else None
         if clock is not None:
             channel.send("pass", clock=clock)
+
+    def called(self, arguments):
+        """Record the arguments of a model."""
+        if self.session.torch.is_grad_enabled():
+            self.last_batch = first_dimension(self.session.torch, arguments)
+            self.largest_batch = max(self.largest_batch, self.last_batch)
 
     def passed(self, model, output=None):
         """Record a pass of a model on the GPU."""

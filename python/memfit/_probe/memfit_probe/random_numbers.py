@@ -1,15 +1,15 @@
 """Speeds up large random tensors on the host, where many tries start: initial weights, synthetic batches.
 
 Drawing them takes longer than everything else in a try, and the virtual GPU does not keep uploads of that
-size. So only the first values are drawn, and the others repeat them; those of a parameter are not written at
-all, so that its memory is not used either.
+size. So only the first values are drawn, and the others repeat them, in very large tensors by mapping the
+same pages again; those of a parameter are not written at all, so that its memory is not used either.
 """
 
 import functools
 import importlib
 import random
 
-from . import imports
+from . import device, imports
 
 # Number of elements from which on a tensor is shortened.
 MIN_LONG = 1 << 20
@@ -71,6 +71,12 @@ def _is_long(torch, tensor):
 
 
 def _repeat(row):
+    found = device.find()
+    # A tensor's own storage: nothing else is in its pages.
+    if found and row.nbytes == row.untyped_storage().nbytes() and not row.is_shared():
+        period = DRAWN_VALUES * row.element_size()
+        if found.repeat(row.data_ptr(), row.nbytes, period):
+            return
     whole = row.numel() // DRAWN_VALUES * DRAWN_VALUES
     row[DRAWN_VALUES:whole].view(-1, DRAWN_VALUES).copy_(
         row[:DRAWN_VALUES].expand(whole // DRAWN_VALUES - 1, DRAWN_VALUES)

@@ -1,0 +1,53 @@
+"""Large random tensors on the host in the tries of a plan and of a table of cards: they behave like any
+tensor, and take next to no memory.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import on_device
+
+pytest.importorskip("torch")
+
+SIZE = 200_000_003
+
+LARGE = f"""
+    import os
+    from memfit_probe import random_numbers
+    random_numbers.arm(torch)
+
+    def resident():
+        pages = int(open("/proc/self/statm").read().split()[1])
+        return pages * os.sysconf("SC_PAGESIZE")
+
+    torch.zeros(1, device=device)
+    before = resident()
+    x = torch.randn({SIZE})
+    taken = resident() - before
+    drawn = x[: 1 << 16].clone()
+    repeated = [bool((x[begin : begin + len(drawn)] == drawn[: len(x[begin:])]).all())
+                for begin in range(1 << 16, len(x), 997 << 16)]
+    tail = bool((x[len(x) >> 16 << 16 :] == drawn[: len(x) & 0xFFFF]).all())
+    copies = [x[:: 1 << 16].clone() for _ in range(2)]
+    x[5 << 16] += 1
+    changed = (x[:: 1 << 16] != copies[0]).nonzero().tolist()
+    x.resize_(10)
+    y = torch.rand({SIZE}, dtype=torch.float64)
+    answer(taken=taken, repeated=all(repeated), tail=tail, changed=changed, mean=y[::1009].mean().item(),
+           spread=drawn.std().item(), kept=bool((x == drawn[:10]).all()))
+"""
+
+
+def test_a_very_large_random_tensor_takes_little_memory(tmp_path: Path) -> None:
+    answer = on_device(LARGE, tmp_path)
+    assert answer.status == 0, answer.output
+    said = answer.said
+    assert said["taken"] < 50 << 20, f"{SIZE * 4} bytes of values"
+    assert said["repeated"]
+    assert said["tail"]
+    assert said["changed"] == [[5]], "a change is private to its place"
+    assert said["mean"] == pytest.approx(0.5, abs=0.02)
+    assert said["spread"] == pytest.approx(1, abs=0.02)
+    assert said["kept"]
