@@ -175,6 +175,41 @@ def test_a_script_that_halves_its_batch_fits_where_a_run_shows_it(folder: Path) 
     assert small["samples_per_s"] == pytest.approx(1e3 * small["batch"] / small["step_ms_estimate"], rel=1e-3)
 
 
+def test_a_signal_ends_all_runs(folder: Path) -> None:
+    running = subprocess.Popen(
+        [memfit(), "cards", "--", sys.executable, str(folder / "train.py")],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert running.stderr is not None
+    while not (line := running.stderr.readline()).startswith("run 1"):
+        assert line, "it ended by itself"
+    running.terminate()
+    rest = running.stderr.read()
+    assert running.wait() == 2, rest
+    assert "interrupted" in rest
+    commands = (path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists())
+    assert not [command for command in commands if str(folder / "train.py").encode() in command]
+
+
+def test_an_unknown_gpu_in_the_price_file_comes_with_similar_names(tmp_path: Path) -> None:
+    (tmp_path / "prices.toml").write_text(
+        'currency = "EUR"\n[[offer]]\ngpu = "a100-80gb-sxm"\nper_hour = 2\n'
+    )
+    done = subprocess.run(
+        [memfit(), "cards", "--prices", "prices.toml", "--", "python", "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "`prices.toml`" in done.stderr
+    assert "did you mean `a100-80gb`?" in done.stderr
+
+
 # Parameters, gradients and Adam's state take more than a card of 8 GiB has, and less than two.
 LARGE = """
 import torch

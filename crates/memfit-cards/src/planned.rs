@@ -128,7 +128,7 @@ mod tests {
 
     fn prices() -> Prices {
         let text = "currency = \"EUR\"\n[[offer]]\ngpu = \"t4\"\ncards = 2\nper_hour = 1.0\n[[offer]]\ngpu = \"rtx-4090\"\ncards = 4\nper_hour = 0.5\n";
-        Prices::parse(text, &Catalogue::builtin().unwrap()).unwrap()
+        Prices::parse(text, std::path::Path::new("prices.toml"), &Catalogue::builtin().unwrap()).unwrap()
     }
 
     #[test]

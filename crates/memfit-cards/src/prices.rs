@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use memfit_devices::Catalogue;
+use memfit_devices::{Catalogue, CatalogueError};
 use serde::Deserialize;
 
 /// Offers read from a price file.
@@ -57,6 +57,14 @@ pub enum PricesError {
         /// Description of the error.
         why: String,
     },
+    /// An offer names an unknown GPU.
+    #[error("the price file `{}` has an offer of a GPU that is not known: {source}", path.display())]
+    UnknownGpu {
+        /// The file.
+        path: PathBuf,
+        /// The name, with similar ones.
+        source: CatalogueError,
+    },
 }
 
 impl Prices {
@@ -64,19 +72,26 @@ impl Prices {
     pub fn read(path: &Path, catalogue: &Catalogue) -> Result<Self, PricesError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| PricesError::Unreadable { path: path.to_owned(), source })?;
-        Self::parse(&text, catalogue).map_err(|why| PricesError::Invalid { path: path.to_owned(), why })
+        Self::parse(&text, path, catalogue)
     }
 
-    pub(crate) fn parse(text: &str, catalogue: &Catalogue) -> Result<Self, String> {
-        let mut prices: Self = toml::from_str(text).map_err(|error| error.to_string().trim().to_owned())?;
+    pub(crate) fn parse(text: &str, path: &Path, catalogue: &Catalogue) -> Result<Self, PricesError> {
+        let invalid = |why| PricesError::Invalid { path: path.to_owned(), why };
+        let mut prices: Self =
+            toml::from_str(text).map_err(|error| invalid(error.to_string().trim().to_owned()))?;
         for offer in &mut prices.offers {
             if !(offer.per_hour.is_finite() && offer.per_hour >= 0.0) {
-                return Err(format!("`per_hour = {}` of `{}` is no price", offer.per_hour, offer.gpu));
+                return Err(invalid(format!(
+                    "`per_hour = {}` of `{}` is no price",
+                    offer.per_hour, offer.gpu
+                )));
             }
             if offer.cards == 0 {
-                return Err(format!("an offer of `{}` has no GPUs", offer.gpu));
+                return Err(invalid(format!("an offer of `{}` has no GPUs", offer.gpu)));
             }
-            offer.gpu = catalogue.find(&offer.gpu).map_err(|error| error.to_string())?.id.clone();
+            let found = catalogue.find(&offer.gpu);
+            let found = found.map_err(|source| PricesError::UnknownGpu { path: path.to_owned(), source })?;
+            offer.gpu = found.id.clone();
         }
         Ok(prices)
     }
@@ -93,7 +108,8 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Prices, String> {
-        Prices::parse(text, &Catalogue::builtin().unwrap())
+        Prices::parse(text, Path::new("prices.toml"), &Catalogue::builtin().unwrap())
+            .map_err(|error| error.to_string())
     }
 
     #[test]

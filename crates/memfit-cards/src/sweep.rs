@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use memfit_devices::Device;
 use memfit_report::wire::{CardRow, Problem, Verdict};
-use memfit_run::{Card, Console, Home, Rehearsal, Request, RunError, without_secrets};
+use memfit_run::{Card, Console, Home, Interrupt, Rehearsal, Request, RunError, without_secrets};
 
 use crate::architecture::largest_first;
 use crate::arguments::{Arguments, ArgumentsError};
@@ -86,6 +86,7 @@ impl Found {
 
 /// Finds the rows.
 pub fn sweep(question: &Question, home: &Home, console: &dyn Console) -> Result<Found, SweepError> {
+    let _interrupt = Interrupt::listen();
     let mut found = Found::default();
     let own = Arguments::new(&question.request.command);
     let batches: Vec<Option<u64>> = match question.batches.as_slice() {

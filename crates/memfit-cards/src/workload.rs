@@ -3,7 +3,7 @@
 use memfit_channel::Planned;
 use memfit_channel::message::Training;
 use memfit_devices::Device;
-use memfit_run::{Card, Rehearsal, Request, RunError};
+use memfit_run::{Card, Ended, Rehearsal, Request, RunError};
 
 use crate::architecture::UNLIMITED;
 
@@ -42,6 +42,9 @@ impl Workload {
             ..request.clone()
         };
         let outcome = rehearsal.run(&request)?;
+        if outcome.facts.ended == Ended::Interrupted {
+            return Err(RunError::Interrupted);
+        }
         let training = outcome.facts.fullest().and_then(|rank| rank.training.as_ref());
         Ok(training.map_or(Self { accumulation: 1, ..Self::default() }, Self::from))
     }

@@ -388,10 +388,16 @@ impl Hint for CliError {
                 "or set `gpu = \"rtx-4090\"` under [tool.memfit] in pyproject.toml".to_owned(),
             ],
             Self::Arguments(memfit_cards::ArgumentsError::NoBatch) => vec![
-                "write `{batch}` in the command where the size stands: `memfit cards --batch 16,32 -- python train.py --samples {batch}`".to_owned(),
+                "give your script's argument for it, with `{batch}` as its value: `memfit cards --batch 16,32 -- python train.py --batch-size {batch}`".to_owned(),
             ],
             Self::Arguments(_) => vec!["`--batch 16,32` gives them".to_owned()],
-            Self::Prices(_) => vec!["`docs/cards.md` shows such a file: a `currency`, and for each `[[offer]]` a `gpu` and `per_hour`".to_owned()],
+            Self::Prices(memfit_cards::PricesError::UnknownGpu { source, .. }) => vec![source.hint()],
+            Self::Prices(memfit_cards::PricesError::Unreadable { .. }) => {
+                vec!["check the path and its permissions".to_owned()]
+            }
+            Self::Prices(memfit_cards::PricesError::Invalid { .. }) => vec![
+                "it begins with `currency = \"EUR\"`; each offer is `[[offer]]`, `gpu = \"t4\"` and `per_hour = 0.35`, each on a line of its own".to_owned(),
+            ],
             Self::NoCardLeft => vec!["`memfit gpus` lists them".to_owned()],
             Self::CardWithCount { name, count } => vec![format!("`--gpu {name} --count {count}` asks for that")],
             Self::CardsOfLocal => vec!["`memfit run --gpu local` runs the script on this machine's GPU".to_owned()],

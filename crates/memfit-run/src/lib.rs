@@ -136,6 +136,7 @@ pub fn perform_once(request: &Request, home: &Home, console: &dyn Console) -> Re
 
 /// Performs the requested run and, if memory runs out, runs that try remedies.
 pub fn perform(request: &Request, home: &Home, console: &dyn Console) -> Result<Outcome, RunError> {
+    let _interrupt = Interrupt::listen();
     preflight::system()?;
     let local = match request.card {
         Card::Local(_) => Some(LocalGpu::find().ok_or(RunError::NoLocalGpu)?),

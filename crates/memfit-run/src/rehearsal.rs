@@ -29,11 +29,14 @@ pub struct Rehearsal<'a> {
     standing_in: Option<(Launched, LoneRank)>,
     home: &'a Home,
     console: &'a dyn Console,
+    /// Keeps signals that arrive between two runs.
+    _interrupt: Interrupt,
 }
 
 impl<'a> Rehearsal<'a> {
     /// Prepares the command.
     pub fn open(request: &Request, home: &'a Home, console: &'a dyn Console) -> Result<Self, RunError> {
+        let interrupt = Interrupt::listen();
         preflight::system()?;
         let command = environment::resolve(&request.command, home)?;
         let torch = match &command.python {
@@ -59,7 +62,7 @@ impl<'a> Rehearsal<'a> {
         };
         // If the command cannot be forked, running a single rank saves little.
         let standing_in = standing_in.filter(|_| server.is_some());
-        Ok(Self { command, torch, server, standing_in, home, console })
+        Ok(Self { command, torch, server, standing_in, home, console, _interrupt: interrupt })
     }
 
     /// Runs the command once. Of several training processes, only the first runs, on behalf of all.

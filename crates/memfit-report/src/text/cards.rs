@@ -87,7 +87,7 @@ fn headline(out: &mut String, report: &CardsReport, canvas: Canvas) {
     let details =
         if parts.is_empty() { String::new() } else { paint(DIM, &format!("  {}", parts.join(dot))) };
     let _ = writeln!(out, "{}{details}", paint(style, &head));
-    if let Some(work) = &report.priced {
+    if let Some(work) = report.priced.as_ref().filter(|_| !report.rows.is_empty()) {
         let epochs = work.epochs.map_or(String::new(), |epochs| {
             format!(" ({epochs} {})", if epochs == 1 { "epoch" } else { "epochs" })
         });
