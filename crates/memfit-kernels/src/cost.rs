@@ -10,6 +10,8 @@
 pub mod collective;
 pub mod gemm;
 pub mod kernel;
+#[cfg(test)]
+mod measured;
 mod prepared;
 pub mod shares;
 pub mod speeds;

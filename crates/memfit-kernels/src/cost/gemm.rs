@@ -100,8 +100,7 @@ impl Gemm {
                     rows * columns * (self.k / split + OVERHEAD_STEPS) * self.operations / (each * share);
                 let reduction = if split > 1.0 {
                     speeds.launch
-                        + speeds
-                            .traffic(2.0 * split * self.m * self.n * self.count * 4.0, shares::PARTIAL_SUMS)
+                        + speeds.traffic(2.0 * split * self.m * self.n * self.count * 4.0, shares::REDUCTION)
                 } else {
                     0.0
                 };

@@ -137,10 +137,7 @@ impl Attention {
         let tensors = shape.heads * shape.width * self.element() * if self.backward { 4.0 } else { 2.0 };
         let bytes = tensors * (shape.queries + shape.keys);
         let computing = operations / (speeds.rate(self.math) * self.share(speeds, shape.width));
-        Work::new(
-            WorkKind::Attention,
-            speeds.launch + computing.max(speeds.traffic(bytes, shares::ATTENTION_OPERANDS)),
-        )
+        Work::new(WorkKind::Attention, speeds.launch + computing.max(speeds.traffic(bytes, shares::SOFTMAX)))
     }
 
     /// Bytes per number.
