@@ -181,6 +181,15 @@ pub(crate) fn card_speeds(name: &str) -> Speeds {
     Speeds::from_device(memfit_devices::Catalogue::builtin().unwrap().find(name).unwrap())
 }
 
+/// Speeds of a card whose large products reach these rates, in operations per second.
+#[cfg(test)]
+pub(crate) fn speeds_at(name: &str, single: f64, tensor: f64) -> Speeds {
+    let mut device = memfit_devices::Catalogue::builtin().unwrap().find(name).unwrap().clone();
+    device.achieved.measured.fp32 = Some(single as u64);
+    device.achieved.measured.fp16 = Some(tensor as u64);
+    Speeds::from_device(&device)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
