@@ -66,7 +66,8 @@ pub(crate) enum Cost {
 /// Definition: no real type is wider.
 const MAX_ELEMENT_BYTES: f64 = 8.0;
 /// Duration of a short kernel, in shortest launches.
-/// Unsourced: one block, which reads one number per row.
+/// Unsourced: one block, which reads one number per row. No table of kernels with the number of rows was
+/// found.
 const SHORT_LAUNCHES: f64 = 4.0;
 /// Turns that a warp needs for a table look-up because words lie in the same bank of the cache.
 /// Definition: the expected maximum of 32 bins after 32 balls are thrown.
