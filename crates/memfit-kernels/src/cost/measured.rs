@@ -2,6 +2,8 @@
 //!
 //! Rows of the first list were used for constants in [`super::shares`]; rows of the second never were.
 
+use std::fmt::Write as _;
+
 use super::{
     shares,
     speeds::{Speeds, card_speeds},
@@ -139,15 +141,58 @@ fn estimate(speeds: &Speeds, kernels: &[(Kind, f64)]) -> f64 {
 fn errors(rows: &[Row]) -> Vec<f64> {
     let mut found: Vec<f64> = rows
         .iter()
-        .map(|(work, card, kernels, published)| {
-            let error = estimate(&card_speeds(card), kernels) / published - 1.0;
-            // Shown if the test fails.
-            println!("{error:+.2} {card} {work}");
-            error.abs()
-        })
+        .map(|(_, card, kernels, published)| (estimate(&card_speeds(card), kernels) / published - 1.0).abs())
         .collect();
     found.sort_by(f64::total_cmp);
     found
+}
+
+/// Start of the page that the rows are printed in.
+const HEAD: &str = "# Published times of single kernels
+
+Written by `MEMFIT_UPDATE_DOCS=1 cargo test -p memfit-kernels measured`. Microseconds of PyTorch's kernels as others
+published them, and as the time model of `memfit run` estimates them from the bytes that they move; the sources are in
+`crates/memfit-kernels/src/cost/measured.rs`. Rows of fitted kernels were used for a constant, the others never were. Nothing was
+measured on a card here. Gathers ran with a release before PyTorch made them faster; the H20 of the cumulative sums has
+faster memory than the catalogue's.
+
+Products and convolutions are compared with DeepBench's times on V100 and T4 in tests of `gemm.rs` and
+`convolution.rs`, factorisations with cuSOLVER's in `library.rs`.
+
+| | card | published | estimate | error | never fitted |
+|---|---|---|---|---|---|
+";
+
+/// Renders all rows.
+fn page() -> String {
+    let mut text = HEAD.to_owned();
+    for (rows, held) in [(FITTED, ""), (HELD_OUT, "yes")] {
+        for (work, card, kernels, published) in rows {
+            let time = estimate(&card_speeds(card), kernels);
+            let error = 100.0 * (time / published - 1.0);
+            let _ = writeln!(text, "| {work} | {card} | {published} | {time:.1} | {error:+.0}% | {held} |");
+        }
+    }
+    for (rows, name) in [(FITTED, "fitted rows"), (HELD_OUT, "rows never fitted")] {
+        let found = errors(rows);
+        let _ = write!(
+            text,
+            "\nMedian error of the {} {name}: {:.0}%.",
+            found.len(),
+            100.0 * found[found.len() / 2]
+        );
+    }
+    text.push('\n');
+    text
+}
+
+#[test]
+fn the_page_lists_every_row() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../measurements/kernel-times.md");
+    if std::env::var_os("MEMFIT_UPDATE_DOCS").is_some() {
+        std::fs::write(path, page()).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(path).unwrap(), page(), "set MEMFIT_UPDATE_DOCS=1 once");
 }
 
 #[test]

@@ -32,8 +32,9 @@ pub(crate) const CONVERTING: f64 = 0.85;
 /// (`contiguous` of 537 million elements, github.com/flagos-ai/FlagGems/pull/511).
 pub const STRIDED: f64 = 0.70;
 /// Kernels over lists of tensors.
-/// Unsourced: the share of dense kernels, minus a tenth for the ends of the pieces. Fused Adam moves 2,108 GB/s
-/// on an H100 with HBM2E (github.com/pytorch/pytorch/pull/119842), a card whose bandwidth is not published.
+/// Unsourced: the share of dense kernels, minus a tenth for the ends of the pieces. Fused Adam moves 2,108
+/// GB/s on an H100 with HBM2E (github.com/pytorch/pytorch/pull/119842), a card whose bandwidth is not
+/// published.
 pub(crate) const FOREACH: f64 = 0.90;
 /// Fills, which only write.
 /// Source: writing alone reaches 1.04 to 1.24 of the rate of a copy with one product for each element, in the
@@ -58,9 +59,9 @@ pub(crate) const UNKNOWN: f64 = 0.75;
 /// indices, which move a sector for each.
 pub(crate) const COUNTED: f64 = 0.70;
 /// Gathers of rows, each read and written once.
-/// Source: `index_select` reaches 0.30 of an A100's bandwidth (github.com/pytorch/pytorch/pull/145999), or 2.5
-/// times that with elements of 16 bits since pull request 152380: 0.35 and 0.87 of long copies. This is their
-/// geometric mean.
+/// Source: `index_select` reaches 0.30 of an A100's bandwidth (github.com/pytorch/pytorch/pull/145999), or
+/// 2.5 times that with elements of 16 bits since pull request 152380: 0.35 and 0.87 of long copies. This is
+/// their geometric mean.
 pub const ROWS: f64 = 0.55;
 /// Reductions and counts, and partial sums of a product.
 /// Source: sums of 2^30 numbers in single precision run at 3,136 GB/s on an H100
@@ -90,7 +91,7 @@ pub(crate) const SOFTMAX_BACKWARD: f64 = 0.80;
 /// Fitted: rows marked in `measured.rs`, of an A100; those of an H100 were never fitted.
 pub(crate) const LAYER_NORM_RATE: f64 = 18.0;
 /// Layer norms of other widths, and gradients of their inputs.
-/// Source: with the share of the weights' gradients below, backward passes of an H100 come to within 12 % for
+/// Source: with the share of the weights' gradients below, backward passes of an H100 come to within 15 % for
 /// 2,048 to 16,384 columns (`measured.rs`).
 pub(crate) const LAYER_NORM_GENERAL: f64 = 0.75;
 /// Kernels that read along one dimension and write along another: gradients of a layer norm's weights,
@@ -112,8 +113,8 @@ pub(crate) const OVERLAPPING: f64 = 0.50;
 /// Source: three times the share below, with a third of the products for each element.
 pub(crate) const DEPTHWISE: f64 = 0.33;
 /// The same for volumes.
-/// Source: 14.2 ms for forward and backward passes over 8 x 64 x 32 x 56 x 56 numbers on a V100, and 7.2 ms for
-/// half as many (github.com/pytorch/pytorch/pull/40801, windows of 27): 87 GB/s.
+/// Source: 14.2 ms for forward and backward passes over 8 x 64 x 32 x 56 x 56 numbers on a V100, and 7.2 ms
+/// for half as many (github.com/pytorch/pytorch/pull/40801, windows of 27): 87 GB/s.
 pub(crate) const DEPTHWISE_VOLUMES: f64 = 0.11;
 
 #[cfg(test)]
