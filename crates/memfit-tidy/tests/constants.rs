@@ -15,7 +15,7 @@ const FILES: &[&str] = &[
 /// First words of the line that states the source.
 const ORIGINS: &[&str] = &["Source:", "Fitted:", "Definition:", "Unsourced:"];
 /// Number of constants without a published source. If it falls, change it here.
-const UNSOURCED: usize = 51;
+const UNSOURCED: usize = 11;
 
 /// Code before the unit tests.
 fn code(text: &str) -> &str {
@@ -49,6 +49,10 @@ fn a_constant_of_the_time_model_says_where_it_is_from() {
     let (mut silent, mut unsourced) = (Vec::new(), 0);
     for (file, text) in common::sources("crates", "rs") {
         let name = file.display().to_string();
+        // Published times are no constants of the model.
+        if name.ends_with("/measured.rs") {
+            continue;
+        }
         if !FILES.iter().any(|known| name.starts_with(known)) {
             continue;
         }

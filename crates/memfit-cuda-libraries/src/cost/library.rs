@@ -4,7 +4,7 @@
 use memfit_channel::WorkKind;
 
 use memfit_kernels::cost::{
-    Work,
+    Work, shares,
     speeds::{Math, Speeds},
 };
 
@@ -17,9 +17,6 @@ const POINTS_PER_PASS: f64 = 8192.0;
 /// and 0.9 of a plain copy's (Tolmachev, VkFFT: A Performant, Cross-Platform and Open-Source GPU FFT Library,
 /// 2023, figures 4 to 7).
 const PASS_SHARE: f64 = 0.8;
-/// Share of the bandwidth reached by random accesses to a dense operand, in products of sparse matrices.
-/// Unsourced: half of each sector is used.
-const SCATTERED_SHARE: f64 = 0.5;
 
 /// Duration of `batch` transforms over these dimensions. Each dimension is read and written once, or more
 /// often if it is long; `bytes` is the size of a complex number.
@@ -47,26 +44,24 @@ pub(crate) fn sparse_times_dense(entries: f64, rows: f64, columns: f64, width: f
     const INDEX: f64 = 4.0;
     let own = entries * (INDEX + width) + rows * INDEX;
     let time = speeds.traffic(own + rows * columns * width, PASS_SHARE)
-        + speeds.traffic(entries * columns * width, SCATTERED_SHARE);
+        + speeds.traffic(entries * columns * width, shares::ROWS);
     Work::new(WorkKind::Memory, 2.0 * speeds.launch + time)
 }
 
-/// Duration of a `rows` by `columns` factorisation of `operations`, panel by panel: panels depend on each
-/// other, and the rest of the matrix is multiplied at the device's rate.
+/// Duration of a `rows` by `columns` factorisation of `operations`, column by column: columns depend on
+/// each other, and the rest of the matrix is multiplied at the device's rate.
 pub(crate) fn solver(operations: f64, rows: f64, columns: f64, double: bool, speeds: &Speeds) -> Work {
-    /// Columns per panel.
-    /// Unsourced: a usual block size of LAPACK.
-    const PANEL_COLUMNS: f64 = 64.0;
-    /// Kernels per panel, one after the other.
-    /// Unsourced: a pivot, an exchange, a scaling and an update, of parts of a panel.
-    const KERNELS_PER_PANEL: f64 = 12.0;
+    /// Kernels per column, one after the other.
+    /// Fitted: `cholesky` of 512 columns (github.com/pytorch/pytorch/pull/173515). Those of 128 and 2,048
+    /// were never fitted.
+    const KERNELS_PER_COLUMN: f64 = 0.31;
     /// Throughput of matrix products of shrinking size, relative to large ones.
-    /// Unsourced: the last products are as small as a panel.
+    /// Unsourced: the last products are as small as a block of columns. Times of cuSOLVER were found up to
+    /// 2,048 columns, where the kernels decide, and without the card.
     const SHRINKING_SHARE: f64 = 0.5;
     let math = if double { Math::F64 } else { Math::F32 };
-    let panels = (rows.min(columns) / PANEL_COLUMNS).ceil().max(1.0);
-    let time =
-        panels * KERNELS_PER_PANEL * speeds.launch + operations / (SHRINKING_SHARE * speeds.rate(math));
+    let kernels = (rows.min(columns) * KERNELS_PER_COLUMN).ceil().max(1.0);
+    let time = kernels * speeds.launch + operations / (SHRINKING_SHARE * speeds.rate(math));
     Work::new(WorkKind::Matmul, time)
 }
 
@@ -102,6 +97,18 @@ mod tests {
         let of = |entries, columns| sparse_times_dense(entries, 1e6, columns, 4.0, &speeds).length;
         assert!(of(2e7, 64.0) > 3 * of(5e6, 64.0));
         assert!(of(2e7, 256.0) > 3 * of(2e7, 64.0));
+    }
+
+    /// Times of `torch.linalg.cholesky` with cuSOLVER in github.com/pytorch/pytorch/pull/173515, less those
+    /// of a matrix of 16 columns, which are the host's. The card is not named: few columns wait on any card.
+    #[test]
+    fn factorisations_take_as_long_as_published() {
+        let speeds = card_speeds("a100-80gb");
+        for (columns, microseconds) in [(128.0, 73.8_f64), (512.0, 341.3), (2048.0, 1919.5)] {
+            let estimate = solver(columns * columns * columns / 3.0, columns, columns, false, &speeds).length;
+            let error = estimate as f64 / 1e3 / microseconds - 1.0;
+            assert!(error.abs() < 0.25, "{columns}: {error:+.2}");
+        }
     }
 
     #[test]

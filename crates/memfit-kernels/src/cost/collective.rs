@@ -72,7 +72,7 @@ pub fn work(what: Collective, bytes: u64, group: Group, speeds: &Speeds) -> Work
     let (bytes, ranks) = (bytes as f64, f64::from(group.ranks.max(1)));
     if ranks < 2.0 {
         // A single rank only copies.
-        return Work::new(WorkKind::Memory, speeds.launch + speeds.traffic(2.0 * bytes, shares::ONE_RANK));
+        return Work::new(WorkKind::Memory, speeds.launch + speeds.traffic(2.0 * bytes, shares::ELEMENTWISE));
     }
     let network = &speeds.network;
     let (together, machines) = group.machines(network);

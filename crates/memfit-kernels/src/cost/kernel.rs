@@ -43,6 +43,9 @@ pub(crate) enum Cost {
     Passes { share: f64, passes: f64 },
     /// Reads or writes as many elements as an argument specifies, in each of `tensors` tensors.
     Counted { argument: usize, tensors: f64, element: f64 },
+    /// Passes over all its operands once, in blocks that load, compute and store one after the other, at a
+    /// rate in bytes per cycle of each multiprocessor.
+    Serial { rate: f64 },
     /// Gathers rows of a table, or adds to them.
     Rows,
     /// So short that only the launch counts, for any operands.
@@ -63,14 +66,12 @@ pub(crate) enum Cost {
 /// Definition: no real type is wider.
 const MAX_ELEMENT_BYTES: f64 = 8.0;
 /// Duration of a short kernel, in shortest launches.
-/// Unsourced: one block, which reads one number per row.
+/// Unsourced: one block, which reads one number per row. No table of kernels with the number of rows was
+/// found.
 const SHORT_LAUNCHES: f64 = 4.0;
 /// Turns that a warp needs for a table look-up because words lie in the same bank of the cache.
 /// Definition: the expected maximum of 32 bins after 32 balls are thrown.
 const BANK_TURNS: f64 = 3.5;
-/// Overhead of random accesses: whole sectors are moved for single elements.
-/// Unsourced: half of each sector is used.
-const SCATTERED_OVERHEAD: f64 = 2.0;
 
 impl Cost {
     /// Duration of a launch. `function` returns the machine code's description, and is only called if it is
@@ -103,6 +104,10 @@ impl Cost {
                 let bytes: f64 = operands().bytes(f64::INFINITY).iter().sum();
                 moved(WorkKind::Memory, passes * bytes, *share)
             }
+            Self::Serial { rate } => {
+                let bytes: f64 = operands().bytes(f64::INFINITY).iter().sum();
+                Work::new(WorkKind::Memory, speeds.launch + speeds.serial(bytes, *rate))
+            }
             Self::Counted { argument, tensors, element } => match element_count(arguments, *argument) {
                 Some(count) => moved(WorkKind::Memory, count * tensors * element, shares::COUNTED),
                 None => shortest,
@@ -114,7 +119,7 @@ impl Cost {
                 let table = bytes.pop().unwrap_or(0.0);
                 let rest: f64 = bytes.iter().sum();
                 let picked = bytes.last().copied().unwrap_or(0.0).min(table);
-                moved(WorkKind::Memory, rest + SCATTERED_OVERHEAD * picked, shares::COUNTED)
+                moved(WorkKind::Memory, rest + picked, shares::ROWS)
             }
             Self::Short => Work::new(WorkKind::Memory, SHORT_LAUNCHES * speeds.launch),
             Self::Compiled { share } => {

@@ -41,6 +41,8 @@ pub struct Speeds {
     pub cache: f64,
     /// Number of its multiprocessors.
     pub multiprocessors: f64,
+    /// Clock cycles per nanosecond, summed over its multiprocessors.
+    pub cycles: f64,
     /// Bytes per nanosecond to and from page-locked host memory.
     pub host: f64,
     /// Bytes per nanosecond between pageable memory and the driver's staging buffers.
@@ -122,6 +124,7 @@ impl Speeds {
             memory: device.memory_bandwidth as f64 * achieved.memory.factor() / 1e9,
             cache: device.l2_cache.get() as f64,
             multiprocessors: f64::from(device.sm_count.max(1)),
+            cycles: f64::from(device.sm_count.max(1)) * f64::from(device.sm_clock_khz.max(1)) / 1e6,
             host: device.host_link.bandwidth as f64 * achieved.host_link.factor() / 1e9,
             staging,
             peers: connections.within.bandwidth as f64 / 1e9,
@@ -165,11 +168,26 @@ impl Speeds {
         let faster = if bytes * 2.0 <= self.cache { CACHED } else { 1.0 };
         bytes / (self.memory * share * faster)
     }
+
+    /// Nanoseconds of a kernel whose blocks load, compute and store one after the other: the time of the
+    /// multiprocessors, which handle `rate` bytes per cycle each, adds to that of the memory.
+    pub fn serial(&self, bytes: f64, rate: f64) -> f64 {
+        self.traffic(bytes, 1.0) + bytes / (rate * self.cycles)
+    }
 }
 
 #[cfg(test)]
 pub(crate) fn card_speeds(name: &str) -> Speeds {
     Speeds::from_device(memfit_devices::Catalogue::builtin().unwrap().find(name).unwrap())
+}
+
+/// Speeds of a card whose large products reach these rates, in operations per second.
+#[cfg(test)]
+pub(crate) fn speeds_at(name: &str, single: f64, tensor: f64) -> Speeds {
+    let mut device = memfit_devices::Catalogue::builtin().unwrap().find(name).unwrap().clone();
+    device.achieved.measured.fp32 = Some(single as u64);
+    device.achieved.measured.fp16 = Some(tensor as u64);
+    Speeds::from_device(&device)
 }
 
 #[cfg(test)]

@@ -22,18 +22,21 @@ const FLASH_ON_HOPPER: f64 = 0.42;
 /// cuDNN with Hopper's own instructions.
 /// Source: FlashAttention 3's authors measured about 600 of 989 TFLOP/s forward.
 const GRAPH_ON_HOPPER: f64 = 0.82;
-/// The memory-efficient kernels on tensor cores.
-/// Unsourced: they were written for Volta, and do not overlap copies with arithmetic.
-const EFFICIENT: f64 = 0.45;
-/// The same on Hopper.
-/// Unsourced: reduced about as much as FlashAttention 2 is there.
-const EFFICIENT_ON_HOPPER: f64 = 0.30;
-/// The same where they are bound by ordinary cores or slow tensor cores.
-/// Unsourced: such a card's products are slower by more than its attention.
+/// The memory-efficient kernels on tensor cores, relative to FlashAttention 2.
+/// Source: 0.44 to 0.47 of it at 1,024 to 4,096 keys (SDPA-Flash and SDPA-MemEff in
+/// github.com/NVIDIA/TileGym/pull/49), 0.45 to 0.82 (xformers in
+/// github.com/Dao-AILab/flash-attention/issues/416), about half on an A40
+/// (github.com/facebookresearch/xformers/issues/1074).
+const EFFICIENT_TO_FLASH: f64 = 0.5;
+/// The same where they are bound by ordinary cores or slow tensor cores, relative to a large product.
+/// Unsourced: such a card's products are slower by more than its attention. xFormers' tables give times of a
+/// V100 and a P100 as ratios alone.
 const EFFICIENT_WITHOUT_TENSOR_CORES: f64 = 0.60;
 /// Heads of 64 elements relative to 128.
-/// Unsourced: the exponentials, which do not grow with the width, weigh twice as much.
-const HALF_WIDTH: f64 = 0.92;
+/// Source: FlashAttention 2 on an H100 with 512 to 8,192 keys: 252 to 310 TFLOP/s (FlashAttention's pull
+/// request 2688), and with 128 elements 290 to 356 (`flash_v2` in github.com/pytorch/benchmark/pull/2443):
+/// 0.87 to 0.90.
+const HALF_WIDTH: f64 = 0.88;
 /// Gradients relative to the forward pass.
 /// Source: 0.75 at 512 to 0.96 at 8,192 keys, 0.81 at 1,024 (output of FlashAttention's benchmark in
 /// github.com/Dao-AILab/flash-attention/pull/2688, heads of 64 elements).
@@ -137,10 +140,7 @@ impl Attention {
         let tensors = shape.heads * shape.width * self.element() * if self.backward { 4.0 } else { 2.0 };
         let bytes = tensors * (shape.queries + shape.keys);
         let computing = operations / (speeds.rate(self.math) * self.share(speeds, shape.width));
-        Work::new(
-            WorkKind::Attention,
-            speeds.launch + computing.max(speeds.traffic(bytes, shares::ATTENTION_OPERANDS)),
-        )
+        Work::new(WorkKind::Attention, speeds.launch + computing.max(speeds.traffic(bytes, shares::SOFTMAX)))
     }
 
     /// Bytes per number.
@@ -152,8 +152,8 @@ impl Attention {
     pub(super) fn share(self, speeds: &Speeds, width: f64) -> f64 {
         let make = match (self.make, speeds.version) {
             (Make::Flash, 90..) if speeds.version < 120 => FLASH_ON_HOPPER,
-            (Make::Efficient, 90..) if speeds.version < 120 => EFFICIENT_ON_HOPPER,
-            (Make::Efficient, 70..) if speeds.version != 75 => EFFICIENT,
+            (Make::Efficient, 90..) if speeds.version < 120 => EFFICIENT_TO_FLASH * FLASH_ON_HOPPER,
+            (Make::Efficient, 70..) if speeds.version != 75 => EFFICIENT_TO_FLASH * FLASH,
             (Make::Efficient, _) => EFFICIENT_WITHOUT_TENSOR_CORES,
             (Make::Graph, 90..) if speeds.version < 120 => GRAPH_ON_HOPPER,
             (Make::Flash | Make::Graph, _) => FLASH,

@@ -102,7 +102,7 @@ impl Flex {
             * FLASH_SHARE[usize::from(self.backward)];
         let computing = operations / (speeds.rate(self.math) * share);
         let kind = if left.is_some() { WorkKind::Attention } else { WorkKind::Guess };
-        Work::new(kind, speeds.launch + computing.max(speeds.traffic(operands, shares::ATTENTION_OPERANDS)))
+        Work::new(kind, speeds.launch + computing.max(speeds.traffic(operands, shares::SOFTMAX)))
     }
 
     /// Share of a mask's blocks that remain; `None` if that is unknown.
