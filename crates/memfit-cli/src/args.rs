@@ -237,8 +237,8 @@ pub(crate) struct RunArgs {
   memfit explain snapshot.pickle --capacity 24GiB"
 )]
 pub(crate) struct ExplainArgs {
-    /// A PyTorch memory snapshot, a recording of `memfit run`, a log with the error message, a profiler trace,
-    /// or a notebook; `-` for standard input.
+    /// A PyTorch memory snapshot, a recording of `memfit run`, a log with the error message, a profiler
+    /// trace, an Nsight export or a notebook; `-` for standard input.
     #[arg(value_hint = ValueHint::FilePath, required_unless_present = "cause")]
     pub(crate) file: Option<PathBuf>,
 
