@@ -24,13 +24,13 @@ KINDS = {
 }
 INTRODUCTION = """# What lies outside PyTorch's allocator
 
-The card sees more than PyTorch's `reserved` memory: the CUDA context, kernels that are loaded when they
+A GPU holds more than PyTorch's `reserved` memory: the CUDA context, kernels that are loaded when they
 are first used, the handles of cuBLAS and cuDNN, NCCL's buffers, and other processes. PyTorch does not
 report any of it, so `memfit run` adds it from this table: the *typical* figure for `peak.device`, and the
 *high* one for `peak.device_upper`, which is what a virtual out-of-memory error and the verdict are judged by.
 
 The figures are bounds drawn from what people reported publicly, not laws. `--memory` leaves them as they
-are; a card of your own in a file may say better ones.
+are; a GPU of your own in a `--catalogue` file may have better ones.
 
 Each interval is for the stacks with which it was seen, as its heading says. CUDA 12 and 13 means torch 2.1 and later, whose
 out-of-memory messages tell what a process holds. Totals that were published with torch 1.x and CUDA 10 or 11 mostly lie outside it:

@@ -1,4 +1,4 @@
-//! Refused calls of this process, by name: calls that no list models, and features that modelled calls lack.
+//! Counts refused calls by name: calls that are not modelled, and unsupported features of modelled calls.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ fn tables() -> impl Iterator<Item = &'static [Refusal]> {
 pub fn refuse(table: &'static [Refusal], index: usize, report: fn(&str)) -> u64 {
     let refusal = &table[index];
     if !is_muted() {
-        // A slot is assigned to this table, unless an earlier one holds it.
+        // Finds the slot of this table in `TABLES`, or takes the first free one.
         let _ = TABLES.iter().find(|slot| std::ptr::eq(*slot.get_or_init(|| table), table));
         refusal.count.fetch_add(1, Ordering::Relaxed);
         report(refusal.name);

@@ -116,7 +116,7 @@ impl Ledger {
         let io = |source| ChannelError::Io { path: path.clone(), source };
         let invalid = |why: &str| ChannelError::Invalid { path: path.clone(), why: why.to_owned() };
         if setup.cards.len() > MAX_CARDS {
-            return Err(invalid(&format!("{} cards, at most {MAX_CARDS} are supported", setup.cards.len())));
+            return Err(invalid(&format!("{} GPUs, at most {MAX_CARDS} are supported", setup.cards.len())));
         }
         let open = |path: &Path| {
             let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);

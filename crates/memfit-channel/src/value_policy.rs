@@ -15,7 +15,7 @@ impl ValuePolicy {
     /// The lower bound.
     pub const LOWER: Self = Self(0);
 
-    /// Creates a policy at a fraction from 0 to 1 of the upper bound; `None` for other numbers.
+    /// Creates a policy at a position from 0 (lower bound) to 1 (upper bound); `None` for other numbers.
     pub fn at_fraction(part: f64) -> Option<Self> {
         (0.0..=1.0).contains(&part).then(|| Self((part * 1000.0).round() as u16))
     }
@@ -40,7 +40,9 @@ impl fmt::Display for ValuePolicy {
         match *self {
             Self::UPPER => formatter.write_str("upper bound"),
             Self::LOWER => formatter.write_str("lower bound"),
-            Self(thousandths) => write!(formatter, "{} of the upper bound", f64::from(thousandths) / 1000.0),
+            Self(thousandths) => {
+                write!(formatter, "at {} between the bounds", f64::from(thousandths) / 1000.0)
+            }
         }
     }
 }
@@ -59,7 +61,7 @@ impl FromStr for ValuePolicy {
             },
         };
         part.ok().and_then(Self::at_fraction).ok_or_else(|| {
-            format!("`{text}` is none of `upper`, `lower`, `both`, or a part from 0 to 1 such as `0.3`")
+            format!("`{text}` is none of `upper`, `lower`, `both`, or a position from 0 to 1 between the bounds such as `0.3`")
         })
     }
 }
@@ -73,9 +75,9 @@ mod tests {
         for (text, low, high, expected, said) in [
             ("upper", 0, 1000, 1000, "upper bound"),
             ("lower", 3, 1000, 3, "lower bound"),
-            ("0.3", 0, 1000, 300, "0.3 of the upper bound"),
-            ("30 %", 0, 1000, 300, "0.3 of the upper bound"),
-            ("0.5", 0, 1, 1, "0.5 of the upper bound"),
+            ("0.3", 0, 1000, 300, "at 0.3 between the bounds"),
+            ("30 %", 0, 1000, 300, "at 0.3 between the bounds"),
+            ("0.5", 0, 1, 1, "at 0.5 between the bounds"),
             ("1", 0, u64::MAX, u64::MAX, "upper bound"),
             ("0", 7, 3, 7, "lower bound"),
         ] {

@@ -7,9 +7,9 @@ use memfit_report::wire::{CiRow, CiSide, CiVerdict, Problem};
 use crate::lines::{changed_lines, changed_modules};
 use crate::{JudgedPeak, Measurement, Script};
 
-/// Subject of a row.
+/// The script and the peak that one row of the `ci` table compares.
 #[derive(Clone, Copy, Debug)]
-pub struct Question<'given> {
+pub struct Comparison<'given> {
     /// The script, with its permitted growth.
     pub script: &'given Script,
     /// The peak that is compared.
@@ -17,11 +17,11 @@ pub struct Question<'given> {
 }
 
 /// Compares a measurement with its base; without a base, the row is new.
-pub fn compare(question: Question<'_>, base: Option<&Measurement>, head: &Measurement) -> CiRow {
-    let mut row = blank(question, Some(head));
+pub fn compare(comparison: Comparison<'_>, base: Option<&Measurement>, head: &Measurement) -> CiRow {
+    let mut row = blank(comparison, Some(head));
     let Some(base) = base else { return row };
-    let (before, now) = (question.peak.bytes_of(&base.peak), question.peak.bytes_of(&head.peak));
-    let permitted = question.script.max_growth.bytes(before);
+    let (before, now) = (comparison.peak.bytes_of(&base.peak), comparison.peak.bytes_of(&head.peak));
+    let permitted = comparison.script.max_growth.bytes(before);
     let growth = now as i64 - before as i64;
     row.base = Some(side(base));
     row.growth = Some(growth);
@@ -42,20 +42,20 @@ pub fn compare(question: Question<'_>, base: Option<&Measurement>, head: &Measur
 }
 
 /// The row of a script without an answer.
-pub fn failed(question: Question<'_>, problem: Problem) -> CiRow {
-    CiRow { verdict: CiVerdict::Failed, problem: Some(problem), ..blank(question, None) }
+pub fn failed(comparison: Comparison<'_>, problem: Problem) -> CiRow {
+    CiRow { verdict: CiVerdict::Failed, problem: Some(problem), ..blank(comparison, None) }
 }
 
-fn blank(question: Question<'_>, head: Option<&Measurement>) -> CiRow {
+fn blank(comparison: Comparison<'_>, head: Option<&Measurement>) -> CiRow {
     CiRow {
-        script: question.script.name.clone(),
-        gpu: question.script.gpu.clone(),
-        command: head.map_or_else(|| question.script.command.clone(), |head| head.command.clone()),
+        script: comparison.script.name.clone(),
+        gpu: comparison.script.gpu.clone(),
+        command: head.map_or_else(|| comparison.script.command.clone(), |head| head.command.clone()),
         base: None,
         head: head.map(side),
         growth: None,
         permitted: None,
-        max_growth: question.script.max_growth.to_string(),
+        max_growth: comparison.script.max_growth.to_string(),
         lines: Vec::new(),
         modules: Vec::new(),
         categories: BTreeMap::new(),
@@ -107,7 +107,9 @@ fn notes(base: &Measurement, head: &Measurement) -> Vec<String> {
         if let (Some(before), Some(now)) = (before, now)
             && before != now
         {
-            notes.push(format!("the base was measured with {what} {before}, and this with {now}: a difference may come from there"));
+            notes.push(format!(
+                "the base used {what} {before} and the new measurement {now}; that may explain a difference"
+            ));
         }
     };
     differs("torch", base.torch.as_deref(), head.torch.as_deref());
@@ -115,7 +117,7 @@ fn notes(base: &Measurement, head: &Measurement) -> Vec<String> {
     let (before, now) = (base.command.join(" "), head.command.join(" "));
     differs("the command", Some(&format!("`{before}`")), Some(&format!("`{now}`")));
     if base.steps != head.steps {
-        notes.push(format!("the base ran {} steps, and this {}", base.steps, head.steps));
+        notes.push(format!("the base ran {} steps and the new measurement {}", base.steps, head.steps));
     }
     notes
 }
@@ -160,8 +162,8 @@ mod tests {
 
     fn verdict(max_growth: MaxGrowth, base: u64, head: u64) -> (CiVerdict, Option<i64>) {
         let script = script(max_growth);
-        let question = Question { script: &script, peak: JudgedPeak::Device };
-        let row = compare(question, Some(&measured(base)), &measured(head));
+        let comparison = Comparison { script: &script, peak: JudgedPeak::Device };
+        let row = compare(comparison, Some(&measured(base)), &measured(head));
         (row.verdict, row.growth)
     }
 
@@ -184,7 +186,7 @@ mod tests {
         for (peak, growth) in
             [(JudgedPeak::Device, 100), (JudgedPeak::Reserved, 75), (JudgedPeak::Allocated, 50)]
         {
-            let row = compare(Question { script: &script, peak }, Some(&measured(400)), &measured(500));
+            let row = compare(Comparison { script: &script, peak }, Some(&measured(400)), &measured(500));
             assert_eq!(row.growth, Some(growth * MIB as i64));
         }
     }
@@ -192,25 +194,25 @@ mod tests {
     #[test]
     fn a_script_that_no_longer_fits_grew_whatever_is_permitted() {
         let script = script(MaxGrowth::Bytes(1 << 40));
-        let question = Question { script: &script, peak: JudgedPeak::Device };
+        let comparison = Comparison { script: &script, peak: JudgedPeak::Device };
         let too_big = Measurement { fits: false, ..measured(1001) };
-        let row = compare(question, Some(&measured(1000)), &too_big);
+        let row = compare(comparison, Some(&measured(1000)), &too_big);
         assert_eq!(row.verdict, CiVerdict::Grew);
         assert!(row.notes[0].contains("no longer fits"));
-        assert_eq!(compare(question, Some(&too_big), &too_big).verdict, CiVerdict::Same);
-        let back = compare(question, Some(&too_big), &measured(1000));
+        assert_eq!(compare(comparison, Some(&too_big), &too_big).verdict, CiVerdict::Same);
+        let back = compare(comparison, Some(&too_big), &measured(1000));
         assert!(back.notes[0].contains("fits on this GPU now"), "{:?}", back.notes);
     }
 
     #[test]
     fn without_a_base_a_row_is_new_and_without_a_run_it_failed() {
         let script = script(MaxGrowth::default());
-        let question = Question { script: &script, peak: JudgedPeak::Device };
-        let row = compare(question, None, &measured(1000));
+        let comparison = Comparison { script: &script, peak: JudgedPeak::Device };
+        let row = compare(comparison, None, &measured(1000));
         assert_eq!((row.verdict, row.growth, row.base), (CiVerdict::New, None, None));
         assert!(row.head.is_some_and(|head| head.fits));
         let problem = Problem { kind: "x".into(), message: "y".into(), hint: None };
-        let row = failed(question, problem);
+        let row = failed(comparison, problem);
         assert_eq!((row.verdict, row.head), (CiVerdict::Failed, None));
         assert_eq!(row.command, script.command);
     }
@@ -218,8 +220,8 @@ mod tests {
     #[test]
     fn whatever_else_differs_is_said() {
         let script = script(MaxGrowth::default());
-        let question = Question { script: &script, peak: JudgedPeak::Device };
-        assert!(compare(question, Some(&measured(1000)), &measured(1000)).notes.is_empty());
+        let comparison = Comparison { script: &script, peak: JudgedPeak::Device };
+        assert!(compare(comparison, Some(&measured(1000)), &measured(1000)).notes.is_empty());
         let base = Measurement {
             torch: Some("2.8".into()),
             memfit: "0".into(),
@@ -227,27 +229,30 @@ mod tests {
             command: vec!["python".into()],
             ..measured(1000)
         };
-        let notes = compare(question, Some(&base), &measured(1000)).notes.join("\n");
-        for part in
-            ["torch 2.8, and this with 2.9", "memfit 0, and this with 1", "2 steps, and this 3", "`python`"]
-        {
+        let notes = compare(comparison, Some(&base), &measured(1000)).notes.join("\n");
+        for part in [
+            "the base used torch 2.8 and the new measurement 2.9; that may explain a difference",
+            "memfit 0 and the new measurement 1",
+            "2 steps and the new measurement 3",
+            "`python`",
+        ] {
             assert!(notes.contains(part), "{part}: {notes}");
         }
         // An unknown value does not count as different.
         let unknown = Measurement { torch: None, ..measured(1000) };
-        assert!(compare(question, Some(&unknown), &measured(1000)).notes.is_empty());
+        assert!(compare(comparison, Some(&unknown), &measured(1000)).notes.is_empty());
     }
 
     #[test]
     fn categories_have_their_changes() {
         let script = script(MaxGrowth::default());
-        let question = Question { script: &script, peak: JudgedPeak::Device };
+        let comparison = Comparison { script: &script, peak: JudgedPeak::Device };
         let of = |parts: &[(&str, u64)]| Measurement {
             by_category: parts.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes)).collect(),
             ..measured(1000)
         };
         let row = compare(
-            question,
+            comparison,
             Some(&of(&[("a", 1), ("b", 2), ("c", 3)])),
             &of(&[("a", 1), ("c", 9), ("d", 4)]),
         );

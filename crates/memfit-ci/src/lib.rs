@@ -16,6 +16,6 @@ mod settings;
 
 pub use baseline::{BaselineError, file_name};
 pub use batch::largest_batch;
-pub use compare::{Question, compare, failed};
+pub use compare::{Comparison, compare, failed};
 pub use measurement::{MeasuredLine, MeasuredModule, Measurement, Roots};
 pub use settings::{CiSettings, JudgedPeak, MaxGrowth, Script, ScriptSettings};

@@ -51,7 +51,7 @@ use crate::printer::Colour;
     arg_required_else_help = true,
     disable_help_subcommand = true,
     args_override_self = true,
-    after_help = "Exit status: 0 if it fits or nothing was found; 1 if not; 2 if there is no answer."
+    after_help = "Exit status: 0 on success; 1 if it does not fit, or if a check fails; 2 if there is no answer."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -105,7 +105,7 @@ pub(crate) enum Verb {
     Watch(WatchArgs),
     /// List the known GPUs, or show one.
     Gpus(GpusArgs),
-    /// Measure the GPU of this machine; later runs for its kind use these figures.
+    /// Measure the GPU of this machine; later runs on this GPU model use the figures.
     Calibrate(CalibrateArgs),
     /// Show what is installed, and what would and would not work.
     Doctor(DoctorArgs),
@@ -158,15 +158,16 @@ pub(crate) struct RunArgs {
     #[arg(long, short, value_name = "K")]
     pub(crate) steps: Option<u64>,
 
-    /// What to run: only the steps, or also the script's evaluation and its largest batch.
+    /// What to run: only the `steps`, or `full`: also the script's evaluation and a batch of the data set's
+    /// largest items.
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) cover: Option<Cover>,
 
-    /// Run one process as this rank of `--world-size` ranks; the others do not run.
+    /// Run one process as this rank of `--world-size` ranks [default: 0]; the others do not run.
     #[arg(long, value_name = "R", requires = "world_size")]
     pub(crate) rank: Option<u32>,
 
-    /// Number of ranks [default rank: 0].
+    /// Number of ranks.
     #[arg(long, value_name = "N")]
     pub(crate) world_size: Option<u32>,
 
@@ -174,22 +175,22 @@ pub(crate) struct RunArgs {
     #[arg(long, short, value_name = "TIME")]
     pub(crate) timeout: Option<Timeout>,
 
-    /// Sizes that depend on computed values: `upper` or `lower` bound, a share such as `0.3`, or `both`
-    /// [default: upper].
-    #[arg(long, value_name = "WHERE")]
+    /// Sizes that depend on computed values: `upper` or `lower` bound, a position between them such as `0.3`,
+    /// or `both` bounds in two runs [default: upper].
+    #[arg(long, value_name = "BOUND")]
     pub(crate) sizes: Option<Sizes>,
 
     /// GPU memory held by other programs.
     #[arg(long, value_name = "SIZE")]
     pub(crate) other_processes: Option<Bytes>,
 
-    /// When GPU work completes: after its estimated time, at once, or only when the script waits for it. The
-    /// last two give bounds on the peaks.
+    /// When GPU work completes: `estimate` (after its estimated time), `instant` (at once) or `never` (only
+    /// when the script waits for it). The latter two bound the peaks.
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) clock: Option<Clock>,
 
-    /// How the script's CPU time advances the virtual GPU's clock: by a fixed time per call, the same on
-    /// every machine, or also by the CPU time measured here.
+    /// How the script's CPU time advances the virtual GPU's clock: `modelled` (by a fixed time per call, the
+    /// same on every machine) or `measured` (also by the CPU time measured here).
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) host_time: Option<HostClock>,
 
@@ -236,7 +237,8 @@ pub(crate) struct RunArgs {
   memfit explain snapshot.pickle --capacity 24GiB"
 )]
 pub(crate) struct ExplainArgs {
-    /// A PyTorch memory snapshot, a memfit recording, or `-` for standard input.
+    /// A PyTorch memory snapshot, a recording of `memfit run`, a log with the error message, a profiler
+    /// trace, an Nsight export or a notebook; `-` for standard input.
     #[arg(value_hint = ValueHint::FilePath, required_unless_present = "cause")]
     pub(crate) file: Option<PathBuf>,
 
@@ -252,7 +254,7 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u32>,
 
-    /// Follow the rules of this release of PyTorch, for example 2.9; snapshots do not contain it.
+    /// Assume the allocator of this PyTorch release, for example 2.9; snapshots do not record the release.
     #[arg(long, value_name = "RELEASE")]
     pub(crate) torch: Option<Release>,
 
@@ -353,7 +355,7 @@ pub(crate) enum Cover {
     /// The steps.
     #[default]
     Steps,
-    /// The steps, the script's own evaluation, and its largest batch.
+    /// The steps, the script's own evaluation, and a batch of the data set's largest items.
     Full,
 }
 

@@ -140,7 +140,7 @@ impl<'a> Tries<'a> {
         if !self.last(candidate, true).is_some_and(|seen| seen.depends_on_values) {
             return Ok(None);
         }
-        self.progress.draw("running again with other values where only a GPU can compute them");
+        self.progress.draw("running again with other assumed values, to see whether memory depends on them");
         let request = self.request(candidate, self.card(Room::Budget));
         let settled = self.run_settled(&request);
         self.progress.clear();

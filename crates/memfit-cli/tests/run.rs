@@ -326,7 +326,10 @@ fn what_the_script_prints_is_shown_beside_the_answer() {
 fn cover_that_was_asked_for_and_not_had_is_told() {
     let (_, report) = check("trains", &["--cover", "full"], 0, "fits", None);
     let notes = report["fidelity"]["notes"].to_string();
-    assert!(notes.contains("found no evaluation") && notes.contains("found no largest batch"), "{notes}");
+    assert!(
+        notes.contains("found no evaluation") && notes.contains("found no batch of the largest items"),
+        "{notes}"
+    );
 }
 
 #[test]

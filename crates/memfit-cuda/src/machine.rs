@@ -313,7 +313,7 @@ fn ledger_status(why: Refused) -> Status {
         Refused::NoCard { .. } => Status::INVALID_DEVICE,
         // Not an out-of-memory: the report must not say that the device is too small.
         Refused::TooManyProcesses => {
-            report_refusal("more processes on the cards than memfit follows");
+            report_refusal("more processes on the GPUs than memfit follows");
             Status::OPERATING_SYSTEM
         }
         _ => Status::OUT_OF_MEMORY,

@@ -1,7 +1,7 @@
 //! Byte counts, and the single grammar for sizes.
 //!
 //! `KiB`, `MiB`, `GiB`, `TiB` and the single letters `k`, `m`, `g`, `t` are powers of 1024; `KB`, `MB`, `GB`,
-//! `TB` are powers of 1000, as on a box. A bare number is refused: `--memory 24` could mean anything.
+//! `TB` are powers of 1000. A bare number is refused: `--memory 24` could mean anything.
 
 use std::fmt;
 use std::ops::{Add, Mul};
@@ -187,34 +187,37 @@ pub fn parse_size(text: &str) -> Result<Bytes, SizeError> {
     let number_ends =
         trimmed.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_').unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(number_ends);
-    let (digits, decimals) = decimal(number).ok_or_else(|| SizeError::Number(text.to_owned()))?;
+    let (whole, fraction) = decimal(number).ok_or_else(|| SizeError::Number(text.to_owned()))?;
     let unit = unit.trim_start();
     if unit.is_empty() {
         return Err(SizeError::NoUnit(trimmed.to_owned()));
     }
     let factor = unit_factor(unit)
         .ok_or_else(|| SizeError::Unit { text: trimmed.to_owned(), unit: unit.to_owned() })?;
-    digits
-        .checked_mul(u128::from(factor))
-        .map(|scaled| scaled / 10_u128.pow(decimals))
-        .and_then(|count| u64::try_from(count).ok())
+    whole
+        .and_then(|whole| whole.checked_mul(factor))
+        .and_then(|count| count.checked_add(bytes_of_fraction(fraction, factor)))
         .map(Bytes)
         .ok_or_else(|| SizeError::TooLarge(trimmed.to_owned()))
 }
 
-/// Parses `"23.65"` as (2365, 2): exact, where a float would round.
-fn decimal(number: &str) -> Option<(u128, u32)> {
+/// Splits `"23.65"` into (23, "65"): exact, where a float would round. The whole part is `None` if it exceeds
+/// 64 bits.
+fn decimal(number: &str) -> Option<(Option<u64>, &str)> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let is_digits = |part: &str| part.bytes().all(|b| b.is_ascii_digit() || b == b'_');
     if !whole.starts_with(|c: char| c.is_ascii_digit()) || !is_digits(whole) || !is_digits(fraction) {
         return None;
     }
-    // Beyond 12 decimals, even a TiB has no byte left to split, so further decimals do not matter.
-    let fraction: String = fraction.bytes().filter(|b| *b != b'_').take(12).map(char::from).collect();
-    let joined: String = whole.chars().filter(|c| *c != '_').chain(fraction.chars()).collect();
-    // 39 digits overflow 128 bits; the caller reports such a number as too large for any unit.
-    let digits = joined.parse().unwrap_or(u128::MAX);
-    Some((digits, fraction.len() as u32))
+    let whole = whole.replace('_', "").parse().ok();
+    Some((whole, fraction))
+}
+
+/// Whole bytes in the decimals of a number, of which one is `factor` bytes. Exact for any number of decimals:
+/// dividing from the last digit to the first loses only fractions of a byte.
+fn bytes_of_fraction(decimals: &str, factor: u64) -> u64 {
+    let digits = decimals.bytes().rev().filter(u8::is_ascii_digit).map(|digit| u64::from(digit - b'0'));
+    digits.fold(0, |below, digit| (digit * factor + below) / 10)
 }
 
 fn unit_factor(unit: &str) -> Option<u64> {
@@ -255,6 +258,10 @@ mod tests {
         check("16_376 MiB", 16_376 << 20);
         check("7b", 7);
         check("0.9B", 0);
+        check("0.9999999999995 TiB", (1 << 40) - 1);
+        // A byte has 40 decimals in TiB.
+        check("0.0000000000009094947017729282379150390625 TiB", 1);
+        check(&format!("1.{} TiB", "9".repeat(99)), (2 << 40) - 1);
     }
 
     #[test]
@@ -271,6 +278,7 @@ mod tests {
         );
         assert!(matches!(parse_size("17179869184GiB"), Err(SizeError::TooLarge(_))));
         assert!(matches!(parse_size(&format!("{}B", "9".repeat(60))), Err(SizeError::TooLarge(_))));
+        assert!(matches!(parse_size(&format!("{}.5 TiB", (1 << 24) - 1)), Ok(Bytes(_))));
     }
 
     #[test]

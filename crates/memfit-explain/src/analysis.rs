@@ -1,9 +1,9 @@
 //! Shared state of the cause checks: the timeline, the missing bytes, and replays of the recorded calls.
 
-use memfit_allocator::{Edit, Outcome, Program, ReplayConditions};
+use memfit_allocator::{Edit, Outcome, Program, ReplayConditions, round_size, segment_size};
 use memfit_patch::{Code, Ran, RecordedFacts, Refusal, RemedyRequest};
 use memfit_recording::{StackId, Track};
-use memfit_vocabulary::{Lever, Phase, Proof};
+use memfit_vocabulary::{Lever, Phase, Proof, format_size};
 
 use crate::case::Case;
 use crate::explanation::{Apply, Fact, Fix, Line};
@@ -24,6 +24,8 @@ pub(crate) struct Analysis<'case> {
     pub(crate) program: Program,
     /// Bytes that the allocator could use, if known: at least what it held when the request failed.
     pub(crate) limit: Option<u64>,
+    /// Segment that the failed request needed, since no free block was large enough.
+    pub(crate) segment: Option<u64>,
     /// Request plus allocated bytes, minus the limit.
     pub(crate) missing: Option<i64>,
     /// Bytes that the recorded calls reserve without a limit.
@@ -40,16 +42,31 @@ impl<'case> Analysis<'case> {
         let missing = limit
             .zip(trouble.requested)
             .map(|(limit, requested)| (trouble.allocated + requested) as i64 - limit as i64);
+        let settings = &case.given.settings;
+        let segment =
+            trouble.requested.map(|requested| segment_size(round_size(requested, settings), settings));
         let demand = program
             .run(&ReplayConditions { capacity: UNLIMITED_BYTES, ..case.given }, |_| Edit::Keep)
             .reserved();
         let code = Code::new(case.source, ran(case.track, &timeline.origins));
-        Some(Self { case, timeline, code, program, limit, missing, demand })
+        Some(Self { case, timeline, code, program, limit, segment, missing, demand })
     }
 
     /// Missing bytes, if any were.
     pub(crate) fn short(&self) -> Option<u64> {
         self.missing.and_then(|missing| u64::try_from(missing).ok()).filter(|missing| *missing > 0)
+    }
+
+    /// Formats the failed request: the segment that it needed, as in PyTorch's message, and the tensor's own
+    /// size if the allocator rounded it up.
+    pub(crate) fn request(&self) -> String {
+        let requested = self.timeline.trouble.requested.unwrap_or(0);
+        match self.segment.map(format_size) {
+            Some(segment) if segment != format_size(requested) => {
+                format!("{segment} for a tensor of {}", format_size(requested))
+            }
+            _ => format_size(requested),
+        }
     }
 
     /// Returns `true` if the GPU was full: bytes were missing, or so few were left that fragmentation is no

@@ -27,6 +27,7 @@ pub fn explain(case: &Case<'_>) -> Option<Explanation> {
         step: timeline.steps_at(trouble.moment) as u64 + 1,
         phase: Some(trouble.phase),
         requested: trouble.requested,
+        segment: analysis.segment,
         allocated: trouble.allocated,
         reserved: trouble.reserved,
         limit: analysis.limit,

@@ -83,6 +83,8 @@ pub struct MomentFacts {
     pub phase: Option<Phase>,
     /// Size of the failed request.
     pub requested: Option<u64>,
+    /// Segment that the request needed; `None` if only PyTorch's message is known, which states the segment.
+    pub segment: Option<u64>,
     /// Allocated bytes.
     pub allocated: u64,
     /// Reserved bytes.

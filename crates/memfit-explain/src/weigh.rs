@@ -12,6 +12,7 @@ mod optimizer;
 mod room;
 mod size;
 
+pub(crate) use memfit_vocabulary::format_size as size;
 pub(crate) use room::CONF_VARIABLE;
 
 use memfit_vocabulary::Cause;
@@ -96,16 +97,4 @@ fn prefer_evaluation(findings: &[Finding]) -> Option<usize> {
     let evaluation =
         findings.iter().position(|one| one.enough && one.cause == Cause::EvaluationWithGradients)?;
     (first.cause == Cause::RetainedGraph).then_some(evaluation)
-}
-
-/// Formats bytes for a sentence: binary units, with as many decimals as are useful.
-pub(crate) fn size(bytes: u64) -> String {
-    const UNITS: [(u32, &str, usize); 3] = [(30, "GiB", 2), (20, "MiB", 0), (10, "KiB", 0)];
-    for (shift, unit, decimals) in UNITS {
-        let one = 1_u64 << shift;
-        if bytes >= one - one / 64 {
-            return format!("{:.decimals$} {unit}", bytes as f64 / one as f64);
-        }
-    }
-    format!("{bytes} B")
 }

@@ -12,8 +12,8 @@ pub(crate) use operands::Operands;
 
 /// Arguments of a launch: the address and the size of each.
 ///
-/// Reads stay within the argument, by the sizes that the kernel's machine code states: a kernel of the same
-/// name from another library, or another release, is not read past its end.
+/// Reads are bounded by the parameter sizes in the kernel's machine code. A kernel of the same name from
+/// another library or release may have shorter parameters.
 #[derive(Clone, Copy)]
 pub struct Arguments<'a> {
     addresses: In<Ptr>,
@@ -44,7 +44,7 @@ impl<'a> Arguments<'a> {
         Self { addresses, params, checked: true }
     }
 
-    /// Returns the same arguments, read in the layout of the kernel's family.
+    /// Returns the same arguments without bounds checks, for kernels whose parameter layout is known.
     ///
     /// # Safety
     /// The kernel must have the parameters that the reads assume.
@@ -86,7 +86,8 @@ impl<'a> Arguments<'a> {
         Some(unsafe { In::<u8>::from_address(address) }.list(length))
     }
 
-    /// Reads the aligned words of an argument: structures hold addresses too.
+    /// Reads an argument as 8-byte words. Any of them may be an address, since an argument can be a
+    /// structure.
     pub(crate) fn words(self, index: usize) -> impl Iterator<Item = u64> {
         let params = self.params().unwrap_or_default();
         let size = params.get(index).map_or(0, |param| param.size as usize);

@@ -325,7 +325,7 @@ impl<'a, T: Trial> Search<'a, T> {
         let best_so_far = self.best_so_far(&training).filter(|_| chosen.is_none() && self.interrupted);
         if let Some(best) = &best_so_far {
             advice.push(format!(
-                "this ran only with unlimited memory, and took {:.2} GiB: run it again on the card to confirm",
+                "this ran only with unlimited memory, and took {:.2} GiB: run it again on the GPU to confirm",
                 gib(best.outcome.peak.device_upper)
             ));
         }

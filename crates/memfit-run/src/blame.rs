@@ -89,7 +89,9 @@ fn changes(request: &Request, facts: &Facts, exception: &Exception) -> Vec<Strin
         changes.push("a plan was applied".to_owned());
     }
     if facts.setup.cover_full && facts.steps() >= facts.setup.steps {
-        changes.push("for `--cover full` the loader gave its largest batch and ended early".to_owned());
+        changes.push(
+            "for `--cover full` the loader gave a batch of its largest items and ended early".to_owned(),
+        );
     }
     let changed = |note: &&Note| {
         let remark = note.remark().filter(|remark| CHANGES.contains(remark));

@@ -42,7 +42,9 @@ fn notes(request: &Request, facts: &Facts) -> Vec<Note> {
     }
     if facts.setup.cover_full {
         let covered = facts.coverage();
-        for (what, ran) in [("evaluation", covered.evaluation), ("largest batch", covered.largest_batch)] {
+        for (what, ran) in
+            [("evaluation", covered.evaluation), ("batch of the largest items", covered.largest_batch)]
+        {
             if !ran {
                 notes.push(Note::new(Remark::NotCovered).with_value("what", what));
             }

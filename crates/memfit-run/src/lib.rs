@@ -210,7 +210,7 @@ impl Runner<'_> {
         changes: &Changes,
         zeros: &Facts,
     ) -> Result<Numbers, RunError> {
-        self.console.remark("running again with other values where only a GPU can compute them");
+        self.console.remark("running again with other assumed values, to see whether memory depends on them");
         let trial = verdict::repeat_request(request, zeros);
         Numbers::test(zeros, |others| {
             let changes = Changes { others, seeded: true, ..changes.clone() };

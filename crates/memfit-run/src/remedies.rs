@@ -204,7 +204,7 @@ fn trial(request: &Request, fix: &Fix) -> Option<Trial> {
         Apply::Card(bytes) => {
             let Card::Virtual(device, count) = &request.card else { return None };
             let device = device.as_ref().clone().with_memory(Bytes::new(*bytes));
-            trial.with = format!("a card of {}", device.memory);
+            trial.with = format!("a GPU with {}", device.memory);
             trial.request.card = Card::Virtual(Box::new(device), *count);
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! The crate implements the protocol with an editor: open documents and notebooks, their findings, and the
 //! answers about them ([`serve`]). Documents are checked when they change, and are never written; nothing is
-//! run. The crate knows neither rules nor the origin of settings, which [`Settings`] provides for a file.
+//! run. The rules are those of `memfit-lint`; [`Settings`] provides the settings for a file.
 
 mod changes;
 mod client;
@@ -52,7 +52,7 @@ pub enum ServerError {
 pub fn serve_stdio(settings: &dyn Settings, version: &str) -> Result<(), ServerError> {
     let (connection, threads) = Connection::stdio();
     let outcome = serve(&connection, settings, version);
-    // The threads end when both of their ends are dropped.
+    // The I/O threads stop when `connection`, which owns the other ends of their channels, is dropped.
     drop(connection);
     threads.join()?;
     outcome
@@ -78,7 +78,8 @@ pub fn serve(connection: &Connection, settings: &dyn Settings, version: &str) ->
         },
         "serverInfo": {"name": "memfit", "version": version},
     });
-    // An editor that does not pull may nevertheless do so if it is offered.
+    // Pull diagnostics are offered only to clients that declare support: others might use them in addition to
+    // the pushed ones.
     if client.pulls {
         let options =
             json!({"identifier": "memfit", "interFileDependencies": false, "workspaceDiagnostics": false});

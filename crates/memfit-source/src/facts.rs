@@ -307,16 +307,16 @@ pub struct Backward {
     pub retain: Option<Span>,
     /// Span of `create_graph=True`.
     pub create: Option<Span>,
-    /// `true` if it goes through a graph that an earlier iteration has freed.
+    /// `true` if it goes through a graph that an earlier iteration or an earlier line has freed.
     pub through_freed: bool,
     /// `true` if a framework runs it and scales the loss.
     pub managed: bool,
     /// Earlier loop whose iterations the loss sums up.
     pub of_loop: Option<LoopId>,
     /// `true` if the whole graph was built in the same iteration of the innermost loop.
-    pub of_round: bool,
+    pub built_this_iteration: bool,
     /// `true` if a part of the graph was built before the innermost loop.
-    pub from_outside: bool,
+    pub has_outer_graph: bool,
 }
 
 /// Training operation.
@@ -536,7 +536,7 @@ pub struct Window {
     /// Operation indices of the backward passes of an iteration.
     pub backwards: Vec<usize>,
     /// Operation indices that clear gradients in every iteration.
-    pub clears_each_round: Vec<usize>,
+    pub clears_each_iteration: Vec<usize>,
     /// `true` if the remaining micro-batches are stepped after the loop.
     pub flushed: bool,
     /// `true` if the loop also steps outside of the window.

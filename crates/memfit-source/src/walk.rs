@@ -70,9 +70,9 @@ struct Frame<'a> {
     /// First graph id of this frame.
     first_graph: u32,
     /// First graph id of the current iteration of the innermost loop.
-    round_graph: u32,
+    iteration_first_graph: u32,
     /// First graph id of the innermost loop.
-    loop_graph: u32,
+    loop_first_graph: u32,
     /// Containers of the object to which parameters are added.
     stored_parameters: Vec<StoredParameters>,
     parameters: Vec<u32>,
@@ -183,8 +183,8 @@ impl Frame<'_> {
             escaped: FxHashSet::default(),
             returned: None,
             first_graph,
-            round_graph: first_graph,
-            loop_graph: first_graph,
+            iteration_first_graph: first_graph,
+            loop_first_graph: first_graph,
             stored_parameters: Vec::new(),
             parameters: Vec::new(),
             globals: FxHashSet::default(),

@@ -68,24 +68,24 @@ fn window(
     looped: Option<LoopId>,
 ) -> Option<Window> {
     let in_guard = |op: &Op| facts.guards_of(op.site.guard).any(|id| id == guard);
-    let same_round = |op: &Op| match looped {
+    let same_iteration = |op: &Op| match looped {
         Some(looped) => op.site.looped == Some(looped) && !op.deep,
         None => op.site.function == step.site.function && op.site.looped.is_none(),
     };
-    let backwards = accumulated_backwards(facts, step, &in_guard, &same_round);
+    let backwards = accumulated_backwards(facts, step, &in_guard, &same_iteration);
     let first = facts.ops.get(*backwards.first()?)?;
     // Without a loop in the text, the counter must come from outside as well.
     if looped.is_none() && !matches!(counted.bound, CounterBinding::Parameter | CounterBinding::Elsewhere) {
         return None;
     }
-    if facts.ops.iter().any(|op| op.site.managed && same_round(op)) {
+    if facts.ops.iter().any(|op| op.site.managed && same_iteration(op)) {
         return None;
     }
-    let clears_each_round = (0..facts.ops.len())
+    let clears_each_iteration = (0..facts.ops.len())
         .filter(|index| {
             let op = &facts.ops[*index];
             matches!(op.kind, OpKind::ZeroGrad { .. })
-                && same_round(op)
+                && same_iteration(op)
                 && unconditional(facts, op, first)
                 && clears(facts, step, op)
         })
@@ -101,7 +101,7 @@ fn window(
     });
     let steps_elsewhere = facts.ops.iter().any(|op| {
         matches!(op.kind, OpKind::Step { .. })
-            && same_round(op)
+            && same_iteration(op)
             && !in_guard(op)
             && op.receiver == step.receiver
     });
@@ -112,7 +112,7 @@ fn window(
         alternative,
         step: index,
         backwards,
-        clears_each_round,
+        clears_each_iteration,
         flushed,
         steps_elsewhere,
     })
@@ -126,7 +126,7 @@ fn accumulated_backwards(
     facts: &Facts,
     step: &Op,
     in_guard: &dyn Fn(&Op) -> bool,
-    same_round: &dyn Fn(&Op) -> bool,
+    same_iteration: &dyn Fn(&Op) -> bool,
 ) -> Vec<usize> {
     let is_backward = |op: &Op| matches!(op.kind, OpKind::Backward(_));
     let reaches = |op: &Op| facts.overlap(&op.weights, &step.weights);
@@ -138,7 +138,10 @@ fn accumulated_backwards(
         .collect();
     // Another optimizer that steps outside of the branch has its own backward pass there.
     let alternates = facts.ops.iter().any(|op| {
-        matches!(op.kind, OpKind::Step { .. }) && same_round(op) && !in_guard(op) && !is_same(facts, step, op)
+        matches!(op.kind, OpKind::Step { .. })
+            && same_iteration(op)
+            && !in_guard(op)
+            && !is_same(facts, step, op)
     });
     let adds = |op: &Op| match reaches(op) {
         Overlap::Yes => true,
@@ -152,7 +155,7 @@ fn accumulated_backwards(
     let found: Vec<usize> = (0..facts.ops.len())
         .filter(|index| {
             let op = &facts.ops[*index];
-            is_backward(op) && same_round(op) && !in_guard(op) && adds(op)
+            is_backward(op) && same_iteration(op) && !in_guard(op) && adds(op)
         })
         .collect();
     // Gradients cleared before a backward pass of the branch itself are not meant for the step.
@@ -162,7 +165,7 @@ fn accumulated_backwards(
             let at = clear.site.order;
             let between = if order < next { order < at && at < next } else { at > order || at < next };
             let always = in_guard(clear) || unconditional(facts, clear, step);
-            between && always && (in_guard(clear) || same_round(clear)) && clears(facts, step, clear)
+            between && always && (in_guard(clear) || same_iteration(clear)) && clears(facts, step, clear)
         })
     };
     found.into_iter().filter(|index| !dropped(facts.ops[*index].site.order)).collect()

@@ -1,4 +1,4 @@
-//! Agreement of all ranks on one decision about a window.
+//! Makes all ranks take the same decision about an optimizer step (a window of micro-batches).
 //!
 //! Before gradients are exchanged, each rank reports its outcome on a channel that does not use the device.
 //! All ranks receive the same statuses in the same order, so that they decide alike: all step, all retry, or
@@ -6,7 +6,7 @@
 
 use crate::TrainError;
 
-/// Outcome of a rank's part of a window.
+/// Outcome of a rank's part of an optimizer step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// All its micro-batches ran.
@@ -26,8 +26,8 @@ pub struct Status {
     pub attempt: u32,
     /// Outcome.
     pub outcome: Outcome,
-    /// Total weight of its micro-batches.
-    pub count: f64,
+    /// Total weight of the rank's micro-batches.
+    pub weight: f64,
 }
 
 /// Decision of all ranks.
@@ -58,24 +58,24 @@ impl Status {
             Outcome::Again => 1.0,
             Outcome::Over => 2.0,
         };
-        [self.window as f64, f64::from(self.attempt), outcome, self.count]
+        [self.window as f64, f64::from(self.attempt), outcome, self.weight]
     }
 
     /// Decodes a status. An invalid outcome is read as the worst.
-    pub fn decode([window, attempt, outcome, count]: [f64; Self::NUMBERS]) -> Self {
+    pub fn decode([window, attempt, outcome, weight]: [f64; Self::NUMBERS]) -> Self {
         let outcome = match outcome as i64 {
             0 => Outcome::Done,
             1 => Outcome::Again,
             _ => Outcome::Over,
         };
-        Self { window: window as u64, attempt: attempt as u32, outcome, count }
+        Self { window: window as u64, attempt: attempt as u32, outcome, weight }
     }
 }
 
 /// Decides for all ranks. `own` is the index of the calling rank.
 ///
-/// Ranks of one window may be in different attempts: one that ran out of memory before the window's last
-/// batch, where nothing is exchanged, has run its batches again by itself.
+/// Ranks may be at different attempts at the same window. A rank that runs out of memory before the last
+/// batch repeats its batches by itself, since no gradients are exchanged yet.
 pub fn agree(statuses: &[Status], own: usize) -> Result<Verdict, TrainError> {
     if let Some(mine) = statuses.get(own)
         && let Some((rank, other)) =
@@ -95,7 +95,7 @@ pub fn agree(statuses: &[Status], own: usize) -> Result<Verdict, TrainError> {
     if statuses.iter().any(|status| status.outcome == Outcome::Again) {
         return Ok(Verdict::Again);
     }
-    Ok(Verdict::Step { total: statuses.iter().map(|status| status.count).sum() })
+    Ok(Verdict::Step { total: statuses.iter().map(|status| status.weight).sum() })
 }
 
 #[cfg(test)]
@@ -104,8 +104,8 @@ mod tests {
 
     use super::*;
 
-    fn status(outcome: Outcome, count: f64) -> Status {
-        Status { window: 7, attempt: 1, outcome, count }
+    fn status(outcome: Outcome, weight: f64) -> Status {
+        Status { window: 7, attempt: 1, outcome, weight }
     }
 
     #[test]
@@ -139,11 +139,11 @@ mod tests {
         ) {
             let statuses: Vec<Status> = outcomes
                 .iter()
-                .map(|&(outcome, count)| Status {
+                .map(|&(outcome, weight)| Status {
                     window,
                     attempt,
                     outcome: [Outcome::Done, Outcome::Again, Outcome::Over][usize::from(outcome)],
-                    count: f64::from(count),
+                    weight: f64::from(weight),
                 })
                 .map(|status| Status::decode(status.encode()))
                 .collect();

@@ -502,7 +502,7 @@ impl Controller {
             window: self.memory.windows,
             attempt: self.attempt,
             outcome,
-            count: self.memory.window.counted(),
+            weight: self.memory.window.counted(),
         }
     }
 

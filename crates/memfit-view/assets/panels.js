@@ -41,7 +41,7 @@ function drawCause(app, { cause, evidence = [], fixes = [], peak = {} }, title) 
   return el("article.card.verdict", {},
     el("div", {},
       el("p.eyebrow", {}, title), el("h2", {}, CAUSES[cause] ?? words(cause)),
-      typeof peak?.requested === "number" ? el("p.muted", {}, `${size(peak.requested)} more were requested, with ${size(peak.allocated)} in tensors and ${size(peak.reserved)} reserved.`) : null,
+      typeof peak?.requested === "number" ? el("p.muted", {}, `${size(peak.segment ?? peak.requested)} more were requested, with ${size(peak.allocated)} in tensors and ${size(peak.reserved)} reserved.`) : null,
       said.length ? el("ul.evidence", {}, ...said.map((fact) => drawEvidence(app, fact))) : null),
     fixes.length ? el("div", {}, el("h3", {}, "What would have helped"), ...drawFixes(fixes)) : null);
 }

@@ -1,4 +1,7 @@
-//! HTTP server on the loopback interface: reads requests, and refuses those from other websites.
+//! HTTP server on the loopback interface.
+//!
+//! Refuses requests for other host names, as DNS rebinding would send, and requests that a browser makes for
+//! a page of another origin, other than links to this server. Tools that are no browsers are served.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -83,7 +86,7 @@ fn respond(pages: &impl Pages, port: u16, stream: TcpStream) -> io::Result<()> {
     stream.set_write_timeout(Some(IO_TIMEOUT))?;
     let mut lines = BufReader::new(stream.try_clone()?.take(MAX_REQUEST_BYTES)).lines();
     let first = lines.next().transpose()?.unwrap_or_default();
-    let mut host = None;
+    let mut head = Head::default();
     let mut whole = false;
     for line in lines {
         let line = line?;
@@ -91,14 +94,11 @@ fn respond(pages: &impl Pages, port: u16, stream: TcpStream) -> io::Result<()> {
             whole = true;
             break;
         }
-        if let Some((name, value)) = line.split_once(':')
-            && name.eq_ignore_ascii_case("host")
-        {
-            // Duplicate `Host` headers may be interpreted differently by different readers.
-            host = Some(if host.is_some() { String::new() } else { value.trim().to_owned() });
+        if let Some((name, value)) = line.split_once(':') {
+            head.add(name, value.trim());
         }
     }
-    let answer = match requested(&first, host.as_deref(), port) {
+    let answer = match requested(&first, &head, port) {
         _ if !whole => Answer::Refused("400 Bad Request"),
         Ok(path) => pages.answer(path),
         Err(refused) => Answer::Refused(refused),
@@ -106,12 +106,45 @@ fn respond(pages: &impl Pages, port: u16, stream: TcpStream) -> io::Result<()> {
     write_answer(stream, &answer)
 }
 
+/// Headers of a request that decide if it is answered.
+#[derive(Default)]
+struct Head {
+    host: Option<String>,
+    /// `Sec-Fetch-Site`: relation of the page that makes the request to this server.
+    site: Option<String>,
+    /// `Sec-Fetch-Mode`: `navigate` for a link.
+    mode: Option<String>,
+}
+
+impl Head {
+    fn add(&mut self, name: &str, value: &str) {
+        let header = match name.to_ascii_lowercase().as_str() {
+            "host" => &mut self.host,
+            "sec-fetch-site" => &mut self.site,
+            "sec-fetch-mode" => &mut self.mode,
+            _ => return,
+        };
+        // Duplicate headers may be interpreted differently by different readers.
+        *header = Some(if header.is_some() { String::new() } else { value.to_owned() });
+    }
+
+    /// Returns `true` if a page of another origin fetches the answer, as a script or an image.
+    fn is_foreign(&self) -> bool {
+        let own = self.site.as_deref().is_none_or(|site| matches!(site, "same-origin" | "none"));
+        !own && self.mode.as_deref() != Some("navigate")
+    }
+}
+
 /// Path of a request line, or the status with which the request is refused.
-fn requested<'a>(request: &'a str, host: Option<&str>, port: u16) -> Result<&'a str, &'static str> {
+fn requested<'a>(request: &'a str, head: &Head, port: u16) -> Result<&'a str, &'static str> {
     // Another host name indicates DNS rebinding: a website whose name was pointed to loopback.
     let known = [format!("127.0.0.1:{port}"), format!("localhost:{port}")];
+    let host = head.host.as_deref();
     if !host.is_some_and(|host| known.iter().any(|known| known.eq_ignore_ascii_case(host))) {
         return Err("421 Misdirected Request");
+    }
+    if head.is_foreign() {
+        return Err("403 Forbidden");
     }
     let mut words = request.split(' ');
     let (Some("GET"), Some(path), Some(version), None) =
@@ -140,4 +173,36 @@ fn write_answer(mut to: impl Write, answer: &Answer<'_>) -> io::Result<()> {
     )?;
     to.write_all(body)?;
     to.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_own_pages_links_and_tools_are_answered() {
+        let answer = |headers: &[(&str, &str)]| {
+            let mut head = Head::default();
+            for (name, value) in headers {
+                head.add(name, value);
+            }
+            requested("GET /data HTTP/1.1", &head, 9000)
+        };
+        let own = ("Host", "127.0.0.1:9000");
+        assert_eq!(answer(&[own]), Ok("/data"), "curl and Prometheus send nothing else");
+        assert_eq!(answer(&[("host", "LOCALHOST:9000")]), Ok("/data"));
+        for host in [&[("Host", "evil.example:9000")][..], &[("Host", "127.0.0.1")], &[], &[own, own]] {
+            assert_eq!(answer(host), Err("421 Misdirected Request"), "{host:?}");
+        }
+        let from = |site, mode| answer(&[own, ("Sec-Fetch-Site", site), ("Sec-Fetch-Mode", mode)]);
+        for site in ["same-origin", "none"] {
+            assert_eq!(from(site, "cors"), Ok("/data"));
+        }
+        for site in ["cross-site", "same-site"] {
+            assert_eq!(from(site, "navigate"), Ok("/data"), "a link");
+            for mode in ["cors", "no-cors", "websocket"] {
+                assert_eq!(from(site, mode), Err("403 Forbidden"), "{site} {mode}");
+            }
+        }
+    }
 }

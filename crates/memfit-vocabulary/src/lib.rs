@@ -12,6 +12,7 @@ mod release;
 mod remark;
 mod shown;
 mod situation;
+mod size;
 mod training;
 mod value;
 
@@ -27,6 +28,7 @@ pub use release::release;
 pub use remark::Remark;
 pub use shown::{acts, one_line, printable};
 pub use situation::{Held, Search, Sense, Situation, Turn};
+pub use size::format_size;
 pub use training::{Loading, Measured, Parts, Training};
 pub use value::{Value, counted, in_short};
 

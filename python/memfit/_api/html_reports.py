@@ -179,7 +179,7 @@ def _explain(report: ExplainReport) -> str:
     peak = report.peak
     sentence = f"{format_size(peak.allocated)} allocated, {format_size(peak.reserved)} reserved"
     if peak.requested is not None:
-        sentence = f"{format_size(peak.requested)} more were requested at {sentence}"
+        sentence = f"{format_size(peak.segment or peak.requested)} more were requested at {sentence}"
     parts = [verdict(report.cause, "bad" if peak.requested is not None else "good", sentence)]
     for evidence in report.evidence[:MOST_ROWS]:
         line = evidence.stack[0] if evidence.stack else None

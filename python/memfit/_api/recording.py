@@ -95,7 +95,7 @@ class Recorder:
                 memory._record_memory_history(enabled=None)
         traces = snapshot["device_traces"]
         for device, last in enumerate(self._before):
-            # Drop what an older history has from before the block, if it still has the end of that.
+            # Drop the events before the block. If the last of them was overwritten, all are newer.
             if last is not None and last in traces[device]:
                 traces[device] = traces[device][traces[device].index(last) + 1 :]
         return snapshot

@@ -52,7 +52,8 @@ class Held:
     def keep(self) -> Callable[[], None]:
         """Copy all parts to the host; return a function that restores them."""
         copies = [(place, part, _moved(part, torch.device("cpu"))) for place, part in self.parts.items()]
-        # A part in host memory is restored in place; others are replaced, and are not kept alive here.
+        # A tensor in host memory is restored in place. Other parts are replaced; GPU parts are not kept alive
+        # here.
         kept = [
             (place, part if _place(part).type == "cpu" else None, _place(part), copy)
             for place, part, copy in copies
@@ -81,7 +82,7 @@ def _moved(part: Any, device: torch.device) -> Any:
 
 
 def _into(part: Any, copy: Any, device: torch.device) -> Any:
-    """Restore a copy, into the original part if that still exists."""
+    """Copy into `part` if it is a tensor; otherwise return a new part on `device`."""
     return part.copy_(copy) if isinstance(part, torch.Tensor) else _moved(copy, device)
 
 

@@ -16,7 +16,7 @@ Layer = TypeVar("Layer", bound=nn.Module)
 def unshared(model: nn.Module, kind: type[Layer]) -> dict[str, Layer]:
     """Return the layers of exactly this class by path, each once; the model itself may be one.
 
-    Subclasses may compute something else. A weight that several modules share belongs to none of them.
+    Subclasses may compute something else. Layers that share a weight with another module are left out.
     """
     uses = Counter(id(each) for module in model.modules() for each in module._parameters.values())
     return {
@@ -52,10 +52,10 @@ def replace(model: nn.Module, instead: dict[nn.Module, nn.Module]) -> Undo:
 def regroup(
     optimizers: list[torch.optim.Optimizer], instead: dict[nn.Parameter, list[nn.Parameter]]
 ) -> list[Undo]:
-    """Add adapters to the optimizer groups of their layers' weights; other parameters stay."""
+    """Replace parameters in the optimizers' groups and drop their state; return functions that undo it."""
     held = {each for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
-    # Adapters of weights that were not trained go to the first group.
-    homeless = [matrix for weight, matrices in instead.items() if weight not in held for matrix in matrices]
+    # New parameters whose original is in no group go to the first group.
+    homeless = [each for old, new in instead.items() if old not in held for each in new]
     undone = []
     for optimizer in optimizers:
         undone.append(_regroup_one(optimizer, instead, homeless))
@@ -78,8 +78,8 @@ def _regroup_one(
     optimizer.param_groups[0]["params"] += homeless
 
     def undo() -> None:
-        for matrix in (matrix for matrices in instead.values() for matrix in matrices):
-            optimizer.state.pop(matrix, None)
+        for parameter in (each for new in instead.values() for each in new):
+            optimizer.state.pop(parameter, None)
         optimizer.state.update(states)
         for group, parameters in before:
             group["params"] = parameters

@@ -78,7 +78,13 @@ class ExplainPeak:
     reserved: int
     """Bytes in segments."""
     requested: int | None = None
-    """Size of the failed request in bytes; absent if memory did not run out."""
+    """Size of the tensor whose request failed, in bytes; absent if memory did not run out. If only PyTorch's
+    message is known: size of the segment.
+    """
+    segment: int | None = None
+    """Size of the segment that the request needed, as in PyTorch's message; absent if only the message is
+    known.
+    """
     limit: int | None = None
     """Bytes available to the allocator."""
     missing: int | None = None

@@ -126,7 +126,7 @@ class Coverage:
     evaluation: bool
     """True if an evaluation ran."""
     largest_batch: bool
-    """True if the largest batch of the data set ran."""
+    """True if a batch of the data set's largest items ran."""
     epoch_end: bool
     """True if an epoch ended."""
     growth_per_step: int | None = None
@@ -212,7 +212,7 @@ class Oom:
     caught: bool
     """True if the script caught it."""
     requested: int
-    """Requested bytes."""
+    """Requested bytes, as in PyTorch's message: the size of the segment."""
     step: int
     """The step in progress, counted from 1."""
     phase: str
@@ -220,7 +220,7 @@ class Oom:
     module: str | None = None
     """The innermost module."""
     stack: tuple[str, ...]
-    """Python frames, the user's own first."""
+    """Python frames: the user's own, innermost first, then those of libraries, innermost first."""
     message: str | None = None
     """PyTorch's message, verbatim."""
 
@@ -240,7 +240,8 @@ class Time:
     """Wall time of the run, and the estimated time of a step."""
 
     wall_s: float
-    """Seconds from the start of the script to the verdict."""
+    """Seconds of the first run. Runs with other assumed values and runs that try remedies are not included.
+    """
     step_ms_estimate: float | None = None
     """Estimated milliseconds of a step on the GPU, or of a forward pass for inference; absent if there is no
     estimate.

@@ -117,7 +117,7 @@ impl Mapping<RawLedger> {
             return Err(format!("it speaks version {protocol} of the channel, this build speaks {PROTOCOL}"));
         }
         if ledger.card_count.load(Relaxed) as usize > MAX_CARDS {
-            return Err("it has more cards than there is room for".to_owned());
+            return Err("it has more GPUs than there is room for".to_owned());
         }
         Ok(())
     }

@@ -40,8 +40,8 @@ pub(crate) struct CardsArgs {
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) count: Vec<u32>,
 
-    /// Batch sizes to try instead of the command's own, which is an argument such as `--batch-size 8` or
-    /// `{batch}`.
+    /// Batch sizes to try. They replace the command's batch size argument, such as `--batch-size 8`; if it is
+    /// not recognised, write `{batch}` as its value.
     #[arg(long, value_name = "SAMPLES,…", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) batch: Vec<u64>,
 
@@ -61,7 +61,8 @@ pub(crate) struct CardsArgs {
     #[arg(long, value_enum, value_name = "HOW")]
     pub(crate) sort: Option<Sort>,
 
-    /// Also search for a plan for GPUs on which the script does not fit as it is: the first N of the table.
+    /// Also search for a plan for at most N rows: first those that do not fit (cheapest first if the table is
+    /// sorted by price), then those with assumed replicas.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub(crate) plan: usize,
 

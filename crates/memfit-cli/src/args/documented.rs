@@ -25,8 +25,8 @@ fn table(verb: &str) -> String {
         let help = argument.get_help().unwrap().to_string();
         let choices: Vec<_> =
             argument.get_possible_values().iter().map(|value| format!("`{}`", value.get_name())).collect();
-        let choices =
-            if takes && !choices.is_empty() { format!(": {}", choices.join(", ")) } else { String::new() };
+        let described = choices.iter().all(|choice| help.contains(choice.as_str()));
+        let choices = if takes && !described { format!(": {}", choices.join(", ")) } else { String::new() };
         let help = help.trim_end_matches('.');
         let _ = writeln!(
             table,

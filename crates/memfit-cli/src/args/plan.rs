@@ -34,7 +34,7 @@ pub(crate) struct PlanArgs {
 
     /// The link between GPUs: `nvlink` or `pcie` within a machine [default: the GPU's own]; `ib-200`,
     /// `ib-400`, `ib-800`, `ethernet-10`, `ethernet-25` or `ethernet-100` between machines [default:
-    /// ib-400]; may be given for both.
+    /// ib-400]. Give the option twice for both kinds of link.
     #[arg(long, value_name = "NAME")]
     pub(crate) link: Vec<String>,
 
@@ -99,7 +99,8 @@ pub(crate) enum Allow {
     /// The same training with fewer bits, as in common mixed precision.
     #[default]
     Precision,
-    /// Another optimizer, or other interactions between samples.
+    /// Changes training results: another optimizer, LoRA, fewer bits in state or weights, smaller inputs,
+    /// batch normalisation over fewer samples.
     ChangesTraining,
 }
 

@@ -60,7 +60,7 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u32>,
 
-    /// Follow the rules of this release of PyTorch, for example 2.9; snapshots do not contain it.
+    /// Assume the allocator of this PyTorch release, for example 2.9; snapshots do not record the release.
     #[arg(long, value_name = "RELEASE")]
     pub(crate) torch: Option<Release>,
 

@@ -13,8 +13,8 @@ pub(crate) struct ScriptArgs {
     #[arg(long)]
     pub(crate) synthetic_weights: bool,
 
-    /// Replace missing data sets with synthetic samples, of the data set's class or as stated:
-    /// `image:3x224x224:uint8,label:int64<1000`.
+    /// Replace missing data sets with synthetic samples. Their format follows from the data set's class, or
+    /// from FIELDS: `image:3x224x224:uint8,label:int64<1000`.
     #[arg(
         long,
         value_name = "FIELDS",

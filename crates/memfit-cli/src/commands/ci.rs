@@ -5,7 +5,7 @@ mod measure;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use memfit_ci::{CiSettings, Measurement, Question, Roots, Script, compare, failed, file_name};
+use memfit_ci::{CiSettings, Comparison, Measurement, Roots, Script, compare, failed, file_name};
 use memfit_report::wire::{CiCommit, CiReport, CiVerdict, schema};
 use memfit_report::{ci_comment, text};
 use memfit_run::{Checkout, Home, Interrupt, RunError, repository, without_secrets};
@@ -113,19 +113,19 @@ fn judge(
     let own = Roots { own: base.root(&settings.folder), other: None };
     let mut heads = Vec::new();
     for (place, script) in scripts.iter().enumerate() {
-        let question = Question { script, peak: ci.peak };
+        let comparison = Comparison { script, peak: ci.peak };
         let progress = format!("{} on {} ({} of {})", script.name, script.gpu, place + 1, scripts.len());
         printer.remark(&format!("measuring {progress}"));
         let head = match measurer.measure(script, &settings.folder, &own) {
             Ok(head) => head,
             Err(unmeasured) => {
-                report.rows.push(no_answer(question, unmeasured, "")?);
+                report.rows.push(no_answer(comparison, unmeasured, "")?);
                 continue;
             }
         };
         let row = match base.measurement(script, &measurer) {
-            Ok(base) => compare(question, base.as_ref(), &head),
-            Err(unmeasured) => no_answer(question, unmeasured, "the base: ")?,
+            Ok(base) => compare(comparison, base.as_ref(), &head),
+            Err(unmeasured) => no_answer(comparison, unmeasured, "the base: ")?,
         };
         report.rows.push(row);
         heads.push(head);
@@ -191,7 +191,7 @@ fn read(file: &Path) -> Result<Option<Measurement>, Unmeasured> {
 
 /// The row of a script that could not be measured. An interruption ends the comparison.
 fn no_answer(
-    question: Question<'_>,
+    comparison: Comparison<'_>,
     unmeasured: Unmeasured,
     of: &str,
 ) -> Result<memfit_report::wire::CiRow, CliError> {
@@ -201,7 +201,7 @@ fn no_answer(
         Unmeasured::NoScript(error) | Unmeasured::Error(error) => problem(&error),
     };
     problem.message = format!("{of}{}", problem.message);
-    Ok(failed(question, problem))
+    Ok(failed(comparison, problem))
 }
 
 /// Writes the baselines of all measured scripts.

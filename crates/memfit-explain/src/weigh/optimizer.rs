@@ -50,11 +50,11 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Option<Finding> {
         timeline.steps_at(timeline.trouble.moment) == 0 || asks_for_state || new_here || creates_state;
     let foreach = !asks_for_state;
     let text = format!(
-        "the optimizer's {} had allocated {} of state and {} of temporaries when it requested {} more; the parameters take {}",
+        "the optimizer's {} had allocated {} of state and {} of temporaries when it requested {}; the parameters take {}",
         if first { "first step" } else { "step" },
         size(state),
         size(temporary),
-        size(requested),
+        analysis.request(),
         size(parameters)
     );
     let fixes = remedies(analysis, foreach, temporary, requested, state);

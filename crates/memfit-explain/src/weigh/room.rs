@@ -25,16 +25,16 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
     let Some(limit) = analysis.limit else { return Vec::new() };
     let unused = limit.saturating_sub(trouble.allocated);
     let mut findings = Vec::new();
-    findings.extend(memory_fraction(analysis, requested));
+    findings.extend(memory_fraction(analysis));
     findings.extend(settings(analysis));
     let there_was_room = analysis.missing.is_some_and(|missing| missing <= 0);
-    findings.extend(pools(analysis, unused, requested));
+    findings.extend(pools(analysis, unused));
     let fixes = remedies(analysis);
     if there_was_room || fixes.iter().any(|fix| fix.fits == Some(true)) {
         let held = trouble.reserved.saturating_sub(trouble.allocated);
         let text = format!(
             "{} were requested and {} were free, {} of them reserved by PyTorch: enough in total, but in pieces that were too small",
-            size(requested),
+            analysis.request(),
             size(unused),
             size(held)
         );
@@ -54,7 +54,7 @@ pub(super) fn find(analysis: &Analysis<'_>) -> Vec<Finding> {
 const FRACTION_SETTING: &str = "per_process_memory_fraction";
 
 /// Finding for a process that is not allowed to use the whole GPU, and ran out of its part.
-fn memory_fraction(analysis: &Analysis<'_>, requested: u64) -> Option<Finding> {
+fn memory_fraction(analysis: &Analysis<'_>) -> Option<Finding> {
     let withheld = analysis.case.card.withheld;
     if withheld == 0 {
         return None;
@@ -72,7 +72,7 @@ fn memory_fraction(analysis: &Analysis<'_>, requested: u64) -> Option<Finding> {
     let text = format!(
         "the process may not use{limit} (`{setter}`); {} of the GPU were free when {} were refused",
         size(withheld),
-        size(requested)
+        analysis.request()
     );
     let how = format!("let the process use the whole GPU, if nothing else needs the rest: drop `{setter}`");
     let lines = changed_line(analysis, &apply);
@@ -175,7 +175,7 @@ fn split(conf: &str) -> Vec<&str> {
 }
 
 /// Free memory in private pools that other allocations may not use.
-fn pools(analysis: &Analysis<'_>, unused: u64, requested: u64) -> Option<Finding> {
+fn pools(analysis: &Analysis<'_>, unused: u64) -> Option<Finding> {
     let recorded = analysis.case.given;
     let now = analysis.replay(&analysis.program, &recorded, |_| Edit::Keep);
     let locked = now
@@ -190,12 +190,12 @@ fn pools(analysis: &Analysis<'_>, unused: u64, requested: u64) -> Option<Finding
         .map(|life| life.block.bytes)
         .sum::<u64>();
     if locked + private == 0 {
-        return stated_pools(analysis, unused, requested);
+        return stated_pools(analysis, unused);
     }
     let merged = analysis.program.with_one_pool();
     let then = analysis.replay(&merged, &recorded, |_| Edit::Keep);
     let count = analysis.case.track.pools.len().saturating_sub(1);
-    let text = format!("{count} {}", pools_text(locked, requested, unused));
+    let text = format!("{count} {}", pools_text(analysis, locked, unused));
     let stacks = analysis.stacks(analysis.timeline.lives.iter().filter(|life| life.block.pool.0 != 0));
     let stack = stacks.first().map(|(stack, _)| *stack);
     let (lever, apply) = pool_change(analysis, &analysis.sites(stack));
@@ -221,12 +221,13 @@ fn pool_facts(analysis: &Analysis<'_>, text: String, locked: u64, stack: Option<
 
 /// Finding for private pools of which only PyTorch's message tells: the recording does not say which blocks
 /// are theirs.
-fn stated_pools(analysis: &Analysis<'_>, unused: u64, requested: u64) -> Option<Finding> {
+fn stated_pools(analysis: &Analysis<'_>, unused: u64) -> Option<Finding> {
+    let requested = analysis.timeline.trouble.requested?;
     let locked = analysis.case.card.in_private_pools;
     if locked == 0 {
         return None;
     }
-    let text = pools_text(locked, requested, unused);
+    let text = pools_text(analysis, locked, unused);
     let stacks = analysis.timeline.lives.iter().map(|life| life.block.stack);
     let (lever, apply) = pool_change(analysis, &analysis.sites(stacks));
     let fix = modelled_fix(analysis, lever, locked, LEND_POOLS.to_owned(), apply);
@@ -242,11 +243,11 @@ fn stated_pools(analysis: &Analysis<'_>, unused: u64, requested: u64) -> Option<
 }
 
 /// Describes what private pools kept from a request.
-fn pools_text(locked: u64, requested: u64, unused: u64) -> String {
+fn pools_text(analysis: &Analysis<'_>, locked: u64, unused: u64) -> String {
     format!(
         "private pools (CUDA graphs, `MemPool`) held {} that were free but reserved for them; {} were requested and {} were free",
         size(locked),
-        size(requested),
+        analysis.request(),
         size(unused)
     )
 }

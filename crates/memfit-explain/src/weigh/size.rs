@@ -39,15 +39,16 @@ pub(super) fn does_not_fit(analysis: &Analysis<'_>) -> Option<Finding> {
     }
     let text = if of_model {
         format!(
-            "memory ran out while the model was being moved to the GPU: {} of parameters were there, {} more were requested, and the allocator could get {}",
+            "memory ran out while the model was being moved to the GPU, with {} of parameters on it, at a request of {}; {} were available to PyTorch",
             size(parameters),
-            size(requested),
+            analysis.request(),
             size(limit)
         )
     } else {
         format!(
-            "parameters and gradients alone take {}, and the allocator could get {}",
+            "parameters and gradients alone take {}, {} more than the {} available to PyTorch",
             size(least),
+            size(least.saturating_sub(limit)),
             size(limit)
         )
     };
@@ -77,7 +78,7 @@ fn larger_card(analysis: &Analysis<'_>, room: u64) -> Fix {
     let least = room.div_ceil(1 << 30);
     let gib = CARD_SIZES_GIB.iter().copied().find(|gib| *gib >= least).unwrap_or(least);
     let how =
-        format!("a GPU with {gib} GiB or more: `memfit gpus` lists them, `memfit run --gpu NAME` checks one");
+        format!("a GPU with {gib} GiB or more (`memfit gpus` lists all, `memfit run --gpu NAME` checks one)");
     let saves = analysis.short().unwrap_or(0);
     modelled_fix(analysis, Lever::LargerCard, saves, how, Apply::Card(gib << 30))
 }
@@ -101,18 +102,12 @@ pub(super) fn too_big(analysis: &Analysis<'_>) -> Finding {
         |life: &Life| matches!(life.category, Category::Activations | Category::Temporary | Category::Inputs);
     let of_batch = timeline.sum(activations) + requested;
     let of_state = state(analysis);
-    let text = match analysis.limit {
-        Some(limit) => format!(
-            "{} in tensors and the requested {} make {}, and the allocator could get {}: {} grow with the batch, {} are parameters, gradients and optimizer state",
-            size(trouble.allocated),
-            size(requested),
-            size(trouble.allocated + requested),
-            format_difference(limit, trouble.allocated + requested),
-            size(of_batch),
-            size(of_state)
-        ),
-        None => format!("{} in tensors, and {} more requested", size(trouble.allocated), size(requested)),
-    };
+    let text = format!(
+        "{}. Of the tensors and this request, {} grow with the batch and {} are parameters, gradients and optimizer state",
+        shortfall(analysis, requested),
+        size(of_batch),
+        size(of_state)
+    );
     let stacks = analysis.stacks(timeline.live().filter(|life| activations(life)));
     let mut facts = vec![analysis.fact(text, trouble.allocated, Some(analysis.failing_stack()))];
     if let Some((stack, bytes)) = stacks.first() {
@@ -131,11 +126,39 @@ pub(super) fn too_big(analysis: &Analysis<'_>) -> Finding {
     }
 }
 
-/// Formats a limit next to the bytes wanted; adds the exact difference if rounding hides it.
-fn format_difference(limit: u64, wanted: u64) -> String {
-    match wanted.checked_sub(limit) {
-        Some(short) if short > 0 && size(limit) == size(wanted) => format!("{} less", size(short)),
-        _ => size(limit),
+/// States by how much the request exceeded the memory, with all parts of the sum.
+fn shortfall(analysis: &Analysis<'_>, requested: u64) -> String {
+    let trouble = analysis.timeline.trouble;
+    let needed = format!(
+        "{} in tensors and the requested {} make {}",
+        size(trouble.allocated),
+        size(requested),
+        size(trouble.allocated + requested)
+    );
+    let Some(limit) = analysis.limit else { return needed };
+    if let Some(short) = analysis.short() {
+        return format!("{needed}, {} more than the {} available to PyTorch", size(short), size(limit));
+    }
+    // In total, enough was free: in blocks that were too small, and outside of the segments.
+    let inside = trouble.reserved.saturating_sub(trouble.allocated);
+    let outside = limit.saturating_sub(trouble.reserved);
+    let segment = analysis.segment.unwrap_or(requested);
+    match segment.checked_sub(outside) {
+        Some(short) if short > 0 => {
+            let rounded = if size(segment) == size(requested) {
+                String::new()
+            } else {
+                format!(" (the allocator rounds {} up)", size(requested))
+            };
+            format!(
+                "the request needs a new segment of {}{rounded}, {} more than the {} outside of the segments; {} inside them are free, but in blocks that are too small",
+                size(segment),
+                size(short),
+                size(outside),
+                size(inside)
+            )
+        }
+        _ => format!("{needed} of {} available to PyTorch, but in blocks that are too small", size(limit)),
     }
 }
 
@@ -171,7 +194,7 @@ fn remedies(analysis: &Analysis<'_>, of_batch: u64) -> Vec<Fix> {
         }
     }
     if graph {
-        let how = "gradient accumulation: run the batch as two or more micro-batches. `memfit.Step` first checks in numbers that the loss allows it (BatchNorm and losses that compare samples do not)";
+        let how = "gradient accumulation: run the batch as two or more micro-batches. `memfit.Step` first compares a few samples, whole and in parts; models with BatchNorm and losses that compare samples fail that test";
         fixes.push(modelled_fix(
             analysis,
             Lever::MicroBatch,
@@ -244,16 +267,4 @@ fn around_the_model(analysis: &Analysis<'_>, lever: Lever) -> Apply {
         timeline.lives.iter().rev().find_map(|life| timeline.origins.get(life.block.stack).caller)
     });
     analysis.change(lever, caller.as_slice(), RecordedFacts::Nothing)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_limit_that_looks_like_what_was_wanted_is_told_by_the_difference() {
-        assert_eq!(format_difference(73 << 30, 80 << 30), "73.00 GiB");
-        assert_eq!(format_difference((73 << 30) - (1 << 20), 73 << 30), "1 MiB less");
-        assert_eq!(format_difference(73 << 30, 73 << 30), "73.00 GiB");
-    }
 }

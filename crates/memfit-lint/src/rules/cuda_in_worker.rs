@@ -95,7 +95,7 @@ fn held(context: &Context<'_>, loader: &Call, findings: &mut Findings<'_>) {
     let Some(Kind::Object(class)) = loader.argument(0, "dataset").map(|set| set.value.kind.clone()) else {
         return;
     };
-    // Spawned workers receive tensors on the GPU as handles.
+    // Spawned workers get GPU tensors through CUDA IPC and can read them, so nothing is reported.
     if workers.is_none_or(|workers| workers < 1)
         || !facts.class(class).is_dataset
         || loader.keyword("multiprocessing_context").is_some()
@@ -125,12 +125,12 @@ fn held(context: &Context<'_>, loader: &Call, findings: &mut Findings<'_>) {
                     store.target
                 ),
             )
-            .label(loader.span, "these have workers")
+            .label(loader.span, "this loader has workers")
             .help("keep it on the host and move the batches, or load it with `num_workers=0`");
     }
 }
 
-/// Text of a method.
+/// Span of a method; `None` if the class has no such method.
 fn method(context: &Context<'_>, class: ClassId, name: &str) -> Option<Span> {
     let mut functions = context.facts.functions.iter().filter(|function| function.class == Some(class));
     functions.find(|function| function.name.rsplit('.').next() == Some(name)).map(|function| function.span)

@@ -41,15 +41,15 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     for (op, backward) in backwards(facts) {
         let (Some(retain), Some(looped)) = (backward.retain, op.site.looped) else { continue };
         // The next iteration may use the part of the graph that was built before the loop.
-        if op.deep || backward.create.is_some() || backward.from_outside {
+        if op.deep || backward.create.is_some() || backward.has_outer_graph {
             continue;
         }
         // A second pass through the same graph in the iteration is the purpose of the argument.
         let again = |other: &&Op| match &other.kind {
             OpKind::Backward(second) => {
                 // The graph of an iteration is gone in the next, so an earlier pass does not repeat.
-                let is_over = backward.of_round
-                    && second.of_round
+                let is_over = backward.built_this_iteration
+                    && second.built_this_iteration
                     && other.via.is_none()
                     && other.site.looped == op.site.looped
                     && other.site.order < op.site.order;

@@ -44,7 +44,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
     let facts = context.facts;
     for window in &facts.windows {
         // If gradients are cleared in each iteration, nothing accumulates.
-        if !window.clears_each_round.is_empty()
+        if !window.clears_each_iteration.is_empty()
             || window.counted.rounds == Some(1)
             || window.counted.residue == Residue::Other
         {

@@ -43,7 +43,7 @@ fn check(context: &Context<'_>, findings: &mut Findings<'_>) {
         if window.counted.rounds == Some(1) || window.steps_elsewhere {
             continue;
         }
-        for index in &window.clears_each_round {
+        for index in &window.clears_each_iteration {
             let clear = &facts.ops[*index];
             let period = context.slice(window.counted.period);
             findings

@@ -88,10 +88,12 @@ const fn row(remark: Remark) -> (Effect, &'static str) {
         }
         Remark::NoLoader => (
             Unbounded,
-            "neither an evaluation nor the largest batch was run: the training uses no `torch.utils.data.DataLoader`",
+            "neither an evaluation nor a batch of the largest items was run: the training uses no `torch.utils.data.DataLoader`",
         ),
-        Remark::LargestBatch => (Unbounded, "the largest batch was not run: {why}"),
-        Remark::LargestSeen => (Unbounded, "the largest batch is made of the items that were read: {items}"),
+        Remark::LargestBatch => (Unbounded, "no batch of the largest items was run: {why}"),
+        Remark::LargestSeen => {
+            (Unbounded, "the batch of the largest items was chosen from the items that were read: {items}")
+        }
         Remark::AllAlike => (Unbounded, "all items are assumed to have the same size: {items}"),
         Remark::NoWatcher => {
             (None, "the watcher library is not loaded, so it is unknown what fills the memory")

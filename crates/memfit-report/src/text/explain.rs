@@ -115,12 +115,16 @@ fn headline(out: &mut String, report: &ExplainReport, canvas: Canvas) {
         Some(phase @ (Phase::Forward | Phase::Backward)) => format!(", {phase} pass"),
         Some(phase) => format!(", {phase} step"),
     };
-    let mut facts = format!("step {}{phase}", count(peak.step));
-    if let Some(requested) = peak.requested {
-        let _ = write!(facts, ": {} requested", size(requested));
-    }
+    let moment = format!("step {}{phase}", count(peak.step));
     let dot = canvas.dot();
-    let _ = write!(facts, "{dot}{} in tensors{dot}{} reserved", size(peak.allocated), size(peak.reserved));
+    let mut facts = match (peak.requested.map(size), peak.segment.map(size)) {
+        (Some(tensor), Some(segment)) if tensor != segment => {
+            format!("{moment}: {segment} requested for a tensor of {tensor}{dot}")
+        }
+        (Some(requested), _) => format!("{moment}: {requested} requested{dot}"),
+        (None, _) => format!("peak in {moment}: "),
+    };
+    let _ = write!(facts, "{} in tensors{dot}{} reserved", size(peak.allocated), size(peak.reserved));
     if let Some(limit) = peak.limit {
         let _ = write!(facts, " of {} available to PyTorch", size(limit));
     }

@@ -13,7 +13,7 @@ use crate::wire::{AtPeak, CardKind, Coverage, Oom, PeakEnd, RunReport, Time, Ver
 const MAX_MODULES: usize = 6;
 /// Maximum remedies.
 const MAX_FIXES: usize = 3;
-/// Maximum frames of the user's own code.
+/// Maximum frames of a stack.
 const MAX_FRAMES: usize = 4;
 /// Width of the column of names.
 const LABEL: usize = 14;
@@ -30,13 +30,7 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
             let what = format!("It ran out of memory {} and recovered:", place_of(oom));
             out.push_str(&canvas.wrapped("  ", Style::new(), &what));
         }
-        for frame in oom.stack.iter().take(MAX_FRAMES) {
-            let _ = writeln!(
-                out,
-                "    {}",
-                paint(DIM, &canvas.shortened(&format!("at {frame}"), canvas.columns() - 4))
-            );
-        }
+        stack(&mut out, &oom.stack, canvas);
     }
     if report.peak.device > 0 && (!failed(report) || report.steps > 0) {
         out.push('\n');
@@ -60,6 +54,27 @@ pub fn run(report: &RunReport, canvas: Canvas) -> String {
         }
     }
     out
+}
+
+/// Frames of a stack: the user's own, then those of libraries under a heading.
+fn stack(out: &mut String, frames: &[String], canvas: Canvas) {
+    let mut in_library = false;
+    for (index, frame) in frames.iter().take(MAX_FRAMES).enumerate() {
+        if !in_library && is_library(frame) {
+            in_library = true;
+            if index > 0 {
+                let _ = writeln!(out, "    {}", paint(DIM, "which called libraries, innermost first:"));
+            }
+        }
+        let line = canvas.shortened(&format!("at {frame}"), canvas.columns() - 4);
+        let _ = writeln!(out, "    {}", paint(DIM, &line));
+    }
+}
+
+/// Returns `true` if a frame belongs to Python or to an installed package.
+fn is_library(frame: &str) -> bool {
+    frame.starts_with('<')
+        || ["/site-packages/", "/dist-packages/", "/lib/python3"].iter().any(|part| frame.contains(part))
 }
 
 /// Reason why memory ran out, and remedies.
@@ -190,7 +205,9 @@ fn card(out: &mut String, report: &RunReport, canvas: Canvas) {
         Verdict::Unknown | Verdict::Error => DOUBT,
     };
     let left = u64::try_from(report.headroom).unwrap_or(0);
-    let headroom = format!("{:<LABEL$}{:>SIZE$}", "headroom", signed_size(report.headroom));
+    // A run that ran out of memory has no headroom: its peak is that of the steps before the failed request.
+    let label = if report.verdict == Verdict::Oom { "left" } else { "headroom" };
+    let headroom = format!("{label:<LABEL$}{:>SIZE$}", signed_size(report.headroom));
     let scale = format!("of {}", size(capacity));
     let _ = writeln!(
         out,
@@ -316,7 +333,9 @@ fn facts(out: &mut String, report: &RunReport, canvas: Canvas) {
     let torch = report.torch.as_ref().map(|torch| format!("torch {torch}{dot}")).unwrap_or_default();
     let python =
         report.script.interpreter.as_ref().map(|python| format!("{python}{dot}")).unwrap_or_default();
-    fact("ran with", &format!("{python}{torch}{:.1} s", report.time.wall_s));
+    let seconds = report.time.wall_s;
+    // Further runs (other assumed values, remedies) are not included.
+    fact("ran with", &format!("{python}{torch}{seconds:.1} s for the first run"));
 }
 
 /// Each part of the memory outside the allocator: typical size, interval and origin.
@@ -417,7 +436,7 @@ fn covered(report: &RunReport) -> String {
     let mut text = steps(coverage);
     let parts = [
         ("an evaluation", coverage.evaluation),
-        ("the largest batch", coverage.largest_batch),
+        ("a batch of the largest items", coverage.largest_batch),
         ("the end of an epoch", coverage.epoch_end),
     ];
     let list = |wanted: bool| -> Vec<&str> {
@@ -480,7 +499,9 @@ fn advice_when_it_fits(report: &RunReport) -> Vec<String> {
         ));
     }
     if !coverage.evaluation || !coverage.largest_batch {
-        advice.push("`--cover full` also runs the script's evaluation and its largest batch".to_owned());
+        advice.push(
+            "`--cover full` also runs the script's evaluation and a batch of its largest items".to_owned(),
+        );
     }
     if report.headroom >= 0 && report.headroom.unsigned_abs() < report.device.capacity / 50 {
         advice.push(

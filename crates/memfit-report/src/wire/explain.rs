@@ -70,8 +70,13 @@ pub struct ExplainPeak {
     pub allocated: u64,
     /// Bytes in segments.
     pub reserved: u64,
-    /// Size of the failed request in bytes; absent if memory did not run out.
+    /// Size of the tensor whose request failed, in bytes; absent if memory did not run out. If only PyTorch's
+    /// message is known: size of the segment.
     pub requested: Option<u64>,
+    /// Size of the segment that the request needed, as in PyTorch's message; absent if only the message is
+    /// known.
+    #[serde(default)]
+    pub segment: Option<u64>,
     /// Bytes available to the allocator.
     pub limit: Option<u64>,
     /// Bytes that were missing.
@@ -271,6 +276,7 @@ impl ExplainReport {
                 allocated: moment.allocated,
                 reserved: moment.reserved,
                 requested: moment.requested,
+                segment: moment.segment,
                 limit: moment.limit,
                 missing: moment.missing,
                 step: moment.step,

@@ -144,7 +144,7 @@ pub struct Coverage {
     pub forward_only: bool,
     /// `true` if an evaluation ran.
     pub evaluation: bool,
-    /// `true` if the largest batch of the data set ran.
+    /// `true` if a batch of the data set's largest items ran.
     pub largest_batch: bool,
     /// `true` if an epoch ended.
     pub epoch_end: bool,
@@ -282,7 +282,7 @@ pub struct Host {
 pub struct Oom {
     /// `true` if the script caught it.
     pub caught: bool,
-    /// Requested bytes.
+    /// Requested bytes, as in PyTorch's message: the size of the segment.
     pub requested: u64,
     /// The step in progress, counted from 1.
     pub step: u64,
@@ -290,7 +290,7 @@ pub struct Oom {
     pub phase: Phase,
     /// The innermost module.
     pub module: Option<String>,
-    /// Python frames, the user's own first.
+    /// Python frames: the user's own, innermost first, then those of libraries, innermost first.
     pub stack: Vec<String>,
     /// PyTorch's message, verbatim.
     pub message: Option<String>,
@@ -311,7 +311,7 @@ pub struct Rank {
 /// Wall time of the run, and the estimated time of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Time {
-    /// Seconds from the start of the script to the verdict.
+    /// Seconds of the first run. Runs with other assumed values and runs that try remedies are not included.
     pub wall_s: f64,
     /// Estimated milliseconds of a step on the GPU, or of a forward pass for inference; absent if there is no
     /// estimate.

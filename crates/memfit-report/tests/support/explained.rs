@@ -98,7 +98,9 @@ pub(crate) fn explained(cause: Cause) -> ExplainReport {
         peak: ExplainPeak {
             allocated: 20 * GIB,
             reserved: 21 * GIB,
-            requested: failed.then_some(2 * GIB),
+            // A tensor that the allocator rounds up.
+            requested: failed.then_some(if cause == Cause::TooBig { 15 * MIB / 2 } else { 2 * GIB }),
+            segment: failed.then_some(if cause == Cause::TooBig { 20 * MIB } else { 2 * GIB }),
             limit: failed.then_some(22 * GIB),
             missing: matches!(cause, Cause::TooBig | Cause::DoesNotFit).then_some(512 * MIB),
             step: 3,

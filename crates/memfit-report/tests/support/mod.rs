@@ -126,7 +126,12 @@ pub(crate) fn oom() -> RunReport {
         step: 1,
         phase: Phase::Forward,
         module: Some("layer3.5.conv2".to_owned()),
-        stack: vec!["train.py:51 in main".to_owned(), "train.py:88 in <module>".to_owned()],
+        stack: vec![
+            "train.py:51 in main".to_owned(),
+            "train.py:88 in <module>".to_owned(),
+            "/env/lib/python3.11/site-packages/torch/nn/modules/conv.py:560 in Conv2d._conv_forward".to_owned(),
+            "/env/lib/python3.11/site-packages/torch/nn/modules/conv.py:565 in Conv2d.forward".to_owned(),
+        ],
         message: Some("CUDA out of memory. Tried to allocate 392.00 MiB. GPU 0 has a total capacity of 11.75 GiB of which 210.06 MiB is free. Including non-PyTorch memory, this process has 11.54 GiB memory in use.".to_owned()),
     });
     report.script.exit_status = Some(1);

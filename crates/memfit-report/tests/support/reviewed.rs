@@ -96,7 +96,7 @@ pub(crate) fn each() -> Vec<(&'static str, CiReport)> {
         growth: mib * MIB as i64,
     };
     grew.modules = vec![module("encoder.layers.3", 280), module("head", -40)];
-    grew.notes = vec!["the base was measured with torch 2.8, and this with 2.9".to_owned()];
+    grew.notes = vec!["the base used torch 2.8 and the new measurement 2.9".to_owned()];
     if let (Some(base), Some(head)) = (&mut grew.base, &mut grew.head) {
         (base.largest_batch, head.largest_batch) = (Some(64), Some(48));
         head.step_ms_estimate = Some(14.0);

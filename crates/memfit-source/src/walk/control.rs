@@ -93,18 +93,19 @@ impl<'a> Walker<'a> {
 
     /// Walks a loop's body. When recording, walks it twice, so that the second iteration sees the values of
     /// the first.
-    fn walk_iterations(&mut self, id: LoopId, mut round: impl FnMut(&mut Self)) {
+    fn walk_iterations(&mut self, id: LoopId, mut body: impl FnMut(&mut Self)) {
         let outside = self.frame.looped.replace(id);
-        let (round_outside, loop_outside) = (self.frame.round_graph, self.frame.loop_graph);
-        self.frame.loop_graph = self.graphs.count();
+        let (iteration_outside, loop_outside) =
+            (self.frame.iteration_first_graph, self.frame.loop_first_graph);
+        self.frame.loop_first_graph = self.graphs.count();
         if self.recording() {
             self.frame.silent += 1;
-            round(self);
+            body(self);
             self.frame.silent -= 1;
         }
-        self.frame.round_graph = self.graphs.count();
-        round(self);
-        (self.frame.round_graph, self.frame.loop_graph) = (round_outside, loop_outside);
+        self.frame.iteration_first_graph = self.graphs.count();
+        body(self);
+        (self.frame.iteration_first_graph, self.frame.loop_first_graph) = (iteration_outside, loop_outside);
         self.frame.looped = outside;
         let order = self.order + 1;
         self.order = order;

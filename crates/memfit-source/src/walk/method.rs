@@ -24,7 +24,7 @@ impl<'a> Walker<'a> {
         if let Some(result) = self.call_training(call, receiver, name, text) {
             return result;
         }
-        if matches!(name, "prepare" | "setup") && is_launcher(text) && !call.is_open() {
+        if matches!(name, "prepare" | "setup") && is_accelerate_or_fabric(text) && !call.is_open() {
             // The arguments are returned wrapped.
             let mut given: Vec<Value> =
                 call.arguments.iter().map(|argument| argument.value.clone()).collect();
@@ -79,10 +79,10 @@ impl<'a> Walker<'a> {
     fn call_container(&mut self, node: &'a ExprCall, call: &Call, receiver: &Receiver, name: &str) -> Value {
         match name {
             "append" | "extend" | "appendleft" | "add" | "insert" => {
-                // A meter's `add(output, target)` is not that of a set.
+                // `add` of an unknown object (a meter's `add(output, target)`) does not store its argument.
                 let count = if name == "insert" { 2 } else { 1 };
-                let is_set = name != "add" || matches!(receiver.value.kind, Kind::Container { .. });
-                if call.arguments.len() != count || !is_set {
+                let stores = name != "add" || matches!(receiver.value.kind, Kind::Container { .. });
+                if call.arguments.len() != count || !stores {
                     return self.call_unknown(node, &receiver.value.graph);
                 }
                 let Some(argument) = call.arguments.last() else { return Value::from_kind(Kind::None) };
@@ -133,8 +133,8 @@ impl<'a> Walker<'a> {
                 value
             }
             "train" => {
-                let off = call.argument(0, "mode").map(|argument| argument.value.truth());
-                match off {
+                let mode = call.argument(0, "mode").map(|argument| argument.value.truth());
+                match mode {
                     Some(Some(false)) => self.op(OpKind::EvalMode, call.span, text, weights),
                     _ => self.op(OpKind::TrainMode, call.span, text, weights),
                 }
@@ -387,8 +387,8 @@ impl<'a> Walker<'a> {
                 self.op(OpKind::NoSync, call.span, text, Weights::default());
                 Some(Value::from_kind(Kind::Unknown))
             }
-            "accumulate" if is_launcher(text) => Some(Value::from_kind(Kind::Managed)),
-            "autocast" if is_launcher(text) => Some(Value::from_kind(Kind::Unknown)),
+            "accumulate" if is_accelerate_or_fabric(text) => Some(Value::from_kind(Kind::Managed)),
+            "autocast" if is_accelerate_or_fabric(text) => Some(Value::from_kind(Kind::Unknown)),
             _ => None,
         }
     }
@@ -400,10 +400,11 @@ impl<'a> Walker<'a> {
                 .filter(|argument| argument.value.truth() == Some(true))
                 .map(|argument| argument.span)
         };
-        // It was freed by an earlier iteration or an earlier line; both count.
+        // An earlier iteration or an earlier line may have freed the loss's graph.
         let through_freed = !loss.graph.unknown
             && loss.graph.ids.iter().any(|id| self.graphs.state(*id) == GraphState::Freed);
-        let maybe = call.keyword("retain_graph").is_some_and(|argument| argument.value.truth().is_none());
+        let retain_is_unknown =
+            call.keyword("retain_graph").is_some_and(|argument| argument.value.truth().is_none());
         let passes = if loss.graph.unknown {
             Vec::new()
         } else {
@@ -418,10 +419,11 @@ impl<'a> Walker<'a> {
             through_freed,
             managed,
             of_loop: None,
-            of_round: !loss.graph.unknown && loss.graph.ids.iter().all(|id| *id >= self.frame.round_graph),
-            from_outside: loss.graph.ids.iter().any(|id| *id < self.frame.loop_graph),
+            built_this_iteration: !loss.graph.unknown
+                && loss.graph.ids.iter().all(|id| *id >= self.frame.iteration_first_graph),
+            has_outer_graph: loss.graph.ids.iter().any(|id| *id < self.frame.loop_first_graph),
         };
-        let graph = if maybe { loss.graph.clone().with_unknown() } else { loss.graph.clone() };
+        let graph = if retain_is_unknown { loss.graph.clone().with_unknown() } else { loss.graph.clone() };
         self.mark_freed(&graph, &backward, false);
         let reach = self.reach(&loss.graph, &[]);
         self.op(OpKind::Backward(backward), call.span, "", reach);
@@ -454,6 +456,6 @@ fn takes_sizes(name: &str) -> bool {
 }
 
 /// Returns `true` for names of Accelerate and Fabric objects.
-fn is_launcher(name: &str) -> bool {
+fn is_accelerate_or_fabric(name: &str) -> bool {
     name.contains("accelerator") || name.contains("fabric")
 }

@@ -45,7 +45,7 @@ impl<'a> Walker<'a> {
 
     /// Returns `true` if a value's graph contains that of an earlier iteration.
     pub(super) fn is_carried(&self, value: &Value) -> bool {
-        let earlier = self.frame.loop_graph..self.frame.round_graph;
+        let earlier = self.frame.loop_first_graph..self.frame.iteration_first_graph;
         let alive = |id: &u32| earlier.contains(id) && self.graphs.state(*id) == GraphState::Live;
         value.graph.ids.iter().any(alive)
     }

@@ -160,8 +160,8 @@ impl<'a> Walker<'a> {
                 backward.retain = backward.retain.map(|_| call);
                 backward.create = backward.create.map(|_| call);
                 backward.of_loop = None;
-                backward.of_round = false;
-                backward.from_outside = false;
+                backward.built_this_iteration = false;
+                backward.has_outer_graph = false;
                 backward.passes = Vec::new();
                 backward.through_freed = false;
             }

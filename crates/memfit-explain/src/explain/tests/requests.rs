@@ -251,3 +251,39 @@ fn growth_in_the_engines_threads_is_told_by_the_lines_of_other_growth() {
     assert_eq!(explanation.cause, Cause::Leaking, "{:?}", explanation.considered);
     assert_eq!(explanation.evidence[0].lines.first().map(|line| line.line), Some(7));
 }
+
+#[test]
+fn the_figures_of_a_shortfall_add_up() {
+    let evidence = |allocated: u64, reserved: u64, limit: u64, request: u64| {
+        let mut run = Growing::default();
+        let forward = run.stack(&[MODULE, ("train.py", "train", 7)]);
+        for _ in 0..16 {
+            run.alloc(forward, allocated / 16, allocated / 16);
+        }
+        let totals = Totals { reserved, ..run.totals() };
+        run.track.add_moment(MomentKind::Oom(request), 0, forward, totals);
+        let explanation = explained(&run.track, Some(limit), "").unwrap();
+        let all = explanation.considered.iter().map(|one| one.cause).collect::<Vec<_>>();
+        assert_eq!(explanation.cause, Cause::TooBig, "{all:?}");
+        explanation.evidence[0].text.clone()
+    };
+    let half = MIB / 2;
+    // The segment of 32 MiB is missing 5 MiB, although 27 MiB and 54.5 MiB are free.
+    let text = evidence(11_000 * MIB, 11_054 * MIB + half, 11_081 * MIB + half, 30 * MIB + half);
+    assert!(
+        text.starts_with(
+            "the request needs a new segment of 32.0 MiB (the allocator rounds 30.5 MiB up), 5.0 MiB more than \
+             the 27.0 MiB outside of the segments; 54.5 MiB inside them are free, but in blocks that are too \
+             small. "
+        ),
+        "{text}"
+    );
+    let text = evidence(2048 * MIB, 2048 * MIB, 2560 * MIB, 640 * MIB);
+    assert!(
+        text.starts_with(
+            "2.00 GiB in tensors and the requested 640 MiB make 2.62 GiB, 128 MiB more than the 2.50 GiB \
+             available to PyTorch. "
+        ),
+        "{text}"
+    );
+}
