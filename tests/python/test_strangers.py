@@ -318,6 +318,23 @@ def test_what_a_script_asserts_of_computed_values_holds(tmp_path: Path) -> None:
     assert answer.said == {"smaller": False, "checked": True}, answer.output
 
 
+LISTS = """
+    values = torch.arange(4, device=device)
+    lengths = torch.tensor([torch.tensor(5), torch.tensor(7)])
+    try:
+        torch.tensor([torch.tensor([1, 2])])
+        taken = True
+    except (TypeError, ValueError):
+        taken = False
+    answer(lengths=lengths.tolist(), taken=taken, chosen=values[torch.tensor([3], device=device)].tolist())
+"""
+
+
+def test_a_list_of_tensors_is_read_as_without_memfit(tmp_path: Path) -> None:
+    answer = on_device(LISTS, tmp_path)
+    assert answer.said == {"lengths": [5, 7], "taken": False, "chosen": [3]}, answer.output
+
+
 def test_a_module_of_the_scripts_own_may_have_a_librarys_name(tmp_path: Path) -> None:
     (tmp_path / "datasets.py").write_text("SIZES = [8, 16]\n", encoding="utf-8")
     options = ("--synthetic-data",)
