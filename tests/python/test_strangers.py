@@ -309,6 +309,8 @@ CHECKED = """
     assert values.max() > 0.1, "positive"
     assert not values.max() > 2
     assert values.sum() > 0 and values[0] < 1
+    assert all(torch.isclose(each, values).sum() == 1 for each in values), "each once"
+    assert not any(each > 2 for each in values)
     answer(smaller=bool(values.min() > 0.1), checked=True)
 """
 
