@@ -348,6 +348,15 @@ def test_a_module_of_the_scripts_own_may_have_a_librarys_name(tmp_path: Path) ->
     assert answer.said == {"sizes": [8, 16]}, answer.output
 
 
+def test_a_module_elsewhere_in_the_project_is_found(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "detection" / "misc_of_ours").mkdir(parents=True)
+    (tmp_path / "detection" / "misc_of_ours" / "__init__.py").touch()
+    problem = on_device("    import misc_of_ours\n", tmp_path).report["problem"]
+    assert problem["kind"] == "module-missing", problem
+    assert f"PYTHONPATH={tmp_path / 'detection'}" in problem["hint"]
+
+
 HELPER = """
     import os, subprocess, sys
     # As the processes that compile kernels do, it imports torch and knows of no step.

@@ -144,17 +144,27 @@ const PROBE: &str = "/memfit_probe/";
 
 /// Innermost line of the user's code in a traceback, as `train.py:12 in main`.
 pub(crate) fn user_line(traceback: &str) -> Option<String> {
-    let own = |line: &str| {
-        let (file, place) = frame(line)?;
+    user_frames(traceback).next_back().map(|(_, place)| place)
+}
+
+/// File of the innermost line of the user's code in a traceback.
+pub(crate) fn user_file(traceback: &str) -> Option<&str> {
+    user_frames(traceback).next_back().map(|(file, _)| file)
+}
+
+fn user_frames(traceback: &str) -> impl DoubleEndedIterator<Item = (&str, String)> {
+    let own = |file: &str| {
         let library = ["/site-packages/", "/lib/python", PROBE].iter().any(|part| file.contains(part));
-        (!library && !file.starts_with('<')).then_some(place)
+        !library && !file.starts_with('<')
     };
-    traceback.lines().filter_map(own).next_back()
+    traceback.lines().filter_map(frame).filter(move |(file, _)| own(file))
 }
 
 /// File, and place as `train.py:12 in main`, of a frame's line in a traceback.
 fn frame(line: &str) -> Option<(&str, String)> {
-    let (file, rest) = line.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
+    // Some loggers mark the frame that caught the exception.
+    let line = line.trim_start().trim_start_matches("> ");
+    let (file, rest) = line.strip_prefix("File \"")?.split_once("\", line ")?;
     let (number, function) = rest.split_once(", in ").unwrap_or((rest, "<module>"));
     Some((file, format!("{file}:{number} in {function}")))
 }

@@ -32,6 +32,7 @@ mod local;
 mod numbers;
 mod outside;
 mod overlaid;
+mod own_modules;
 pub mod preflight;
 mod process;
 mod programs;
