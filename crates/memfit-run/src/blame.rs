@@ -191,7 +191,7 @@ pub(crate) fn original(exception: &Exception) -> Cow<'_, Exception> {
 }
 
 /// Line between an exception and one that was raised from it (`raise … from`).
-const DIRECT_CAUSE: &str = "The above exception was the direct cause of the following exception:";
+pub(crate) const DIRECT_CAUSE: &str = "The above exception was the direct cause of the following exception:";
 
 fn missing_module(exception: &Exception) -> Option<Exception> {
     if !["ModuleNotFoundError", "ImportError"].contains(&exception.r#type.as_str()) {
@@ -219,7 +219,7 @@ fn passed_on(message: &str) -> Option<Exception> {
 }
 
 /// First line of a traceback.
-const TRACEBACK: &str = "Traceback (most recent call last):";
+pub(crate) const TRACEBACK: &str = "Traceback (most recent call last):";
 
 /// The original error, if a message quotes the traceback of another process.
 fn quoted(message: &str) -> Option<Exception> {
@@ -230,10 +230,12 @@ fn quoted(message: &str) -> Option<Exception> {
 }
 
 /// Type and message of the exception at the end of a traceback, and the lines that follow.
-fn raised(traceback: &str) -> Option<(&str, &str, String)> {
+pub(crate) fn raised(traceback: &str) -> Option<(&str, &str, String)> {
     let lines: Vec<&str> = traceback.lines().collect();
-    let last = lines.iter().rposition(|line| frame(line).is_some())?;
-    let raised = last + lines[last..].iter().position(|line| !line.starts_with(' '))?;
+    let below = lines.iter().rposition(|line| frame(line).is_some())? + 1;
+    let is_within = |line: &&str| line.is_empty() || line.starts_with(' ');
+    let raised = below + lines[below..].iter().take_while(|line| is_within(line)).count();
+    let raised = (raised < lines.len()).then_some(raised)?;
     let (kind, said) = lines[raised].split_once(": ").unwrap_or((lines[raised], ""));
     let is_name = |name: &str| !name.is_empty() && !name.contains(char::is_whitespace);
     is_name(kind).then(|| (kind, said, lines[raised + 1..].join("\n")))

@@ -30,6 +30,7 @@ mod libraries;
 mod live;
 mod local;
 mod numbers;
+mod output;
 mod outside;
 mod overlaid;
 mod own_modules;
