@@ -309,6 +309,8 @@ CHECKED = """
     assert values.max() > 0.1, "positive"
     assert not values.max() > 2
     assert values.sum() > 0 and values[0] < 1
+    assert all(torch.isclose(each, values).sum() == 1 for each in values), "each once"
+    assert not any(each > 2 for each in values)
     answer(smaller=bool(values.min() > 0.1), checked=True)
 """
 
@@ -316,6 +318,23 @@ CHECKED = """
 def test_what_a_script_asserts_of_computed_values_holds(tmp_path: Path) -> None:
     answer = on_device(CHECKED, tmp_path)
     assert answer.said == {"smaller": False, "checked": True}, answer.output
+
+
+LISTS = """
+    values = torch.arange(4, device=device)
+    lengths = torch.tensor([torch.tensor(5), torch.tensor(7)])
+    try:
+        torch.tensor([torch.tensor([1, 2])])
+        taken = True
+    except (TypeError, ValueError):
+        taken = False
+    answer(lengths=lengths.tolist(), taken=taken, chosen=values[torch.tensor([3], device=device)].tolist())
+"""
+
+
+def test_a_list_of_tensors_is_read_as_without_memfit(tmp_path: Path) -> None:
+    answer = on_device(LISTS, tmp_path)
+    assert answer.said == {"lengths": [5, 7], "taken": False, "chosen": [3]}, answer.output
 
 
 def test_a_module_of_the_scripts_own_may_have_a_librarys_name(tmp_path: Path) -> None:
@@ -327,6 +346,15 @@ def test_a_module_of_the_scripts_own_may_have_a_librarys_name(tmp_path: Path) ->
         start=lambda *asked: through_memfit(*asked, options=options),
     )
     assert answer.said == {"sizes": [8, 16]}, answer.output
+
+
+def test_a_module_elsewhere_in_the_project_is_found(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "detection" / "misc_of_ours").mkdir(parents=True)
+    (tmp_path / "detection" / "misc_of_ours" / "__init__.py").touch()
+    problem = on_device("    import misc_of_ours\n", tmp_path).report["problem"]
+    assert problem["kind"] == "module-missing", problem
+    assert f"PYTHONPATH={tmp_path / 'detection'}" in problem["hint"]
 
 
 HELPER = """

@@ -146,17 +146,27 @@ const PROBE: &str = "/memfit_probe/";
 
 /// Innermost line of the user's code in a traceback, as `train.py:12 in main`.
 pub(crate) fn user_line(traceback: &str) -> Option<String> {
-    let own = |line: &str| {
-        let (file, place) = frame(line)?;
+    user_frames(traceback).next_back().map(|(_, place)| place)
+}
+
+/// File of the innermost line of the user's code in a traceback.
+pub(crate) fn user_file(traceback: &str) -> Option<&str> {
+    user_frames(traceback).next_back().map(|(file, _)| file)
+}
+
+fn user_frames(traceback: &str) -> impl DoubleEndedIterator<Item = (&str, String)> {
+    let own = |file: &str| {
         let library = ["/site-packages/", "/lib/python", PROBE].iter().any(|part| file.contains(part));
-        (!library && !file.starts_with('<')).then_some(place)
+        !library && !file.starts_with('<')
     };
-    traceback.lines().filter_map(own).next_back()
+    traceback.lines().filter_map(frame).filter(move |(file, _)| own(file))
 }
 
 /// File, and place as `train.py:12 in main`, of a frame's line in a traceback.
 fn frame(line: &str) -> Option<(&str, String)> {
-    let (file, rest) = line.trim_start().strip_prefix("File \"")?.split_once("\", line ")?;
+    // Some loggers mark the frame that caught the exception.
+    let line = line.trim_start().trim_start_matches("> ");
+    let (file, rest) = line.strip_prefix("File \"")?.split_once("\", line ")?;
     let (number, function) = rest.split_once(", in ").unwrap_or((rest, "<module>"));
     Some((file, format!("{file}:{number} in {function}")))
 }
@@ -183,7 +193,7 @@ pub(crate) fn original(exception: &Exception) -> Cow<'_, Exception> {
 }
 
 /// Line between an exception and one that was raised from it (`raise … from`).
-const DIRECT_CAUSE: &str = "The above exception was the direct cause of the following exception:";
+pub(crate) const DIRECT_CAUSE: &str = "The above exception was the direct cause of the following exception:";
 
 fn missing_module(exception: &Exception) -> Option<Exception> {
     if !["ModuleNotFoundError", "ImportError"].contains(&exception.r#type.as_str()) {
@@ -211,7 +221,7 @@ fn passed_on(message: &str) -> Option<Exception> {
 }
 
 /// First line of a traceback.
-const TRACEBACK: &str = "Traceback (most recent call last):";
+pub(crate) const TRACEBACK: &str = "Traceback (most recent call last):";
 
 /// The original error, if a message quotes the traceback of another process.
 fn quoted(message: &str) -> Option<Exception> {
@@ -222,10 +232,12 @@ fn quoted(message: &str) -> Option<Exception> {
 }
 
 /// Type and message of the exception at the end of a traceback, and the lines that follow.
-fn raised(traceback: &str) -> Option<(&str, &str, String)> {
+pub(crate) fn raised(traceback: &str) -> Option<(&str, &str, String)> {
     let lines: Vec<&str> = traceback.lines().collect();
-    let last = lines.iter().rposition(|line| frame(line).is_some())?;
-    let raised = last + lines[last..].iter().position(|line| !line.starts_with(' '))?;
+    let below = lines.iter().rposition(|line| frame(line).is_some())? + 1;
+    let is_within = |line: &&str| line.is_empty() || line.starts_with(' ');
+    let raised = below + lines[below..].iter().take_while(|line| is_within(line)).count();
+    let raised = (raised < lines.len()).then_some(raised)?;
     let (kind, said) = lines[raised].split_once(": ").unwrap_or((lines[raised], ""));
     let is_name = |name: &str| !name.is_empty() && !name.contains(char::is_whitespace);
     is_name(kind).then(|| (kind, said, lines[raised + 1..].join("\n")))

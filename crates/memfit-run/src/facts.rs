@@ -2,9 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
-use std::path::Path;
 use std::time::Duration;
 
 use memfit_channel::ledger::{LedgerView, MAX_TALLY, OutsideView, ProcessView, TallyKind};
@@ -19,6 +16,7 @@ use memfit_vocabulary::Remark;
 use crate::environment::Command;
 use crate::host::HostPeaks;
 use crate::inbox::{Cause, Inbox, Speaker};
+use crate::output;
 use crate::overlaid;
 use crate::preflight::Torch;
 use crate::recording::{self, Fullest};
@@ -26,9 +24,6 @@ use crate::request::Request;
 use crate::secrets::without_secrets;
 use crate::stage::Stage;
 use crate::watch::{Ended, RealCard, Watched};
-
-/// Bytes that are kept of the end of a script's output.
-const TAIL_BYTES: u64 = 64 << 10;
 
 /// Maximum lines, or sizes, named in a sentence about values that were read back.
 const MAX_NAMED: usize = 3;
@@ -76,7 +71,8 @@ pub struct Facts {
     pub(crate) watched: bool,
     /// The first out-of-memory error.
     pub oom: Option<OomFacts>,
-    /// An uncaught exception that is no out-of-memory error.
+    /// The exception that ended the script, if it is no out-of-memory error: uncaught, or the last that it
+    /// showed.
     pub exception: Option<Exception>,
     /// Names of files that the run wrote, renamed or removed in the overlay, if there is such an exception.
     pub(crate) overlaid: BTreeSet<OsString>,
@@ -310,7 +306,10 @@ pub(crate) fn gather(
         }
     }
     let fullest = (0..ranks.len()).rev().max_by_key(|index| ranks[*index].peak.device_upper).unwrap_or(0);
-    let uncaught = uncaught(&inbox, ended);
+    let (last_output, oom) = (output::last(stage), oom(&inbox));
+    let steps = ranks.iter().map(|rank| rank.steps).min().unwrap_or(0);
+    let shown = oom.is_none().then(|| output::ended_by(ended, steps, &last_output)).flatten();
+    let uncaught = uncaught(&inbox, ended).or(shown.as_ref().map(|shown| (shown, Cause::default())));
     Facts {
         ended,
         overhead: stage.overhead().cloned(),
@@ -324,7 +323,7 @@ pub(crate) fn gather(
         handed_out: HandedOut::by_process(tracks),
         interpreter: interpreter(&inbox, command),
         watched: !inbox.processes.is_empty(),
-        oom: oom(&inbox),
+        oom,
         exception: uncaught.map(|(exception, _)| exception.clone()),
         overlaid: uncaught.map(|_| overlaid::names(&stage.run_dir().overlay_tree())).unwrap_or_default(),
         cause: uncaught.map(|(_, cause)| cause).unwrap_or_default(),
@@ -342,7 +341,7 @@ pub(crate) fn gather(
         host,
         pinned: ledger.processes.iter().map(|process| process.peak_pinned).sum(),
         wall,
-        last_output: last_output(stage),
+        last_output,
         ranks,
         setup,
     }
@@ -521,7 +520,9 @@ fn oom(inbox: &Inbox) -> Option<OomFacts> {
 }
 
 /// Exceptions that a launcher raises if a process that it started has failed.
-const LAUNCHER_EXCEPTIONS: &[&str] = &["CalledProcessError", "ChildFailedError"];
+const LAUNCHER_EXCEPTIONS: &[&str] = &["CalledProcessError", LAUNCHERS];
+/// That of PyTorch's launchers, whose message is a table of exit statuses.
+pub(crate) const LAUNCHERS: &str = "ChildFailedError";
 
 /// The exception to report, and its possible causes. A launcher's own exception only says that a process
 /// that it started has failed.
@@ -563,23 +564,6 @@ fn uncaught(inbox: &Inbox, ended: Ended) -> Option<(&Exception, Cause)> {
         })
         .min_by_key(|(order, _)| *order)
         .map(|(_, uncaught)| uncaught)
-}
-
-fn last_output(stage: &Stage) -> String {
-    let stderr = tail(&stage.run_dir().stderr());
-    if stderr.trim().is_empty() { tail(&stage.run_dir().stdout()) } else { stderr }
-}
-
-fn tail(path: &Path) -> String {
-    let read = || -> std::io::Result<Vec<u8>> {
-        let mut file = File::open(path)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
-        let mut bytes = Vec::new();
-        file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
 }
 
 /// Returns `true` if a refused call may affect memory.

@@ -4,7 +4,7 @@
 
 use memfit_report::wire::{Exception, Problem};
 
-use crate::{Card, blame};
+use crate::{Card, blame, own_modules};
 
 /// Interpreter and PyTorch that ran the script.
 #[derive(Clone, Copy, Debug, Default)]
@@ -163,6 +163,7 @@ fn not_installed(interpreter: Option<&str>, exception: &Exception) -> Option<Pro
     }
     let (module, _) = exception.message.strip_prefix(NO_MODULE)?.split_once('\'')?;
     let kind = "module-missing".to_owned();
+    let own = own_modules::remedy(module, &exception.traceback);
     // Python names the first missing component: the packages before it were found.
     if let Some((package, _)) = module.rsplit_once('.') {
         let root = module.split('.').next().unwrap_or(package);
@@ -170,9 +171,9 @@ fn not_installed(interpreter: Option<&str>, exception: &Exception) -> Option<Pro
         return Some(Problem {
             kind,
             message: format!("The `{package}`{whose} has no module `{module}`."),
-            hint: Some(format!(
+            hint: Some(own.unwrap_or_else(|| format!(
                 "the script was written for another release of `{root}`: its requirements may name the one; or a folder or package of the same name comes first on `sys.path` (`python -c \"import {package}; print({package}.__path__)\"`)"
-            )),
+            ))),
         });
     }
     let python = interpreter.unwrap_or("python");
@@ -180,9 +181,9 @@ fn not_installed(interpreter: Option<&str>, exception: &Exception) -> Option<Pro
     Some(Problem {
         kind,
         message: format!("{which} has no module `{module}`."),
-        hint: Some(format!(
+        hint: Some(own.unwrap_or_else(|| format!(
             "install what provides it for that interpreter (`{python} -m pip install …`; a package's name can differ from its module's), or name another interpreter's path in the command; for a module of the script's own project, start in the folder, and with the `PYTHONPATH`, that its README has"
-        )),
+        ))),
     })
 }
 

@@ -31,9 +31,10 @@ use memfit_report::text::size;
 use memfit_report::wire::{Problem, Verdict};
 
 use crate::blame;
-use crate::facts::{Facts, OomFacts, may_affect_memory};
+use crate::facts::{Facts, LAUNCHERS, OomFacts, may_affect_memory};
 use crate::known_failures::{self, Ran};
 use crate::numbers::Numbers;
+use crate::output;
 use crate::process::signal_name;
 use crate::request::Request;
 use crate::sizes::Sizes;
@@ -175,6 +176,13 @@ pub(crate) fn judge_run(
         && problem.kind == "exception"
     {
         let exception = blame::original(exception);
+        if let Some(line) = output::before_launcher(&facts.last_output)
+            && exception.r#type.ends_with(LAUNCHERS)
+        {
+            let message =
+                format!("A process of the launcher ended with an error status. Its last line is: {line}");
+            return (verdict, self::problem("exit", &message, None));
+        }
         let ran = Ran {
             torch: facts.torch.as_deref(),
             interpreter: facts.interpreter.as_deref(),
@@ -185,6 +193,11 @@ pub(crate) fn judge_run(
         }
         let (message, caused) = blame::sentence(request, facts, &exception);
         problem.message = message;
+        if facts.ended == Ended::Exited(0) && facts.steps() == 0 {
+            problem.message.push_str(
+                ". It took no step and ended with status 0: it caught this error, or a process that it had started failed",
+            );
+        }
         if caused {
             "exception-after-change".clone_into(&mut problem.kind);
             problem.hint = Some(

@@ -8,14 +8,20 @@ RAISES = ("LOAD_ASSERTION_ERROR",)
 CONSTANT = "LOAD_COMMON_CONSTANT"
 # Instructions between a value, the jump that tests it, and what follows.
 BETWEEN = ("CACHE", "TO_BOOL", "NOT_TAKEN", "EXTENDED_ARG")
+# Functions that test the truth of what they are given, and return it.
+TESTS = ("all", "any", "bool")
+# Beginnings of the names of instructions that end a statement, or a part of a condition.
+ENDS = ("STORE", "POP_TOP", "POP_JUMP", "RETURN", "RAISE", "RESUME")
 
 
 @functools.lru_cache(maxsize=1024)
 def needed(code, offset):
     """Return the truth value with which the `assert` at this offset holds, or `None` if it is not one."""
-    after = [
-        each for each in dis.get_instructions(code) if each.offset >= offset and each.opname not in BETWEEN
-    ]
+    whole = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
+    after = [each for each in whole if each.offset >= offset]
+    if after and after[0].opname.startswith("CALL") and _tests(whole[: len(whole) - len(after)]):
+        # `assert all(… for …)`: the function tests each element, and the jump tests its result.
+        after = after[1:]
     if len(after) < 2 or "POP_JUMP" not in after[0].opname:
         return None
     if not after[0].opname.endswith(("IF_TRUE", "IF_FALSE")):
@@ -26,6 +32,16 @@ def needed(code, offset):
         return jump
     target = next((each for each in after if each.offset >= after[0].argval), None)
     return not jump if target is not None and _raises(target) else None
+
+
+def _tests(before):
+    """Return `True` if the instructions before a call load a function that tests truth."""
+    for each in reversed(before):
+        if each.opname.startswith(ENDS):
+            return False
+        if each.opname.startswith("LOAD_") and each.argval in TESTS:
+            return True
+    return False
 
 
 def _raises(instruction):

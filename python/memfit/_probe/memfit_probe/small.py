@@ -13,7 +13,7 @@ import functools
 import sys
 import threading
 
-from . import device, groups, imports
+from . import device, groups, imports, sequences
 
 # Maximum number of elements of a tensor that is followed: integers, and other types.
 MAX_INTEGERS = 1 << 16
@@ -169,6 +169,8 @@ class Small:
 
     def _replace_indexing(self):
         """Follow indexing by tensors, which copies; other indexing returns a view."""
+        if not sequences.avoidable():
+            return
         tensor, original = self.torch.Tensor, self.torch.Tensor.__getitem__
         following = self._following("__getitem__", original)
 
@@ -181,6 +183,7 @@ class Small:
 
         self.replaced.append((tensor, "__getitem__", vars(tensor).get("__getitem__")))
         tensor.__getitem__ = call
+        sequences.avoid(tensor)
 
     def _is_followed(self, name):
         """Return `True` if an operator of this name creates new tensors from others, deterministically."""
@@ -212,6 +215,8 @@ class Small:
             else:
                 setattr(owner, name, original)
         self.replaced.clear()
+        if sequences.avoidable():
+            sequences.avoid(self.torch.Tensor)
         self._forget_functions()
 
     def _forget_functions(self):

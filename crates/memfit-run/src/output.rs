@@ -1,0 +1,160 @@
+//! The end of a script's output, and the error that it shows there.
+//!
+//! Not every error that ends a script is uncaught: a framework may print it and exit with a status of its own,
+//! a decorator may log it and return, and a process that the script started may die of it unnoticed.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+use memfit_report::wire::Exception;
+
+use crate::blame::{self, DIRECT_CAUSE, TRACEBACK};
+use crate::stage::Stage;
+use crate::watch::Ended;
+
+/// Bytes that are kept of the end of a script's output.
+const TAIL_BYTES: u64 = 64 << 10;
+/// Maximum lines after the error that ended a script: advice of a framework, the end of a progress bar.
+const MAX_AFTER: usize = 6;
+/// Line between an exception and one that was raised while it was handled.
+const DURING: &str = "During handling of the above exception, another exception occurred:";
+
+/// End of the script's standard error, or of its standard output if that is empty.
+pub(crate) fn last(stage: &Stage) -> String {
+    let stderr = tail(&stage.run_dir().stderr());
+    if stderr.trim().is_empty() { tail(&stage.run_dir().stdout()) } else { stderr }
+}
+
+fn tail(path: &Path) -> String {
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+        let mut bytes = Vec::new();
+        file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}
+
+/// The error that ended a script and was not raised out of it: one that ended with a status, or without a step.
+pub(crate) fn ended_by(ended: Ended, steps: u64, output: &str) -> Option<Exception> {
+    let failed = match ended {
+        Ended::Exited(0) => steps == 0,
+        Ended::Exited(_) => true,
+        _ => false,
+    };
+    failed.then(|| shown(output)).flatten()
+}
+
+/// The exception whose traceback ends an output, with those that it was raised from; `None` if more than
+/// [`MAX_AFTER`] lines follow it.
+pub(crate) fn shown(output: &str) -> Option<Exception> {
+    let last = output.rfind(TRACEBACK)?;
+    let (kind, said, more) = blame::raised(&output[last..])?;
+    let mut after = more.lines().skip_while(|line| !line.trim().is_empty()).map(str::trim);
+    if after.by_ref().filter(|line| !line.is_empty()).nth(MAX_AFTER).is_some() {
+        return None;
+    }
+    let rest = more.lines().take_while(|line| !line.trim().is_empty());
+    let message = std::iter::once(said).chain(rest).collect::<Vec<_>>().join("\n");
+    let traceback = output[chain(output, last)..].to_owned();
+    Some(Exception { r#type: kind.to_owned(), message, traceback })
+}
+
+/// Last line of a script's output before its launcher's own report, which says only that a process has failed.
+pub(crate) fn before_launcher(output: &str) -> Option<&str> {
+    let (before, _) = output.rsplit_once(TRACEBACK)?;
+    before.lines().map(str::trim).rfind(|line| !line.is_empty() && !is_log(line))
+}
+
+/// Returns `true` for a line of a launcher's log: `E1126 19:11:22.604000 1429 torch/distributed/…`.
+fn is_log(line: &str) -> bool {
+    let date = line.strip_prefix(['E', 'W', 'I']).and_then(|rest| rest.get(..5));
+    date.is_some_and(|date| date.ends_with(' ') && date.trim_end().chars().all(|each| each.is_ascii_digit()))
+}
+
+/// Start of the first traceback that leads to the one at `last`.
+fn chain(output: &str, last: usize) -> usize {
+    let before = output[..last].trim_end();
+    let linked = [DIRECT_CAUSE, DURING].iter().any(|line| before.ends_with(line));
+    match before.rfind(TRACEBACK).filter(|_| linked) {
+        Some(earlier) => chain(output, earlier),
+        None => last,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAME: &str =
+        "  File \"/home/me/train.py\", line 30, in main\n    cls = get_class(name)\n          ^^^^^^\n";
+
+    fn told(output: &str) -> Option<String> {
+        let exception = shown(output)?;
+        let original = blame::original(&exception);
+        Some(format!("{}: {}", original.r#type, original.message))
+    }
+
+    #[test]
+    fn an_error_before_the_advice_of_a_framework_is_told() {
+        let missing = "ModuleNotFoundError: No module named 'einops'";
+        let output = format!(
+            "Error executing job\n{TRACEBACK}\n{FRAME}{missing}\n\n{DIRECT_CAUSE}\n\n{TRACEBACK}\n{FRAME}ImportError: \
+             Error loading 'a.B':\n{missing}\nIs it importable?\n\nSet the environment variable FULL_ERROR=1.\n"
+        );
+        assert_eq!(told(&output).as_deref(), Some(missing));
+        let output =
+            format!("{TRACEBACK}\n{FRAME}{missing}\n\n{DURING}\n\n{TRACEBACK}\n{FRAME}ValueError: no\n");
+        assert_eq!(told(&output).as_deref(), Some("ValueError: no"));
+        assert!(shown(&output).is_some_and(|found| found.traceback.contains(missing)));
+    }
+
+    #[test]
+    fn an_error_that_a_logger_shows_with_values_is_told() {
+        let output = format!(
+            "12:30 | ERROR | launch:98 - An error has been caught\n{TRACEBACK}\n\n  File \"<frozen runpy>\", line 198, in \
+             run\n> File \"/home/me/train.py\", line 132, in <module>\n    launch(\n    └ <function launch at 0x7f>\n\n\
+             FileNotFoundError: [Errno 2] No such file or directory: 'a.json'\n"
+        );
+        let expected = "FileNotFoundError: [Errno 2] No such file or directory: 'a.json'";
+        assert_eq!(told(&output).as_deref(), Some(expected));
+        let found = shown(&output).unwrap();
+        assert_eq!(blame::user_line(&found.traceback).as_deref(), Some("/home/me/train.py:132 in <module>"));
+    }
+
+    #[test]
+    fn what_a_process_of_a_launcher_wrote_last_is_told() {
+        let usage = "train.py: error: unrecognized arguments: --local-rank=0";
+        let log = "E1126 19:11:22.604000 1429 torch/distributed/api.py:1002] failed (exitcode: 2)";
+        let output =
+            format!("usage: train.py\n{usage}\n{log}\n{TRACEBACK}\n{FRAME}a.ChildFailedError: \n====\n");
+        assert_eq!(before_launcher(&output), Some(usage));
+        assert_eq!(before_launcher(&format!("{log}\n{TRACEBACK}\n{FRAME}")), None);
+        assert!(!is_log("Epoch 1") && !is_log("E1126") && !is_log("Élan"));
+    }
+
+    #[test]
+    fn an_error_ends_a_script_without_a_step_or_with_a_status() {
+        let output = format!("{TRACEBACK}\n{FRAME}KeyError: 'image'\n");
+        for (ended, steps, expected) in [
+            (Ended::Exited(0), 0, true),
+            (Ended::Exited(0), 2, false),
+            (Ended::Exited(1), 2, true),
+            (Ended::Complete, 3, false),
+            (Ended::TimedOut, 0, false),
+        ] {
+            assert_eq!(ended_by(ended, steps, &output).is_some(), expected, "{ended:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_that_a_script_went_on_after_is_not_told() {
+        let output = format!("{TRACEBACK}\n{FRAME}ImportError: no apex\n\n{}", "training …\n".repeat(7));
+        assert_eq!(told(&output), None);
+        assert_eq!(told("nothing\n"), None);
+        assert_eq!(told(TRACEBACK), None);
+    }
+}

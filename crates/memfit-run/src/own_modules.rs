@@ -1,0 +1,133 @@
+//! Looks for a missing module in the script's own project: in a folder that is not on the path, or in a git
+//! submodule that was not fetched.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::blame;
+
+/// Maximum folders above the file that imports the module which can belong to its project.
+const MAX_LEVELS: usize = 5;
+/// Maximum folders directly below the project's own that are looked into.
+const MAX_FOLDERS: usize = 200;
+/// Files and folders of which one is in a project's uppermost folder.
+const MARKERS: &[&str] =
+    &[".git", ".gitmodules", "pyproject.toml", "setup.py", "README.md", "requirements.txt"];
+
+/// Remedy for a missing module that the project of the file that imports it has, or would have with its
+/// submodules.
+pub(crate) fn remedy(module: &str, traceback: &str) -> Option<String> {
+    let file = blame::user_file(traceback).map(Path::new).filter(|file| file.is_absolute())?;
+    let folders = project(file);
+    let root = module.split('.').next().unwrap_or(module);
+    if let Some((folder, path)) = folders.iter().find_map(|folder| empty_submodule(folder, root)) {
+        return Some(format!(
+            "the folder `{path}` is a git submodule of the script's project, and empty: `git -C {} submodule update --init --recursive` fills it",
+            folder.display()
+        ));
+    }
+    let below = folders.last().map(|top| folders_in(top)).unwrap_or_default();
+    let whole = module == root;
+    let found = folders.iter().chain(&below).filter(|_| whole).find(|folder| holds(folder, root))?;
+    let folder = found.display();
+    Some(format!(
+        "the script's own project has a `{root}` in `{folder}`, which is not on the path: `PYTHONPATH={folder}` in front of the command puts it there, or its README says how to install it"
+    ))
+}
+
+/// Folders of a file's project, from the file's own to the uppermost.
+fn project(file: &Path) -> Vec<PathBuf> {
+    let mut above: Vec<PathBuf> = Vec::new();
+    for folder in file.ancestors().skip(1).take(MAX_LEVELS).filter(|folder| folder.parent().is_some()) {
+        above.push(folder.to_owned());
+        if folder.join(".git").exists() {
+            break;
+        }
+    }
+    let is_marked = |folder: &PathBuf| MARKERS.iter().any(|marker| folder.join(marker).exists());
+    let top = above.iter().rposition(is_marked).unwrap_or(0);
+    above.truncate(top + 1);
+    above
+}
+
+/// The folder and the path in it of an empty submodule with a name.
+fn empty_submodule(folder: &Path, name: &str) -> Option<(PathBuf, String)> {
+    let listed = fs::read_to_string(folder.join(".gitmodules")).ok()?;
+    let mut paths = listed
+        .lines()
+        .filter_map(|line| Some(line.trim().strip_prefix("path")?.trim().strip_prefix('=')?.trim()));
+    let path = paths.find(|path| path.split('/').next_back() == Some(name))?;
+    let is_empty = fs::read_dir(folder.join(path)).map_or(true, |mut entries| entries.next().is_none());
+    is_empty.then(|| (folder.to_owned(), path.to_owned()))
+}
+
+/// Returns `true` if a folder holds a module, or a package with source code.
+fn holds(folder: &Path, module: &str) -> bool {
+    let is_source = |entry: fs::DirEntry| entry.path().extension().is_some_and(|ending| ending == "py");
+    folder.join(format!("{module}.py")).is_file()
+        || fs::read_dir(folder.join(module))
+            .is_ok_and(|mut found| found.any(|entry| entry.is_ok_and(is_source)))
+}
+
+/// Folders directly in a folder, by name.
+fn folders_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_shown = |entry: &fs::DirEntry| !entry.file_name().to_string_lossy().starts_with('.');
+    let mut found: Vec<PathBuf> = entries
+        .filter(is_shown)
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+        .take(MAX_FOLDERS)
+        .collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn traceback(file: &Path) -> String {
+        format!("  File \"{}\", line 3, in <module>\n    import util\nModuleNotFoundError: x", file.display())
+    }
+
+    #[test]
+    fn a_module_of_the_project_is_found_where_it_is_not_on_the_path() {
+        let scratch = tempfile::tempdir().unwrap();
+        let top = scratch.path().join("act");
+        for folder in [".git", "detr/util", "detr/models", "train", "wandb"] {
+            fs::create_dir_all(top.join(folder)).unwrap();
+        }
+        fs::write(top.join("detr/util/misc.py"), "").unwrap();
+        fs::write(scratch.path().join("outside.py"), "").unwrap();
+        let from = |file: &str, module: &str| remedy(module, &traceback(&top.join(file)));
+        for file in ["detr/models/backbone.py", "train/main.py"] {
+            let said = from(file, "util").unwrap();
+            assert!(said.contains(&format!("`PYTHONPATH={}`", top.join("detr").display())), "{said}");
+        }
+        for module in ["wandb", "outside", "einops", "util.misc"] {
+            assert_eq!(from("train/main.py", module), None);
+        }
+        assert_eq!(remedy("util", "ModuleNotFoundError: x"), None);
+    }
+
+    #[test]
+    fn an_empty_submodule_is_named() {
+        let scratch = tempfile::tempdir().unwrap();
+        let top = scratch.path();
+        fs::create_dir_all(top.join("third/tacotron2")).unwrap();
+        let listed = "[submodule \"tacotron2\"]\n\tpath = third/tacotron2\n\turl = https://example.org/t\n";
+        fs::write(top.join(".gitmodules"), listed).unwrap();
+        let said = |module: &str| remedy(module, &traceback(&top.join("train.py")));
+        for module in ["tacotron2", "tacotron2.layers"] {
+            let said = said(module).unwrap();
+            assert!(
+                said.contains("`third/tacotron2` is a git submodule") && said.contains("--init"),
+                "{said}"
+            );
+        }
+        assert_eq!(said("einops"), None);
+        fs::write(top.join("third/tacotron2/layers.py"), "").unwrap();
+        assert_eq!(said("tacotron2.text"), None);
+    }
+}

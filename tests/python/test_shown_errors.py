@@ -1,0 +1,83 @@
+"""Errors that end a script but are not raised out of it: caught and shown, or of a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from support import on_device, through_memfit
+
+LOGGED = """
+    import traceback
+    model = torch.nn.Linear(8, 8, device=device)
+    try:
+        open("/nowhere/annotations.json")
+    except OSError:
+        traceback.print_exc()
+"""
+IN_A_PROCESS = """
+    import multiprocessing
+    def train():
+        open("/nowhere/annotations.json")
+    process = multiprocessing.get_context("fork").Process(target=train)
+    process.start()
+    process.join()
+"""
+BY_A_FRAMEWORK = """
+    import sys, traceback
+    try:
+        try:
+            open("/nowhere/annotations.json")
+        except OSError as error:
+            raise RuntimeError("Error while making the data") from error
+    except RuntimeError:
+        traceback.print_exc()
+        sys.exit("\\nSet the environment variable FULL_ERROR=1 for all of it.")
+"""
+MISSING = "No such file or directory: '/nowhere/annotations.json'"
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "status"),
+    [
+        (LOGGED, MISSING, 0),
+        (IN_A_PROCESS, MISSING, 0),
+        (BY_A_FRAMEWORK, "RuntimeError: Error while making the data", 1),
+    ],
+    ids=["logged", "in a process", "by a framework"],
+)
+def test_an_error_that_a_script_shows_is_the_reason(
+    code: str, said: str, status: int, tmp_path: Path
+) -> None:
+    answer = on_device(code, tmp_path)
+    report = answer.report
+    assert report["verdict"] == "error", answer.output
+    assert report["problem"]["kind"] == "exception"
+    assert said in report["problem"]["message"]
+    assert ("ended with status 0" in report["problem"]["message"]) == (status == 0)
+
+
+def test_an_error_that_a_script_shows_before_it_trains_is_none(tmp_path: Path) -> None:
+    trains = """
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.zeros(4, 8, device=device)).sum().backward()
+    optimizer.step()
+    """
+    answer = on_device(LOGGED + trains, tmp_path)
+    assert answer.report["verdict"] == "fits", answer.output
+
+
+USAGE = """
+import argparse
+argparse.ArgumentParser().parse_args()
+"""
+
+
+def test_a_rank_that_refuses_its_arguments_is_reported_with_its_last_line(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(USAGE, encoding="utf-8")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=1", str(script), "--bf16"]
+    problem = through_memfit("rtx-4090", launch, {})[2]["problem"]
+    assert problem["kind"] == "exit", problem
+    assert problem["message"].endswith("train.py: error: unrecognized arguments: --bf16"), problem
