@@ -276,13 +276,21 @@ def test_a_verdict_is_unknown_where_an_unknown_integer_is_a_size(
 @pytest.mark.parametrize(
     ("condition", "branch", "verdict"),
     [
-        # The other branch needs more memory.
-        ("noise.mean().abs() < 10", "kept = torch.zeros(9 << 20, device=device)", "unknown"),
-        ("not (noise > -100).all()", "kept = torch.zeros(9 << 20, device=device)", "unknown"),
-        ("(noise > 5).any()", "kept = torch.zeros(9 << 20, device=device)", "unknown"),
-        ("(noise > 5).any().item()", "kept = torch.zeros(9 << 20, device=device)", "unknown"),
-        ("noise.std().item() > 100", "kept = torch.zeros(9 << 20, device=device)", "unknown"),
-        ("not torch.allclose(noise, noise + 1)", "kept = torch.zeros(9 << 20, device=device)", "unknown"),
+        # The other branch needs more memory than there is.
+        ("noise.mean().abs() < 10", "kept = torch.zeros(9 << 30, device=device)", "unknown"),
+        ("not (noise > -100).all()", "kept = torch.zeros(9 << 30, device=device)", "unknown"),
+        ("(noise > 5).any()", "kept = torch.zeros(9 << 30, device=device)", "unknown"),
+        ("(noise > 5).any().item()", "kept = torch.zeros(9 << 30, device=device)", "unknown"),
+        ("noise.std().item() > 100", "kept = torch.zeros(9 << 30, device=device)", "unknown"),
+        ("not torch.allclose(noise, noise + 1)", "kept = torch.zeros(9 << 30, device=device)", "unknown"),
+        # It needs more than the first, and fits, too.
+        ("noise.std().item() > 100", "kept = torch.zeros(9 << 20, device=device)", "fits"),
+        # It needs more, and how much more is not seen.
+        (
+            "noise.std().item() > 100",
+            "kept = torch.zeros(9 << 20, device=device); raise SystemExit(3)",
+            "unknown",
+        ),
         # It does not, or ends the script.
         ("noise.mean() > 0", "print('above')", "fits"),
         ("noise.mean().item() > 100", "raise SystemExit(3)", "fits"),
@@ -304,6 +312,23 @@ def test_a_branch_on_unknown_values_is_taken_both_ways(
     assert answer.report["verdict"] == verdict, answer.output
     if verdict == "unknown":
         assert "script.py:" in answer.report["problem"]["message"], "the line decides"
+
+
+def test_the_upper_bound_includes_the_other_branch(tmp_path: Path) -> None:
+    code = """
+    model = torch.nn.Linear(4096, 4096, device=device)
+    best, copy = 0.0, None
+    for _ in range(3):
+        loss = model(torch.randn(8, 4096, device=device)).square().mean()
+        if loss < best:
+            copy = {name: value.clone() for name, value in model.state_dict().items()}
+    """
+    answer = on_device(code, tmp_path)
+    report = answer.report
+    assert report["verdict"] == "fits", answer.output
+    condition = next(effect for effect in report["fidelity"]["effects"] if effect["kind"] == "condition")
+    assert condition["bytes"] >= 64 << 20, "a copy of the weights"
+    assert report["peak"]["device_upper"] >= report["peak"]["device"] + condition["bytes"]
 
 
 def test_a_loop_that_waits_for_an_unknown_condition_ends_in_both_runs(tmp_path: Path) -> None:

@@ -107,6 +107,12 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
                 Some(0),
                 "a second run in which it has the other truth value does not need more memory",
             ),
+            Numbers::NeedsMore(bytes) => effect(
+                "condition",
+                &value.call,
+                Some(bytes),
+                "a second run in which it has the other truth value needs that much more, which the upper bound includes",
+            ),
             Numbers::Untried => {
                 effect("condition", &value.call, None, "a peak may change if the other branch allocates more")
             }
@@ -118,7 +124,7 @@ fn effects(request: &Request, outcome: &Outcome, notes: &[Note]) -> Vec<Possible
             ),
         },
         (Stake::Number, _) => match outcome.numbers {
-            Numbers::Harmless => {
+            Numbers::Harmless | Numbers::NeedsMore(_) => {
                 effect("number", &value.call, Some(0), "a second run with another number allocated the same")
             }
             Numbers::Decisive => {

@@ -4,7 +4,7 @@
 
 use memfit_report::wire::{Exception, Problem};
 
-use crate::{Card, blame, own_modules};
+use crate::{Card, blame, own_modules, traceback};
 
 /// Interpreter and PyTorch that ran the script.
 #[derive(Clone, Copy, Debug, Default)]
@@ -126,7 +126,7 @@ fn unreached(synthetic: [bool; 2], exception: &Exception) -> Option<Problem> {
         return None;
     }
     let place =
-        blame::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
+        traceback::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
     Some(Problem {
         kind: "no-network".to_owned(),
         message: format!(

@@ -50,6 +50,7 @@ mod sizes;
 mod stage;
 mod synthetic;
 mod time;
+mod traceback;
 mod tree;
 mod verdict;
 mod watch;

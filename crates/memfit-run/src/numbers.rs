@@ -2,6 +2,7 @@
 
 use memfit_channel::OtherValues;
 use memfit_report::remarks::Stake;
+use memfit_report::wire::Peak;
 
 use crate::RunError;
 use crate::facts::Facts;
@@ -20,7 +21,11 @@ pub(crate) enum Numbers {
     Untried,
     /// Runs with other numbers allocated the same, and the run with other conditions needed no more.
     Harmless,
-    /// A run with other numbers allocated differently, or the one with other conditions needed more.
+    /// Runs with other numbers allocated the same. The one with other conditions did as many steps and needed
+    /// so many bytes more.
+    NeedsMore(u64),
+    /// A run with other numbers allocated differently, or the one with other conditions needed more and ended
+    /// early, so that its need has no bound.
     Decisive,
     /// The second run failed, though the first did not.
     Fatal,
@@ -73,10 +78,19 @@ impl Numbers {
     ) -> Result<Self, RunError> {
         let flipped = run(OtherValues { number: None, conditions: true })?;
         let found = Self::compare_conditions(assumed, &flipped);
-        if found != Self::Decisive || flipped.ended == Ended::Interrupted {
+        if matches!(found, Self::Harmless | Self::Unfinished) {
             return Ok(found);
         }
+        // A script that draws random sizes allocates differently each time.
         Ok(Self::compare_conditions(&run(OtherValues::default())?, &flipped))
+    }
+
+    /// Bytes that the run with other conditions needed more.
+    pub(crate) const fn more(self) -> u64 {
+        match self {
+            Self::NeedsMore(bytes) => bytes,
+            _ => 0,
+        }
     }
 
     /// Compares a run with one in which conditions had the other truth value. Such a run may end early or do
@@ -86,13 +100,22 @@ impl Numbers {
             return Self::Unfinished;
         }
         let ran_out = flipped.oom.as_ref().is_some_and(|oom| oom.uncaught);
-        let needs_more = flipped.ranks.iter().zip(&assumed.ranks).any(|(flipped, assumed)| {
-            flipped.peak.reserved > assumed.peak.reserved || flipped.peak.allocated > assumed.peak.allocated
+        let ranks = || {
+            flipped.ranks.iter().zip(&assumed.ranks).map(|(flipped, assumed)| (flipped.peak, assumed.peak))
+        };
+        let needs_more = ranks().any(|(flipped, assumed)| {
+            flipped.reserved > assumed.reserved || flipped.allocated > assumed.allocated
         });
-        if ran_out || needs_more || flipped.ranks.len() != assumed.ranks.len() {
+        if ran_out || flipped.ranks.len() != assumed.ranks.len() {
             Self::Decisive
-        } else {
+        } else if !needs_more {
             Self::Harmless
+        } else if flipped.ended == assumed.ended && flipped.steps() == assumed.steps() {
+            let more =
+                |(flipped, assumed): (Peak, Peak)| flipped.device_upper.saturating_sub(assumed.device_upper);
+            Self::NeedsMore(ranks().map(more).max().unwrap_or(0))
+        } else {
+            Self::Decisive
         }
     }
 

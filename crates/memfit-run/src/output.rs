@@ -1,7 +1,7 @@
 //! The end of a script's output, and the error that it shows there.
 //!
-//! Not every error that ends a script is uncaught: a framework may print it and exit with a status of its own,
-//! a decorator may log it and return, and a process that the script started may die of it unnoticed.
+//! Not every error that ends a script is uncaught: a framework may print it and exit with a status of its
+//! own, a decorator may log it and return, and a process that the script started may die of it unnoticed.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -9,8 +9,8 @@ use std::path::Path;
 
 use memfit_report::wire::Exception;
 
-use crate::blame::{self, DIRECT_CAUSE, TRACEBACK};
 use crate::stage::Stage;
+use crate::traceback::{self, DIRECT_CAUSE, TRACEBACK};
 use crate::watch::Ended;
 
 /// Bytes that are kept of the end of a script's output.
@@ -38,7 +38,8 @@ fn tail(path: &Path) -> String {
     String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
 }
 
-/// The error that ended a script and was not raised out of it: one that ended with a status, or without a step.
+/// The error that ended a script and was not raised out of it: one that ended with a status, or without a
+/// step.
 pub(crate) fn ended_by(ended: Ended, steps: u64, output: &str) -> Option<Exception> {
     let failed = match ended {
         Ended::Exited(0) => steps == 0,
@@ -52,7 +53,7 @@ pub(crate) fn ended_by(ended: Ended, steps: u64, output: &str) -> Option<Excepti
 /// [`MAX_AFTER`] lines follow it.
 pub(crate) fn shown(output: &str) -> Option<Exception> {
     let last = output.rfind(TRACEBACK)?;
-    let (kind, said, more) = blame::raised(&output[last..])?;
+    let (kind, said, more) = traceback::raised(&output[last..])?;
     let mut after = more.lines().skip_while(|line| !line.trim().is_empty()).map(str::trim);
     if after.by_ref().filter(|line| !line.is_empty()).nth(MAX_AFTER).is_some() {
         return None;
@@ -63,7 +64,8 @@ pub(crate) fn shown(output: &str) -> Option<Exception> {
     Some(Exception { r#type: kind.to_owned(), message, traceback })
 }
 
-/// Last line of a script's output before its launcher's own report, which says only that a process has failed.
+/// Last line of a script's output before its launcher's own report, which says only that a process has
+/// failed.
 pub(crate) fn before_launcher(output: &str) -> Option<&str> {
     let (before, _) = output.rsplit_once(TRACEBACK)?;
     before.lines().map(str::trim).rfind(|line| !line.is_empty() && !is_log(line))
@@ -94,7 +96,7 @@ mod tests {
 
     fn told(output: &str) -> Option<String> {
         let exception = shown(output)?;
-        let original = blame::original(&exception);
+        let original = traceback::original(&exception);
         Some(format!("{}: {}", original.r#type, original.message))
     }
 
@@ -122,7 +124,10 @@ mod tests {
         let expected = "FileNotFoundError: [Errno 2] No such file or directory: 'a.json'";
         assert_eq!(told(&output).as_deref(), Some(expected));
         let found = shown(&output).unwrap();
-        assert_eq!(blame::user_line(&found.traceback).as_deref(), Some("/home/me/train.py:132 in <module>"));
+        assert_eq!(
+            traceback::user_line(&found.traceback).as_deref(),
+            Some("/home/me/train.py:132 in <module>")
+        );
     }
 
     #[test]

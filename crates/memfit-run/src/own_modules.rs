@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::blame;
+use crate::traceback;
 
 /// Maximum folders above the file that imports the module which can belong to its project.
 const MAX_LEVELS: usize = 5;
@@ -17,7 +17,7 @@ const MARKERS: &[&str] =
 /// Remedy for a missing module that the project of the file that imports it has, or would have with its
 /// submodules.
 pub(crate) fn remedy(module: &str, traceback: &str) -> Option<String> {
-    let file = blame::user_file(traceback).map(Path::new).filter(|file| file.is_absolute())?;
+    let file = traceback::user_file(traceback).map(Path::new).filter(|file| file.is_absolute())?;
     let folders = project(file);
     let root = module.split('.').next().unwrap_or(module);
     if let Some((folder, path)) = folders.iter().find_map(|folder| empty_submodule(folder, root)) {

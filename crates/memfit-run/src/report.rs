@@ -18,7 +18,8 @@ pub fn report(request: &Request, outcome: &Outcome) -> RunReport {
     let device = facts.device(request);
     let (verdict, problem) = verdict::judge_run(request, facts, outcome.lower.as_ref(), outcome.numbers);
     let fullest = facts.fullest();
-    let peak = facts.peak();
+    let mut peak = facts.peak();
+    peak.device_upper += outcome.numbers.more();
     let outside = fullest.map(|rank| outside::at_peak(facts, rank.outside, &rank.peak)).unwrap_or_default();
     RunReport {
         schema: schema::RUN.to_owned(),

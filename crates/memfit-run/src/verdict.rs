@@ -15,6 +15,8 @@
 //! * `fits`, after a size was read for which the arguments give no bound;
 //! * `fits`, after numbers that only a GPU can compute were read as zero, if a second run with another number
 //!   allocates differently, or was stopped before its end;
+//! * `fits`, after conditions on such numbers, if a run in which they are inverted needs more than the GPU has,
+//!   or needs more and ends early;
 //! * `fits`, with less than 1/[`DOUBT_DIVISOR`] of the device left, after such a size was read back (its
 //!   bound may not bound what the script does with it), or after a refused call that may affect memory;
 //! * `fits`, if the run was stopped after a single step, and the memory that this step created (optimizer
@@ -38,6 +40,7 @@ use crate::output;
 use crate::process::signal_name;
 use crate::request::Request;
 use crate::sizes::Sizes;
+use crate::traceback;
 use crate::watch::Ended;
 
 /// Reciprocal of the share of the device that must stay free for a doubt to be ignored.
@@ -175,7 +178,7 @@ pub(crate) fn judge_run(
     if let (Some(problem), Some(exception)) = (&mut problem, &facts.exception)
         && problem.kind == "exception"
     {
-        let exception = blame::original(exception);
+        let exception = traceback::original(exception);
         if let Some(line) = output::before_launcher(&facts.last_output)
             && exception.r#type.ends_with(LAUNCHERS)
         {
@@ -223,10 +226,11 @@ pub(crate) fn judge_run(
 /// Likely reason why a run reached its time limit.
 fn waited_for(facts: &Facts) -> Option<String> {
     if let Some(exception) = &facts.exception {
-        let exception = blame::original(exception);
+        let exception = traceback::original(exception);
         let said = exception.message.lines().next().unwrap_or_default();
-        let place =
-            blame::user_line(&exception.traceback).map(|place| format!(" at {place}")).unwrap_or_default();
+        let place = traceback::user_line(&exception.traceback)
+            .map(|place| format!(" at {place}"))
+            .unwrap_or_default();
         return Some(format!(
             "One of its processes had failed{place}, and the script did not end: {}: {said}",
             exception.r#type
@@ -304,7 +308,10 @@ fn fits(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         Numbers::Unfinished => Some(
             "but the run that tries other values was stopped before its end, so whether memory depends on them is unknown.",
         ),
-        Numbers::Untried | Numbers::Harmless => None,
+        Numbers::NeedsMore(more) if evidence.device_upper + more > evidence.capacity => {
+            Some("but where conditions on them have the other truth value it needs more than the GPU has.")
+        }
+        Numbers::Untried | Numbers::Harmless | Numbers::NeedsMore(_) => None,
     };
     if let Some(depends) = depends.filter(|_| !evidence.chosen) {
         let message =
@@ -485,6 +492,8 @@ mod tests {
             (Numbers::Unfinished, false, Unknown, Some("number-read-back")),
             (Numbers::Unfinished, true, Fits, None),
             (Numbers::Decisive, true, Fits, None),
+            (Numbers::NeedsMore(GIB), false, Fits, None),
+            (Numbers::NeedsMore(1000 * GIB), false, Unknown, Some("number-read-back")),
         ] {
             check(&Evidence { chosen, numbers, ..plain(Ended::Complete) }, verdict, kind);
         }

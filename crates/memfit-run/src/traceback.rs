@@ -1,0 +1,191 @@
+//! Reads Python's tracebacks: the user's line, and the error that others were raised from.
+
+use std::borrow::Cow;
+
+use memfit_report::wire::Exception;
+
+/// Part of the paths of memfit's own modules in the script's process.
+const PROBE: &str = "/memfit_probe/";
+
+/// Innermost line of the user's code in a traceback, as `train.py:12 in main`.
+pub(crate) fn user_line(traceback: &str) -> Option<String> {
+    user_frames(traceback).next_back().map(|(_, place)| place)
+}
+
+/// File of the innermost line of the user's code in a traceback.
+pub(crate) fn user_file(traceback: &str) -> Option<&str> {
+    user_frames(traceback).next_back().map(|(file, _)| file)
+}
+
+fn user_frames(traceback: &str) -> impl DoubleEndedIterator<Item = (&str, String)> {
+    let own = |file: &str| {
+        let library = ["/site-packages/", "/lib/python", PROBE].iter().any(|part| file.contains(part));
+        !library && !file.starts_with('<')
+    };
+    traceback.lines().filter_map(frame).filter(move |(file, _)| own(file))
+}
+
+/// File, and place as `train.py:12 in main`, of a frame's line in a traceback.
+fn frame(line: &str) -> Option<(&str, String)> {
+    // Some loggers mark the frame that caught the exception.
+    let line = line.trim_start().trim_start_matches("> ");
+    let (file, rest) = line.strip_prefix("File \"")?.split_once("\", line ")?;
+    let (number, function) = rest.split_once(", in ").unwrap_or((rest, "<module>"));
+    Some((file, format!("{file}:{number} in {function}")))
+}
+
+/// Place and source of the line that raised.
+pub(crate) fn raising_source(traceback: &str) -> Option<(String, &str)> {
+    let mut lines =
+        traceback.lines().rev().scan("", |below, line| Some((line, std::mem::replace(below, line))));
+    let (place, source) = lines.find_map(|(line, below)| Some((frame(line)?.1, below.trim())))?;
+    (!source.is_empty()).then_some((place, source))
+}
+
+/// Line in the message of an exception that PyTorch passes on from a worker of a loader, or a replica.
+const ORIGINAL: &str = "Original Traceback (most recent call last):";
+
+/// The exception to report: that of a loader's worker or a replica if PyTorch passed one on; the missing
+/// module if a library re-raised an import error; the exception whose traceback the message quotes; otherwise
+/// the exception itself.
+pub(crate) fn original(exception: &Exception) -> Cow<'_, Exception> {
+    let first = passed_on(&exception.message)
+        .or_else(|| missing_module(exception))
+        .or_else(|| quoted(&exception.message));
+    first.map_or(Cow::Borrowed(exception), Cow::Owned)
+}
+
+/// Line between an exception and one that was raised from it (`raise … from`).
+pub(crate) const DIRECT_CAUSE: &str = "The above exception was the direct cause of the following exception:";
+
+fn missing_module(exception: &Exception) -> Option<Exception> {
+    if !["ModuleNotFoundError", "ImportError"].contains(&exception.r#type.as_str()) {
+        return None;
+    }
+    let (first, _) = exception.traceback.split_once(DIRECT_CAUSE)?;
+    let (kind, said) = first.trim_end().lines().next_back()?.split_once(": ")?;
+    (kind == "ModuleNotFoundError" && said.starts_with("No module named ")).then(|| Exception {
+        r#type: kind.to_owned(),
+        message: said.to_owned(),
+        traceback: first.to_owned(),
+    })
+}
+
+fn passed_on(message: &str) -> Option<Exception> {
+    let (wrapper, traceback) = message.strip_prefix("Caught ")?.split_once(ORIGINAL)?;
+    let (_, place) = wrapper.trim().trim_end_matches('.').split_once(" in ")?;
+    let (kind, said, more) = raised(traceback)?;
+    let said = if said.is_empty() { String::new() } else { format!("{said} (in {place})") };
+    Some(Exception {
+        r#type: kind.to_owned(),
+        message: if more.is_empty() { said } else { format!("{said}\n{more}") },
+        traceback: traceback.to_owned(),
+    })
+}
+
+/// First line of a traceback.
+pub(crate) const TRACEBACK: &str = "Traceback (most recent call last):";
+
+/// The original error, if a message quotes the traceback of another process.
+fn quoted(message: &str) -> Option<Exception> {
+    let (_, traceback) = message.split_once(TRACEBACK)?;
+    let first = traceback.split(DIRECT_CAUSE).next()?;
+    let (kind, said, _) = raised(first)?;
+    Some(Exception { r#type: kind.to_owned(), message: said.to_owned(), traceback: first.to_owned() })
+}
+
+/// Type and message of the exception at the end of a traceback, and the lines that follow.
+pub(crate) fn raised(traceback: &str) -> Option<(&str, &str, String)> {
+    let lines: Vec<&str> = traceback.lines().collect();
+    let below = lines.iter().rposition(|line| frame(line).is_some())? + 1;
+    let is_within = |line: &&str| line.is_empty() || line.starts_with(' ');
+    let raised = below + lines[below..].iter().take_while(|line| is_within(line)).count();
+    let raised = (raised < lines.len()).then_some(raised)?;
+    let (kind, said) = lines[raised].split_once(": ").unwrap_or((lines[raised], ""));
+    let is_name = |name: &str| !name.is_empty() && !name.contains(char::is_whitespace);
+    is_name(kind).then(|| (kind, said, lines[raised + 1..].join("\n")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_users_own_line_is_found() {
+        let traceback = "Traceback (most recent call last):\n  File \"/home/me/train.py\", line 7, in main\n    x()\n  \
+             File \"/v/lib/python3.11/site-packages/torch/x.py\", line 9, in f\nValueError: no";
+        assert_eq!(user_line(traceback).as_deref(), Some("/home/me/train.py:7 in main"));
+        assert_eq!(user_line("ValueError: no"), None);
+        let within =
+            format!("{traceback}\n  File \"/tmp/memfit-X/probe/memfit_probe/data.py\", line 3, in image");
+        assert_eq!(user_line(&within).as_deref(), Some("/home/me/train.py:7 in main"));
+    }
+
+    #[test]
+    fn the_source_of_the_line_that_raised_is_found() {
+        let traceback = "Traceback (most recent call last):\n  File \"/x/a.py\", line 7, in main\n    check()\n  \
+             File \"/x/b.py\", line 9, in check\n    assert a == b\n           ^^^^^^\nAssertionError";
+        assert_eq!(raising_source(traceback), Some(("/x/b.py:9 in check".to_owned(), "assert a == b")));
+        assert_eq!(raising_source("AssertionError"), None);
+    }
+
+    #[test]
+    fn a_missing_module_behind_an_import_error_is_told() {
+        let raised_from = |first: &str| Exception {
+            r#type: "ModuleNotFoundError".to_owned(),
+            message: "Could not import module 'Trainer'.".to_owned(),
+            traceback: format!(
+                "Traceback (most recent call last):\n  File \"/x/a.py\", line 2, in <module>\n    import cffi\n{first}\n\n\
+                 {DIRECT_CAUSE}\n\nTraceback (most recent call last):\n  File \"/x/b.py\", line 2, in <module>\n    \
+                 from lazy import Trainer\nModuleNotFoundError: Could not import module 'Trainer'.\n"
+            ),
+        };
+        let missing = raised_from("ModuleNotFoundError: No module named 'cffi'");
+        assert_eq!(original(&missing).message, "No module named 'cffi'");
+        let other = raised_from("ValueError: numpy.dtype size changed");
+        assert_eq!(original(&other).message, other.message);
+    }
+
+    #[test]
+    fn the_error_that_began_a_quoted_traceback_is_told() {
+        let message = format!(
+            "We found the following error {TRACEBACK}\n  File \"/home/me/data.py\", line 5, in tokens\n    encode(x)\n    \
+             ^^^^^^^\nNotImplementedError: no token: begin\n\n{DIRECT_CAUSE}\n\n{TRACEBACK}\n  File \"/x/run.py\", line 9, \
+             in run\n    raise RuntimeError(item) from e\nRuntimeError: Failed processing 0\n."
+        );
+        let wrapper = Exception {
+            r#type: "RuntimeError".to_owned(),
+            message,
+            traceback: "  File \"/x/data.py\", line 1, in optimize\n    run()".to_owned(),
+        };
+        let found = original(&wrapper);
+        assert_eq!(
+            (found.r#type.as_str(), found.message.as_str()),
+            ("NotImplementedError", "no token: begin")
+        );
+        assert_eq!(user_line(&found.traceback).as_deref(), Some("/home/me/data.py:5 in tokens"));
+    }
+
+    #[test]
+    fn the_exception_of_a_worker_is_told_in_place_of_its_wrapper() {
+        let message = "Caught TypeError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  \
+             File \"/v/lib/python3.11/site-packages/torch/utils/data/x.py\", line 3, in loop\n    data = fetch()\n  \
+             File \"/home/me/data.py\", line 57, in load\n    mel = f(1, 2)\n          ^^^\n\
+             TypeError: f() takes 0 positional arguments\nbut 2 were given\n";
+        let wrapper = |message: &str| Exception {
+            r#type: "TypeError".to_owned(),
+            message: message.to_owned(),
+            traceback: "  File \"/home/me/train.py\", line 1, in <module>\n    for x in loader:".to_owned(),
+        };
+        let passed = wrapper(message);
+        let found = original(&passed);
+        assert_eq!(found.r#type, "TypeError");
+        let said = "f() takes 0 positional arguments (in DataLoader worker process 0)\nbut 2 were given";
+        assert_eq!(found.message, said);
+        assert_eq!(user_line(&found.traceback).as_deref(), Some("/home/me/data.py:57 in load"));
+        let own = wrapper("A worker said Traceback (most recent call last): nothing.");
+        assert_eq!(original(&own).message, own.message);
+        let own = wrapper("Caught a cold in winter.");
+        assert_eq!(original(&own).message, own.message);
+    }
+}
