@@ -326,7 +326,7 @@ def test_the_upper_bound_includes_the_other_branch(tmp_path: Path) -> None:
     answer = on_device(code, tmp_path)
     report = answer.report
     assert report["verdict"] == "fits", answer.output
-    condition = next(effect for effect in report["fidelity"]["effects"] if effect["kind"] == "condition")
+    condition = next(effect for effect in report["fidelity"]["effects"] if effect["id"] == "condition")
     assert condition["bytes"] >= 64 << 20, "a copy of the weights"
     assert report["peak"]["device_upper"] >= report["peak"]["device"] + condition["bytes"]
 

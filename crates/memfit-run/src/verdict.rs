@@ -15,8 +15,8 @@
 //! * `fits`, after a size was read for which the arguments give no bound;
 //! * `fits`, after numbers that only a GPU can compute were read as zero, if a second run with another number
 //!   allocates differently, or was stopped before its end;
-//! * `fits`, after conditions on such numbers, if a run in which they are inverted needs more than the GPU has,
-//!   or needs more and ends early;
+//! * `fits`, after conditions on such numbers, if a run in which they are inverted needs more than the GPU
+//!   has, or needs more and ends early;
 //! * `fits`, with less than 1/[`DOUBT_DIVISOR`] of the device left, after such a size was read back (its
 //!   bound may not bound what the script does with it), or after a refused call that may affect memory;
 //! * `fits`, if the run was stopped after a single step, and the memory that this step created (optimizer
