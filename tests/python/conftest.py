@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,11 @@ from typing import Any
 
 import pytest
 from runs import ROOT
+
+# The tests interrupt programs that they start. A process that was started in the background may ignore the
+# signal, and so would those.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

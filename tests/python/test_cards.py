@@ -175,7 +175,7 @@ def test_a_script_that_halves_its_batch_fits_where_a_run_shows_it(folder: Path) 
     assert small["samples_per_s"] == pytest.approx(1e3 * small["batch"] / small["step_ms_estimate"], rel=1e-3)
 
 
-def test_a_signal_ends_all_runs(folder: Path) -> None:
+def test_a_signal_during_a_run_ends_the_command(folder: Path) -> None:
     running = subprocess.Popen(
         [memfit(), "cards", "--", sys.executable, str(folder / "train.py")],
         cwd=folder,

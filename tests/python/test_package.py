@@ -135,6 +135,23 @@ def test_an_interrupt_ends_the_run_and_not_the_interpreter(tmp_path: Path) -> No
     assert "Traceback" not in errors
 
 
+def test_a_hangup_does_not_end_a_run_that_ignores_it(tmp_path: Path) -> None:
+    script = tmp_path / "waits.py"
+    script.write_text(
+        "import pathlib, time, torch\ntorch.zeros(1, device='cuda')\npathlib.Path('up').touch()\n"
+        "while not pathlib.Path('on').exists():\n    time.sleep(0.02)\n"
+    )
+    arguments = ["nohup", str(COMMAND), "run", "--gpu", "t4", "--format", "json", "--", "python", str(script)]
+    run = subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "up").exists():
+        assert run.poll() is None
+    run.send_signal(signal.SIGHUP)
+    (tmp_path / "on").touch()
+    output, errors = run.communicate()
+    assert run.returncode == 0, errors
+    assert json.loads(output)["verdict"] == "fits"
+
+
 def test_a_real_card_is_read_through_nvidias_own_library(tmp_path: Path) -> None:
     """The virtual device's NVML stands in for the driver's: the doctor reads a card's name and memory from
     it.

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -281,6 +282,34 @@ def test_no_lazy_module_is_imported_by_a_look_at_the_loaded_ones(probe: Any, mon
     found = {id(module): namespace for module, namespace in probe("imports").loaded()}
     assert found[id(lazy)]["__name__"] == "lazy"
     assert probe("flows")._sources({__file__})[__file__]
+
+
+@pytest.mark.parametrize(
+    ("calls", "reduced"),
+    [
+        # A number is a batch of the model, None an out-of-memory error.
+        ([8, None, 4, 4], [8, 4]),
+        ([8, 8, None, 4, None, 2, 2], [8, 2]),
+        # The failed batch is left out, and the last one is short.
+        ([8, None, 8, 3], None),
+        ([8, 8, 3], None),
+        ([8, None], None),
+        ([None, 8], None),
+    ],
+)
+def test_a_batch_is_reduced_if_all_later_ones_are_smaller(
+    probe: Any, calls: list[int | None], reduced: list[int] | None
+) -> None:
+    torch = pytest.importorskip("torch")
+    passes = probe("passes").Passes(SimpleNamespace(torch=torch))
+    model, other = torch.nn.Identity(), torch.nn.Identity()
+    for samples in calls:
+        if samples is None:
+            passes.ran_out()
+        else:
+            passes.called(other, ((torch.zeros(1, 2),), {}))
+            passes.called(model, ((torch.zeros(samples, 2),), {}))
+    assert passes.reduced() == reduced
 
 
 def test_shortened_random_tensors_are_made_on_the_default_device() -> None:

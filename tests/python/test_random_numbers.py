@@ -51,3 +51,21 @@ def test_a_very_large_random_tensor_takes_little_memory(tmp_path: Path) -> None:
     assert said["mean"] == pytest.approx(0.5, abs=0.02)
     assert said["spread"] == pytest.approx(1, abs=0.02)
     assert said["kept"]
+
+
+CLEARED = f"""
+    from memfit_probe import random_numbers
+    random_numbers.arm(torch)
+    zeros = torch.zeros({SIZE // 8}, device=device)
+    pinned = torch.rand({SIZE // 8}, pin_memory=True)
+    drawn = pinned[::1009].mean().item()
+    pinned.copy_(zeros)
+    answer(drawn=drawn, left=pinned.abs().max().item())
+"""
+
+
+def test_a_page_locked_tensor_is_overwritten_like_any_other(tmp_path: Path) -> None:
+    answer = on_device(CLEARED, tmp_path)
+    assert answer.status == 0, answer.output
+    assert answer.said["drawn"] == pytest.approx(0.5, abs=0.02)
+    assert answer.said["left"] == 0

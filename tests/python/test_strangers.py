@@ -328,13 +328,18 @@ LISTS = """
         taken = True
     except (TypeError, ValueError):
         taken = False
-    answer(lengths=lengths.tolist(), taken=taken, chosen=values[torch.tensor([3], device=device)].tolist())
+    class Own(torch.Tensor):
+        pass
+    later = torch.tensor([torch.tensor(5).as_subclass(Own), torch.tensor(7).as_subclass(Own)])
+    answer(lengths=lengths.tolist(), later=later.tolist(), taken=taken,
+           chosen=values[torch.tensor([3], device=device)].tolist())
 """
 
 
 def test_a_list_of_tensors_is_read_as_without_memfit(tmp_path: Path) -> None:
     answer = on_device(LISTS, tmp_path)
-    assert answer.said == {"lengths": [5, 7], "taken": False, "chosen": [3]}, answer.output
+    said = {"lengths": [5, 7], "later": [5, 7], "taken": False, "chosen": [3]}
+    assert answer.said == said, answer.output
 
 
 def test_a_module_of_the_scripts_own_may_have_a_librarys_name(tmp_path: Path) -> None:

@@ -51,8 +51,8 @@ pub struct Judged {
     pub needed: Option<Peak>,
     /// Evidence for the verdict.
     pub evidence: CardEvidence,
-    /// Samples in the last batch, if the script reduced it after memory had run out.
-    pub reduced_batch: Option<u64>,
+    /// Samples before and after, if the script reduced its batch after memory had run out.
+    pub reduced_batch: Option<(u64, u64)>,
 }
 
 /// The recorded runs of one architecture with unlimited memory: the representative's and, if it was needed,
@@ -329,7 +329,7 @@ impl Judge {
     /// the same results, if their memory sizes and numbers of multiprocessors enclose those of the GPU. A
     /// request that succeeds with less memory succeeds with more, and one that fails with more fails with
     /// less, so the calls in between are the same. The number is [`Judged::reduced_batch`].
-    fn between(&self, recorded: &Recorded, device: &Device) -> Result<(Option<u64>, RunReport), Need> {
+    fn between(&self, recorded: &Recorded, device: &Device) -> Result<(Option<(u64, u64)>, RunReport), Need> {
         let is_plain =
             |ran: &Ran| ran.path.is_some() && !ran.outcome.asks_size() && ran.outcome.pending() == 0;
         let sample = recorded.sample(device);
@@ -543,10 +543,10 @@ impl Recorded {
 }
 
 impl Ran {
-    /// Samples in the last batch, if the script reduced it after memory had run out.
-    fn reduced_batch(&self) -> Option<u64> {
-        let samples = self.outcome.facts.fullest()?.done.as_ref()?.reduced_batch;
-        (samples > 0 && self.outcome.catches()).then_some(samples)
+    /// Samples before and after, if the script reduced its batch after memory had run out, and then fit.
+    fn reduced_batch(&self) -> Option<(u64, u64)> {
+        let reduced = self.outcome.facts.fullest()?.done.as_ref()?.reduced;
+        reduced.filter(|_| self.outcome.catches() && self.report.verdict == Verdict::Fits)
     }
 
     /// The bytes that PyTorch's allocator could get on another GPU.

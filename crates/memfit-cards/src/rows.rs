@@ -23,6 +23,9 @@ pub fn row(judged: &Judged, count: u32, workload: &Workload, command: &[String])
         _ => Some(report.peak),
     }
     .filter(|_| !failed);
+    // The batch in relation to the command's own: a model may get several views of a sample.
+    let reduced = reduced_batch
+        .and_then(|(before, after)| (workload.batch? * after).checked_div(before).filter(|batch| *batch > 0));
     let capacity = device.memory.get();
     let time = report.time.clone();
     let timed = |milliseconds: Option<f64>| milliseconds.filter(|_| verdict == CardVerdict::FitsAsIs);
@@ -37,7 +40,7 @@ pub fn row(judged: &Judged, count: u32, workload: &Workload, command: &[String])
         architecture: device.architecture.clone(),
         capacity,
         count,
-        batch: reduced_batch.or(workload.batch),
+        batch: reduced.or(workload.batch),
         verdict,
         headroom: peak.map(|peak| capacity as i64 - peak.device_upper as i64),
         peak,
@@ -50,7 +53,7 @@ pub fn row(judged: &Judged, count: u32, workload: &Workload, command: &[String])
         pareto: false,
         evidence: *evidence,
         command: command_for(&command, &device.id, count),
-        note: note(report, device.compute_capability).or_else(|| reduced_batch.map(went_on)),
+        note: note(report, device.compute_capability).or_else(|| reduced.map(went_on)),
     }
 }
 

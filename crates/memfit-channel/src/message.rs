@@ -442,9 +442,9 @@ pub struct Done {
     /// `true` if the script queried the GPU's memory size, as far as that is detected.
     #[serde(default)]
     pub asks_size: bool,
-    /// Samples in the last batch of the model's training, if an earlier one had more; otherwise 0.
+    /// Samples of the model's input when memory ran out first, and after the last time, if they were fewer.
     #[serde(default)]
-    pub reduced_batch: u64,
+    pub reduced: Option<(u64, u64)>,
     /// Peaks and counters by device, from `torch.cuda.memory_stats`.
     #[serde(deserialize_with = "parse_device_keys")]
     pub devices: BTreeMap<u32, DeviceStats>,
@@ -498,7 +498,7 @@ mod tests {
             held: false,
             feeding: Some(Feeding { workers: 2, batches: 9, period_ns: None }),
             asks_size: true,
-            reduced_batch: 128,
+            reduced: Some((1024, 128)),
             devices: [(0, stats), (11, stats)].into(),
         });
         let line = serde_json::to_string(&done).unwrap();

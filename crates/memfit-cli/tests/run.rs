@@ -75,7 +75,7 @@ fn play_with_torch(part: &str, mut script: Script) {
                 held: false,
                 feeding: None,
                 asks_size: false,
-                reduced_batch: 0,
+                reduced: None,
                 devices,
             };
             script.say(&memfit_channel::Message::Done(done(std::collections::BTreeMap::new())));

@@ -3,11 +3,14 @@
 
 #![expect(unsafe_code, reason = "maps pages of the host")]
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::sync::OnceLock;
 
-use crate::space::pages;
+use crate::machine;
+use crate::space::{self, pages};
 
 /// Smallest tensor. glibc maps larger blocks one by one, so that the pages are given back with the tensor
 /// and never become part of another block.
@@ -20,13 +23,20 @@ const MAX_REPETITIONS: usize = 512;
 const MAX_MAPPINGS: usize = 20_000;
 
 /// Repeats the first `period` bytes at `address` over all `bytes` there. Returns `false` without a change if
-/// the range is small or not memory of its own.
+/// the range is small, page-locked or not memory of its own, and on a GPU whose memory is the host's, where
+/// every page counts.
 ///
 /// The range has to belong to the caller alone, as that of a tensor that was just created.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memfit_vgpu_repeat(address: usize, bytes: usize, period: usize) -> bool {
     let page = pages::size() as usize;
     if bytes < MIN_BYTES || period == 0 || !period.is_multiple_of(page) || period > bytes / 4 {
+        return false;
+    }
+    let shares_host_memory = machine::get().is_ok_and(|machine| machine.setup.shares_host_memory());
+    // Page-locked memory is cleared by giving its pages back, which would bring the file's contents back.
+    let is_page_locked = space::read().overlaps(address as u64, bytes as u64);
+    if shares_host_memory || is_page_locked || !c_library_allocates() {
         return false;
     }
     let first = (address + period).next_multiple_of(page);
@@ -47,6 +57,27 @@ unsafe extern "C" fn memfit_vgpu_repeat(address: usize, bytes: usize, period: us
         }
     }
     true
+}
+
+/// Returns `true` if memory comes from glibc. Another allocator may reuse the pages of a freed block and take
+/// them for empty ones.
+fn c_library_allocates() -> bool {
+    static GLIBC: OnceLock<bool> = OnceLock::new();
+    *GLIBC.get_or_init(|| {
+        let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: the call only writes to `found`, whose name is a terminated string if the call succeeds.
+        let name = unsafe {
+            if libc::dladdr(libc::malloc as *const libc::c_void, found.as_mut_ptr()) == 0 {
+                return false;
+            }
+            let name = found.assume_init().dli_fname;
+            if name.is_null() {
+                return false;
+            }
+            CStr::from_ptr(name)
+        };
+        name.to_bytes().rsplit(|byte| *byte == b'/').next().is_some_and(|file| file.starts_with(b"libc.so"))
+    })
 }
 
 /// Creates a file without a name that repeats the pattern, beginning at `phase`. Returns its length, too.

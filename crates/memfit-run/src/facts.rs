@@ -74,6 +74,8 @@ pub struct Facts {
     /// The exception that ended the script, if it is no out-of-memory error: uncaught, or the last that it
     /// showed.
     pub exception: Option<Exception>,
+    /// `true` if the script showed that exception and went on to its own end.
+    pub(crate) survived: bool,
     /// Names of files that the run wrote, renamed or removed in the overlay, if there is such an exception.
     pub(crate) overlaid: BTreeSet<OsString>,
     /// Possible causes of that exception.
@@ -309,7 +311,9 @@ pub(crate) fn gather(
     let (last_output, oom) = (output::last(stage), oom(&inbox));
     let steps = ranks.iter().map(|rank| rank.steps).min().unwrap_or(0);
     let shown = oom.is_none().then(|| output::ended_by(ended, steps, &last_output)).flatten();
-    let uncaught = uncaught(&inbox, ended).or(shown.as_ref().map(|shown| (shown, Cause::default())));
+    let raised = uncaught(&inbox, ended);
+    let survived = raised.is_none() && shown.is_some() && ended == Ended::Exited(0);
+    let uncaught = raised.or(shown.as_ref().map(|shown| (shown, Cause::default())));
     Facts {
         ended,
         overhead: stage.overhead().cloned(),
@@ -325,6 +329,7 @@ pub(crate) fn gather(
         watched: !inbox.processes.is_empty(),
         oom,
         exception: uncaught.map(|(exception, _)| exception.clone()),
+        survived,
         overlaid: uncaught.map(|_| overlaid::names(&stage.run_dir().overlay_tree())).unwrap_or_default(),
         cause: uncaught.map(|(_, cause)| cause).unwrap_or_default(),
         on_host: inbox.processes.values().find_map(|speaker| speaker.on_host.clone()),

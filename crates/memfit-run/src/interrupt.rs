@@ -32,9 +32,14 @@ static SIGNALS: LazyLock<Signals> = LazyLock::new(|| {
         listeners: Mutex::new(0),
     };
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // Other handlers, such as Python's, are called in any case.
-        if ends_the_process(signal) {
-            let _unheard = flag::register_conditional_default(signal, Arc::clone(&signals.unheard));
+        match action(signal) {
+            // Whoever started memfit wants it to go on, as `nohup` does.
+            Some(libc::SIG_IGN) => continue,
+            Some(libc::SIG_DFL) => {
+                let _unheard = flag::register_conditional_default(signal, Arc::clone(&signals.unheard));
+            }
+            // Other handlers, such as Python's, are called in any case.
+            _ => {}
         }
         let _arrived = flag::register(signal, Arc::clone(&signals.arrived));
     }
@@ -68,13 +73,13 @@ impl Drop for Interrupt {
     }
 }
 
-/// Returns `true` if a signal has no handler, so that it ends the process.
-fn ends_the_process(signal: i32) -> bool {
+/// What a signal does at present.
+fn action(signal: i32) -> Option<libc::sighandler_t> {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: the call only writes the present action to `action`, which is read if that succeeded.
     unsafe {
-        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0
-            && action.assume_init().sa_sigaction == libc::SIG_DFL
+        let found = libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0;
+        found.then(|| action.assume_init().sa_sigaction)
     }
 }
 

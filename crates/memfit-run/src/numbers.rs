@@ -99,7 +99,8 @@ impl Numbers {
         if assumed.was_stopped() || flipped.was_stopped() {
             return Self::Unfinished;
         }
-        let ran_out = flipped.oom.as_ref().is_some_and(|oom| oom.uncaught);
+        // After an error that the script caught, its need is not known either.
+        let ran_out = flipped.oom.is_some() && assumed.oom.is_none();
         let ranks = || {
             flipped.ranks.iter().zip(&assumed.ranks).map(|(flipped, assumed)| (flipped.peak, assumed.peak))
         };

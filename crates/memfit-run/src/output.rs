@@ -15,7 +15,8 @@ use crate::watch::Ended;
 
 /// Bytes that are kept of the end of a script's output.
 const TAIL_BYTES: u64 = 64 << 10;
-/// Maximum lines after the error that ended a script: advice of a framework, the end of a progress bar.
+/// Maximum lines after the error that ended a script: the rest of its message, advice of a framework, the end
+/// of a progress bar. After more, the script went on.
 const MAX_AFTER: usize = 6;
 /// Line between an exception and one that was raised while it was handled.
 const DURING: &str = "During handling of the above exception, another exception occurred:";
@@ -54,8 +55,7 @@ pub(crate) fn ended_by(ended: Ended, steps: u64, output: &str) -> Option<Excepti
 pub(crate) fn shown(output: &str) -> Option<Exception> {
     let last = output.rfind(TRACEBACK)?;
     let (kind, said, more) = traceback::raised(&output[last..])?;
-    let mut after = more.lines().skip_while(|line| !line.trim().is_empty()).map(str::trim);
-    if after.by_ref().filter(|line| !line.is_empty()).nth(MAX_AFTER).is_some() {
+    if more.lines().filter(|line| !line.trim().is_empty()).nth(MAX_AFTER).is_some() {
         return None;
     }
     let rest = more.lines().take_while(|line| !line.trim().is_empty());
@@ -157,8 +157,11 @@ mod tests {
 
     #[test]
     fn an_error_that_a_script_went_on_after_is_not_told() {
-        let output = format!("{TRACEBACK}\n{FRAME}ImportError: no apex\n\n{}", "training …\n".repeat(7));
-        assert_eq!(told(&output), None);
+        for between in ["\n", ""] {
+            let after = "training …\n".repeat(7);
+            let output = format!("{TRACEBACK}\n{FRAME}ImportError: no apex\n{between}{after}");
+            assert_eq!(told(&output), None);
+        }
         assert_eq!(told("nothing\n"), None);
         assert_eq!(told(TRACEBACK), None);
     }

@@ -1,8 +1,8 @@
 //! Looks for a missing module in the script's own project: in a folder that is not on the path, or in a git
 //! submodule that was not fetched.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 use crate::traceback;
 
@@ -29,10 +29,19 @@ pub(crate) fn remedy(module: &str, traceback: &str) -> Option<String> {
     let below = folders.last().map(|top| folders_in(top)).unwrap_or_default();
     let whole = module == root;
     let found = folders.iter().chain(&below).filter(|_| whole).find(|folder| holds(folder, root))?;
-    let folder = found.display();
+    let is_set = env::var_os("PYTHONPATH").is_some_and(|value| !value.is_empty());
     Some(format!(
-        "the script's own project has a `{root}` in `{folder}`, which is not on the path: `PYTHONPATH={folder}` in front of the command puts it there, or its README says how to install it"
+        "the script's own project has a `{root}` in `{}`, which is not on the path: `PYTHONPATH={}{}` in front of the command puts it there, or its README says how to install it",
+        found.display(),
+        shell_word(&found.to_string_lossy()),
+        if is_set { ":$PYTHONPATH" } else { "" },
     ))
+}
+
+/// A path as a word of a shell command.
+fn shell_word(path: &str) -> String {
+    let is_plain = |each: char| each.is_alphanumeric() || "/._-+".contains(each);
+    if path.chars().all(is_plain) { path.to_owned() } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
 /// Folders of a file's project, from the file's own to the uppermost.
@@ -103,12 +112,18 @@ mod tests {
         let from = |file: &str, module: &str| remedy(module, &traceback(&top.join(file)));
         for file in ["detr/models/backbone.py", "train/main.py"] {
             let said = from(file, "util").unwrap();
-            assert!(said.contains(&format!("`PYTHONPATH={}`", top.join("detr").display())), "{said}");
+            assert!(said.contains(&format!("`PYTHONPATH={}", top.join("detr").display())), "{said}");
         }
         for module in ["wandb", "outside", "einops", "util.misc"] {
             assert_eq!(from("train/main.py", module), None);
         }
         assert_eq!(remedy("util", "ModuleNotFoundError: x"), None);
+    }
+
+    #[test]
+    fn a_path_is_quoted_where_a_shell_needs_it() {
+        assert_eq!(shell_word("/home/me/a-b_1.2"), "/home/me/a-b_1.2");
+        assert_eq!(shell_word("/home/me/it's mine"), r"'/home/me/it'\''s mine'");
     }
 
     #[test]

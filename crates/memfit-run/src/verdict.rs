@@ -57,6 +57,7 @@ struct Evidence {
     steps_asked: u64,
     oom: Option<Oom>,
     exception: bool,
+    survived: bool,
     used_gpu: bool,
     watched: bool,
     sizes: SizesRead,
@@ -105,6 +106,7 @@ impl Evidence {
             steps_asked: facts.setup.steps,
             oom: facts.oom.as_ref().map(oom),
             exception: facts.exception.is_some(),
+            survived: facts.survived,
             used_gpu: facts.used_gpu(),
             watched: facts.watched,
             sizes: SizesRead {
@@ -256,6 +258,8 @@ fn judge(evidence: &Evidence) -> (Verdict, Option<Problem>) {
         }
     }
     match no_answer(evidence) {
+        // It may have handled the error and done what it should.
+        Some(problem) if evidence.survived && evidence.used_gpu => (Verdict::Unknown, Some(problem)),
         Some(problem) => (Verdict::Error, Some(problem)),
         None => fits(evidence),
     }
@@ -392,6 +396,7 @@ mod tests {
             steps_asked: 3,
             oom: None,
             exception: false,
+            survived: false,
             used_gpu: true,
             watched: true,
             sizes: SizesRead::default(),
@@ -442,6 +447,9 @@ mod tests {
         }
         check(&Evidence { exception: true, ..plain(Ended::Exited(1)) }, Error, Some("exception"));
         check(&Evidence { exception: true, ..plain(Ended::Stalled) }, Error, Some("exception"));
+        let survived = Evidence { exception: true, survived: true, ..plain(Ended::Exited(0)) };
+        check(&survived, Verdict::Unknown, Some("exception"));
+        check(&Evidence { used_gpu: false, ..survived }, Error, Some("exception"));
         check(&Evidence { used_gpu: false, ..plain(Ended::Exited(0)) }, Error, Some("no-gpu-use"));
         check(&Evidence { used_gpu: false, ..plain(Ended::Exited(3)) }, Error, Some("exit"));
         let unwatched = Evidence { used_gpu: false, watched: false, ..plain(Ended::Exited(0)) };

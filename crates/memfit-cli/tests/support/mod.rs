@@ -197,7 +197,7 @@ impl Script {
             held: false,
             feeding: None,
             asks_size: false,
-            reduced_batch: 0,
+            reduced: None,
             devices: [(0, stats)].into(),
         }));
     }

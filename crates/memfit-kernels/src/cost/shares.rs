@@ -91,12 +91,12 @@ pub(crate) const SOFTMAX_BACKWARD: f64 = 0.80;
 /// Fitted: rows marked in `measured.rs`, of an A100; those of an H100 were never fitted.
 pub(crate) const LAYER_NORM_RATE: f64 = 18.0;
 /// Layer norms of other widths, and gradients of their inputs.
-/// Source: with the share of the weights' gradients below, backward passes of an H100 come to within 15 % for
-/// 2,048 to 16,384 columns (`measured.rs`).
+/// Unsourced: with the share of the weights' gradients below, backward passes of an H100 come to within 15 %
+/// for 2,048 to 16,384 columns (`measured.rs`), to which neither was fitted.
 pub(crate) const LAYER_NORM_GENERAL: f64 = 0.75;
 /// Kernels that read along one dimension and write along another: gradients of a layer norm's weights,
 /// pooling, interpolation, im2col.
-/// Source: as the share above, for gradients of weights. The others are assumed to be like them.
+/// Unsourced: as the share above, for gradients of weights. The others are assumed to be like them.
 pub(crate) const ACROSS_ROWS: f64 = 0.60;
 /// Group norms, except their elementwise part.
 /// Fitted: rows marked in `measured.rs`, of a B200 (forward 18 % too short, backward 14 % too long); those of
@@ -110,7 +110,7 @@ pub(crate) const BATCH_NORM: f64 = 0.75;
 /// Unsourced: half of the moved bytes are used. Times of adaptive pooling were found for small sizes alone.
 pub(crate) const OVERLAPPING: f64 = 0.50;
 /// PyTorch's own depthwise convolutions of images.
-/// Source: three times the share below, with a third of the products for each element.
+/// Unsourced: three times the share below, with a third of the products for each element.
 pub(crate) const DEPTHWISE: f64 = 0.33;
 /// The same for volumes.
 /// Source: 14.2 ms for forward and backward passes over 8 x 64 x 32 x 56 x 56 numbers on a V100, and 7.2 ms

@@ -62,7 +62,7 @@ def send(session, reason):
         held=steps == 0 and session.planned is not None and session.planned.round.held,
         feeding=session.loaders.feeding.describe(),
         asks_size=kinds.asks_size,
-        reduced_batch=passes.last_batch if passes.last_batch < passes.largest_batch else 0,
+        reduced=passes.reduced(),
         devices={device: session.peaks.statistics_of(device) for device in session.devices()},
     )
 

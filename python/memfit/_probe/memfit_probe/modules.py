@@ -177,7 +177,7 @@ class Modules:
             session.notes.module(module)
             with self.as_they_are():
                 session.notes.inputs(arguments)
-                session.passes.called(arguments)
+                session.passes.called(module, arguments)
                 if session.planned is not None:
                     session.planned.saw(arguments)
             session.forward_began(module)

@@ -116,6 +116,7 @@ class OutOfMemory:
                 return
             channel.send("oom", **announced)
             channel.send("oom_text", text=text)
+            session.passes.ran_out()
             if session.watch is not None:
                 session.notes.everything()
                 session.sizes.out_of_memory()

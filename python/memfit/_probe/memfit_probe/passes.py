@@ -14,9 +14,12 @@ class Passes:
         self.session = session
         # Passes of the model that was called most often.
         self.most = 0
-        # First dimensions of the model's input in a training: the largest, and the last.
-        self.largest_batch = 0
-        self.last_batch = 0
+        # The model that was called last in a training, with the first dimension of its input.
+        self._called = (None, 0)
+        # That model and number when memory ran out for the first time, and the largest number since the last
+        # time.
+        self._failed = None
+        self._largest_since = 0
         self._counts = ByIdentity()
         # If several models take turns, the first one that is called again marks the round.
         self._leader = None
@@ -28,11 +31,28 @@ class Passes:
         if clock is not None:
             channel.send("pass", clock=clock)
 
-    def called(self, arguments):
+    def called(self, model, arguments):
         """Record the arguments of a model."""
-        if self.session.torch.is_grad_enabled():
-            self.last_batch = first_dimension(self.session.torch, arguments)
-            self.largest_batch = max(self.largest_batch, self.last_batch)
+        if not self.session.torch.is_grad_enabled():
+            return
+        samples = first_dimension(self.session.torch, arguments)
+        self._called = (weakref.ref(model), samples)
+        if self._failed is not None and self._failed[0]() is model:
+            self._largest_since = max(self._largest_since, samples)
+
+    def ran_out(self):
+        """Record that memory ran out."""
+        if self._called[0] is not None:
+            self._failed = self._failed or self._called
+            self._largest_since = 0
+
+    def reduced(self):
+        """Return the samples for which memory ran out first and those that the model got after the last time,
+        if they were fewer.
+        """
+        if self._failed is None or not 0 < self._largest_since < self._failed[1]:
+            return None
+        return [self._failed[1], self._largest_since]
 
     def passed(self, model, output=None):
         """Record a pass of a model on the GPU."""

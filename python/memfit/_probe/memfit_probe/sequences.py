@@ -43,6 +43,17 @@ def avoid(cls):
                 avoid(each)
 
 
+def avoiding(cls):
+    """Return an `__init_subclass__` for a class, after which classes that extend it are no sequences."""
+
+    def extended(new, **kwargs):
+        super(cls, new).__init_subclass__(**kwargs)
+        if "__getitem__" not in vars(new):
+            avoid(new)
+
+    return classmethod(extended)
+
+
 def _item(cls):
     """Return the field of the function that gets an item, or `None` if it is not where it should be."""
     methods = ctypes.c_void_p.from_address(id(cls) + SEQUENCE).value

@@ -184,6 +184,9 @@ class Small:
         self.replaced.append((tensor, "__getitem__", vars(tensor).get("__getitem__")))
         tensor.__getitem__ = call
         sequences.avoid(tensor)
+        if "__init_subclass__" not in vars(tensor):
+            self.replaced.append((tensor, "__init_subclass__", None))
+            tensor.__init_subclass__ = sequences.avoiding(tensor)
 
     def _is_followed(self, name):
         """Return `True` if an operator of this name creates new tensors from others, deterministically."""
