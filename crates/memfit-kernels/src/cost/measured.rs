@@ -41,7 +41,7 @@ const LAYER_NORM: Kind = Serial(shares::LAYER_NORM_RATE);
 const ROW_SCAN: Kind = Serial(shares::ROW_SCAN_RATE);
 const INPUT_GRADIENT: Kind = Share(shares::LAYER_NORM_GENERAL);
 const WEIGHT_GRADIENT: Kind = Share(shares::ACROSS_ROWS);
-const GROUP_NORM: Kind = Share(shares::GROUP_NORM);
+const GROUP_NORM: Kind = Serial(shares::GROUP_NORM_RATE);
 const STRIDED: Kind = Share(shares::STRIDED);
 
 /// Layer norms and group norms: benchmark/data/all_benchmark_data.csv of github.com/linkedin/Liger-Kernel at

@@ -295,7 +295,7 @@ pub static FAMILIES: &[Family] = &[
         name: "group norm",
         kernels: Kernels::Mangled(&["group_norm_kernel_cu"]),
         effect: EffectSource::Writes,
-        cost: CostSource::All(Cost::Passes { share: shares::GROUP_NORM, passes: 1.0 }),
+        cost: CostSource::All(Cost::Serial { rate: shares::GROUP_NORM_RATE }),
         stated_layout: false,
         source: SHARES,
     },
