@@ -99,8 +99,7 @@ pub(crate) const LAYER_NORM_GENERAL: f64 = 0.75;
 /// Unsourced: as the share above, for gradients of weights. The others are assumed to be like them.
 pub(crate) const ACROSS_ROWS: f64 = 0.60;
 /// Bytes per cycle of a multiprocessor in group norms, except their elementwise part.
-/// Fitted: rows marked in `measured.rs`, of a B200. With it, the steps of two PoolFormers on an RTX 3090 come to
-/// within 10 % (consumer-speed.md); a row of an A100 with few groups takes longer.
+/// Fitted: rows marked in `measured.rs`, of a B200. A row of an A100 with few groups takes longer.
 pub(crate) const GROUP_NORM_RATE: f64 = 3.3;
 /// Batch norms by PyTorch's own kernels, and dropout with its random numbers.
 /// Unsourced: one pass, with a reduction or a random number generator. Pull requests to PyTorch give times of
