@@ -167,11 +167,15 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=6, help="cards that are run")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=sorted(WORKLOADS))
-    parser.add_argument("--anew", action="store_true", help="measure again what was measured before")
+    parser.add_argument(
+        "--anew",
+        action="store_true",
+        help="measure again what was measured before, or the workload of `--only`",
+    )
     args = parser.parse_args()
-    results: dict[str, Any] = json.loads(STORE.read_text()) if STORE.exists() and not args.anew else {}
+    results: dict[str, Any] = json.loads(STORE.read_text()) if STORE.exists() else {}
     for name, line in WORKLOADS.items():
-        if name in results or args.only not in (None, name):
+        if (name in results and not args.anew) or args.only not in (None, name):
             continue
         results[name] = measured(line, args.sample, args.seed)
         STORE.write_text(json.dumps(results, indent=1) + "\n")
