@@ -3,14 +3,14 @@
 
 #![expect(unsafe_code, reason = "maps pages of the host")]
 
-use std::ffi::CStr;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::AsRawFd as _;
 use std::sync::OnceLock;
 
 use crate::machine;
 use crate::space::{self, pages};
+use crate::versions;
 
 /// Smallest tensor. glibc maps larger blocks one by one, so that the pages are given back with the tensor
 /// and never become part of another block.
@@ -39,8 +39,8 @@ unsafe extern "C" fn memfit_vgpu_repeat(address: usize, bytes: usize, period: us
     if shares_host_memory || is_page_locked || !c_library_allocates() {
         return false;
     }
-    let first = (address + period).next_multiple_of(page);
-    let last = (address + bytes) / page * page;
+    let (first, last) = pages::within((address + period) as u64, (address + bytes) as u64, page as u64);
+    let (first, last) = (first as usize, last as usize);
     if !is_plain_memory(first, last) {
         return false;
     }
@@ -64,41 +64,24 @@ unsafe extern "C" fn memfit_vgpu_repeat(address: usize, bytes: usize, period: us
 fn c_library_allocates() -> bool {
     static GLIBC: OnceLock<bool> = OnceLock::new();
     *GLIBC.get_or_init(|| {
-        let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: the call only writes to `found`, whose name is a terminated string if the call succeeds.
-        let name = unsafe {
-            if libc::dladdr(libc::malloc as *const libc::c_void, found.as_mut_ptr()) == 0 {
-                return false;
-            }
-            let name = found.assume_init().dli_fname;
-            if name.is_null() {
-                return false;
-            }
-            CStr::from_ptr(name)
-        };
-        name.to_bytes().rsplit(|byte| *byte == b'/').next().is_some_and(|file| file.starts_with(b"libc.so"))
+        versions::file_at(libc::malloc as *const () as u64).is_some_and(|file| file.starts_with("libc.so"))
     })
 }
 
 /// Creates a file without a name that repeats the pattern, beginning at `phase`. Returns its length, too.
-fn tile(pattern: &[u8], phase: usize, bytes: usize) -> Option<(OwnedFd, usize)> {
-    // SAFETY: the name is a terminated string.
-    let descriptor =
-        unsafe { libc::syscall(libc::SYS_memfd_create, c"memfit-random".as_ptr(), libc::MFD_CLOEXEC) };
-    let descriptor = i32::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0)?;
-    // SAFETY: the descriptor was just created, and nothing else owns it.
-    let mut file = unsafe { File::from_raw_fd(descriptor) };
+fn tile(pattern: &[u8], phase: usize, bytes: usize) -> Option<(File, usize)> {
+    let mut file = pages::file(c"memfit-random").ok()?;
     let repetitions = MIN_TILE.max(bytes / MAX_REPETITIONS).div_ceil(pattern.len());
     let (before, after) = pattern.split_at(phase % pattern.len());
     for _ in 0..repetitions {
         file.write_all(after).and_then(|()| file.write_all(before)).ok()?;
     }
-    Some((file.into(), repetitions * pattern.len()))
+    Some((file, repetitions * pattern.len()))
 }
 
 /// Maps the file over the range, each time with a private copy of what is written to it. Returns the end of
 /// the mapped part.
-fn map_again(file: &OwnedFd, tile: usize, first: usize, last: usize) -> usize {
+fn map_again(file: &File, tile: usize, first: usize, last: usize) -> usize {
     let mut place = first;
     while place < last {
         let length = tile.min(last - place);

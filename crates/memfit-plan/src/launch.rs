@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use memfit_vocabulary::release;
+use memfit_vocabulary::{release, shell_word};
 
 use crate::plan::Plan;
 
@@ -151,7 +151,7 @@ impl Launch {
             .words
             .iter()
             .map(|word| match word {
-                Word::Text(text) => quoted(text),
+                Word::Text(text) => shell_word(text),
                 // Slurm job numbers are not ports.
                 Word::Expression(name) if *name == "$SLURM_JOB_ID" => format!("\"{name}\""),
                 Word::Expression(name) => format!("\"{name}:{PORT}\""),
@@ -211,15 +211,6 @@ fn script(command: &[String]) -> Result<Training, LaunchError> {
         torchrun
     };
     Ok(Training { torchrun, rest: rest.to_vec() })
-}
-
-/// Quotes a word for a POSIX shell.
-fn quoted(word: &str) -> String {
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=:,@+%".contains(letter);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]

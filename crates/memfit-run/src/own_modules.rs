@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+use memfit_vocabulary::shell_word;
+
 use crate::traceback;
 
 /// Maximum folders above the file that imports the module which can belong to its project.
@@ -36,12 +38,6 @@ pub(crate) fn remedy(module: &str, traceback: &str) -> Option<String> {
         shell_word(&found.to_string_lossy()),
         if is_set { ":$PYTHONPATH" } else { "" },
     ))
-}
-
-/// A path as a word of a shell command.
-fn shell_word(path: &str) -> String {
-    let is_plain = |each: char| each.is_alphanumeric() || "/._-+".contains(each);
-    if path.chars().all(is_plain) { path.to_owned() } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
 /// Folders of a file's project, from the file's own to the uppermost.
@@ -118,12 +114,6 @@ mod tests {
             assert_eq!(from("train/main.py", module), None);
         }
         assert_eq!(remedy("util", "ModuleNotFoundError: x"), None);
-    }
-
-    #[test]
-    fn a_path_is_quoted_where_a_shell_needs_it() {
-        assert_eq!(shell_word("/home/me/a-b_1.2"), "/home/me/a-b_1.2");
-        assert_eq!(shell_word("/home/me/it's mine"), r"'/home/me/it'\''s mine'");
     }
 
     #[test]

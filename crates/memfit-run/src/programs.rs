@@ -5,6 +5,7 @@ use std::path::Path;
 
 use memfit_channel::RunDir;
 use memfit_channel::env::RUN_DIR;
+use memfit_vocabulary::shell_word;
 
 use crate::libraries::Library;
 use crate::{Home, RunError};
@@ -27,7 +28,8 @@ pub(crate) fn write(run_dir: &RunDir, home: &Home) -> Result<(), RunError> {
 
 /// Source of the program. It is not part of the run: it neither uses the device nor is watched.
 fn nvidia_smi(run_dir: &Path, library: &Path, python: Option<&Path>) -> String {
-    let python = python.map(|python| format!("{} ", quoted(python))).unwrap_or_default();
+    let python =
+        python.map(|python| format!("{} ", shell_word(&python.to_string_lossy()))).unwrap_or_default();
     format!(
         "#!/bin/sh
 unset LD_PRELOAD
@@ -45,14 +47,9 @@ done
 echo 'the virtual nvidia-smi needs a python3 on PATH' >&2
 exit 12
 ",
-        run_dir = quoted(run_dir),
-        library = quoted(library),
+        run_dir = shell_word(&run_dir.to_string_lossy()),
+        library = shell_word(&library.to_string_lossy()),
     )
-}
-
-/// Quotes a path for a shell.
-fn quoted(path: &Path) -> String {
-    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::{
 use super::GRANULARITY;
 use crate::{
     machine::{self, Card},
-    space::{self, Kind, addresses},
+    space::{self, Kind, addresses, pages},
     status::{Outcome, Status},
     values,
 };
@@ -215,15 +215,7 @@ pub(crate) fn export(handle: u64) -> Outcome<i32> {
         return Err(Status::INVALID_VALUE);
     }
     let index = machine::card(physical.card as i32)?.index as u64;
-    // The C library has a function for this call since glibc 2.27 only, and the wheel loads with 2.17.
-    // SAFETY: the name ends with NUL; the new descriptor belongs only to the file made from it.
-    let mut file = unsafe {
-        let descriptor = libc::syscall(libc::SYS_memfd_create, c"memfit".as_ptr(), libc::MFD_CLOEXEC);
-        if descriptor < 0 {
-            return Err(Status::OPERATING_SYSTEM);
-        }
-        File::from_raw_fd(descriptor as i32)
-    };
+    let mut file = pages::file(c"memfit")?;
     let mut text = MAGIC.to_vec();
     text.extend_from_slice(&physical.size.to_ne_bytes());
     text.extend_from_slice(&index.to_ne_bytes());

@@ -2,6 +2,9 @@
 
 #![allow(unsafe_code, reason = "pointers of C callers are followed here")]
 
+use std::ffi::CStr;
+use std::fs::File;
+use std::os::fd::FromRawFd as _;
 use std::sync::OnceLock;
 
 use crate::status::{Outcome, Status};
@@ -23,6 +26,19 @@ pub(crate) fn around(start: u64, length: u64, page: u64) -> (u64, u64) {
 pub(crate) fn within(start: u64, end: u64, page: u64) -> (u64, u64) {
     let first = start.next_multiple_of(page);
     (first, (end / page * page).max(first))
+}
+
+/// Creates a file in memory. Its name is for people who look at the process's mappings.
+pub(crate) fn file(name: &CStr) -> Outcome<File> {
+    // The C library has a function for this call since glibc 2.27 only, and the wheel loads with 2.17.
+    // SAFETY: the name ends with NUL; the new descriptor belongs only to the file made from it.
+    unsafe {
+        let descriptor = libc::syscall(libc::SYS_memfd_create, name.as_ptr(), libc::MFD_CLOEXEC);
+        if descriptor < 0 {
+            return Err(Status::OPERATING_SYSTEM);
+        }
+        Ok(File::from_raw_fd(descriptor as i32))
+    }
 }
 
 /// Reserves address space without pages.
