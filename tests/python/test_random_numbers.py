@@ -69,3 +69,28 @@ def test_a_page_locked_tensor_is_overwritten_like_any_other(tmp_path: Path) -> N
     assert answer.status == 0, answer.output
     assert answer.said["drawn"] == pytest.approx(0.5, abs=0.02)
     assert answer.said["left"] == 0
+
+
+FORKED = f"""
+    import os
+    from memfit_probe import random_numbers
+    random_numbers.arm(torch)
+    x = torch.randn({SIZE // 8})
+    child = os.fork()
+    if child == 0:
+        try:
+            torch.zeros(1, device=device)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    torch.zeros(1, device=device)
+    answer(child=status, mean=x[::1009].mean().item())
+"""
+
+
+def test_a_process_that_is_forked_afterwards_can_use_the_gpu(tmp_path: Path) -> None:
+    answer = on_device(FORKED, tmp_path)
+    assert answer.status == 0, answer.output
+    assert answer.said["child"] == 0
+    assert answer.said["mean"] == pytest.approx(0, abs=0.05)

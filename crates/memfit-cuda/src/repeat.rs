@@ -8,6 +8,8 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::sync::OnceLock;
 
+use memfit_channel::{RunDir, Setup};
+
 use crate::machine;
 use crate::space::{self, pages};
 use crate::versions;
@@ -33,10 +35,9 @@ unsafe extern "C" fn memfit_vgpu_repeat(address: usize, bytes: usize, period: us
     if bytes < MIN_BYTES || period == 0 || !period.is_multiple_of(page) || period > bytes / 4 {
         return false;
     }
-    let shares_host_memory = machine::get().is_ok_and(|machine| machine.setup.shares_host_memory());
     // Page-locked memory is cleared by giving its pages back, which would bring the file's contents back.
     let is_page_locked = space::read().overlaps(address as u64, bytes as u64);
-    if shares_host_memory || is_page_locked || !c_library_allocates() {
+    if is_page_locked || shares_host_memory() || !c_library_allocates() {
         return false;
     }
     let (first, last) = pages::within((address + period) as u64, (address + bytes) as u64, page as u64);
@@ -57,6 +58,17 @@ unsafe extern "C" fn memfit_vgpu_repeat(address: usize, bytes: usize, period: us
         }
     }
     true
+}
+
+/// Returns `true` if the virtual GPU has no memory of its own. Does not start the virtual GPU: a process that
+/// is forked after the start may not use CUDA.
+fn shares_host_memory() -> bool {
+    match machine::peek() {
+        Some(machine) => machine.setup.shares_host_memory(),
+        None => RunDir::from_env()
+            .and_then(|run_dir| Setup::read(&run_dir).ok())
+            .is_some_and(|setup| setup.shares_host_memory()),
+    }
 }
 
 /// Returns `true` if memory comes from glibc. Another allocator may reuse the pages of a freed block and take

@@ -43,9 +43,12 @@ pub(crate) struct Server {
 
 impl Server {
     /// Returns `true` if a run on another GPU can continue from here: all GPU properties that the script has
-    /// read so far are the same there.
+    /// read so far are the same there, and so is the way in which pages of the host count.
     pub(crate) fn stands_for(&self, device: &Device) -> bool {
         let Some(own) = &self.device else { return true };
+        if own.shares_host_memory() != device.shares_host_memory() {
+            return false;
+        }
         let asked = std::fs::read_to_string(self.stage.run_dir().asked()).unwrap_or_default();
         asked.lines().all(|fact| is_shared(fact, own, device))
     }
